@@ -1,0 +1,116 @@
+"""What a benchmark hands back: rows of figures with machine, commit, n, median and spread."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+
+__all__ = ["Benchmark", "Report", "Row", "measured", "observed"]
+
+_ROOT = Path(__file__).resolve().parent.parent
+_JUDGED = {"<=": lambda value, bound: value <= bound, ">=": lambda value, bound: value >= bound}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure: the median of ``n`` measurements with their spread."""
+
+    what: str
+    value: float
+    unit: str
+    n: int
+    spread: tuple[float, float] | None
+    """Smallest and largest measurement; None when there was only one."""
+    goal: str = ""
+    """Such as ``<= 20``; empty when the figure is reported only."""
+    ok: bool | None = None
+    """Whether the goal was met; None without a goal."""
+    note: str = ""
+
+
+def _judge(value: float, goal: str) -> bool | None:
+    if not goal:
+        return None
+    sign, bound = goal.split()
+    return bool(_JUDGED[sign](value, float(bound)))
+
+
+def measured(what: str, values: Sequence[float], unit: str, *, goal: str = "", note: str = "") -> Row:
+    """Condense repeated measurements into a row.
+
+    Args:
+        what: the figure's name as the issue's table has it.
+        values: at least one measurement, in ``unit``.
+        unit: such as ``s`` or ``MB/s``.
+        goal: ``<= number`` or ``>= number``; judged against the median.
+        note: what a reader must know to trust or repeat it.
+    """
+    median = statistics.median(values)
+    spread = (min(values), max(values)) if len(values) > 1 else None
+    return Row(what, median, unit, len(values), spread, goal, _judge(median, goal), note)
+
+
+def observed(what: str, value: float, unit: str, *, goal: str = "", note: str = "") -> Row:
+    """A row of a single observation, such as a memory peak."""
+    return measured(what, [value], unit, goal=goal, note=note)
+
+
+def _first_line(path: str, prefix: str) -> str:
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(prefix)), "")
+
+
+def _machine() -> dict[str, object]:
+    return {
+        "cpu": _first_line("/proc/cpuinfo", "model name"),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory": _first_line("/proc/meminfo", "MemTotal"),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+    }
+
+
+def _commit() -> str:
+    def git(*argv: str) -> str:
+        done = subprocess.run(["git", *argv], cwd=_ROOT, capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    dirty = "+uncommitted" if git("status", "--porcelain") else ""
+    return (git("rev-parse", "--short=12", "HEAD") or "unknown") + dirty
+
+
+@dataclass
+class Report:
+    """All rows of one run; ``write`` is the JSON the issues ask for."""
+
+    name: str
+    rows: list[Row] = field(default_factory=list)
+    started_at: str = field(default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="seconds"))
+
+    def write(self, path: Path) -> None:
+        """Write the report as JSON, whole or not at all."""
+        document = {
+            "name": self.name,
+            "commit": _commit(),
+            "machine": _machine(),
+            "started_at": self.started_at,
+            "rows": [asdict(row) for row in self.rows],
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(path.name + ".partial")
+        partial.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        partial.replace(path)
+
+
+Benchmark = Callable[[bool, Callable[[str], None]], Sequence[Row]]
+"""A benchmark: ``(quick, report) -> rows``; ``report`` takes progress lines."""

@@ -1,0 +1,64 @@
+#!/bin/sh
+# Installs what this machine lacks and puts the wheel of this project into .venv. Called by the Makefile.
+#
+#   ./bootstrap.sh EXTRAS        e.g. ./bootstrap.sh yarn,bench
+#
+# As root on Debian or Ubuntu the missing system packages are installed with apt-get. An ordinary user is told the
+# one line to run; what only the namespace mode needs (iproute2) does not stop him: loopback mode does without.
+set -eu
+cd "$(dirname "$0")"
+extras=${1:-yarn,bench}
+say() { printf '%s\n' "$*" >&2; }
+
+# --- system packages -------------------------------------------------------------------------------------------
+# A JRE of another major version does not count: Hadoop 3.5 runs on Java 17, and the launcher looks for that one.
+has_java17() {
+    for java in "${JAVA_HOME:+$JAVA_HOME/bin/java}" "$(command -v java 2>/dev/null || true)" \
+        /usr/lib/jvm/*17*/bin/java; do
+        [ -x "$java" ] && "$java" -version 2>&1 | grep -q 'version "17[.+"]' && return 0
+    done
+    return 1
+}
+python=${PYTHON:-python3}
+needed=""   # nothing works without these
+useful=""   # only the namespace mode needs these
+"$python" -c 'import ensurepip, venv' 2>/dev/null || needed="$needed python3-venv"
+has_java17 || needed="$needed openjdk-17-jdk-headless"
+command -v mvn >/dev/null 2>&1 || needed="$needed maven"
+PATH="$PATH:/usr/sbin:/sbin"
+command -v ip >/dev/null 2>&1 && command -v tc >/dev/null 2>&1 || useful="$useful iproute2"
+missing="$needed$useful"
+if [ -n "$missing" ]; then
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+        say "installing:$missing"
+        # shellcheck disable=SC2086  # a list of package names
+        { apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends $missing; } >&2
+    else
+        say "missing on this machine, install with:  sudo apt-get install -y --no-install-recommends$missing"
+        if [ -n "$needed" ]; then exit 3; fi
+        say "going on without$useful: loopback mode needs none of it"
+    fi
+fi
+"$python" - <<'PY' || exit 3
+import sys
+if sys.version_info < (3, 10):
+    sys.exit(f"python3 is {sys.version.split()[0]}, 3.10 or newer is needed: set PYTHON=/path/to/a/newer/python3")
+PY
+
+# --- the virtual environment and the wheel -----------------------------------------------------------------------
+[ -x .venv/bin/python ] || { say "creating .venv"; "$python" -m venv .venv; }
+pip=".venv/bin/python -m pip --disable-pip-version-check"
+stamp=".venv/.installed-$(printf %s "$extras" | tr , -)"
+if [ ! -e "$stamp" ] || [ setup.cfg -nt "$stamp" ] || [ pyproject.toml -nt "$stamp" ]; then
+    say "installing the wheel of this project with [$extras] into .venv"
+    rm -rf build
+    $pip install --quiet --upgrade ".[$extras]" >&2
+    rm -rf build
+    touch "$stamp" .venv/.wheel
+elif [ -n "$(find yarn_accel torque_sched hadoop_conf -newer .venv/.wheel -type f ! -name '*.pyc' -print -quit)" ]; then
+    say "the sources are newer than the installed wheel: installing it again"
+    rm -rf build
+    $pip install --quiet --no-deps --force-reinstall . >&2
+    rm -rf build
+    touch .venv/.wheel
+fi

@@ -1,0 +1,154 @@
+"""The house rules that no other tool checks: imports stand alone, modules stay small, __all__ is sorted."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("yarn_accel", "torque_sched")
+SOURCES = sorted(p for name in (*PACKAGES, "jobs", "benchmarks") for p in (ROOT / name).rglob("*.py"))
+LIBRARY = [p for p in SOURCES if p.relative_to(ROOT).parts[0] in PACKAGES]
+MODULE_CAP = 600
+FUNCTION_CAP = 40
+FORBIDDEN_NAMES = {"utils", "helpers", "common", "manager", "misc"}
+VAGUE = re.compile(r"_class$")
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def body_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of a function without its docstring, so that explaining costs nothing."""
+    first = node.body[0]
+    documented = (
+        isinstance(first, ast.Expr)
+        and isinstance(first.value, ast.Constant)
+        and isinstance(first.value.value, str)
+    )
+    docstring = (first.end_lineno or first.lineno) - first.lineno + 1 if documented else 0
+    return (node.end_lineno or node.lineno) - node.lineno + 1 - docstring
+
+
+def functions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def test_there_is_something_to_check() -> None:
+    assert len(SOURCES) > 30
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_module_is_small_and_well_named(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= MODULE_CAP
+    assert path.stem not in FORBIDDEN_NAMES
+    assert not VAGUE.search(path.stem)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_functions_are_small(path: Path) -> None:
+    too_long = {
+        f"{node.name}:{node.lineno}": body_lines(node)
+        for node in functions(path)
+        if body_lines(node) > FUNCTION_CAP
+    }
+    assert not too_long
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=relative)
+def test_library_code_never_prints(path: Path) -> None:
+    calls = [
+        node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)
+    ]
+    printed = [node.lineno for node in calls if isinstance(node.func, ast.Name) and node.func.id == "print"]
+    assert not printed
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=relative)
+def test_public_surface_is_listed_and_sorted(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assigned = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    ]
+    public = [
+        n for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef) and not n.name.startswith("_")
+    ]
+    if not assigned:
+        assert not public, "public definitions, yet no __all__"
+        return
+    names = ast.literal_eval(assigned[0].value)
+    assert list(names) == sorted(names)
+    assert {n.name for n in public} <= set(names)
+    module = importlib.import_module(module_name(path))
+    assert all(hasattr(module, name) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("package", "blocked"), [("yarn_accel", "torque_sched"), ("torque_sched", "yarn_accel")]
+)
+def test_each_package_works_with_the_other_one_blocked(package: str, blocked: str) -> None:
+    program = (
+        "import sys, pkgutil, importlib\n"
+        f"sys.modules[{blocked!r}] = None\n"
+        f"import {package} as top\n"
+        "for found in pkgutil.walk_packages(top.__path__, top.__name__ + '.'):\n"
+        "    found.name.endswith('__main__') or importlib.import_module(found.name)\n"
+    )
+    completed = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert completed.returncode == 0, completed.stderr
+
+
+def test_the_mapper_side_imports_without_site_packages() -> None:
+    program = (
+        "import sys; sys.path.insert(0, '.')\n"
+        "import yarn_accel.errors, yarn_accel.wire, yarn_accel.client.client, yarn_accel.client.dispatch\n"
+        "import yarn_accel.client.binding, yarn_accel.client.fallback, yarn_accel.operations, jobs.entry\n"
+    )
+    completed = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert completed.returncode == 0, completed.stderr
+
+
+def test_no_file_names_this_machine() -> None:
+    """Absolute paths of somebody's home or checkout have no business in the repository."""
+    names = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.split("\n")
+    pattern = re.compile(r"/(?:home|Users)/[a-z]|/root/|/work/|/opt/wheels")
+    guilty = []
+    for name in names:
+        path = ROOT / name
+        if path.suffix in {
+            ".py",
+            ".md",
+            ".sh",
+            ".xml",
+            ".cfg",
+            ".toml",
+            ".json",
+            ".properties",
+        } and path != Path(__file__):
+            guilty += [
+                f"{name}:{n}"
+                for n, line in enumerate(path.read_text().splitlines(), 1)
+                if pattern.search(line)
+            ]
+    assert not guilty

@@ -1,0 +1,5 @@
+"""Accelerators on stock Hadoop YARN, driven from Python."""
+
+__all__ = ["__version__"]
+
+__version__ = "0.1.0"

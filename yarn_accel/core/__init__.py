@@ -1,0 +1,1 @@
+"""Values and rules that touch nothing: no clock, no socket, no file."""

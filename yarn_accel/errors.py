@@ -1,0 +1,127 @@
+"""Every error this package raises, drawn as a tree.
+
+::
+
+    AccelError                    anything a user of this package may catch
+    ├── ConfigError               a setting is wrong: names the key and the known ones        exit 2
+    ├── StartupError              something the machine lacks: what, and the cure             exit 3
+    ├── ProtocolError
+    │   ├── LocalProtocolError    our own side misused the protocol object (a bug here)
+    │   └── RemoteProtocolError   the peer sent what the protocol forbids
+    ├── AuthenticationError       the peer could not prove its credential, or it expired
+    ├── RejectedError             this one record is bad; the rest goes on (has a `code`)
+    ├── UnavailableError          nobody answered, or the answer was "busy" (transient)
+    ├── StorageError              a file or URI could not be read or written
+    ├── ClusterError              the cluster launcher could not do what was asked
+    └── JobError                  a submitted job failed
+
+``transient`` says whether trying the same thing again later may work, so a retry is the caller's decision and
+not a guess from the text. ``cure`` is one sentence for the user. Standard library only, Python 3.8: mappers
+import it.
+"""
+
+__all__ = [
+    "AccelError",
+    "AuthenticationError",
+    "ClusterError",
+    "ConfigError",
+    "JobError",
+    "LocalProtocolError",
+    "ProtocolError",
+    "RejectedError",
+    "RemoteProtocolError",
+    "StartupError",
+    "StorageError",
+    "UnavailableError",
+]
+
+
+class AccelError(Exception):
+    """Base of all errors of this package.
+
+    Args:
+        message: what happened and where (file, line, key, address).
+        cure: one sentence that says what to do about it; empty when there is nothing to do.
+    """
+
+    transient = False
+    exit_code = 1
+
+    def __init__(self, message: str, *, cure: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.cure = cure
+
+    def __str__(self) -> str:
+        return "{}: {}".format(self.message, self.cure) if self.cure else self.message
+
+
+class ConfigError(AccelError):
+    """A setting is wrong; the message names the file, the key and the known keys."""
+
+    exit_code = 2
+
+
+class StartupError(AccelError):
+    """The machine lacks something this command needs; ``cure`` says how to get it."""
+
+    exit_code = 3
+
+
+class ProtocolError(AccelError):
+    """Base of what goes wrong between two ends of a connection."""
+
+
+class LocalProtocolError(ProtocolError):
+    """Our own code misused the protocol object."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer sent something the protocol forbids; the connection must be closed."""
+
+
+class AuthenticationError(AccelError):
+    """The peer could not prove the credential, or the credential has expired."""
+
+
+class RejectedError(AccelError):
+    """One record is bad and will not get better by trying again.
+
+    Args:
+        code: a short stable word for counters and scripts, such as ``not-positive-definite``.
+        message: the cause with its place, such as ``leading minor of order 3 is not positive definite``.
+    """
+
+    def __init__(self, code: str, message: str, *, cure: str = "") -> None:
+        super().__init__(message, cure=cure)
+        self.code = code
+
+
+class UnavailableError(AccelError):
+    """No server answered, or every one was busy; another try may work."""
+
+    transient = True
+
+    def __init__(self, message: str, *, cure: str = "", retry_after_s: float = 0.0) -> None:
+        super().__init__(message, cure=cure)
+        self.retry_after_s = retry_after_s
+
+
+class StorageError(AccelError):
+    """A URI could not be read or written.
+
+    Args:
+        transient: whether the store may recover by itself (a DataNode that went away) or not (no such file).
+    """
+
+    def __init__(self, message: str, *, cure: str = "", transient: bool = False) -> None:
+        super().__init__(message, cure=cure)
+        self.transient = transient
+
+
+class ClusterError(AccelError):
+    """The cluster launcher could not do what was asked; the message names node, role and log file."""
+
+
+class JobError(AccelError):
+    """A submitted job failed; the message carries the first diagnosis found in its logs."""
