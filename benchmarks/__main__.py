@@ -42,7 +42,8 @@ def _results(report: Report) -> Table:
 
 
 def _run(name: str, quick: bool, json_file: Path | None) -> None:
-    progress, out = Console(stderr=True), Console()
+    progress = Console(stderr=True)
+    out = Console(width=None if sys.stdout.isatty() else 160)  # a table in a file is not folded
     report = Report(name)
     report.rows.extend(
         load(name)(quick, lambda line: progress.print(f"  {line}", style="dim", highlight=False))
