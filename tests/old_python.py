@@ -7,23 +7,22 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
-from jobs.zipapp import shipped_files
+from jobs.zipapp import sources
 
 OLDEST = "3.8"
 
 
 def main() -> int:
     """Run vermin over every shipped file; its exit status is ours."""
-    files = [str(path) for path in sorted(shipped_files())]
+    files = [str(path) for path in sources().values()]
+    vermin = Path(sys.executable).with_name("vermin")
     argv = [
-        sys.executable,
-        "-m",
-        "vermin",
+        str(vermin),
         f"-t={OLDEST}-",
         "--no-tips",
         "--violations",
-        "--eval-annotations",
         *files,
     ]
     completed = subprocess.run(argv, check=False, capture_output=True, text=True)

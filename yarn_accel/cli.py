@@ -9,6 +9,7 @@ import click
 from yarn_accel import __version__
 from yarn_accel.cluster.cli import group as cluster_group
 from yarn_accel.errors import AccelError
+from yarn_accel.hadoop.cli import group as hadoop_group
 from yarn_accel.pipeline.cli import group as pipeline_group
 
 __all__ = ["main", "root"]
@@ -24,6 +25,7 @@ def root() -> None:
 
 
 root.add_command(cluster_group)
+root.add_command(hadoop_group)
 root.add_command(pipeline_group)
 
 

@@ -1,0 +1,208 @@
+"""Streaming jobs on a real single-node Hadoop that is started here, by an ordinary user too."""
+
+import itertools
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from yarn_accel.adapters.rest import get_json
+from yarn_accel.errors import JobError
+from yarn_accel.hadoop.archives import ensure_archive, find_archive, shared_classes
+from yarn_accel.hadoop.install import HadoopInstall, class_path_names, ensure_hadoop, write_class_path_jar
+from yarn_accel.hadoop.single_node import SingleNode
+from yarn_accel.hadoop.site import Site
+from yarn_accel.hadoop.streaming import NLINE_INPUT_FORMAT, StreamingJob, run_streaming
+
+pytestmark = [pytest.mark.hadoop, pytest.mark.slow]
+
+MAPPER = """#!/usr/bin/env python3
+import os, sys
+print("reporter:status:working", file=sys.stderr)
+for line in sys.stdin:
+    if "bad" in line:
+        sys.exit("record 'bad' cannot be used\\nsecond line")
+    print("reporter:counter:yarn-accel,done,1", file=sys.stderr)
+    print(line.strip(), os.environ["mapreduce_map_resource_acct_slot"], sep="\\t")
+"""
+NUMBER = itertools.count()
+
+
+def silent(_: str) -> None:
+    """Report nothing."""
+
+
+@pytest.fixture(scope="module")
+def install() -> HadoopInstall:
+    return ensure_hadoop(silent)
+
+
+@pytest.fixture(scope="module")
+def archive(install: HadoopInstall) -> Path:
+    built = ensure_archive(install, silent)
+    assert built is not None
+    return built
+
+
+@pytest.fixture(scope="module")
+def node(
+    install: HadoopInstall, archive: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SingleNode]:
+    with SingleNode(install, tmp_path_factory.mktemp("node"), silent, archive=archive) as running:
+        for name, text in (("good", "".join(f"line{k}\n" for k in range(4))), ("bad", "bad\n")):
+            local = running.work / f"{name}.txt"
+            local.write_text(text)
+            running.put(local, f"/{name}.txt")
+        mapper = running.work / "mapper.py"
+        mapper.write_text(MAPPER)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def site(node: SingleNode) -> Site:
+    return Site.load(node.environ)
+
+
+def job(node: SingleNode, name: str, **changes) -> StreamingJob:
+    properties = {
+        "mapreduce.input.lineinputformat.linespermap": "2",
+        "mapreduce.map.resource.acct/slot": "1",
+        "mapreduce.map.maxattempts": "1",
+    }
+    plain = StreamingJob(
+        name=name,
+        mapper="python3 mapper.py",
+        inputs=[f"/{name}.txt"],
+        output=f"/out-{next(NUMBER)}",
+        files=[str(node.work / "mapper.py")],
+        properties=properties,
+        input_format=NLINE_INPUT_FORMAT,
+    )
+    return replace(plain, **changes)
+
+
+def test_a_job_tells_its_progress_counters_attempts_and_output(node: SingleNode, site: Site):
+    lines: list[str] = []
+    wanted = job(node, "good")
+    result = run_streaming(site, wanted, lines.append)
+    assert result.check().state == "SUCCEEDED"
+    assert result.counters["yarn-accel"] == {"done": 4}
+    assert result.counters["org.apache.hadoop.mapreduce.TaskCounter"]["MAP_INPUT_RECORDS"] == 4
+    done = [attempt for attempt in result.tasks if attempt.state == "SUCCEEDED"]
+    assert len(done) == 2
+    assert {(attempt.kind, attempt.node, attempt.rack) for attempt in done} == {
+        ("MAP", "localhost", "/default-rack")
+    }
+    assert all(0 < attempt.start_s <= attempt.finish_s for attempt in done)
+    assert any(f"{result.job_id} submitted" in line for line in lines)
+    assert any("map 100 %" in line for line in lines)
+    text = node.java("org.apache.hadoop.fs.FsShell", "shell", ["-cat", f"{wanted.output}/part-*"])
+    assert sorted(text.splitlines()) == [f"line{k}\t1" for k in range(4)]
+
+
+def test_a_failed_job_gives_the_mapper_s_own_first_line(node: SingleNode, site: Site):
+    result = run_streaming(site, job(node, "bad"), silent)
+    assert (result.ok, result.state) == (False, "FAILED")
+    assert result.diagnostics.startswith("record 'bad' cannot be used (attempt_")
+    assert result.diagnostics.endswith(" on localhost)")
+    with pytest.raises(JobError, match="record 'bad' cannot be used"):
+        result.check()
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [
+        ({"inputs": ["/none"]}, r"Input path does not exist: hdfs://localhost:\d+/none"),
+        ({"output": "/good.txt"}, r"Output directory hdfs://localhost:\d+/good.txt already exists"),
+        ({"input_format": "no.such.Format"}, "-inputformat : class not found : no.such.Format"),
+    ],
+)
+def test_a_job_that_is_not_accepted_is_one_line(node: SingleNode, site: Site, changes, cause: str):
+    with pytest.raises(JobError, match=cause) as caught:
+        run_streaming(site, job(node, "good", **changes), silent)
+    assert "\n" not in str(caught.value)
+    assert "was not accepted" in str(caught.value)
+
+
+def test_an_interrupted_run_kills_its_job(node: SingleNode, site: Site):
+    seen: list[str] = []
+
+    def interrupt(line: str) -> None:
+        seen.append(line)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_streaming(site, job(node, "good", mapper="sleep 600"), interrupt)
+    application = seen[0].split()[1].replace("job_", "application_")
+    end_s = time.monotonic() + 30
+    state = ""
+    while state != "KILLED" and time.monotonic() < end_s:
+        state = get_json(f"{node.web('rm')}/ws/v1/cluster/apps/{application}")["app"]["state"]
+        time.sleep(0.2)
+    assert state == "KILLED"
+
+
+def test_a_hadoop_home_serves_the_client(node: SingleNode, install: HadoopInstall, tmp_path: Path):
+    share = tmp_path / "home" / "share" / "hadoop"
+    for name in class_path_names(install.class_path_jar):
+        part = (
+            "tools/lib"
+            if "streaming" in name
+            else "common"
+            if name.startswith("hadoop-common")
+            else "hdfs/lib"
+        )
+        (share / part).mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(install.lib_dir / name, share / part / name)
+    environ = {
+        **node.environ,
+        "HADOOP_HOME": str(tmp_path / "home"),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }
+    site = Site.load(environ)
+    assert site.install.class_path_jar.is_relative_to(tmp_path / "cache")
+    assert site.install.n_jars == install.n_jars
+    assert site.archive is None
+    assert run_streaming(site, job(node, "good"), silent).check().counters["yarn-accel"] == {"done": 4}
+
+
+def test_daemons_really_have_the_archive_mapped(node: SingleNode, archive: Path):
+    ours = [
+        path for path in Path("/proc").glob("[0-9]*/cmdline") if str(node.conf_dir).encode() in read(path)
+    ]
+    mapped = [path for path in ours if str(archive).encode() in read(path.with_name("maps"))]
+    assert len(mapped) >= 5
+
+
+def read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def test_the_archive_is_used_and_another_class_path_gets_nothing_from_it(
+    install: HadoopInstall, archive: Path, tmp_path: Path
+):
+    assert find_archive(install) == archive
+    shared, loaded = shared_classes(install, archive)
+    assert loaded > 0
+    assert shared == loaded
+    for name in class_path_names(install.class_path_jar):
+        (tmp_path / name).symlink_to(install.lib_dir / name)
+    (tmp_path / "added.jar").symlink_to(install.streaming_jar)
+    changed = replace(install, class_path_jar=tmp_path / "class-path.jar")
+    write_class_path_jar(changed.class_path_jar, ["added.jar", *class_path_names(install.class_path_jar)])
+    assert find_archive(changed) is None
+    assert shared_classes(changed, archive)[0] == 0
+
+
+def test_the_real_install_is_what_the_package_promises(install: HadoopInstall):
+    names = class_path_names(install.class_path_jar)
+    assert len(names) == install.n_jars == len(set(names))
+    assert names == sorted(names)
+    assert 80e6 < install.n_bytes < 200e6
+    assert "hadoop-yarn-server-timelineservice-3.5.0.jar" in names

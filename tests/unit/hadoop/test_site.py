@@ -1,0 +1,142 @@
+from pathlib import Path
+
+import pytest
+
+from yarn_accel.errors import ConfigError, StartupError
+from yarn_accel.hadoop.site import SITE_FILE, Site
+
+
+def hadoop_xml(**properties: str) -> str:
+    body = "".join(
+        f"<property><name>{name}</name><value>{value}</value></property>"
+        for name, value in properties.items()
+    )
+    return f"<configuration>{body}</configuration>"
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """A configuration directory and a HADOOP_HOME, so that nothing is fetched."""
+    conf = tmp_path / "conf"
+    conf.mkdir()
+    (conf / "core-site.xml").write_text(hadoop_xml(**{"fs.defaultFS": "hdfs://master:9000"}))
+    (conf / "yarn-site.xml").write_text(hadoop_xml(**{"yarn.resourcemanager.hostname": "master"}))
+    for name in ("common/hadoop-common-3.4.9", "tools/lib/hadoop-streaming-3.4.9"):
+        jar = tmp_path / "home" / "share" / "hadoop" / f"{name}.jar"
+        jar.parent.mkdir(parents=True)
+        jar.write_bytes(b"")
+    java = tmp_path / "jdk" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\n")
+    java.chmod(0o755)
+    return {
+        "HADOOP_CONF_DIR": str(conf),
+        "HADOOP_HOME": str(tmp_path / "home"),
+        "JAVA_HOME": str(tmp_path / "jdk"),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }
+
+
+def conf_dir(environ: dict[str, str]) -> Path:
+    return Path(environ["HADOOP_CONF_DIR"])
+
+
+def test_addresses_come_from_the_configuration_with_hadoops_defaults(environ: dict[str, str]):
+    site = Site.load(environ)
+    assert site.resourcemanagers() == [("master", 8032)]
+    assert site.resourcemanager_webs() == ["http://master:8088"]
+    assert site.namenode_web() == "http://master:9870"
+    assert site.history_web() == "http://localhost:19888"
+    assert site.install.version == "3.4.9"
+    assert site.binding_file is None
+
+
+def test_explicit_addresses_win(environ: dict[str, str]):
+    (conf_dir(environ) / "mapred-site.xml").write_text(
+        hadoop_xml(**{"mapreduce.jobhistory.address": "old:10020"})
+    )
+    assert Site.load(environ).history_web() == "http://old:19888"
+    (conf_dir(environ) / "mapred-site.xml").write_text(
+        hadoop_xml(**{"mapreduce.jobhistory.webapp.address": "hist:1234"})
+    )
+    (conf_dir(environ) / "hdfs-site.xml").write_text(
+        hadoop_xml(**{"dfs.namenode.http-address": "0.0.0.0:50070"})
+    )
+    site = Site.load(environ)
+    assert site.history_web() == "http://hist:1234"
+    assert site.namenode_web() == "http://localhost:50070"
+
+
+def test_several_resourcemanagers_and_namenodes(environ: dict[str, str]):
+    (conf_dir(environ) / "yarn-site.xml").write_text(
+        hadoop_xml(
+            **{
+                "yarn.resourcemanager.ha.rm-ids": "rm1, rm2",
+                "yarn.resourcemanager.hostname.rm1": "a",
+                "yarn.resourcemanager.hostname.rm2": "b",
+                "yarn.resourcemanager.webapp.address.rm2": "b:99",
+            }
+        )
+    )
+    (conf_dir(environ) / "core-site.xml").write_text(hadoop_xml(**{"fs.defaultFS": "hdfs://ns"}))
+    (conf_dir(environ) / "hdfs-site.xml").write_text(
+        hadoop_xml(**{"dfs.ha.namenodes.ns": "n1,n2", "dfs.namenode.http-address.ns.n1": "nn1:9870"})
+    )
+    site = Site.load(environ)
+    assert site.resourcemanagers() == [("a", 8032), ("b", 8032)]
+    assert site.resourcemanager_webs() == ["http://a:8088", "http://b:99"]
+    assert site.namenode_web() == "http://nn1:9870"
+
+
+def test_the_site_file_is_honoured(environ: dict[str, str]):
+    folder = conf_dir(environ)
+    (folder / "hosts").write_text("10.0.0.1 master m # the master\n\n10.0.0.2 w1\n")
+    (folder / SITE_FILE).write_text(
+        "binding_file: binding.json\nmaster_secret_file: /etc/secret\nclient_hosts_file: hosts\n"
+        "client_jvm_options: -Da=b '-Dc=d e'\n"
+    )
+    site = Site.load(environ)
+    assert site.binding_file == folder / "binding.json"
+    assert site.master_secret_file == Path("/etc/secret")
+    assert site.client_jvm_options == (f"-Djdk.net.hosts.file={folder / 'hosts'}", "-Da=b", "-Dc=d e")
+    assert site.resourcemanagers() == [("10.0.0.1", 8032)]
+    (folder / SITE_FILE).write_text("client_jvm_options: [-Dx=1]\n")
+    assert Site.load(environ).client_jvm_options == ("-Dx=1",)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("bindings: x", r"unknown key bindings; known: binding_file, .*master_secret_file"),
+        ("[1, 2]", "must hold keys and values"),
+        ("a: [", "cannot be read"),
+        ("client_hosts_file: none", "client_hosts_file .*none cannot be read"),
+    ],
+)
+def test_a_wrong_site_file_is_explained(environ: dict[str, str], text: str, message: str):
+    (conf_dir(environ) / SITE_FILE).write_text(text)
+    with pytest.raises(ConfigError, match=message) as caught:
+        Site.load(environ)
+    assert "\n" not in str(caught.value)
+
+
+def test_without_a_configuration_directory_there_is_a_cure(environ: dict[str, str], tmp_path: Path):
+    with pytest.raises(StartupError, match=r"HADOOP_CONF_DIR is not set: .*yarn-accel cluster up"):
+        Site.load({"JAVA_HOME": environ["JAVA_HOME"]})
+    with pytest.raises(StartupError, match=r"has no core-site.xml"):
+        Site.load({**environ, "HADOOP_CONF_DIR": str(tmp_path)})
+
+
+def test_hadoop_home_alone_is_enough(environ: dict[str, str]):
+    etc = Path(environ["HADOOP_HOME"]) / "etc" / "hadoop"
+    etc.mkdir(parents=True)
+    (etc / "core-site.xml").write_text(hadoop_xml(**{"fs.defaultFS": "hdfs://other"}))
+    environ.pop("HADOOP_CONF_DIR")
+    site = Site.load(environ)
+    assert site.conf_dir == etc
+    assert site.namenode_web() == "http://other:9870"
+
+
+def test_missing_java_is_said(environ: dict[str, str], tmp_path: Path):
+    with pytest.raises(StartupError, match="openjdk-17"):
+        Site.load({**environ, "JAVA_HOME": str(tmp_path / "nowhere")})

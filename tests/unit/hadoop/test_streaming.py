@@ -1,0 +1,129 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from yarn_accel.errors import ConfigError, JobError, StartupError
+from yarn_accel.hadoop.install import HadoopInstall
+from yarn_accel.hadoop.single_node import free_ports
+from yarn_accel.hadoop.site import Site
+from yarn_accel.hadoop.streaming import (
+    NLINE_INPUT_FORMAT,
+    JobResult,
+    StreamingJob,
+    client_argv,
+    run_streaming,
+)
+
+GENERIC = {"-D", "-files"}
+STREAMING = {"-input", "-output", "-mapper", "-reducer", "-inputformat", "-outputformat", "-io"}
+
+
+def job(**changes) -> StreamingJob:
+    return StreamingJob(**{"name": "j", "mapper": "cat", "inputs": ["/in"], "output": "/out", **changes})
+
+
+def option_values(argv: list[str], option: str) -> list[str]:
+    return [argv[k + 1] for k, part in enumerate(argv) if part == option]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    (tmp_path / "class-path.jar").write_bytes(b"")
+    install = HadoopInstall(
+        Path("/jdk/bin/java"), tmp_path, tmp_path / "class-path.jar", tmp_path / "s.jar", "3.5.0", 1, 1
+    )
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    return Site(tmp_path, install, {"yarn.resourcemanager.address": address}, ("-Djdk.net.hosts.file=/h",))
+
+
+def test_a_map_only_job():
+    argv = job(properties={"a.b": "c"}, files=["/x/app.pyz#app", "/y"]).argv()
+    assert option_values(argv, "-D") == ["mapreduce.job.name=j", "a.b=c", "mapreduce.job.reduces=0"]
+    assert option_values(argv, "-files") == ["/x/app.pyz#app,/y"]
+    assert option_values(argv, "-input") == ["/in"]
+    assert "-reducer" not in argv
+
+
+def test_a_reducer_means_one_reduce_unless_said_otherwise():
+    assert "mapreduce.job.reduces=1" in job(reducer="cat").argv()
+    assert "mapreduce.job.reduces=3" in job(reducer="cat", n_reduces=3).argv()
+
+
+def test_lines_of_a_manifest_come_without_their_offset():
+    argv = job(input_format=NLINE_INPUT_FORMAT).argv()
+    assert "stream.map.input.ignoreKey=true" in argv
+    kept = job(input_format=NLINE_INPUT_FORMAT, properties={"stream.map.input.ignoreKey": "false"}).argv()
+    assert "stream.map.input.ignoreKey=false" in kept
+    assert not any("ignoreKey" in part for part in job().argv())
+
+
+def test_only_the_path_of_the_credentials_file_is_an_argument(tmp_path: Path):
+    path = tmp_path / "secret.token"
+    path.write_text("s3cr3t-value")
+    argv = job(credentials_file=path).argv()
+    assert f"mapreduce.job.credentials.binary={path}" in argv
+    assert "s3cr3t-value" not in " ".join(argv)
+
+
+@pytest.mark.parametrize("name", ["/a,b", "/a b"])
+def test_a_name_that_hadoop_would_split_is_refused(name: str):
+    with pytest.raises(ConfigError, match="cannot be shipped"):
+        job(files=[name]).argv()
+
+
+def test_no_input_is_refused():
+    with pytest.raises(ConfigError, match="job j has no input"):
+        job(inputs=[]).argv()
+
+
+WORD = st.text("abc/.", min_size=1, max_size=6)
+
+
+@given(
+    inputs=st.lists(WORD, min_size=1, max_size=3),
+    files=st.lists(WORD, max_size=3),
+    properties=st.dictionaries(WORD, WORD, max_size=3),
+    reducer=st.sampled_from(["", "cat"]),
+    io=st.sampled_from(["", "typedbytes"]),
+)
+def test_generic_options_come_first_and_the_same_job_gives_the_same_arguments(**changes):
+    first, second = job(**changes), job(**changes)
+    argv = first.argv()
+    assert argv == second.argv()
+    options = argv[::2]
+    assert set(options) <= GENERIC | STREAMING
+    n_generic = sum(option in GENERIC for option in options)
+    assert set(options[:n_generic]) <= GENERIC
+    assert option_values(argv, "-input") == changes["inputs"]
+
+
+def test_the_client_gets_the_site_s_options_and_our_log_format(site: Site):
+    argv = client_argv(site, job(), Path("/a.jsa"))
+    assert "-XX:SharedArchiveFile=/a.jsa" in argv
+    assert "-Djdk.net.hosts.file=/h" in argv
+    assert any(part.startswith("-Dlog4j.configuration=file:") for part in argv)
+    assert argv[argv.index("-cp") + 1].endswith(f":{site.conf_dir}")
+    main = argv.index("org.apache.hadoop.streaming.HadoopStreaming")
+    assert argv[main + 1 :] == job().argv()
+
+
+def test_a_dead_resourcemanager_is_one_line(site: Site):
+    with pytest.raises(StartupError, match=r"no ResourceManager answers at 127.0.0.1:\d+") as caught:
+        run_streaming(site, job(), lambda _: None)
+    assert caught.value.exit_code == 3
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_to_ship_must_exist(site: Site, tmp_path: Path):
+    with pytest.raises(JobError, match=r"ships .*/none.pyz, which does not exist"):
+        run_streaming(site, job(files=[f"{tmp_path}/none.pyz#a"]), lambda _: None)
+
+
+def test_a_failed_result_becomes_an_error_with_its_diagnosis():
+    failed = JobResult("job_1_2", "FAILED", {}, [], 1.0, "no numpy (attempt_1 on w1)")
+    with pytest.raises(JobError, match=r"job_1_2 failed: no numpy \(attempt_1 on w1\)"):
+        failed.check()
+    done = JobResult("job_1_2", "SUCCEEDED", {}, [], 1.0)
+    assert done.check() is done

@@ -1,0 +1,1 @@
+"""The edges: processes, HDFS, files, HTTP."""

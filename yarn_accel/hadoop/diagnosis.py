@@ -1,0 +1,87 @@
+"""From much output to the one line that says what went wrong.
+
+The first line of standard error of a task is its own diagnosis by our convention; Hadoop's client buries its
+cause in a stack trace.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+
+from yarn_accel.hadoop.history import History, TaskAttempt
+
+__all__ = [
+    "client_error",
+    "failed_attempt_diagnosis",
+    "first_error_line",
+]
+
+LOG_PATIENCE_S = 20.0
+
+# Log lines and noise that the JVM or Hadoop itself writes to a task's standard error.
+_NOISE = re.compile(
+    r"^(log4j:|SLF4J|WARNING: |OpenJDK |Java HotSpot|reporter:(counter|status):"
+    r"|\w{3} \d{1,2}, \d{4} \d|INFO: |SEVERE: |\s*at |\d{4}-\d\d-\d\d \d\d:)"
+)
+_CLOSING = ("Try -help for more information", "Streaming Command Failed!")
+_LAUNCH_ERROR = re.compile(r"Error [Ll]aunching job\s*:\s*(.+)")
+_THROWN = re.compile(
+    r"(?:Exception in thread \"[^\"]*\" |Caused by: )?((?:[\w$]+\.)+[\w$]*(?:Exception|Error))(?:: (.*))?$"
+)
+_LOGGED_ERROR = re.compile(r"\b(?:ERROR|FATAL)\b,? (?:[\w.$]+: )?(.+)")
+
+
+def client_error(lines: Sequence[str]) -> str:
+    """The cause in the output of a Hadoop client that could not submit."""
+    for line in lines:
+        launch = _LAUNCH_ERROR.search(line)
+        if launch:
+            return launch[1].strip()
+    for line in lines:
+        thrown = _THROWN.match(line.strip())
+        if thrown:
+            name = thrown[1].rpartition(".")[2]
+            return f"{name}: {thrown[2].strip()}" if thrown[2] else name
+    for line in lines:
+        logged = _LOGGED_ERROR.search(line)
+        if logged:
+            return logged[1].strip()
+    told = [line.strip() for line in lines if line.strip() and line.strip() not in _CLOSING]
+    return told[-1] if told else "the client ended without a word"
+
+
+def first_error_line(stderr: str) -> str:
+    """The first line of a task's standard error that the task itself wrote."""
+    for line in stderr.splitlines():
+        if line.strip() and not _NOISE.match(line):
+            return line.strip()
+    return ""
+
+
+def failed_attempt_diagnosis(
+    history: History,
+    attempts: Sequence[TaskAttempt],
+    patience_s: float = LOG_PATIENCE_S,
+    sleep: Callable[[float], None] = time.sleep,
+) -> str:
+    """Why the first failed attempt of a job failed; empty when no attempt failed.
+
+    Logs are aggregated a moment after the end of a job, so this waits for them up to ``patience_s``.
+    """
+    failed = sorted((a for a in attempts if a.state == "FAILED"), key=lambda a: (a.finish_s, a.attempt))
+    if not failed:
+        return ""
+    first = failed[0]
+    place = f"{first.attempt} on {first.node or 'no node'}"
+    stderr = None
+    end_s = time.monotonic() + patience_s
+    while first.container and (stderr := history.log(first)) is None and time.monotonic() < end_s:
+        sleep(0.5)
+    line = first_error_line(stderr or "")
+    if not line:
+        line = next(
+            (text.strip() for text in first.diagnostics.splitlines() if text.strip()), "no word of why"
+        )
+    return f"{line} ({place})"

@@ -1,0 +1,198 @@
+"""A cluster that exists already, as its clients see it: configuration, jars, and where things answer.
+
+Everything comes from the configuration directory (HADOOP_CONF_DIR). Beside Hadoop's own files it may hold
+``yarn-accel-site.yaml`` with what Hadoop has no key for; our own launcher writes one, an operator may.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+
+from yarn_accel.errors import ConfigError, StartupError
+from yarn_accel.hadoop.archives import find_archive
+from yarn_accel.hadoop.conf import read_site
+from yarn_accel.hadoop.install import HadoopInstall, cache_dir, ensure_hadoop, from_hadoop_home
+from yarn_accel.hadoop.java import find_java
+
+__all__ = [
+    "SITE_FILE",
+    "SITE_KEYS",
+    "Site",
+]
+
+SITE_FILE = "yarn-accel-site.yaml"
+SITE_KEYS: Mapping[str, str] = {
+    "binding_file": "which node sends to which pipeline server (JSON)",
+    "master_secret_file": "the site's secret that job credentials are derived from (mode 0600)",
+    "client_hosts_file": "a hosts file for clients that cannot resolve the nodes' names",
+    "client_jvm_options": "further options for the JVM of job clients, as a list or one string",
+}
+
+
+def _silent(_: str) -> None:
+    """Report nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """How to reach one Hadoop cluster.
+
+    Attributes:
+        conf_dir: the configuration directory.
+        install: the jars: of HADOOP_HOME when that is set, else our own.
+        properties: all properties of the ``*-site.xml`` files.
+        client_jvm_options: options for the JVM of job clients, name resolution included.
+        client_hosts: names that this machine cannot resolve itself -> address.
+        binding_file: see :data:`SITE_KEYS`; None when not given.
+        master_secret_file: likewise.
+    """
+
+    conf_dir: Path
+    install: HadoopInstall
+    properties: Mapping[str, str] = field(repr=False)
+    client_jvm_options: tuple[str, ...] = ()
+    client_hosts: Mapping[str, str] = field(default_factory=dict)
+    binding_file: Path | None = None
+    master_secret_file: Path | None = None
+
+    @staticmethod
+    def load(environ: Mapping[str, str] | None = None, report: Callable[[str], None] = _silent) -> Site:
+        """Read the site from HADOOP_CONF_DIR (else HADOOP_HOME/etc/hadoop) and pick the jars.
+
+        Raises:
+            StartupError: neither is set, the directory is not there, or jars or Java are missing.
+            ConfigError: a file in it is wrong.
+        """
+        environ = os.environ if environ is None else environ
+        home = environ.get("HADOOP_HOME", "")
+        conf_dir = _conf_dir(environ.get("HADOOP_CONF_DIR", ""), home)
+        settings = _read_settings(conf_dir / SITE_FILE)
+        if home:
+            install = from_hadoop_home(Path(home), find_java(environ), cache_dir(environ))
+        else:
+            install = ensure_hadoop(report, environ)
+        options = settings.get("client_jvm_options") or []
+        options = shlex.split(options) if isinstance(options, str) else [str(option) for option in options]
+        hosts_file = _path(settings, "client_hosts_file", conf_dir)
+        if hosts_file is not None:
+            options.insert(0, f"-Djdk.net.hosts.file={hosts_file}")
+        return Site(
+            conf_dir,
+            install,
+            read_site(conf_dir),
+            tuple(options),
+            _read_hosts(hosts_file) if hosts_file else {},
+            _path(settings, "binding_file", conf_dir),
+            _path(settings, "master_secret_file", conf_dir),
+        )
+
+    @property
+    def archive(self) -> Path | None:
+        """The class data archive for these jars when it was built already; it is never built here."""
+        return find_archive(self.install)
+
+    def resolve(self, host: str) -> str:
+        """The address to connect to for a host name, through the site's hosts file."""
+        return self.client_hosts.get(host, host)
+
+    def resourcemanagers(self) -> list[tuple[str, int]]:
+        """Addresses (host, port) of the RPC service for clients, one per ResourceManager."""
+        return self._resourcemanager("yarn.resourcemanager.address", 8032)
+
+    def resourcemanager_webs(self) -> list[str]:
+        """Web addresses ``http://host:port``, one per ResourceManager."""
+        pairs = self._resourcemanager("yarn.resourcemanager.webapp.address", 8088)
+        return [f"http://{host}:{port}" for host, port in pairs]
+
+    def history_web(self) -> str:
+        """Web address ``http://host:port`` of the JobHistoryServer."""
+        host, port = self._pair(self.properties.get("mapreduce.jobhistory.webapp.address", ""), "", 19888)
+        if not host:
+            host, _ = self._pair(self.properties.get("mapreduce.jobhistory.address", ""), "localhost", 10020)
+        return f"http://{host}:{port}"
+
+    def namenode_web(self) -> str:
+        """Web address ``http://host:port`` of the (first) NameNode, where WebHDFS answers."""
+        name = urlsplit(self.properties.get("fs.defaultFS", "")).hostname or "localhost"
+        value = self.properties.get("dfs.namenode.http-address", "")
+        ids = self.properties.get(f"dfs.ha.namenodes.{name}", "")
+        if ids:
+            first = ids.split(",")[0].strip()
+            value = self.properties.get(f"dfs.namenode.http-address.{name}.{first}", value)
+        host, port = self._pair(value, name, 9870)
+        return f"http://{host}:{port}"
+
+    def _resourcemanager(self, key: str, port: int) -> list[tuple[str, int]]:
+        ids = [part.strip() for part in self.properties.get("yarn.resourcemanager.ha.rm-ids", "").split(",")]
+        found = []
+        for suffix in [f".{name}" for name in ids if name] or [""]:
+            host = self.properties.get(f"yarn.resourcemanager.hostname{suffix}", "localhost")
+            found.append(self._pair(self.properties.get(key + suffix, ""), host, port))
+        return found
+
+    def _pair(self, value: str, host: str, port: int) -> tuple[str, int]:
+        name, _, number = value.rpartition(":")
+        if number.isdigit():
+            host, port = name, int(number)
+        elif value:
+            host = value
+        if host == "0.0.0.0":
+            host = "localhost"
+        return self.resolve(host), port
+
+
+def _conf_dir(conf: str, home: str) -> Path:
+    if not conf and not home:
+        raise StartupError(
+            "HADOOP_CONF_DIR is not set",
+            cure="let it name your cluster's configuration directory, or start one: yarn-accel cluster up",
+        )
+    conf_dir = Path(conf) if conf else Path(home) / "etc" / "hadoop"
+    if not (conf_dir / "core-site.xml").is_file():
+        raise StartupError(
+            f"{conf_dir} has no core-site.xml",
+            cure="let HADOOP_CONF_DIR name the directory with the *-site.xml files",
+        )
+    return conf_dir.resolve()
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
+    try:
+        loaded = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+    settings = loaded if loaded is not None else {}
+    if not isinstance(settings, dict):
+        raise ConfigError(f"{path} must hold keys and values; known keys: {', '.join(sorted(SITE_KEYS))}")
+    unknown = sorted(str(key) for key in settings if key not in SITE_KEYS)
+    if unknown:
+        raise ConfigError(f"{path}: unknown key {unknown[0]}; known: {', '.join(sorted(SITE_KEYS))}")
+    return settings
+
+
+def _path(settings: Mapping[str, Any], key: str, base: Path) -> Path | None:
+    value = settings.get(key)
+    return base / str(value) if value else None
+
+
+def _read_hosts(path: Path) -> dict[str, str]:
+    try:
+        lines = path.read_text().splitlines()
+    except OSError as error:
+        raise ConfigError(f"client_hosts_file {path} cannot be read: {error.strerror}") from error
+    hosts: dict[str, str] = {}
+    for line in lines:
+        words = line.split("#")[0].split()
+        for name in words[1:]:
+            hosts.setdefault(name, words[0])
+    return hosts

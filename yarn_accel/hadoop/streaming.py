@@ -1,0 +1,298 @@
+"""Hadoop Streaming jobs: the argument list, the run, and what came of it.
+
+:meth:`StreamingJob.argv` is pure. :func:`run_streaming` starts Hadoop's own Java client with it, turns the
+client's log into progress, and asks the history server for counters and attempts. A secret never travels in
+an argument: only the path of a credentials file does.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from yarn_accel.adapters.commands import Completed, stream
+from yarn_accel.adapters.rest import get_json, request_json
+from yarn_accel.errors import AccelError, ConfigError, JobError, StartupError
+from yarn_accel.hadoop.conf import templates_dir
+from yarn_accel.hadoop.diagnosis import client_error, failed_attempt_diagnosis
+from yarn_accel.hadoop.history import Counters, History, TaskAttempt
+from yarn_accel.hadoop.java import java_argv
+from yarn_accel.hadoop.site import Site
+
+__all__ = [
+    "JobResult",
+    "StreamingJob",
+    "TaskAttempt",
+    "client_argv",
+    "run_streaming",
+]
+
+NLINE_INPUT_FORMAT = "org.apache.hadoop.mapred.lib.NLineInputFormat"
+SEQUENCE_INPUT_FORMAT = "org.apache.hadoop.mapred.SequenceFileInputFormat"
+SEQUENCE_OUTPUT_FORMAT = "org.apache.hadoop.mapred.SequenceFileOutputFormat"
+HISTORY_PATIENCE_S = 30.0
+FAILED_PATIENCE_S = 10.0
+CONNECT_TIMEOUT_S = 3.0
+
+_JOB_ID = re.compile(r"\b(job_\d+_\d+)\b")
+_PROGRESS = re.compile(r"\bmap (\d+)% reduce (\d+)%")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamingJob:
+    """One Hadoop Streaming job.
+
+    Attributes:
+        name: shown in lists of jobs.
+        mapper: command line of the mapper; split on spaces, no shell.
+        inputs: input paths or URIs.
+        output: output directory, which must not exist.
+        reducer: command line of the reducer; empty: a job without reducers.
+        files: local files to ship into each task's directory, ``path`` or ``path#name``.
+        properties: job properties (``-D``).
+        input_format: class name; empty: text lines.
+        output_format: class name; empty: text lines.
+        io: ``typedbytes``, ``text``, ``rawbytes``, or empty for text.
+        n_reduces: number of reducers; None: 1 with a reducer, else 0.
+        credentials_file: local file in Hadoop's token storage format whose secrets the tasks get.
+    """
+
+    name: str
+    mapper: str
+    inputs: Sequence[str]
+    output: str
+    reducer: str = ""
+    files: Sequence[str] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    input_format: str = ""
+    output_format: str = ""
+    io: str = ""
+    n_reduces: int | None = None
+    credentials_file: Path | None = None
+
+    def argv(self) -> list[str]:
+        """Arguments for Hadoop Streaming: the generic options must come first. Pure.
+
+        Raises:
+            ConfigError: no input, or a file name that Hadoop would split.
+        """
+        if not self.inputs:
+            raise ConfigError(f"job {self.name} has no input")
+        properties = {"mapreduce.job.name": self.name, **self.properties}
+        n_reduces = (1 if self.reducer else 0) if self.n_reduces is None else self.n_reduces
+        properties["mapreduce.job.reduces"] = str(n_reduces)
+        if self.input_format == NLINE_INPUT_FORMAT:
+            # Otherwise each line comes with its byte offset as key.
+            properties.setdefault("stream.map.input.ignoreKey", "true")
+        if self.credentials_file is not None:
+            properties["mapreduce.job.credentials.binary"] = str(self.credentials_file)
+        argv = [part for name, value in properties.items() for part in ("-D", f"{name}={value}")]
+        if self.files:
+            argv += ["-files", ",".join(_checked(name) for name in self.files)]
+        for path in self.inputs:
+            argv += ["-input", path]
+        argv += ["-output", self.output, "-mapper", self.mapper]
+        for option, value in (
+            ("-reducer", self.reducer),
+            ("-inputformat", self.input_format),
+            ("-outputformat", self.output_format),
+            ("-io", self.io),
+        ):
+            argv += [option, value] if value else []
+        return argv
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """What came of a job.
+
+    Attributes:
+        job_id: Hadoop's id.
+        state: ``SUCCEEDED``, ``FAILED`` or ``KILLED``.
+        counters: group -> name -> total.
+        tasks: every attempt of every task.
+        wall_s: seconds from the start of the client to its end.
+        diagnostics: empty for a job that succeeded; else the first line of standard error of the first
+            attempt that failed, or what Hadoop says.
+    """
+
+    job_id: str
+    state: str
+    counters: Counters = field(repr=False)
+    tasks: list[TaskAttempt] = field(repr=False)
+    wall_s: float
+    diagnostics: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the job succeeded."""
+        return self.state == "SUCCEEDED"
+
+    def check(self) -> JobResult:
+        """This result, when the job succeeded.
+
+        Raises:
+            JobError: it did not; the message has the diagnosis.
+        """
+        if not self.ok:
+            raise JobError(f"{self.job_id} {self.state.lower()}: {self.diagnostics}")
+        return self
+
+
+def client_argv(
+    site: Site, job: StreamingJob, archive: Path | None = None, jvm_options: Sequence[str] = ()
+) -> list[str]:
+    """The argument list of the Java client that submits ``job`` and waits for it. Pure."""
+    log4j = templates_dir() / "log4j.properties"
+    return java_argv(
+        site.install,
+        "streaming",
+        site.conf_dir,
+        archive=archive,
+        jvm_options=(f"-Dlog4j.configuration=file:{log4j}", *site.client_jvm_options, *jvm_options),
+        arguments=job.argv(),
+    )
+
+
+def run_streaming(
+    site: Site, job: StreamingJob, report: Callable[[str], None], *, jvm_options: Sequence[str] = ()
+) -> JobResult:
+    """Submit a job, wait for its end, and collect counters and attempts.
+
+    When this function is interrupted (Ctrl-C) the job is killed on the cluster too.
+
+    Args:
+        site: the cluster.
+        job: what to run.
+        report: gets a line whenever the job's progress changes.
+        jvm_options: further options for the client's JVM.
+
+    Returns:
+        The result, also of a job that failed; see :meth:`JobResult.check`.
+
+    Raises:
+        StartupError: no ResourceManager answers, or Java does not start.
+        JobError: the cluster did not take the job (no input, output exists, ...).
+        ConfigError: the job is not well-formed.
+    """
+    _check_files(job)
+    _check_resourcemanager(site)
+    argv = client_argv(site, job, site.archive, jvm_options)
+    watch = _Watch(job.name, report)
+    try:
+        done = stream(argv, watch.line, env={**os.environ, "HADOOP_CONF_DIR": str(site.conf_dir)})
+    except BaseException:
+        _kill(site, watch.job_id)
+        raise
+    if not watch.job_id:
+        raise JobError(f"job {job.name} was not accepted: {client_error(done.stderr.splitlines())}")
+    return _collect(site, watch.job_id, done)
+
+
+class _Watch:
+    """Reads the client's log: finds the job id, and reports progress when it changes."""
+
+    def __init__(self, name: str, report: Callable[[str], None]) -> None:
+        self._name = name
+        self._report = report
+        self._last = ""
+        self.job_id = ""
+
+    def line(self, text: str) -> None:
+        if not self.job_id:
+            found = _JOB_ID.search(text) if "Running job" in text else None
+            if found:
+                self.job_id = found[1]
+                self._report(f"{self._name}: {self.job_id} submitted")
+        progress = _PROGRESS.search(text)
+        if progress:
+            shown = f"{self._name}: map {progress[1]} %, reduce {progress[2]} %"
+            if shown != self._last:
+                self._last = shown
+                self._report(shown)
+
+
+def _collect(site: Site, job_id: str, done: Completed) -> JobResult:
+    history = History(site.history_web())
+    try:
+        summary = history.wait_for_job(job_id, HISTORY_PATIENCE_S if done.ok else FAILED_PATIENCE_S)
+        counters, attempts = history.counters(job_id), history.attempts(job_id)
+    except AccelError as error:
+        state, told = _application(site, job_id)
+        if state in ("FAILED", "KILLED"):
+            return JobResult(job_id, state, {}, [], done.wall_s, told or done.last_line())
+        raise JobError(
+            f"{job_id} is {state or 'lost'} (client status {done.exit_code}), no history of it: {error}",
+            cure="see that the JobHistoryServer runs",
+        ) from error
+    state = str(summary.get("state", ""))
+    diagnostics = ""
+    if state != "SUCCEEDED":
+        told = str(summary.get("diagnostics") or "").strip()
+        diagnostics = (
+            failed_attempt_diagnosis(history, attempts) or " ".join(told.split()) or done.last_line()
+        )
+    return JobResult(job_id, state, counters, attempts, done.wall_s, diagnostics)
+
+
+def _application(site: Site, job_id: str) -> tuple[str, str]:
+    """State and diagnostics of a job's application, which the ResourceManager knows without a history."""
+    for web in site.resourcemanager_webs():
+        try:
+            answer = get_json(f"{web}/ws/v1/cluster/apps/{job_id.replace('job_', 'application_')}")
+        except AccelError:
+            continue
+        app = answer.get("app") or {}
+        state = str(app.get("finalStatus") or "")
+        if state == "UNDEFINED":
+            state = str(app.get("state") or "")
+        return state, " ".join(str(app.get("diagnostics") or "").split())
+    return "", ""
+
+
+def _check_files(job: StreamingJob) -> None:
+    names = [*job.files, *([str(job.credentials_file)] if job.credentials_file else [])]
+    for name in names:
+        path = name.split("#")[0]
+        if "://" not in path and not Path(path).exists():
+            raise JobError(f"job {job.name} ships {path}, which does not exist")
+
+
+def _checked(name: str) -> str:
+    if "," in name or " " in name:
+        raise ConfigError(f"{name!r} cannot be shipped: Hadoop splits names at commas and spaces")
+    return name
+
+
+def _check_resourcemanager(site: Site) -> None:
+    """Hadoop's client would try a dead address for a quarter of an hour."""
+    failures = []
+    for host, port in site.resourcemanagers():
+        try:
+            socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S).close()
+            return
+        except OSError as error:
+            failures.append(f"{host}:{port} ({error.strerror or error})")
+    raise StartupError(
+        f"no ResourceManager answers at {', '.join(failures)}",
+        cure=f"start the cluster, or see yarn.resourcemanager.address in {site.conf_dir}",
+    )
+
+
+def _kill(site: Site, job_id: str) -> None:
+    if not job_id:
+        return
+    application = job_id.replace("job_", "application_")
+    for web in site.resourcemanager_webs():
+        url = f"{web}/ws/v1/cluster/apps/{application}/state?user.name={getpass.getuser()}"
+        try:
+            request_json("PUT", url, {"state": "KILLED"}, timeout_s=5)
+            return
+        except AccelError:
+            time.sleep(0.2)
