@@ -1,0 +1,228 @@
+import contextlib
+import io
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays as numpy_arrays
+from PIL import Image
+from skimage.feature import local_binary_pattern
+
+from jobs.images.make_input import ALL_PHOTOGRAPHS
+from yarn_accel.errors import RejectedError
+from yarn_accel.operations import colour, get, lbp, pixels
+
+IMAGES = numpy_arrays(
+    np.uint8, st.tuples(st.integers(1, 12), st.integers(1, 12)), elements=st.integers(0, 255)
+)
+FEW_LEVELS = numpy_arrays(
+    np.uint8, st.tuples(st.integers(1, 12), st.integers(1, 12)), elements=st.integers(98, 100)
+)
+
+
+def photograph(name):
+    (path,) = (photo.locate() for photo in ALL_PHOTOGRAPHS if photo.name == name)
+    with Image.open(path) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+def png(array, kind="PNG", **options):
+    stream = io.BytesIO()
+    Image.fromarray(array).save(stream, kind, **options)
+    return stream.getvalue()
+
+
+def run(name, images, **params):
+    blob = np.frombuffer(b"".join(images), dtype=np.uint8)
+    return get(name).run([blob, np.array([len(image) for image in images], dtype=np.int64)], params)
+
+
+def many_ties():
+    """With three levels interpolated values often equal the centre, and rounding decides."""
+    return np.random.default_rng(4).integers(0, 3, (400, 500)).astype(np.uint8)
+
+
+def assert_equals_skimage(grey):
+    expected = local_binary_pattern(grey, 8, 1, "default")
+    np.testing.assert_array_equal(lbp.patterns(grey[None])[0], expected)
+    uniform = local_binary_pattern(grey, 8, 1, "nri_uniform")
+    np.testing.assert_array_equal(lbp.UNIFORM[lbp.patterns(grey[None])[0]], uniform)
+
+
+@pytest.mark.parametrize("name", ["china", "flower", "brick", "camera", "chelsea", "moon"])
+def test_every_pattern_of_real_photographs_equals_scikit_image(name):
+    assert_equals_skimage(pixels.grey(photograph(name)))
+
+
+def test_ties_are_decided_as_scikit_image_decides_them():
+    assert_equals_skimage(many_ties())
+
+
+@settings(max_examples=60, deadline=None)
+@given(IMAGES | FEW_LEVELS)
+def test_every_pattern_of_any_image_equals_scikit_image(grey):
+    assert_equals_skimage(grey)
+
+
+def test_all_256_patterns_map_to_the_bins_of_scikit_image():
+    grey = np.random.default_rng(1).integers(0, 4, (300, 300)).astype(np.uint8)
+    assert len(np.unique(lbp.patterns(grey[None]))) == 256
+    assert_equals_skimage(grey)
+    assert sorted(np.unique(lbp.UNIFORM)) == list(range(59))
+
+
+@pytest.mark.parametrize(("bins", "method"), [(59, "nri_uniform"), (256, "default")])
+def test_the_operation_gives_normalized_histograms(bins, method):
+    patches = [photograph("china")[y : y + 64, y : y + 80] for y in (0, 100, 200)]
+    features = run("lbp", [png(patch) for patch in patches], bins=bins).arrays["features"]
+    assert features.dtype == np.float32
+    for patch, row in zip(patches, features, strict=True):
+        codes = local_binary_pattern(np.asarray(Image.fromarray(patch).convert("L")), 8, 1, method)
+        expected = np.bincount(codes.astype(int).ravel(), minlength=bins) / codes.size
+        np.testing.assert_array_equal(row, expected.astype(np.float32))
+
+
+def test_strips_of_a_large_image_are_seamless(monkeypatch):
+    image = photograph("flower")
+    whole = lbp.histogram_256(pixels.grey(image)[None]), colour.histogram_hsv(image[None])
+    for module in (lbp, colour):
+        monkeypatch.setattr(module, "_STRIP_PIXELS", 7000)
+    np.testing.assert_array_equal(lbp.histogram_256(pixels.grey(image)[None]), whole[0])
+    np.testing.assert_array_equal(colour.histogram_hsv(image[None]), whole[1])
+    assert_equals_skimage(many_ties())
+
+
+def test_grey_equals_pillow():
+    image = np.random.default_rng(2).integers(0, 256, (300, 300, 3)).astype(np.uint8)
+    np.testing.assert_array_equal(pixels.grey(image), np.asarray(Image.fromarray(image).convert("L")))
+
+
+def exact_bin(red, green, blue, bins):
+    """The definition, in fractions."""
+    largest, spread = max(red, green, blue), max(red, green, blue) - min(red, green, blue)
+    hue = saturation = Fraction(0)
+    if spread:
+        saturation = Fraction(spread, largest)
+        if largest == red:
+            hue = Fraction(green - blue, spread)
+        elif largest == green:
+            hue = 2 + Fraction(blue - red, spread)
+        else:
+            hue = 4 + Fraction(red - green, spread)
+    h, s, v = bins
+    bin_s = min(int(saturation * s), s - 1)
+    return (int(hue / 6 % 1 * h) * s + bin_s) * v + int(Fraction(largest, 256) * v)
+
+
+@given(
+    st.lists(st.tuples(*[st.integers(0, 255)] * 3), min_size=1, max_size=20),
+    st.sampled_from([(16, 4, 4), (18, 3, 3), (1, 1, 1), (7, 5, 256)]),
+)
+def test_colour_bins_follow_the_definition_exactly(points, bins):
+    found = colour.hsv_bins(np.array(points, dtype=np.uint8), bins)
+    assert found.tolist() == [exact_bin(*point, bins) for point in points]
+
+
+def test_features_are_texture_and_colour_side_by_side():
+    images = [png(photograph("coffee")[:64, :64]), png(photograph("brick")[:64, :64])]
+    both = run("features", images).arrays["features"]
+    np.testing.assert_array_equal(both[:, :59], run("lbp", images).arrays["features"])
+    np.testing.assert_array_equal(both[:, 59:], run("colour", images).arrays["features"])
+    np.testing.assert_allclose(both.sum(axis=1), 2.0, rtol=1e-6)
+
+
+def test_roots_turn_distance_into_hellinger_distance():
+    images = [png(photograph("coffee")[:64, :64])]
+    plain = run("features", images).arrays["features"]
+    np.testing.assert_array_equal(run("features", images, root=True).arrays["features"], np.sqrt(plain))
+
+
+def test_an_image_does_not_depend_on_its_neighbours_in_the_batch():
+    sizes = [(64, 64), (64, 64), (10, 300), (1, 1), (64, 64), (300, 200)]
+    images = [png(photograph("flower")[: size[0], : size[1]]) for size in sizes]
+    together = run("features", images).arrays["features"]
+    for image, row in zip(images, together, strict=True):
+        np.testing.assert_array_equal(run("features", [image]).arrays["features"][0], row)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "PPM"])
+def test_formats_without_loss_agree(kind):
+    patch = photograph("china")[:50, :50]
+    np.testing.assert_array_equal(pixels.decode(png(patch, kind)), patch)
+
+
+def test_grey_palette_and_alpha_images_are_understood():
+    patch = photograph("brick")[:50, :50]
+    grey = Image.fromarray(patch).convert("L")
+    for mode in ("L", "LA", "P", "RGBA"):
+        stream = io.BytesIO()
+        grey.convert(mode).save(stream, "PNG")
+        np.testing.assert_array_equal(pixels.decode(stream.getvalue()), patch)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "PPM"])
+def test_bad_images_cost_their_own_row_only(kind):
+    good = png(photograph("china")[:64, :64], kind)
+    images = [good, good[: len(good) // 2], b"", b"no image", good]
+    outcome = run("features", images)
+    assert [(index, code) for index, code, _ in outcome.info["rejected"]] == [
+        (1, "broken-image"),
+        (2, "not-an-image"),
+        (3, "not-an-image"),
+    ]
+    assert outcome.info["n"] == 5
+    assert not outcome.arrays["features"][1:4].any()
+    np.testing.assert_array_equal(outcome.arrays["features"][0], outcome.arrays["features"][4])
+
+
+def test_every_cut_of_a_png_is_rejected_or_complete():
+    patch = photograph("china")[:16, :16]
+    whole = png(patch)
+    for n_bytes in range(0, len(whole), 7):
+        with contextlib.suppress(RejectedError):
+            np.testing.assert_array_equal(pixels.decode(whole[:n_bytes]), patch)
+    with pytest.raises(RejectedError, match="truncated") as caught:
+        pixels.decode(whole[: len(whole) // 2])
+    assert caught.value.code == "broken-image"
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 255), st.sampled_from(["PNG", "JPEG", "PPM"]))
+def test_a_damaged_image_never_ends_in_another_error(place, mask, kind):
+    damaged = bytearray(png(photograph("china")[:16, :16], kind))
+    damaged[place % len(damaged)] ^= mask
+    try:
+        found = pixels.decode(bytes(damaged), max_pixels=4096)
+    except RejectedError:
+        return
+    assert found.dtype == np.uint8
+    assert found.shape[0] * found.shape[1] <= 4096
+
+
+def test_a_bomb_is_refused_on_its_header():
+    stream = io.BytesIO()
+    Image.new("1", (30_000, 30_000)).save(stream, "PNG")
+    with pytest.raises(RejectedError) as caught:
+        pixels.decode(stream.getvalue())
+    assert caught.value.code == "too-large"
+    small = png(np.zeros((100, 41, 3), np.uint8))
+    with pytest.raises(RejectedError, match="41 x 100 pixels, the limit is 4096"):
+        pixels.decode(small, max_pixels=4096)
+
+
+def test_more_than_8_bits_per_channel_are_not_guessed_at():
+    stream = io.BytesIO()
+    Image.fromarray(np.zeros((4, 4), np.uint16)).save(stream, "PNG")
+    with pytest.raises(RejectedError, match="I;16") as caught:
+        pixels.decode(stream.getvalue())
+    assert caught.value.code == "unsupported-image"
+
+
+@pytest.mark.parametrize("lengths", [[5, 6], [5], [-1, 11], [2**62, 2**62]])
+def test_lengths_that_do_not_fit_the_bytes(lengths):
+    blob = np.zeros(10, np.uint8)
+    with pytest.raises(RejectedError, match="input 1") as caught:
+        get("features").run([blob, np.array(lengths, dtype=np.int64)], {})
+    assert caught.value.code == "wrong-length"

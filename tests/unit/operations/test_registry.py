@@ -1,0 +1,121 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from yarn_accel.errors import RejectedError
+from yarn_accel.operations import OPERATIONS, get
+from yarn_accel.wire import TensorSpec
+
+F8, U1, I8 = "<f8", "|u1", "<i8"
+IMAGES = (TensorSpec(U1, (100,)), TensorSpec(I8, (3,)))
+
+
+def specs(*items):
+    return [item if isinstance(item, TensorSpec) else TensorSpec(F8, item) for item in items]
+
+
+def test_an_unknown_operation_names_the_known_ones():
+    with pytest.raises(RejectedError, match="'lupa'; known: cholesky, colour, echo") as caught:
+        get("lupa")
+    assert caught.value.code == "unknown-operation"
+
+
+def test_every_operation_says_what_it_is():
+    for name, operation in OPERATIONS.items():
+        assert operation.name == name
+        assert operation.summary
+
+
+def test_the_table_needs_nothing_but_the_standard_library():
+    """And so do the checks, so a client can use them."""
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from yarn_accel.operations import OPERATIONS\n"
+        "from yarn_accel.wire import TensorSpec\n"
+        "OPERATIONS['lu'].check([TensorSpec('<f8', (3, 3))], {})\n"
+        "print(len(OPERATIONS), 'numpy' in sys.modules)\n"
+    )
+    root = str(Path(__file__).parents[3])
+    argv = [sys.executable, "-I", "-S", "-c", program, root]
+    completed = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
+    assert completed.stdout.split() == [str(len(OPERATIONS)), "False"]
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "params"),
+    [
+        ("echo", specs(), {"anything": 1}),
+        ("lu", specs((3, 5)), {}),
+        ("qr", [TensorSpec("<f4", (1, 1), "F")], {}),
+        ("cholesky", specs((4, 4)), {}),
+        ("residual", specs((3, 5), (3, 5), TensorSpec("<i4", (3,))), {"operation": "lu"}),
+        ("residual", specs((5, 3), (5, 3), (3, 3)), {"operation": "qr"}),
+        ("residual", specs((3, 5), (3, 3), (3, 5)), {"operation": "qr"}),
+        ("residual", specs((3, 3), (3, 3)), {"operation": "cholesky"}),
+        ("lbp", IMAGES, {"bins": 256}),
+        ("colour", IMAGES, {"hsv_bins": [8, 3, 3]}),
+        ("features", IMAGES, {"bins": 59, "hsv_bins": [1, 1, 1], "root": True, "max_pixels": 4096}),
+        ("kmeans", specs((10, 2)), {"k": 10, "seed": 3, "max_iterations": 5, "tolerance": 0, "restarts": 1}),
+        ("kmeans_seed", specs((10, 2)), {"k": 1}),
+        ("kmeans_step", specs((10, 2), (3, 2)), {}),
+    ],
+)
+def test_good_requests_pass(name, inputs, params):
+    get(name).check(inputs, params)
+    assert get(name).flops(inputs, params) >= 0
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "params", "code", "match"),
+    [
+        ("lu", specs(), {}, "wrong-inputs", "expected 1"),
+        ("lu", specs((3, 3), (3, 3)), {}, "wrong-inputs", "found 2"),
+        ("lu", specs((3,)), {}, "wrong-shape", "found shape 3"),
+        ("lu", specs((0, 3)), {}, "wrong-shape", "0x3"),
+        ("qr", [TensorSpec("<i8", (3, 3))], {}, "wrong-dtype", "input 0: expected <f4 or <f8, found <i8"),
+        ("qr", specs((3, 3)), {"pivot": 1}, "bad-parameter", "unknown parameter 'pivot'"),
+        ("cholesky", specs((3, 4)), {}, "wrong-shape", "square matrix, found 3x4"),
+        ("residual", specs((3, 3)), {}, "bad-parameter", "expected one of lu, qr, cholesky, found None"),
+        ("residual", specs((3, 3)), {"operation": "lu"}, "wrong-inputs", "then lu, piv"),
+        ("residual", specs((3, 3), (3, 3), (3,)), {"operation": "lu"}, "wrong-dtype", r"input 2 \(piv\)"),
+        (
+            "residual",
+            specs((5, 3), (5, 5), (5, 3)),
+            {"operation": "qr"},
+            "wrong-shape",
+            r"\(q\): expected shape 5x3",
+        ),
+        ("residual", specs((5, 3), (5, 3)), {"operation": "cholesky"}, "wrong-shape", "square"),
+        ("lbp", IMAGES, {"bins": 60}, "bad-parameter", "59 or 256"),
+        ("lbp", IMAGES, {"hsv_bins": [1, 1, 1]}, "bad-parameter", "known: max_pixels, root, bins"),
+        ("lbp", IMAGES, {"root": 1}, "bad-parameter", "root"),
+        ("colour", IMAGES, {"hsv_bins": [16, 4]}, "bad-parameter", "hsv_bins"),
+        ("colour", IMAGES, {"hsv_bins": [256, 256, 1]}, "bad-parameter", "hsv_bins"),
+        ("features", IMAGES, {"max_pixels": 0}, "bad-parameter", "max_pixels"),
+        ("features", IMAGES[:1], {}, "wrong-inputs", "length of each"),
+        ("features", (IMAGES[1], IMAGES[1]), {}, "wrong-dtype", "input 0"),
+        ("features", (IMAGES[0], TensorSpec(I8, (0,))), {}, "wrong-shape", "input 1"),
+        ("kmeans", specs((10, 2)), {}, "bad-parameter", "k: expected"),
+        ("kmeans", specs((10, 2)), {"k": 11}, "bad-parameter", "11 clusters for 10 points"),
+        ("kmeans", specs((10, 2)), {"k": 2, "seed": -1}, "bad-parameter", "seed"),
+        ("kmeans", specs((10, 2)), {"k": True}, "bad-parameter", "k"),
+        ("kmeans", specs((10, 2)), {"k": 2, "tolerance": "small"}, "bad-parameter", "tolerance"),
+        ("kmeans_step", specs((10, 2), (3, 3)), {}, "wrong-shape", "centroids of 3 values for points of 2"),
+    ],
+)
+def test_bad_requests_are_turned_away_before_memory_is_taken(name, inputs, params, code, match):
+    with pytest.raises(RejectedError, match=match) as caught:
+        get(name).check(inputs, params)
+    assert caught.value.code == code
+
+
+def test_operation_counts_are_the_usual_ones():
+    square, n = specs((600, 600)), 600
+    assert get("lu").flops(square, {}) == pytest.approx(2 * n**3 / 3, rel=0.01)
+    assert get("cholesky").flops(square, {}) == pytest.approx(n**3 / 3, rel=0.01)
+    # Householder 4/3 n^3, and as much again to write q out.
+    assert get("qr").flops(square, {}) == pytest.approx(8 * n**3 / 3, rel=0.01)
+    tall = specs((1000, 10))
+    assert get("qr").flops(tall, {}) == pytest.approx(2 * (2 * 1000 * 100), rel=0.02)

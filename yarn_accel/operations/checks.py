@@ -1,0 +1,226 @@
+"""What can be said about a request from the description of its inputs alone, before memory is taken for them.
+
+Standard library only. Each function raises `RejectedError` with a stable code and the place of the fault:
+``wrong-inputs`` (number of arrays), ``wrong-dtype``, ``wrong-shape``, ``bad-parameter``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+
+from yarn_accel.errors import RejectedError
+from yarn_accel.operations.operation import Params
+from yarn_accel.wire.tensors import TensorSpec
+
+__all__ = ["batch", "centroids", "count", "factors", "matrix", "points"]
+
+Check = Callable[[Sequence[TensorSpec], Params], None]
+
+REAL = ("<f4", "<f8")
+LBP_BINS = (59, 256)
+MAX_IMAGES = 1 << 20
+MAX_HSV_BINS = 4096
+MAX_ITERATIONS = 100_000
+
+_BATCH_PARAMS = ("max_pixels", "root")
+_KMEANS_PARAMS = ("k", "seed", "max_iterations", "tolerance", "restarts")
+_FACTORS: Dict[str, Tuple[Tuple[str, int], ...]] = {
+    "lu": (("lu", 2), ("piv", 1)),
+    "qr": (("q", 2), ("r", 2)),
+    "cholesky": (("l", 2),),
+}
+
+
+def count(specs: Sequence[TensorSpec], n_inputs: int, what: str) -> None:
+    """Exactly ``n_inputs`` arrays."""
+    if len(specs) != n_inputs:
+        raise RejectedError(
+            "wrong-inputs", "expected {} input(s) ({}), found {}".format(n_inputs, what, len(specs))
+        )
+
+
+def known(params: Params, names: Sequence[str]) -> None:
+    """No parameter but these."""
+    for name in params:
+        if name not in names:
+            raise RejectedError(
+                "bad-parameter",
+                "unknown parameter {!r}; known: {}".format(name, ", ".join(names) or "none"),
+            )
+
+
+def integer(params: Params, name: str, default: Optional[int], low: int, high: int) -> int:
+    """The whole number ``params[name]`` from ``low`` to ``high``; without a default it must be given."""
+    value = params.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise RejectedError(
+            "bad-parameter",
+            "{}: expected a whole number from {} to {}, found {!r}".format(name, low, high, value),
+        )
+    return value
+
+
+def number(params: Params, name: str, default: float, low: float, high: float) -> float:
+    """The number ``params[name]`` between ``low`` and ``high``."""
+    value = params.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        raise RejectedError(
+            "bad-parameter",
+            "{}: expected a number from {} to {}, found {!r}".format(name, low, high, value),
+        )
+    return float(value)
+
+
+def real(spec: TensorSpec, place: str, n_axes: int) -> None:
+    """A float32 or float64 array with ``n_axes`` axes, none of them empty."""
+    if spec.dtype not in REAL:
+        raise RejectedError(
+            "wrong-dtype", "{}: expected {}, found {}".format(place, " or ".join(REAL), spec.dtype)
+        )
+    if len(spec.shape) != n_axes or min(spec.shape) < 1:
+        raise RejectedError(
+            "wrong-shape",
+            "{}: expected {} axes of at least 1, found shape {}".format(place, n_axes, _shape(spec)),
+        )
+
+
+def matrix(specs: Sequence[TensorSpec], params: Params, *, is_square: bool = False) -> None:
+    """One real matrix, no parameters."""
+    count(specs, 1, "the matrix")
+    known(params, ())
+    real(specs[0], "input 0", 2)
+    if is_square:
+        _square(specs[0])
+
+
+def factors(specs: Sequence[TensorSpec], params: Params) -> None:
+    """The matrix and then the factors that ``params["operation"]`` yields, in their order."""
+    known(params, ("operation",))
+    names = _FACTORS.get(params.get("operation", ""))
+    if names is None:
+        raise RejectedError(
+            "bad-parameter",
+            "operation: expected one of {}, found {!r}".format(", ".join(_FACTORS), params.get("operation")),
+        )
+    count(specs, 1 + len(names), "the matrix, then " + ", ".join(name for name, _ in names))
+    real(specs[0], "input 0", 2)
+    if params["operation"] == "cholesky":
+        _square(specs[0])
+    n_rows, n_columns = specs[0].shape
+    expected = _factor_shapes(params["operation"], n_rows, n_columns)
+    for i, (name, _) in enumerate(names):
+        spec, place = specs[i + 1], "input {} ({})".format(i + 1, name)
+        if name == "piv":
+            if spec.dtype not in ("<i4", "<i8"):
+                raise RejectedError(
+                    "wrong-dtype", "{}: expected <i4 or <i8, found {}".format(place, spec.dtype)
+                )
+        else:
+            real(spec, place, 2)
+        if tuple(spec.shape) != expected[i]:
+            raise RejectedError(
+                "wrong-shape",
+                "{}: expected shape {}, found {}".format(
+                    place, "x".join(str(n) for n in expected[i]), _shape(spec)
+                ),
+            )
+
+
+def batch(*names: str) -> Check:
+    """A check for encoded images: all their bytes in one array, and the length of each.
+
+    Args:
+        names: the parameters of the operation besides ``max_pixels`` and ``root``; ``bins`` and ``hsv_bins``
+        are known here.
+    """
+
+    def check(specs: Sequence[TensorSpec], params: Params) -> None:
+        known(params, _BATCH_PARAMS + names)
+        count(specs, 2, "the bytes of all images, the length of each")
+        for i, dtypes in enumerate((("|u1", "<u1", "u1"), ("<i8",))):
+            if specs[i].dtype not in dtypes:
+                raise RejectedError(
+                    "wrong-dtype", "input {}: expected {}, found {}".format(i, dtypes[0], specs[i].dtype)
+                )
+            if len(specs[i].shape) != 1:
+                raise RejectedError(
+                    "wrong-shape", "input {}: expected 1 axis, found shape {}".format(i, _shape(specs[i]))
+                )
+        if not 1 <= specs[1].shape[0] <= MAX_IMAGES:
+            raise RejectedError(
+                "wrong-shape",
+                "input 1: expected from 1 to {} images, found {}".format(MAX_IMAGES, specs[1].shape[0]),
+            )
+        integer(params, "max_pixels", 1, 1, 1 << 28)
+        if not isinstance(params.get("root", False), bool):
+            raise RejectedError(
+                "bad-parameter", "root: expected true or false, found {!r}".format(params["root"])
+            )
+        if params.get("bins", LBP_BINS[0]) not in LBP_BINS:
+            raise RejectedError(
+                "bad-parameter", "bins: expected 59 or 256, found {!r}".format(params.get("bins"))
+            )
+        if "hsv_bins" in params:
+            _hsv_bins(params["hsv_bins"])
+
+    return check
+
+
+def points(specs: Sequence[TensorSpec], params: Params) -> None:
+    """Real points ``(n, d)``, with ``k`` not above n."""
+    known(params, _KMEANS_PARAMS)
+    count(specs, 1, "the points")
+    real(specs[0], "input 0", 2)
+    if integer(params, "k", None, 1, 1 << 20) > specs[0].shape[0]:
+        raise RejectedError(
+            "bad-parameter", "k: {} clusters for {} points".format(params["k"], specs[0].shape[0])
+        )
+    integer(params, "seed", 0, 0, (1 << 63) - 1)
+    integer(params, "max_iterations", 300, 1, MAX_ITERATIONS)
+    integer(params, "restarts", 1, 1, 1000)
+    number(params, "tolerance", 0.0, 0.0, 1.0)
+
+
+def centroids(specs: Sequence[TensorSpec], params: Params) -> None:
+    """Real points ``(n, d)`` and centroids ``(k, d)``, no parameters."""
+    known(params, ())
+    count(specs, 2, "the points, the centroids")
+    for i in range(2):
+        real(specs[i], "input {}".format(i), 2)
+    if specs[0].shape[1] != specs[1].shape[1]:
+        raise RejectedError(
+            "wrong-shape",
+            "input 1: centroids of {} values for points of {}".format(specs[1].shape[1], specs[0].shape[1]),
+        )
+
+
+def _factor_shapes(operation: str, n_rows: int, n_columns: int) -> Tuple[Tuple[int, ...], ...]:
+    n_least = min(n_rows, n_columns)
+    if operation == "lu":
+        return ((n_rows, n_columns), (n_least,))
+    if operation == "qr":
+        return ((n_rows, n_least), (n_least, n_columns))
+    return ((n_rows, n_rows),)
+
+
+def _hsv_bins(value: Any) -> None:
+    product = 1
+    is_list = isinstance(value, (list, tuple)) and len(value) == 3
+    for item in value if is_list else ():
+        product *= item if isinstance(item, int) and not isinstance(item, bool) and 1 <= item <= 256 else 0
+    if not is_list or not 1 <= product <= MAX_HSV_BINS:
+        raise RejectedError(
+            "bad-parameter",
+            "hsv_bins: expected three numbers from 1 to 256 with a product up to {}, found {!r}".format(
+                MAX_HSV_BINS, value
+            ),
+        )
+
+
+def _square(spec: TensorSpec) -> None:
+    if spec.shape[0] != spec.shape[1]:
+        raise RejectedError("wrong-shape", "input 0: expected a square matrix, found {}".format(_shape(spec)))
+
+
+def _shape(spec: TensorSpec) -> str:
+    return "x".join(str(n) for n in spec.shape) or "()"

@@ -1,0 +1,214 @@
+"""K-means: a k-means++ start and Lloyd's iterations, in blocks of points so that memory stays bounded.
+
+Sums are kept in float64 whatever the dtype of the points. The random numbers come from a generator with the
+given seed, so equal requests have equal answers. One iteration is an operation of its own (`kmeans_step`):
+with it, points that do not fit into one request are clustered in rounds, each part giving its sums.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Iterator, List, NamedTuple, Tuple
+
+import numpy as np
+
+from yarn_accel.operations.factorization import reject_not_finite
+from yarn_accel.operations.operation import Outcome, Params
+
+__all__ = ["kmeans", "kmeans_seed", "kmeans_step"]
+
+Array = Any
+DEFAULT_ITERATIONS = 300
+DEFAULT_TOLERANCE = 1e-4
+DEFAULT_RESTARTS = 10
+_BLOCK_BYTES = 8 << 20
+
+
+class _Step(NamedTuple):
+    """What one pass over the points yields; see `kmeans_step`."""
+
+    labels: Array
+    distances: Array
+    sums: Array
+    counts: Array
+    inertias: Array
+
+
+class _Fit(NamedTuple):
+    labels: Array
+    centroids: Array
+    inertia: float
+    n_iterations: int
+
+
+def kmeans(arrays: List[Array], params: Params) -> Outcome:
+    """Cluster points ``(n, d)``.
+
+    Args:
+        arrays: the points, float32 or float64.
+        params: ``k``; ``seed`` (0); ``max_iterations`` (300); ``tolerance`` (1e-4): stop when the centroids
+            together moved less than this share of the points' mean variance; ``restarts`` (10): the best of
+            so many starts.
+
+    Returns:
+        ``labels`` int32 (n,), ``centroids`` float64 (k, d); ``info`` has ``inertia`` (sum of squared
+        distances of the points to their centroid), ``iterations`` and ``restarts``.
+
+    Raises:
+        RejectedError: ``not-finite``, with the index.
+    """
+    points = arrays[0]
+    reject_not_finite(points, "input 0")
+    norms = _squared_norms(points)
+    n_restarts = params.get("restarts", DEFAULT_RESTARTS)
+    shift_limit = params.get("tolerance", DEFAULT_TOLERANCE) * _mean_variance(points)
+    limits = (params.get("max_iterations", DEFAULT_ITERATIONS), shift_limit)
+    generator = np.random.Generator(np.random.PCG64(params.get("seed", 0)))
+    fits = (
+        _fit(points, norms, _start(points, norms, params["k"], generator), limits) for _ in range(n_restarts)
+    )
+    best = min(fits, key=lambda fit: fit.inertia)
+    return Outcome(
+        {"labels": best.labels, "centroids": best.centroids},
+        {"inertia": best.inertia, "iterations": best.n_iterations, "restarts": n_restarts},
+    )
+
+
+def kmeans_seed(arrays: List[Array], params: Params) -> Outcome:
+    """The k-means++ start for points ``(n, d)``: ``centroids`` float64 (k, d). Parameters as for `kmeans`."""
+    reject_not_finite(arrays[0], "input 0")
+    generator = np.random.Generator(np.random.PCG64(params.get("seed", 0)))
+    centroids = _start(arrays[0], _squared_norms(arrays[0]), params["k"], generator)
+    return Outcome({"centroids": centroids}, {"k": params["k"]})
+
+
+def kmeans_step(arrays: List[Array], params: Params) -> Outcome:
+    """One pass: each point to its nearest centroid, and what the next centroids are made of.
+
+    Args:
+        arrays: points ``(n, d)``, centroids ``(k, d)``.
+        params: none.
+
+    Returns:
+        ``labels`` int32 (n,); by cluster ``sums`` float64 (k, d), ``counts`` int64 (k,), ``inertias``
+        float64 (k,). ``info["inertia"]`` is the sum over the clusters.
+    """
+    points, centroids = arrays
+    for i, array in enumerate(arrays):
+        reject_not_finite(array, "input {}".format(i))
+    step = _pass(points, _squared_norms(points), centroids.astype(np.float64))
+    return Outcome(
+        {"labels": step.labels, "sums": step.sums, "counts": step.counts, "inertias": step.inertias},
+        {"inertia": float(step.inertias.sum()), "n": int(points.shape[0])},
+    )
+
+
+def _fit(points: Array, norms: Array, centroids: Array, limits: Tuple[int, float]) -> _Fit:
+    """Lloyd's iterations until labels or centroids stand still; the inertia is that of the returned ones."""
+    max_iterations, shift_limit = limits
+    step = _pass(points, norms, centroids)
+    n_iterations = 0
+    while n_iterations < max_iterations:
+        n_iterations += 1
+        moved = _next_centroids(points, step)
+        shift = float(((moved - centroids) ** 2).sum())
+        labels, centroids = step.labels, moved
+        step = _pass(points, norms, centroids)
+        if shift <= shift_limit or np.array_equal(labels, step.labels):
+            break
+    return _Fit(step.labels, centroids, float(step.inertias.sum()), n_iterations)
+
+
+def _next_centroids(points: Array, step: _Step) -> Array:
+    """The means of the clusters; an empty one restarts at the point farthest from its own centroid."""
+    empty = np.flatnonzero(step.counts == 0)
+    if empty.size:
+        sums, counts = step.sums.copy(), step.counts.copy()
+        farthest = np.argsort(-step.distances, kind="stable")[: empty.size]
+        for cluster, index in zip(empty.tolist(), farthest.tolist()):  # noqa: B905
+            point = points[index].astype(np.float64)
+            sums[step.labels[index]] -= point
+            counts[step.labels[index]] -= 1
+            sums[cluster], counts[cluster] = point, 1
+        return sums / np.maximum(counts, 1)[:, None]
+    return step.sums / step.counts[:, None]
+
+
+def _pass(points: Array, norms: Array, centroids: Array) -> _Step:
+    n, k = points.shape[0], centroids.shape[0]
+    labels = np.empty(n, dtype=np.int32)
+    distances = np.empty(n, dtype=np.float64)
+    sums = np.zeros(centroids.shape, dtype=np.float64)
+    for rows, block in _blocks(points, k):
+        squares = _squared_distances(block, norms[rows], centroids)
+        nearest = squares.argmin(axis=1)
+        labels[rows] = nearest
+        distances[rows] = squares[np.arange(len(block)), nearest]
+        members = np.zeros((len(block), k))
+        members[np.arange(len(block)), nearest] = 1.0
+        sums += members.T @ block
+    counts = np.bincount(labels, minlength=k).astype(np.int64)
+    inertias = np.bincount(labels, weights=distances, minlength=k)
+    return _Step(labels, distances, sums, counts, inertias)
+
+
+def _start(points: Array, norms: Array, k: int, generator: np.random.Generator) -> Array:
+    """k-means++: each next centroid is a point drawn with probability in proportion to its squared distance.
+
+    Of a few candidates drawn in that way the one that lowers the sum of distances most is kept, which is what
+    scikit-learn does too.
+    """
+    n = points.shape[0]
+    n_candidates = 2 + int(np.log(k))
+    centroids = np.empty((k, points.shape[1]), dtype=np.float64)
+    centroids[0] = points[min(n - 1, int(generator.random() * n))]
+    closest = _distances_to(points, norms, centroids[:1])[:, 0]
+    for i in range(1, k):
+        cumulative = np.cumsum(closest)
+        drawn = np.searchsorted(cumulative, generator.random(n_candidates) * cumulative[-1], side="right")
+        candidates = np.minimum(drawn, n - 1)
+        squares = np.minimum(
+            _distances_to(points, norms, points[candidates].astype(np.float64)), closest[:, None]
+        )
+        best = int(squares.sum(axis=0).argmin())
+        centroids[i], closest = points[candidates[best]], squares[:, best].copy()
+    return centroids
+
+
+def _distances_to(points: Array, norms: Array, centroids: Array) -> Array:
+    result = np.empty((points.shape[0], centroids.shape[0]))
+    for rows, block in _blocks(points, centroids.shape[0]):
+        result[rows] = _squared_distances(block, norms[rows], centroids)
+    return result
+
+
+def _squared_distances(block: Array, norms: Array, centroids: Array) -> Array:
+    """|x - c|^2 = |x|^2 - 2 x.c + |c|^2, one matrix product; rounding below zero is cut off."""
+    squares = block @ centroids.T
+    squares *= -2.0
+    squares += norms[:, None]
+    squares += (centroids**2).sum(axis=1)[None, :]
+    return np.maximum(squares, 0.0, out=squares)
+
+
+def _blocks(points: Array, k: int) -> Iterator[Tuple[slice, Array]]:
+    """The points in float64, some rows at a time."""
+    n, d = points.shape
+    step = max(1, _BLOCK_BYTES // (8 * (d + 2 * k)))
+    for start in range(0, n, step):
+        rows = slice(start, min(n, start + step))
+        yield rows, points[rows].astype(np.float64, copy=False)
+
+
+def _squared_norms(points: Array) -> Array:
+    norms = np.empty(points.shape[0])
+    for rows, block in _blocks(points, 1):
+        norms[rows] = np.einsum("ij,ij->i", block, block)
+    return norms
+
+
+def _mean_variance(points: Array) -> float:
+    """The variance of each coordinate, averaged over the coordinates."""
+    n = points.shape[0]
+    mean = points.mean(axis=0, dtype=np.float64)
+    total = sum(float(((block - mean) ** 2).sum()) for _, block in _blocks(points, 1))
+    return total / float(n * points.shape[1])

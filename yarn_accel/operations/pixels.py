@@ -1,0 +1,117 @@
+"""From encoded images to pixels: decode, bound, and make grey.
+
+Decoding is where hostile input arrives, so an image is refused on its header, before its pixels are decoded,
+when it is too large or of an unexpected kind. Orientation notes (EXIF) are ignored: the pixels are taken as
+stored.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from typing import Any, Iterator, Tuple, Union
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from yarn_accel.errors import RejectedError
+
+__all__ = ["FORMATS", "MAX_PIXELS", "decode", "decode_all", "grey"]
+
+Array = Any
+FORMATS = ("PNG", "JPEG", "PPM")
+MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
+MAX_PIXELS = 16 << 20
+_DECODER_ERRORS = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    IndexError,
+    struct.error,
+    zlib.error,
+    Image.DecompressionBombError,
+    Image.DecompressionBombWarning,
+)
+
+
+def decode(encoded: bytes, max_pixels: int = MAX_PIXELS) -> Array:
+    """The pixels of one PNG, JPEG or PPM image as ``uint8 (height, width, 3)``: red, green, blue.
+
+    Raises:
+        RejectedError: ``not-an-image``, ``too-large`` (before anything is decoded), ``unsupported-image`` (a
+            kind of pixel without 8 bits per channel) or ``broken-image`` (damaged or cut short).
+    """
+    try:
+        with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
+            _reject_unfit(image.size, image.mode, max_pixels)
+            return np.asarray(image.convert("RGB"))
+    except UnidentifiedImageError:
+        raise RejectedError(
+            "not-an-image", "{} bytes that are no {} image".format(len(encoded), ", ".join(FORMATS))
+        ) from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise RejectedError("too-large", _first_line(error)) from None
+    except _DECODER_ERRORS as error:
+        raise RejectedError("broken-image", _first_line(error)) from None
+
+
+def decode_all(
+    blob: Array, lengths: Array, max_pixels: int = MAX_PIXELS
+) -> Iterator[Union[Array, RejectedError]]:
+    """Each image of a batch in turn: its pixels, or the reason why there are none.
+
+    Args:
+        blob: the bytes of all images one after the other, ``uint8``.
+        lengths: the number of bytes of each image.
+        max_pixels: limit on width times height of one image.
+
+    Raises:
+        RejectedError: ``wrong-length``: the lengths and the bytes do not belong together.
+    """
+    negative = np.flatnonzero(lengths < 0)
+    if negative.size:
+        raise RejectedError("wrong-length", "input 1: length {} is negative".format(int(negative[0])))
+    total = sum(lengths.tolist())
+    if total != blob.size:
+        raise RejectedError(
+            "wrong-length", "input 1: the lengths add up to {}, input 0 has {} bytes".format(total, blob.size)
+        )
+    return _decode_each(blob, lengths.tolist(), max_pixels)
+
+
+def grey(pixels: Array) -> Array:
+    """Brightness as ``uint8``: (19595 R + 38470 G + 7471 B + 32768) / 65536, rounded down (ITU-R 601).
+
+    Whole numbers only, so every machine and device gives the same bytes; equal to Pillow's own conversion.
+    """
+    weights = np.array([19595, 38470, 7471], dtype=np.int32)
+    return ((pixels.astype(np.int32) @ weights + 32768) >> 16).astype(np.uint8)
+
+
+def _decode_each(blob: Array, lengths: "list[int]", max_pixels: int) -> Iterator[Union[Array, RejectedError]]:
+    start = 0
+    for length in lengths:
+        encoded = blob[start : start + length].tobytes()
+        start += length
+        try:
+            yield decode(encoded, max_pixels)
+        except RejectedError as error:
+            yield error
+
+
+def _reject_unfit(size: Tuple[int, int], mode: str, max_pixels: int) -> None:
+    width, height = size
+    if width * height > max_pixels:
+        raise RejectedError(
+            "too-large", "{} x {} pixels, the limit is {} in all".format(width, height, max_pixels)
+        )
+    if mode not in MODES:
+        raise RejectedError(
+            "unsupported-image", "pixels of kind {!r}; known: {}".format(mode, ", ".join(MODES))
+        )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().split("\n")[0] or type(error).__name__)[:200]
