@@ -1,0 +1,236 @@
+"""The dispatcher against scripted clients: which server is asked, what happens when it goes, who answers in the end."""
+
+import pytest
+
+from yarn_accel.client import dispatch
+from yarn_accel.client.binding import Endpoint
+from yarn_accel.client.client import Call, Reply
+from yarn_accel.client.dispatch import FALLBACK_DEVICE, Dispatcher
+from yarn_accel.errors import AuthenticationError, RejectedError, StorageError, UnavailableError
+from yarn_accel.wire.credential import issue
+
+CREDENTIAL = issue(bytes(32), "alice", 2**40, "k1")
+
+
+def reply(server, device="cpu"):
+    return Reply({}, {}, server, device, {}, 0, 0)
+
+
+class World:
+    """Servers by name; a script per server says what each submitted call comes to."""
+
+    def __init__(self):
+        self.scripts = {}
+        self.connected = []
+        self.now_s = 0.0
+
+    def endpoints(self):
+        return [Endpoint(name, "host", 1) for name in self.scripts]
+
+
+class ScriptedClient:
+    """Stands in for `Client`: answers from its server's script, one item per call."""
+
+    def __init__(self, endpoint, credential, **options):
+        self.endpoint = endpoint
+        self.is_draining = False
+        self._script = WORLD.scripts[endpoint.name]
+        self._flying = []
+
+    def connect(self):
+        WORLD.connected.append(self.endpoint.name)
+        if not self._script:
+            raise UnavailableError(f"no pipeline server answers as {self.endpoint.name}")
+        if isinstance(self._script[0], Exception):
+            raise self._script[0]
+
+    def close(self):
+        self._flying = []
+
+    def submit(self, call):
+        self._flying.append(call)
+
+    def next_outcome(self):
+        item = self._script.pop(0)
+        if item == "lost":
+            raise UnavailableError(f"server {self.endpoint.name} vanished")
+        if item == "drain":
+            self.is_draining = True
+            item = UnavailableError("shutting down", retry_after_s=0.1)
+        call = self._flying.pop(0)
+        return call, reply(self.endpoint.name) if item == "ok" else item
+
+
+class Fallback:
+    def __init__(self):
+        self.keys = []
+
+    def call(self, call):
+        self.keys.append(call.key)
+        if call.key == "bad":
+            raise RejectedError("not-finite", "NaN")
+        return reply("here")
+
+
+@pytest.fixture(autouse=True)
+def world(monkeypatch):
+    global WORLD
+    WORLD = World()
+    monkeypatch.setattr(dispatch, "Client", ScriptedClient)
+    monkeypatch.setattr(dispatch.time, "monotonic", lambda: WORLD.now_s)
+
+    def sleep(seconds):
+        WORLD.now_s += seconds
+
+    monkeypatch.setattr(dispatch.time, "sleep", sleep)
+    return WORLD
+
+
+def run(world, n_calls, fallback=None, **options):
+    texts = []
+    calls = [Call(f"k{n}", "lu") for n in range(n_calls)]
+    with Dispatcher(world.endpoints(), CREDENTIAL, fallback, texts.append, **options) as dispatcher:
+        outcomes = [(call.key, outcome) for call, outcome in dispatcher.map(iter(calls), window=3)]
+    assert sorted(key for key, _ in outcomes) == sorted(call.key for call in calls)
+    return dict(outcomes), texts
+
+
+def servers_of(outcomes):
+    return [outcomes[key].server for key in sorted(outcomes)]
+
+
+def test_the_first_server_gets_everything(world):
+    world.scripts = {"w1": ["ok"] * 5, "w2": ["ok"]}
+    outcomes, texts = run(world, 5)
+    assert servers_of(outcomes) == ["w1"] * 5
+    assert world.connected == ["w1"]
+    assert texts == []
+
+
+def test_a_server_that_does_not_answer_is_passed_over(world):
+    world.scripts = {"w1": [], "w2": ["ok"] * 2}
+    assert servers_of(run(world, 2)[0]) == ["w2", "w2"]
+
+
+def test_what_a_lost_server_left_open_goes_to_the_next(world):
+    world.scripts = {"w1": ["ok", "lost"], "w2": ["ok"] * 4}
+    outcomes, texts = run(world, 5)
+    assert servers_of(outcomes) == ["w1", "w2", "w2", "w2", "w2"]
+    assert any("w1 vanished" in text for text in texts)
+
+
+def test_a_draining_server_is_left_when_it_has_answered(world):
+    world.scripts = {"w1": ["ok", "drain", "ok"], "w2": ["ok"] * 2}
+    outcomes, _ = run(world, 4)
+    assert sorted(servers_of(outcomes)) == ["w1", "w1", "w2", "w2"]
+
+
+def test_a_busy_server_is_asked_again_later(world):
+    world.scripts = {"w1": [UnavailableError("busy", retry_after_s=1.0), "ok", "ok"]}
+    world.scripts["w1"].insert(0, "ok")
+    outcomes, _ = run(world, 3)
+    assert servers_of(outcomes) == ["w1"] * 3
+
+
+def test_a_server_that_stays_busy_beyond_the_patience_is_left(world):
+    world.scripts = {"w1": ["ok"] + [UnavailableError("busy", retry_after_s=1.0)] * 60, "w2": ["ok"]}
+    outcomes, texts = run(world, 2, patience_s=5.0)
+    assert servers_of(outcomes) == ["w1", "w2"]
+    assert any("busy" in text for text in texts)
+
+
+def test_without_servers_the_own_cpu_answers(world):
+    world.scripts = {"w1": [], "w2": []}
+    fallback = Fallback()
+    outcomes, texts = run(world, 3, fallback, patience_s=2.0)
+    assert {outcome.device for outcome in outcomes.values()} == {FALLBACK_DEVICE}
+    assert fallback.keys == ["k0", "k1", "k2"]
+    assert 2.0 <= world.now_s < 5.0
+    assert any("no pipeline server answers" in text for text in texts)
+
+
+def test_having_given_up_the_servers_are_asked_again_later(world):
+    world.scripts = {"w1": []}
+
+    class Slow(Fallback):
+        def call(self, call):
+            world.now_s += 20
+            world.scripts["w1"] = ["ok"] * 10 if call.key == "k2" else []
+            return super().call(call)
+
+    outcomes, _ = run(world, 5, Slow(), patience_s=1.0)
+    assert [outcome.server for outcome in outcomes.values()] == ["here"] * 3 + ["w1"] * 2
+
+
+def test_without_servers_and_fallback_every_call_gets_one_clear_error(world):
+    world.scripts = {"w1": [], "w2": []}
+    outcomes, _ = run(world, 3, patience_s=2.0)
+    for outcome in outcomes.values():
+        assert isinstance(outcome, UnavailableError)
+        assert "no pipeline server answers (tried w1, w2); last: no pipeline server answers as w2" in str(
+            outcome
+        )
+    assert world.now_s < 5.0
+
+
+def test_no_server_known(world):
+    outcomes, _ = run(world, 1)
+    assert "no pipeline server is known for this node: name one in the binding file" in str(outcomes["k0"])
+    outcomes, _ = run(world, 1, Fallback())
+    assert outcomes["k0"].device == FALLBACK_DEVICE
+    assert world.now_s == 0
+
+
+def test_a_call_that_outlives_too_many_servers_is_not_tried_for_ever(world):
+    """The poison pill: w1 dies of it, comes back, dies again."""
+    world.scripts = {"w1": ["lost"] * 50}
+    fallback = Fallback()
+    outcomes, _ = run(world, 1, fallback, max_attempts=3)
+    assert outcomes["k0"].device == FALLBACK_DEVICE
+    assert len(world.scripts["w1"]) == 47
+
+
+def test_a_refused_credential_is_an_error_at_once(world):
+    refusal = AuthenticationError("expired")
+    world.scripts = {"w1": [refusal], "w2": [refusal]}
+    with pytest.raises(AuthenticationError, match="expired"):
+        run(world, 1, Fallback())
+    assert world.now_s == 0
+
+
+def test_one_server_that_refuses_is_passed_over(world):
+    world.scripts = {"w1": [AuthenticationError("wrong secret")], "w2": ["ok"]}
+    assert servers_of(run(world, 1)[0]) == ["w2"]
+
+
+def test_a_bad_record_is_an_outcome_and_not_tried_again(world):
+    world.scripts = {"w1": [RejectedError("not-finite", "NaN"), "ok"]}
+    outcomes, _ = run(world, 2, Fallback())
+    assert outcomes["k0"].code == "not-finite"
+    assert outcomes["k1"].server == "w1"
+
+
+def test_storage_that_may_recover_is_tried_again_and_other_is_not(world):
+    world.scripts = {
+        "w1": [StorageError("DataNode gone", transient=True), StorageError("no such file"), "ok"]
+    }
+    outcomes, _ = run(world, 2)
+    assert sorted(type(outcome).__name__ for outcome in outcomes.values()) == ["Reply", "StorageError"]
+    world.scripts = {"w1": [StorageError("DataNode gone", transient=True)] * 9}
+    outcomes, _ = run(world, 1, max_attempts=3)
+    assert "DataNode gone" in str(outcomes["k0"])
+    assert len(world.scripts["w1"]) == 6
+
+
+def test_the_fallbacks_own_error_is_the_outcome(world):
+    with Dispatcher([], CREDENTIAL, Fallback()) as dispatcher, pytest.raises(RejectedError, match="NaN"):
+        dispatcher.call(Call("bad", "lu"))
+
+
+def test_leaving_early_closes_the_connection(world):
+    world.scripts = {"w1": ["ok"] * 9}
+    dispatcher = Dispatcher(world.endpoints(), CREDENTIAL)
+    outcomes = dispatcher.map([Call(f"k{n}", "lu") for n in range(9)], window=4)
+    assert next(outcomes)[1].server == "w1"
+    outcomes.close()
+    assert dispatcher._client is None

@@ -1,0 +1,129 @@
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from yarn_accel.client.calls import Call, Reference, Tensor
+from yarn_accel.client.fallback import LocalExecutor
+from yarn_accel.errors import RejectedError, StorageError
+from yarn_accel.wire import TensorSpec
+
+MATRIX = np.asfortranarray(np.random.default_rng(5).standard_normal((20, 20)))
+SPEC = TensorSpec("<f8", (20, 20), "F")
+
+
+@pytest.fixture
+def matrix_uri(tmp_path):
+    path = tmp_path / "a.bin"
+    path.write_bytes(MATRIX.tobytes("F"))
+    return path.as_uri()
+
+
+def test_by_value_leaves_the_callers_bytes_alone():
+    data = bytearray(MATRIX.tobytes("F"))
+    before = bytes(data)
+    reply = LocalExecutor().call(Call("k", "lu", inputs=(Tensor(SPEC, data),)))
+    assert bytes(data) == before
+    assert list(reply.tensors) == ["lu", "piv"]
+    assert reply.device == "cpu:fallback"
+    assert (reply.bytes_in, reply.bytes_out) == (3200, 3200 + 80)
+    assert set(reply.seconds) == {"read", "queue", "compute", "write", "total"}
+
+
+def test_by_reference_to_a_file_and_back(matrix_uri, tmp_path):
+    output = (tmp_path / "new" / "factors.npz").as_uri()
+    executor = LocalExecutor()
+    reply = executor.call(Call("k", "qr", inputs=(Reference(matrix_uri, SPEC),), output_uri=output))
+    assert reply.tensors == {}
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["factors.npz"]
+    inputs = (Reference(matrix_uri, SPEC), Reference(output))
+    checked = executor.call(Call("k2", "residual", {"operation": "qr"}, inputs))
+    assert checked.info["passed"]
+    with np.load(tmp_path / "new" / "factors.npz") as factors:
+        np.testing.assert_allclose(factors["q"] @ factors["r"], MATRIX, atol=1e-12)
+
+
+def test_files_that_describe_themselves(tmp_path):
+    np.save(tmp_path / "a.npy", MATRIX)
+    (tmp_path / "raw.bin").write_bytes(b"abc")
+    inputs = (Reference(str(tmp_path / "a.npy")), Reference(f"file:{tmp_path}/raw.bin"))
+    reply = LocalExecutor().call(Call("k", "echo", inputs=inputs))
+    np.testing.assert_array_equal(reply.tensors["input_0"].array(), MATRIX)
+    assert reply.tensors["input_1"].array().tobytes() == b"abc"
+
+
+def test_hdfs_goes_through_webhdfs():
+    class Hdfs:
+        def __init__(self):
+            self.written = {}
+
+        def open(self, uri, max_bytes):
+            return MATRIX.tobytes("F")
+
+        def create(self, uri, content):
+            self.written[uri] = content
+
+    call = Call("k", "lu", inputs=(Reference("hdfs://m/a", SPEC),), output_uri="hdfs://m/o.npz")
+    hdfs = Hdfs()
+    LocalExecutor(hdfs).call(call)
+    with np.load(io.BytesIO(hdfs.written["hdfs://m/o.npz"])) as written:
+        assert written.files == ["lu", "piv"]
+
+
+def test_a_file_of_the_wrong_length_is_the_records_fault(matrix_uri):
+    with pytest.raises(RejectedError, match="needs 3528 bytes, found 3200") as caught:
+        LocalExecutor().call(Call("k", "lu", inputs=(Reference(matrix_uri, TensorSpec("<f8", (21, 21))),)))
+    assert caught.value.code == "wrong-length"
+
+
+def test_a_broken_npz_is_the_records_fault(tmp_path):
+    (tmp_path / "x.npz").write_bytes(b"PK\x03\x04 no zip")
+    with pytest.raises(RejectedError, match=r"x\.npz") as caught:
+        LocalExecutor().call(Call("k", "echo", inputs=(Reference(str(tmp_path / "x.npz")),)))
+    assert caught.value.code == "broken-file"
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(StorageError, match="No such file"):
+        LocalExecutor().call(Call("k", "lu", inputs=(Reference(f"file://{tmp_path}/nope", SPEC),)))
+
+
+def test_a_file_over_the_limit(matrix_uri):
+    with pytest.raises(StorageError, match="3200 bytes, the limit is 3199"):
+        LocalExecutor(max_bytes=3199).call(Call("k", "lu", inputs=(Reference(matrix_uri, SPEC),)))
+
+
+def test_objects_in_an_npy_are_not_unpickled(tmp_path):
+    np.save(tmp_path / "o.npy", np.array([{}], dtype=object), allow_pickle=True)
+    with pytest.raises(RejectedError):
+        LocalExecutor().call(Call("k", "echo", inputs=(Reference(str(tmp_path / "o.npy")),)))
+
+
+def test_errors_of_the_operation_pass_through():
+    with pytest.raises(RejectedError, match="order 1"):
+        LocalExecutor().call(Call("k", "cholesky", inputs=(Tensor.of(-np.eye(3)),)))
+    with pytest.raises(RejectedError, match=r"unknown operation 'x'; known: .*cholesky"):
+        LocalExecutor().call(Call("k", "x"))
+
+
+def test_without_numpy_the_cure_is_named():
+    """In a fresh interpreter that has no site-packages."""
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from yarn_accel.client.calls import Call, Tensor\n"
+        "from yarn_accel.client.fallback import LocalExecutor\n"
+        "from yarn_accel.errors import UnavailableError\n"
+        "from yarn_accel.wire import TensorSpec\n"
+        "try:\n"
+        "    LocalExecutor().call(Call('k', 'lu', inputs=(Tensor(TensorSpec('<f8', (1, 1)), bytes(8)),)))\n"
+        "except UnavailableError as error:\n"
+        "    print(error)\n"
+    )
+    root = str(Path(__file__).parents[3])
+    argv = [sys.executable, "-I", "-S", "-c", program, root]
+    completed = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
+    assert "No module named 'numpy'" in completed.stdout
+    assert "install numpy, scipy and Pillow on the node, or start a pipeline server" in completed.stdout

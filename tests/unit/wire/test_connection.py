@@ -1,0 +1,237 @@
+"""An open connection: payloads in place, order kept, everything that breaks a rule ends it."""
+
+import pytest
+
+from yarn_accel.errors import LocalProtocolError, RemoteProtocolError
+from yarn_accel.wire import (
+    NEED_DATA,
+    Busy,
+    Closed,
+    Goodbye,
+    Limits,
+    NamedTensor,
+    PayloadComplete,
+    Ping,
+    Pong,
+    Request,
+    Result,
+    State,
+    TensorSpec,
+)
+from yarn_accel.wire.frames import PREFIX_BYTES, pack_prefix
+
+SPECS = (TensorSpec("|u1", (5,)), TensorSpec("|u1", (0,)), TensorSpec("<f8", (2, 2), "F"))
+DATA = (b"abcde", b"", bytes(range(32)))
+
+
+def request(n=1, specs=SPECS):
+    return Request(n, "k", "echo", {}, specs)
+
+
+def wire(connection, message, payload=()):
+    return b"".join(bytes(part) for part in connection.send(message, payload))
+
+
+def test_a_payload_lands_in_the_owners_buffers_without_a_copy(pair):
+    pair.server.receive_data(wire(pair.client, request(), DATA)[:-30])
+    assert pair.server.next_event() == request()
+    assert pair.server.payload_left == 37
+    buffers = [bytearray(5), bytearray(0), bytearray(32)]
+    pair.server.take_payload([memoryview(buffer) for buffer in buffers])
+    view = pair.server.wanted()
+    assert len(view) == 26
+    assert pair.server.is_mid_frame
+    view[:] = DATA[2][6:]
+    assert bytes(buffers[2][6:]) == DATA[2][6:]
+
+
+def test_payload_parts_are_sent_as_they_are(pair):
+    parts = pair.client.send(request(), DATA)
+    assert any(part is DATA[2] for part in parts)
+
+
+def test_what_follows_a_payload_is_not_lost(pair):
+    buffers = [memoryview(bytearray(spec.nbytes)) for spec in SPECS]
+    pair.server.receive_data(
+        wire(pair.client, request(1), DATA) + wire(pair.client, request(2), DATA) + wire(pair.client, Ping(5))
+    )
+    for number in (1, 2):
+        assert pair.server.next_event().id == number
+        pair.server.take_payload(buffers)
+        assert isinstance(pair.server.next_event(), PayloadComplete)
+        assert [bytes(buffer) for buffer in buffers] == list(DATA)
+    assert pair.server.next_event() == Ping(5)
+    assert pair.server.next_event() is NEED_DATA
+
+
+def test_an_unwanted_payload_passes_by(pair):
+    pair.server.receive_data(wire(pair.client, request(1), DATA) + wire(pair.client, Ping(5)))
+    pair.server.next_event()
+    pair.server.skip_payload()
+    assert isinstance(pair.server.next_event(), PayloadComplete)
+    assert pair.server.next_event() == Ping(5)
+
+
+def test_an_unwanted_payload_takes_no_memory(pair):
+    huge = Request(1, "k", "echo", {}, (TensorSpec("|u1", (1 << 39,)),))
+    kind_header = wire_header(pair.client, huge)
+    pair.server.receive_data(kind_header)
+    assert pair.server.next_event() == huge
+    pair.server.skip_payload()
+    assert len(pair.server.wanted()) <= 65536
+    pair.server.received(1000)
+    assert pair.server.payload_left == (1 << 39) - 1000
+
+
+def wire_header(connection, message):
+    """The head of a frame whose payload is not there."""
+    from yarn_accel.wire import messages
+
+    kind, header = messages.encode(message)
+    return connection._head(kind, header, messages.payload_bytes(message))
+
+
+def test_a_payload_must_be_taken_or_skipped(pair):
+    pair.server.receive_data(wire(pair.client, request(), DATA))
+    pair.server.next_event()
+    with pytest.raises(LocalProtocolError, match="to be taken"):
+        pair.server.next_event()
+    with pytest.raises(LocalProtocolError, match="another length"):
+        pair.server.take_payload([memoryview(bytearray(36))])
+    pair.server.skip_payload()
+    with pytest.raises(LocalProtocolError, match="no payload"):
+        pair.server.skip_payload()
+
+
+def test_a_damaged_payload_is_noticed(pair):
+    data = bytearray(wire(pair.client, request(), DATA))
+    data[-10] ^= 1
+    pair.server.receive_data(data)
+    pair.server.next_event()
+    pair.server.take_payload([memoryview(bytearray(spec.nbytes)) for spec in SPECS])
+    with pytest.raises(RemoteProtocolError, match="crc32"):
+        pair.server.next_event()
+    assert pair.server.state is State.CLOSED
+
+
+def test_without_checksum_no_trailer_is_sent(make_pair):
+    options = {"checksums": ("none",)}
+    pair = make_pair(client_options=options, server_options=options).open()
+    assert pair.client.checksum == "none"
+    assert pair.client.send(request(), DATA)[-1] is DATA[2]
+
+
+@pytest.mark.parametrize("at", [3, 20, PREFIX_BYTES + 4], ids=["flags", "tag", "header"])
+def test_a_changed_head_is_noticed(pair, at):
+    data = bytearray(wire(pair.client, Ping(1)))
+    data[at] ^= 1
+    pair.server.receive_data(data)
+    with pytest.raises(RemoteProtocolError):
+        pair.server.next_event()
+
+
+def test_a_replayed_frame_is_noticed(pair):
+    data = wire(pair.client, Ping(1))
+    pair.server.receive_data(data + data)
+    assert pair.server.next_event() == Ping(1)
+    with pytest.raises(RemoteProtocolError, match="tag"):
+        pair.server.next_event()
+
+
+def test_frames_in_another_order_are_noticed(pair):
+    first, second = wire(pair.client, Ping(1)), wire(pair.client, Ping(2))
+    pair.server.receive_data(second + first)
+    with pytest.raises(RemoteProtocolError, match="tag"):
+        pair.server.next_event()
+
+
+def test_a_frame_reflected_to_its_sender_is_noticed(pair):
+    pair.client.receive_data(wire(pair.client, Ping(1)))
+    with pytest.raises(RemoteProtocolError, match="tag"):
+        pair.client.next_event()
+
+
+def test_a_payload_of_another_length_than_the_tensors_is_refused(pair):
+    from yarn_accel.wire import messages
+
+    kind, header = messages.encode(request())
+    pair.server.receive_data(pair.client._head(kind, header, 38))
+    with pytest.raises(RemoteProtocolError, match="37 bytes but its payload has 38"):
+        pair.server.next_event()
+
+
+def test_messages_of_the_other_side_are_refused(pair):
+    with pytest.raises(LocalProtocolError, match="a client does not send Busy"):
+        pair.client.send(Busy(1, 0, ""))
+    from yarn_accel.wire import messages
+
+    pair.server.receive_data(pair.client._head(*messages.encode(Busy(1, 0.0, "")), 0))
+    with pytest.raises(RemoteProtocolError, match="not accepted"):
+        pair.server.next_event()
+
+
+def test_limits_are_checked_before_the_bytes_arrive(make_pair):
+    pair = make_pair(server_options={"limits": Limits(header_bytes=1000, payload_bytes=5000)}).open()
+    pair.server.receive_data(pack_prefix(16, 1001, 0) + bytes(16))
+    with pytest.raises(RemoteProtocolError, match="header of 1001"):
+        pair.server.next_event()
+    pair = make_pair(server_options={"limits": Limits(header_bytes=1000, payload_bytes=5000)}).open()
+    pair.server.receive_data(pack_prefix(16, 10, 5001) + bytes(16))
+    with pytest.raises(RemoteProtocolError, match="payload of 5001"):
+        pair.server.next_event()
+
+
+def test_a_closed_connection_is_told_apart_from_one_cut_off(pair, make_pair):
+    pair.server.receive_data(b"")
+    assert isinstance(pair.server.next_event(), Closed)
+    with pytest.raises(LocalProtocolError, match="closed"):
+        pair.server.next_event()
+    cut = make_pair().open()
+    cut.server.receive_data(wire(cut.client, Ping(1))[:-1])
+    cut.server.receive_data(b"")
+    with pytest.raises(RemoteProtocolError, match="in the middle"):
+        cut.server.next_event()
+
+
+def test_another_protocol_is_noticed_at_its_first_bytes(make_pair):
+    pair = make_pair()
+    pair.server.receive_data(b"G")
+    with pytest.raises(RemoteProtocolError, match="does not speak"):
+        pair.server.next_event()
+
+
+def test_a_goodbye_reaches_the_peer(pair):
+    pair.client.receive_data(b"".join(pair.server.goodbye("protocol-error", "x" * 9000)))
+    event = pair.client.next_event()
+    assert isinstance(event, Goodbye)
+    assert event.code == "protocol-error"
+
+
+def test_both_directions_count_on_their_own(pair):
+    for number in range(3):
+        pair.server.receive_data(wire(pair.client, Ping(number)))
+        assert pair.server.next_event() == Ping(number)
+    pair.client.receive_data(wire(pair.server, Pong(9)))
+    assert pair.client.next_event() == Pong(9)
+
+
+def test_a_result_carries_its_tensors(pair):
+    result = Result(1, {}, (NamedTensor("a", SPECS[0]),), "w1", "cpu", {}, 0, 5)
+    pair.client.receive_data(wire(pair.server, result, [b"hello"]))
+    assert pair.client.next_event() == result
+    buffer = bytearray(5)
+    pair.client.take_payload([memoryview(buffer)])
+    assert isinstance(pair.client.next_event(), PayloadComplete)
+    assert buffer == b"hello"
+
+
+def test_a_payload_of_the_wrong_length_never_leaves(pair):
+    with pytest.raises(LocalProtocolError, match="37 bytes but 5 were given"):
+        pair.client.send(request(), [b"abcde"])
+
+
+def test_a_header_beyond_the_limit_never_leaves(pair):
+    with pytest.raises(LocalProtocolError, match="header of"):
+        pair.client.send(Request(1, "k", "echo", {"x": "y" * (1 << 20)}, ()))
+    pair.server.receive_data(wire(pair.client, Ping(1)))
+    assert pair.server.next_event() == Ping(1)

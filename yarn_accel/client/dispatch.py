@@ -1,0 +1,304 @@
+"""Calls to whichever server answers: the next one when a server is lost, the own CPU when none is left.
+
+A call that was in flight when its server was lost is sent again, with the same key, to the next server; so
+every call gets exactly one outcome, whatever happens to the servers.  A call that has seen `max_attempts`
+servers go is suspected to be the reason: it goes to the fallback, or fails.
+"""
+
+from __future__ import annotations
+
+import collections
+import random
+import time
+from dataclasses import dataclass, replace
+from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+
+from yarn_accel.client.binding import Endpoint
+from yarn_accel.client.calls import Call, Reply
+from yarn_accel.client.client import Client, Outcome
+from yarn_accel.errors import (
+    AccelError,
+    AuthenticationError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    StorageError,
+    UnavailableError,
+)
+from yarn_accel.wire import Credential
+
+__all__ = ["FALLBACK_DEVICE", "Dispatcher"]
+
+FALLBACK_DEVICE = "cpu:fallback"
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 2.0
+_STORAGE_PAUSE_S = 0.5
+#: Having given up on all servers, this long nothing is asked of them.
+_GIVEN_UP_S = 30.0
+
+
+@dataclass
+class _Job:
+    """A call on its way, and how many servers were lost (or storage trials failed) with it in flight."""
+
+    call: Call
+    n_attempts: int = 0
+
+
+class _Source:
+    """The calls still to be sent: those given back first, then those of the iterable."""
+
+    def __init__(self, calls: Iterable[Call]) -> None:
+        self._fresh = iter(calls)
+        self._waiting: Deque[_Job] = collections.deque()
+        self._is_exhausted = False
+
+    def has_more(self) -> bool:
+        if not self._waiting and not self._is_exhausted:
+            following = next(self._fresh, None)
+            if following is None:
+                self._is_exhausted = True
+            else:
+                self._waiting.append(_Job(following))
+        return bool(self._waiting)
+
+    def take(self) -> _Job:
+        return self._waiting.popleft()
+
+    def give_back(self, job: _Job) -> None:
+        self._waiting.append(job)
+
+
+class Dispatcher:
+    """Sends calls to the first of several servers that answers; use it as a context manager.
+
+    Args:
+        endpoints: the servers, best first (`binding.choose`).
+        credential: proves the tenant to each of them.
+        fallback: an object with ``call(Call) -> Reply`` that computes here; None: such calls fail.
+        on_wait: told in a sentence what is being waited for.
+        patience_s: how long to look for a server before turning to the fallback.
+        timeout_s: longest silence of a server before it counts as lost.
+        max_attempts: how many servers a call may outlive.
+        node: the node this process runs on; see `Client`.
+        client_options: more keyword arguments for `Client`.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[Endpoint],
+        credential: Credential,
+        fallback: Optional[Any] = None,
+        on_wait: Optional[Callable[[str], None]] = None,
+        *,
+        patience_s: float = 30.0,
+        timeout_s: float = 60.0,
+        max_attempts: int = 4,
+        node: Optional[str] = None,
+        client_options: Optional[Dict[str, Any]] = None,
+    ) -> None:
+        self._endpoints = list(endpoints)
+        self._credential = credential
+        self._fallback = fallback
+        self._on_wait = on_wait or _say_nothing
+        self._patience_s = patience_s
+        self._max_attempts = max_attempts
+        self._client_options = dict(client_options or {}, timeout_s=timeout_s, node=node)
+        self._client: Optional[Client] = None
+        self._first = 0
+        self._given_up_until_s = 0.0
+        self._last_error: Optional[AccelError] = None
+
+    def __enter__(self) -> Dispatcher:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection to the current server."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def call(self, call: Call) -> Reply:
+        """One call, start to end; raises its error."""
+        for _, outcome in self.map((call,), window=1):
+            if isinstance(outcome, AccelError):
+                raise outcome
+            return outcome
+        raise LocalProtocolError("a call without outcome")
+
+    def map(self, calls: Iterable[Call], window: int = 4) -> Iterator[Tuple[Call, Outcome]]:
+        """Every call with its one outcome, in the order in which they complete.
+
+        Raises:
+            AuthenticationError: every server refuses this credential; waiting would not help.
+            RemoteProtocolError: every server speaks another version.
+        """
+        source = _Source(calls)
+        while source.has_more():
+            client = self._reach()
+            if client is None:
+                yield self._without_server(source.take())
+            else:
+                yield from self._converse(client, source, window)
+
+    def _converse(self, client: Client, source: _Source, window: int) -> Iterator[Tuple[Call, Outcome]]:
+        """Work with one server until there is nothing left or it is lost."""
+        flying: List[_Job] = []
+        pause = _Pause(self._patience_s)
+        try:
+            while True:
+                self._fill(client, source, window, flying, pause)
+                if not flying:
+                    if client.is_draining:
+                        self._leave("{} is shutting down".format(client.endpoint.name))
+                        return
+                    if not source.has_more():
+                        return
+                    self._on_wait("waiting for server {}: it is busy".format(client.endpoint.name))
+                    pause.sleep()
+                    continue
+                call, outcome = client.next_outcome()
+                job = next(job for job in flying if job.call is call)
+                flying.remove(job)
+                if not self._comes_again(job, outcome, source, pause):
+                    yield call, outcome
+        except UnavailableError as error:
+            self._leave(error.message, error)
+            yield from self._relaunch(flying, source, error)
+        finally:
+            if flying:
+                self.close()
+
+    def _fill(self, client: Client, source: _Source, window: int, flying: List[_Job], pause: _Pause) -> None:
+        while len(flying) < window and not client.is_draining and not pause.is_on() and source.has_more():
+            job = source.take()
+            flying.append(job)
+            client.submit(job.call)
+
+    def _comes_again(self, job: _Job, outcome: Outcome, source: _Source, pause: _Pause) -> bool:
+        """Give a call back that was answered with "not now"; whether it was."""
+        if isinstance(outcome, UnavailableError):
+            source.give_back(job)
+            pause.begin(outcome.retry_after_s or _STORAGE_PAUSE_S, outcome)
+            return True
+        pause.over()
+        if isinstance(outcome, StorageError) and outcome.transient:
+            job.n_attempts += 1
+            if job.n_attempts < self._max_attempts:
+                source.give_back(job)
+                pause.begin(_STORAGE_PAUSE_S, outcome)
+                return True
+        return False
+
+    def _relaunch(
+        self, flying: List[_Job], source: _Source, error: AccelError
+    ) -> Iterator[Tuple[Call, Outcome]]:
+        lost, flying[:] = list(flying), []
+        for job in lost:
+            job.n_attempts += 1
+            if job.n_attempts < self._max_attempts:
+                source.give_back(job)
+        for job in lost:
+            if job.n_attempts >= self._max_attempts:
+                self._last_error = error
+                yield self._without_server(job)
+
+    def _leave(self, why: str, error: Optional[AccelError] = None) -> None:
+        """Turn away from the current server; the next one is tried first from now on."""
+        self.close()
+        self._last_error = error or UnavailableError(why)
+        self._first = (self._first + 1) % len(self._endpoints)
+        self._on_wait("looking for another server: {}".format(why))
+
+    def _reach(self) -> Optional[Client]:
+        """A connected client; None when no server is to be had."""
+        if self._client is not None:
+            return self._client
+        started_s = time.monotonic()
+        if not self._endpoints or started_s < self._given_up_until_s:
+            return None
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            self._client = self._try_all()
+            if self._client is not None:
+                return self._client
+            left_s = started_s + self._patience_s - time.monotonic()
+            if left_s <= 0:
+                self._given_up_until_s = time.monotonic() + _GIVEN_UP_S
+                return None
+            self._on_wait("waiting for a server: {}".format(self._last_error))
+            time.sleep(min(left_s, pause_s * random.uniform(0.5, 1.0)))
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _try_all(self) -> Optional[Client]:
+        refusals = []
+        for step in range(len(self._endpoints)):
+            index = (self._first + step) % len(self._endpoints)
+            client = Client(self._endpoints[index], self._credential, **self._client_options)
+            try:
+                client.connect()
+            except (AuthenticationError, RemoteProtocolError) as error:
+                refusals.append(error)
+                self._last_error = error
+            except UnavailableError as error:
+                self._last_error = error
+            else:
+                self._first = index
+                return client
+        if len(refusals) == len(self._endpoints):
+            raise refusals[0]
+        return None
+
+    def _without_server(self, job: _Job) -> Tuple[Call, Outcome]:
+        if self._fallback is None:
+            return job.call, self._nobody()
+        try:
+            reply = self._fallback.call(job.call)
+        except AccelError as error:
+            return job.call, error
+        return job.call, replace(reply, device=FALLBACK_DEVICE)
+
+    def _nobody(self) -> UnavailableError:
+        if not self._endpoints:
+            return UnavailableError(
+                "no pipeline server is known for this node", cure="name one in the binding file"
+            )
+        names = ", ".join(endpoint.name for endpoint in self._endpoints)
+        error = UnavailableError(
+            "no pipeline server answers (tried {}); last: {}".format(names, self._last_error)
+        )
+        return error
+
+
+class _Pause:
+    """A time in which nothing is sent, because the server or the storage asked for it."""
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._until_s = 0.0
+        self._since_s: Optional[float] = None
+
+    def begin(self, seconds: float, why: AccelError) -> None:
+        """Send nothing for some seconds; a series of these longer than the patience gives the server up."""
+        now_s = time.monotonic()
+        if self._since_s is None:
+            self._since_s = now_s
+        if isinstance(why, UnavailableError) and now_s - self._since_s > self._patience_s:
+            raise why
+        self._until_s = now_s + min(seconds, _LONGEST_PAUSE_S)
+
+    def over(self) -> None:
+        """The server answers again: the patience starts anew."""
+        self._since_s = None
+
+    def is_on(self) -> bool:
+        return time.monotonic() < self._until_s
+
+    def sleep(self) -> None:
+        time.sleep(max(0.0, self._until_s - time.monotonic()))
+
+
+def _say_nothing(text: str) -> None:
+    """The default of `on_wait`."""

@@ -1,0 +1,182 @@
+"""Compute a call on this very node, when no pipeline server answers.
+
+The same reference operations as on the server, so the same results within the same tolerance, but with this
+node's numpy and scipy, which it may not have. References are read from ``file://`` and, through WebHDFS,
+``hdfs://``. Python 3.8; numpy is imported when the first call arrives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import time
+import uuid
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple, TypeVar
+
+from yarn_accel import operations
+from yarn_accel.client.calls import Call, Reference, Reply, Tensor
+from yarn_accel.client.webhdfs import DEFAULT_MAX_BYTES, WebHdfs
+from yarn_accel.errors import RejectedError, StorageError, UnavailableError
+from yarn_accel.wire import TensorSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["LocalExecutor"]
+
+DEVICE = "cpu:fallback"
+SERVER = "local"
+_T = TypeVar("_T")
+
+
+class LocalExecutor:
+    """Answers calls in this process; one at a time.
+
+    Args:
+        hdfs: reads and writes ``hdfs://``; made from the task's environment when it is first needed, unless
+        given. max_bytes: limit on the content of one referenced file.
+    """
+
+    def __init__(self, hdfs: Optional[WebHdfs] = None, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
+        self._hdfs = hdfs
+        self._max_bytes = max_bytes
+
+    def call(self, call: Call) -> Reply:
+        """Compute one call.
+
+        Raises:
+            RejectedError: the call is bad and will stay so.
+            StorageError: a reference could not be read, or the output not be written.
+            UnavailableError: this node has no numpy, scipy or Pillow.
+        """
+        operation = operations.get(call.operation)
+        read_s, arrays = _timed(lambda: _with_libraries(lambda: self._arrays(call)))
+        operation.check([_spec(array) for array in arrays], call.params)
+        n_bytes_in = sum(array.nbytes for array in arrays)
+        compute_s, outcome = _timed(lambda: _with_libraries(lambda: operation.run(arrays, call.params)))
+        write_s, tensors = _timed(lambda: self._outputs(call, outcome.arrays))
+        seconds = {"read": read_s, "queue": 0.0, "compute": compute_s, "write": write_s}
+        seconds["total"] = sum(seconds.values())
+        n_bytes_out = sum(array.nbytes for array in outcome.arrays.values())
+        return Reply(outcome.info, tensors, SERVER, DEVICE, seconds, n_bytes_in, n_bytes_out)
+
+    def _arrays(self, call: Call) -> List[np.ndarray[Any, Any]]:
+        arrays: List[np.ndarray[Any, Any]] = []
+        for position, item in enumerate(call.inputs):
+            if isinstance(item, Reference):
+                arrays += _parse(self._read(item.uri), item, position)
+            else:
+                # The caller's bytes are not ours to overwrite: operations copy what they may not change.
+                array = _from_buffer(item.data, item.spec, "input {}".format(position))
+                array.flags.writeable = False
+                arrays.append(array)
+        return arrays
+
+    def _outputs(self, call: Call, arrays: Dict[str, np.ndarray[Any, Any]]) -> Dict[str, Tensor]:
+        if not call.output_uri:
+            return {name: Tensor.of(array) for name, array in arrays.items()}
+        import numpy as np
+
+        packed = io.BytesIO()
+        np.savez(packed, **arrays)  # type: ignore[arg-type]
+        self._write(call.output_uri, packed.getvalue())
+        return {}
+
+    def _read(self, uri: str) -> bytes:
+        path = _local_path(uri)
+        if path is None:
+            return self._webhdfs().open(uri, self._max_bytes)
+        try:
+            size = path.stat().st_size
+            if size > self._max_bytes:
+                raise StorageError("{}: {} bytes, the limit is {}".format(uri, size, self._max_bytes))
+            return path.read_bytes()
+        except OSError as error:
+            raise StorageError("{}: {}".format(uri, error.strerror)) from error
+
+    def _write(self, uri: str, content: bytes) -> None:
+        path = _local_path(uri)
+        if path is None:
+            self._webhdfs().create(uri, content)
+            return
+        temporary = path.with_name("{}.{}.tmp".format(path.name, uuid.uuid4().hex))
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_bytes(content)
+            temporary.replace(path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise StorageError("{}: {}".format(uri, error.strerror)) from error
+
+    def _webhdfs(self) -> WebHdfs:
+        if self._hdfs is None:
+            self._hdfs = WebHdfs()
+        return self._hdfs
+
+
+def _timed(work: Callable[[], _T]) -> Tuple[float, _T]:
+    started_s = time.perf_counter()
+    result = work()
+    return time.perf_counter() - started_s, result
+
+
+def _with_libraries(work: Callable[[], _T]) -> _T:
+    try:
+        return work()
+    except ImportError as error:
+        raise UnavailableError(
+            "no pipeline server answers, and this node cannot compute by itself: {}".format(error),
+            cure="install numpy, scipy and Pillow on the node, or start a pipeline server",
+        ) from error
+
+
+def _local_path(uri: str) -> Optional[Path]:
+    """The path of a ``file:`` URI, taken literally, or of a bare path; None for every other store."""
+    if uri.startswith("file:"):
+        rest = uri[len("file:") :]
+        return Path("/" + rest[2:].partition("/")[2] if rest.startswith("//") else rest)
+    return Path(uri) if uri.startswith("/") else None
+
+
+def _parse(content: bytes, reference: Reference, position: int) -> List[np.ndarray[Any, Any]]:
+    """The arrays of a file: as its spec says, or as the file itself does."""
+    import numpy as np
+
+    place = "input {} ({})".format(position, reference.uri)
+    if reference.spec is not None:
+        return [_from_buffer(content, reference.spec, place)]
+    if not reference.uri.endswith((".npz", ".npy")):
+        return [np.frombuffer(content, dtype=np.uint8)]
+    try:
+        loaded = np.load(io.BytesIO(content), allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return [loaded]
+        with loaded:
+            return [loaded[name] for name in loaded.files]
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        raise RejectedError("broken-file", "{}: {}".format(place, error)) from None
+
+
+def _from_buffer(content: Any, spec: TensorSpec, place: str) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    n_bytes = memoryview(content).nbytes
+    if n_bytes != spec.nbytes:
+        raise RejectedError(
+            "wrong-length",
+            "{}: {} {} needs {} bytes, found {}".format(
+                place, spec.dtype, "x".join(str(n) for n in spec.shape), spec.nbytes, n_bytes
+            ),
+        )
+    order: Any = spec.order
+    return np.frombuffer(content, dtype=spec.dtype).reshape(spec.shape, order=order)
+
+
+def _spec(array: np.ndarray[Any, Any]) -> TensorSpec:
+    try:
+        return TensorSpec(array.dtype.str, tuple(int(n) for n in array.shape))
+    except ValueError as error:
+        raise RejectedError("wrong-dtype", str(error)) from None

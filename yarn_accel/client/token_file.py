@@ -1,0 +1,178 @@
+"""Read and write the secrets of a Hadoop token storage file.
+
+Hadoop hands a task its credentials in the file named by ``HADOOP_TOKEN_FILE_LOCATION``; a job is given some
+with ``mapreduce.job.credentials.binary``. The file is ``HDTS``, one byte of format, and then
+
+* format 0 (``Writable``, what Hadoop writes by default): a variable-length count of tokens, each an alias, an
+  identifier, a password, a kind and a service; then a count of secrets, each an alias and a value; every
+  text or byte string is a variable-length number and so many bytes;
+* format 1 (Protocol Buffers): one length-delimited message whose field 1 repeats tokens and field 2 secrets,
+  a secret being a message of field 1 (alias) and field 3 (value).
+
+Delegation tokens are stepped over: this project only keeps its own secret there. Nothing here puts a value
+into an error message. Standard library only, Python 3.8.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, Iterator, Mapping, Tuple
+
+from yarn_accel.client.writable import decode_number, encode_number, n_bytes_after
+from yarn_accel.errors import RemoteProtocolError
+
+__all__ = ["read_secrets", "write_secrets"]
+
+MAGIC = b"HDTS"
+FORMAT_WRITABLE = 0
+FORMAT_PROTOBUF = 1
+MAX_FILE_BYTES = 16 << 20
+MAX_ENTRIES = 10_000
+MAX_FIELD_BYTES = 1 << 20
+
+Secrets = Dict[str, bytes]
+
+
+def read_secrets(data: bytes) -> Secrets:
+    """The secrets of a token storage file, by alias.
+
+    Raises:
+        RemoteProtocolError: not such a file, or damaged; the message names the byte offset, never a value.
+    """
+    if len(data) > MAX_FILE_BYTES:
+        raise RemoteProtocolError("token file: {} bytes, the limit is {}".format(len(data), MAX_FILE_BYTES))
+    if data[:4] != MAGIC or len(data) < 5:
+        raise RemoteProtocolError("token file: does not begin with {!r} at offset 0".format(MAGIC.decode()))
+    if data[4] == FORMAT_WRITABLE:
+        return _read_writable(_Cursor(data, 5, len(data)))
+    if data[4] == FORMAT_PROTOBUF:
+        return _read_protobuf(_Cursor(data, 5, len(data)))
+    raise RemoteProtocolError("token file: unknown format {} at offset 4; known: 0, 1".format(data[4]))
+
+
+def write_secrets(secrets: Mapping[str, bytes]) -> bytes:
+    """A token storage file (format 0) that holds these secrets and no token."""
+    parts = [MAGIC, bytes((FORMAT_WRITABLE,)), encode_number(0), encode_number(len(secrets))]
+    for alias in sorted(secrets):
+        name = alias.encode("utf-8")
+        parts += [encode_number(len(name)), name, encode_number(len(secrets[alias])), secrets[alias]]
+    return b"".join(parts)
+
+
+class _Cursor:
+    """A position in a byte string that cannot leave it."""
+
+    def __init__(self, data: bytes, position: int, end: int) -> None:
+        self.data = data
+        self.position = position
+        self.end = end
+
+    def take(self, n_bytes: int) -> bytes:
+        if n_bytes > self.end - self.position:
+            raise RemoteProtocolError(
+                "token file: cut short at offset {}: {} bytes expected, {} left".format(
+                    self.position, n_bytes, self.end - self.position
+                )
+            )
+        start, self.position = self.position, self.position + n_bytes
+        return self.data[start : self.position]
+
+    def byte(self) -> int:
+        return self.take(1)[0]
+
+    def bounded(self, value: int, limit: int, what: str, at: int) -> int:
+        if not 0 <= value <= limit:
+            raise RemoteProtocolError(
+                "token file: {} {} at offset {} is outside 0..{}".format(what, value, at, limit)
+            )
+        return value
+
+    def text(self, raw: bytes, at: int) -> str:
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError:
+            raise RemoteProtocolError("token file: alias at offset {} is not UTF-8".format(at)) from None
+
+
+def _read_writable(cursor: _Cursor) -> Secrets:
+    for _ in range(_read_count(cursor)):
+        for _field in ("alias", "identifier", "password", "kind", "service"):
+            _read_field(cursor)
+    secrets: Secrets = {}
+    for _ in range(_read_count(cursor)):
+        at = cursor.position
+        alias = cursor.text(_read_field(cursor), at)
+        secrets[alias] = _read_field(cursor)
+    return secrets
+
+
+def _read_count(cursor: _Cursor) -> int:
+    at = cursor.position
+    return cursor.bounded(_read_number(cursor), MAX_ENTRIES, "count", at)
+
+
+def _read_field(cursor: _Cursor) -> bytes:
+    at = cursor.position
+    return cursor.take(cursor.bounded(_read_number(cursor), MAX_FIELD_BYTES, "length", at))
+
+
+def _read_number(cursor: _Cursor) -> int:
+    first = cursor.take(1)
+    return decode_number(first + cursor.take(n_bytes_after(first[0])))
+
+
+def _read_protobuf(cursor: _Cursor) -> Secrets:
+    at = cursor.position
+    size = cursor.bounded(_read_varint(cursor), MAX_FILE_BYTES, "length", at)
+    start = cursor.position
+    cursor.take(size)
+    secrets: Secrets = {}
+    for number, item in _fields(_Cursor(cursor.data, start, start + size)):
+        if number == 2:
+            alias, value = _secret(item)
+            secrets[alias] = value
+    return secrets
+
+
+def _secret(item: _Cursor) -> Tuple[str, bytes]:
+    at, alias, value = item.position, "", b""
+    for number, content in _fields(item):
+        if number == 1:
+            alias = content.text(content.take(content.end - content.position), at)
+        elif number == 3:
+            value = content.take(content.end - content.position)
+    return alias, value
+
+
+def _fields(cursor: _Cursor) -> Iterator[Tuple[int, _Cursor]]:
+    """Number and content of each length-delimited field; fields of other wire types are stepped over."""
+    n_fields = 0
+    while cursor.position < cursor.end:
+        n_fields += 1
+        at = cursor.position
+        cursor.bounded(n_fields, MAX_ENTRIES, "number of fields", at)
+        tag = _read_varint(cursor)
+        wire_type = tag & 7
+        if wire_type == 2:
+            size = cursor.bounded(_read_varint(cursor), MAX_FILE_BYTES, "length", at)
+            start = cursor.position
+            cursor.take(size)
+            yield tag >> 3, _Cursor(cursor.data, start, start + size)
+        elif wire_type == 0:
+            _read_varint(cursor)
+        elif wire_type in (1, 5):
+            cursor.take(8 if wire_type == 1 else 4)
+        else:
+            raise RemoteProtocolError(
+                "token file: wire type {} at offset {} is unknown".format(wire_type, at)
+            )
+
+
+def _read_varint(cursor: _Cursor) -> int:
+    value = 0
+    at = cursor.position
+    for shift in range(0, 70, 7):
+        byte = cursor.byte()
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value
+    raise RemoteProtocolError("token file: number at offset {} is longer than ten bytes".format(at))

@@ -1,0 +1,206 @@
+"""Read and write HDFS over WebHDFS with nothing but the standard library.
+
+This is the mapper's spare wheel: when no pipeline server answers and the mapper computes on its own node, it
+has no native HDFS client there. The NameNode's web address comes from the job itself: Hadoop Streaming
+exports every job property, so ``dfs.namenode.http-address`` is in the environment as
+``dfs_namenode_http_address``.
+
+Standard library only, Python 3.8.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import urllib.error
+import urllib.parse
+import urllib.request
+import uuid
+from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
+
+from yarn_accel.errors import StorageError
+
+__all__ = ["WebHdfs"]
+
+DEFAULT_MAX_BYTES = 4 << 30
+DEFAULT_HTTP_PORT = 9870
+_CHUNK_BYTES = 4 << 20
+_MAX_REPLY_BYTES = 1 << 20
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Leaves a redirect to the caller: a file's content must go to the DataNode, never to the NameNode."""
+
+    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
+        return None
+
+
+class WebHdfs:
+    """A client of one NameNode's WebHDFS service.
+
+    Args:
+        http_address: ``host:port`` of the NameNode's web server; from ``environ`` when empty.
+        user: the name to act under (simple authentication); from ``environ`` when empty.
+        timeout_s: limit for connecting and for each read.
+        environ: the task's environment.
+    """
+
+    def __init__(
+        self,
+        http_address: str = "",
+        user: str = "",
+        timeout_s: float = 60.0,
+        environ: Optional[Mapping[str, str]] = None,
+    ) -> None:
+        environ = os.environ if environ is None else environ
+        self._address = http_address or environ.get("dfs_namenode_http_address", "")
+        self._user = user or environ.get("HADOOP_USER_NAME", "") or environ.get("mapreduce_job_user_name", "")
+        self._timeout_s = timeout_s
+        # No proxy: a proxy from the environment knows nothing of the cluster's own addresses.
+        direct = urllib.request.ProxyHandler({})
+        self._following = urllib.request.build_opener(direct)
+        self._stopping = urllib.request.build_opener(direct, _NoRedirect)
+
+    def open(self, uri: str, max_bytes: int = DEFAULT_MAX_BYTES) -> bytes:
+        """The content of a file.
+
+        Raises:
+            StorageError: no such file, more than ``max_bytes``, or the store did not answer (then transient).
+        """
+        with self._answer(self._following, "GET", uri, "OPEN") as response:
+            return _read_bounded(response, uri, max_bytes)
+
+    def create(self, uri: str, content: bytes) -> None:
+        """Write a file so that readers see all of it or nothing: to a temporary name beside it, then rename.
+
+        Two attempts of one task may do this at once; the later rename wins, and both wrote the same content.
+
+        Raises:
+            StorageError: the store refused or did not answer (then transient).
+        """
+        folder, _, name = uri.rpartition("/")
+        temporary = "{}/.{}.{}.tmp".format(folder, name, uuid.uuid4().hex)
+        self._put(temporary, content)
+        try:
+            self._command("PUT", temporary, "RENAME", destination=_path(uri), renameoptions="OVERWRITE")
+        except StorageError:
+            with contextlib.suppress(StorageError):
+                self._command("DELETE", temporary, "DELETE")
+            raise
+
+    def _put(self, uri: str, content: bytes) -> None:
+        location = self._location(uri)
+        if location is None:
+            raise StorageError("{}: the NameNode named no DataNode to write to".format(uri), transient=True)
+        with self._answer(self._stopping, "PUT", uri, "", url=location, content=content):
+            pass
+
+    def _location(self, uri: str) -> Optional[str]:
+        try:
+            with self._request(self._stopping, "PUT", self._url(uri, "CREATE", {"overwrite": "true"}), None):
+                return None
+        except urllib.error.HTTPError as error:
+            with error:
+                if error.code == 307:
+                    return error.headers.get("Location")
+                raise _storage_error(uri, error) from None
+        except (OSError, http.client.HTTPException) as error:
+            raise _unreachable(uri, error) from error
+
+    def _command(self, method: str, uri: str, operation: str, **query: str) -> None:
+        with self._answer(self._following, method, uri, operation, query=query) as response:
+            response.read(_MAX_REPLY_BYTES)
+
+    @contextlib.contextmanager
+    def _answer(
+        self,
+        opener: urllib.request.OpenerDirector,
+        method: str,
+        uri: str,
+        operation: str,
+        *,
+        query: Optional[Mapping[str, str]] = None,
+        url: str = "",
+        content: Optional[bytes] = None,
+    ) -> Iterator[Any]:
+        try:
+            url = url or self._url(uri, operation, query or {})
+            with self._request(opener, method, url, content) as response:
+                yield response
+        except urllib.error.HTTPError as error:
+            with error:
+                raise _storage_error(uri, error) from None
+        except (OSError, http.client.HTTPException) as error:
+            raise _unreachable(uri, error) from error
+
+    def _request(
+        self, opener: urllib.request.OpenerDirector, method: str, url: str, content: Optional[bytes]
+    ) -> Any:
+        headers = {} if content is None else {"Content-Type": "application/octet-stream"}
+        request = urllib.request.Request(url, data=content, method=method, headers=headers)
+        return opener.open(request, timeout=self._timeout_s)
+
+    def _url(self, uri: str, operation: str, query: Mapping[str, str]) -> str:
+        parameters: Dict[str, str] = {"op": operation, **query}
+        if self._user:
+            parameters["user.name"] = self._user
+        host, port = self._namenode(uri)
+        path = urllib.parse.quote(_path(uri))
+        return "http://{}:{}/webhdfs/v1{}?{}".format(host, port, path, urllib.parse.urlencode(parameters))
+
+    def _namenode(self, uri: str) -> Tuple[str, str]:
+        """Host and port of the NameNode's web server; a wildcard address takes its host from the URI."""
+        host, _, port = self._address.rpartition(":")
+        if host in ("", "0.0.0.0", "[::]"):
+            host = urllib.parse.urlsplit(uri).hostname or ""
+        if not host:
+            raise StorageError(
+                "{}: the NameNode's web address is not known".format(uri),
+                cure="run inside a Hadoop task, or set dfs_namenode_http_address=HOST:PORT",
+            )
+        return host, port or str(DEFAULT_HTTP_PORT)
+
+
+def _path(uri: str) -> str:
+    """The path of an HDFS URI, taken literally: Hadoop does not percent-encode its paths."""
+    scheme, separator, rest = uri.partition("://")
+    if not separator and uri.startswith("/"):
+        return uri
+    path = "/" + rest.partition("/")[2]
+    if scheme not in ("hdfs", "webhdfs") or path == "/":
+        raise StorageError("{}: not an hdfs:// URI with an absolute path".format(uri))
+    return path
+
+
+def _read_bounded(response: Any, uri: str, max_bytes: int) -> bytes:
+    parts, n_bytes = [], 0
+    while True:
+        chunk = response.read(_CHUNK_BYTES)
+        if not chunk:
+            break
+        n_bytes += len(chunk)
+        if n_bytes > max_bytes:
+            raise StorageError("{}: larger than the limit of {} bytes".format(uri, max_bytes))
+        parts.append(chunk)
+    if getattr(response, "length", None):
+        raise StorageError("{}: cut short after {} bytes".format(uri, n_bytes), transient=True)
+    return b"".join(parts)
+
+
+def _storage_error(uri: str, error: urllib.error.HTTPError) -> StorageError:
+    """What the NameNode said, without its stack trace; 5xx, standby and safe mode may pass by themselves."""
+    kind, message = "", ""
+    with contextlib.suppress(OSError, http.client.HTTPException, ValueError, AttributeError):
+        remote = json.loads(error.read(_MAX_REPLY_BYTES)).get("RemoteException", {})
+        kind, message = str(remote.get("exception", "")), str(remote.get("message", ""))
+    first_line = message.strip().split("\n")[0] or str(error.reason)
+    transient = error.code >= 500 or kind in ("StandbyException", "SafeModeException", "RetriableException")
+    name = " ({})".format(kind) if kind else ""
+    return StorageError("{}: HTTP {}{}: {}".format(uri, error.code, name, first_line), transient=transient)
+
+
+def _unreachable(uri: str, error: BaseException) -> StorageError:
+    reason = getattr(error, "reason", None) or error
+    return StorageError("{}: WebHDFS did not answer: {}".format(uri, reason), transient=True)
