@@ -1,6 +1,6 @@
 """Check that what runs inside a mapper needs no Python newer than 3.8: ``python -m tests.old_python``.
 
-The files checked are exactly those the zipapp ships, as its builder lists them, so a new file cannot be forgotten.
+The files checked are those the zipapp ships, as its own builder lists them: a new one cannot be forgotten.
 """
 
 from __future__ import annotations

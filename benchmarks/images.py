@@ -1,0 +1,88 @@
+"""The image job of the YARN paper (section 3: 50,000 images, LBP, colour, K-means) on the 4-node cluster.
+
+The truth is known (patches of photographs), so figures of speed come with those of quality. The harder set
+of photographs, with large even parts and look-alikes, is measured beside the demo's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from typing import BinaryIO
+
+from benchmarks.result import Row, observed
+from jobs.credentials import read_master_secret
+from jobs.demo.servers import read_servers
+from jobs.images.job import ImagesJob, ImagesOutcome, run_images
+from jobs.images.make_input import ALL_PHOTOGRAPHS, PHOTOGRAPHS, PatchPlan, Photograph, write_files
+from jobs.images.purity import purity
+from jobs.rungs.cluster import ClusterRung
+from yarn_accel.adapters.hdfs import Store
+from yarn_accel.cluster import Cluster, UpOptions, take_down
+from yarn_accel.hadoop.site import Site
+
+__all__ = ["run"]
+
+NAME = "bench-images"
+Report = Callable[[str], None]
+
+
+def _load(store: Store, folder_uri: str, plan: PatchPlan, n_files: int, report: Report) -> tuple[str, ...]:
+    uris = [f"{folder_uri}/part-{number:03d}.seq" for number in range(n_files)]
+
+    @contextmanager
+    def open_file(number: int) -> Iterator[BinaryIO]:
+        buffer = BytesIO()
+        yield buffer
+        store.write_atomic(uris[number], [buffer.getvalue()])
+
+    write_files(plan, n_files, open_file, report)
+    return tuple(uris)
+
+
+def _rows(label: str, found: ImagesOutcome, note: str) -> list[Row]:
+    outcome = found.outcome
+    quality = purity(found.clustering.index)
+    maps = [task for task in outcome.tasks if task.kind == "MAP"]
+    map_phase_s = max(task.finish_s for task in maps) - min(task.start_s for task in maps)
+    floor = f"one single cluster would reach {quality.largest_photograph:.3f}"
+    return [
+        observed(f"{label}: job wall time", outcome.wall_s, "s", note=note),
+        observed(f"{label}: map phase", outcome.n_in / map_phase_s, "images/s", note=note),
+        observed(f"{label}: purity", quality.share, "share", note=f"{quality.n_clusters} clusters; {floor}"),
+        observed(f"{label}: rejected", len(outcome.rejects), "images", goal="<= 0"),
+        observed(
+            f"{label}: computed by a mapper's own CPU",
+            outcome.counters.get("cpu_fallback", 0),
+            "images",
+            goal="<= 0",
+        ),
+    ]
+
+
+def run(quick: bool, report: Report) -> list[Row]:
+    """Measure both sets of photographs; the cluster is taken down whatever happens."""
+    n_images, n_files = (500, 4) if quick else (50_000, 8)
+    sets: dict[str, tuple[Photograph, ...]] = {"images": PHOTOGRAPHS}
+    if not quick:
+        sets["images, harder photographs"] = ALL_PHOTOGRAPHS
+    note = f"{n_images} images of 64 x 64, PNG, {n_files} mappers, 2 servers" + ("; quick" if quick else "")
+    rows: list[Row] = []
+    try:
+        cluster = Cluster.up(UpOptions(name=NAME, nodes=4, racks=2, accel_nodes=2), report)
+        site = Site.load({"HADOOP_CONF_DIR": str(cluster.conf_dir)}, report)
+        store = Store(cluster.conf_dir)
+        with ClusterRung(site) as rung:
+            for at, (label, photographs) in enumerate(sets.items()):
+                plan = PatchPlan(n_images, photographs=photographs)
+                uris = _load(store, rung.home(f"input-{at}"), plan, n_files, report)
+                job = ImagesJob(k=2 * len(photographs))
+                rows += _rows(
+                    label, run_images(rung, store, uris, n_images, job, report, f"images-{at}"), note
+                )
+            servers = read_servers(rung.binding(), read_master_secret(cluster.master_secret_file))
+        rows += [observed(f"requests done by {server.name}", server.done, "requests") for server in servers]
+        return rows
+    finally:
+        take_down(NAME, report)

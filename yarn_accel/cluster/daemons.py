@@ -1,0 +1,254 @@
+"""How each daemon is started, recognized and read.
+
+A daemon is a detached process of its own session whose output goes to a log file; who started it may leave.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import yarn_accel
+from yarn_accel.adapters.commands import run
+from yarn_accel.cluster.netns import enter_argv
+from yarn_accel.cluster.plan import ClusterPlan, Mode, NodePlan, Role
+from yarn_accel.cluster.processes import (
+    MARK_VARIABLE,
+    NODE_VARIABLE,
+    Process,
+    find_daemon,
+    mark_of,
+)
+from yarn_accel.cluster.settings import jvm_options, node_properties
+from yarn_accel.cluster.state import Place
+from yarn_accel.errors import ClusterError
+from yarn_accel.hadoop.install import HadoopInstall
+from yarn_accel.hadoop.java import MAIN_CLASSES, java_argv
+
+__all__ = [
+    "FORMAT_TIMEOUT_S",
+    "HEAP_MIB",
+    "LOG_TAIL_BYTES",
+    "Software",
+    "daemon_argv",
+    "describe_log",
+    "format_namenode",
+    "marked_environ",
+    "node_environ",
+    "on_node",
+    "running",
+    "signature",
+    "start",
+    "tail",
+    "web_address",
+]
+
+HEAP_MIB = 256
+FORMAT_TIMEOUT_S = 120.0
+LOG_TAIL_BYTES = 256 * 1024
+# Variables that would change what a daemon does; the rest of the caller's environment is passed on.
+_DROPPED = re.compile(
+    r"HADOOP_.*|YARN_(?!ACCEL).*|HDFS_.*|MAPRED_.*|JAVA_TOOL_OPTIONS|_JAVA_OPTIONS|CLASSPATH"
+)
+
+
+@dataclass(frozen=True)
+class Software:
+    """What the daemons run from.
+
+    Attributes:
+        install: the jars and the Java program.
+        archive: the class data archive; None runs without.
+    """
+
+    install: HadoopInstall
+    archive: Path | None
+
+
+def marked_environ(place: Place, environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return an environment for commands that work on a cluster: whoever clears up finds them by it."""
+    return {**(os.environ if environ is None else environ), MARK_VARIABLE: mark_of(place.name, place.tag)}
+
+
+def node_environ(
+    place: Place, node: NodePlan, java_home: Path | None, environ: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Return the environment of daemons and commands on a node.
+
+    Args:
+        place: the cluster.
+        node: the node.
+        java_home: where Java is; the caller's JAVA_HOME stays when None.
+        environ: what to start from (default: the caller's).
+    """
+    kept = {
+        key: value for key, value in marked_environ(place, environ).items() if not _DROPPED.fullmatch(key)
+    }
+    package_parent = str(Path(yarn_accel.__file__).resolve().parents[1])
+    paths = [package_parent, *(path for path in kept.get("PYTHONPATH", "").split(os.pathsep) if path)]
+    kept.update(
+        {
+            NODE_VARIABLE: node.name,
+            "HADOOP_CONF_DIR": str(place.conf_dir),
+            "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
+        }
+    )
+    if java_home is not None:
+        kept["JAVA_HOME"] = str(java_home)
+    return kept
+
+
+def signature(place: Place, node: NodePlan, role: Role) -> str:
+    """Return the last argument of a daemon, by which it is recognized when it runs."""
+    return str(place.pipeline_config(node.name)) if role is Role.PIPELINE else MAIN_CLASSES[role.value]
+
+
+def running(
+    place: Place, daemons: Iterable[tuple[NodePlan, Role]], table: Iterable[Process]
+) -> dict[tuple[str, Role], Process]:
+    """Return the running ones of `daemons`, by node name and role."""
+    mark = mark_of(place.name, place.tag)
+    processes = [process for process in table if process.mark == mark]
+    found = {}
+    for node, role in daemons:
+        process = find_daemon(mark, node.name, signature(place, node, role), processes)
+        if process is not None:
+            found[node.name, role] = process
+    return found
+
+
+def daemon_argv(plan: ClusterPlan, place: Place, node: NodePlan, role: Role, software: Software) -> list[str]:
+    """Return the command of a daemon, without what makes it run on its node."""
+    if role is Role.PIPELINE:
+        return [
+            sys.executable,
+            "-m",
+            "yarn_accel",
+            "pipeline",
+            "serve",
+            "--config",
+            signature(place, node, role),
+        ]
+    return _java(plan, place, node, role, software)
+
+
+def _java(
+    plan: ClusterPlan,
+    place: Place,
+    node: NodePlan,
+    role: Role,
+    software: Software,
+    *arguments: str,
+    data_dir: Path | None = None,
+) -> list[str]:
+    """Return a Java command; its data lie in the node's directory unless `data_dir` says otherwise."""
+    own = {"accel.node.dir": str(data_dir)} if data_dir else {}
+    extra = [] if node.is_master else [place.node_dir(node.name) / "conf"]
+    return java_argv(
+        software.install,
+        role.value,
+        place.conf_dir,
+        heap_mib=HEAP_MIB,
+        properties={**node_properties(plan, place, node), **own},
+        archive=software.archive,
+        extra_class_path=extra,
+        jvm_options=jvm_options(plan, place),
+        arguments=arguments,
+    )
+
+
+def on_node(plan: ClusterPlan, place: Place, node: NodePlan, argv: Iterable[str]) -> list[str]:
+    """Return the command that runs `argv` on a node."""
+    return [*(enter_argv(node, place) if plan.mode is Mode.NETNS else ()), *argv]
+
+
+def start(plan: ClusterPlan, place: Place, node: NodePlan, role: Role, software: Software) -> None:
+    """Start a daemon and return at once; its log is `Place.log_file`, appended to.
+
+    ``setsid --fork`` makes it a child of init, so nobody here has to wait for it.
+    """
+    log = place.log_file(node.name, role.value)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    folder = place.node_dir(node.name)
+    (folder / "tmp").mkdir(parents=True, exist_ok=True)
+    argv = ["setsid", "--fork", *on_node(plan, place, node, daemon_argv(plan, place, node, role, software))]
+    with log.open("ab") as output:
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=folder,
+            env=node_environ(place, node, software.install.java_home),
+            check=False,
+        )
+    if done.returncode:
+        raise ClusterError(f"{role.value} of {node.name} could not be started: {describe_log(log)}")
+
+
+def format_namenode(plan: ClusterPlan, place: Place, software: Software) -> bool:
+    """Format HDFS unless that was done before; tell whether it had to be done.
+
+    It is done in a folder of its own that is renamed when complete: what a killed launcher was formatting is
+    never used, and may even go on.
+
+    Raises:
+        ClusterError: the NameNode refused.
+    """
+    if place.namenode_dir.exists():
+        return False
+    node = plan.master
+    folder = place.node_dir(node.name)
+    (folder / "tmp").mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix="format-", dir=folder))
+    argv = _java(plan, place, node, Role.NAMENODE, software, "-format", "-nonInteractive", data_dir=draft)
+    env = node_environ(place, node, software.install.java_home)
+    done = run(on_node(plan, place, node, argv), FORMAT_TIMEOUT_S, cwd=folder, env=env)
+    log = place.log_file(node.name, "format")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text(done.stdout + done.stderr)
+    if not done.ok:
+        raise ClusterError(f"namenode of {node.name} could not format HDFS: {describe_log(log)}")
+    (draft / place.namenode_dir.name).rename(place.namenode_dir)
+    shutil.rmtree(draft)
+    return True
+
+
+def tail(log: Path, n_lines: int) -> list[str]:
+    """Return the last lines of a log (of its last 256 KiB); none when there is no log."""
+    try:
+        with log.open("rb") as stream:
+            stream.seek(max(0, log.stat().st_size - LOG_TAIL_BYTES))
+            text = stream.read().decode(errors="replace")
+    except OSError:
+        return []
+    return text.splitlines()[-n_lines:] if n_lines > 0 else []
+
+
+def describe_log(log: Path) -> str:
+    """Return a log's path and its last line of level ERROR or FATAL (else its last line with text)."""
+    lines = [line for line in tail(log, 100_000) if line.strip()]
+    bad = [line for line in lines if re.search(r"\b(ERROR|FATAL)\b", line)]
+    last = (bad or lines or ["it is empty"])[-1].strip()
+    return f"see {log}: {last}"
+
+
+def web_address(plan: ClusterPlan, node: NodePlan, role: Role) -> str:
+    """Return the address of a daemon's web page, or of a pipeline server's TCP port, for this machine."""
+    ports = {
+        Role.NAMENODE: plan.ports.namenode_http,
+        Role.RESOURCEMANAGER: plan.ports.rm_http,
+        Role.HISTORYSERVER: plan.ports.history_http,
+        Role.DATANODE: node.ports.datanode_http,
+        Role.NODEMANAGER: node.ports.nodemanager_http,
+    }
+    if role is Role.PIPELINE:
+        return f"tcp://{node.address}:{node.ports.pipeline}"
+    return f"http://{node.address}:{ports[role]}"

@@ -1,0 +1,103 @@
+"""Deciding, once per cluster, which free numbers it gets; and holding later calls to what was decided."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from yarn_accel.cluster import netns, preflight
+from yarn_accel.cluster.daemons import marked_environ
+from yarn_accel.cluster.plan import ClusterPlan, Mode, NodePlan, Role, UpOptions, port_span
+from yarn_accel.cluster.state import Intent, Place, known_names, load, machine_lock, save
+from yarn_accel.errors import ClusterError, ConfigError
+
+__all__ = ["decide", "ports_of"]
+
+_FIXED_OPTIONS = ("nodes", "racks", "accel_nodes", "slots")
+
+
+def decide(place: Place, existing: Intent | None, options: UpOptions, mode: Mode) -> Intent:
+    """Write down what a cluster shall be.
+
+    Args:
+        place: the cluster.
+        existing: what was decided earlier; None for a new cluster, which gets free numbers.
+        options: what is asked for now.
+        mode: netns or loopback.
+
+    Raises:
+        ConfigError: the cluster exists with other options that cannot change.
+        StartupError: no numbers are free.
+    """
+    if existing is None:
+        return _choose(place, options, mode)
+    differing = [key for key in _FIXED_OPTIONS if getattr(existing.options, key) != getattr(options, key)]
+    for key in differing:
+        old, new = getattr(existing.options, key), getattr(options, key)
+        raise _cannot_change(place, f"{key} {old}, not {new}")
+    if existing.mode is not mode:
+        raise _cannot_change(place, f"{existing.mode.value} mode, not {mode.value}")
+    intent = replace(existing, options=options)
+    if intent != existing:
+        save(place, intent)
+    return intent
+
+
+def _cannot_change(place: Place, what: str) -> ConfigError:
+    return ConfigError(
+        f"cluster {place.name} exists with {what}",
+        cure=f"take it down first: yarn-accel cluster down {place.name}",
+    )
+
+
+def _choose(place: Place, options: UpOptions, mode: Mode) -> Intent:
+    others = [other for name in known_names() if name != place.name and (other := _load_or_none(name))]
+    with machine_lock("numbers"):
+        subnet = port_base = 0
+        owned: set[str] = set()
+        if mode is Mode.NETNS:
+            taken = set(netns.used_subnets(marked_environ(place)))
+            taken |= {other.subnet for other in others if other.mode is Mode.NETNS}
+            subnet = preflight.choose_subnet(taken)
+            owned = set(netns.absent_now()).union(*(other.owned for other in others))
+        else:
+            blocks = [
+                range(other.port_base, other.port_base + port_span(other.options.nodes))
+                for other in others
+                if other.mode is Mode.LOOPBACK
+            ]
+            port_base = preflight.choose_port_base(port_span(options.nodes), blocks)
+        intent = Intent(options, mode, subnet, port_base, time.time(), tuple(sorted(owned)))
+        save(place, intent)
+    return intent
+
+
+def _load_or_none(name: str) -> Intent | None:
+    with contextlib.suppress(ClusterError):
+        return load(Place.of(name))
+    return None
+
+
+def ports_of(plan: ClusterPlan, daemons: Sequence[tuple[NodePlan, Role]]) -> list[tuple[str, int]]:
+    """Return (whose it is, port) of every port that `daemons` listen on."""
+    wanted = []
+    for node, role in daemons:
+        ports = node.ports
+        numbers = {
+            Role.NAMENODE: (plan.ports.namenode, plan.ports.namenode_http),
+            Role.RESOURCEMANAGER: (
+                plan.ports.rm_scheduler,
+                plan.ports.rm_tracker,
+                plan.ports.rm,
+                plan.ports.rm_admin,
+                plan.ports.rm_http,
+            ),
+            Role.HISTORYSERVER: (plan.ports.history, plan.ports.history_http, plan.ports.history_admin),
+            Role.DATANODE: (ports.datanode, ports.datanode_http, ports.datanode_ipc),
+            Role.NODEMANAGER: (ports.nodemanager, ports.localizer, ports.nodemanager_http, ports.shuffle),
+            Role.PIPELINE: (ports.pipeline,),
+        }[role]
+        wanted += [(f"{role.value} of node {node.name}", port) for port in numbers]
+    return wanted
