@@ -24,7 +24,7 @@ demo: install
 	@$(PY) -m jobs demo
 
 test: install-dev check
-	@$(PY) -m pytest
+	@$(PY) -m pytest --require hadoop
 
 check: install-dev
 	@$(BIN)/ruff check .
@@ -37,7 +37,7 @@ unit: install-dev
 	@$(PY) -m pytest tests/unit tests/property tests/test_architecture.py
 
 integration: install-dev
-	@$(PY) -m pytest tests/integration
+	@$(PY) -m pytest --require hadoop tests/integration
 
 bench: install-dev
 	@$(PY) -m benchmarks all --quick

@@ -1,8 +1,37 @@
-"""Settings for every test: hypothesis judges behaviour, not the speed of a busy machine."""
+"""For every test: hypothesis judges behaviour and not speed; what is required cannot be skipped unseen."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
 from hypothesis import settings
 
 settings.register_profile("steady", deadline=None, print_blob=True)
 settings.load_profile("steady")
+
+NEEDS_ROOT = "needs root"
+"""The one reason that stays a skip: an ordinary user runs all that needs no root."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--require",
+        action="append",
+        default=[],
+        metavar="MARKER",
+        help="A test with this marker that is skipped, because what it needs is absent, fails instead.",
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Iterator[None]:
+    """Turn "skipped because absent" into a failure for the markers given with --require."""
+    report = yield
+    required = set(item.config.getoption("--require"))
+    markers = {mark.name for mark in item.iter_markers()}
+    if report.skipped and required & markers and NEEDS_ROOT not in str(report.longrepr):
+        report.outcome = "failed"
+        report.longrepr = f"required, yet skipped: {report.longrepr}"
+    return report

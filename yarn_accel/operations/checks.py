@@ -12,7 +12,18 @@ from yarn_accel.errors import RejectedError
 from yarn_accel.operations.operation import Params
 from yarn_accel.wire.tensors import TensorSpec
 
-__all__ = ["batch", "centroids", "count", "factors", "matrix", "points"]
+__all__ = [
+    "batch",
+    "centroids",
+    "count",
+    "factors",
+    "integer",
+    "known",
+    "matrix",
+    "number",
+    "points",
+    "real",
+]
 
 Check = Callable[[Sequence[TensorSpec], Params], None]
 
