@@ -116,7 +116,7 @@ class Store:
             n_bytes = files.size(path)
             if n_bytes > max_bytes:
                 raise StorageError(f"{uri}: {n_bytes} bytes, at most {max_bytes} are read here")
-            return b"".join(files.stream(path, n_bytes))
+            return b"".join(files.stream(path, n_bytes)) if n_bytes else b""
 
     def read_into(self, uri: str, target: memoryview) -> None:
         """Fill a writable flat buffer with a file that has exactly its length."""

@@ -24,6 +24,8 @@ class Tensor:
         order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
         spec = TensorSpec(array.dtype.str, tuple(int(n) for n in array.shape), order)
         flat = array.reshape(-1, order=order)
+        if not flat.flags.c_contiguous:
+            flat = flat.copy()
         return cls(spec, flat.view("u1") if flat.size else b"")
 
     def array(self) -> Any:

@@ -106,6 +106,7 @@ class Dispatcher:
         self._client: Optional[Client] = None
         self._first = 0
         self._given_up_until_s = 0.0
+        self._has_given_up = False
         self._last_error: Optional[AccelError] = None
 
     def __enter__(self) -> Dispatcher:
@@ -213,7 +214,10 @@ class Dispatcher:
         self._on_wait("looking for another server: {}".format(why))
 
     def _reach(self) -> Optional[Client]:
-        """A connected client; None when no server is to be had."""
+        """A connected client; None when no server is to be had.
+
+        Having given up once, it looks again every now and then, but no longer waits.
+        """
         if self._client is not None:
             return self._client
         started_s = time.monotonic()
@@ -223,9 +227,11 @@ class Dispatcher:
         while True:
             self._client = self._try_all()
             if self._client is not None:
+                self._has_given_up = False
                 return self._client
             left_s = started_s + self._patience_s - time.monotonic()
-            if left_s <= 0:
+            if left_s <= 0 or self._has_given_up:
+                self._has_given_up = True
                 self._given_up_until_s = time.monotonic() + _GIVEN_UP_S
                 return None
             self._on_wait("waiting for a server: {}".format(self._last_error))

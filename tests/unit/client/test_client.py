@@ -51,9 +51,11 @@ class Peer:
 
     def next_event(self):
         while True:
-            event = self.connection.next_event()
-            for part in self.connection.data_to_send():
-                self.sock.sendall(part)
+            try:
+                event = self.connection.next_event()
+            finally:
+                for part in self.connection.data_to_send():
+                    self.sock.sendall(part)
             if self.connection.payload_left and isinstance(event, Request):
                 buffer = bytearray(self.connection.payload_left)
                 self.connection.take_payload([memoryview(buffer)])
@@ -362,9 +364,9 @@ def test_an_answer_beyond_the_limit_ends_the_connection(serve):
     def script(peer):
         peer.answer(peer.next_event(), bytes(2000))
 
-    with Client(serve(script), CREDENTIAL, max_reply_bytes=1000) as client:
-        with pytest.raises(UnavailableError, match="payload of 2000 bytes"):
-            client.call(Call("k", "echo"))
+    client = Client(serve(script), CREDENTIAL, max_reply_bytes=1000)
+    with client, pytest.raises(UnavailableError, match="payload of 2000 bytes"):
+        client.call(Call("k", "echo"))
 
 
 def test_both_sides_may_send_much_at_once(serve):

@@ -1,0 +1,140 @@
+"""Servers for these tests: inside this process, or as processes of their own that can be killed."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from yarn_accel.client.binding import Endpoint
+from yarn_accel.wire.credential import issue
+
+ROOT = Path(__file__).resolve().parents[3]
+MASTER = bytes(range(32))
+
+
+@pytest.fixture
+def credential():
+    return issue(MASTER, "alice", int(time.time()) + 3600, "k1")
+
+
+@pytest.fixture
+def issue_to():
+    """A function that issues a credential to a tenant."""
+    return lambda tenant, lifetime_s=3600: issue(MASTER, tenant, int(time.time()) + lifetime_s, "k1")
+
+
+@pytest.fixture
+def start_server(tmp_path):
+    """A function that starts a server in this process; all are closed, and checked, at the end."""
+    from yarn_accel.pipeline.config import PipelineConfig
+    from yarn_accel.pipeline.server import PipelineServer
+
+    servers = []
+
+    def start(find=None, store=None, **settings):
+        settings.setdefault("name", f"w{len(servers) + 1}")
+        settings.setdefault("threads", 2)
+        settings.setdefault("allowed_prefixes", (f"file://{tmp_path}/",))
+        config = PipelineConfig(master_secret_file=tmp_path / "secret", **settings)
+        options = {} if find is None else {"find": find}
+        server = PipelineServer(config, MASTER, store, **options)
+        server.start()
+        server.endpoint = Endpoint(config.name, config.listen_host, server.port, config.unix_path)
+        servers.append(server)
+        return server
+
+    yield start
+    for server in servers:
+        server.close()
+        stats = server.stats()
+        assert stats["queues"]["read"]["bytes"] == 0, "memory of the read queue was not given back"
+        assert stats["queues"]["write"]["bytes"] == 0, "memory of the write queue was not given back"
+
+
+class ServerProcess:
+    """``yarn-accel pipeline serve`` as a process."""
+
+    def __init__(self, folder, name, **settings):
+        folder.mkdir()
+        self.folder = folder
+        secret = folder / "secret"
+        secret.write_text(MASTER.hex())
+        secret.chmod(0o600)
+        self.state_file = folder / "state.json"
+        self.config_file = folder / "config.yaml"
+        values = {
+            "name": name,
+            "master_secret_file": str(secret),
+            "state_file": str(self.state_file),
+            "threads": 1,
+            **settings,
+        }
+        self.config_file.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in values.items()))
+        with (folder / "log").open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "yarn_accel", "pipeline", "serve", "--config", str(self.config_file)],
+                cwd=ROOT,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+
+    def wait_ready(self):
+        line = self.process.stdout.readline()
+        assert "ready" in line, (self.folder / "log").read_text()
+        state = json.loads(self.state_file.read_text())
+        assert state["pid"] == self.process.pid
+        self.endpoint = Endpoint(state["name"], state["host"], state["port"])
+        return self
+
+    def command(self, *argv):
+        return subprocess.run(
+            [sys.executable, "-m", "yarn_accel", "pipeline", *argv, "--config", str(self.config_file)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def stop(self):
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait(30)
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def spawn_server(tmp_path):
+    """A function that starts a server process; all are killed at the end."""
+    spawned = []
+
+    def spawn(name, **settings):
+        server = ServerProcess(tmp_path / name, name, **settings)
+        spawned.append(server)
+        return server
+
+    yield spawn
+    for server in spawned:
+        server.stop()
+
+
+@pytest.fixture
+def wait_until():
+    """A function that waits until something is true, and fails with what it was told after a deadline."""
+
+    def wait(is_true, what, timeout_s=20.0):
+        until_s = time.monotonic() + timeout_s
+        while time.monotonic() < until_s:
+            if is_true():
+                return
+            time.sleep(0.01)
+        pytest.fail(f"waited {timeout_s} s in vain: {what}")
+
+    return wait

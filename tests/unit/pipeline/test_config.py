@@ -1,0 +1,81 @@
+"""One file, one frozen object; what is wrong is named with its key."""
+
+import pytest
+
+from yarn_accel.errors import ConfigError
+from yarn_accel.pipeline.config import PipelineConfig, load_config
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text):
+        path = tmp_path / "pipeline.yaml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_defaults_are_those_of_the_class(write):
+    config = load_config(write("master_secret_file: /etc/secret\n"))
+    assert config == PipelineConfig(master_secret_file="/etc/secret")
+    assert config.allowed_prefixes == ("hdfs://",)
+    assert config.n_workers >= 1
+
+
+def test_every_key_is_described():
+    for name, field in PipelineConfig.model_fields.items():
+        assert field.description, name
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (
+            "colour: red\nmaster_secret_file: x\n",
+            r"colour: unknown key; known: allowed_prefixes, blas_threads",
+        ),
+        ("name: w1\n", "master_secret_file: Field required"),
+        ("master_secret_file: x\nlisten_port: -1\n", "listen_port"),
+        ("master_secret_file: x\nallowed_prefixes: ['/etc']\n", "neither hdfs:// nor file:///"),
+        ("master_secret_file: x\nallowed_prefixes: ['file://host/x']\n", "neither hdfs:// nor file:///"),
+        ("master_secret_file: x\nlisten_host: ''\n", "listen_host or unix_path"),
+        ("master_secret_file: x\nqueue_bytes: 1048576\n", "must not be larger than queue_bytes"),
+        ("- 1\n", "not a mapping"),
+        ("a: [\n", "not YAML"),
+    ],
+)
+def test_what_is_wrong_is_named(write, text, complaint):
+    with pytest.raises(ConfigError, match=complaint) as caught:
+        load_config(write(text))
+    assert "pipeline.yaml" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"none\.yaml: No such file"):
+        load_config(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "complaint"),
+    [
+        ("00" * 32, 0o644, "others may read it"),
+        ("00" * 31, 0o600, "31 bytes"),
+        ("not hex", 0o600, "not hexadecimal"),
+    ],
+)
+def test_a_master_secret_that_protects_nothing_is_refused(tmp_path, content, mode, complaint):
+    secret = tmp_path / "secret"
+    secret.write_text(content)
+    secret.chmod(mode)
+    with pytest.raises(ConfigError, match=complaint) as caught:
+        PipelineConfig(master_secret_file=secret).master_secret()
+    assert "0000" not in str(caught.value)
+
+
+def test_a_master_secret_is_read(tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("ab" * 32 + "\n")
+    secret.chmod(0o600)
+    assert PipelineConfig(master_secret_file=secret).master_secret() == b"\xab" * 32

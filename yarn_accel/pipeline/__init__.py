@@ -1,0 +1,1 @@
+"""The pipeline server: remote read, compute, remote write behind bounded queues."""

@@ -1,0 +1,64 @@
+"""Arrays as memory: where a payload is received into, and what is sent of a result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from yarn_accel.errors import LocalProtocolError
+from yarn_accel.wire import ITEM_BYTES, TensorSpec
+
+__all__ = ["empty", "flat_bytes", "plain", "sendable", "spec_of"]
+
+Array = np.ndarray[Any, Any]
+
+
+def empty(spec: TensorSpec) -> Array:
+    """An array of that shape and order whose memory is not yet filled."""
+    order: Any = spec.order
+    return np.empty(spec.shape, spec.dtype, order=order)
+
+
+def flat_bytes(array: Array) -> memoryview:
+    """The memory of a contiguous array (either order), writable if the array is; no copy."""
+    if not array.size:
+        return memoryview(bytearray())
+    order: Any = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
+    return array.reshape(-1, order=order).view(np.uint8).data
+
+
+def spec_of(array: Array) -> TensorSpec:
+    """The description of a contiguous array.
+
+    Raises:
+        LocalProtocolError: an element type that does not travel.
+    """
+    if array.dtype.str not in ITEM_BYTES:
+        raise LocalProtocolError(f"arrays of type {array.dtype} are not sent")
+    is_fortran = array.flags.f_contiguous and not array.flags.c_contiguous
+    return TensorSpec(array.dtype.str, tuple(int(n) for n in array.shape), "F" if is_fortran else "C")
+
+
+def sendable(array: Array) -> Array:
+    """The array itself when it is contiguous and little-endian, else a copy that is."""
+    if array.dtype.byteorder == ">":
+        array = array.astype(array.dtype.newbyteorder("<"))
+    if array.flags.c_contiguous or array.flags.f_contiguous:
+        return array
+    return np.ascontiguousarray(array)
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can say it: numpy's scalars become Python's, NaN and infinities become None."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value

@@ -1,0 +1,113 @@
+"""The server as a process: startup, main loop, shutdown.
+
+The first SIGTERM or SIGINT drains: nothing new is taken, what is under way is finished.  A second one stops
+at once.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from yarn_accel.errors import StartupError
+from yarn_accel.pipeline.config import PipelineConfig
+from yarn_accel.pipeline.server import PipelineServer
+
+__all__ = ["run"]
+
+logger = logging.getLogger(__name__)
+
+
+def run(config: PipelineConfig, report: Callable[[str], None]) -> int:
+    """Serve until a signal says to stop.
+
+    Args:
+        config: the settings.
+        report: told one line when the server is ready, and one when it stops.
+
+    Returns:
+        the exit code: 0 when everything was finished, 1 when work was cut off.
+
+    Raises:
+        StartupError: an address is in use, or the state file cannot be written.
+        ConfigError: the master secret cannot be used.
+    """
+    stop = _Signals()
+    server = PipelineServer(config, config.master_secret())
+    try:
+        server.start()
+        if config.state_file:
+            _write_state(server)
+        report(_readiness(server))
+        stop.first.wait()
+        report(f"pipeline server {server.config.name}: draining")
+        was_finished = server.drain(config.drain_timeout_s, stop.second)
+    finally:
+        server.close()
+        if config.state_file:
+            _remove_state(Path(config.state_file))
+    ending = "stopped" if was_finished else "stopped with work cut off"
+    report(f"pipeline server {server.config.name}: {ending}")
+    return 0 if was_finished else 1
+
+
+class _Signals:
+    """Two events: the first and the second signal."""
+
+    def __init__(self) -> None:
+        self.first = threading.Event()
+        self.second = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._note)
+
+    def _note(self, number: int, frame: object) -> None:
+        if self.first.is_set():
+            self.second.set()
+        self.first.set()
+
+
+def _readiness(server: PipelineServer) -> str:
+    config = server.config
+    addresses = [f"{config.listen_host}:{server.port}"] if server.port else []
+    addresses += [config.unix_path] if config.unix_path else []
+    return (
+        f"pipeline server {config.name} ready on {' and '.join(addresses)}: "
+        f"{config.n_workers} workers, pid {os.getpid()}"
+    )
+
+
+def _write_state(server: PipelineServer) -> None:
+    config = server.config
+    state = {
+        "pid": os.getpid(),
+        "name": config.name,
+        "host": config.listen_host,
+        "port": server.port,
+        "unix_path": config.unix_path,
+        "started_at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+    }
+    path = Path(config.state_file)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise StartupError(
+            f"state_file {path}: {(error.strerror or str(error)).lower()}", cure="choose another state_file"
+        ) from None
+
+
+def _remove_state(path: Path) -> None:
+    """Remove the state file, unless another server has put its own there."""
+    try:
+        if json.loads(path.read_text(encoding="utf-8")).get("pid") == os.getpid():
+            path.unlink()
+    except (OSError, ValueError):
+        logger.info("state file %s was not there any more", path)
