@@ -11,6 +11,7 @@ from yarn_accel.cluster.cli import group as cluster_group
 from yarn_accel.errors import AccelError
 from yarn_accel.hadoop.cli import group as hadoop_group
 from yarn_accel.pipeline.cli import group as pipeline_group
+from yarn_accel.pipeline.credential_cli import group as credential_group
 
 __all__ = ["main", "root"]
 
@@ -25,6 +26,7 @@ def root() -> None:
 
 
 root.add_command(cluster_group)
+root.add_command(credential_group)
 root.add_command(hadoop_group)
 root.add_command(pipeline_group)
 

@@ -9,6 +9,7 @@ from typing import Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from yarn_accel.adapters.credentials import read_master_secret
 from yarn_accel.errors import ConfigError
 
 __all__ = ["PipelineConfig", "load_config"]
@@ -77,18 +78,7 @@ class PipelineConfig(BaseModel):
         Raises:
             ConfigError: not there, not hex, too short, or readable by others.
         """
-        path = self.master_secret_file
-        try:
-            mode = path.stat().st_mode & 0o777
-            secret = bytes.fromhex(path.read_text(encoding="ascii").strip())
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not hexadecimal"
-            raise ConfigError(f"master_secret_file {path}: {reason}") from None
-        if mode & 0o077:
-            raise ConfigError(f"master_secret_file {path}: others may read it", cure=f"chmod 600 {path}")
-        if len(secret) < 32:
-            raise ConfigError(f"master_secret_file {path}: {len(secret)} bytes, at least 32 are needed")
-        return secret
+        return read_master_secret(self.master_secret_file)
 
 
 def load_config(path: Path) -> PipelineConfig:

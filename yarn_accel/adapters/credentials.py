@@ -1,0 +1,77 @@
+"""The site's master secret and the credentials derived from it, as files that only their owner can read.
+
+A credential goes to Hadoop by its file's name (``mapreduce.job.credentials.binary``); neither it nor the
+master secret ever travels through a property, an environment variable or a command line.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import secrets
+import time
+from pathlib import Path
+
+from yarn_accel.client.token_file import write_secrets
+from yarn_accel.errors import ConfigError
+from yarn_accel.wire.credential import SECRET_ALIAS, encode, issue
+
+__all__ = ["MIN_SECRET_BYTES", "create_master_secret", "issue_token_file", "read_master_secret"]
+
+MIN_SECRET_BYTES = 32
+
+
+def create_master_secret(path: Path) -> None:
+    """Write a fresh master secret in hex (0600).
+
+    Raises:
+        ConfigError: the file exists already; a running site must not lose its secret.
+    """
+    _write_private(path, secrets.token_hex(MIN_SECRET_BYTES).encode("ascii") + b"\n")
+
+
+def read_master_secret(path: Path) -> bytes:
+    """The site's master secret.
+
+    Raises:
+        ConfigError: not there, not hex, too short, or readable by others.
+    """
+    try:
+        mode = path.stat().st_mode & 0o777
+        secret = bytes.fromhex(path.read_text(encoding="ascii").strip())
+    except OSError as error:
+        raise ConfigError(
+            f"master_secret_file {path}: {error.strerror}",
+            cure="ask the site's administrator for a credential, or run as the user who owns the file",
+        ) from None
+    except ValueError:
+        raise ConfigError(f"master_secret_file {path}: not hexadecimal") from None
+    if mode & 0o077:
+        raise ConfigError(f"master_secret_file {path}: others may read it", cure=f"chmod 600 {path}")
+    if len(secret) < MIN_SECRET_BYTES:
+        raise ConfigError(
+            f"master_secret_file {path}: {len(secret)} bytes, at least {MIN_SECRET_BYTES} are needed"
+        )
+    return secret
+
+
+def issue_token_file(path: Path, master: bytes, lifetime_s: float, tenant: str = "") -> Path:
+    """Write a Hadoop token file (0600) with a fresh credential for ``tenant`` (default: the current user).
+
+    Raises:
+        ConfigError: the file exists already.
+    """
+    expires_s = int(time.time() + lifetime_s)
+    credential = issue(master, tenant or getpass.getuser(), expires_s, secrets.token_hex(8))
+    _write_private(path, write_secrets({SECRET_ALIAS: encode(credential)}))
+    return path
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    """Create a file that nobody else can read, not even for a moment."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    with os.fdopen(handle, "wb") as stream:
+        stream.write(content)
