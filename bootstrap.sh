@@ -11,11 +11,13 @@ extras=${1:-yarn,bench}
 say() { printf '%s\n' "$*" >&2; }
 
 # --- system packages -------------------------------------------------------------------------------------------
-# A JRE of another major version does not count: Hadoop 3.5 runs on Java 17, and the launcher looks for that one.
-has_java17() {
+# As yarn_accel.hadoop.jdk looks for it: JAVA_HOME, PATH, or where distributions put a JDK 17; 17 or newer.
+has_java() {
     for java in "${JAVA_HOME:+$JAVA_HOME/bin/java}" "$(command -v java 2>/dev/null || true)" \
         /usr/lib/jvm/*17*/bin/java; do
-        [ -x "$java" ] && "$java" -version 2>&1 | grep -q 'version "17[.+"]' && return 0
+        [ -x "$java" ] || continue
+        major=$("$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1)
+        if [ "${major:-0}" -ge 17 ]; then return 0; fi
     done
     return 1
 }
@@ -23,7 +25,7 @@ python=${PYTHON:-python3}
 needed=""   # nothing works without these
 useful=""   # only the namespace mode needs these
 "$python" -c 'import ensurepip, venv' 2>/dev/null || needed="$needed python3-venv"
-has_java17 || needed="$needed openjdk-17-jdk-headless"
+has_java || needed="$needed openjdk-17-jdk-headless"
 command -v mvn >/dev/null 2>&1 || needed="$needed maven"
 PATH="$PATH:/usr/sbin:/sbin"
 command -v ip >/dev/null 2>&1 && command -v tc >/dev/null 2>&1 || useful="$useful iproute2"

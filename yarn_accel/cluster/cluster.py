@@ -35,7 +35,7 @@ from yarn_accel.errors import ClusterError, ConfigError, StartupError
 from yarn_accel.hadoop.archives import ensure_archive
 from yarn_accel.hadoop.conf import ONE_MACHINE
 from yarn_accel.hadoop.install import ensure_hadoop
-from yarn_accel.hadoop.java import find_java
+from yarn_accel.hadoop.jdk import find_java
 
 __all__ = ["Cluster"]
 

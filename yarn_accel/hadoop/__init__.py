@@ -3,6 +3,7 @@
 ==================  ==============================================================================
 ``install``         Hadoop's jars, by artifact, in the cache; or those of a HADOOP_HOME
 ``archives``        one class data archive for all JVMs
+``jdk``             where Java is, and how old
 ``java``            the argument list of a JVM (pure)
 ``conf``            configuration directories from the templates in ``hadoop_conf/``
 ``site``            a cluster that exists, as its clients see it

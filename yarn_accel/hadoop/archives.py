@@ -23,7 +23,8 @@ from pathlib import Path
 from yarn_accel.adapters.commands import run
 from yarn_accel.errors import AccelError
 from yarn_accel.hadoop.install import HADOOP_VERSION, HadoopInstall, class_path_names, locked
-from yarn_accel.hadoop.java import LEAN_FLAGS, archive_options, java_version
+from yarn_accel.hadoop.java import LEAN_FLAGS, archive_options
+from yarn_accel.hadoop.jdk import java_version
 
 __all__ = [
     "CLASS_LIST",

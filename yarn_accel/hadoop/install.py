@@ -25,7 +25,7 @@ from pathlib import Path
 
 from yarn_accel.adapters.commands import stream
 from yarn_accel.errors import StartupError
-from yarn_accel.hadoop.java import find_java, java_version
+from yarn_accel.hadoop.jdk import find_java, java_version
 
 __all__ = [
     "HADOOP_VERSION",

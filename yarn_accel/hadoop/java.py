@@ -1,23 +1,16 @@
-"""The Java virtual machine: where it is, and the argument list of one Hadoop process.
+"""The argument list of one Hadoop process. Pure.
 
-Pure but for :func:`find_java`. The flags are those which make a dozen JVMs bearable on two cores: only the
+The flags are those which make a dozen JVMs bearable on two cores: only the
 first compiler tier, the serial collector, and a class data archive that holds the parsed classes of all jars.
 """
 
 from __future__ import annotations
 
 import os
-import re
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from yarn_accel.adapters.commands import run
-from yarn_accel.errors import StartupError
-
-if TYPE_CHECKING:
-    from yarn_accel.hadoop.install import HadoopInstall
+from yarn_accel.hadoop.install import HadoopInstall
 
 __all__ = [
     "ADD_OPENS",
@@ -25,12 +18,8 @@ __all__ = [
     "MAIN_CLASSES",
     "archive_options",
     "class_path",
-    "find_java",
     "java_argv",
-    "java_version",
 ]
-
-JAVA_CURE = "apt-get install -y openjdk-17-jre-headless (or set JAVA_HOME to a JDK 17 or newer)"
 
 MAIN_CLASSES: Mapping[str, str] = {
     "namenode": "org.apache.hadoop.hdfs.server.namenode.NameNode",
@@ -64,41 +53,6 @@ LEAN_FLAGS: tuple[str, ...] = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 # By default the first heap is 1/64 of the machine's memory, all of which an idle daemon would have touched.
 FIRST_HEAP_MIB = 48
-
-
-def find_java(environ: Mapping[str, str] | None = None) -> Path:
-    """The ``java`` program: from JAVA_HOME, else from PATH, with links resolved.
-
-    Raises:
-        StartupError: there is none.
-    """
-    environ = os.environ if environ is None else environ
-    home = environ.get("JAVA_HOME", "")
-    if home:
-        java = Path(home) / "bin" / "java"
-        if not os.access(java, os.X_OK):
-            raise StartupError(f"JAVA_HOME={home} has no bin/java", cure=JAVA_CURE)
-        return java.resolve()
-    found = shutil.which("java", path=environ.get("PATH"))
-    if found is None:
-        raise StartupError("Java is not on this machine", cure=JAVA_CURE)
-    return Path(found).resolve()
-
-
-def java_version(java: Path) -> tuple[int, str]:
-    """Major version and the full version text of a ``java`` program (about 0.1 s).
-
-    Raises:
-        StartupError: it does not run, or it is older than 17.
-    """
-    done = run([str(java), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-version"], 60)
-    match = re.search(r'version "(\d+)[^"]*"', done.stderr)
-    if not done.ok or match is None:
-        raise StartupError(f"{java} -version failed: {done.last_line()}", cure=JAVA_CURE)
-    major = int(match.group(1))
-    if major < 17:
-        raise StartupError(f"{java} is version {major}, Hadoop 3.5 needs 17", cure=JAVA_CURE)
-    return major, done.stderr.strip()
 
 
 def class_path(install: HadoopInstall, conf_dir: Path, extra: Sequence[str | Path] = ()) -> str:

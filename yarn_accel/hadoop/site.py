@@ -20,7 +20,7 @@ from yarn_accel.errors import ConfigError, StartupError
 from yarn_accel.hadoop.archives import find_archive
 from yarn_accel.hadoop.conf import read_site
 from yarn_accel.hadoop.install import HadoopInstall, cache_dir, ensure_hadoop, from_hadoop_home
-from yarn_accel.hadoop.java import find_java
+from yarn_accel.hadoop.jdk import find_java
 
 __all__ = [
     "SITE_FILE",

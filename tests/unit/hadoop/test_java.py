@@ -4,7 +4,8 @@ import pytest
 
 from yarn_accel.errors import StartupError
 from yarn_accel.hadoop.install import HadoopInstall
-from yarn_accel.hadoop.java import MAIN_CLASSES, find_java, java_argv, java_version
+from yarn_accel.hadoop.java import MAIN_CLASSES, java_argv
+from yarn_accel.hadoop.jdk import find_java, java_version
 
 INSTALL = HadoopInstall(
     Path("/jdk/bin/java"), Path("/jars"), Path("/jars/class-path.jar"), Path("/jars/s.jar"), "3.5.0", 2, 9
@@ -66,10 +67,20 @@ def test_java_home_wins_over_path(tmp_path: Path):
 
 def test_missing_java_names_the_package_to_install(tmp_path: Path):
     with pytest.raises(StartupError, match=r"Java is not on this machine: apt-get install") as caught:
-        find_java({"PATH": str(tmp_path)})
+        find_java({"PATH": str(tmp_path)}, installed=tmp_path)
     assert caught.value.exit_code == 3
     with pytest.raises(StartupError, match=r"JAVA_HOME=.* has no bin/java"):
         find_java({"JAVA_HOME": str(tmp_path), "PATH": ""})
+
+
+def test_a_newer_installed_java_is_taken_when_the_one_on_the_path_is_too_old(tmp_path: Path):
+    old = program(tmp_path / "jdk-11" / "bin" / "java", "exit 0\n")
+    (tmp_path / "jdk-11" / "release").write_text('JAVA_VERSION="11.0.2"\n')
+    new = program(tmp_path / "java-17-openjdk" / "bin" / "java", "exit 0\n")
+    environ = {"PATH": str(old.parent)}
+    assert find_java(environ, installed=tmp_path) == new
+    assert find_java(environ, installed=tmp_path / "nowhere") == old
+    assert find_java({"PATH": ""}, installed=tmp_path) == new
 
 
 def test_an_old_java_is_refused(tmp_path: Path):
