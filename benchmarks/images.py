@@ -12,12 +12,12 @@ from io import BytesIO
 from typing import BinaryIO
 
 from benchmarks.result import Row, observed
-from jobs.credentials import read_master_secret
 from jobs.demo.servers import read_servers
 from jobs.images.job import ImagesJob, ImagesOutcome, run_images
 from jobs.images.make_input import ALL_PHOTOGRAPHS, PHOTOGRAPHS, PatchPlan, Photograph, write_files
 from jobs.images.purity import purity
 from jobs.rungs.cluster import ClusterRung
+from yarn_accel.adapters.credentials import read_master_secret
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.cluster import Cluster, UpOptions, take_down
 from yarn_accel.hadoop.site import Site

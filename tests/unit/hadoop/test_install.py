@@ -106,7 +106,7 @@ def test_missing_maven_names_the_package(machine: dict[str, str]):
 
 
 def test_missing_java_comes_first(machine: dict[str, str]):
-    (Path(machine["PATH"]) / "java").unlink()
+    machine["JAVA_HOME"] = machine["HOME"]  # so that no JDK of this machine is found instead
     with pytest.raises(StartupError, match="openjdk-17"):
         ensure_hadoop(lambda _: None, machine)
     assert calls(machine) == 0

@@ -1,0 +1,20 @@
+"""Give a job its credential: derived from the site's master secret, in a file that is gone after the job."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from yarn_accel.adapters.credentials import issue_token_file, read_master_secret
+
+__all__ = ["token_file"]
+
+
+@contextlib.contextmanager
+def token_file(master_secret_file: Path, lifetime_s: float, scratch: Path | None = None) -> Iterator[Path]:
+    """A token file in a private temporary folder (inside `scratch`); gone at the end of the block."""
+    master = read_master_secret(master_secret_file)
+    with tempfile.TemporaryDirectory(prefix="accel-token-", dir=scratch) as folder:
+        yield issue_token_file(Path(folder) / "credentials", master, lifetime_s)

@@ -1,0 +1,97 @@
+"""``python -m jobs demo``: what ``make demo`` runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from jobs.console import Progress, results_console
+from jobs.demo.checks import DemoCheck, run_checks
+from jobs.demo.data import Images, InputSize
+from jobs.demo.record import DemoRecord, as_json
+from jobs.demo.report import check_table, phase_table, report_page
+from jobs.demo.run import DemoOptions, Phases, demo_cluster, run_demo
+from jobs.factorize.cli import result_table
+from jobs.factorize.job import write_outcome as write_factorize
+from jobs.images.job import write_outcome as write_images
+from yarn_accel.cluster import UpOptions
+
+__all__ = ["demo"]
+
+
+@click.command()
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("out/demo"),
+    show_default=True,
+    help="Folder for report.html, demo.png, demo.json and the tables.",
+)
+@click.option("--nodes", type=click.IntRange(2, 16), default=4, show_default=True, help="Worker nodes.")
+@click.option("--racks", type=click.IntRange(1, 8), default=2, show_default=True, help="Racks.")
+@click.option(
+    "--accel-nodes",
+    type=click.IntRange(1, 16),
+    default=2,
+    show_default=True,
+    help="Nodes with a pipeline server.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(("auto", "netns", "loopback")),
+    default="auto",
+    show_default=True,
+    help="How nodes are told apart.",
+)
+@click.option("--small", is_flag=True, help="Little input: a look at the machinery in a minute.")
+@click.option("--keep", is_flag=True, help="Leave the cluster up (yarn-accel cluster down demo ends it).")
+def demo(out: Path, **values: Any) -> None:
+    """Start a real Hadoop cluster here, run both jobs on it, check everything, write a report, take it down.
+
+    Fails (exit code 1) when a record was computed on a mapper's own CPU, a server's own counter is 0, a
+    residual is 30 or more, records are lost, or a node ran no mapper.
+    """
+    up = UpOptions("demo", values["nodes"], values["racks"], values["accel_nodes"], mode=values["mode"])
+    size = (
+        InputSize(n_matrices=12, n_max=400, n_images=200, n_image_files=2) if values["small"] else InputSize()
+    )
+    options = DemoOptions(up=up, size=size, n_tasks=2 * values["nodes"], is_kept=values["keep"])
+    with Progress() as progress:
+        phases = Phases(progress.milestone)
+        with demo_cluster(options, progress.report):
+            record, images = run_demo(options, phases, progress.report)
+        progress.report("drawing the pictures")
+        checks = run_checks(record, is_full=not values["small"])
+        with phases.phase("draw and write the report"):
+            written = _write(out, record, checks, images)
+    console = results_console()
+    for table in (result_table(record.factorize), phase_table(record), check_table(checks)):
+        console.print(table)
+    for path in written:
+        console.print(path, soft_wrap=True)
+    if values["keep"]:
+        console.print("the cluster stays up; end it with: yarn-accel cluster down demo")
+    failed = [check for check in checks if not check.ok]
+    for check in failed:
+        click.echo(f"demo: failed: {check.what} ({check.seen})", err=True)
+    sys.exit(1 if failed else 0)
+
+
+def _write(out: Path, record: DemoRecord, checks: tuple[DemoCheck, ...], images: Images) -> list[Path]:
+    from jobs.demo.pictures import overview, pictures
+
+    out.mkdir(parents=True, exist_ok=True)
+    report, picture, facts = out / "report.html", out / "demo.png", out / "demo.json"
+    report.write_text(report_page(record, checks, pictures(record, images)), encoding="utf-8")
+    picture.write_bytes(overview(record, images))
+    facts.write_text(json.dumps(as_json(record, [asdict(check) for check in checks]), indent=1) + "\n")
+    tables = [
+        *write_factorize(record.factorize, out / "factorize"),
+        *write_images(record.images, out / "images"),
+    ]
+    return [report, picture, facts, *tables]

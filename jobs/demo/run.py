@@ -1,0 +1,196 @@
+"""The demo from nothing to a record: cluster up, input in, both jobs, counters read, cluster down always."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from types import FrameType
+
+from jobs.demo.data import DemoInput, Images, InputSize, load_images, load_matrices, make_images, plan_input
+from jobs.demo.record import ClusterFacts, DemoRecord, ServerFacts
+from jobs.demo.servers import read_servers
+from jobs.factorize.job import FactorizeJob, good_entries, run_factorize
+from jobs.factorize.rows import Done
+from jobs.factorize.verify import Check, verify
+from jobs.images.job import ImagesJob, ImagesOutcome, run_images
+from jobs.images.make_input import DEFAULT_CLUSTERS
+from jobs.images.purity import purity
+from jobs.outcome import Outcome
+from jobs.rungs.cluster import ClusterRung
+from jobs.rungs.step import Report
+from yarn_accel.adapters.credentials import read_master_secret
+from yarn_accel.adapters.hdfs import Store
+from yarn_accel.cluster import Cluster, UpOptions, take_down
+from yarn_accel.hadoop.site import Site
+
+__all__ = ["DemoOptions", "Phases", "demo_cluster", "run_demo"]
+
+MAX_FILE_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """What the demo shall be.
+
+    Args:
+        n_tasks: map tasks of the factorize job.
+        n_verified: so many matrices are checked independently afterwards.
+        is_kept: leave the cluster up.
+    """
+
+    up: UpOptions = field(default_factory=lambda: UpOptions(name="demo"))
+    size: InputSize = field(default_factory=InputSize)
+    n_tasks: int = 8
+    n_verified: int = 12
+    is_kept: bool = False
+
+
+class Phases:
+    """Measures how long each phase takes."""
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self.seconds: dict[str, float] = {}
+        self._report = report
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time a block under `name` and say when it is done."""
+        started_s = time.monotonic()
+        yield
+        self.seconds[name] = time.monotonic() - started_s
+        self._report(f"{name}: {self.seconds[name]:.1f} s")
+
+
+@contextlib.contextmanager
+def demo_cluster(options: DemoOptions, report: Report) -> Iterator[None]:
+    """Start from no cluster of that name, and leave none behind whatever happens (SIGTERM and Ctrl-C too)."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        take_down(options.up.name)
+        yield
+    finally:
+        try:
+            if not options.is_kept:
+                report("taking the cluster down")
+                take_down(options.up.name)
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+
+def run_demo(options: DemoOptions, phases: Phases, report: Report) -> tuple[DemoRecord, Images]:
+    """Run everything inside `demo_cluster`; returns the record and the images (for the mosaic).
+
+    Raises:
+        StartupError: the machine lacks something.
+        AccelError: a part of it failed.
+    """
+    started_at = time.strftime("%Y-%m-%d %H:%M:%S")
+    data = plan_input(options.size, options.n_tasks)
+    with ThreadPoolExecutor(1) as pool:
+        cutting = pool.submit(make_images, data.plan)
+        with phases.phase("start the cluster, cut the photographs"):
+            cluster = Cluster.up(options.up, report)
+            images = cutting.result()
+    idle_bytes = cluster.status().rss_bytes
+    work = _Work(options, cluster, data, phases, report)
+    n_bytes, image_uris = work.load(images)
+    factorized, clustered = work.factorize(), work.cluster_images(image_uris, len(images))
+    checks, servers = work.look(factorized)
+    record = DemoRecord(
+        started_at=started_at,
+        machine=_machine(),
+        cluster=_cluster_facts(cluster, work.rung.site, idle_bytes),
+        phases=phases.seconds,
+        hdfs_bytes=n_bytes,
+        spoilt=data.spoilt(),
+        factorize=factorized,
+        verified=checks,
+        images=clustered,
+        purity=purity(clustered.clustering.index),
+        servers=servers,
+    )
+    return record, images
+
+
+class _Work:
+    """What happens between the cluster's start and its end, phase by phase."""
+
+    def __init__(
+        self, options: DemoOptions, cluster: Cluster, data: DemoInput, phases: Phases, report: Report
+    ) -> None:
+        site = Site.load({**os.environ, "HADOOP_CONF_DIR": str(cluster.conf_dir)})
+        # In the cluster's own folder, so that taking it down also removes what a killed demo left.
+        self.rung = ClusterRung(site, scratch=cluster.conf_dir.parent)
+        self._options = options
+        self._data = data
+        self._phases = phases
+        self._report = report
+        self._store = Store(cluster.conf_dir)
+        self._master_secret_file = cluster.master_secret_file
+        self._manifest = data.manifest(self.rung.home("matrices"), self.rung.home("factors"))
+
+    def load(self, images: Images) -> tuple[int, tuple[str, ...]]:
+        """Put the input into HDFS; returns its bytes, and the URIs of the files of images."""
+        with self._phases.phase("load the input into HDFS"):
+            home = self.rung.home
+            n_bytes = load_matrices(self._store, home("matrices"), self._data.matrices, self._report)
+            n_files = self._options.size.n_image_files
+            uris, n_image_bytes = load_images(self._store, home("photographs"), images, n_files, self._report)
+        return n_bytes + n_image_bytes, uris
+
+    def factorize(self) -> Outcome[Done]:
+        """The first job."""
+        with self._phases.phase("factorize"):
+            job = FactorizeJob(self._options.n_tasks)
+            return run_factorize(self.rung, self._store, self._manifest, job, self._report)
+
+    def cluster_images(self, uris: tuple[str, ...], n_images: int) -> ImagesOutcome:
+        """The second job."""
+        with self._phases.phase("cluster the images"):
+            job = ImagesJob(k=DEFAULT_CLUSTERS)
+            return run_images(self.rung, self._store, uris, n_images, job, self._report)
+
+    def look(self, factorized: Outcome[Done]) -> tuple[tuple[Check, ...], tuple[ServerFacts, ...]]:
+        """Check some factors here, and ask the servers what they did."""
+        with self._phases.phase("check the factors, read the counters"):
+            self._report("checking factors read back from HDFS")
+            done = {row.key for row in factorized.results}
+            entries = [entry for entry in good_entries(self._manifest) if entry.key in done]
+            checks = verify(self._read, entries, self._options.n_verified)
+            servers = read_servers(self.rung.binding(), read_master_secret(self._master_secret_file))
+        return checks, servers
+
+    def _read(self, uri: str) -> bytes:
+        return self._store.read_bytes(uri, MAX_FILE_BYTES)
+
+
+def _cluster_facts(cluster: Cluster, site: Site, rss_bytes: int) -> ClusterFacts:
+    plan, status = cluster.plan, cluster.status()
+    return ClusterFacts(
+        mode=plan.mode.value,
+        nodes={node.name: node.rack for node in plan.workers},
+        node_hosts=tuple(node.host for node in plan.workers),
+        accelerated=tuple(node.host for node in plan.accel_nodes),
+        n_daemons=len(status.daemons),
+        hadoop_version=site.install.version,
+        n_jars=site.install.n_jars,
+        jar_bytes=site.install.n_bytes,
+        rss_bytes=rss_bytes,
+        peak_bytes=status.peak_bytes,
+    )
+
+
+def _machine() -> str:
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    cores = len(os.sched_getaffinity(0))
+    return f"{cores} cores, {memory_gib:.0f} GiB, {platform.system()} {platform.machine()}"

@@ -1,0 +1,167 @@
+"""What the zipapp runs on a node: find the servers and the credential, then run one verb.
+
+Start-up failures are diagnosed in one line, the first on stderr, because that line is all a Hadoop user sees
+of a failed attempt. Exit codes: 0 fine, 1 failed, 2 usage, 3 could not start. Standard library only, Python
+3.8.
+"""
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+from typing import BinaryIO, Mapping, Optional, Sequence, TextIO
+
+from jobs.attempt import Attempt
+from jobs.verbs import TaskContext, parse_verb, run_verb
+from yarn_accel.client.binding import Binding, choose, parse_binding
+from yarn_accel.client.dispatch import Dispatcher
+from yarn_accel.client.fallback import LocalExecutor
+from yarn_accel.client.reporter import Reporter
+from yarn_accel.client.token_file import read_secrets
+from yarn_accel.client.webhdfs import WebHdfs
+from yarn_accel.errors import AccelError, ConfigError, StartupError, StorageError
+from yarn_accel.wire.credential import SECRET_ALIAS, Credential, decode
+
+__all__ = [
+    "BINDING_FILE",
+    "NO_CREDENTIAL",
+    "TOKEN_VARIABLE",
+    "load_binding",
+    "load_credential",
+    "main",
+    "read_uri",
+]
+
+BINDING_FILE = "binding.json"
+TOKEN_VARIABLE = "HADOOP_TOKEN_FILE_LOCATION"
+NO_CREDENTIAL = Credential("nobody", 1, "none", b"")
+"""For a dispatcher that has no server to show a credential to."""
+
+
+def main(
+    argv: Sequence[str],
+    environ: Optional[Mapping[str, str]] = None,
+    stdin: Optional[BinaryIO] = None,
+    stdout: Optional[BinaryIO] = None,
+    stderr: Optional[TextIO] = None,
+) -> int:
+    """Run one verb; every expected failure becomes one line on stderr and an exit code."""
+    errors = sys.stderr if stderr is None else stderr
+    try:
+        options = parse_verb(argv)
+        context = _context(
+            options,
+            os.environ if environ is None else environ,
+            sys.stdin.buffer if stdin is None else stdin,
+            sys.stdout.buffer if stdout is None else stdout,
+            errors,
+        )
+        with context.reporter.keep_alive(lambda: _progress(context.reporter)):
+            run_verb(options, context)
+    except AccelError as error:
+        errors.write("accel-job: {}\n".format(" ".join(str(error).split())))
+        errors.flush()
+        return error.exit_code
+    return 0
+
+
+def load_binding(folder: Path) -> Binding:
+    """Read the binding that travelled with the job.
+
+    Raises:
+        StartupError: there is no such file.
+        ConfigError: it is not a binding.
+    """
+    path = folder / BINDING_FILE
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise StartupError(
+            "no readable {} in the working directory ({})".format(BINDING_FILE, error.strerror),
+            cure="ship it with -files, as `python -m jobs` does",
+        ) from None
+    return parse_binding(text)
+
+
+def load_credential(environ: Mapping[str, str], now_s: float) -> Credential:
+    """Take this job's credential from the token file that Hadoop wrote for the task.
+
+    Raises:
+        StartupError: no token file, an unreadable one, no credential in it, or an expired one.
+    """
+    path = environ.get(TOKEN_VARIABLE, "")
+    cure = "submit with mapreduce.job.credentials.binary, as `python -m jobs` does"
+    if not path:
+        raise StartupError("no credential: {} is not set".format(TOKEN_VARIABLE), cure=cure)
+    try:
+        secrets = read_secrets(Path(path).read_bytes())
+        credential = decode(secrets[SECRET_ALIAS])
+    except OSError as error:
+        raise StartupError("the token file {} cannot be read: {}".format(path, error.strerror)) from None
+    except KeyError:
+        what = "the token file has no secret {!r}".format(SECRET_ALIAS)
+        raise StartupError(what, cure=cure) from None
+    except (AccelError, ValueError) as error:
+        raise StartupError("the token file {} is not valid: {}".format(path, error), cure=cure) from None
+    if credential.expires_s <= now_s:
+        raise StartupError(
+            "the credential expired {:.0f} s ago".format(now_s - credential.expires_s),
+            cure="submit again, or ask for a longer life with --credential-hours",
+        )
+    return credential
+
+
+def read_uri(uri: str, environ: Mapping[str, str]) -> bytes:
+    """Read a ``file:`` or ``hdfs:`` URI (the latter over WebHDFS) into memory.
+
+    Raises:
+        StorageError: it cannot be read.
+    """
+    if not uri.startswith("file:"):
+        return WebHdfs(environ=environ).open(uri)
+    path = uri[len("file://") :] if uri.startswith("file://") else uri[len("file:") :]
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise StorageError("{} cannot be read: {}".format(uri, error.strerror)) from None
+
+
+def _progress(reporter: Reporter) -> str:
+    """What a task says now and then, so that Hadoop knows it is alive while a server works for it."""
+    names = ("records_in", "sent", "done", "rejected")
+    return ", ".join("{} {}".format(name.replace("_", " "), reporter.total(name)) for name in names)
+
+
+def _context(
+    options: argparse.Namespace,
+    environ: Mapping[str, str],
+    stdin: BinaryIO,
+    stdout: BinaryIO,
+    stderr: TextIO,
+) -> TaskContext:
+    attempt = Attempt.from_environ(environ)
+    binding = load_binding(Path.cwd())
+    reporter = Reporter(stderr)
+    if not binding.servers and options.no_fallback:
+        raise ConfigError(
+            "the binding names no server and --no-fallback is set", cure="start a pipeline server"
+        )
+    credential = load_credential(environ, time.time()) if binding.servers else None
+    dispatcher = Dispatcher(
+        choose(binding, attempt.node, attempt.partition),
+        credential or NO_CREDENTIAL,
+        fallback=None if options.no_fallback else LocalExecutor(),
+        on_wait=reporter.status,
+        patience_s=options.patience_s,
+        node=attempt.node,
+    )
+    return TaskContext(
+        attempt=attempt,
+        map_calls=dispatcher.map,
+        read_bytes=lambda uri: read_uri(uri, environ),
+        reporter=reporter,
+        stdin=stdin,
+        stdout=stdout,
+        folder=Path.cwd(),
+    )

@@ -1,0 +1,1 @@
+"""Factorize many matrices (LU, QR, Cholesky): a manifest in, factors on the store, one line for each out."""

@@ -1,0 +1,150 @@
+"""``python -m jobs factorize``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from jobs.console import Progress, results_console
+from jobs.factorize.job import FactorizeJob, good_entries, run_factorize, write_outcome
+from jobs.factorize.make_input import deal, make_bytes, manifest_of, plan_matrices
+from jobs.factorize.rows import Done
+from jobs.factorize.verify import LIMIT, verify
+from jobs.ladder import open_rung
+from jobs.options import rung_options, with_rung_options
+from jobs.outcome import Outcome
+from jobs.rungs.step import Report, Rung
+from yarn_accel.adapters.hdfs import Store
+from yarn_accel.core.units import format_bytes, format_duration_s
+
+__all__ = ["factorize", "result_table"]
+
+MAX_FILE_BYTES = 8 << 30
+
+
+@click.command()
+@click.argument("manifest", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@with_rung_options
+@click.option(
+    "--make",
+    "n_made",
+    type=click.IntRange(min=1),
+    default=12,
+    show_default=True,
+    help="Without MANIFEST: make so many matrices.",
+)
+@click.option(
+    "--n-min", type=click.IntRange(min=1), default=64, show_default=True, help="Smallest side made."
+)
+@click.option(
+    "--n-max", type=click.IntRange(min=1), default=256, show_default=True, help="Largest side made."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the matrices made.")
+@click.option(
+    "--by",
+    type=click.Choice(("reference", "value")),
+    default="reference",
+    show_default=True,
+    help="Send the matrix's URI, or its bytes.",
+)
+@click.option("--tasks", type=click.IntRange(min=1), default=4, show_default=True, help="Map tasks.")
+@click.option(
+    "--verify",
+    "n_verified",
+    type=click.IntRange(min=-1),
+    default=0,
+    show_default=True,
+    help="Check the factors of so many matrices again here (-1: all).",
+)
+def factorize(manifest: Path | None, **values: Any) -> None:
+    """Factorize the matrices of MANIFEST (LU, QR, Cholesky) and measure the residuals.
+
+    MANIFEST has one TAB-separated line for each matrix: key, URI, dtype, shape, order, operation, URI of the
+    factors (see jobs/factorize/README.md). Without it, matrices are made.
+
+    Bad records end in rejects.tsv with a reason; the exit code is 1 only when the job fails, a residual is 30
+    or more, or --strict meets a bad record.
+    """
+    with Progress() as progress:
+        with open_rung(values["rung"], rung_options(values), progress.report) as (rung, store):
+            text = manifest.read_text(errors="surrogateescape") if manifest else ""
+            if not manifest:
+                text = _make(rung, store, values, progress.report)
+            job = FactorizeJob(
+                n_tasks=values["tasks"],
+                is_by_value=values["by"] == "value",
+                is_strict=values["strict"],
+                is_fallback_allowed=not values["no_fallback"],
+            )
+            outcome = run_factorize(rung, store, text, job, progress.report)
+            bad = _verify(store, text, outcome, values["n_verified"], progress)
+        results, rejects = write_outcome(outcome, values["out"] / "factorize")
+    results_console().print(result_table(outcome))
+    click.echo(f"{results}\n{rejects}")
+    bad += [f"{row.key}: residual {row.residual:.3g}" for row in outcome.results if row.residual >= LIMIT]
+    for line in bad:
+        click.echo(f"jobs: {line} is not below {LIMIT:g}", err=True)
+    sys.exit(1 if bad else 0)
+
+
+def result_table(outcome: Outcome[Done]) -> Table:
+    """One line for each operation and dtype, and the rejects, as a rich table."""
+    table = Table(title=f"factorize: {format_duration_s(outcome.wall_s)}", title_justify="left")
+    for name in (
+        "operation",
+        "dtype",
+        "matrices",
+        "bytes",
+        "compute s",
+        "total s",
+        "worst residual",
+        "servers",
+    ):
+        table.add_column(name, justify="left" if name in ("operation", "dtype", "servers") else "right")
+    groups: dict[tuple[str, str], list[Done]] = {}
+    for row in outcome.results:
+        groups.setdefault((row.operation, row.dtype), []).append(row)
+    for (operation, dtype), rows in sorted(groups.items()):
+        table.add_row(
+            operation,
+            dtype,
+            str(len(rows)),
+            format_bytes(sum(row.n_bytes for row in rows)),
+            f"{sum(row.seconds[2] for row in rows):.2f}",
+            f"{sum(row.seconds[4] for row in rows):.2f}",
+            f"{max(row.residual for row in rows):.3g}",
+            ", ".join(sorted({row.server for row in rows})),
+        )
+    for reject in outcome.rejects:
+        table.add_row("[red]rejected[/red]", "", reject.key, "", "", "", reject.code, "")
+    return table
+
+
+def _make(rung: Rung, store: Store, values: dict[str, Any], report: Report) -> str:
+    matrices = plan_matrices(
+        values["n_made"], values["n_min"], max(values["n_min"], values["n_max"]), values["seed"]
+    )
+    input_uri, output_uri = rung.home("factorize/matrices"), rung.home("factorize/factors")
+    for number, matrix in enumerate(matrices, start=1):
+        report(f"making matrix {number} of {len(matrices)}")
+        store.write_atomic(f"{input_uri}/{matrix.key}.bin", [make_bytes(matrix)])
+    return manifest_of(deal(matrices, values["tasks"]), input_uri, output_uri)
+
+
+def _verify(
+    store: Store, manifest: str, outcome: Outcome[Done], n_verified: int, progress: Progress
+) -> list[str]:
+    """Check factors again here; a line for each that is not good."""
+    if n_verified == 0:
+        return []
+    done = {row.key for row in outcome.results}
+    entries = [entry for entry in good_entries(manifest) if entry.key in done]
+    progress.report("checking factors")
+    checks = verify(lambda uri: store.read_bytes(uri, MAX_FILE_BYTES), entries, max(0, n_verified))
+    worst = max((check.residual for check in checks), default=0.0)
+    progress.milestone(f"checked the factors of {len(checks)} matrices here: worst ratio {worst:.3g}")
+    return [f"{check.key}: ratio {check.residual:.3g}" for check in checks if not check.residual < LIMIT]

@@ -1,0 +1,123 @@
+"""The driver of the factorize job: submit a manifest on a rung, collect what came of it, check the sums."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jobs.factorize.manifest import Entry, parse_entry, records
+from jobs.factorize.rows import DONE_FIELDS, Done, Reject, format_row, parse_row
+from jobs.outcome import Outcome, Rejected, write_table
+from jobs.rungs.step import Report, Rung, Step
+from yarn_accel.adapters.hdfs import TMP_FOLDER, Store
+from yarn_accel.errors import JobError, RejectedError
+
+__all__ = ["FactorizeJob", "good_entries", "run_factorize", "write_outcome"]
+
+MAX_PART_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class FactorizeJob:
+    """How to run a manifest.
+
+    Args:
+        n_tasks: into how many map tasks the manifest is cut.
+        is_by_value: mappers read the matrices and send their bytes, instead of sending URIs.
+        is_strict: the first bad record fails the job.
+        is_fallback_allowed: mappers may compute on their own CPU when no server answers.
+        window: requests a mapper has in flight.
+    """
+
+    n_tasks: int = 8
+    is_by_value: bool = False
+    is_strict: bool = False
+    is_fallback_allowed: bool = True
+    window: int = 4
+    patience_s: float = 60.0
+
+
+def run_factorize(
+    rung: Rung, store: Store, manifest: str, job: FactorizeJob, report: Report, name: str = "factorize"
+) -> Outcome[Done]:
+    """Run every record of `manifest` and wait for the end.
+
+    Raises:
+        JobError: a task failed (with ``is_strict`` also: the first bad record), or the records do not add up.
+    """
+    lines = [line for _, line in records(manifest.splitlines())]
+    if not lines:
+        raise JobError("the manifest has no records")
+    uri = rung.home(f"{name}/manifest.tsv")
+    text = "".join(line + "\n" for line in lines)
+    store.write_atomic(uri, [text.encode("utf-8", "surrogateescape")])
+    step = Step(
+        name=name,
+        mapper=_mapper_words(job),
+        inputs=(uri,),
+        output_uri=rung.home(f"{name}/output"),
+        lines_per_map=-(-len(lines) // job.n_tasks),
+        is_strict=job.is_strict,
+    )
+    result = rung.run(step, report)
+    done: list[Done] = []
+    rejects: list[Rejected] = []
+    for part in result.parts:
+        for line in store.read_bytes(part, MAX_PART_BYTES).decode("utf-8").splitlines():
+            row = parse_row(line)
+            if isinstance(row, Reject):
+                rejects.append(Rejected(row.key, row.code, row.message))
+            else:
+                done.append(row)
+    job_ids = (result.job_id,) if result.job_id else ()
+    outcome = Outcome(
+        len(lines), tuple(done), tuple(rejects), result.counters, result.tasks, result.wall_s, job_ids
+    )
+    outcome.check_complete()
+    _sweep(store, good_entries(manifest))
+    return outcome
+
+
+def good_entries(manifest: str) -> list[Entry]:
+    """The entries of the lines that are manifest lines at all."""
+    entries = []
+    for _, line in records(manifest.splitlines()):
+        try:
+            entries.append(parse_entry(line))
+        except RejectedError:
+            continue
+    return entries
+
+
+def write_outcome(outcome: Outcome[Done], folder: Path) -> tuple[Path, Path]:
+    """Write ``results.tsv`` and ``rejects.tsv`` (with header lines) into `folder`."""
+    results = write_table(
+        folder / "results.tsv", DONE_FIELDS, (format_row(row).split("\t") for row in outcome.results)
+    )
+    rejects = write_table(
+        folder / "rejects.tsv",
+        ("key", "code", "message"),
+        ((r.key, r.code, r.message) for r in outcome.rejects),
+    )
+    return results, rejects
+
+
+def _sweep(store: Store, entries: Sequence[Entry]) -> None:
+    """Remove the folders of temporary files, in which a killed attempt may have left some."""
+    for folder in {entry.output_uri.rsplit("/", 1)[0] for entry in entries}:
+        store.delete(f"{folder}/{TMP_FOLDER}")
+
+
+def _mapper_words(job: FactorizeJob) -> tuple[str, ...]:
+    words: Sequence[str] = (
+        "factorize-map",
+        "--by",
+        "value" if job.is_by_value else "reference",
+        "--window",
+        str(job.window),
+        "--patience-s",
+        f"{job.patience_s:g}",
+    )
+    words = [*words, *(["--strict"] if job.is_strict else [])]
+    return (*words, *(() if job.is_fallback_allowed else ("--no-fallback",)))

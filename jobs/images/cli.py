@@ -1,0 +1,156 @@
+"""``python -m jobs images``."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+
+import click
+from rich.table import Table
+
+from jobs.console import Progress, results_console
+from jobs.images.job import ImagesJob, ImagesOutcome, run_images, write_outcome
+from jobs.ladder import open_rung
+from jobs.options import rung_options, with_rung_options
+from jobs.rungs.step import Report
+from yarn_accel.adapters.hdfs import Store
+from yarn_accel.adapters.sequence_file import SequenceFileReader
+from yarn_accel.core.units import format_duration_s
+
+__all__ = ["images", "make_images", "result_table"]
+
+MAX_FILE_BYTES = 8 << 30
+
+
+@click.command()
+@click.argument("inputs", nargs=-1)
+@with_rung_options
+@click.option(
+    "--make",
+    "n_made",
+    type=click.IntRange(min=1),
+    default=400,
+    show_default=True,
+    help="Without INPUTS: cut so many patches from photographs.",
+)
+@click.option(
+    "--files",
+    "n_files",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="Into how many SequenceFiles they are packed.",
+)
+@click.option(
+    "--side",
+    "side_px",
+    type=click.IntRange(min=8),
+    default=64,
+    show_default=True,
+    help="Side of a patch in pixels.",
+)
+@click.option(
+    "--broken",
+    "n_broken",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="So many more patches that are cut short.",
+)
+@click.option("--k", type=click.IntRange(min=1), default=16, show_default=True, help="Clusters.")
+@click.option(
+    "--bins", type=click.Choice(("59", "256")), default="59", show_default=True, help="Bins of the LBP."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the patches and of K-means.")
+@click.option(
+    "--rounds",
+    "n_rounds",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="K-means in rounds of streaming jobs; 0: one reducer does it.",
+)
+@click.option(
+    "--reduces",
+    "n_reduces",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="Reducers of a round.",
+)
+def images(inputs: tuple[str, ...], **values: Any) -> None:
+    """Cluster the images in INPUTS by texture (LBP) and colour (HSV).
+
+    INPUTS are URIs of SequenceFiles of Text keys and BytesWritable values (encoded images). Without them,
+    patches are cut from the photographs that scikit-learn and scikit-image ship, so the truth is known and
+    the clusters' purity is shown.
+    """
+    with Progress() as progress:
+        with open_rung(values["rung"], rung_options(values), progress.report) as (rung, store):
+            if inputs:
+                uris, n_in = inputs, sum(_count_records(store, uri) for uri in inputs)
+            else:
+                uris = make_images(store, rung.home("images/input"), values, progress.report)
+                n_in = values["n_made"] + values["n_broken"]
+            job = ImagesJob(
+                k=values["k"],
+                seed=values["seed"],
+                bins=int(values["bins"]),
+                n_rounds=values["n_rounds"],
+                n_reduces=values["n_reduces"],
+                is_strict=values["strict"],
+                is_fallback_allowed=not values["no_fallback"],
+            )
+            outcome = run_images(rung, store, uris, n_in, job, progress.report)
+        paths = write_outcome(outcome, values["out"] / "images")
+    results_console().print(result_table(outcome, is_truth_known=not inputs))
+    click.echo("\n".join(str(path) for path in paths))
+    sys.exit(0)
+
+
+def make_images(store: Store, folder_uri: str, values: dict[str, Any], report: Report) -> tuple[str, ...]:
+    """Cut patches and write them as SequenceFiles into a folder; returns their URIs.
+
+    Raises:
+        StartupError: a photograph is not on this machine.
+    """
+    from jobs.images.make_input import PatchPlan, write_files
+
+    plan = PatchPlan(values["n_made"], values["side_px"], values["n_broken"], values["seed"])
+    uris: list[str] = []
+
+    @contextmanager
+    def open_file(number: int) -> Iterator[BinaryIO]:
+        buffer = io.BytesIO()
+        yield buffer
+        uris.append(f"{folder_uri}/part-{number:03d}.seq")
+        store.write_atomic(uris[-1], [buffer.getbuffer()])
+
+    write_files(plan, values["n_files"], open_file, report)
+    return tuple(uris)
+
+
+def result_table(found: ImagesOutcome, is_truth_known: bool) -> Table:
+    """Facts about the clustering as a rich table."""
+    from jobs.images.purity import purity
+
+    outcome, clustering = found.outcome, found.clustering
+    table = Table(title=f"images: {format_duration_s(outcome.wall_s)}", title_justify="left")
+    table.add_column("what")
+    table.add_column("value", justify="right")
+    table.add_row("images", str(outcome.n_in))
+    table.add_row("clusters", str(clustering.summary.get("k", 0)))
+    table.add_row("inertia", f"{float(clustering.summary.get('inertia', 0.0)):.6g}")
+    if is_truth_known:
+        table.add_row("purity", f"{purity(clustering.index).share:.3f}")
+    for reject in outcome.rejects:
+        table.add_row(f"[red]rejected[/red] {reject.key}", reject.code)
+    return table
+
+
+def _count_records(store: Store, uri: str) -> int:
+    stream = io.BytesIO(store.read_bytes(uri, MAX_FILE_BYTES))
+    return sum(1 for _ in SequenceFileReader(stream))

@@ -1,0 +1,173 @@
+"""Cut patches from real photographs and pack them into sequence files, the same ones every time.
+
+The photographs are those that scikit-learn and scikit-image carry inside their wheels; nothing is
+downloaded. Patch number i comes from photograph i modulo their number, from a place drawn from stream i of
+the seed, so any part of the input can be made without the rest, and a key such as ``china/000123`` says what
+the truth is. Patches are stored as PNG in the photograph's own kind of pixel. Memory holds the photographs,
+one patch and one open file.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from PIL import Image
+
+from yarn_accel.adapters.sequence_file import SYNC_INTERVAL_BYTES, SequenceFileWriter
+from yarn_accel.errors import StartupError
+
+__all__ = [
+    "ALL_PHOTOGRAPHS",
+    "DEFAULT_CLUSTERS",
+    "PHOTOGRAPHS",
+    "PatchPlan",
+    "Photograph",
+    "patches",
+    "write_files",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Photograph:
+    """A picture inside an installed package."""
+
+    name: str
+    package: str
+    path: str
+
+    def locate(self) -> Path:
+        """Its file.
+
+        Raises:
+            StartupError: the package is not installed, or does not carry the picture any more.
+        """
+        spec = importlib.util.find_spec(self.package)
+        folder = Path(spec.origin).parent if spec is not None and spec.origin else None
+        if folder is None or not (folder / self.path).is_file():
+            raise StartupError(
+                f"photograph {self.path} of {self.package} is not on this machine",
+                cure="pip install 'cluster-accel[bench]'",
+            )
+        return folder / self.path
+
+
+def _of_skimage(*names: str) -> tuple[Photograph, ...]:
+    return tuple(Photograph(name.partition(".")[0], "skimage", f"data/{name}") for name in names)
+
+
+def _of_sklearn(*names: str) -> tuple[Photograph, ...]:
+    return tuple(Photograph(name.partition(".")[0], "sklearn", f"datasets/images/{name}") for name in names)
+
+
+PHOTOGRAPHS = (
+    *_of_sklearn("china.jpg", "flower.jpg"),
+    *_of_skimage("brick.png", "grass.png", "chelsea.png", "coffee.png", "hubble_deep_field.jpg", "ihc.png"),
+)
+"""Those with a surface of their own: a patch shows which one it is from."""
+
+ALL_PHOTOGRAPHS = (
+    *PHOTOGRAPHS,
+    *_of_skimage("astronaut.png", "camera.png", "cell.png", "coins.png", "gravel.png", "moon.png"),
+    *_of_skimage("motorcycle_left.png", "retina.jpg", "rocket.jpg"),
+)
+"""Also those with large even or black parts, and pairs that look alike; a harder truth."""
+
+DEFAULT_CLUSTERS = 2 * len(PHOTOGRAPHS)
+"""A photograph has more than one surface (petals and leaves, sky and roof), hence two clusters for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class PatchPlan:
+    """What to cut.
+
+    Attributes:
+        n_images: number of good patches.
+        side_px: width and height of a patch.
+        n_broken: this many more that are cut short in the middle, to show where bad input ends.
+        seed: of the places.
+        photographs: where from, in turn.
+    """
+
+    n_images: int = 2000
+    side_px: int = 64
+    n_broken: int = 0
+    seed: int = 0
+    photographs: tuple[Photograph, ...] = PHOTOGRAPHS
+
+
+def patches(plan: PatchPlan, numbers: Sequence[int] | None = None) -> Iterator[tuple[str, bytes]]:
+    """Key and PNG bytes of each patch, or of those with the given numbers only.
+
+    Raises:
+        StartupError: a photograph is missing.
+    """
+    pictures = [_open(photograph, plan.side_px) for photograph in plan.photographs]
+    for number in range(plan.n_images + plan.n_broken) if numbers is None else numbers:
+        which = number % len(pictures)
+        encoded = _cut(pictures[which], plan, number)
+        if number < plan.n_images:
+            yield f"{plan.photographs[which].name}/{number:06d}", encoded
+        else:
+            yield f"broken/{number:06d}", encoded[: len(encoded) // 2]
+
+
+def write_files(
+    plan: PatchPlan,
+    n_files: int,
+    open_file: Callable[[int], AbstractContextManager[BinaryIO]],
+    report: Callable[[str], None],
+    *,
+    sync_interval_bytes: int = SYNC_INTERVAL_BYTES,
+) -> int:
+    """Write the patches into ``n_files`` sequence files of equal share, one after the other.
+
+    Args:
+        plan: what to cut.
+        n_files: number of files; each photograph occurs in every one.
+        open_file: opens file number i for writing.
+        report: told a line about each file.
+        sync_interval_bytes: see `SequenceFileWriter`.
+
+    Returns:
+        the number of bytes written.
+    """
+    n_bytes = 0
+    total = plan.n_images + plan.n_broken
+    for file_number in range(n_files):
+        numbers = range(file_number * total // n_files, (file_number + 1) * total // n_files)
+        with open_file(file_number) as stream:
+            writer = SequenceFileWriter(stream, sync_interval_bytes=sync_interval_bytes)
+            for key, encoded in patches(plan, numbers):
+                writer.append(key, encoded)
+        n_bytes += writer.n_bytes
+        report(
+            f"images: file {file_number + 1} of {n_files}, {writer.n_records} patches, {writer.n_bytes} bytes"
+        )
+    return n_bytes
+
+
+def _open(photograph: Photograph, side_px: int) -> Image.Image:
+    with Image.open(photograph.locate()) as picture:
+        if min(picture.size) < side_px:
+            raise StartupError(
+                f"photograph {photograph.name} has {picture.size[0]} x {picture.size[1]} pixels, "
+                f"patches of {side_px} do not fit",
+                cure="choose smaller patches",
+            )
+        copy: Image.Image = picture.copy()
+        return copy
+
+
+def _cut(picture: Image.Image, plan: PatchPlan, number: int) -> bytes:
+    generator = np.random.Generator(np.random.PCG64([plan.seed, number]))
+    left, top = (int(generator.random() * (size - plan.side_px + 1)) for size in picture.size)
+    encoded = io.BytesIO()
+    picture.crop((left, top, left + plan.side_px, top + plan.side_px)).save(encoded, "PNG")
+    return encoded.getvalue()

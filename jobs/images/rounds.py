@@ -1,0 +1,225 @@
+"""K-means in rounds, for features that outgrow one reducer.
+
+The features lie in shards. A sample of them is clustered by one reducer, which gives the start. In every
+round each mapper assigns its shard to the nearest centroids (an operation of the pipeline server) and passes
+on only sums, counts and inertias; reducers add these up by cluster; the means are the next centroids. Two
+rounds apart, nothing but the centroids has changed, so any round may be run again. At the end the mappers
+write the index.
+
+Standard library only, Python 3.8.
+"""
+
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
+
+from jobs.attempt import Attempt
+from jobs.images.mapper import Dispatch, Record
+from jobs.images.reducer import ask, tensor_of_rows
+from jobs.images.rows import (
+    Centroid,
+    Clustering,
+    Line,
+    Rejection,
+    format_centroid,
+    format_index,
+    format_reject,
+    format_summary,
+    matrix_of,
+    numbers,
+    unpack,
+)
+from yarn_accel.client.calls import Call, Reply, Tensor
+from yarn_accel.errors import RemoteProtocolError
+from yarn_accel.wire import TensorSpec
+
+__all__ = ["Iterated", "assign_rows", "iterate", "merge_partials", "sample_rows", "step_rows"]
+
+BATCH_ROWS = 8192
+_HEAD = struct.Struct("<qd")
+
+
+@dataclass(frozen=True)
+class Iterated:
+    """Where the rounds ended.
+
+    Attributes:
+        centroids: by number of the cluster.
+        inertia: of the last round that measured it, that is of the centroids before the last move.
+        n_rounds: how many were run.
+        is_converged: whether the centroids stood still; otherwise the limit on rounds was reached.
+    """
+
+    centroids: Dict[int, Centroid]
+    inertia: float
+    n_rounds: int
+    is_converged: bool
+
+
+def sample_rows(pairs: Iterable[Record], one_in: int) -> Iterator[Record]:
+    """Pass on about one in so many rows, chosen by a checksum of the key, and no rejection."""
+    for key, value in pairs:
+        is_chosen = zlib.crc32(str(key).encode("utf-8", "backslashreplace")) % one_in == 0
+        if is_chosen and not isinstance(unpack(key, value), Rejection):
+            yield key, value
+
+
+def step_rows(
+    pairs: Iterable[Record],
+    centroids: Mapping[int, Centroid],
+    dispatch: Dispatch,
+    attempt: Attempt,
+    count: Callable[[str, int], None],
+) -> Iterator[Tuple[str, bytes]]:
+    """The mapper of a round: cluster number and partial sums, for each cluster that got an image."""
+    totals: Dict[int, List[float]] = {}
+    heads: Dict[int, Tuple[int, float]] = {}
+    for _, reply in _steps(pairs, centroids, dispatch, attempt, count):
+        counts = numbers("q", reply.tensors["counts"].data)
+        inertias = numbers("d", reply.tensors["inertias"].data)
+        sums = numbers("d", reply.tensors["sums"].data)
+        n_values = reply.tensors["sums"].spec.shape[1]
+        for number, n_images in enumerate(counts):
+            if n_images:
+                row = sums[number * n_values : (number + 1) * n_values]
+                _add(totals, heads, number, (n_images, inertias[number], row))
+    for number in sorted(totals):
+        yield "{:06d}".format(number), _pack(heads[number], totals[number])
+
+
+def merge_partials(pairs: Iterable[Record]) -> Iterator[Line]:
+    """The reducer of a round: adds up by cluster; lines of centroids, and a summary with the inertia."""
+    totals: Dict[int, List[float]] = {}
+    heads: Dict[int, Tuple[int, float]] = {}
+    for key, value in pairs:
+        if not isinstance(value, bytes) or len(value) < _HEAD.size or (len(value) - _HEAD.size) % 8:
+            raise RemoteProtocolError("record {!r}: not the sums of a cluster".format(key))
+        n_images, inertia = _HEAD.unpack_from(value)
+        _add(totals, heads, int(str(key)), (n_images, inertia, numbers("d", value[_HEAD.size :])))
+    for number in sorted(totals):
+        n_images = heads[number][0]
+        values = tuple(total / n_images for total in totals[number])
+        yield format_centroid(number, Centroid(n_images, values))
+    yield format_summary({"inertia": sum(inertia for _, inertia in heads.values())})
+
+
+def assign_rows(
+    pairs: Iterable[Record],
+    centroids: Mapping[int, Centroid],
+    dispatch: Dispatch,
+    attempt: Attempt,
+    count: Callable[[str, int], None],
+) -> Iterator[Line]:
+    """The mapper of the last pass: lines of the index, of rejections, and a summary with the inertia."""
+    inertia, n_images = 0.0, 0
+    rejections: List[Line] = []
+
+    def accepted() -> Iterator[Record]:
+        for key, value in pairs:
+            content = unpack(key, value)
+            if isinstance(content, Rejection):
+                rejections.append(format_reject(str(key), content))
+            else:
+                yield key, value
+
+    for keys, reply in _steps(accepted(), centroids, dispatch, attempt, count):
+        for key, label in zip(keys, numbers("i", reply.tensors["labels"].data)):  # noqa: B905
+            yield format_index(key, label)
+        inertia += float(reply.info["inertia"])
+        n_images += len(keys)
+    yield from rejections
+    yield format_summary({"inertia": inertia})
+
+
+def iterate(
+    start: Mapping[int, Centroid],
+    run_round: Callable[[Mapping[int, Centroid]], Clustering],
+    *,
+    max_rounds: int,
+    tolerance: float,
+    report: Callable[[str], None],
+) -> Iterated:
+    """Run rounds until the centroids stand still.
+
+    Args:
+        start: the first centroids.
+        run_round: runs one round over all shards and returns its merged output; it may be a job on a cluster.
+        max_rounds: limit.
+        tolerance: stop when the centroids' squared shift is below this share of their squared length.
+        report: told a line about each round.
+    """
+    centroids, inertia = dict(start), 0.0
+    for n_rounds in range(1, max_rounds + 1):
+        output = run_round(centroids)
+        # A cluster that got no image keeps its place.
+        moved = {
+            number: output.centroids.get(number, Centroid(0, old.values)) for number, old in centroids.items()
+        }
+        shift, length = _shift(centroids, moved)
+        centroids, inertia = moved, float(output.summary["inertia"])
+        report("round {}: inertia {:.6g}, centroids moved by {:.3g}".format(n_rounds, inertia, shift**0.5))
+        if shift <= tolerance * length:
+            return Iterated(centroids, inertia, n_rounds, True)
+    return Iterated(centroids, inertia, max_rounds, False)
+
+
+def _steps(
+    pairs: Iterable[Record],
+    centroids: Mapping[int, Centroid],
+    dispatch: Dispatch,
+    attempt: Attempt,
+    count: Callable[[str, int], None],
+) -> Iterator[Tuple[Sequence[str], Reply]]:
+    """Send a shard's rows in batches; yields the keys of each batch with the answer."""
+    ordered = [centroids[number].values for number in range(len(centroids))]
+    spec = TensorSpec("<f8", (len(ordered), len(ordered[0])))
+    tensor = Tensor(spec, matrix_of(ordered))
+    for number, (keys, rows) in enumerate(_batches(pairs), 1):
+        call = Call(
+            key=attempt.request_key(number, "kmeans-step-{:08x}".format(zlib.crc32(tensor.data))),
+            operation="kmeans_step",
+            inputs=(tensor_of_rows(rows), tensor),
+        )
+        yield keys, ask(dispatch, call, count)
+
+
+def _batches(pairs: Iterable[Record]) -> Iterator[Tuple[List[str], List[bytes]]]:
+    keys: List[str] = []
+    rows: List[bytes] = []
+    for key, value in pairs:
+        content = unpack(key, value)
+        if isinstance(content, Rejection):
+            continue
+        keys.append(str(key))
+        rows.append(content)
+        if len(rows) >= BATCH_ROWS:
+            yield keys, rows
+            keys, rows = [], []
+    if rows:
+        yield keys, rows
+
+
+def _add(totals: Dict[int, List[float]], heads: Dict[int, Tuple[int, float]], number: int, part: Any) -> None:
+    n_images, inertia, row = part
+    old_images, old_inertia = heads.get(number, (0, 0.0))
+    heads[number] = (old_images + n_images, old_inertia + inertia)
+    old_row = totals.get(number)
+    if old_row is not None and len(old_row) != len(row):
+        raise RemoteProtocolError(
+            "cluster {}: sums of {} and {} values".format(number, len(old_row), len(row))
+        )
+    totals[number] = row if old_row is None else [a + b for a, b in zip(old_row, row)]  # noqa: B905
+
+
+def _pack(head: Tuple[int, float], row: Sequence[float]) -> bytes:
+    return _HEAD.pack(*head) + matrix_of((row,))
+
+
+def _shift(before: Mapping[int, Centroid], after: Mapping[int, Centroid]) -> Tuple[float, float]:
+    shift = length = 0.0
+    for number, centroid in before.items():
+        for old, new in zip(centroid.values, after[number].values):  # noqa: B905
+            shift += (new - old) ** 2
+            length += new * new
+    return shift, length

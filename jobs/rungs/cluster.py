@@ -1,0 +1,173 @@
+"""The top rung: Hadoop Streaming on the cluster that HADOOP_CONF_DIR names. Nothing is started here."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+
+from jobs.credentials import token_file
+from jobs.entry import BINDING_FILE
+from jobs.rungs.step import Report, Step, StepResult, TaskRecord
+from jobs.zipapp import ARCHIVE_NAME, build_zipapp
+from yarn_accel.adapters.hdfs import Store
+from yarn_accel.client.binding import Binding, format_binding, parse_binding
+from yarn_accel.client.reporter import GROUP
+from yarn_accel.errors import ConfigError
+from yarn_accel.hadoop.conf import read_properties
+from yarn_accel.hadoop.site import Site
+from yarn_accel.hadoop.streaming import JobResult, StreamingJob, run_streaming
+
+__all__ = ["SLOT_RESOURCE", "ClusterRung", "streaming_job"]
+
+SLOT_RESOURCE = "acct/slot"
+"""A mapper that asks for one slot is placed where slots are, so mappers spread over the nodes."""
+
+_LINES = "org.apache.hadoop.mapred.lib.NLineInputFormat"
+_SEQUENCES = "org.apache.hadoop.mapred.SequenceFileInputFormat"
+_SEQUENCES_OUT = "org.apache.hadoop.mapred.SequenceFileOutputFormat"
+
+
+class ClusterRung:
+    """Submits steps to a site's ResourceManager and reads the outcome from its history.
+
+    Args:
+        site: the cluster.
+        python: the interpreter on the nodes.
+        credential_hours: life of the credential each job gets.
+        binding_file: overrides the site's own; the job is given a copy.
+        credential_file: token file from the site's administrator; None: derived from the site's secret.
+        scratch: where temporary files go; the system's own place when None.
+    """
+
+    name = "cluster"
+
+    def __init__(
+        self,
+        site: Site,
+        python: str = "python3",
+        credential_hours: float = 24.0,
+        binding_file: Path | None = None,
+        scratch: Path | None = None,
+        credential_file: Path | None = None,
+    ) -> None:
+        self.site = site
+        self._python = python
+        self._credential_hours = credential_hours
+        self._binding_file = binding_file or site.binding_file
+        self._scratch = scratch
+        self._credential_file = credential_file
+        stamp = time.strftime("%Y%m%d-%H%M%S") + f"-{time.time_ns() % 1_000_000:06d}"
+        self._home = f"{_file_system(site)}/user/{getpass.getuser()}/cluster-accel/{stamp}"
+
+    def __enter__(self) -> ClusterRung:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def home(self, name: str) -> str:
+        """URI of a folder in the user's HDFS home."""
+        return f"{self._home}/{name}"
+
+    def binding(self) -> Binding:
+        """The binding jobs get now; without a file it names no server."""
+        if self._binding_file is None:
+            return Binding()
+        try:
+            return parse_binding(self._binding_file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(
+                f"binding_file {self._binding_file} cannot be read: {error.strerror}"
+            ) from error
+
+    def run(self, step: Step, report: Report) -> StepResult:
+        """Submit a step and wait; raises JobError with the first failed attempt's first line on stderr."""
+        binding = self.binding()
+        with contextlib.ExitStack() as stack:
+            temporary = tempfile.TemporaryDirectory(prefix="accel-job-", dir=self._scratch)
+            folder = Path(stack.enter_context(temporary))
+            (folder / BINDING_FILE).write_text(format_binding(binding))
+            build_zipapp(folder / ARCHIVE_NAME)
+            credentials = stack.enter_context(self._credentials()) if binding.servers else None
+            files = (folder / ARCHIVE_NAME, folder / BINDING_FILE, *step.files)
+            job = streaming_job(step, self._python, files, credentials, _has_slots(self.site))
+            result = run_streaming(self.site, job, report).check()
+        parts = sorted(uri for uri in Store(self.site.conf_dir).list(step.output_uri) if "/part-" in uri)
+        return StepResult(tuple(parts), _counters(result), _tasks(result), result.wall_s, result.job_id)
+
+    def _credentials(self) -> contextlib.AbstractContextManager[Path]:
+        """The token file the job gets: the one the user was given, else one from the site's secret."""
+        if self._credential_file is not None:
+            return contextlib.nullcontext(self._credential_file)
+        if self.site.master_secret_file is None:
+            raise ConfigError(
+                "the site has servers, but there is no credential for them",
+                cure="ask the administrator for one (yarn-accel credential issue), give it with --credential",
+            )
+        return token_file(self.site.master_secret_file, self._credential_hours * 3600, self._scratch)
+
+
+def streaming_job(
+    step: Step,
+    python: str,
+    files: tuple[Path, ...],
+    credentials: Path | None,
+    has_slots: bool,
+) -> StreamingJob:
+    """The submission that runs `step`; pure. With `has_slots` every mapper asks for one slot."""
+    properties = dict(step.properties)
+    if has_slots:
+        properties.setdefault(f"mapreduce.map.resource.{SLOT_RESOURCE}", "1")
+    if step.io == "text" and step.lines_per_map:
+        properties["mapreduce.input.lineinputformat.linespermap"] = str(step.lines_per_map)
+        properties["stream.map.input.ignoreKey"] = "true"
+    else:
+        properties["mapreduce.input.fileinputformat.split.minsize"] = str(1 << 50)
+    if step.is_strict:
+        properties["mapreduce.map.maxattempts"] = "1"
+        properties["mapreduce.reduce.maxattempts"] = "1"
+    is_lines = step.io == "text"
+    return StreamingJob(
+        name=step.name,
+        mapper=" ".join([python, ARCHIVE_NAME, *step.mapper]),
+        reducer=" ".join([python, ARCHIVE_NAME, *step.reducer]) if step.reducer else "",
+        inputs=step.inputs,
+        output=step.output_uri,
+        files=[str(path) for path in files],
+        properties=properties,
+        input_format=(_LINES if step.lines_per_map else "") if is_lines else _SEQUENCES,
+        output_format=_SEQUENCES_OUT if step.output_kind == "sequence" else "",
+        io="" if is_lines else "typedbytes",
+        n_reduces=step.n_reduces if step.reducer else 0,
+        credentials_file=credentials,
+    )
+
+
+def _file_system(site: Site) -> str:
+    found = site.properties.get("fs.defaultFS", "").rstrip("/")
+    if not found:
+        raise ConfigError(f"{site.conf_dir}: core-site.xml does not set fs.defaultFS")
+    return found
+
+
+def _has_slots(site: Site) -> bool:
+    types = read_properties(site.conf_dir / "resource-types.xml").get("yarn.resource-types", "")
+    named = f"{types},{site.properties.get('yarn.resource-types', '')}".split(",")
+    return SLOT_RESOURCE in [name.strip() for name in named]
+
+
+def _counters(result: JobResult) -> dict[str, int]:
+    return dict(result.counters.get(GROUP, {}))
+
+
+def _tasks(result: JobResult) -> tuple[TaskRecord, ...]:
+    return tuple(
+        TaskRecord(task.attempt, task.kind.lower(), task.node, task.state, task.start_s, task.finish_s)
+        for task in result.tasks
+    )

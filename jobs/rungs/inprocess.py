@@ -1,0 +1,81 @@
+"""The lowest rung: the mapper's own generators, in this process, with this process's CPU."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from jobs.attempt import Attempt
+from jobs.entry import NO_CREDENTIAL, read_uri
+from jobs.rungs.local import LocalTask, run_locally, uri_of
+from jobs.rungs.step import Report, Step, StepResult
+from jobs.verbs import TaskContext, parse_verb, run_verb
+from yarn_accel.client.dispatch import Dispatcher
+from yarn_accel.client.fallback import LocalExecutor
+from yarn_accel.client.reporter import GROUP, Reporter
+from yarn_accel.errors import AccelError, JobError
+
+__all__ = ["InProcessRung"]
+
+
+class InProcessRung:
+    """Runs every task in this process, one after the other, without any server.
+
+    Args:
+        home: folder for the data of this run; a temporary one, removed at the end, when None.
+    """
+
+    name = "inprocess"
+
+    def __init__(self, home: Path | None = None) -> None:
+        self._given_home = home
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._n_steps = 0
+
+    def __enter__(self) -> InProcessRung:
+        self._temporary = tempfile.TemporaryDirectory(prefix="accel-")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def home(self, name: str) -> str:
+        """URI of a local folder of this run."""
+        return uri_of((self._given_home or self._scratch()) / name)
+
+    def run(self, step: Step, report: Report) -> StepResult:
+        """Run a step; raises JobError with the first failed task's diagnosis."""
+        self._n_steps += 1
+        return run_locally(step, self._scratch() / f"step-{self._n_steps}", _run_task, 1, report)
+
+    def _scratch(self) -> Path:
+        if self._temporary is None:
+            raise JobError("the rung is not open")
+        return Path(self._temporary.name)
+
+
+def _run_task(task: LocalTask) -> Mapping[str, int]:
+    reporter = Reporter(io.StringIO())
+    dispatcher = Dispatcher((), NO_CREDENTIAL, fallback=LocalExecutor(), on_wait=reporter.status)
+    task.link_files()
+    with task.stdin.open("rb") as stdin, task.stdout.open("wb") as stdout:
+        context = TaskContext(
+            attempt=Attempt.from_environ(task.environ()),
+            map_calls=dispatcher.map,
+            read_bytes=lambda uri: read_uri(uri, {}),
+            reporter=reporter,
+            stdin=stdin,
+            stdout=stdout,
+            folder=task.folder,
+        )
+        try:
+            run_verb(parse_verb(task.words), context)
+        except AccelError as error:
+            raise JobError(f"{task.attempt_id}: {error}") from error
+    return {name: total for (group, name), total in reporter.totals.items() if group == GROUP}

@@ -1,0 +1,369 @@
+"""Both jobs on a real cluster: where the work is done, what becomes of bad input, that no secret leaks."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from jobs.demo.servers import read_servers
+from jobs.factorize.job import FactorizeJob, good_entries, run_factorize
+from jobs.factorize.make_input import GARBAGE_LINE, deal, make_bytes, manifest_of, plan_flawed, plan_matrices
+from jobs.factorize.manifest import key_of
+from jobs.factorize.rows import parse_row
+from jobs.factorize.verify import LIMIT, verify
+from jobs.images.job import ImagesJob, run_images
+from jobs.images.make_input import PatchPlan, write_files
+from jobs.images.purity import purity
+from jobs.rungs.cluster import ClusterRung
+from jobs.zipapp import ARCHIVE_NAME, build_zipapp
+from yarn_accel.adapters import credentials
+from yarn_accel.adapters.credentials import issue_token_file, read_master_secret
+from yarn_accel.adapters.hdfs import Store
+from yarn_accel.cluster import Cluster
+from yarn_accel.errors import JobError, StorageError
+from yarn_accel.hadoop.site import Site
+from yarn_accel.wire.credential import Credential, encode
+
+pytestmark = [pytest.mark.hadoop, pytest.mark.slow]
+
+ROOT = Path(__file__).resolve().parents[3]
+MAX_BYTES = 1 << 28
+
+
+def silent(_: str) -> None:
+    """Report nothing."""
+
+
+@pytest.fixture(scope="module")
+def site(hadoop_cluster):
+    return Site.load({"PATH": os.environ["PATH"], "HADOOP_CONF_DIR": str(hadoop_cluster.conf_dir)})
+
+
+@pytest.fixture(scope="module")
+def store(site):
+    return Store(site.conf_dir)
+
+
+@pytest.fixture
+def rung(site):
+    return ClusterRung(site)
+
+
+@pytest.fixture
+def manifest(rung, store):
+    """A manifest of small matrices in HDFS, one of each flaw among them, cut into four tasks."""
+    matrices = deal((*plan_matrices(12, 32, 160), *plan_flawed(64)), 4)
+    for matrix in matrices:
+        if matrix.flaw != "missing":
+            store.write_atomic(f"{rung.home('in')}/{matrix.key}.bin", [make_bytes(matrix)])
+    return manifest_of(matrices, rung.home("in"), rung.home("out")) + GARBAGE_LINE + "\n"
+
+
+def needles(credentials: list[Credential], master: bytes) -> dict[str, bytes]:
+    """Every form in which a secret might be written down."""
+    found = {}
+    for name, secret in [("master", master), *((f"key {i}", c.key) for i, c in enumerate(credentials))]:
+        found[f"{name} raw"] = secret
+        found[f"{name} hex"] = secret.hex().encode()
+        found[f"{name} base64"] = base64.b64encode(secret).rstrip(b"=")
+        found[f"{name} urlsafe"] = base64.urlsafe_b64encode(secret).rstrip(b"=")
+    for i, credential in enumerate(credentials):
+        found[f"credential {i}"] = encode(credential)
+        found[f"credential {i} base64"] = base64.b64encode(encode(credential)).rstrip(b"=")[:-2]
+    return found
+
+
+class ProcessWatch:
+    """Reads environment and arguments of every process, again and again, while a job runs."""
+
+    def __init__(self, words: dict[str, bytes]) -> None:
+        self.words = words
+        self.leaks: set[str] = set()
+        self.mappers: set[str] = set()
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> ProcessWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._done.wait(0.05):
+            for folder in Path("/proc").glob("[0-9]*"):
+                try:
+                    content = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
+                except OSError:
+                    continue
+                if ARCHIVE_NAME.encode() in content and b"mapreduce_task_attempt_id=" in content:
+                    self.mappers.add(folder.name)
+                self.leaks.update(name for name, word in self.words.items() if word in content)
+
+
+def everything_in_hdfs(store: Store, uri: str) -> Iterator[tuple[str, bytes]]:
+    """URI and content of every file below a folder, matrices aside."""
+    for child in store.list(uri):
+        try:
+            store.size(child)
+        except StorageError:
+            yield from everything_in_hdfs(store, child)
+            continue
+        if not child.endswith((".bin", ".npz", ".seq")):
+            yield child, store.read_bytes(child, MAX_BYTES)
+
+
+def traces_of(job_id: str, cluster: Cluster, site: Site, store: Store) -> dict[str, bytes]:
+    """Every file a job may have left a trace in; waits until the logs of its containers are aggregated."""
+    patterns = {
+        "history": (job_id, ".jhist"),
+        "job.xml": (job_id, "conf.xml"),
+        "container logs": ("/logs/", job_id.replace("job_", "application_")),
+    }
+    deadline_s = time.monotonic() + 60
+    missing = list(patterns)
+    traces: dict[str, bytes] = {}
+    while missing and time.monotonic() < deadline_s:
+        traces = dict(everything_in_hdfs(store, f"{site.properties['fs.defaultFS']}/"))
+        missing = [
+            kind
+            for kind, parts in patterns.items()
+            if not any(all(part in name for part in parts) and not name.endswith(".tmp") for name in traces)
+        ]
+        time.sleep(0.2)
+    assert not missing, f"no {missing} of {job_id} among {sorted(traces)}"
+    for path in (*cluster.log_files(), *cluster.conf_dir.iterdir(), *cluster.node_conf_dir.iterdir()):
+        if path.is_file():
+            traces[str(path)] = path.read_bytes()
+    return traces
+
+
+def test_factorize_uses_the_servers_on_every_node_and_leaks_no_secret(
+    hadoop_cluster, site, rung, store, manifest, monkeypatch
+):
+    """The whole job, watched: results, counters, places, and every trace it leaves."""
+    master = read_master_secret(hadoop_cluster.master_secret_file)
+    issued: list[Credential] = []
+
+    def issue(*arguments):
+        issued.append(genuine(*arguments))
+        watch.words.update(needles(issued, master))
+        return issued[-1]
+
+    genuine = credentials.issue
+    monkeypatch.setattr(credentials, "issue", issue)
+    before = {server.name: server.done for server in read_servers(rung.binding(), master)}
+    with ProcessWatch(needles([], master)) as watch:
+        outcome = run_factorize(rung, store, manifest, FactorizeJob(n_tasks=8), silent)
+    assert (outcome.n_in, len(outcome.results), len(outcome.rejects)) == (17, 12, 5)
+    assert {reject.code for reject in outcome.rejects} == {
+        *("manifest", "not-finite", "not-positive-definite", "storage", "wrong-length")
+    }
+    assert outcome.counters.get("cpu_fallback", 0) == 0
+    after = {server.name: server.done for server in read_servers(rung.binding(), master)}
+    assert len(after) == 2
+    assert all(after[name] > before[name] for name in after)
+    nodes = {task.node for task in outcome.tasks if task.state == "SUCCEEDED"}
+    assert len(nodes) >= 3, "mappers ask for slots, so they spread"
+    done = {row.key for row in outcome.results}
+    entries = [entry for entry in good_entries(manifest) if entry.key in done]
+    checks = verify(lambda uri: store.read_bytes(uri, MAX_BYTES), entries)
+    assert all(check.residual < LIMIT for check in checks)
+
+    words = needles(issued, master)
+    assert len(issued) == 1
+    assert watch.mappers, "the watch saw no mapper, so it proves nothing"
+    assert not watch.leaks
+    (job_id,) = outcome.job_ids
+    traces = traces_of(job_id, hadoop_cluster, site, store)
+    assert any(name.endswith("conf.xml") and b"factorize-map" in content for name, content in traces.items())
+    leaks = [
+        (name, word)
+        for name, content in traces.items()
+        for word, secret in words.items()
+        if secret in content
+    ]
+    assert leaks == []
+
+
+def test_images_are_clustered_by_real_mappers_and_a_real_reducer(rung, store, tmp_path):
+    files = [tmp_path / f"part-{number}.seq" for number in range(2)]
+    write_files(
+        PatchPlan(n_images=160, side_px=48, n_broken=2), 2, lambda number: files[number].open("wb"), silent
+    )
+    uris = tuple(f"{rung.home('images-input')}/{path.name}" for path in files)
+    for path, uri in zip(files, uris, strict=True):
+        store.write_atomic(uri, [path.read_bytes()])
+    found = run_images(rung, store, uris, 162, ImagesJob(), silent)
+    assert len(found.outcome.results) == 160
+    assert [reject.code for reject in found.outcome.rejects] == ["broken-image"] * 2
+    assert found.outcome.counters.get("cpu_fallback", 0) == 0
+    assert purity(found.clustering.index).share > 0.8
+    assert {task.kind for task in found.outcome.tasks} == {"map", "reduce"}
+
+
+def test_images_are_clustered_in_rounds_over_several_reducers(rung, store):
+    uri = f"{rung.home('rounds-input')}/part-0.seq"
+    content = io.BytesIO()
+    write_files(PatchPlan(n_images=80, side_px=48), 1, lambda _: contextlib.nullcontext(content), silent)
+    store.write_atomic(uri, [content.getvalue()])
+    job = ImagesJob(k=8, n_rounds=1, n_reduces=2, sample_one_in=2)
+    found = run_images(rung, store, (uri,), 80, job, silent)
+    assert len(found.outcome.results) == 80
+    assert found.clustering.summary["rounds"] == 1
+    assert len(found.outcome.job_ids) == 4, "features, start, one round, index"
+    assert found.outcome.counters.get("cpu_fallback", 0) == 0
+
+
+def test_a_credential_from_the_administrator_is_enough(hadoop_cluster, site, store, manifest, tmp_path):
+    """A user of a real site cannot read its master secret: he is given a credential."""
+    master = read_master_secret(hadoop_cluster.master_secret_file)
+    line = next(line for line in manifest.splitlines() if line.startswith("m0"))
+    user = replace(site, master_secret_file=None)
+    given = issue_token_file(tmp_path / "given", master, 600, "alice")
+    outcome = run_factorize(
+        ClusterRung(user, credential_file=given), store, line, FactorizeJob(n_tasks=1), silent
+    )
+    assert [row.device for row in outcome.results] == ["cpu"]
+    forged = issue_token_file(tmp_path / "forged", bytes(32), 600, "alice")
+    with pytest.raises(JobError, match="does not know the secret behind this credential"):
+        run_factorize(ClusterRung(user, credential_file=forged), store, line, FactorizeJob(n_tasks=1), silent)
+
+
+def test_strict_fails_the_job_and_names_the_first_bad_record(rung, store, manifest):
+    lines = [line for line in manifest.splitlines() if line.startswith(("m0", "bad-nan"))]
+    lines.insert(3, GARBAGE_LINE)
+    with pytest.raises(JobError) as caught:
+        run_factorize(rung, store, "\n".join(lines), FactorizeJob(n_tasks=1, is_strict=True), silent)
+    assert f"accel-job: record {key_of(GARBAGE_LINE)} (manifest)" in str(caught.value)
+
+
+@pytest.fixture
+def scrubbed(hadoop_cluster, tmp_path):
+    """Run ``python -m jobs`` with nothing in the environment but what a user of Hadoop has."""
+
+    def run(*words, conf_dir=hadoop_cluster.conf_dir):
+        environ = {"PATH": os.environ["PATH"], "HOME": str(Path.home()), "HADOOP_CONF_DIR": str(conf_dir)}
+        if "XDG_CACHE_HOME" in os.environ:
+            environ["XDG_CACHE_HOME"] = os.environ["XDG_CACHE_HOME"]
+        return subprocess.run(
+            [sys.executable, "-m", "jobs", *words, "--rung", "cluster", "--out", str(tmp_path / "out")],
+            cwd=ROOT,
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+    return run
+
+
+def test_both_jobs_run_with_only_hadoop_conf_dir(hadoop_cluster, scrubbed, tmp_path):
+    daemons = {(d.node, d.role): d.pid for d in hadoop_cluster.status().daemons}
+    factorized = scrubbed(
+        "factorize", "--make", "6", "--tasks", "2", "--verify", "-1", "--no-fallback", "--by", "value"
+    )
+    assert factorized.returncode == 0, factorized.stderr
+    rows = (tmp_path / "out" / "factorize" / "results.tsv").read_text().splitlines()
+    assert len(rows) == 7
+    clustered = scrubbed("images", "--make", "80", "--side", "48", "--no-fallback")
+    assert clustered.returncode == 0, clustered.stderr
+    assert len((tmp_path / "out" / "images" / "index.tsv").read_text().splitlines()) == 81
+    assert {(d.node, d.role): d.pid for d in hadoop_cluster.status().daemons} == daemons, (
+        "nothing was started"
+    )
+
+
+def test_a_site_without_servers_computes_on_its_mappers(hadoop_cluster, scrubbed, tmp_path):
+    """Somebody else's configuration names no binding: the mappers have numpy here, so they do the work."""
+    conf_dir = tmp_path / "conf"
+    conf_dir.mkdir()
+    for path in hadoop_cluster.conf_dir.iterdir():
+        if path.is_file():
+            (conf_dir / path.name).write_bytes(path.read_bytes())
+    settings_file = conf_dir / "yarn-accel-site.yaml"
+    settings = yaml.safe_load(settings_file.read_text())
+    for key in ("binding_file", "master_secret_file"):
+        settings.pop(key)
+    settings_file.write_text(yaml.safe_dump(settings))
+    words = ("factorize", "--make", "2", "--tasks", "1", "--n-max", "64")
+    done = scrubbed(*words, "--python", sys.executable, conf_dir=conf_dir)
+    assert done.returncode == 0, done.stderr
+    rows = (tmp_path / "out" / "factorize" / "results.tsv").read_text().splitlines()[1:]
+    assert {parse_row(row).device for row in rows} == {"cpu:fallback"}
+    refused = scrubbed(*words, "--no-fallback", conf_dir=conf_dir)
+    assert refused.returncode == 1
+    assert "the binding names no server and --no-fallback is set: start a pipeline server" in refused.stderr
+
+
+def test_twin_attempts_of_a_task_do_no_harm(hadoop_cluster, rung, store, manifest, tmp_path):
+    """Speculation on purpose: two attempts of one task, on two nodes, at the same time."""
+    entries = [entry for entry in good_entries(manifest) if entry.key.startswith("m0")]
+    lines = "".join(line + "\n" for line in manifest.splitlines() if line.startswith("m0"))
+    task = f"task_{time.time_ns()}_0001"
+    build_zipapp(tmp_path / ARCHIVE_NAME)
+    (tmp_path / "binding.json").write_bytes(hadoop_cluster.binding_file.read_bytes())
+    token = issue_token_file(tmp_path / "token", read_master_secret(hadoop_cluster.master_secret_file), 600)
+    twins = [
+        start_attempt(hadoop_cluster, node, task, number, tmp_path, token)
+        for number, node in enumerate(("w2", "w4"))
+    ]
+    outputs = [twin.communicate(lines, timeout=120) for twin in twins]
+    assert [twin.returncode for twin in twins] == [0, 0], outputs
+    rows = [
+        sorted((parse_row(line) for line in stdout.splitlines()), key=lambda row: row.key)
+        for stdout, _ in outputs
+    ]
+    assert len(rows[0]) == len(rows[1]) == len(entries) == 12
+    for first, second in zip(*rows, strict=True):
+        assert replace(first, **PLACES) == replace(second, **PLACES)
+    checks = verify(lambda uri: store.read_bytes(uri, MAX_BYTES), entries)
+    assert all(check.residual < LIMIT for check in checks)
+    folder = rung.home("out")
+    assert [uri for uri in store.list(folder) if not uri.endswith((".npz", "/_tmp"))] == []
+    assert store.list(f"{folder}/_tmp") == []
+
+
+PLACES = {"server": "", "node": "", "attempt": "", "seconds": ()}
+
+
+def start_attempt(
+    cluster, node: str, task: str, number: int, folder: Path, token: Path
+) -> subprocess.Popen[str]:
+    """Start one attempt of a task on a node, with the variables Hadoop Streaming would set."""
+    environ = {
+        "HADOOP_TOKEN_FILE_LOCATION": str(token),
+        "NM_HOST": cluster.plan.node(node).host,
+        "mapreduce_task_id": f"{task}_m_000000",
+        "mapreduce_task_attempt_id": f"{task}_m_000000_{number}",
+    }
+    words = [
+        "env",
+        *(f"{name}={value}" for name, value in environ.items()),
+        "python3",
+        ARCHIVE_NAME,
+        "factorize-map",
+    ]
+    return subprocess.Popen(
+        cluster.exec_argv(node, words),
+        cwd=folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import io
+import time
+
+import pytest
+
+from jobs.credentials import token_file
+from jobs.entry import load_credential, main, read_uri
+from yarn_accel.adapters.credentials import issue_token_file, read_master_secret
+from yarn_accel.client.binding import Binding, Endpoint, format_binding
+from yarn_accel.client.token_file import write_secrets
+from yarn_accel.errors import StartupError, StorageError
+from yarn_accel.wire.credential import SECRET_ALIAS
+
+MASTER = bytes(range(32))
+NOBODY = Endpoint("s1", "127.0.0.1", 9, "", "w1")
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """Start the entry point in an empty folder; returns (exit code, lines on stderr)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*argv, stdin=b"", servers=(), binding=True, **environ):
+        if binding:
+            (tmp_path / "binding.json").write_text(format_binding(Binding(tuple(servers))))
+        stderr = io.StringIO()
+        code = main(argv, environ, io.BytesIO(stdin), io.BytesIO(), stderr)
+        return code, stderr.getvalue().splitlines()
+
+    return run
+
+
+@pytest.mark.parametrize("argv", [[], ["dance"], ["--by"]])
+def test_an_unknown_verb_is_a_usage_error_that_names_the_known_ones(start, argv):
+    code, lines = start(*argv)
+    assert code == 2
+    assert "use one of factorize-map, images-map, images-reduce" in lines[0]
+
+
+@pytest.mark.parametrize("option", ["--frobnicate", "--by=magic", "--window=many"])
+def test_a_wrong_option_is_one_line(start, option):
+    code, lines = start("factorize-map", option)
+    assert (code, len(lines)) == (2, 1)
+    assert lines[0].startswith("accel-job: ")
+
+
+def test_a_missing_binding_is_named_with_the_cure(start):
+    code, lines = start("factorize-map", binding=False)
+    assert code == 3
+    assert "binding.json" in lines[0]
+    assert "-files" in lines[0]
+
+
+def test_a_damaged_binding_is_named(start, tmp_path):
+    (tmp_path / "binding.json").write_text("{")
+    code, lines = start("factorize-map", binding=False)
+    assert code == 2
+    assert "binding: not JSON" in lines[0]
+
+
+def test_servers_without_a_credential_are_a_start_up_failure(start):
+    code, lines = start("factorize-map", servers=[NOBODY])
+    assert code == 3
+    assert "HADOOP_TOKEN_FILE_LOCATION is not set" in lines[0]
+
+
+def test_no_server_and_no_fallback_is_said_at_once(start):
+    code, lines = start("factorize-map", "--no-fallback")
+    assert code == 2
+    assert "names no server" in lines[0]
+
+
+def test_no_server_needs_no_credential_and_empty_input_is_fine(start):
+    assert start("factorize-map") == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "cannot be read"),
+        (b"nonsense", "is not valid"),
+        (write_secrets({"other": b"x"}), "has no secret 'yarn-accel.pipeline'"),
+        (write_secrets({SECRET_ALIAS: b"not json"}), "is not valid"),
+    ],
+)
+def test_a_bad_token_file_is_diagnosed_and_never_quoted(tmp_path, content, said):
+    path = tmp_path / "token"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(StartupError, match=said) as caught:
+        load_credential({"HADOOP_TOKEN_FILE_LOCATION": str(path)}, 0)
+    assert "nonsense" not in str(caught.value)
+    assert "not json" not in str(caught.value)
+
+
+def test_a_credential_travels_in_a_private_file_and_comes_back(tmp_path):
+    path = issue_token_file(tmp_path / "token", MASTER, 60, "alice")
+    assert path.stat().st_mode & 0o777 == 0o600
+    found = load_credential({"HADOOP_TOKEN_FILE_LOCATION": str(path)}, time.time())
+    assert (found.tenant, len(found.key)) == ("alice", 32)
+    with pytest.raises(StartupError, match="expired"):
+        load_credential({"HADOOP_TOKEN_FILE_LOCATION": str(path)}, time.time() + 61)
+
+
+def test_the_token_file_is_gone_after_the_block(tmp_path):
+    secret = tmp_path / "master"
+    secret.touch(mode=0o600)
+    secret.write_text(MASTER.hex() + "\n")
+    assert read_master_secret(secret) == MASTER
+    with token_file(secret, 60) as path:
+        assert path.exists()
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+        assert MASTER not in path.read_bytes()
+    assert not path.parent.exists()
+
+
+def test_files_are_read_by_uri(tmp_path):
+    (tmp_path / "a").write_bytes(b"x")
+    assert read_uri(f"file://{tmp_path}/a", {}) == b"x"
+    with pytest.raises(StorageError, match="No such file"):
+        read_uri(f"file://{tmp_path}/b", {})

@@ -1,0 +1,236 @@
+"""Both jobs on the two rungs that need no Hadoop: the same input gives the same outcome on each."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs.factorize.job import FactorizeJob, good_entries, run_factorize, write_outcome
+from jobs.factorize.make_input import GARBAGE_LINE, deal, make_bytes, manifest_of, plan_flawed, plan_matrices
+from jobs.factorize.manifest import key_of
+from jobs.factorize.verify import LIMIT, verify
+from jobs.images.job import ImagesJob, run_images
+from jobs.images.make_input import PatchPlan, patches, write_files
+from jobs.images.purity import purity
+from jobs.rungs.inprocess import InProcessRung
+from jobs.rungs.local import path_of, uri_of
+from jobs.rungs.pipe import PipeRung, parse_stderr
+from jobs.rungs.step import Step
+from yarn_accel.adapters.hdfs import Store
+from yarn_accel.client.typed_bytes import encode_pair
+from yarn_accel.errors import JobError, StartupError, StorageError
+
+RUNGS = ("inprocess", "pipe")
+BAD = {
+    "bad-nan": "not-finite",
+    "bad-indefinite": "not-positive-definite",
+    "bad-short": "wrong-length",
+    "bad-missing": "storage",
+    key_of(GARBAGE_LINE): "manifest",
+}
+
+
+def silent(_: str) -> None:
+    """Report nothing."""
+
+
+@pytest.fixture(scope="module")
+def rungs():
+    """The two rungs, open; the server of the pipe rung runs for the whole module."""
+    with InProcessRung() as inprocess, PipeRung(python=sys.executable) as pipe:
+        yield {"inprocess": inprocess, "pipe": pipe}
+
+
+@pytest.fixture(params=RUNGS)
+def rung(request, rungs):
+    return rungs[request.param]
+
+
+@pytest.fixture
+def run_matrices(rung, tmp_path):
+    """Run a manifest of small matrices, good ones and one of each flaw."""
+    store = Store()
+    input_uri, output_uri = uri_of(tmp_path / "in"), uri_of(tmp_path / "out")
+    matrices = deal((*plan_matrices(12, 16, 48), *plan_flawed(24)), 3)
+    for matrix in matrices:
+        if matrix.flaw != "missing":
+            store.write_atomic(f"{input_uri}/{matrix.key}.bin", [make_bytes(matrix)])
+    manifest = "# a comment\n" + manifest_of(matrices, input_uri, output_uri) + GARBAGE_LINE + "\n"
+
+    def run(text=manifest, **options):
+        job = FactorizeJob(n_tasks=3, **options)
+        return run_factorize(rung, store, text, job, silent, name=tmp_path.name)
+
+    run.manifest = manifest
+    return run
+
+
+@pytest.mark.parametrize("is_by_value", [False, True], ids=["reference", "value"])
+def test_matrices_are_factorized_and_bad_records_are_named(run_matrices, tmp_path, is_by_value):
+    outcome = run_matrices(is_by_value=is_by_value)
+    assert (outcome.n_in, len(outcome.results), len(outcome.rejects)) == (17, 12, 5)
+    assert {reject.key: reject.code for reject in outcome.rejects} == BAD
+    assert max(row.residual for row in outcome.results) < LIMIT
+    assert len(outcome.tasks) == 3
+    done = {row.key for row in outcome.results}
+    entries = [entry for entry in good_entries(run_matrices.manifest) if entry.key in done]
+    checks = verify(lambda uri: path_of(uri).read_bytes(), entries)
+    reported = {row.key: row.residual for row in outcome.results}
+    for check in checks:
+        assert check.residual == pytest.approx(reported[check.key], rel=1e-2, abs=1e-3)
+    results, rejects = write_outcome(outcome, tmp_path / "tables")
+    assert len(results.read_text().splitlines()) == 13
+    assert len(rejects.read_text().splitlines()) == 6
+    assert not (tmp_path / "out" / "_tmp").exists()
+
+
+def test_only_the_pipe_rung_uses_a_server(rungs, run_matrices, rung):
+    outcome = run_matrices()
+    fallbacks = outcome.counters.get("cpu_fallback", 0)
+    assert fallbacks == (12 if rung is rungs["inprocess"] else 0)
+    assert {row.server for row in outcome.results} == ({"local"} if fallbacks else {"local0"})
+
+
+def test_strict_fails_and_names_the_first_bad_record(run_matrices):
+    good_then_bad = [
+        *[line for line in run_matrices.manifest.splitlines() if line.startswith("m")],
+        GARBAGE_LINE,
+        *[line for line in run_matrices.manifest.splitlines() if line.startswith("bad-nan")],
+    ]
+    with pytest.raises(JobError) as caught:
+        run_matrices("\n".join(good_then_bad), is_strict=True)
+    assert f"record {key_of(GARBAGE_LINE)} (manifest)" in str(caught.value)
+    assert "separated by TABs" in str(caught.value)
+
+
+def test_an_empty_manifest_is_an_error(run_matrices):
+    with pytest.raises(JobError, match="no records"):
+        run_matrices("# nothing\n\n")
+
+
+@pytest.fixture(scope="module")
+def image_files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("images")
+    plan = PatchPlan(n_images=96, side_px=40, n_broken=2)
+    write_files(plan, 2, lambda number: (folder / f"part-{number}.seq").open("wb"), silent)
+    return plan, [uri_of(folder / f"part-{number}.seq") for number in range(2)]
+
+
+@pytest.mark.parametrize("n_rounds", [0, 20], ids=["one-reducer", "rounds"])
+def test_images_are_clustered_by_their_photograph(rung, tmp_path, image_files, n_rounds):
+    plan, inputs = image_files
+    job = ImagesJob(n_rounds=n_rounds, sample_one_in=2, n_reduces=2)
+    found = run_images(rung, Store(), inputs, 98, job, silent, name=tmp_path.name)
+    assert {row.key for row in found.outcome.results} == {key for key, _ in patches(plan, range(96))}
+    assert [(reject.key, reject.code) for reject in found.outcome.rejects] == [
+        ("broken/000096", "broken-image"),
+        ("broken/000097", "broken-image"),
+    ]
+    assert purity(found.clustering.index).share > 0.7
+    assert {row.cluster for row in found.outcome.results} <= set(found.clustering.centroids)
+    if n_rounds:
+        assert found.clustering.summary["is_converged"]
+
+
+def test_the_two_rungs_agree_about_the_clusters(rungs, tmp_path, image_files):
+    _, inputs = image_files
+    found = [
+        run_images(rung, Store(), inputs, 98, ImagesJob(), silent, name=tmp_path.name).clustering
+        for rung in rungs.values()
+    ]
+    assert found[0].index == found[1].index
+    assert found[0].summary["inertia"] == pytest.approx(found[1].summary["inertia"], rel=1e-6)
+
+
+def test_strict_images_name_the_first_bad_one(rung, tmp_path, image_files):
+    _, inputs = image_files
+    with pytest.raises(JobError, match=r"record broken/000096 \(broken-image\)"):
+        run_images(rung, Store(), inputs, 98, ImagesJob(is_strict=True), silent, name=tmp_path.name)
+
+
+def test_an_output_folder_that_exists_is_an_error(rung, run_matrices):
+    run_matrices()
+    with pytest.raises(JobError, match="exists already"):
+        run_matrices()
+
+
+def test_a_text_record_under_typed_bytes_is_rejected_by_type(rungs, tmp_path):
+    (tmp_path / "stdin").write_bytes(encode_pair("k", "no bytes"))
+    from jobs.rungs.inprocess import _run_task
+    from jobs.rungs.local import LocalTask
+
+    step = Step("types", ("images-map",), (), uri_of(tmp_path / "out"), io="typedbytes")
+    task = LocalTask(step, "r", "map", 0, step.mapper, tmp_path / "stdin", tmp_path / "stdout", tmp_path)
+    assert _run_task(task) == {"records_in": 1, "rejected": 1}
+    assert b"wrong-type" in (tmp_path / "stdout").read_bytes()
+
+
+def test_without_server_and_numpy_the_message_says_what_to_do(tmp_path):
+    bare = tmp_path / "python-without-packages"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')
+    bare.chmod(0o755)
+    store, uri = Store(), uri_of(tmp_path / "in")
+    matrix = plan_matrices(1, 8, 8)[0]
+    store.write_atomic(f"{uri}/{matrix.key}.bin", [make_bytes(matrix)])
+    with (
+        PipeRung(python=str(bare), n_servers=0) as rung,
+        pytest.raises(JobError, match="no pipeline server answers, and this node cannot compute by itself"),
+    ):
+        run_factorize(rung, store, manifest_of([matrix], uri, uri), FactorizeJob(), silent)
+
+
+def test_without_server_but_with_numpy_the_mapper_computes(tmp_path):
+    store, uri = Store(), uri_of(tmp_path / "in")
+    matrices = plan_matrices(2, 8, 16)
+    for matrix in matrices:
+        store.write_atomic(f"{uri}/{matrix.key}.bin", [make_bytes(matrix)])
+    with PipeRung(python=sys.executable, n_servers=0) as rung:
+        outcome = run_factorize(rung, store, manifest_of(matrices, uri, uri), FactorizeJob(n_tasks=1), silent)
+    assert outcome.counters["cpu_fallback"] == 2
+    assert {row.device for row in outcome.results} == {"cpu:fallback"}
+
+
+def test_mappers_and_reducers_work_on_the_oldest_python(find_python, tmp_path, image_files):
+    store, uri = Store(), uri_of(tmp_path / "in")
+    matrices = plan_matrices(12, 8, 16)
+    for matrix in matrices:
+        store.write_atomic(f"{uri}/{matrix.key}.bin", [make_bytes(matrix)])
+    manifest = manifest_of(matrices, uri, uri_of(tmp_path / "out")) + GARBAGE_LINE
+    with PipeRung(python=find_python("3.8")) as rung:
+        outcome = run_factorize(rung, store, manifest, FactorizeJob(n_tasks=2), silent)
+        found = run_images(rung, store, image_files[1], 98, ImagesJob(n_rounds=2), silent)
+    assert (len(outcome.results), len(outcome.rejects)) == (12, 1)
+    assert (len(found.outcome.results), len(found.outcome.rejects)) == (96, 2)
+
+
+def test_an_interpreter_that_is_not_there_is_named(tmp_path):
+    with PipeRung(python="python9.9", n_servers=0) as rung, pytest.raises(StartupError, match=r"python9\.9"):
+        run_factorize(rung, Store(), "garbage\n", FactorizeJob(), silent)
+
+
+def test_nothing_is_left_of_a_closed_rung(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with PipeRung() as rung:
+        scratch = Path(path_of(rung.home("x"))).parent
+        pids = [server.pid for server in rung._servers]
+        assert (scratch / "token").stat().st_mode & 0o077 == 0
+    assert not scratch.exists()
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_stderr_is_read_as_hadoop_reads_it():
+    counters, first = parse_stderr(
+        "reporter:status:waiting\nreporter:counter:yarn-accel,done,2\n\nboom\nreporter:counter:yarn-accel,done,3\nlater\n"
+    )
+    assert counters == {"done": 5}
+    assert first == "boom"
+
+
+def test_data_in_hdfs_is_no_local_input():
+    with pytest.raises(StorageError, match="not a local file"):
+        path_of("hdfs://master/x")
