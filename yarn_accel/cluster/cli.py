@@ -31,6 +31,7 @@ __all__ = ["cut", "down", "exec_", "group", "heal", "kill", "list_", "logs", "st
 
 FOLLOW_POLL_S = 0.3
 PIPE_WIDTH = 120
+DEFAULT_NAME = "default"
 _COLOURS = {"healthy": "green", "starting": "yellow", "safe mode": "yellow"}
 
 
@@ -46,14 +47,26 @@ def group() -> None:
     """
 
 
+def _the_one(context: click.Context, parameter: click.Parameter, name: str) -> str:
+    """The cluster meant when none is named: the only one there is, else the one called ``default``."""
+    names = known_names()
+    if name or not names:
+        return name or DEFAULT_NAME
+    if len(names) == 1:
+        return names[0]
+    if DEFAULT_NAME in names:
+        return DEFAULT_NAME
+    raise ConfigError(f"there are {len(names)} clusters", cure=f"name one of {', '.join(names)}")
+
+
 def _name_option(command: Callable[..., None]) -> Callable[..., None]:
-    return click.option("--cluster", "-c", "name", default="default", show_default=True, help="Which one.")(
-        command
-    )
+    return click.option(
+        "--cluster", "-c", "name", default="", callback=_the_one, help="Which one [default: the only one]."
+    )(command)
 
 
 @group.command()
-@click.argument("name", default="default")
+@click.argument("name", default=DEFAULT_NAME)
 @click.option("--nodes", default=UpOptions.nodes, show_default=True, help="Workers, besides the master.")
 @click.option(
     "--racks", default=UpOptions.racks, show_default=True, help="Racks the workers are spread over."
@@ -91,10 +104,13 @@ def _merge_options(values: Mapping[str, Any], given: Mapping[str, Any]) -> UpOpt
 
 
 @group.command()
-@click.argument("name", default="default")
+@click.argument("name", default="", callback=_the_one)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(name: str, as_json: bool) -> None:
-    """Show each daemon's pid, health, memory and web address; exit code 1 unless all are healthy."""
+    """Show each daemon's pid, health, memory and web address; exit code 1 unless all are healthy.
+
+    Without NAME: the only cluster there is.
+    """
     found = Cluster.open(name).status()
     if as_json:
         click.echo(json.dumps(found.as_json(), indent=1))
@@ -246,11 +262,15 @@ def start(name: str, node: str, role: str) -> None:
 
 
 @group.command()
-@click.argument("name", default="default")
+@click.argument("name", default="")
 @click.option("--all", "is_all", is_flag=True, help="Every cluster of this user.")
-def down(name: str, is_all: bool) -> None:
-    """Take the cluster NAME down and remove all that bears its name, whatever state it is in."""
+@click.pass_context
+def down(ctx: click.Context, name: str, is_all: bool) -> None:
+    """Take the cluster NAME down and remove all that bears its name, whatever state it is in.
+
+    Without NAME: the only cluster there is.
+    """
     if is_all:
         take_down_all(_say)
     else:
-        take_down(name, _say)
+        take_down(_the_one(ctx, ctx.command.params[0], name), _say)

@@ -8,15 +8,17 @@ from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from yarn_accel.client.binding import choose, parse_binding
 from yarn_accel.cluster import daemons, netns
+from yarn_accel.cluster.cli import group
 from yarn_accel.cluster.daemons import Software
 from yarn_accel.cluster.decision import decide, ports_of
 from yarn_accel.cluster.plan import ClusterPlan, Mode, Role, UpOptions, make_plan
 from yarn_accel.cluster.settings import write_settings
 from yarn_accel.cluster.state import Intent, Place, load
-from yarn_accel.errors import ConfigError
+from yarn_accel.errors import AccelError, ConfigError
 from yarn_accel.hadoop.conf import read_properties, read_site
 from yarn_accel.hadoop.install import HadoopInstall
 
@@ -240,3 +242,25 @@ def test_what_cannot_change_is_refused_and_what_can_is_written_down(
     changed = decide(place, first, UpOptions(name="a", link="1gbit", pipeline=False), Mode.NETNS)
     assert changed.subnet == 4
     assert json.loads(place.state_file.read_text())["options"]["link"] == "1gbit"
+
+
+def status_error(*words: str) -> str:
+    """What ``cluster status`` says when it cannot open the cluster it takes to be meant."""
+    error = CliRunner().invoke(group, ["status", *words]).exception
+    assert isinstance(error, AccelError), error
+    return str(error)
+
+
+def test_without_a_name_the_only_cluster_is_meant(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    clusters = tmp_path / "cluster-accel" / "clusters"
+    assert "default" in status_error()
+    (clusters / "demo").mkdir(parents=True)
+    assert "demo" in status_error()
+    (clusters / "other").mkdir()
+    assert "name one of demo, other" in status_error()
+    assert "other" in status_error("other")
+    (clusters / "default").mkdir()
+    assert "default" in status_error()
+    assert not CliRunner().invoke(group, ["down", "--all"]).exception
+    assert not any(clusters.glob("*"))
