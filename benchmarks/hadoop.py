@@ -121,7 +121,9 @@ def _job_rows(cluster: Cluster, store: Store, n: int, note: str, report: Report)
             waits_s += first_s
             spread |= {task.node for task in result.tasks if task.kind == "MAP"}
     return [
-        measured("8-mapper streaming job, overhead", walls_s, "s", goal="<= 18", note=f"client wall; {note}"),
+        measured(
+            "8-mapper streaming job, overhead", walls_s, "s", goal="<= 18", note=note or "client wall time"
+        ),
         measured(
             "container start: attempt to its first line", waits_s, "s", note=f"over {len(spread)} nodes"
         ),

@@ -44,7 +44,7 @@ def _load(store: Store, folder_uri: str, plan: PatchPlan, n_files: int, report: 
 def _rows(label: str, found: ImagesOutcome, note: str) -> list[Row]:
     outcome = found.outcome
     quality = purity(found.clustering.index)
-    maps = [task for task in outcome.tasks if task.kind == "MAP"]
+    maps = [task for task in outcome.tasks if task.kind == "map"]
     map_phase_s = max(task.finish_s for task in maps) - min(task.start_s for task in maps)
     floor = f"one single cluster would reach {quality.largest_photograph:.3f}"
     return [
