@@ -68,10 +68,15 @@ def issue_token_file(path: Path, master: bytes, lifetime_s: float, tenant: str =
 
 
 def _write_private(path: Path, content: bytes) -> None:
-    """Create a file that nobody else can read, not even for a moment."""
+    """Create a file that nobody else can read and that is never there in part; an existing one stays."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(content)
+            os.link(temporary, path)  # unlike a rename, this fails where there is a file already
+        finally:
+            temporary.unlink()
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
-    with os.fdopen(handle, "wb") as stream:
-        stream.write(content)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import getpass
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
 
+from yarn_accel.adapters.credentials import create_master_secret
 from yarn_accel.client.binding import Binding, Endpoint, format_binding
 from yarn_accel.cluster.netns import hosts_text
 from yarn_accel.cluster.plan import ClusterPlan, Mode, NodePlan, bound_servers
@@ -152,7 +152,7 @@ def _attribute_script(plan: ClusterPlan, place: Place) -> Path:
 def write_pipeline_settings(plan: ClusterPlan, place: Place) -> None:
     """Write the binding, each pipeline server's settings, and once per cluster the master secret."""
     if not place.master_secret_file.exists():
-        write_atomic(place.master_secret_file, secrets.token_hex(32) + "\n", mode=0o600)
+        create_master_secret(place.master_secret_file)
     write_atomic(place.binding_file, format_binding(_binding(plan, place)))
     for node in plan.accel_nodes:
         write_atomic(place.pipeline_config(node.name), yaml.safe_dump(_pipeline(place, node), sort_keys=True))
