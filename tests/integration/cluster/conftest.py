@@ -81,7 +81,8 @@ def trace(state_home: Path) -> Iterator[Callable[[str], set[str]]]:
         inodes = [path.stat().st_ino for path in NAMESPACES.glob(f"{prefix}*")]
         own = {f"process {process.pid}" for process in members(mark_of(name, place.tag), inodes)}
         files = {str(path) for path in place.root.parent.glob(f"*{name}*")}
-        return own | files | {thing for thing in _machine() - before if _may_be_of(thing, place.tag)}
+        new = _machine() - before
+        return own | files | {thing for thing in new if _may_be_of(thing, place.tag, str(state_home))}
 
     yield look
     for name in NAMES[1:]:
@@ -96,9 +97,8 @@ def _machine() -> set[str]:
     return things
 
 
-def _may_be_of(thing: str, tag: str) -> bool:
+def _may_be_of(thing: str, tag: str, home: str) -> bool:
     """Leave out what clusters of other people on this machine make meanwhile."""
-    shared = any(word in thing for word in ("ya-", "interface ya")) or thing.endswith(
-        ("/run/netns", "/etc/netns")
-    )
-    return tag in thing or not shared
+    shared = any(word in thing for word in ("ya-", "interface ya", "/cluster-accel/clusters/"))
+    shared = shared or thing.endswith(("/run/netns", "/etc/netns"))
+    return tag in thing or home in thing or not shared
