@@ -6,15 +6,12 @@ of photographs, with large even parts and look-alikes, is measured beside the de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from io import BytesIO
-from typing import BinaryIO
+from collections.abc import Callable
 
 from benchmarks.result import Row, observed
 from jobs.demo.servers import read_servers
 from jobs.images.job import ImagesJob, ImagesOutcome, run_images
-from jobs.images.make_input import ALL_PHOTOGRAPHS, PHOTOGRAPHS, PatchPlan, Photograph, write_files
+from jobs.images.make_input import ALL_PHOTOGRAPHS, PHOTOGRAPHS, PatchPlan, Photograph, store_files
 from jobs.images.purity import purity
 from jobs.rungs.cluster import ClusterRung
 from yarn_accel.adapters.credentials import read_master_secret
@@ -26,19 +23,6 @@ __all__ = ["run"]
 
 NAME = "bench-images"
 Report = Callable[[str], None]
-
-
-def _load(store: Store, folder_uri: str, plan: PatchPlan, n_files: int, report: Report) -> tuple[str, ...]:
-    uris = [f"{folder_uri}/part-{number:03d}.seq" for number in range(n_files)]
-
-    @contextmanager
-    def open_file(number: int) -> Iterator[BinaryIO]:
-        buffer = BytesIO()
-        yield buffer
-        store.write_atomic(uris[number], [buffer.getvalue()])
-
-    write_files(plan, n_files, open_file, report)
-    return tuple(uris)
 
 
 def _rows(label: str, found: ImagesOutcome, note: str) -> list[Row]:
@@ -76,7 +60,7 @@ def run(quick: bool, report: Report) -> list[Row]:
         with ClusterRung(site) as rung:
             for at, (label, photographs) in enumerate(sets.items()):
                 plan = PatchPlan(n_images, photographs=photographs)
-                uris = _load(store, rung.home(f"input-{at}"), plan, n_files, report)
+                uris = store_files(store, rung.home(f"input-{at}"), plan, n_files, report)
                 job = ImagesJob(k=2 * len(photographs))
                 rows += _rows(
                     label, run_images(rung, store, uris, n_images, job, report, f"images-{at}"), note

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, BinaryIO
+from typing import Any
 
 import click
 from rich.table import Table
@@ -117,20 +115,10 @@ def make_images(store: Store, folder_uri: str, values: dict[str, Any], report: R
     Raises:
         StartupError: a photograph is not on this machine.
     """
-    from jobs.images.make_input import PatchPlan, write_files
+    from jobs.images.make_input import PatchPlan, store_files
 
     plan = PatchPlan(values["n_made"], values["side_px"], values["n_broken"], values["seed"])
-    uris: list[str] = []
-
-    @contextmanager
-    def open_file(number: int) -> Iterator[BinaryIO]:
-        buffer = io.BytesIO()
-        yield buffer
-        uris.append(f"{folder_uri}/part-{number:03d}.seq")
-        store.write_atomic(uris[-1], [buffer.getbuffer()])
-
-    write_files(plan, values["n_files"], open_file, report)
-    return tuple(uris)
+    return store_files(store, folder_uri, plan, values["n_files"], report)
 
 
 def result_table(found: ImagesOutcome, is_truth_known: bool) -> Table:

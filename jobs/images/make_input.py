@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib.util
 import io
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -20,6 +20,7 @@ from typing import BinaryIO
 import numpy as np
 from PIL import Image
 
+from yarn_accel.adapters.hdfs import Store
 from yarn_accel.adapters.sequence_file import SYNC_INTERVAL_BYTES, SequenceFileWriter
 from yarn_accel.errors import StartupError
 
@@ -30,6 +31,7 @@ __all__ = [
     "PatchPlan",
     "Photograph",
     "patches",
+    "store_files",
     "write_files",
 ]
 
@@ -151,6 +153,22 @@ def write_files(
             f"images: file {file_number + 1} of {n_files}, {writer.n_records} patches, {writer.n_bytes} bytes"
         )
     return n_bytes
+
+
+def store_files(
+    store: Store, folder_uri: str, plan: PatchPlan, n_files: int, report: Callable[[str], None]
+) -> tuple[str, ...]:
+    """Write the patches into ``n_files`` sequence files below a folder of a store; returns their URIs."""
+    uris = tuple(f"{folder_uri}/part-{number:03d}.seq" for number in range(n_files))
+
+    @contextmanager
+    def open_file(number: int) -> Iterator[BinaryIO]:
+        buffer = io.BytesIO()
+        yield buffer
+        store.write_atomic(uris[number], [buffer.getbuffer()])
+
+    write_files(plan, n_files, open_file, report)
+    return uris
 
 
 def _open(photograph: Photograph, side_px: int) -> Image.Image:

@@ -19,16 +19,19 @@ from yarn_accel.client.reporter import GROUP
 from yarn_accel.errors import ConfigError
 from yarn_accel.hadoop.conf import read_properties
 from yarn_accel.hadoop.site import Site
-from yarn_accel.hadoop.streaming import JobResult, StreamingJob, run_streaming
+from yarn_accel.hadoop.streaming import (
+    NLINE_INPUT_FORMAT,
+    SEQUENCE_INPUT_FORMAT,
+    SEQUENCE_OUTPUT_FORMAT,
+    JobResult,
+    StreamingJob,
+    run_streaming,
+)
 
 __all__ = ["SLOT_RESOURCE", "ClusterRung", "streaming_job"]
 
 SLOT_RESOURCE = "acct/slot"
 """A mapper that asks for one slot is placed where slots are, so mappers spread over the nodes."""
-
-_LINES = "org.apache.hadoop.mapred.lib.NLineInputFormat"
-_SEQUENCES = "org.apache.hadoop.mapred.SequenceFileInputFormat"
-_SEQUENCES_OUT = "org.apache.hadoop.mapred.SequenceFileOutputFormat"
 
 
 class ClusterRung:
@@ -141,8 +144,10 @@ def streaming_job(
         output=step.output_uri,
         files=[str(path) for path in files],
         properties=properties,
-        input_format=(_LINES if step.lines_per_map else "") if is_lines else _SEQUENCES,
-        output_format=_SEQUENCES_OUT if step.output_kind == "sequence" else "",
+        input_format=(NLINE_INPUT_FORMAT if step.lines_per_map else "")
+        if is_lines
+        else SEQUENCE_INPUT_FORMAT,
+        output_format=SEQUENCE_OUTPUT_FORMAT if step.output_kind == "sequence" else "",
         io="" if is_lines else "typedbytes",
         n_reduces=step.n_reduces if step.reducer else 0,
         credentials_file=credentials,
