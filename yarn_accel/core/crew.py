@@ -1,0 +1,103 @@
+"""The workers of one device kind: what each has, which can take more, and for how long they are busy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from yarn_accel.core.queues import Record, Tenant
+
+__all__ = ["Batch", "Crew", "Worker"]
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """What a worker was sent; `left` are the items it has not answered for, by id."""
+
+    tenant: Tenant
+    left: dict[int, Record]
+    expected_s: float
+    started_s: float
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """One worker; of its batches it computes the first and has the second ready."""
+
+    number: int
+    crew: Crew
+    batches: list[Batch] = field(default_factory=list)
+
+    def left_s(self, now_s: float) -> float:
+        """For how long it is still busy; one that should be done is believed to need as long again."""
+        if not self.batches:
+            return 0.0
+        first = self.batches[0]
+        left_s = abs(first.started_s + first.expected_s - now_s)
+        return left_s + sum(batch.expected_s for batch in self.batches[1:])
+
+
+@dataclass(slots=True, eq=False)
+class Crew:
+    """The workers of one device kind, what is queued for them, and the virtual time of that queue.
+
+    Attributes:
+        idle: those with nothing to do, the one that was busy last at the end.
+        ready: those busy for so short that the next batch may be sent ahead, the longest busy first.
+        queued_s: what all queued items together should take here.
+        virtual_s: the start of the batch that was started last, or was furthest ahead of all before it.
+        furthest_v: the largest virtual time any tenant has reached.
+    """
+
+    kind: str
+    workers: dict[int, Worker] = field(default_factory=dict)
+    idle: dict[int, Worker] = field(default_factory=dict)
+    ready: dict[int, Worker] = field(default_factory=dict)
+    n_queued: int = 0
+    n_running: int = 0
+    queued_s: float = 0.0
+    virtual_s: float = 0.0
+    furthest_v: float = 0.0
+
+    def place(self, worker: Worker, prefetch_below_s: float) -> None:
+        """Put a worker among the idle, the ready, or neither."""
+        self.idle.pop(worker.number, None)
+        self.ready.pop(worker.number, None)
+        if not worker.batches:
+            self.idle[worker.number] = worker
+        elif len(worker.batches) == 1 and worker.batches[0].expected_s < prefetch_below_s:
+            self.ready[worker.number] = worker
+
+    def next_worker(self, now_s: float, prefetch_below_s: float) -> Worker | None:
+        """Who gets the next batch: of the idle the one whose memory is still warm.
+
+        Of the ready only one that keeps to what was expected of it: nothing is put behind a batch that
+        turns out to be long.
+        """
+        if self.idle:
+            return self.idle[next(reversed(self.idle))]
+        for worker in self.ready.values():
+            if now_s - worker.batches[0].started_s < prefetch_below_s:
+                return worker
+        return None
+
+    def remove(self, worker: Worker) -> None:
+        """Let go of a worker."""
+        for group in (self.workers, self.idle, self.ready):
+            group.pop(worker.number, None)
+
+    def free_in_s(self, now_s: float) -> float:
+        """When the first of the workers has done what it was sent."""
+        return 0.0 if self.idle else min(worker.left_s(now_s) for worker in self.workers.values())
+
+    def validate(self) -> None:
+        """Check that the sets agree with the workers.
+
+        Raises:
+            AssertionError: they do not.
+        """
+        assert set(self.idle) == {number for number, worker in self.workers.items() if not worker.batches}
+        assert all(len(worker.batches) == 1 for worker in self.ready.values())
+        assert all(len(worker.batches) <= 2 for worker in self.workers.values())
+        assert all(batch.left for worker in self.workers.values() for batch in worker.batches)
+        n_running = sum(len(batch.left) for worker in self.workers.values() for batch in worker.batches)
+        assert self.n_running == n_running
