@@ -20,6 +20,8 @@ not a guess from the text. ``cure`` is one sentence for the user. Standard libra
 import it.
 """
 
+from typing import Optional
+
 __all__ = [
     "AccelError",
     "AuthenticationError",
@@ -90,11 +92,15 @@ class RejectedError(AccelError):
     Args:
         code: a short stable word for counters and scripts, such as ``not-positive-definite``.
         message: the cause with its place, such as ``leading minor of order 3 is not positive definite``.
+
+    Attributes:
+        item: number of the bad one of a stack of problems, counted from 0; None: there is no stack.
     """
 
     def __init__(self, code: str, message: str, *, cure: str = "") -> None:
         super().__init__(message, cure=cure)
         self.code = code
+        self.item: Optional[int] = None
 
 
 class UnavailableError(AccelError):

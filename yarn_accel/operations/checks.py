@@ -19,10 +19,10 @@ __all__ = [
     "factors",
     "integer",
     "known",
-    "matrix",
     "number",
     "points",
     "real",
+    "shape_text",
 ]
 
 Check = Callable[[Sequence[TensorSpec], Params], None]
@@ -82,26 +82,23 @@ def number(params: Params, name: str, default: float, low: float, high: float) -
     return float(value)
 
 
-def real(spec: TensorSpec, place: str, n_axes: int) -> None:
-    """A float32 or float64 array with ``n_axes`` axes, none of them empty."""
+def real(spec: TensorSpec, place: str, least_axes: int, most_axes: int) -> None:
+    """A float32 or float64 array with so many axes, none of them empty."""
     if spec.dtype not in REAL:
         raise RejectedError(
             "wrong-dtype", "{}: expected {}, found {}".format(place, " or ".join(REAL), spec.dtype)
         )
-    if len(spec.shape) != n_axes or min(spec.shape) < 1:
+    if not least_axes <= len(spec.shape) <= most_axes or min(spec.shape, default=0) < 1:
+        axes = " or ".join(str(n) for n in sorted({least_axes, most_axes}))
         raise RejectedError(
             "wrong-shape",
-            "{}: expected {} axes of at least 1, found shape {}".format(place, n_axes, _shape(spec)),
+            "{}: expected {} axes of at least 1, found shape {}".format(place, axes, shape_text(spec)),
         )
 
 
-def matrix(specs: Sequence[TensorSpec], params: Params, *, is_square: bool = False) -> None:
-    """One real matrix, no parameters."""
-    count(specs, 1, "the matrix")
-    known(params, ())
-    real(specs[0], "input 0", 2)
-    if is_square:
-        _square(specs[0])
+def shape_text(spec: TensorSpec) -> str:
+    """A shape as people write it: 3x4."""
+    return "x".join(str(n) for n in spec.shape) or "()"
 
 
 def factors(specs: Sequence[TensorSpec], params: Params) -> None:
@@ -114,7 +111,7 @@ def factors(specs: Sequence[TensorSpec], params: Params) -> None:
             "operation: expected one of {}, found {!r}".format(", ".join(_FACTORS), params.get("operation")),
         )
     count(specs, 1 + len(names), "the matrix, then " + ", ".join(name for name, _ in names))
-    real(specs[0], "input 0", 2)
+    real(specs[0], "input 0", 2, 2)
     if params["operation"] == "cholesky":
         _square(specs[0])
     n_rows, n_columns = specs[0].shape
@@ -127,12 +124,12 @@ def factors(specs: Sequence[TensorSpec], params: Params) -> None:
                     "wrong-dtype", "{}: expected <i4 or <i8, found {}".format(place, spec.dtype)
                 )
         else:
-            real(spec, place, 2)
+            real(spec, place, 2, 2)
         if tuple(spec.shape) != expected[i]:
             raise RejectedError(
                 "wrong-shape",
                 "{}: expected shape {}, found {}".format(
-                    place, "x".join(str(n) for n in expected[i]), _shape(spec)
+                    place, "x".join(str(n) for n in expected[i]), shape_text(spec)
                 ),
             )
 
@@ -155,7 +152,7 @@ def batch(*names: str) -> Check:
                 )
             if len(specs[i].shape) != 1:
                 raise RejectedError(
-                    "wrong-shape", "input {}: expected 1 axis, found shape {}".format(i, _shape(specs[i]))
+                    "wrong-shape", "input {}: expected 1 axis, found shape {}".format(i, shape_text(specs[i]))
                 )
         if not 1 <= specs[1].shape[0] <= MAX_IMAGES:
             raise RejectedError(
@@ -181,7 +178,7 @@ def points(specs: Sequence[TensorSpec], params: Params) -> None:
     """Real points ``(n, d)``, with ``k`` not above n."""
     known(params, _KMEANS_PARAMS)
     count(specs, 1, "the points")
-    real(specs[0], "input 0", 2)
+    real(specs[0], "input 0", 2, 2)
     if integer(params, "k", None, 1, 1 << 20) > specs[0].shape[0]:
         raise RejectedError(
             "bad-parameter", "k: {} clusters for {} points".format(params["k"], specs[0].shape[0])
@@ -197,7 +194,7 @@ def centroids(specs: Sequence[TensorSpec], params: Params) -> None:
     known(params, ())
     count(specs, 2, "the points, the centroids")
     for i in range(2):
-        real(specs[i], "input {}".format(i), 2)
+        real(specs[i], "input {}".format(i), 2, 2)
     if specs[0].shape[1] != specs[1].shape[1]:
         raise RejectedError(
             "wrong-shape",
@@ -230,8 +227,6 @@ def _hsv_bins(value: Any) -> None:
 
 def _square(spec: TensorSpec) -> None:
     if spec.shape[0] != spec.shape[1]:
-        raise RejectedError("wrong-shape", "input 0: expected a square matrix, found {}".format(_shape(spec)))
-
-
-def _shape(spec: TensorSpec) -> str:
-    return "x".join(str(n) for n in spec.shape) or "()"
+        raise RejectedError(
+            "wrong-shape", "input 0: expected a square matrix, found {}".format(shape_text(spec))
+        )

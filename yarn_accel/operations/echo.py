@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, List
 
-from yarn_accel.operations.operation import Outcome, Params
+from yarn_accel.operations.operation import Outcome, Params, Place, allocate
 
 if TYPE_CHECKING:
     import numpy as np
@@ -12,6 +12,6 @@ if TYPE_CHECKING:
 __all__ = ["echo"]
 
 
-def echo(arrays: List[np.ndarray[Any, Any]], params: Params) -> Outcome:
+def echo(arrays: List[np.ndarray[Any, Any]], params: Params, place: Place = allocate) -> Outcome:
     """The inputs as ``input_0``, ``input_1`` and so on; the parameters come back in ``info["params"]``."""
     return Outcome({"input_{}".format(i): array for i, array in enumerate(arrays)}, {"params": dict(params)})

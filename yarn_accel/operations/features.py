@@ -9,7 +9,10 @@ says why.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Tuple
+import importlib
+import warnings
+from functools import lru_cache
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -17,62 +20,140 @@ from yarn_accel.errors import RejectedError
 from yarn_accel.operations import colour as colours
 from yarn_accel.operations import lbp as textures
 from yarn_accel.operations import pixels as decoding
-from yarn_accel.operations.operation import Outcome, Params
+from yarn_accel.operations.operation import Outcome, Params, Place, allocate
 
-__all__ = ["colour", "features", "lbp"]
+__all__ = ["Forms", "colour", "compiled_forms", "features", "forms", "lbp", "numpy_forms"]
 
 Array = Any
-Part = Callable[[Array], Array]
+Part = Callable[[Sequence[Array]], Array]
+"""From images of one size to a histogram for each, in whole numbers."""
 _CHUNK_PIXELS = 1 << 16
 """Images of one size are computed together up to this many pixels, so that temporaries stay in the cache."""
 _WAITING_PIXELS = 1 << 22
 """Images of many sizes that wait for others of theirs are held up to this many pixels."""
 
 
-def lbp(arrays: List[Array], params: Params) -> Outcome:
+class Forms(NamedTuple):
+    """One of the two ways to the same histograms.
+
+    Attributes:
+        name: "numba" or "numpy".
+        patterns: images to histograms of the 256 patterns.
+        colours: images and numbers of bins to histograms over colour.
+        chunk_pixels: images of one size are given together up to this many pixels.
+    """
+
+    name: str
+    patterns: Part
+    colours: Callable[[Sequence[Array], Tuple[int, ...]], Array]
+    chunk_pixels: int
+
+
+def lbp(
+    arrays: List[Array], params: Params, place: Place = allocate, ways: Optional[Forms] = None
+) -> Outcome:
     """Histogram of local binary patterns, ``features`` ``float32 (n, bins)``; 59 or 256 bins.
 
     Args:
         arrays: the bytes of all images, and the length of each.
         params: ``bins``, ``max_pixels``, ``root``.
+        place: see `Operation`.
+        ways: how histograms are made; left out, the best there is on the CPU.
 
     Raises:
         RejectedError: ``wrong-length``: the lengths and the bytes do not belong together.
     """
-    return _batch(arrays, params, [_texture(params)])
+    ways = ways or forms()
+    return _batch(arrays, params, place, [_texture(params, ways)], ways.chunk_pixels)
 
 
-def colour(arrays: List[Array], params: Params) -> Outcome:
+def colour(
+    arrays: List[Array], params: Params, place: Place = allocate, ways: Optional[Forms] = None
+) -> Outcome:
     """Histogram over hue, saturation and value, ``features`` ``float32 (n, product of hsv_bins)``.
 
     Arguments and errors as for `lbp`, with ``hsv_bins`` (default 16, 4, 4) in place of ``bins``.
     """
-    return _batch(arrays, params, [_colour(params)])
+    ways = ways or forms()
+    return _batch(arrays, params, place, [_colour(params, ways)], ways.chunk_pixels)
 
 
-def features(arrays: List[Array], params: Params) -> Outcome:
+def features(
+    arrays: List[Array], params: Params, place: Place = allocate, ways: Optional[Forms] = None
+) -> Outcome:
     """`lbp` and `colour` side by side, each image decoded once: ``features`` ``float32 (n, both)``."""
-    return _batch(arrays, params, [_texture(params), _colour(params)])
+    ways = ways or forms()
+    return _batch(arrays, params, place, [_texture(params, ways), _colour(params, ways)], ways.chunk_pixels)
 
 
-def _texture(params: Params) -> Part:
+@lru_cache(maxsize=1)
+def forms() -> Forms:
+    """The compiled form where numba is installed; else numpy's, and a warning that says so once."""
+    try:
+        return compiled_forms()
+    except ImportError as error:
+        warnings.warn(
+            "images are computed by numpy: the same results, ten to fifty times slower ({})".format(error),
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return numpy_forms()
+
+
+def numpy_forms() -> Forms:
+    """The definition."""
+
+    def patterns(images: Sequence[Array]) -> Array:
+        return textures.histogram_256(decoding.grey(np.stack(images)))
+
+    def colour_bins(images: Sequence[Array], bins: Tuple[int, ...]) -> Array:
+        return colours.histogram_hsv(np.stack(images), bins)
+
+    return Forms("numpy", patterns, colour_bins, _CHUNK_PIXELS)
+
+
+def compiled_forms() -> Forms:
+    """The same, compiled. Raises `ImportError` where numba is missing."""
+    compiled = importlib.import_module("yarn_accel.operations.compiled")
+
+    def patterns(images: Sequence[Array]) -> Array:
+        histograms = np.zeros((len(images), 256), dtype=np.int64)
+        shades = np.empty(images[0].shape[:2], dtype=np.uint8)
+        for image, histogram in zip(images, histograms):  # noqa: B905 -- Python 3.8
+            compiled.grey(image.reshape(-1), shades.reshape(-1))
+            compiled.add_patterns(shades, histogram)
+        return histograms
+
+    def colour_bins(images: Sequence[Array], bins: Tuple[int, ...]) -> Array:
+        histograms = np.zeros((len(images), int(np.prod(bins))), dtype=np.int64)
+        for image, histogram in zip(images, histograms):  # noqa: B905 -- Python 3.8
+            compiled.add_colours(image.reshape(-1), np.array(bins, dtype=np.float32), histogram)
+        return histograms
+
+    return Forms("numba", patterns, colour_bins, 1)
+
+
+def _texture(params: Params, ways: Forms) -> Part:
     is_uniform = params.get("bins", 59) == 59
 
-    def part(images: Array) -> Array:
-        histogram = textures.histogram_256(decoding.grey(images))
+    def part(images: Sequence[Array]) -> Array:
+        histogram = ways.patterns(images)
         return textures.uniform_histogram(histogram) if is_uniform else histogram
 
     return part
 
 
-def _colour(params: Params) -> Part:
+def _colour(params: Params, ways: Forms) -> Part:
     bins = tuple(params.get("hsv_bins", colours.DEFAULT_BINS))
-    return lambda images: colours.histogram_hsv(images, bins)
+    return lambda images: ways.colours(images, bins)
 
 
-def _batch(arrays: List[Array], params: Params, parts: List[Part]) -> Outcome:
+def _batch(
+    arrays: List[Array], params: Params, place: Place, parts: List[Part], chunk_pixels: int
+) -> Outcome:
     blob, lengths = arrays
-    rows = np.zeros((lengths.size, _width(parts)), dtype=np.float32)
+    rows = place("features", (lengths.size, _width(parts)), "<f4", "C")
+    rows[:] = 0.0
     waiting: Dict[Tuple[int, ...], List[Tuple[int, Array]]] = {}
     n_waiting = 0
     rejected: List[List[Any]] = []
@@ -85,7 +166,7 @@ def _batch(arrays: List[Array], params: Params, parts: List[Part]) -> Outcome:
         group = waiting.setdefault(image.shape, [])
         group.append((index, image))
         n_waiting += n_pixels
-        if len(group) * n_pixels >= _CHUNK_PIXELS or n_waiting >= _WAITING_PIXELS:
+        if len(group) * n_pixels >= chunk_pixels or n_waiting >= _WAITING_PIXELS:
             n_waiting -= len(group) * n_pixels
             _fill(rows, waiting.pop(image.shape), parts)
     for group in waiting.values():
@@ -96,12 +177,12 @@ def _batch(arrays: List[Array], params: Params, parts: List[Part]) -> Outcome:
 
 
 def _width(parts: List[Part]) -> int:
-    probe = np.zeros((1, 1, 1, 3), dtype=np.uint8)
+    probe = [np.zeros((1, 1, 3), dtype=np.uint8)]
     return sum(part(probe).shape[1] for part in parts)
 
 
 def _fill(rows: Array, group: List[Tuple[int, Array]], parts: List[Part]) -> None:
     indices = [index for index, _ in group]
-    images = np.stack([image for _, image in group])
-    n_pixels = images.shape[1] * images.shape[2]
+    images = [image for _, image in group]
+    n_pixels = images[0].shape[0] * images[0].shape[1]
     rows[indices] = np.concatenate([part(images) / n_pixels for part in parts], axis=1)

@@ -11,8 +11,8 @@ from typing import Any, Iterator, List, NamedTuple, Tuple
 
 import numpy as np
 
-from yarn_accel.operations.factorization import reject_not_finite
-from yarn_accel.operations.operation import Outcome, Params
+from yarn_accel.operations.operation import Outcome, Params, Place, allocate
+from yarn_accel.operations.soundness import reject_not_finite
 
 __all__ = ["kmeans", "kmeans_seed", "kmeans_step"]
 
@@ -40,7 +40,7 @@ class _Fit(NamedTuple):
     n_iterations: int
 
 
-def kmeans(arrays: List[Array], params: Params) -> Outcome:
+def kmeans(arrays: List[Array], params: Params, place: Place = allocate) -> Outcome:
     """Cluster points ``(n, d)``.
 
     Args:
@@ -73,7 +73,7 @@ def kmeans(arrays: List[Array], params: Params) -> Outcome:
     )
 
 
-def kmeans_seed(arrays: List[Array], params: Params) -> Outcome:
+def kmeans_seed(arrays: List[Array], params: Params, place: Place = allocate) -> Outcome:
     """The k-means++ start for points ``(n, d)``: ``centroids`` float64 (k, d). Parameters as for `kmeans`."""
     reject_not_finite(arrays[0], "input 0")
     generator = np.random.Generator(np.random.PCG64(params.get("seed", 0)))
@@ -81,7 +81,7 @@ def kmeans_seed(arrays: List[Array], params: Params) -> Outcome:
     return Outcome({"centroids": centroids}, {"k": params["k"]})
 
 
-def kmeans_step(arrays: List[Array], params: Params) -> Outcome:
+def kmeans_step(arrays: List[Array], params: Params, place: Place = allocate) -> Outcome:
     """One pass: each point to its nearest centroid, and what the next centroids are made of.
 
     Args:

@@ -1,18 +1,40 @@
-"""The shape every operation has, whoever computes it."""
+"""The shape every operation has, whoever computes it.
+
+Forms and batches are named, not given: ``"factorization.lu"`` is a function of a module of this package,
+``"package.module:function"`` one of anybody's. They are imported when they are first asked for, because a
+server that only checks requests needs neither numpy nor CuPy.
+"""
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from yarn_accel.errors import StartupError
 from yarn_accel.wire.tensors import TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Operation", "Outcome", "Params"]
+__all__ = [
+    "ALIGNMENT_BYTES",
+    "Operation",
+    "Outcome",
+    "Params",
+    "Place",
+    "aligned_bytes",
+    "allocate",
+    "late",
+    "resolve",
+]
 
 Params = Mapping[str, Any]
+Array = Any
+Place = Callable[[str, Tuple[int, ...], str, str], Array]
+"""``place(name, shape, dtype, order)``: memory for the result of that name where the answer is sent from."""
+
+ALIGNMENT_BYTES = 64
 
 
 @dataclass
@@ -20,12 +42,38 @@ class Outcome:
     """What an operation computed.
 
     Attributes:
-        arrays: the results by name; the order is the order on the wire and in a written file.
+        arrays: the results by name; the order is the order on the wire and in a written file. Each is memory
+            from ``place``, a contiguous part of an input, or an array of its own (which costs a copy).
         info: facts about the computation, every value fit for JSON.
     """
 
     arrays: Dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     info: Dict[str, Any] = field(default_factory=dict)
+
+
+Run = Callable[..., Outcome]
+"""``run(arrays, params, place=allocate)``."""
+RunBatch = Callable[[Sequence[Tuple[List[Array], Params, Place]]], List[Any]]
+
+
+def allocate(name: str, shape: Tuple[int, ...], dtype: str, order: str) -> Array:
+    """Where nobody has an output area: memory of its own."""
+    import numpy as np
+
+    return np.empty(shape, dtype=dtype, order=order)  # type: ignore[call-overload]
+
+
+def aligned_bytes(n_bytes: int) -> int:
+    """``n_bytes`` rounded up to what one array takes in an output area."""
+    return -(-n_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def _inputs_bytes(specs: Sequence[TensorSpec], params: Params) -> int:
+    return sum(aligned_bytes(spec.nbytes) for spec in specs)
+
+
+def _twice_inputs_bytes(specs: Sequence[TensorSpec], params: Params) -> int:
+    return 2 * sum(spec.nbytes for spec in specs)
 
 
 @dataclass(frozen=True)
@@ -38,14 +86,76 @@ class Operation:
         n_inputs: how many arrays it takes; None when ``check`` decides.
         check: ``check(specs, params)`` looks at the description of the inputs before any memory is taken for
             them. Raises `RejectedError` with a code and the place of the fault.
-        run: ``run(arrays, params)`` computes; it may overwrite its inputs. Raises `RejectedError` for bad
-        values. flops: ``flops(specs, params)`` is the number of floating-point operations by the usual
-            count, 0 when there is no usual count.
+        run: ``run(arrays, params, place=allocate)``, the reference on the CPU. It writes into inputs only if
+            ``overwrites``, and never into a read-only one. Raises `RejectedError` for bad values.
+        flops: ``flops(specs, params)`` is the number of floating-point operations by the usual count, 0 when
+            there is no usual count.
+        bytes_moved: ``bytes_moved(specs, params)`` is how many bytes go in and out: what computing costs
+            where ``flops`` is 0.
+        output_bytes: ``output_bytes(specs, params)``, an upper bound for the results that do not lie in the
+            inputs' memory, each rounded up to 64. Left out: as much as the inputs take.
+        overwrites: after `run` the inputs hold something else.
+        forms: by kind of device ("cpu", "cuda"), the name of a function with the signature of ``run``.
+        batch: by kind of device, the name of ``run_batch(items)`` for a list of ``(arrays, params, place)``;
+            it returns an `Outcome` or an `AccelError` for each. Without one, items are run one by one.
     """
 
     name: str
     summary: str
     n_inputs: Optional[int]
     check: Callable[[Sequence[TensorSpec], Params], None]
-    run: Callable[[List[np.ndarray[Any, Any]], Params], Outcome]
+    run: Run
     flops: Callable[[Sequence[TensorSpec], Params], int]
+    bytes_moved: Callable[[Sequence[TensorSpec], Params], int] = _twice_inputs_bytes
+    output_bytes: Callable[[Sequence[TensorSpec], Params], int] = _inputs_bytes
+    overwrites: bool = False
+    forms: Mapping[str, str] = field(default_factory=dict)
+    batch: Mapping[str, str] = field(default_factory=dict)
+
+    def form(self, device_kind: str) -> Optional[Run]:
+        """The function for that kind of device, imported now; None when there is none.
+
+        Raises:
+            StartupError: it is named but cannot be imported.
+        """
+        place = self.forms.get(device_kind)
+        if place is None:
+            return self.run if device_kind == "cpu" else None
+        return resolve(place)
+
+    def batch_form(self, device_kind: str) -> Optional[RunBatch]:
+        """The function for many at once on that kind of device, imported now; None when there is none."""
+        place = self.batch.get(device_kind)
+        return None if place is None else resolve(place)
+
+
+def resolve(place: str) -> Callable[..., Any]:
+    """The function named ``module.function`` (of this package) or ``package.module:function``.
+
+    Raises:
+        StartupError: there is no such module or function, or something it needs is missing.
+    """
+    module, _, name = place.partition(":") if ":" in place else place.rpartition(".")
+    if ":" not in place:
+        module = "yarn_accel.operations." + module
+    try:
+        found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise StartupError("{}: {}".format(place, error)) from error
+    return found
+
+
+def late(place: str) -> Run:
+    """A function of this package that is imported (with numpy) when it is first called.
+
+    Raises (when called):
+        ImportError: as the import raises it, so that a caller can do without.
+    """
+    module, _, name = place.rpartition(".")
+
+    def run(arrays: List[Array], params: Params, place: Place = allocate) -> Outcome:
+        function = getattr(importlib.import_module("yarn_accel.operations." + module), name)
+        outcome: Outcome = function(arrays, params, place)
+        return outcome
+
+    return run

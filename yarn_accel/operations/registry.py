@@ -1,102 +1,135 @@
 """The table of operations: the only place that knows their names.
 
-A server of another kind (a GPU back end) offers the same names with another ``run``.
+The names of this package are there at once, with only the standard library imported. Others join through
+`load_more`: from the server's configuration (``module:attribute``), or from installed distributions that name
+an `Operation` (or several) in the entry point group ``yarn_accel.operations``. Server and workers call it
+explicitly, at start; nothing is searched for at import.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, Callable, List, Mapping, Optional, Sequence
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
-from yarn_accel.errors import RejectedError
-from yarn_accel.operations import checks
-from yarn_accel.operations.operation import Operation, Outcome, Params
+from yarn_accel.errors import ConfigError, RejectedError
+from yarn_accel.operations import checks, counts, matrices
+from yarn_accel.operations.operation import Operation, Params, late
 from yarn_accel.wire.tensors import TensorSpec
 
-if TYPE_CHECKING:
-    import numpy as np
+__all__ = ["ENTRY_POINTS", "OPERATIONS", "get", "load_more"]
 
-__all__ = ["OPERATIONS", "get"]
-
-Check = Callable[[Sequence[TensorSpec], Params], None]
-Count = Callable[[Sequence[TensorSpec], Params], int]
+ENTRY_POINTS = "yarn_accel.operations"
+Specs = Sequence[TensorSpec]
 
 
-def _late(place: str) -> Callable[[List[np.ndarray[Any, Any]], Params], Outcome]:
-    """A function of this package named ``module.function``, imported (with numpy) when it is first called."""
-    module, _, function = place.partition(".")
-
-    def run(arrays: List[np.ndarray[Any, Any]], params: Params) -> Outcome:
-        loaded = importlib.import_module("yarn_accel.operations." + module)
-        outcome: Outcome = getattr(loaded, function)(arrays, params)
-        return outcome
-
-    return run
-
-
-def _anything(specs: Sequence[TensorSpec], params: Params) -> None:
+def _anything(specs: Specs, params: Params) -> None:
     """Every input is fine."""
 
 
-def _square(specs: Sequence[TensorSpec], params: Params) -> None:
-    checks.matrix(specs, params, is_square=True)
-
-
-def _no_count(specs: Sequence[TensorSpec], params: Params) -> int:
-    return 0
-
-
-def _lu_flops(specs: Sequence[TensorSpec], params: Params) -> int:
-    rows, columns = specs[0].shape
-    least = min(rows, columns)
-    return 2 * rows * columns * least - (rows + columns) * least**2 + 2 * least**3 // 3
-
-
-def _qr_flops(specs: Sequence[TensorSpec], params: Params) -> int:
-    """The Householder form, and then q written out, which costs as much again for a square matrix."""
-    rows, columns = specs[0].shape
-    least = min(rows, columns)
-    written_out = 2 * rows * least**2 - 2 * least**3 // 3
-    return 2 * _lu_flops(specs, params) + written_out
-
-
-def _cholesky_flops(specs: Sequence[TensorSpec], params: Params) -> int:
-    n: int = specs[0].shape[0]
-    return n**3 // 3
-
-
-def _entry(
-    name: str, summary: str, n_inputs: Optional[int], check: Check, place: str, flops: Count
+def _linear(
+    name: str, summary: str, n_inputs: Optional[int], place: str, check: Any, flops: Any, output: Any
 ) -> Operation:
-    return Operation(name, summary, n_inputs, check, _late(place), flops)
+    """An operation of linear algebra: on the CPU through LAPACK, on a GPU by the function of its name."""
+    return Operation(
+        name,
+        summary,
+        n_inputs,
+        check,
+        late(place),
+        flops,
+        counts.moved,
+        output,
+        overwrites=name != "gemm",
+        forms={"cpu": place, "cuda": "cuda_linalg." + name},
+        batch={"cuda": "cuda_linalg.{}_batch".format(name)},
+    )
 
 
+def _images(name: str, summary: str, params: Tuple[str, ...]) -> Operation:
+    """An operation on encoded images: a row of features for each."""
+    place = "features." + name
+    is_texture, is_colour = "bins" in params, "hsv_bins" in params
+    return Operation(
+        name,
+        summary,
+        2,
+        checks.batch(*params),
+        late(place),
+        counts.none,
+        counts.moved,
+        lambda specs, params: counts.images_output(specs, params, is_texture, is_colour),
+        forms={"cpu": place, "cuda": "cuda_images." + name},
+    )
+
+
+def _clusters(name: str, summary: str, n_inputs: int, check: Any, flops: Any, output: Any) -> Operation:
+    """A part of K-means, on the CPU only."""
+    place = "kmeans." + name
+    run = late(place)
+    return Operation(name, summary, n_inputs, check, run, flops, counts.moved, output, forms={"cpu": place})
+
+
+def _plain(name: str, summary: str, check: Any, place: str) -> Operation:
+    """An operation without results of its own."""
+    run = late(place)
+    return Operation(
+        name, summary, None, check, run, counts.none, counts.moved, counts.none, forms={"cpu": place}
+    )
+
+
+_LU, _QR, _CHOLESKY = "factorization.lu", "factorization.qr", "factorization.cholesky"
 _KMEANS = "k clusters of points: k-means++ start, then Lloyd's iterations"
 _STEP = "one iteration of K-means: labels, and the sums, counts and inertia of each cluster"
+_BOTH = "texture and colour histograms, each image decoded once"
 
-OPERATIONS: Mapping[str, Operation] = {
+_table: Dict[str, Operation] = {
     entry.name: entry
     for entry in (
-        _entry("echo", "the inputs unchanged", None, _anything, "echo.echo", _no_count),
-        _entry("lu", "PA = LU with partial pivoting", 1, checks.matrix, "factorization.lu", _lu_flops),
-        _entry("qr", "A = QR, q written out", 1, checks.matrix, "factorization.qr", _qr_flops),
-        _entry("cholesky", "A = LL'", 1, _square, "factorization.cholesky", _cholesky_flops),
-        _entry("residual", "how exact factors are", None, checks.factors, "residual.residual", _no_count),
-        _entry("lbp", "texture histograms", 2, checks.batch("bins"), "features.lbp", _no_count),
-        _entry("colour", "colour histograms", 2, checks.batch("hsv_bins"), "features.colour", _no_count),
-        _entry(
-            "features",
-            "texture and colour histograms, each image decoded once",
-            2,
-            checks.batch("bins", "hsv_bins"),
-            "features.features",
-            _no_count,
+        _plain("echo", "the inputs unchanged", _anything, "echo.echo"),
+        _plain("residual", "how exact factors are", checks.factors, "residual.residual"),
+        _linear(
+            "lu",
+            "PA = LU with partial pivoting",
+            1,
+            _LU,
+            matrices.check_lu,
+            counts.lu_flops,
+            counts.lu_output,
         ),
-        _entry("kmeans", _KMEANS, 1, checks.points, "kmeans.kmeans", _no_count),
-        _entry("kmeans_seed", "k-means++ start only", 1, checks.points, "kmeans.kmeans_seed", _no_count),
-        _entry("kmeans_step", _STEP, 2, checks.centroids, "kmeans.kmeans_step", _no_count),
+        _linear("qr", "A = QR", 1, _QR, matrices.check_qr, counts.qr_flops, counts.qr_output),
+        _linear(
+            "cholesky",
+            "A = LL'",
+            1,
+            _CHOLESKY,
+            matrices.check_cholesky,
+            counts.cholesky_flops,
+            counts.cholesky_output,
+        ),
+        _linear(
+            "gemm", "C = AB", 2, "products.gemm", matrices.check_gemm, counts.gemm_flops, counts.gemm_output
+        ),
+        _linear(
+            "solve",
+            "x of Ax = b from the factors of A; the least-squares x for qr",
+            None,
+            "solution.solve",
+            matrices.check_solve,
+            counts.solve_flops,
+            counts.solve_output,
+        ),
+        _images("lbp", "texture histograms", ("bins",)),
+        _images("colour", "colour histograms", ("hsv_bins",)),
+        _images("features", _BOTH, ("bins", "hsv_bins")),
+        _clusters("kmeans", _KMEANS, 1, checks.points, counts.kmeans_flops, counts.kmeans_output),
+        _clusters(
+            "kmeans_seed", "k-means++ start only", 1, checks.points, counts.step_flops, counts.seed_output
+        ),
+        _clusters("kmeans_step", _STEP, 2, checks.centroids, counts.step_flops, counts.step_output),
     )
 }
+
+OPERATIONS: Mapping[str, Operation] = _table
 
 
 def get(name: str) -> Operation:
@@ -110,3 +143,65 @@ def get(name: str) -> Operation:
         known = ", ".join(sorted(OPERATIONS))
         raise RejectedError("unknown-operation", "unknown operation {!r}; known: {}".format(name, known))
     return operation
+
+
+def load_more(names: Sequence[str] = (), *, entry_points: bool = True) -> Tuple[str, ...]:
+    """Add operations of others to the table; adding the same ones again changes nothing.
+
+    Args:
+        names: ``module:attribute`` of an `Operation` or of several.
+        entry_points: whether installed distributions are asked too.
+
+    Returns:
+        The names of the operations that came from outside, in the order found.
+
+    Raises:
+        ConfigError: one cannot be imported, is no `Operation`, or bears a name that is taken.
+    """
+    found: List[str] = []
+    for origin in [*(_entry_points() if entry_points else ()), *names]:
+        for operation in _imported(origin):
+            known = _table.setdefault(operation.name, operation)
+            if known is not operation:
+                raise ConfigError(
+                    "operation {!r} of {}: this name is taken".format(operation.name, origin),
+                    cure="give it another name",
+                )
+            found.append(operation.name)
+    return tuple(found)
+
+
+def _entry_points() -> List[str]:
+    from importlib import metadata
+
+    installed: Any = metadata.entry_points()
+    # Python 3.8 and 3.9 give a mapping by group.
+    group: Iterable[Any] = (
+        installed.select(group=ENTRY_POINTS)
+        if hasattr(installed, "select")
+        else installed.get(ENTRY_POINTS, ())
+    )
+    return sorted({str(point.value) for point in group})
+
+
+def _imported(origin: str) -> List[Operation]:
+    module, _, attribute = origin.partition(":")
+    try:
+        value: Any = importlib.import_module(module)
+        for part in attribute.split("."):
+            value = getattr(value, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            "operations {!r}: {}".format(origin, error), cure="write module:attribute of something installed"
+        ) from error
+    operations = [value] if isinstance(value, Operation) else list(_several(value))
+    for operation in operations:
+        if not isinstance(operation, Operation):
+            raise ConfigError("operations {!r}: {!r} is no Operation".format(origin, operation))
+    return operations
+
+
+def _several(value: Any) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, (list, tuple)) else (value,)

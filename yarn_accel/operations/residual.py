@@ -19,7 +19,7 @@ from typing import Any, Dict, List
 import numpy as np
 
 from yarn_accel.errors import RejectedError
-from yarn_accel.operations.operation import Outcome, Params
+from yarn_accel.operations.operation import Outcome, Params, Place, allocate
 
 __all__ = ["LIMIT", "residual"]
 
@@ -27,7 +27,7 @@ LIMIT = 30.0
 Array = Any
 
 
-def residual(arrays: List[Array], params: Params) -> Outcome:
+def residual(arrays: List[Array], params: Params, place: Place = allocate) -> Outcome:
     """The ratios for a matrix and its factors (in the order and form the factorization returns them).
 
     Returns:

@@ -178,3 +178,20 @@ def test_echo():
     outcome = run("echo", *arrays, a=1)
     assert list(outcome.arrays) == ["input_0", "input_1"]
     assert outcome.info == {"params": {"a": 1}}
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("n", [500, 600])
+def test_a_large_cholesky_factor_has_zeros_above_and_bad_input_is_named(n: int, order: str) -> None:
+    half = np.random.default_rng(n).standard_normal((n, n))
+    matrix = np.array(half + half.T + 4 * n * np.eye(n), order=order)
+    factor = get("cholesky").run([matrix.copy(order)], {}).arrays["l"]
+    assert not np.triu(factor, 1).any()
+    assert np.allclose(factor @ factor.T, matrix)
+    indefinite = matrix.copy(order)
+    indefinite[n - 1, n - 1] = -1.0
+    with pytest.raises(RejectedError, match=f"leading minor of order {n} "):
+        get("cholesky").run([indefinite], {})
+    matrix[n - 1, 3] += 1.0
+    with pytest.raises(RejectedError, match="differ"):
+        get("cholesky").run([matrix], {})

@@ -1,11 +1,16 @@
+import json
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from yarn_accel.errors import RejectedError
-from yarn_accel.operations import OPERATIONS, get
+from yarn_accel.errors import ConfigError, RejectedError, StartupError
+from yarn_accel.operations import OPERATIONS, Operation, get, load_more, registry
+from yarn_accel.operations.operation import resolve
+from yarn_accel.operations.registry import ENTRY_POINTS
 from yarn_accel.wire import TensorSpec
 
 F8, U1, I8 = "<f8", "|u1", "<i8"
@@ -119,3 +124,53 @@ def test_operation_counts_are_the_usual_ones():
     assert get("qr").flops(square, {}) == pytest.approx(8 * n**3 / 3, rel=0.01)
     tall = specs((1000, 10))
     assert get("qr").flops(tall, {}) == pytest.approx(2 * (2 * 1000 * 100), rel=0.02)
+
+
+def test_operations_of_others_join_the_table(monkeypatch):
+    table = dict(registry._table)
+    monkeypatch.setattr(registry, "_table", table)
+    monkeypatch.setattr(registry, "OPERATIONS", table)
+    module = ModuleType("somebody")
+    module.twice = Operation("twice", "", 1, lambda s, p: None, lambda a, p, place=None: None, lambda s, p: 0)
+    module.lu = Operation("lu", "", 1, lambda s, p: None, lambda a, p, place=None: None, lambda s, p: 0)
+    module.several = [module.twice]
+    module.nothing = 3
+    monkeypatch.setitem(sys.modules, "somebody", module)
+    for _ in range(2):
+        assert load_more(["somebody:twice", "somebody:several"], entry_points=False) == ("twice", "twice")
+    assert registry.get("twice") is module.twice
+    point = SimpleNamespace(select=lambda group: [SimpleNamespace(value="somebody:twice")])
+    monkeypatch.setattr(metadata, "entry_points", lambda: point)
+    assert load_more() == ("twice",)
+    by_group = {ENTRY_POINTS: [SimpleNamespace(value="somebody:twice")]}
+    monkeypatch.setattr(metadata, "entry_points", lambda: by_group)
+    assert load_more() == ("twice",)
+    for name, match in [
+        ("somebody:lu", "this name is taken"),
+        ("somebody:nothing", "is no Operation"),
+        ("somebody:missing", "missing"),
+        ("nobody:twice", "nobody"),
+        ("", "module:attribute"),
+    ]:
+        with pytest.raises(ConfigError, match=match):
+            load_more([name], entry_points=False)
+
+
+def test_memory_of_an_operation_that_says_nothing_is_that_of_its_inputs():
+    operation = Operation("x", "", 1, lambda s, p: None, lambda a, p, place=None: None, lambda s, p: 0)
+    assert operation.output_bytes(specs((3, 3)), {}) == 128
+    assert operation.form("cpu") is operation.run
+    assert operation.form("cuda") is None
+
+
+def test_a_form_that_is_missing_is_a_start_up_error():
+    for place in ("nowhere.lu", "factorization.ul", "no.such.package:run"):
+        with pytest.raises(StartupError):
+            resolve(place)
+    assert resolve("json:dumps") is json.dumps
+
+
+def test_images_say_how_much_memory_their_features_take():
+    assert get("features").output_bytes(IMAGES, {"hsv_bins": [2, 2, 2]}) == -(-3 * (59 + 8) * 4 // 64) * 64
+    assert get("lbp").output_bytes(IMAGES, {"bins": 256}) == 3 * 256 * 4
+    assert get("kmeans_step").output_bytes(specs((10, 2), (3, 2)), {}) == 64 + 64 + 2 * 64

@@ -1,0 +1,89 @@
+"""What the tests of linear algebra share: an output area that counts, and LAPACK's ratios."""
+
+import numpy as np
+
+from yarn_accel.operations import get
+from yarn_accel.wire import TensorSpec
+
+LIMIT = 30.0
+"""LAPACK's own tests accept ratios below it."""
+
+
+class Area:
+    """An output area that counts what is taken from it, rounded up as the worker rounds it."""
+
+    def __init__(self):
+        self.n_bytes = 0
+
+    def place(self, name, shape, dtype, order):
+        array = np.full(shape, 77, dtype=dtype, order=order)
+        self.n_bytes += -(-array.nbytes // 64) * 64
+        return array
+
+
+def spec(array):
+    return TensorSpec(array.dtype.str, array.shape, "C" if array.flags.c_contiguous else "F")
+
+
+def run(name, *arrays, **params):
+    """Run on copies as a worker does: checked first, results contiguous, no more memory than announced."""
+    arrays = [array.copy(order="K") for array in arrays]
+    operation, specs, area = get(name), [spec(array) for array in arrays], Area()
+    operation.check(specs, params)
+    outcome = operation.run(arrays, params, area.place)
+    assert area.n_bytes <= operation.output_bytes(specs, params)
+    assert operation.flops(specs, params) >= 0
+    assert operation.bytes_moved(specs, params) > 0
+    for array in outcome.arrays.values():
+        assert array.flags.c_contiguous or array.flags.f_contiguous
+    return outcome
+
+
+def general(shape, dtype="<f8", order="F", seed=0):
+    values = np.random.default_rng(seed).standard_normal(shape)
+    return np.array(values, dtype=dtype, order=order)
+
+
+def positive_definite(shape, dtype="<f8", order="F", seed=0):
+    a = np.random.default_rng(seed).standard_normal(shape)
+    product = a @ np.swapaxes(a, -1, -2) + shape[-1] * np.eye(shape[-1])
+    return np.array((product + np.swapaxes(product, -1, -2)) / 2, dtype=dtype, order=order)
+
+
+def lower_triangle(matrix):
+    """LAPACK's packed storage: the lower triangle column after column."""
+    n = matrix.shape[-1]
+    rows, columns = np.tril_indices(n)
+    order = np.lexsort((rows, columns))
+    return np.ascontiguousarray(matrix[..., rows[order], columns[order]])
+
+
+def norm(matrix):
+    return np.abs(matrix).sum(axis=-2).max(axis=-1)
+
+
+def ratio(error, scale, n, dtype):
+    """LAPACK's ratio with the worst item of a stack: norm(error) / (scale * n * eps)."""
+    eps = np.finfo(dtype).eps / 2
+    worst = np.max(norm(error.astype(np.float64)) / np.maximum(scale, np.finfo(np.float64).tiny))
+    return float(worst / (n * eps))
+
+
+def permuted(matrix, pivots):
+    """The rows in the order that the swaps i <-> pivots[i] lead to; stacks too."""
+    result = np.array(matrix, order="C")
+    items, all_swaps = result.reshape(-1, *matrix.shape[-2:]), pivots.reshape(-1, pivots.shape[-1])
+    for item, swaps in zip(items, all_swaps, strict=True):
+        for i, j in enumerate(swaps):
+            item[[i, j]] = item[[j, i]]
+    return result
+
+
+def householder_q(packed, scalars):
+    """Q (m, min(m, n)) from LAPACK's reflectors, the plain way."""
+    m, least = packed.shape[-2], scalars.shape[-1]
+    q = np.eye(m)
+    for j in range(least):
+        v = np.concatenate([np.zeros(j), [1.0], packed[j + 1 :, j].astype(np.float64)])
+        q = q @ (np.eye(m) - float(scalars[j]) * np.outer(v, v))
+    return q[:, :least]

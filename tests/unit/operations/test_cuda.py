@@ -1,0 +1,157 @@
+"""The CUDA forms: against the CPU's answers on a GPU, and everything but the GPU itself by emulation."""
+
+import importlib
+import io
+import itertools
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.unit.operations import emulation
+from tests.unit.operations.linear import Area, general, lower_triangle, positive_definite
+from yarn_accel.errors import RejectedError, StartupError
+from yarn_accel.operations import OPERATIONS, cuda_images, cuda_linalg, get
+
+
+def _has_gpu():
+    try:
+        return importlib.import_module("cupy").cuda.runtime.getDeviceCount() > 0
+    except Exception:  # noqa: BLE001 -- whatever CuPy raises without a driver
+        return False
+
+
+gpu = pytest.param(
+    "gpu", marks=[pytest.mark.gpu, pytest.mark.skipif(not _has_gpu(), reason="no CUDA device")]
+)
+no_compiler = pytest.mark.skipif(emulation.COMPILER is None, reason="no C++ compiler to emulate CUDA with")
+
+
+@pytest.fixture(params=[pytest.param("emulated", marks=no_compiler), gpu])
+def device(request, monkeypatch):
+    caches = (cuda_linalg._streams, cuda_linalg._kernels, cuda_images._forms)
+    for cache in caches:
+        cache.cache_clear()
+    if request.param == "emulated":
+        for name, module in emulation.modules().items():
+            monkeypatch.setitem(sys.modules, name, module)
+    yield request.param
+    for cache in caches:
+        cache.cache_clear()
+
+
+def test_without_cupy_the_message_says_what_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    for name in ("lu", "qr", "cholesky", "gemm"):
+        form = get(name).form("cuda")
+        with pytest.raises(StartupError, match=r"CuPy cannot be imported.*pip install"):
+            form([np.eye(3)] * (1 + (name == "gemm")), {})
+
+
+def test_every_named_form_exists():
+    for operation in OPERATIONS.values():
+        for kind in operation.forms:
+            assert callable(operation.form(kind))
+        for kind in operation.batch:
+            assert callable(operation.batch_form(kind))
+    assert get("kmeans").form("cuda") is None
+    assert get("lu").batch_form("cpu") is None
+
+
+STACKS = [(), (3,)]
+SHAPES = [(30, 30), (40, 12), (12, 40), (600, 600)]
+CASES = [
+    (name, (*stack, *shape), params)
+    for name, all_params in {
+        "lu": [{}, {"form": "separate"}],
+        "qr": [{}, {"form": "packed"}],
+        "cholesky": [{}, {"form": "packed"}],
+    }.items()
+    for stack, shape, params in itertools.product(STACKS, SHAPES, all_params)
+    if (name != "cholesky" or shape[0] == shape[1]) and not (stack and shape[0] == 600)
+]
+CASES += [("cholesky", (3, 20, 20), {"triangle": "lower"}), ("cholesky", (1, 1, 1), {"triangle": "lower"})]
+
+
+def compare(name, found, expected, dtype):
+    assert list(found.arrays) == list(expected.arrays)
+    assert found.info == expected.info
+    tolerance = 2e-3 if dtype == "<f4" or "<f4" in {a.dtype.str for a in expected.arrays.values()} else 1e-9
+    for key, array in expected.arrays.items():
+        assert (found.arrays[key].dtype, found.arrays[key].shape) == (array.dtype, array.shape)
+        # A column's sign is free in QR, but Householder's choice of it is everybody's.
+        np.testing.assert_allclose(found.arrays[key], array, atol=tolerance * max(1, np.abs(array).max()))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "order", "extra"),
+    [("<f8", "F", {}), ("<f8", "C", {}), ("<f4", "C", {"compute": "f64"}), ("<f8", "F", {"reply": "f32"})],
+)
+@pytest.mark.parametrize(("name", "shape", "params"), CASES)
+def test_one_request(device, name, shape, params, dtype, order, extra):
+    matrix = (positive_definite if name == "cholesky" else general)(shape, dtype, order)
+    if "triangle" in params:
+        matrix = lower_triangle(matrix)
+    params = {**params, **extra}
+    expected = get(name).run([matrix.copy(order="K")], params)
+    found = get(name).form("cuda")([matrix.copy(order="K")], params, Area().place)
+    compare(name, found, expected, dtype)
+
+
+@pytest.mark.parametrize("name", ["lu", "qr", "cholesky"])
+def test_a_batch_keeps_its_order_and_its_errors_apart(device, name):
+    shapes = [(8, 8), (8, 8), (5, 5), (8, 8), (700, 700), (8, 8), (3, 8, 8)]
+    matrices = [
+        positive_definite(shape, order="C" if len(shape) == 3 else "F", seed=i)
+        for i, shape in enumerate(shapes)
+    ]
+    matrices[1][2, 3] = np.nan
+    untouched = matrices[1].copy(order="K")
+    expected = []
+    for matrix in matrices:
+        try:
+            expected.append(get(name).run([matrix.copy(order="K")], {}))
+        except RejectedError as error:
+            expected.append(error)
+    items = [([matrix], {}, Area().place) for matrix in matrices]
+    for number, (found, answer) in enumerate(zip(get(name).batch_form("cuda")(items), expected, strict=True)):
+        if number == 1:
+            assert (found.code, found.message) == (answer.code, answer.message)
+        else:
+            compare(name, found, answer, "<f8")
+    np.testing.assert_array_equal(matrices[1], untouched)
+
+
+def test_the_reasons_of_cholesky_are_those_of_the_cpu(device):
+    stack = positive_definite((4, 9, 9), order="C")
+    stack[2, 4, 4] = -1.0
+    with pytest.raises(RejectedError, match="item 2: the leading minor of order 5 of 9") as caught:
+        get("cholesky").form("cuda")([stack], {})
+    assert caught.value.code == "not-positive-definite"
+    stack[1, 0, 5] += 1.0
+    with pytest.raises(RejectedError, match=r"item 1: input 0: \[5, 0\] and \[0, 5\] differ"):
+        get("cholesky").form("cuda")([stack], {})
+
+
+def test_products(device):
+    a, b = general((3, 20, 30), order="C"), general((3, 30, 10), order="C")
+    found = get("gemm").form("cuda")([a, b], {}, Area().place)
+    np.testing.assert_allclose(found.arrays["c"], a @ b, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["lbp", "colour", "features"])
+def test_images(device, name):
+    images = []
+    for seed, size in enumerate([(20, 30), (20, 30), (7, 5), (1, 1)]):
+        stream = io.BytesIO()
+        pixels = np.random.default_rng(seed).integers(0, 256, (*size, 3)).astype(np.uint8)
+        Image.fromarray(pixels).save(stream, "PNG")
+        images.append(stream.getvalue())
+    images.insert(2, b"no image")
+    blob = np.frombuffer(b"".join(images), np.uint8)
+    lengths = np.array([len(image) for image in images], np.int64)
+    expected = get(name).run([blob, lengths], {})
+    found = get(name).form("cuda")([blob, lengths], {}, Area().place)
+    np.testing.assert_array_equal(found.arrays["features"], expected.arrays["features"])
+    assert found.info == expected.info

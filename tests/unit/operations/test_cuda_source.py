@@ -1,0 +1,98 @@
+"""The text of the CUDA kernels: compiled by NVRTC where it is at hand, and emulated on the CPU.
+
+Emulated: the same text through a C++ compiler with one thread to a block. That shows the arithmetic and the
+indices, not how threads of a block work together; the tests marked gpu show that.
+"""
+
+import ctypes
+import sysconfig
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.unit.operations.emulation import COMPILER, build, launch
+from tests.unit.operations.linear import LIMIT, general, householder_q, norm, ratio
+from yarn_accel.operations import colour, cuda_source, lbp, pixels
+
+emulated = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to emulate CUDA with")
+
+
+@emulated
+@pytest.mark.parametrize("shape", [(1, 1), (1, 9), (9, 1), (40, 33), (64, 64)])
+def test_image_kernels_give_the_histograms_of_the_definition(shape):
+    library = build(cuda_source.IMAGES)
+    generator = np.random.default_rng(1)
+    coloured = generator.integers(0, 256, (2, *shape, 3))
+    many_ties = np.repeat(generator.integers(0, 3, (2, *shape, 1)), 3, axis=3)
+    images = np.concatenate([coloured, many_ties]).astype(np.uint8)
+    shades = np.empty(images.shape[:3], np.uint8)
+    launch(library, "grey", (3, 1), images, ctypes.c_longlong(shades.size), shades)
+    np.testing.assert_array_equal(shades, pixels.grey(images))
+    histogram = np.zeros((4, 256), np.uint64)
+    launch(library, "patterns", (3, 4), shades, *shape, histogram)
+    np.testing.assert_array_equal(histogram, lbp.histogram_256(shades))
+    for bins in ((16, 4, 4), (7, 5, 100), (1, 1, 1)):
+        histogram = np.zeros((4, int(np.prod(bins))), np.uint64)
+        launch(library, "colours", (2, 4), images, ctypes.c_longlong(shape[0] * shape[1]), *bins, histogram)
+        np.testing.assert_array_equal(histogram, colour.histogram_hsv(images, bins))
+
+
+@emulated
+@pytest.mark.parametrize("dtype", ["<f4", "<f8"])
+@pytest.mark.parametrize("shape", [(1, 1), (5, 5), (32, 32), (40, 12), (12, 40)])
+def test_the_householder_kernel_is_a_qr_factorization(shape, dtype):
+    library = build(cuda_source.HOUSEHOLDER, "-DREAL=" + {"<f4": "float", "<f8": "double"}[dtype])
+    (m, n), k = shape, min(shape)
+    matrices = general((4, m, n), dtype, "C")
+    matrices[1, :, 0] = 0.0
+    matrices[2] *= 1e18
+    columns = np.ascontiguousarray(matrices.transpose(0, 2, 1))
+    scalars = np.empty((4, k), dtype)
+    launch(library, "factor", (4, 1), columns, scalars, m, n)
+    reflectors = columns[:, :k].copy()
+    launch(library, "write_out", (4, 1), reflectors, scalars, m, k)
+    for item, packed, tau, q in zip(
+        matrices, columns.transpose(0, 2, 1), scalars, reflectors.transpose(0, 2, 1), strict=True
+    ):
+        exact, q = item.astype(np.float64), q.astype(np.float64)
+        r = np.triu(packed[:k]).astype(np.float64)
+        assert ratio(exact - q @ r, norm(exact), m, dtype) < LIMIT
+        assert ratio(q.T @ q - np.eye(k), 1.0, m, dtype) < LIMIT
+        assert ratio(householder_q(packed, tau) - q, 1.0, m, dtype) < LIMIT
+
+
+def nvrtc():
+    """NVRTC's library, of a wheel or a CUDA installation; None without one."""
+    for name in ("libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12", *_in_wheels()):
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    return None
+
+
+def _in_wheels():
+    return sorted(str(p) for p in Path(sysconfig.get_path("purelib")).glob("nvidia/*/lib/libnvrtc.so.*"))
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        (cuda_source.IMAGES, cuda_source.IMAGE_OPTIONS),
+        (cuda_source.HOUSEHOLDER, ("-DREAL=double",)),
+        (cuda_source.HOUSEHOLDER, ("-DREAL=float",)),
+    ],
+    ids=["images", "householder-f64", "householder-f32"],
+)
+def test_nvrtc_accepts_the_text(text, options):
+    library = nvrtc()
+    if library is None:
+        pytest.skip("NVRTC is not installed: pip install nvidia-cuda-nvrtc-cu12")
+    program = ctypes.c_void_p()
+    assert library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"kernels.cu", 0, None, None) == 0
+    flags = [option.encode() for option in ("--gpu-architecture=compute_80", *options)]
+    status = library.nvrtcCompileProgram(program, len(flags), (ctypes.c_char_p * len(flags))(*flags))
+    log = ctypes.create_string_buffer(1 << 16)
+    library.nvrtcGetProgramLog(program, log)
+    assert status == 0, log.value.decode()

@@ -1,0 +1,199 @@
+"""How much work a request is and how much memory its answer takes, from the description of its inputs alone.
+
+Standard library only. Flops are the usual counts of numerical linear algebra (Golub and Van Loan), so that a
+rate is comparable with anybody's. Bytes of results are upper bounds of what does not fit into the inputs'
+memory; a Fortran-ordered matrix is factored where it lies and costs nothing here.
+"""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+from yarn_accel.operations import matrices
+from yarn_accel.operations.matrices import Sizes, array_bytes
+from yarn_accel.operations.operation import Params
+from yarn_accel.wire.tensors import TensorSpec
+
+__all__ = [
+    "cholesky_flops",
+    "cholesky_output",
+    "gemm_flops",
+    "gemm_output",
+    "images_output",
+    "kmeans_flops",
+    "kmeans_output",
+    "lu_flops",
+    "lu_output",
+    "moved",
+    "none",
+    "qr_flops",
+    "qr_output",
+    "seed_output",
+    "solve_flops",
+    "solve_output",
+    "step_flops",
+    "step_output",
+]
+
+Specs = Sequence[TensorSpec]
+_PASSES = 10
+"""Iterations of Lloyd that one start is taken to need; the true number is known afterwards."""
+_TEXTURE_BINS = 59
+_COLOUR_BINS = (16, 4, 4)
+
+
+def none(specs: Specs, params: Params) -> int:
+    """Nothing to count, or nothing beyond the inputs' memory."""
+    return 0
+
+
+def moved(specs: Specs, params: Params) -> int:
+    """Every input read once; results are as large as the inputs or smaller."""
+    return 2 * sum(spec.nbytes for spec in specs)
+
+
+def lu_flops(specs: Specs, params: Params) -> int:
+    """2/3 n^3 for a square matrix."""
+    size = matrices.sizes(specs[0], params)
+    return size.n_items * _lu_flops(size)
+
+
+def qr_flops(specs: Specs, params: Params) -> int:
+    """4/3 n^3 for Householder's form, and as much again for q written out."""
+    size = matrices.sizes(specs[0], params)
+    least = size.n_least
+    written_out = 2 * size.n_rows * least**2 - 2 * least**3 // 3
+    if matrices.factor_form("qr", params) == "packed":
+        written_out = 0
+    return size.n_items * (2 * _lu_flops(size) + written_out)
+
+
+def cholesky_flops(specs: Specs, params: Params) -> int:
+    """1/3 n^3."""
+    size = matrices.sizes(specs[0], params)
+    return size.n_items * (size.n_rows**3 // 3)
+
+
+def gemm_flops(specs: Specs, params: Params) -> int:
+    """2 m n k."""
+    rows, inner, _, columns = matrices.product_sizes(specs, params)
+    return 2 * rows * inner * columns * _n_items(specs[0])
+
+
+def solve_flops(specs: Specs, params: Params) -> int:
+    """2 n^2 for each right-hand side, and 4 m n more where q is applied by reflectors, 2 m n as a matrix."""
+    n_values = specs[-1].size
+    if params.get("factors") == "cholesky" and matrices.factor_form("cholesky", params) == "packed":
+        return 2 * n_values * matrices.triangle_order(specs[0].shape[-1], "input 0")
+    columns = specs[0].shape[-1]
+    if params.get("factors") == "qr":
+        per_value = 4 if matrices.factor_form("qr", params) == "packed" else 2
+        return n_values * columns * (per_value + 1)
+    return 2 * n_values * columns
+
+
+def step_flops(specs: Specs, params: Params) -> int:
+    """3 n d k: a product, a square and a sum for each point, coordinate and centroid."""
+    n, d = specs[0].shape
+    return 3 * n * d * (specs[1].shape[0] if len(specs) > 1 else int(params["k"]))
+
+
+def kmeans_flops(specs: Specs, params: Params) -> int:
+    """That of ten passes for each restart, which is only a guess: the data decide."""
+    passes: int = min(_PASSES, params.get("max_iterations", _PASSES)) * params.get("restarts", 10)
+    return passes * step_flops(specs, params)
+
+
+def lu_output(specs: Specs, params: Params) -> int:
+    """Pivots; the matrix unless it is factored where it lies; what the separate form takes beyond it."""
+    spec = specs[0]
+    size = matrices.sizes(spec, params)
+    pivots = array_bytes((size.n_items, size.n_least), "<i4")
+    return pivots + _general_output(spec, params, matrices.factor_form("lu", params) == "separate")
+
+
+def qr_output(specs: Specs, params: Params) -> int:
+    """As for `lu_output`, with reflectors' factors in place of pivots."""
+    spec = specs[0]
+    size = matrices.sizes(spec, params)
+    is_separate = matrices.factor_form("qr", params) == "separate"
+    tau = 0 if is_separate else array_bytes((size.n_items, size.n_least), matrices.reply_dtype(spec, params))
+    return tau + _general_output(spec, params, is_separate)
+
+
+def cholesky_output(specs: Specs, params: Params) -> int:
+    """Nothing when the factor has the form of the input and its element type."""
+    spec = specs[0]
+    size = matrices.sizes(spec, params)
+    form_in = "packed" if params.get("triangle") == "lower" else "separate"
+    form_out = matrices.factor_form("cholesky", params)
+    is_stack_of_columns = size.is_stack and spec.order == "F"
+    if form_in == form_out and _is_kept(spec, params) and not is_stack_of_columns:
+        return 0
+    n = size.n_rows
+    shape = (size.n_items, n * (n + 1) // 2) if form_out == "packed" else (size.n_items, n, n)
+    return array_bytes(shape, matrices.reply_dtype(spec, params))
+
+
+def gemm_output(specs: Specs, params: Params) -> int:
+    """The product."""
+    rows, _, _, columns = matrices.product_sizes(specs, params)
+    return array_bytes((_n_items(specs[0]), rows, columns), matrices.reply_dtype(specs[0], params))
+
+
+def solve_output(specs: Specs, params: Params) -> int:
+    """The solution, unless it takes the place of b."""
+    b = specs[-1]
+    return array_bytes(tuple(b.shape), matrices.reply_dtype(b, params))
+
+
+def images_output(specs: Specs, params: Params, texture: bool, colour: bool) -> int:
+    """A row of features for each image."""
+    n_bins = params.get("bins", _TEXTURE_BINS) if texture else 0
+    if colour:
+        hue, saturation, value = params.get("hsv_bins", _COLOUR_BINS)
+        n_bins += hue * saturation * value
+    return array_bytes((specs[1].shape[0], n_bins), "<f4")
+
+
+def kmeans_output(specs: Specs, params: Params) -> int:
+    """Labels and centroids."""
+    return array_bytes((specs[0].shape[0],), "<i4") + seed_output(specs, params)
+
+
+def seed_output(specs: Specs, params: Params) -> int:
+    """Centroids."""
+    return array_bytes((params["k"], specs[0].shape[1]), "<f8")
+
+
+def step_output(specs: Specs, params: Params) -> int:
+    """Labels; sums, counts and inertias of each cluster."""
+    k, d = specs[1].shape
+    return (
+        array_bytes((specs[0].shape[0],), "<i4") + array_bytes((k, d), "<f8") + 2 * array_bytes((k,), "<f8")
+    )
+
+
+def _lu_flops(size: Sizes) -> int:
+    rows, columns, least = size.n_rows, size.n_columns, size.n_least
+    return 2 * rows * columns * least - (rows + columns) * least**2 + 2 * least**3 // 3
+
+
+def _general_output(spec: TensorSpec, params: Params, is_separate: bool) -> int:
+    """The matrix if it cannot stay where it is, and the square part that a second factor takes."""
+    size, dtype = matrices.sizes(spec, params), matrices.reply_dtype(spec, params)
+    n_bytes = 0
+    if not _is_kept(spec, params) or spec.order != ("C" if size.is_stack else "F"):
+        n_bytes += array_bytes((size.n_items, size.n_rows, size.n_columns), dtype)
+    if is_separate:
+        n_bytes += array_bytes((size.n_items, size.n_least, size.n_least), dtype)
+    return n_bytes
+
+
+def _is_kept(spec: TensorSpec, params: Params) -> bool:
+    """Whether results have the element type of the input all the way."""
+    return spec.dtype == matrices.compute_dtype(spec, params) == matrices.reply_dtype(spec, params)
+
+
+def _n_items(spec: TensorSpec) -> int:
+    return spec.shape[0] if len(spec.shape) == 3 else 1

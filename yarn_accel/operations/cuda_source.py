@@ -1,0 +1,188 @@
+"""Our own CUDA kernels, as text for NVRTC.
+
+The texts are plain C besides the words ``__global__``, ``__shared__`` and ``__syncthreads``, so that a test
+without a GPU compiles the very same text with a C++ compiler, one thread to a block, and compares. Image
+kernels are compiled without fused multiply-add: texture decides ties by rounding (see `lbp`).
+"""
+
+__all__ = ["HOUSEHOLDER", "HOUSEHOLDER_SHARED_BYTES", "HOUSEHOLDER_THREADS", "IMAGES", "IMAGE_OPTIONS"]
+
+IMAGE_OPTIONS = ("--fmad=false",)
+HOUSEHOLDER_THREADS = 128
+HOUSEHOLDER_SHARED_BYTES = 44 << 10
+"""The matrix must fit, ``n_columns * (n_rows | 1)`` numbers: 48 KiB are there without asking."""
+
+IMAGES = r"""
+typedef unsigned char byte;
+
+extern "C" __global__ void grey(const byte* pixels, long long n, byte* out)
+{
+    for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < n;
+         i += (long long)gridDim.x * blockDim.x)
+        out[i] = (19595 * pixels[3 * i] + 38470 * pixels[3 * i + 1] + 7471 * pixels[3 * i + 2] + 32768) >> 16;
+}
+
+__device__ double level(const byte* image, int height, int width, int y, int x)
+{
+    return y < 0 || y >= height || x < 0 || x >= width ? 0.0 : image[(long long)y * width + x];
+}
+
+__device__ int at_least(const byte* image, int height, int width, int y, int x, double dy, double dx)
+{
+    double row = y + dy, column = x + dx;
+    int above = (int)floor(row), left = (int)floor(column);
+    double fy = row - floor(row), fx = column - floor(column);
+    double top = (1 - fx) * level(image, height, width, above, left)
+               + fx * level(image, height, width, above, left + 1);
+    double bottom = (1 - fx) * level(image, height, width, above + 1, left)
+                  + fx * level(image, height, width, above + 1, left + 1);
+    return (1 - fy) * top + fy * bottom >= level(image, height, width, y, x);
+}
+
+/* One image for each blockIdx.y; histogram (n, 256). */
+extern "C" __global__ void patterns(const byte* images, int height, int width, unsigned long long* histogram)
+{
+    const double d = 0.70711;
+    const byte* image = images + (long long)blockIdx.y * height * width;
+    __shared__ unsigned int counts[256];
+    for (int i = threadIdx.x; i < 256; i += blockDim.x) counts[i] = 0;
+    __syncthreads();
+    long long n = (long long)height * width;
+    for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < n;
+         i += (long long)gridDim.x * blockDim.x) {
+        int y = (int)(i / width), x = (int)(i % width);
+        double centre = image[i];
+        int code = (level(image, height, width, y, x + 1) >= centre)
+                 | (level(image, height, width, y - 1, x) >= centre) << 2
+                 | (level(image, height, width, y, x - 1) >= centre) << 4
+                 | (level(image, height, width, y + 1, x) >= centre) << 6
+                 | at_least(image, height, width, y, x, -d, d) << 1
+                 | at_least(image, height, width, y, x, -d, -d) << 3
+                 | at_least(image, height, width, y, x, d, -d) << 5
+                 | at_least(image, height, width, y, x, d, d) << 7;
+        atomicAdd(&counts[code], 1u);
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < 256; i += blockDim.x)
+        if (counts[i]) atomicAdd(&histogram[blockIdx.y * 256 + i], (unsigned long long)counts[i]);
+}
+
+/* One image for each blockIdx.y; histogram (n, n_hue * n_saturation * n_value), at most 4096 bins. */
+extern "C" __global__ void colours(const byte* images, long long n, int n_hue, int n_saturation, int n_value,
+                                   unsigned long long* histogram)
+{
+    const byte* pixels = images + 3 * n * blockIdx.y;
+    int n_bins = n_hue * n_saturation * n_value;
+    __shared__ unsigned int counts[4096];
+    for (int i = threadIdx.x; i < n_bins; i += blockDim.x) counts[i] = 0;
+    __syncthreads();
+    for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < n;
+         i += (long long)gridDim.x * blockDim.x) {
+        int red = pixels[3 * i], green = pixels[3 * i + 1], blue = pixels[3 * i + 2];
+        int value = max(red, max(green, blue)), spread = value - min(red, min(green, blue));
+        int hue = value == red ? green - blue
+                : value == green ? blue - red + 2 * spread : red - green + 4 * spread;
+        int circle = 6 * max(spread, 1);
+        if (hue < 0) hue += circle;
+        int saturation = min(spread * n_saturation / max(value, 1), n_saturation - 1);
+        int bin = (hue * n_hue / circle * n_saturation + saturation) * n_value + value * n_value / 256;
+        atomicAdd(&counts[bin], 1u);
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < n_bins; i += blockDim.x)
+        if (counts[i])
+            atomicAdd(&histogram[(long long)blockIdx.y * n_bins + i], (unsigned long long)counts[i]);
+}
+"""
+
+HOUSEHOLDER = r"""
+#ifndef SHARED_MATRIX
+#define SHARED_MATRIX extern __shared__ __align__(16) unsigned char memory[];
+#endif
+
+__device__ REAL block_reduce(REAL value, bool is_maximum)
+{
+    __shared__ REAL parts[1024];
+    __syncthreads();
+    parts[threadIdx.x] = value;
+    for (int half = blockDim.x / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half) {
+            REAL other = parts[threadIdx.x + half];
+            parts[threadIdx.x] = is_maximum ? (other > parts[threadIdx.x] ? other : parts[threadIdx.x])
+                                            : parts[threadIdx.x] + other;
+        }
+    }
+    __syncthreads();
+    return parts[0];
+}
+
+/* Columns first .. last - 1 of `a` become H a, for H = I - t v v' with v[j] = 1 and the rest in column j. */
+__device__ void reflect(REAL* a, const REAL* v, int ld, int m, int j, REAL t, int first, int last)
+{
+    for (int c = first + threadIdx.x; c < last; c += blockDim.x) {
+        REAL w = a[j + c * ld];
+        for (int i = j + 1; i < m; i++) w += v[i] * a[i + c * ld];
+        w *= t;
+        a[j + c * ld] -= w;
+        for (int i = j + 1; i < m; i++) a[i + c * ld] -= w * v[i];
+    }
+    __syncthreads();
+}
+
+/* One matrix (m, n) in columns for each block; blockDim.x is a power of two. LAPACK's packed form. */
+extern "C" __global__ void factor(REAL* stack, REAL* scalars, int m, int n)
+{
+    SHARED_MATRIX
+    REAL* a = (REAL*)memory;
+    int ld = m | 1, k = m < n ? m : n;
+    REAL* matrix = stack + (long long)blockIdx.x * m * n;
+    for (int i = threadIdx.x; i < m * n; i += blockDim.x) a[i % m + i / m * ld] = matrix[i];
+    __syncthreads();
+    for (int j = 0; j < k; j++) {
+        REAL* v = a + j * ld;
+        REAL largest = 0, sum = 0, alpha = v[j];
+        for (int i = j + 1 + threadIdx.x; i < m; i += blockDim.x)
+            if (fabs(v[i]) > largest) largest = fabs(v[i]);
+        largest = block_reduce(largest, true);
+        REAL t = 0;
+        if (largest > 0) {
+            REAL unit = fabs(alpha) > largest ? fabs(alpha) : largest;
+            for (int i = j + 1 + threadIdx.x; i < m; i += blockDim.x) sum += v[i] / unit * (v[i] / unit);
+            sum = block_reduce(sum, false);
+            REAL norm = unit * sqrt(alpha / unit * (alpha / unit) + sum);
+            REAL beta = alpha > 0 ? -norm : norm;
+            t = (beta - alpha) / beta;
+            for (int i = j + 1 + threadIdx.x; i < m; i += blockDim.x) v[i] /= alpha - beta;
+            __syncthreads();
+            reflect(a, v, ld, m, j, t, j + 1, n);
+            if (threadIdx.x == 0) v[j] = beta;
+        }
+        if (threadIdx.x == 0) scalars[(long long)blockIdx.x * k + j] = t;
+        __syncthreads();
+    }
+    for (int i = threadIdx.x; i < m * n; i += blockDim.x) matrix[i] = a[i % m + i / m * ld];
+}
+
+/* Q (m, k) in place of the reflectors in its columns. */
+extern "C" __global__ void write_out(REAL* stack, const REAL* scalars, int m, int k)
+{
+    SHARED_MATRIX
+    REAL* a = (REAL*)memory;
+    int ld = m | 1;
+    REAL* matrix = stack + (long long)blockIdx.x * m * k;
+    for (int i = threadIdx.x; i < m * k; i += blockDim.x) a[i % m + i / m * ld] = matrix[i];
+    __syncthreads();
+    for (int j = k - 1; j >= 0; j--) {
+        REAL* v = a + j * ld;
+        REAL t = scalars[(long long)blockIdx.x * k + j];
+        for (int c = j + 1 + threadIdx.x; c < k; c += blockDim.x) a[j + c * ld] = 0;
+        __syncthreads();
+        reflect(a, v, ld, m, j, t, j + 1, k);
+        for (int i = threadIdx.x; i < m; i += blockDim.x)
+            v[i] = i < j ? 0 : i == j ? 1 - t : -t * v[i];
+        __syncthreads();
+    }
+    for (int i = threadIdx.x; i < m * k; i += blockDim.x) matrix[i] = a[i % m + i / m * ld];
+}
+"""
