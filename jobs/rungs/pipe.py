@@ -34,6 +34,8 @@ __all__ = ["PipeRung", "parse_stderr"]
 START_LIMIT_S = 30.0
 STOP_LIMIT_S = 10.0
 _COUNTER = f"reporter:counter:{GROUP},"
+#: The server lives as long as the run and serves its user only.
+_PREFIXES = ["file:///", "hdfs://"]
 
 
 class PipeRung:
@@ -159,7 +161,7 @@ def _start_server(scratch: Path, name: str, socket: Path) -> subprocess.Popen[by
     values = {
         "name": name,
         "listen_host": "",
-        "allowed_prefixes": ["file:///", "hdfs://"],
+        "tenants": {"*": {"read_prefixes": _PREFIXES, "write_prefixes": _PREFIXES}},
         "unix_path": str(socket),
         "master_secret_file": str(scratch / "master"),
         "state_file": str(scratch / f"{name}.json"),

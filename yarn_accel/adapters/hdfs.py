@@ -2,7 +2,11 @@
 
 What the native client needs to be fast (each measured): ``write`` takes `bytes`, any other buffer is
 converted byte by byte; reading goes through ``read_range_stream``, since ``read`` copies once more and
-``readinto`` does not exist.
+``readinto`` does not exist; two halves of a large file read at once come faster than the whole.
+
+Who we are to a secure HDFS is settled for the whole process, when it connects: by its Kerberos ticket, or the
+delegation token in ``HADOOP_TOKEN_FILE_LOCATION``.  A client of the native library has neither a token nor a
+user of its own, so one process cannot use each job's token; who needs that runs a server per identity.
 
 A file is never seen half written: its content goes to ``_tmp/.<name>.<unique>.tmp`` beside it, which is then
 renamed over it.  A job deletes the ``_tmp`` folder when it is done, and with it what killed attempts left.
@@ -10,26 +14,28 @@ renamed over it.  A job deletes the ``_tmp`` folder when it is done, and with it
 
 from __future__ import annotations
 
+import collections
+import concurrent.futures
 import contextlib
-import logging
+import errno
+import functools
 import os
 import posixpath
-import shutil
+import re
 import threading
 import urllib.parse
 import uuid
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from yarn_accel.adapters.local_files import LocalFiles
 from yarn_accel.errors import StartupError, StorageError
 
 if TYPE_CHECKING:
     import hdfs_native
 
-__all__ = ["TMP_FOLDER", "Store", "split_uri"]
-
-logger = logging.getLogger(__name__)
+__all__ = ["TMP_FOLDER", "Stamp", "Store", "split_uri"]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -43,6 +49,12 @@ _RETRIES = {
     "dfs.client.failover.sleep.max.millis": "2000",
 }
 _WRITE_BYTES = 4 * 1024 * 1024
+#: The NameNode may name a DataNode that just died, and the native client does not ask for another one.
+_WRITE_TRIES = 4
+#: From this size on a file is read in two halves at once.
+_HALVES_BYTES = 4 * 1024 * 1024
+#: Name services in use at once; a URI may name any.
+_MAX_CLIENTS = 16
 #: Words in the text of a native error that say that trying again may help; the client has one error class for
 #: all.
 _TRANSIENT_WORDS = (
@@ -56,6 +68,10 @@ _TRANSIENT_WORDS = (
     "datanode",
     "no replicas",
     "unexpectedly closed",
+    "block writer",
+    "nodes failed",
+    "failed to complete file",
+    "changed while it was read",
 )
 
 
@@ -78,11 +94,19 @@ def split_uri(uri: str) -> tuple[str, str, str]:
     return parts.scheme, parts.netloc, posixpath.normpath(path)
 
 
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What a file looked like: its length, and when it was changed (each storage's own unit)."""
+
+    n_bytes: int
+    modified: int
+
+
 class _Files(Protocol):
     """What `Store` asks of either kind of storage; paths are absolute; errors are the storage's own."""
 
-    def size(self, path: str) -> int: ...
-    def stream(self, path: str, n_bytes: int) -> Iterator[Buffer]: ...
+    def stamp(self, path: str) -> tuple[int, int]: ...
+    def read_into(self, path: str, view: memoryview) -> int: ...
     def exists(self, path: str) -> bool: ...
     def names(self, path: str) -> list[str]: ...
     def delete(self, path: str) -> bool: ...
@@ -96,51 +120,68 @@ class Store:
 
     Args:
         conf_dir: folder with core-site.xml and hdfs-site.xml; default ``HADOOP_CONF_DIR``.
+        follow_symlinks: whether ``file://`` paths may lead through symbolic links; not where others choose
+            the path.
 
     Every method raises `StorageError` that names the URI, says what to do, and whether trying again may help.
     """
 
-    def __init__(self, conf_dir: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self, conf_dir: str | os.PathLike[str] | None = None, *, follow_symlinks: bool = True
+    ) -> None:
         self._conf_dir = os.fspath(conf_dir) if conf_dir else os.environ.get("HADOOP_CONF_DIR", "")
         self._lock = threading.Lock()
-        self._clients: dict[str, _Files] = {"": _LocalFiles()}
+        self._local: _Files = LocalFiles(follow_symlinks)
+        self._clients: collections.OrderedDict[str, _Files] = collections.OrderedDict()
+
+    def stamp(self, uri: str) -> Stamp:
+        """Length of a file in bytes, and when it was changed."""
+        with self._open(uri) as (files, path):
+            return Stamp(*files.stamp(path))
 
     def size(self, uri: str) -> int:
         """Length of a file in bytes."""
-        with self._open(uri) as (files, path):
-            return files.size(path)
+        return self.stamp(uri).n_bytes
 
     def read_bytes(self, uri: str, max_bytes: int) -> bytes:
         """The content of a file of at most `max_bytes`."""
-        with self._open(uri) as (files, path):
-            n_bytes = files.size(path)
-            if n_bytes > max_bytes:
-                raise StorageError(f"{uri}: {n_bytes} bytes, at most {max_bytes} are read here")
-            return b"".join(files.stream(path, n_bytes)) if n_bytes else b""
+        n_bytes = self.size(uri)
+        if n_bytes > max_bytes:
+            raise StorageError(f"{uri}: {n_bytes} bytes, at most {max_bytes} are read here")
+        content = bytearray(n_bytes)
+        self.read_into(uri, memoryview(content))
+        return bytes(content)
 
     def read_into(self, uri: str, target: memoryview) -> None:
         """Fill a writable flat buffer with a file that has exactly its length."""
         view = target.cast("B") if target.nbytes else target
         with self._open(uri) as (files, path):
-            n_bytes = files.size(path)
+            n_bytes = files.read_into(path, view)
             if n_bytes != view.nbytes:
                 raise StorageError(f"{uri}: {n_bytes} bytes, {view.nbytes} expected")
-            at = 0
-            for part in files.stream(path, n_bytes) if n_bytes else ():
-                end = at + len(part)
-                if end > n_bytes:
-                    break
-                view[at:end] = part
-                at = end
-            if at != n_bytes:
-                raise StorageError(f"{uri}: its length changed while it was read", transient=True)
 
-    def write_atomic(self, uri: str, parts: Iterable[Buffer]) -> int:
-        """Write a file so that nobody sees a part of it; an existing one is replaced.  Returns its bytes."""
+    def write_atomic(self, uri: str, parts: Iterable[Buffer] | Callable[[], Iterable[Buffer]]) -> int:
+        """Write a file so that nobody sees a part of it; an existing one is replaced.  Returns its bytes.
+
+        Args:
+            uri: its name; the folders above it are made.
+            parts: its content; a function that makes it, so that it can be written again from the start when
+                HDFS names a DataNode that is gone.
+        """
+        if not callable(parts):
+            return self._write_once(uri, parts)
+        for _ in range(_WRITE_TRIES - 1 if uri.startswith("hdfs") else 0):
+            try:
+                return self._write_once(uri, parts())
+            except StorageError as error:
+                if not error.transient:
+                    raise
+        return self._write_once(uri, parts())
+
+    def _write_once(self, uri: str, parts: Iterable[Buffer]) -> int:
         with self._open(uri) as (files, path):
             folder, name = posixpath.split(path)
             temporary = f"{folder.rstrip('/')}/{TMP_FOLDER}/.{name}.{uuid.uuid4().hex}.tmp"
-            files.mkdirs(posixpath.dirname(temporary))
             try:
                 n_bytes = files.write(temporary, parts)
                 files.rename(temporary, path)
@@ -176,19 +217,19 @@ class Store:
     def _open(self, uri: str) -> Iterator[tuple[_Files, str]]:
         scheme, authority, path = split_uri(uri)
         try:
-            yield (self._files(f"{scheme}://{authority}") if scheme == "hdfs" else self._clients[""]), path
-        except OSError as error:
-            raise _storage_error(uri, error) from error
-        except RuntimeError as error:
+            yield (self._files(f"{scheme}://{authority}") if scheme == "hdfs" else self._local), path
+        except (OSError, RuntimeError) as error:
             raise _storage_error(uri, error) from error
         except ValueError as error:
             raise StorageError(f"{uri}: {error}", cure="set HADOOP_CONF_DIR") from error
 
     def _files(self, url: str) -> _Files:
         with self._lock:
-            if url not in self._clients:
-                self._clients[url] = _HdfsFiles(url, self._conf_dir)
-            return self._clients[url]
+            files = self._clients.pop(url, None) or _HdfsFiles(url, self._conf_dir)
+            self._clients[url] = files
+            if len(self._clients) > _MAX_CLIENTS:
+                self._clients.popitem(last=False)
+            return files
 
 
 class _HdfsFiles:
@@ -204,16 +245,34 @@ class _HdfsFiles:
         options: dict[str, Any] = {"config": _RETRIES}
         if conf_dir:
             options["config_dir"] = conf_dir
+        self._new_file = hdfs_native.WriteOptions(create_parent=True)
         self._client: hdfs_native.Client = hdfs_native.Client(None if url == "hdfs://" else url, **options)
 
-    def size(self, path: str) -> int:
+    def stamp(self, path: str) -> tuple[int, int]:
         status = self._client.get_file_info(path)
         if status.isdir:
             raise IsADirectoryError(path)
-        return int(status.length)
+        return int(status.length), int(status.modification_time)
 
-    def stream(self, path: str, n_bytes: int) -> Iterator[Buffer]:
-        return self._client.read(path).read_range_stream(0, n_bytes)
+    def read_into(self, path: str, view: memoryview) -> int:
+        """Fill a buffer from a file; returns the file's length, whether it fits or not."""
+        reader = self._client.read(path)
+        n_bytes = int(reader.size)
+        if n_bytes != view.nbytes:
+            return n_bytes
+        middle = n_bytes // 2 if n_bytes >= _HALVES_BYTES else n_bytes
+        half = None
+        if middle < n_bytes:
+            half = _second_halves().submit(_fill, reader, view, middle, n_bytes)
+        try:
+            n_read = _fill(reader, view, 0, middle)
+        finally:
+            # Whatever happened here: the memory must not be given back while the other half is written to it.
+            if half is not None:
+                concurrent.futures.wait((half,))
+        if n_read + (half.result() if half is not None else 0) != n_bytes:
+            raise OSError("its length changed while it was read")
+        return n_bytes
 
     def exists(self, path: str) -> bool:
         try:
@@ -232,65 +291,69 @@ class _HdfsFiles:
         self._client.mkdirs(path, create_parent=True)
 
     def write(self, path: str, parts: Iterable[Buffer]) -> int:
+        """Write a new file; the NameNode makes the folders above it."""
         n_bytes = 0
-        with self._client.create(path) as writer:
-            for part in parts:
-                view = memoryview(part).cast("B")
-                for start in range(0, len(view), _WRITE_BYTES):
-                    writer.write(bytes(view[start : start + _WRITE_BYTES]))
-                n_bytes += len(view)
+        writer = self._client.create(path, self._new_file)
+        for part in parts:
+            view = memoryview(part).cast("B")
+            for start in range(0, len(view), _WRITE_BYTES):
+                writer.write(bytes(view[start : start + _WRITE_BYTES]))
+            n_bytes += len(view)
+        writer.close()
         return n_bytes
 
     def rename(self, source: str, target: str) -> None:
         self._client.rename(source, target, overwrite=True)
 
 
-class _LocalFiles:
-    """This machine's files."""
+@functools.cache
+def _second_halves() -> concurrent.futures.ThreadPoolExecutor:
+    """The threads that read second halves; as many as files are read at once by the busiest server."""
+    return concurrent.futures.ThreadPoolExecutor(64, thread_name_prefix="hdfs-read")
 
-    def size(self, path: str) -> int:
-        if Path(path).is_dir():
-            raise IsADirectoryError(path)
-        return Path(path).stat().st_size
 
-    def stream(self, path: str, n_bytes: int) -> Iterator[Buffer]:
-        with Path(path).open("rb") as file:
-            while n_bytes > 0 and (part := file.read(min(n_bytes, _WRITE_BYTES))):
-                n_bytes -= len(part)
-                yield part
-
-    def exists(self, path: str) -> bool:
-        return Path(path).exists()
-
-    def names(self, path: str) -> list[str]:
-        return [entry.name for entry in Path(path).iterdir()]
-
-    def delete(self, path: str) -> bool:
-        if Path(path).is_dir() and not Path(path).is_symlink():
-            shutil.rmtree(path)
-        else:
-            Path(path).unlink()
-        return True
-
-    def mkdirs(self, path: str) -> None:
-        Path(path).mkdir(parents=True, exist_ok=True)
-
-    def write(self, path: str, parts: Iterable[Buffer]) -> int:
-        with Path(path).open("wb") as file:
-            return sum(file.write(part) for part in parts)
-
-    def rename(self, source: str, target: str) -> None:
-        Path(source).replace(target)
+def _fill(reader: hdfs_native.FileReader, view: memoryview, start: int, end: int) -> int:
+    """Read a range of a file to the same place of a buffer; returns how many bytes came."""
+    at = start
+    for part in reader.read_range_stream(start, end - start) if end > start else ():
+        view[at : at + len(part)] = part
+        at += len(part)
+    return at - start
 
 
 def _storage_error(uri: str, error: Exception) -> StorageError:
+    text = _plain_text(error)
     if isinstance(error, FileNotFoundError):
         return StorageError(f"{uri}: there is no such file or folder", cure="check the path")
-    if isinstance(error, PermissionError):
-        return StorageError(f"{uri}: permission denied", cure="check owner and mode, and HADOOP_USER_NAME")
     if isinstance(error, IsADirectoryError):
         return StorageError(f"{uri}: is a folder, not a file")
-    text = " ".join(str(error).split())[:500]
-    transient = any(word in text.lower() for word in _TRANSIENT_WORDS)
-    cure = "check that the NameNode and DataNodes are up" if transient and uri.startswith("hdfs") else ""
-    return StorageError(f"{uri}: {text}", cure=cure, transient=transient)
+    if isinstance(error, PermissionError) and error.errno in (errno.ELOOP, errno.EPERM):
+        return StorageError(f"{uri}: {error.strerror}", cure="name the file itself")
+    if isinstance(error, PermissionError) or "AccessControlException" in str(error):
+        return StorageError(f"{uri}: permission denied", cure="check owner and mode, and HADOOP_USER_NAME")
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageError(f"{uri}: {error.strerror}", cure="make room, then try again", transient=True)
+    if "QuotaExceeded" in str(error):
+        return StorageError(f"{uri}: {text}", cure="make room in the quota")
+    if any(
+        word in str(error) for word in ("InvalidToken", "NoSASLMechanism", "GSSAPIError", "SaslException")
+    ):
+        return StorageError(
+            f"{uri}: HDFS does not accept our identity: {text}",
+            cure="renew the Kerberos ticket or the token in HADOOP_TOKEN_FILE_LOCATION of the server",
+        )
+    is_transient = any(word in str(error).lower() for word in _TRANSIENT_WORDS)
+    cure = "check that the NameNode and DataNodes are up" if is_transient and uri.startswith("hdfs") else ""
+    return StorageError(f"{uri}: {text}", cure=cure, transient=is_transient)
+
+
+def _plain_text(error: Exception) -> str:
+    """What an error says, without Java's stack and the native client's dumps of its structures.
+
+    >>> _plain_text(RuntimeError('RPCError("org.apache.x.BadException", "no, 1\\\\n\\\\tat org.x")'))
+    'BadException: no, 1'
+    """
+    text = re.split(r"\\n\\tat |\n\tat |: \[DatanodeInfoProto", str(error))[0]
+    text = re.sub(r'^RPCError\("(?:\w+\.)*(\w+)", "', r"\1: ", text)
+    text = re.sub(r'^\w+\("', "", text).removesuffix(")").removesuffix('"')
+    return " ".join(text.replace("\\n", " ").split())[:500]

@@ -4,7 +4,8 @@ A binding is a value: the servers, the racks of the nodes, and for each node wit
 servers it was bound to. It is fed from a file (JSON, version 1)::
 
     {"version": 1,
-     "servers": [{"name": "w1", "host": "10.0.0.1", "port": 7070, "unix_path": "", "node": "w1"}],
+     "servers": [{"name": "w1", "host": "10.0.0.1", "port": 7070, "unix_path": "", "node": "w1",
+                  "tls": false, "ca_file": ""}],
      "racks": {"w1": "/rack1", "w2": "/rack1"},
      "bound": {"w2": ["w1"]}}
 
@@ -24,7 +25,7 @@ from yarn_accel.errors import ConfigError
 __all__ = ["Binding", "Endpoint", "Reason", "choose", "explain", "format_binding", "parse_binding"]
 
 VERSION = 1
-_SERVER_KEYS = ("name", "host", "port", "unix_path", "node")
+_SERVER_KEYS = ("name", "host", "port", "unix_path", "node", "tls", "ca_file")
 _TOP_KEYS = ("version", "servers", "racks", "bound")
 
 
@@ -47,6 +48,9 @@ class Endpoint:
         port: TCP port, 0 when there is none.
         unix_path: path of the Unix socket on the server's node, empty when there is none.
         node: the node the server runs on, as YARN names it; empty when unknown.
+        tls: the TCP port speaks TLS.
+        ca_file: file with the authority (PEM) that signed the server's certificate, on the task's node or
+            among the job's files; empty: one that the node trusts anyway.
     """
 
     name: str
@@ -54,6 +58,8 @@ class Endpoint:
     port: int
     unix_path: str = ""
     node: str = ""
+    tls: bool = False
+    ca_file: str = ""
 
 
 @dataclass(frozen=True)
@@ -179,7 +185,11 @@ def _endpoint(item: Mapping[str, Any], place: str) -> Endpoint:
         raise ConfigError("{}.name: expected a name, found nothing".format(place))
     if not unix_path and not (host and port):
         raise ConfigError("{}: expected host and port, or unix_path, found neither".format(place))
-    return Endpoint(name, host, port, unix_path, node)
+    tls = item.get("tls", False)
+    if not isinstance(tls, bool):
+        raise ConfigError("{}.tls: expected true or false, found {!r}".format(place, tls))
+    ca_file = _text(item.get("ca_file", ""), place + ".ca_file")
+    return Endpoint(name, host, port, unix_path, node, tls, ca_file)
 
 
 def _bound_names(value: Any, place: str, known: Iterable[str]) -> Iterator[str]:

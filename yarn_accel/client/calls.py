@@ -2,29 +2,50 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping, Optional, Tuple, Union
 
 from yarn_accel.errors import LocalProtocolError
 from yarn_accel.wire import Buffer, TensorSpec
 
-__all__ = ["Call", "Reference", "Reply", "Tensor"]
+__all__ = ["Call", "Home", "Reference", "Reply", "Tensor"]
+
+
+@dataclass(frozen=True)
+class Home:
+    """Where a tensor of `Client.allocate` lies in memory shared with the server.
+
+    Attributes:
+        memory: the shared memory of one connection; on another connection the tensor travels like any other.
+    """
+
+    memory: object
+    segment: int
+    offset: int
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """An array by value: its description, and its bytes in that order (any flat buffer, not copied)."""
+    """An array by value: its description, and its bytes in that order (any flat buffer, not copied).
+
+    Attributes:
+        home: set by `Client.allocate`; the tensor then needs no copy to be an input.
+    """
 
     spec: TensorSpec
     data: Any = field(repr=False)
+    home: Optional[Home] = field(default=None, repr=False, compare=False)
 
     @classmethod
     def of(cls, array: Any) -> Tensor:
         """A numpy array as a tensor, without a copy when it is contiguous in either order."""
-        order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
-        spec = TensorSpec(array.dtype.str, tuple(int(n) for n in array.shape), order)
-        flat = array.reshape(-1, order=order)
-        if not flat.flags.c_contiguous:
+        flags = array.flags
+        is_plain = flags.c_contiguous
+        order = "F" if flags.f_contiguous and not is_plain else "C"
+        spec = _spec_of(array.dtype.str, array.shape, order)
+        flat = array if is_plain and array.ndim == 1 else array.reshape(-1, order=order)
+        if not is_plain and not flat.flags.c_contiguous:
             flat = flat.copy()
         return cls(spec, flat.view("u1") if flat.size else b"")
 
@@ -42,17 +63,24 @@ class Tensor:
             LocalProtocolError: the buffer is not flat, or has another length than the spec says.
         """
         view = memoryview(self.data)
-        if view.nbytes != self.spec.nbytes:
+        n_bytes = view.nbytes
+        if n_bytes != self.spec.nbytes:
             raise LocalProtocolError(
-                "a tensor of {} has {} bytes, its data {}".format(self.spec, self.spec.nbytes, view.nbytes)
+                "a tensor of {} has {} bytes, its data {}".format(self.spec, self.spec.nbytes, n_bytes)
             )
-        if view.nbytes == 0:
+        if not n_bytes:
             return b""
         if not view.c_contiguous:
             raise LocalProtocolError(
                 "tensor data is not a flat buffer; make the tensor with Tensor.of(array)"
             )
-        return view.cast("B")
+        return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+
+
+@functools.lru_cache(1024)
+def _spec_of(dtype: str, shape: Tuple[int, ...], order: str) -> TensorSpec:
+    """The same object for equal descriptions, since equal ones are told apart from others by identity."""
+    return TensorSpec(dtype, tuple(int(n) for n in shape), order)
 
 
 @dataclass(frozen=True)
@@ -77,7 +105,9 @@ class Call:
         output_uri: when set, the server writes all outputs as one ``.npz`` there, first to a temporary name
             and
             then renamed, and the reply carries no tensors.
+        inputs: tensors, references, or numpy arrays, which become tensors without a copy.
         deadline_s: seconds after which the answer is useless; 0: none.
+        priority: from -8 to 7; among the calls of one tenant the higher goes first.
     """
 
     key: str
@@ -86,6 +116,20 @@ class Call:
     inputs: Tuple[Union[Tensor, Reference], ...] = ()
     output_uri: str = ""
     deadline_s: float = 0.0
+    priority: int = 0
+
+    def __post_init__(self) -> None:
+        if type(self.inputs) is tuple:
+            for item in self.inputs:
+                if type(item) is not Tensor and type(item) is not Reference:
+                    break
+            else:
+                return
+        object.__setattr__(self, "inputs", tuple(map(_as_input, self.inputs)))
+
+
+def _as_input(item: Any) -> Union[Tensor, Reference]:
+    return item if isinstance(item, (Tensor, Reference)) else Tensor.of(item)
 
 
 @dataclass(frozen=True)
@@ -94,7 +138,8 @@ class Reply:
 
     Attributes:
         info: facts about the computation.
-        tensors: outputs by name, in the operation's order.
+        tensors: outputs by name, in the operation's order.  Large ones are views of memory that is used again
+            when the last view is dropped, so keep the arrays and not their addresses.
         server: name of the server that answered.
         device: what computed it, such as ``cpu``, or ``cpu:fallback`` on the caller's own node.
         seconds: time in ``read``, ``queue``, ``compute``, ``write`` and ``total``, as the server saw it.
@@ -109,3 +154,7 @@ class Reply:
     seconds: Mapping[str, float]
     bytes_in: int
     bytes_out: int
+
+    def arrays(self) -> Dict[str, Any]:
+        """The outputs as numpy arrays on the same memory; needs numpy."""
+        return {name: tensor.array() for name, tensor in self.tensors.items()}

@@ -8,14 +8,29 @@ servers go is suspected to be the reason: it goes to the fallback, or fails.
 from __future__ import annotations
 
 import collections
+import contextlib
 import random
 import time
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    Deque,
+    Dict,
+    Generator,
+    Iterable,
+    Iterator,
+    List,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 
 from yarn_accel.client.binding import Endpoint
 from yarn_accel.client.calls import Call, Reply
-from yarn_accel.client.client import Client, Outcome
+from yarn_accel.client.client import Client
+from yarn_accel.client.mapping import Outcome, Source
 from yarn_accel.errors import (
     AccelError,
     AuthenticationError,
@@ -44,20 +59,17 @@ class _Job:
     n_attempts: int = 0
 
 
-class _Source:
-    """The calls still to be sent: those given back first, then those of the iterable."""
+class _Queue:
+    """The requests still to be sent: those given back first, then what the source says."""
 
-    def __init__(self, calls: Iterable[Call]) -> None:
-        self._fresh = iter(calls)
+    def __init__(self, source: Source) -> None:
+        self._source = source
         self._waiting: Deque[_Job] = collections.deque()
-        self._is_exhausted = False
 
     def has_more(self) -> bool:
-        if not self._waiting and not self._is_exhausted:
-            following = next(self._fresh, None)
-            if following is None:
-                self._is_exhausted = True
-            else:
+        if not self._waiting:
+            following = self._source.next()
+            if following is not None:
                 self._waiting.append(_Job(following))
         return bool(self._waiting)
 
@@ -129,33 +141,45 @@ class Dispatcher:
             return outcome
         raise LocalProtocolError("a call without outcome")
 
-    def map(self, calls: Iterable[Call], window: int = 4) -> Iterator[Tuple[Call, Outcome]]:
-        """Every call with its one outcome, in the order in which they complete.
+    def map(
+        self,
+        calls: Iterable[Call],
+        window: int = 4,
+        *,
+        ordered: bool = False,
+        pack: Union[int, str] = 1,
+    ) -> Iterator[Tuple[Call, Outcome]]:
+        """Every call with its one outcome; the arguments are those of `Client.map`.
 
         Raises:
             AuthenticationError: every server refuses this credential; waiting would not help.
             RemoteProtocolError: every server speaks another version.
         """
-        source = _Source(calls)
-        while source.has_more():
+        source = Source(calls, window, ordered, pack)
+        with contextlib.closing(self._answers(_Queue(source), window)) as answers:
+            for call, outcome in answers:
+                yield from source.settle(call, outcome)
+
+    def _answers(self, queue: _Queue, window: int) -> Generator[Tuple[Call, Outcome], None, None]:
+        while queue.has_more():
             client = self._reach()
             if client is None:
-                yield self._without_server(source.take())
+                yield self._without_server(queue.take())
             else:
-                yield from self._converse(client, source, window)
+                yield from self._converse(client, queue, window)
 
-    def _converse(self, client: Client, source: _Source, window: int) -> Iterator[Tuple[Call, Outcome]]:
+    def _converse(self, client: Client, queue: _Queue, window: int) -> Iterator[Tuple[Call, Outcome]]:
         """Work with one server until there is nothing left or it is lost."""
         flying: List[_Job] = []
         pause = _Pause(self._patience_s)
         try:
             while True:
-                self._fill(client, source, window, flying, pause)
+                self._fill(client, queue, window, flying, pause)
                 if not flying:
                     if client.is_draining:
                         self._leave("{} is shutting down".format(client.endpoint.name))
                         return
-                    if not source.has_more():
+                    if not queue.has_more():
                         return
                     self._on_wait("waiting for server {}: it is busy".format(client.endpoint.name))
                     pause.sleep()
@@ -163,44 +187,44 @@ class Dispatcher:
                 call, outcome = client.next_outcome()
                 job = next(job for job in flying if job.call is call)
                 flying.remove(job)
-                if not self._comes_again(job, outcome, source, pause):
+                if not self._comes_again(job, outcome, queue, pause):
                     yield call, outcome
         except UnavailableError as error:
             self._leave(error.message, error)
-            yield from self._relaunch(flying, source, error)
+            yield from self._relaunch(flying, queue, error)
         finally:
             if flying:
                 self.close()
 
-    def _fill(self, client: Client, source: _Source, window: int, flying: List[_Job], pause: _Pause) -> None:
-        while len(flying) < window and not client.is_draining and not pause.is_on() and source.has_more():
-            job = source.take()
+    def _fill(self, client: Client, queue: _Queue, window: int, flying: List[_Job], pause: _Pause) -> None:
+        while len(flying) < window and not client.is_draining and not pause.is_on() and queue.has_more():
+            job = queue.take()
             flying.append(job)
             client.submit(job.call)
 
-    def _comes_again(self, job: _Job, outcome: Outcome, source: _Source, pause: _Pause) -> bool:
+    def _comes_again(self, job: _Job, outcome: Outcome, queue: _Queue, pause: _Pause) -> bool:
         """Give a call back that was answered with "not now"; whether it was."""
         if isinstance(outcome, UnavailableError):
-            source.give_back(job)
+            queue.give_back(job)
             pause.begin(outcome.retry_after_s or _STORAGE_PAUSE_S, outcome)
             return True
         pause.over()
         if isinstance(outcome, StorageError) and outcome.transient:
             job.n_attempts += 1
             if job.n_attempts < self._max_attempts:
-                source.give_back(job)
+                queue.give_back(job)
                 pause.begin(_STORAGE_PAUSE_S, outcome)
                 return True
         return False
 
     def _relaunch(
-        self, flying: List[_Job], source: _Source, error: AccelError
+        self, flying: List[_Job], queue: _Queue, error: AccelError
     ) -> Iterator[Tuple[Call, Outcome]]:
         lost, flying[:] = list(flying), []
         for job in lost:
             job.n_attempts += 1
             if job.n_attempts < self._max_attempts:
-                source.give_back(job)
+                queue.give_back(job)
         for job in lost:
             if job.n_attempts >= self._max_attempts:
                 self._last_error = error
@@ -287,13 +311,16 @@ class _Pause:
         self._since_s: Optional[float] = None
 
     def begin(self, seconds: float, why: AccelError) -> None:
-        """Send nothing for some seconds; a series of these longer than the patience gives the server up."""
+        """Send nothing for some seconds, a few more so that the clients do not all come back at once.
+
+        A series of these longer than the patience gives the server up.
+        """
         now_s = time.monotonic()
         if self._since_s is None:
             self._since_s = now_s
         if isinstance(why, UnavailableError) and now_s - self._since_s > self._patience_s:
             raise why
-        self._until_s = now_s + min(seconds, _LONGEST_PAUSE_S)
+        self._until_s = now_s + min(seconds, _LONGEST_PAUSE_S) * random.uniform(1.0, 1.25)
 
     def over(self) -> None:
         """The server answers again: the patience starts anew."""

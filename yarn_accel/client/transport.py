@@ -1,37 +1,44 @@
-"""One socket to one server, with the protocol object on top.
+"""One link to one server, with the protocol object on top: messages out, events in.
 
-The socket does not block; `Transport.pump` sends what is waiting and receives what has come, and only waits
-when neither is possible.  So one thread can push a large request and take a large answer at the same time,
-and two ends that both have much to say never wait for each other.
+The ordinary small request is one system call out and one in.  A large payload goes out while whatever the
+server says meanwhile comes in, so two ends that both have much to say never wait for each other; where a
+checksum travels behind the payload, it grows piece by piece just before each piece is sent, while the piece
+is in the processor's cache.
 """
 
 from __future__ import annotations
 
 import collections
-import os
 import secrets
-import select
-import socket
 import time
-from typing import Deque, List, Optional, Sequence
+from typing import TYPE_CHECKING, Callable, Deque, Iterator, List, Optional, Sequence
 
 from yarn_accel.client.binding import Endpoint
+from yarn_accel.client.links import CARRIERS, Link, connect, reason
 from yarn_accel.errors import AccelError, AuthenticationError, RemoteProtocolError, UnavailableError
 from yarn_accel.wire import (
+    MEMFD,
     NONCE_BYTES,
     Buffer,
+    Checksum,
     ClientConnection,
     Credential,
     Event,
     Limits,
     Message,
     Opened,
+    available_checksums,
 )
+
+if TYPE_CHECKING:
+    import ssl
 
 __all__ = ["Transport", "describe"]
 
-_START = "start it there with `yarn-accel pipeline serve`"
-_MAX_PARTS = 64
+#: Payloads longer than this leave in pieces of `_PIECE_BYTES`, each added to the checksum just before; for
+#: shorter ones the additional system calls cost more than the cache gives back.
+_WHOLE_BYTES = 8 * 1024 * 1024
+_PIECE_BYTES = 1024 * 1024
 
 
 def describe(endpoint: Endpoint) -> str:
@@ -48,9 +55,14 @@ class Transport:
         credential: what this side proves itself with.
         connect_timeout_s: limit for connecting and the handshake together.
         timeout_s: longest silence while something is expected.
-        is_local: whether the server's Unix socket may be used when it has one.
-        checksums: payload checksums accepted over TCP, best first; a Unix socket needs none.
+        carriers: which of `CARRIERS` may be used.
+        checksums: payload checksums accepted over plain TCP, best first; None: all this Python can compute.
+            The other carriers need none.
         max_payload_bytes: largest answer that will be received.
+        tls: how to speak TLS; with it, plain TCP is not used.
+
+    Attributes:
+        connection: the protocol object, once open.
 
     Raises:
         UnavailableError: nobody there, or refused for now.
@@ -65,163 +77,231 @@ class Transport:
         *,
         connect_timeout_s: float,
         timeout_s: float,
-        is_local: bool,
-        checksums: Sequence[str],
+        carriers: Sequence[str] = CARRIERS,
+        checksums: Optional[Sequence[str]] = None,
         max_payload_bytes: int,
+        tls: Optional[ssl.SSLContext] = None,
     ) -> None:
         self.where = describe(endpoint)
-        self.carrier = ""
         self._timeout_s = timeout_s
-        self._outgoing: Deque[memoryview] = collections.deque()
-        self._poll = select.poll()
+        self._held: List[Buffer] = []
+        self._sending: List[Buffer] = []
+        self._to_send: Deque[Iterator[List[Buffer]]] = collections.deque()
         deadline_s = time.monotonic() + connect_timeout_s
-        self._socket = self._connect(endpoint, connect_timeout_s, is_local)
-        self._poll.register(self._socket, select.POLLIN)
+        self._link = connect(endpoint, connect_timeout_s, carriers=carriers, tls=tls)
+        self._link.set_patience(connect_timeout_s)
+        is_unix = self._link.carrier == "unix"
         self.connection = ClientConnection(
             credential,
             secrets.token_bytes(NONCE_BYTES),
-            ("none", *checksums) if self.carrier == "unix" else checksums,
+            _offered(self._link, checksums),
             Limits(payload_bytes=max_payload_bytes),
+            (MEMFD,) if is_unix and "memfd" in carriers and _can_share() else (),
         )
+        self._may_bring = False
         try:
             self._shake_hands(deadline_s)
+            self._link.set_patience(timeout_s)
         except BaseException:
             self.close()
             raise
+        #: What has arrived so far, without waiting: `NEED_DATA` when nothing complete has.
+        self.next_event: Callable[[], Event] = self.connection.next_event
+        self._may_bring = MEMFD in self.connection.capabilities
+        self._is_checked = self.connection.checksum != "none"
 
-    def send(self, message: Message, payload: Sequence[Buffer] = ()) -> None:
-        """Put a message in line; `pump` sends it.  The payload must stay unchanged until it has left."""
-        for part in self.connection.send(message, payload):
-            self._outgoing.append(memoryview(part))
+    @property
+    def carrier(self) -> str:
+        """How the bytes travel, one of `CARRIERS`."""
+        return "memfd" if self._may_bring else self._link.carrier
 
     @property
     def has_outgoing(self) -> bool:
-        """Whether something put in line has not left yet."""
-        return bool(self._outgoing)
+        """Whether something handed to `send` has not left yet; `pump` then goes on with it."""
+        return bool(self._sending or self._to_send)
 
-    def next_event(self) -> Event:
-        """What has arrived so far, without waiting: `NEED_DATA` when nothing complete has."""
-        return self.connection.next_event()
+    def send_later(self, message: Message) -> None:
+        """Send a message without payload together with the next one."""
+        self._held += self.connection.send(message)
 
-    def pump(self, deadline_s: Optional[float] = None) -> bool:
-        """Send and receive what is possible, waiting until something is.
+    def send(
+        self, message: Message, payload: Sequence[Buffer] = (), n_bytes: int = 0, is_alone: bool = False
+    ) -> None:
+        """Send a message, or as much of it as goes without waiting.
 
         Args:
-            deadline_s: monotonic time to give up waiting at, returning False; None: after the longest
-                silence.
+            payload: flat buffers; they must stay unchanged until they have left.
+            n_bytes: how long the payload is.
+            is_alone: nothing is to be expected from the server before this has arrived there, so all of it
+                may be sent in one go.
+
+        Raises:
+            LocalProtocolError: the message cannot be said; nothing was sent.
+            UnavailableError: the server vanished.
+        """
+        if n_bytes > _WHOLE_BYTES and self._is_checked:
+            head, trailer = self.connection.send_head(message)
+            self._to_send.append(self._pieces([*self._held, head], payload, trailer))
+            self._held = []
+        else:
+            parts = self.connection.send(message, payload)
+            if self._held:
+                parts = [*self._held, *parts]
+                self._held = []
+            if not self._sending and not self._to_send:
+                self._sending = parts
+            else:
+                self._to_send.append(iter((parts,)))
+        try:
+            while self._send_some(is_alone):
+                pass
+        except OSError as error:
+            raise self._lost(error) from None
+
+    def take_descriptor(self) -> int:
+        """The file descriptor that came first, now the caller's to close.
+
+        Raises:
+            RemoteProtocolError: none came.
+        """
+        if not self._link.descriptors:
+            raise RemoteProtocolError("a segment was lent without its descriptor")
+        return self._link.descriptors.popleft()
+
+    def pump(self) -> None:
+        """Receive something, sending on meanwhile what has not left; waits until one of them is possible.
 
         Raises:
             UnavailableError: the server vanished, or was silent for too long.
         """
         try:
-            while True:
-                moved = self._send_some()
-                moved = self._receive_some() or moved
-                if moved:
-                    return True
-                if not self._wait(deadline_s):
-                    if deadline_s is not None:
-                        return False
-                    raise UnavailableError(
-                        "server {} has been silent for {:g} s".format(self.where, self._timeout_s)
-                    )
+            if not self._sending and not self._to_send:
+                self._receive(is_patient=True)
+            else:
+                self._move_both_ways()
         except OSError as error:
-            raise self._vanished(error) from None
+            raise self._lost(error) from None
 
     def close(self) -> None:
         """Close the socket; harmless when closed already."""
-        self._outgoing.clear()
-        self._socket.close()
+        self._sending = []
+        self._to_send.clear()
+        self._link.close()
 
-    def _send_some(self) -> bool:
-        if not self._outgoing:
-            return False
-        parts = [self._outgoing[index] for index in range(min(len(self._outgoing), _MAX_PARTS))]
+    def _move_both_ways(self) -> None:
+        has_moved = self._send_some(is_patient=False)
         try:
-            n_bytes = self._socket.sendmsg(parts)
+            self._receive(is_patient=False)
         except BlockingIOError:
+            if not has_moved and not self._link.wait(self._timeout_s, for_sending=True):
+                raise
+
+    def _send_some(self, is_patient: bool) -> bool:
+        """Send what goes in one system call; False when there is nothing left, or no room for it now."""
+        parts = self._sending
+        if not parts:
+            if not self._to_send:
+                return False
+            following = next(self._to_send[0], None)
+            if following is None:
+                self._to_send.popleft()
+                return True
+            parts = self._sending = following
+        try:
+            n_bytes = self._link.send(parts, is_patient)
+        except BlockingIOError:
+            if is_patient:
+                raise
             return False
-        for part in parts:
+        except (BrokenPipeError, ConnectionResetError):
+            # What the server said before it closed is still to be received, and tells more than this error.
+            self._sending = []
+            self._to_send.clear()
+            return False
+        for position, part in enumerate(parts):
             if n_bytes < len(part):
-                self._outgoing[0] = part[n_bytes:]
-                break
+                self._sending = [memoryview(part)[n_bytes:], *parts[position + 1 :]]
+                return True
             n_bytes -= len(part)
-            self._outgoing.popleft()
-        return True
+        self._sending = []
+        return bool(self._to_send)
 
-    def _receive_some(self) -> bool:
-        try:
-            n_bytes = self._socket.recv_into(self.connection.wanted())
-        except BlockingIOError:
-            return False
+    def _pieces(
+        self, waiting: List[Buffer], payload: Sequence[Buffer], trailer: Optional[Checksum]
+    ) -> Iterator[List[Buffer]]:
+        """The frame bit by bit, its checksum computed on the way."""
+        for part in payload:
+            view = memoryview(part)
+            for start in range(0, len(view), _PIECE_BYTES):
+                piece = view[start : start + _PIECE_BYTES]
+                if trailer is not None:
+                    trailer.update(piece)
+                waiting.append(piece)
+                yield waiting
+                waiting = []
+        if trailer is not None:
+            waiting.append(trailer.digest())
+        yield waiting
+
+    def _receive(self, is_patient: bool) -> None:
+        connection = self.connection
+        left = connection.payload_left
+        if left > _PIECE_BYTES:
+            view = connection.wanted()
+            n_bytes = self._link.receive((view[:_PIECE_BYTES] if self._is_checked else view,), is_patient)
+        elif left:
+            n_bytes = self._link.receive(connection.wanted_all(), is_patient, self._may_bring)
+        else:
+            n_bytes = self._link.receive((connection.wanted(),), is_patient, self._may_bring)
         if n_bytes == 0:
-            raise self._vanished(None)
-        self.connection.received(n_bytes)
-        return True
+            raise self._lost(None)
+        connection.received(n_bytes)
 
-    def _wait(self, deadline_s: Optional[float]) -> bool:
-        interest = select.POLLIN | select.POLLOUT if self._outgoing else select.POLLIN
-        self._poll.modify(self._socket, interest)
-        left_s = self._timeout_s if deadline_s is None else max(0.0, deadline_s - time.monotonic())
-        return bool(self._poll.poll(left_s * 1000))
-
-    def _vanished(self, error: Optional[OSError]) -> UnavailableError:
-        why = "closed the connection" if error is None else "is gone ({})".format(_reason(error))
+    def _lost(self, error: Optional[OSError]) -> UnavailableError:
+        if error is None:
+            why = "closed the connection"
+        elif isinstance(error, BlockingIOError):
+            why = "has been silent for {:g} s".format(self._timeout_s)
+        else:
+            why = "is gone ({})".format(reason(error))
         return UnavailableError("server {} {}".format(self.where, why))
-
-    def _connect(self, endpoint: Endpoint, timeout_s: float, is_local: bool) -> socket.socket:
-        failures: List[str] = []
-        if endpoint.unix_path and is_local:
-            try:
-                return self._open("unix", socket.AF_UNIX, endpoint.unix_path, timeout_s)
-            except OSError as error:
-                failures.append("{}: {}".format(endpoint.unix_path, _reason(error)))
-        if endpoint.host and endpoint.port:
-            try:
-                family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
-                return self._open("tcp", family, (endpoint.host, endpoint.port), timeout_s)
-            except OSError as error:
-                failures.append("{}:{}: {}".format(endpoint.host, endpoint.port, _reason(error)))
-        why = "; ".join(failures) or "it has no address that this node can use"
-        raise UnavailableError(
-            "no pipeline server answers as {} ({})".format(endpoint.name, why), cure=_START
-        )
-
-    def _open(self, carrier: str, family: int, address: object, timeout_s: float) -> socket.socket:
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            sock.settimeout(timeout_s)
-            sock.connect(address)  # type: ignore[arg-type]
-            if carrier == "tcp":
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            sock.setblocking(False)
-        except BaseException:
-            sock.close()
-            raise
-        self.carrier = carrier
-        return sock
 
     def _shake_hands(self, deadline_s: float) -> None:
         try:
             while True:
                 event = self.connection.next_event()
                 for part in self.connection.data_to_send():
-                    self._outgoing.append(memoryview(part))
+                    self._link.send((memoryview(part),), is_patient=True)
                 if isinstance(event, Opened):
                     return
-                if not self.pump(deadline_s):
-                    raise UnavailableError(
-                        "server {} did not finish the handshake in time".format(self.where)
-                    )
+                self._link.set_patience(max(0.001, deadline_s - time.monotonic()))
+                n_bytes = self._link.receive((self.connection.wanted(),), is_patient=True)
+                if n_bytes == 0:
+                    raise self._lost(None)
+                self.connection.received(n_bytes)
+        except BlockingIOError:
+            raise UnavailableError(
+                "server {} did not finish the handshake in time".format(self.where)
+            ) from None
+        except OSError as error:
+            raise self._lost(error) from None
         except (AuthenticationError, RemoteProtocolError, UnavailableError) as error:
             raise _with_place(error, self.where) from None
 
 
-def _reason(error: OSError) -> str:
-    if isinstance(error, socket.timeout):
-        return "no answer in time"
-    return os.strerror(error.errno).lower() if error.errno else str(error)
+def _offered(link: Link, checksums: Optional[Sequence[str]]) -> Sequence[str]:
+    """What to offer as checksum: none first where the carrier itself is safe against damage."""
+    known = available_checksums() if checksums is None else tuple(checksums)
+    return known if link.carrier == "tcp" else ("none", *(name for name in known if name != "none"))
+
+
+def _can_share() -> bool:
+    """Whether this Python can tell when a view of shared memory is dropped (see `memory`)."""
+    try:
+        import ctypes  # noqa: F401
+    except ImportError:
+        return False
+    return True
 
 
 def _with_place(error: AccelError, where: str) -> AccelError:

@@ -185,4 +185,6 @@ def _pipeline(place: Place, node: NodePlan) -> Mapping[str, object]:
         "master_secret_file": str(place.master_secret_file),
         "state_file": str(place.pipeline_state(node.name)),
         "hdfs_conf_dir": str(place.client_conf_dir),
+        # One user's cluster for trying things out: every tenant may use all of its HDFS.
+        "tenants": {"*": {"read_prefixes": ["hdfs://"], "write_prefixes": ["hdfs://"]}},
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,15 +11,29 @@ import numpy as np
 from yarn_accel.errors import LocalProtocolError
 from yarn_accel.wire import ITEM_BYTES, TensorSpec
 
-__all__ = ["empty", "flat_bytes", "plain", "sendable", "spec_of"]
+__all__ = ["ALIGNMENT_BYTES", "array_at", "flat_bytes", "lay_out", "plain", "spec_of"]
+
+#: Every tensor in a segment begins at a multiple of this.
+ALIGNMENT_BYTES = 64
 
 Array = np.ndarray[Any, Any]
 
 
-def empty(spec: TensorSpec) -> Array:
-    """An array of that shape and order whose memory is not yet filled."""
+def lay_out(sizes: Iterable[int]) -> tuple[tuple[int, ...], int]:
+    """Aligned offsets for tensors of these bytes one behind the other, and the aligned end of the last."""
+    offsets = []
+    end = 0
+    for n_bytes in sizes:
+        offsets.append(end)
+        end += -(-n_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    return tuple(offsets), end
+
+
+def array_at(view: memoryview, spec: TensorSpec) -> Array:
+    """The array of that description whose memory begins at the beginning of `view`; no copy."""
     order: Any = spec.order
-    return np.empty(spec.shape, spec.dtype, order=order)
+    array: Array = np.ndarray(spec.shape, spec.dtype, view, order=order)
+    return array
 
 
 def flat_bytes(array: Array) -> memoryview:
@@ -40,15 +54,6 @@ def spec_of(array: Array) -> TensorSpec:
         raise LocalProtocolError(f"arrays of type {array.dtype} are not sent")
     is_fortran = array.flags.f_contiguous and not array.flags.c_contiguous
     return TensorSpec(array.dtype.str, tuple(int(n) for n in array.shape), "F" if is_fortran else "C")
-
-
-def sendable(array: Array) -> Array:
-    """The array itself when it is contiguous and little-endian, else a copy that is."""
-    if array.dtype.byteorder == ">":
-        array = array.astype(array.dtype.newbyteorder("<"))
-    if array.flags.c_contiguous or array.flags.f_contiguous:
-        return array
-    return np.ascontiguousarray(array)
 
 
 def plain(value: Any) -> Any:

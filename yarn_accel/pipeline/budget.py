@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import collections
 import threading
 
 from yarn_accel.errors import UnavailableError
 
 __all__ = ["ByteBudget"]
+
+
+class _Waiter:
+    __slots__ = ("is_served", "n_bytes", "ready")
+
+    def __init__(self, n_bytes: int) -> None:
+        self.n_bytes = n_bytes
+        self.ready = threading.Event()
+        self.is_served = False
 
 
 class ByteBudget:
@@ -23,21 +33,16 @@ class ByteBudget:
         self.bound_bytes = bound_bytes
         #: The most that was ever in use.
         self.peak_bytes = 0
-        self._used_bytes = 0
-        self._changed = threading.Condition()
-        self._next_ticket = 0
-        self._serving: list[int] = []
+        #: Bytes in use now.
+        self.used_bytes = 0
+        self._lock = threading.Lock()
+        self._waiting: collections.deque[_Waiter] = collections.deque()
         self._is_closed = False
-
-    @property
-    def used_bytes(self) -> int:
-        """Bytes in use now."""
-        return self._used_bytes
 
     @property
     def n_waiting(self) -> int:
         """Callers waiting in `reserve` now."""
-        return len(self._serving)
+        return len(self._waiting)
 
     def reserve(self, n_bytes: int) -> None:
         """Wait until `n_bytes` fit, and count them.
@@ -45,33 +50,47 @@ class ByteBudget:
         Raises:
             UnavailableError: the budget was closed while waiting.
         """
-        with self._changed:
-            ticket = self._next_ticket
-            self._next_ticket += 1
-            self._serving.append(ticket)
-            try:
-                while not self._is_closed and not (self._serving[0] == ticket and self._fits(n_bytes)):
-                    self._changed.wait()
-            finally:
-                self._serving.remove(ticket)
-                self._changed.notify_all()
-            if self._is_closed:
-                raise UnavailableError("the server is shutting down")
-            self._used_bytes += n_bytes
-            self.peak_bytes = max(self.peak_bytes, self._used_bytes)
+        with self._lock:
+            if not self._waiting and self._fits(n_bytes) and not self._is_closed:
+                self._use(n_bytes)
+                return
+            waiter = _Waiter(n_bytes)
+            if not self._is_closed:
+                self._waiting.append(waiter)
+            else:
+                waiter.ready.set()
+        waiter.ready.wait()
+        if not waiter.is_served:
+            raise UnavailableError("the server or this connection is shutting down")
+
+    def count(self, n_bytes: int) -> None:
+        """Count bytes that are there already, even past the bound."""
+        with self._lock:
+            self._use(n_bytes)
 
     def release(self, n_bytes: int) -> None:
         """Give bytes back."""
-        with self._changed:
-            self._used_bytes -= n_bytes
-            assert self._used_bytes >= 0, "more released than reserved"
-            self._changed.notify_all()
+        with self._lock:
+            self.used_bytes -= n_bytes
+            assert self.used_bytes >= 0, "more released than reserved"
+            while self._waiting and self._fits(self._waiting[0].n_bytes):
+                waiter = self._waiting.popleft()
+                self._use(waiter.n_bytes)
+                waiter.is_served = True
+                waiter.ready.set()
 
     def close(self) -> None:
         """Let nobody wait any longer."""
-        with self._changed:
+        with self._lock:
             self._is_closed = True
-            self._changed.notify_all()
+            waiting, self._waiting = list(self._waiting), collections.deque()
+        for waiter in waiting:
+            waiter.ready.set()
+
+    def _use(self, n_bytes: int) -> None:
+        self.used_bytes += n_bytes
+        if self.used_bytes > self.peak_bytes:
+            self.peak_bytes = self.used_bytes
 
     def _fits(self, n_bytes: int) -> bool:
-        return self._used_bytes == 0 or self._used_bytes + n_bytes <= self.bound_bytes
+        return self.used_bytes == 0 or self.used_bytes + n_bytes <= self.bound_bytes

@@ -12,9 +12,31 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from yarn_accel.adapters.credentials import read_master_secret
 from yarn_accel.errors import ConfigError
 
-__all__ = ["PipelineConfig", "load_config"]
+__all__ = ["PipelineConfig", "Tenant", "load_config"]
 
 _MIB = 1024 * 1024
+
+
+class Tenant(BaseModel):
+    """What one tenant may do, and its share when there is more work than time."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    weight: float = Field(1.0, gt=0, le=1e6, description="share of device-seconds under load")
+    read_prefixes: tuple[str, ...] = Field((), description="what referenced inputs must begin with")
+    write_prefixes: tuple[str, ...] = Field((), description="what output_uri must begin with")
+
+    @field_validator("read_prefixes", "write_prefixes")
+    @classmethod
+    def _check_prefixes(cls, prefixes: tuple[str, ...]) -> tuple[str, ...]:
+        for prefix in prefixes:
+            if not prefix.startswith(("hdfs://", "file:///")):
+                raise ValueError(f"{prefix!r} begins with neither hdfs:// nor file:///")
+        return prefixes
+
+
+#: Somebody without any rights.
+_NOBODY = Tenant.model_validate({})
 
 
 class PipelineConfig(BaseModel):
@@ -23,41 +45,62 @@ class PipelineConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field("", max_length=64, description="how the server names itself; default: host and port")
+    # Where it listens
     listen_host: str = Field("127.0.0.1", description="address to listen on for TCP; empty: no TCP")
     listen_port: int = Field(0, ge=0, le=65535, description="TCP port; 0: any free one (see state_file)")
     unix_path: str = Field("", max_length=100, description="path of the Unix socket; empty: none")
+    tls_cert_file: str = Field("", description="certificate chain (PEM); with it TCP speaks TLS only")
+    tls_key_file: str = Field("", description="its private key (PEM), mode 0600")
+    tls_client_ca_file: str = Field("", description="clients must show a certificate of this authority")
+    checksums: tuple[Literal["xxh3", "crc32c", "crc32", "none"], ...] = Field(
+        ("xxh3", "crc32c", "crc32"), min_length=1, description="payload checksums allowed over plain TCP"
+    )
+    http_host: str = Field("127.0.0.1", description="address of /metrics and /healthz")
+    http_port: int = Field(-1, ge=-1, le=65535, description="their port; 0: any free one; -1: none")
+    # Who may do what
     master_secret_file: Path = Field(description="file with the site's master secret in hex, mode 0600")
-    threads: int = Field(0, ge=0, le=256, description="compute workers; 0: one per core")
-    blas_threads: int = Field(1, ge=1, le=256, description="threads of the linear algebra library per worker")
-    read_threads: int = Field(2, ge=1, le=64, description="references read at once")
-    write_threads: int = Field(4, ge=1, le=64, description="results written or sent at once")
+    tenants: dict[str, Tenant] = Field(
+        default_factory=dict, description="rights and shares by tenant; '*' is everybody not named"
+    )
+    extra_operations: tuple[str, ...] = Field((), description="more operations, each module:attribute")
+    # Memory
+    pool_bytes: int = Field(1024 * _MIB, ge=_MIB, description="ceiling of all buffers together")
     queue_bytes: int = Field(512 * _MIB, ge=_MIB, description="bound of each of the two queues")
     max_request_bytes: int = Field(256 * _MIB, ge=1024, description="largest inputs of one request")
-    max_connections: int = Field(512, ge=1, le=65536, description="connections at once; more are refused")
+    max_lent_bytes: int = Field(512 * _MIB, ge=0, description="shared memory lent to one connection")
+    reply_cache_bytes: int = Field(8 * _MIB, ge=0, description="memory for recent replies")
+    reply_cache_age_s: float = Field(600.0, ge=0, description="how long they are kept")
+    # Workers
+    workers: int = Field(0, ge=0, le=256, description="CPU worker processes; 0: one per core group")
+    cores_per_worker: int = Field(1, ge=1, le=256, description="cores (and BLAS threads) of a CPU worker")
+    devices: tuple[str, ...] = Field(("auto",), description="cpu, cuda:0, ...; auto: every GPU, else cpu")
+    standby_workers: int = Field(1, ge=0, le=8, description="idle processes that replace lost ones at once")
+    pin_workers: bool = Field(True, description="bind each CPU worker to its core group")
+    hang_min_s: float = Field(60.0, gt=0, description="no computation is called stuck before this")
+    hang_factor: float = Field(20.0, ge=1, description="stuck: this many times the expected seconds")
+    max_attempts: int = Field(2, ge=1, le=10, description="workers one request may cost before it fails")
+    quarantine_s: float = Field(30.0, ge=0, description="first rest of a sick device; doubled each time")
+    calibrate: bool = Field(True, description="measure each worker in the background when it is idle")
+    calibration_file: str = Field("", description="where weights are kept; default: the user's cache folder")
+    # Batches and queues
+    max_batch_size: int = Field(64, ge=1, le=4096, description="small requests computed together")
+    max_batch_bytes: int = Field(4 * _MIB, ge=0, description="inputs of one batch; larger requests go alone")
+    max_queue_delay_us: int = Field(0, ge=0, le=1_000_000, description="wait for a batch to fill")
+    read_threads: int = Field(2, ge=1, le=64, description="references read at once")
+    write_threads: int = Field(2, ge=1, le=64, description="outputs written to storage at once")
+    # Patience
+    max_connections: int = Field(4096, ge=1, le=65536, description="connections at once; more are refused")
     max_in_flight: int = Field(64, ge=1, le=4096, description="requests under way per connection")
     handshake_timeout_s: float = Field(10.0, gt=0, description="time to prove the credential")
     stall_timeout_s: float = Field(30.0, gt=0, description="longest pause of a peer inside a frame")
     min_bytes_per_s: int = Field(65536, ge=1, description="a payload that arrives slower ends the connection")
     drain_timeout_s: float = Field(60.0, ge=0, description="time to finish after the first SIGTERM")
     progress_interval_s: float = Field(5.0, gt=0, description="how often unfinished requests are reported")
-    reply_cache_bytes: int = Field(8 * _MIB, ge=0, description="memory for recent small replies")
-    reply_cache_age_s: float = Field(600.0, ge=0, description="how long they are kept")
-    checksum: Literal["crc32", "none"] = Field("crc32", description="checksum of payloads over TCP")
-    allowed_prefixes: tuple[str, ...] = Field(
-        ("hdfs://",),
-        description="what references and outputs must begin with; file:///folder/ enables a folder",
-    )
+    # Surroundings
     hdfs_conf_dir: str = Field("", description="folder with core-site.xml; default: HADOOP_CONF_DIR")
     state_file: str = Field("", description="JSON with pid, address and start time, written when ready")
+    trace_file: str = Field("", description="Chrome trace of every stage, for Perfetto; empty: none")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="least level logged")
-
-    @field_validator("allowed_prefixes")
-    @classmethod
-    def _check_prefixes(cls, prefixes: tuple[str, ...]) -> tuple[str, ...]:
-        for prefix in prefixes:
-            if not prefix.startswith(("hdfs://", "file:///")):
-                raise ValueError(f"{prefix!r} begins with neither hdfs:// nor file:///")
-        return prefixes
 
     @model_validator(mode="after")
     def _check_together(self) -> PipelineConfig:
@@ -65,12 +108,22 @@ class PipelineConfig(BaseModel):
             raise ValueError("needs listen_host or unix_path to listen on")
         if self.max_request_bytes > self.queue_bytes:
             raise ValueError("max_request_bytes must not be larger than queue_bytes")
+        if self.queue_bytes > self.pool_bytes:
+            raise ValueError("queue_bytes must not be larger than pool_bytes")
+        if bool(self.tls_cert_file) != bool(self.tls_key_file):
+            raise ValueError("tls_cert_file and tls_key_file go together")
+        if self.tls_client_ca_file and not self.tls_cert_file:
+            raise ValueError("tls_client_ca_file needs tls_cert_file")
         return self
+
+    def tenant(self, name: str) -> Tenant:
+        """The rights and shares of a tenant: its own entry, else the one of ``*``, else none at all."""
+        return self.tenants.get(name) or self.tenants.get("*") or _NOBODY
 
     @property
     def n_workers(self) -> int:
-        """Compute workers, with 0 resolved to the number of cores this process may use."""
-        return self.threads or len(os.sched_getaffinity(0))
+        """CPU workers, with 0 resolved to the number of core groups this process may use."""
+        return self.workers or max(1, len(os.sched_getaffinity(0)) // self.cores_per_worker)
 
     def master_secret(self) -> bytes:
         """Read the master secret.

@@ -1,12 +1,19 @@
-"""What the server has done so far, as numbers; `PipelineServer.stats` puts them together."""
+"""What the server has done so far, as numbers; `PipelineServer.stats` puts them together.
+
+What happens to a request is noted in a deque, without a lock, and summed up later: by who asks for the
+numbers, or by `fold`, which is called when the answer is out.  Tenants and operations are bounded in number,
+so that nobody can make the server remember names.
+"""
 
 from __future__ import annotations
 
+import bisect
 import collections
 import threading
+from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["COUNTED", "Counters"]
+__all__ = ["COUNTED", "LATENCY_BOUNDS_S", "MAX_NAMES", "OTHERS", "STAGES", "Counters"]
 
 #: Every counter, and what is counted.  requests = all that follow down to `abandoned` + what is still under
 #: way.
@@ -25,42 +32,169 @@ COUNTED = {
     "refused": "connections that did not, or were too many",
     "broken": "connections ended because the peer broke the protocol or was too slow",
 }
+#: Where the seconds of a request go.
+STAGES = ("read", "queue", "compute", "write")
+#: Upper bounds of the histogram of seconds from the arrival of a header to the answer; above the last: inf.
+LATENCY_BOUNDS_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+#: So many tenants, and so many operations, are counted by name; the rest together as `OTHERS`.
+MAX_NAMES = 256
+OTHERS = "(others)"
+#: `fold` sums up when so much was noted; whoever notes still more than the most sums up himself.
+_FOLD_AT = 64
+_MOST_NOTED = 1024
+
+#: A counter, how many more, whose; or all that `answered` was told.
+_Count = tuple[str, int, str]
+_Answer = tuple[str, str, str, Mapping[str, float], int]
 
 
 class Counters:
-    """Totals, per operation and per stage; safe to use from several threads."""
+    """Totals, per operation, per tenant and per stage; safe to use from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._noted: collections.deque[_Count | _Answer] = collections.deque()
         self._totals = dict.fromkeys(COUNTED, 0)
-        self._operations: dict[str, collections.Counter[str]] = {}
-        self._seconds: dict[str, float] = collections.defaultdict(float)
-        self._compute_s: dict[str, float] = collections.defaultdict(float)
+        self._operations: dict[str, dict[str, float]] = {}
+        self._tenants: dict[str, dict[str, float]] = {}
+        self._latencies: dict[str, list[int]] = {}
+        self._latency_sums_s: dict[str, float] = {}
+        self._seconds = dict.fromkeys(STAGES, 0.0)
 
-    def add(self, name: str, n: int = 1) -> None:
-        """Count `n` more of one of `COUNTED`."""
-        with self._lock:
-            self._totals[name] += n
+    def add(self, name: str, n: int = 1, tenant: str = "") -> None:
+        """Count `n` more of one of `COUNTED`, also for a tenant if one is named."""
+        if name not in COUNTED:
+            raise KeyError(name)
+        self._noted.append((name, n, tenant))
+        if len(self._noted) >= _MOST_NOTED:
+            self.fold()
 
-    def add_for(self, operation: str, name: str) -> None:
+    def fold(self) -> None:
+        """Sum up what was noted, if that is worth while; to be called when nobody waits."""
+        if len(self._noted) >= _FOLD_AT:
+            with self._lock:
+                self._sum_up()
+
+    def add_for(self, operation: str, name: str, tenant: str = "") -> None:
         """Count one more of ``requests``, ``done``, ``rejected`` or ``failed``, also for its operation."""
         with self._lock:
             self._totals[name] += 1
-            self._operations.setdefault(operation, collections.Counter())[name] += 1
+            _count(self._operations, operation, name, 1)
+            if tenant:
+                _count(self._tenants, tenant, name, 1)
 
-    def add_seconds(self, stage: str, seconds: float, operation: str = "") -> None:
-        """Count time spent in a stage: ``read``, ``queue``, ``compute`` or ``write``."""
+    def add_seconds(self, stage: str, seconds: float, operation: str = "", tenant: str = "") -> None:
+        """Count time spent in a stage; with an operation or tenant it is computing, theirs."""
         with self._lock:
             self._seconds[stage] += seconds
             if operation:
-                self._compute_s[operation] += seconds
+                _count(self._operations, operation, "compute_s", seconds)
+            if tenant:
+                _count(self._tenants, tenant, "device_s", seconds)
+
+    def answered(
+        self,
+        operation: str,
+        outcome: str,
+        tenant: str,
+        seconds: Mapping[str, float],
+        bytes_out: int = 0,
+    ) -> None:
+        """Count all there is to count when a request is answered, at once.
+
+        Args:
+            operation: its name; must be one that the registry knows, or ``unknown``.
+            outcome: ``done``, ``rejected`` or ``failed``.
+            tenant: who asked.
+            seconds: per stage, and ``total`` from the arrival of its header; not to be changed afterwards.
+            bytes_out: bytes of its outputs.
+        """
+        self._noted.append((operation, outcome, tenant, seconds, bytes_out))
+        if len(self._noted) >= _MOST_NOTED:
+            self.fold()
+
+    def observe(self, operation: str, seconds: float) -> None:
+        """Put the seconds from a header's arrival to its answer into the operation's histogram."""
+        with self._lock:
+            self._observe(operation, seconds)
 
     def snapshot(self) -> dict[str, Any]:
-        """All of them, fit for JSON."""
+        """All of them, fit for JSON.
+
+        ``latency`` holds, per operation, ``counts`` (one per bound and one above all, not cumulative),
+        ``sum_s`` and, once for all, ``bounds_s``.
+        """
         with self._lock:
-            operations = {
-                name: {**counts, "compute_s": round(self._compute_s[name], 6)}
-                for name, counts in sorted(self._operations.items())
+            self._sum_up()
+            latency: dict[str, Any] = {
+                name: {"counts": list(counts), "sum_s": round(self._latency_sums_s[name], 6)}
+                for name, counts in sorted(self._latencies.items())
             }
-            stages = {name: round(self._seconds[name], 6) for name in ("read", "queue", "compute", "write")}
-            return {**self._totals, "operations": operations, "stage_seconds": stages}
+            return {
+                **self._totals,
+                "operations": _rounded(self._operations, "compute_s"),
+                "tenants": _rounded(self._tenants, "device_s"),
+                "stage_seconds": {name: round(value, 6) for name, value in self._seconds.items()},
+                "latency": {"bounds_s": list(LATENCY_BOUNDS_S), "operations": latency},
+            }
+
+    def _sum_up(self) -> None:
+        """Add what was noted until now; under the lock."""
+        noted = self._noted
+        sums: dict[tuple[str, str], int] = {}
+        groups: dict[tuple[str, str, str], list[_Answer]] = {}
+        for _ in range(len(noted)):
+            entry = noted.popleft()
+            if len(entry) == 5:
+                groups.setdefault(entry[:3], []).append(entry)
+            else:
+                name, n, tenant = entry
+                sums[name, tenant] = sums.get((name, tenant), 0) + n
+        for (name, tenant), n in sums.items():
+            self._totals[name] += n
+            if tenant:
+                _count(self._tenants, tenant, name, n)
+        for (operation, outcome, tenant), answers in groups.items():
+            self._add_answers(operation, outcome, tenant, answers)
+
+    def _add_answers(self, operation: str, outcome: str, tenant: str, answers: list[_Answer]) -> None:
+        bytes_out = sum([answer[4] for answer in answers])
+        seconds = [answer[3] for answer in answers if answer[3]]
+        self._totals[outcome] += len(answers)
+        self._totals["bytes_out"] += bytes_out
+        sums_s = {stage: sum([one.get(stage, 0.0) for one in seconds]) for stage in STAGES}
+        for stage, sum_s in sums_s.items():
+            self._seconds[stage] += sum_s
+        _count(self._operations, operation, outcome, len(answers))
+        _count(self._operations, operation, "compute_s", sums_s["compute"])
+        _count(self._tenants, tenant, outcome, len(answers))
+        _count(self._tenants, tenant, "bytes_out", bytes_out)
+        _count(self._tenants, tenant, "device_s", sums_s["compute"])
+        for one in seconds:
+            if "total" in one:
+                self._observe(operation, one["total"])
+
+    def _observe(self, operation: str, seconds: float) -> None:
+        counts = self._latencies.get(operation)
+        if counts is None:
+            if len(self._latencies) >= MAX_NAMES:
+                operation = OTHERS
+            counts = self._latencies.setdefault(operation, [0] * (len(LATENCY_BOUNDS_S) + 1))
+            self._latency_sums_s.setdefault(operation, 0.0)
+        counts[bisect.bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
+        self._latency_sums_s[operation] += seconds
+
+
+def _count(table: dict[str, dict[str, float]], key: str, name: str, n: float) -> None:
+    counts = table.get(key)
+    if counts is None:
+        counts = table.setdefault(key if len(table) < MAX_NAMES else OTHERS, {})
+    counts[name] = counts.get(name, 0) + n
+
+
+def _rounded(table: Mapping[str, Mapping[str, float]], seconds_name: str) -> dict[str, dict[str, float]]:
+    """Each entry with its counters and its seconds, which are there even when there were none."""
+    return {
+        key: {**counts, seconds_name: round(counts.get(seconds_name, 0.0), 6)}
+        for key, counts in sorted(table.items())
+    }

@@ -1,29 +1,34 @@
-"""Inputs and outputs by URI: what may be touched, and how a file becomes arrays."""
+"""Inputs and outputs by URI: what a tenant may touch, and what a file looked like."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from yarn_accel.adapters.hdfs import Store, split_uri
+from yarn_accel.adapters.hdfs import Stamp, Store, split_uri
 from yarn_accel.errors import RejectedError, StorageError
-from yarn_accel.pipeline.arrays import Array, empty, flat_bytes
-from yarn_accel.pipeline.npz import read_npy, read_npz
 from yarn_accel.wire import RemoteInput
 
-__all__ = ["Prefixes", "read_reference", "sizes_of"]
+if TYPE_CHECKING:
+    from yarn_accel.pipeline.config import Tenant
+
+__all__ = ["Prefixes", "Rights", "read_unchanged", "sizes_of", "stamp_or_none", "stamps_of"]
 
 
 class Prefixes:
     """The URIs that requests may name: nothing but what begins with one of the prefixes.
 
     A prefix ends at a path border: ``hdfs://nn/data`` allows ``hdfs://nn/data/a`` but not
-    ``hdfs://nn/database``.
+    ``hdfs://nn/database``.  Without prefixes nothing is allowed.
+
+    Args:
+        prefixes: what is allowed.
+        setting: where they come from, for the error.
     """
 
-    def __init__(self, prefixes: Iterable[str]) -> None:
+    def __init__(self, prefixes: Iterable[str], setting: str = "prefixes") -> None:
         self._prefixes = tuple(prefixes)
+        self._setting = setting
 
     def check(self, uri: str) -> None:
         """Refuse a URI that is not allowed.
@@ -40,8 +45,27 @@ class Prefixes:
             raise RejectedError(
                 "forbidden-uri",
                 f"{uri}: not below any allowed prefix",
-                cure="see allowed_prefixes of the server",
+                cure=f"see {self._setting} of the tenant in the server's configuration",
             )
+
+
+class Rights:
+    """What a tenant may read and write."""
+
+    def __init__(self, tenant: Tenant) -> None:
+        self._read = Prefixes(tenant.read_prefixes, "read_prefixes")
+        self._write = Prefixes(tenant.write_prefixes, "write_prefixes")
+
+    def check(self, inputs: Iterable[RemoteInput], output_uri: str) -> None:
+        """Refuse a request that names something else; an empty `output_uri` names nothing.
+
+        Raises:
+            RejectedError: ``forbidden-uri``, naming the URI.
+        """
+        for item in inputs:
+            self._read.check(item.uri)
+        if output_uri:
+            self._write.check(output_uri)
 
 
 def _is_below(uri: str, prefix: str) -> bool:
@@ -50,39 +74,51 @@ def _is_below(uri: str, prefix: str) -> bool:
     return uri == prefix or uri.startswith(prefix + "/")
 
 
-def sizes_of(store: Store, inputs: Iterable[RemoteInput]) -> list[int]:
-    """The bytes of each referenced file.
+def stamps_of(store: Store, inputs: Iterable[RemoteInput]) -> list[Stamp]:
+    """What each referenced file looks like now.
 
     Raises:
         StorageError: one cannot be looked at.
         RejectedError: ``wrong-length``: one does not have the bytes its spec says.
     """
-    sizes = []
+    stamps = []
     for item in inputs:
-        n_bytes = store.size(item.uri)
-        if item.spec is not None and n_bytes != item.spec.nbytes:
+        stamp = store.stamp(item.uri)
+        if item.spec is not None and stamp.n_bytes != item.spec.nbytes:
             raise RejectedError(
-                "wrong-length", f"{item.uri}: {n_bytes} bytes, its spec says {item.spec.nbytes} ({item.spec})"
+                "wrong-length",
+                f"{item.uri}: {stamp.n_bytes} bytes, its spec says {item.spec.nbytes} ({item.spec})",
             )
-        sizes.append(n_bytes)
-    return sizes
+        stamps.append(stamp)
+    return stamps
 
 
-def read_reference(store: Store, item: RemoteInput, n_bytes: int) -> list[Array]:
-    """The arrays of one referenced file of that size: all of an .npz, else one.
+def sizes_of(store: Store, inputs: Iterable[RemoteInput]) -> list[int]:
+    """The bytes of each referenced file; raises what `stamps_of` raises."""
+    return [stamp.n_bytes for stamp in stamps_of(store, inputs)]
+
+
+def stamp_or_none(store: Store, uri: str) -> Stamp | None:
+    """What a file looks like now; None when there is none.
 
     Raises:
-        StorageError: it cannot be read.
-        RejectedError: it is not what its name says.
+        StorageError: nobody can say.
     """
-    if item.spec is not None:
-        array = empty(item.spec)
-        store.read_into(item.uri, flat_bytes(array))
-        return [array]
-    content = np.empty(n_bytes, np.uint8)
-    store.read_into(item.uri, flat_bytes(content))
-    if item.uri.endswith(".npz"):
-        return list(read_npz(flat_bytes(content), item.uri).values())
-    if item.uri.endswith(".npy"):
-        return [read_npy(flat_bytes(content), item.uri)]
-    return [content]
+    try:
+        return store.stamp(uri)
+    except StorageError:
+        if store.exists(uri):
+            raise
+        return None
+
+
+def read_unchanged(store: Store, uri: str, stamp: Stamp, view: memoryview) -> None:
+    """Fill a buffer with a file that still looks as it did when the request was judged by it.
+
+    Raises:
+        StorageError: it cannot be read; transient when it has changed.
+    """
+    if view.nbytes == stamp.n_bytes:
+        store.read_into(uri, view)
+    if view.nbytes != stamp.n_bytes or store.stamp(uri) != stamp:
+        raise StorageError(f"{uri}: it was changed while it was read", transient=True)

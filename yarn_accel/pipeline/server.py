@@ -1,43 +1,73 @@
-"""The pipeline server: listeners, sessions and the three stages, put together.
+"""The pipeline server: listeners, sessions, memory, the three stages, put together.
 
 `PipelineServer` is a plain object that tests and the service own alike: ``start``, ``drain``, ``close``.
+What a request meets on its way, in this order: `session` receives its header, `admission` judges it and finds
+it memory, `session` receives its payload (or `stages` reads what it refers to), `flow` has it computed,
+`stages` writes it to storage if it says so, `delivery` answers.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from yarn_accel.adapters.hdfs import Store
-from yarn_accel.errors import StartupError, UnavailableError
+from yarn_accel.core.weights import Weights
+from yarn_accel.errors import AccelError, RejectedError, UnavailableError
 from yarn_accel.operations.registry import get as find_operation
+from yarn_accel.operations.registry import load_more
 from yarn_accel.pipeline.admission import Admission
 from yarn_accel.pipeline.arrays import plain
+from yarn_accel.pipeline.budget import ByteBudget
 from yarn_accel.pipeline.counters import Counters
+from yarn_accel.pipeline.delivery import Delivery
+from yarn_accel.pipeline.flow import Flow
 from yarn_accel.pipeline.ledger import Ledger
-from yarn_accel.pipeline.session import Parcel, Session
-from yarn_accel.pipeline.stages import DEVICE, Stages
-from yarn_accel.pipeline.work import Work, failure
-from yarn_accel.wire import VERSION, Cancelled, Drain, Progress, Request, Stats, StatsRequest
+from yarn_accel.pipeline.listeners import Listeners
+from yarn_accel.pipeline.nvml import read_devices
+from yarn_accel.pipeline.parking import Parking
+from yarn_accel.pipeline.pool import Pool
+from yarn_accel.pipeline.sending import Parcel
+from yarn_accel.pipeline.session import Session
+from yarn_accel.pipeline.stages import Stages
+from yarn_accel.pipeline.tls import TlsStream, server_context
+from yarn_accel.pipeline.trace import Trace
+from yarn_accel.pipeline.visibility import visible
+from yarn_accel.pipeline.work import Work, failed, failure
+from yarn_accel.wire import (
+    VERSION,
+    Busy,
+    Cancelled,
+    Drain,
+    Lend,
+    Lent,
+    Progress,
+    Request,
+    Stats,
+    StatsRequest,
+)
 
 if TYPE_CHECKING:
-    from yarn_accel.operations.operation import Operation
     from yarn_accel.pipeline.config import PipelineConfig
+    from yarn_accel.pipeline.sending import Stream
+    from yarn_accel.pipeline.workers import JobDone, Lost
 
 __all__ = ["PipelineServer"]
 
 logger = logging.getLogger(__name__)
 
-_BACKLOG = 128
 #: So many connections above the limit are still told why they are refused; more are just closed.
 _POLITE_REFUSALS = 16
+_LEND_RETRY_S = 0.1
+#: A request goes down with no more workers than this, even if it is suspected of nothing.
+_MOST_LOSSES = 8
+#: Answers that were dear may keep this part of the memory until it is needed.
+_KEPT_SHARE = 4
 
 
 class PipelineServer:
@@ -47,50 +77,82 @@ class PipelineServer:
         config: all its settings.
         master: the site's master secret.
         store: where references are read and outputs written; default: as the configuration says.
-        find: the operation of a name, or `RejectedError`.
 
     Raises:
-        StartupError: an address cannot be listened on.
+        StartupError: an address cannot be listened on, or a file of the configuration not used.
+        ConfigError: operations that cannot be loaded.
     """
 
-    def __init__(
-        self,
-        config: PipelineConfig,
-        master: bytes,
-        store: Store | None = None,
-        find: Callable[[str], Operation] = find_operation,
-    ) -> None:
+    def __init__(self, config: PipelineConfig, master: bytes, store: Store | None = None) -> None:
+        load_more(config.extra_operations)
         self._master = master
-        self._listeners: list[tuple[str, socket.socket]] = []
-        self.port = 0
-        if config.listen_host:
-            self._listeners.append(("tcp", _listen_tcp(config.listen_host, config.listen_port)))
-            self.port = self._listeners[0][1].getsockname()[1]
-        if config.unix_path:
-            try:
-                self._listeners.append(("unix", _listen_unix(config.unix_path)))
-            except StartupError:
-                self._close_listeners()
-                raise
+        self._tls = server_context(config)
+        self._trace = Trace(config.trace_file) if config.trace_file else None
+        self._listeners = Listeners(config)
+        self.port = self._listeners.port
         name = config.name or f"{config.listen_host or socket.gethostname()}:{self.port}"
-        self.config = config.model_copy(update={"name": name})
+        self.config = config = config.model_copy(update={"name": name})
         self.counters = Counters()
-        self._ledger = Ledger(config.reply_cache_bytes, config.reply_cache_age_s)
-        store = store or Store(config.hdfs_conf_dir or None)
-        self._stages = Stages(self.config, store, self._ledger, self.counters)
-        self._admission = Admission(self.config, store, self._ledger, self.counters, self._stages, find)
+        kept_bytes = config.pool_bytes // _KEPT_SHARE
+        self._ledger = Ledger(config.reply_cache_bytes, config.reply_cache_age_s, kept_bytes=kept_bytes)
+        self.pool = Pool(config.pool_bytes, evict=self._ledger.evict)
+        self._reading = ByteBudget(config.queue_bytes)
+        self.writing = ByteBudget(config.queue_bytes)
+        self._parking = Parking(self._resume)
         self._lock = threading.Lock()
-        self._sessions: dict[Session, threading.Thread] = {}
-        self._n_refusing = 0
+        self._sessions: dict[Session, threading.Thread | None] = {}
         self._closing = threading.Event()
         self._started_s = time.monotonic()
         self._threads: list[threading.Thread] = []
+        self._put_together(store or Store(config.hdfs_conf_dir or None, follow_symlinks=False))
+
+    def _put_together(self, store: Store) -> None:
+        """Tell the stages of each other."""
+        config = self.config
+        self._flow = Flow(
+            config,
+            self.pool,
+            Weights(),
+            self.writing,
+            on_started=self._started,
+            on_done=self._computed,
+            on_expired=self._expired,
+            on_dropped=self._dropped,
+            on_lost=self._lost,
+            trace=self._trace,
+        )
+        self.pool.on_drop = self._flow.workers.drop_segment
+        self._delivery = Delivery(config, self._ledger, self.counters, self._trace)
+        self._admission = Admission(
+            config,
+            store,
+            self.pool,
+            self._reading,
+            self._ledger,
+            self.counters,
+            self._delivery,
+            find_operation,
+        )
+        self._stages = Stages(
+            config,
+            store,
+            self.pool,
+            self.counters,
+            self.writing,
+            take_memory=self._admission.take_memory,
+            confirm=self._admission.confirm,
+            on_read=self._read,
+            on_written=self._written,
+            on_failed=self._failed,
+            trace=self._trace,
+        )
 
     def start(self) -> None:
-        """Start all threads; returns at once."""
+        """Start all threads and workers; returns at once, and connections are taken from now on."""
+        self._flow.start()
         self._stages.start()
-        for carrier, listener in self._listeners:
-            self._run(f"accept-{carrier}", self._accept_loop, carrier, listener)
+        self._parking.start()
+        self._listeners.start(self._welcome)
         self._run("progress", self._progress_loop)
 
     def drain(self, timeout_s: float, stop: threading.Event | None = None) -> bool:
@@ -104,63 +166,73 @@ class PipelineServer:
             whether everything was finished.
         """
         self._admission.is_draining = True
-        self._close_listeners()
+        self._listeners.close()
         for session in self._open_sessions():
-            if session.post(Parcel(Drain("the server is shutting down"))):
-                self._stages.send(session)
+            session.sender.post(Parcel(Drain("the server is shutting down")))
         until_s = time.monotonic() + timeout_s
         stop = stop or threading.Event()
         while time.monotonic() < until_s and not stop.is_set():
-            if not self._ledger.n_running and not any(item.has_outgoing for item in self._open_sessions()):
+            if not self._ledger.n_running and not any(
+                item.sender.has_outgoing for item in self._open_sessions()
+            ):
                 return True
             stop.wait(0.02)
         return not self._ledger.n_running
 
     def close(self) -> None:
-        """Close every connection and stop every thread."""
+        """Close every connection, stop every thread, end every worker."""
         self._closing.set()
-        self._close_listeners()
-        for thread in self._threads:
-            thread.join(timeout=5.0)
-        with self._lock:
-            sessions = dict(self._sessions)
-        for session in sessions:
+        self._listeners.close()
+        self._reading.close()
+        self.pool.close()
+        for session in self._open_sessions():
             session.close()
-        self._stages.close()
-        for thread in sessions.values():
+        self._parking.close()
+        with self._lock:
+            threads = [thread for thread in self._sessions.values() if thread is not None]
+        for thread in [*threads, *self._threads]:
             thread.join(timeout=5.0)
+        self._stages.close()
+        self._flow.close()
+        self._ledger.evict(self.config.pool_bytes)
+        if self._trace is not None:
+            self._trace.close()
 
     def stats(self) -> dict[str, Any]:
         """Counters and the present state, fit for JSON."""
         sessions = self._open_sessions()
-        queues = {
-            name: {
-                "bytes": budget.used_bytes,
-                "peak_bytes": budget.peak_bytes,
-                "bound_bytes": budget.bound_bytes,
-            }
-            for name, budget in (("read", self._stages.read_budget), ("write", self._stages.write_budget))
-        }
         carriers: dict[str, int] = {}
         for session in sessions:
-            label = f"{session.carrier}/{session.checksum}"
-            carriers[label] = carriers.get(label, 0) + 1
+            carriers[session.label] = carriers.get(session.label, 0) + 1
+        counted = self.counters.snapshot()
+        for name, state in self._flow.snapshot()["tenants"].items():
+            counted["tenants"].setdefault(name, {"device_s": 0.0})["queued"] = state["queued"]
+        workers = self._flow.workers.info()
+        problems = _problems(workers)
         return {
             "server": self.config.name,
             "protocol_version": VERSION,
             "pid": os.getpid(),
-            "device": DEVICE,
             "uptime_s": round(time.monotonic() - self._started_s, 3),
             "is_draining": self._admission.is_draining,
-            "workers": self.config.n_workers,
+            "health": {"ok": not problems and not self._admission.is_draining, "problems": problems},
             "in_flight": self._ledger.n_running,
             "open_connections": carriers,
-            "queues": queues,
+            "parked_connections": self._parking.n_parked,
+            "queues": {"read": _queue(self._reading), "write": _queue(self.writing)},
+            "pool": {**self.pool.snapshot(), "kept_bytes": self._ledger.kept_bytes},
+            "workers": workers,
+            "devices": read_devices(),
             "reply_cache_bytes": self._ledger.cached_bytes,
-            **self.counters.snapshot(),
+            "stage_busy": {**self._stages.busy_s, "compute": self._flow.busy_s},
+            **counted,
         }
 
     # What sessions ask for (session.Front)
+
+    def room_made(self) -> None:
+        """Some answers have left."""
+        self._flow.room_made()
 
     def opened(self, session: Session) -> None:
         """Count a connection that proved its credential."""
@@ -173,150 +245,223 @@ class PipelineServer:
 
     def arrived(self, work: Work) -> None:
         """Hand a complete request to the stages."""
-        self._stages.put(work)
+        if work.references:
+            self._stages.read(work)
+            return
+        if not self._admission.confirm(work, work.digest()):
+            return
+        now_s = time.monotonic()
+        work.read_s = now_s - work.arrived_s
+        if self._trace is not None:
+            self._trace.span("read", "session", work.request.operation, work.arrived_s, now_s, id=work.id)
+        self._compute(work)
 
     def broken_off(self, work: Work) -> None:
         """Forget a request whose payload broke off; who else waits for it may send it again."""
-        self._stages.read_budget.release(work.reserved_bytes)
-        error = UnavailableError("the connection that sent this request was lost")
-        self._stages.finish(work.entry, failure(error), work.operation.name)
+        self.counters.add("abandoned", self._ledger.withdraw(work.session, work.request.id))
+        self._failed(work, UnavailableError("the connection that sent this request was lost"))
 
     def cancel(self, session: Session, request_id: int) -> None:
         """Answer `Cancelled` unless the answer is out already; the work is dropped if nobody else waits."""
         n_cancelled = self._ledger.withdraw(session, request_id)
         if n_cancelled:
             self.counters.add("cancelled", n_cancelled)
-            session.post_and_send(Parcel(Cancelled(request_id)))
+            self._drop_if_abandoned(session.works.get(request_id))
+            session.sender.post(Parcel(Cancelled(request_id)))
+
+    def lend(self, session: Session, request: Lend) -> None:
+        """Lend shared memory, or say that there is none to lend now."""
+        loan = session.loans.lend(request.n_bytes)
+        if loan is None:
+            session.sender.post(Parcel(Busy(request.id, _LEND_RETRY_S, "no memory to lend now")))
+            return
+        loan.is_known = True
+        segment = loan.segment
+        session.sender.post(Parcel(Lent(request.id, segment.id, segment.n_bytes), (), None, segment.fd))
 
     def stats_wanted(self, session: Session, request: StatsRequest) -> None:
-        """Answer with the counters."""
-        session.post_and_send(Parcel(Stats(request.id, plain(self.stats()))))
+        """Answer with the counters: all of them for the operator, without other tenants' for a tenant."""
+        seen = visible(self.stats(), session.credential.tenant)
+        session.sender.post(Parcel(Stats(request.id, plain(seen))))
 
-    def ended(self, session: Session, how: str) -> None:
-        """Clean up after a connection."""
-        self.counters.add("abandoned", self._ledger.withdraw(session))
-        if how != "closed":
-            self.counters.add(how)
-        with self._lock:
-            self._sessions.pop(session, None)
+    # From stage to stage
 
-    # Threads
+    def _compute(self, work: Work) -> None:
+        work.entry.stage = "queue"
+        try:
+            self._flow.put(work)
+        except Exception as error:
+            logger.exception("a request could not be queued")
+            self._failed(work, error)
+
+    def _started(self, work: Work) -> None:
+        self._admission.stop_reading(work)
+
+    def _read(self, work: Work) -> None:
+        if work.is_dropped:
+            self._dropped(work)
+        else:
+            self._compute(work)
+
+    def _computed(self, work: Work, done: JobDone) -> None:
+        try:
+            self._pass_on(work, done)
+        except Exception as error:
+            logger.exception("a result could not be passed on")
+            self._failed(work, error)
+
+    def _pass_on(self, work: Work, done: JobDone) -> None:
+        if done.error is not None:
+            self._delivery.failure(work.entry, failed(*done.error), work.request.operation, work)
+        elif work.request.output_uri and work.entry.waiters:
+            self._stages.write(work, done)
+        else:
+            self._delivery.result(work, done)
+
+    def _written(self, work: Work, done: JobDone, write_s: float) -> None:
+        self._delivery.result(work, done, write_s, is_written=True)
+        self._flow.room_made()
+
+    def _failed(self, work: Work, error: Exception) -> None:
+        self._admission.stop_reading(work)
+        if not isinstance(error, AccelError):
+            logger.error("a request broke the server's own code", exc_info=error)
+        self._delivery.failure(work.entry, failure(error), work.request.operation, work)
+        self._flow.room_made()
+
+    def _expired(self, work: Work) -> None:
+        self._failed(
+            work, RejectedError("deadline-exceeded", "the deadline passed before the computation began")
+        )
+
+    def _dropped(self, work: Work) -> None:
+        if not self._ledger.drop_if_abandoned(work.entry) and not self._closing.is_set():
+            # Somebody sent the same request in the meantime.
+            work.is_dropped = False
+            self._compute(work)
+            return
+        self._admission.stop_reading(work)
+        work.session.works.pop(work.request.id, None)
+        work.holding.free()
+
+    def _lost(self, work: Work, loss: Lost, what: str) -> None:
+        """A worker is gone: compute again what still can be, so often as the configuration says."""
+        work.n_gone += 1
+        if loss.is_suspect:
+            work.n_lost = self._ledger.crashed(work.entry)
+        if self._closing.is_set() or (work.is_dropped and self._ledger.drop_if_abandoned(work.entry)):
+            self._dropped(work)
+        elif work.n_lost >= self.config.max_attempts or work.n_gone >= _MOST_LOSSES:
+            text = f"{what}; this request was with {work.n_gone} workers that are gone"
+            self._delivery.failure(
+                work.entry, failed("internal", "worker-lost", text), work.request.operation, work
+            )
+        elif not loss.overwritten:
+            self._compute(work)
+        elif work.references and not work.plan.payload_bytes:
+            work.holding.free()
+            self._stages.read(work)
+        else:
+            self._delivery.again(work, what)
+
+    def _drop_if_abandoned(self, work: Work | None) -> None:
+        if work is not None and not work.entry.waiters:
+            self._flow.cancel(work)
+
+    # Connections
 
     def _run(self, name: str, body: Callable[..., None], *args: Any) -> None:
         thread = threading.Thread(target=body, args=args, name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
 
-    def _accept_loop(self, carrier: str, listener: socket.socket) -> None:
-        while not self._closing.is_set():
-            try:
-                sock, _ = listener.accept()
-            except OSError as error:
-                if listener.fileno() < 0 or self._admission.is_draining or self._closing.is_set():
-                    return
-                logger.warning("cannot accept a connection: %s", error)
-                self._closing.wait(0.1)
-                continue
-            self._welcome(sock, carrier)
-
     def _welcome(self, sock: socket.socket, carrier: str) -> None:
+        """Take an accepted socket."""
         with self._lock:
             n_open = len(self._sessions)
         refusal = None
         if n_open >= self.config.max_connections:
             refusal = ("too-many-connections", f"server {self.config.name} has {n_open} connections already")
-        if n_open >= self.config.max_connections + _POLITE_REFUSALS:
+        if n_open >= self.config.max_connections + _POLITE_REFUSALS or self._closing.is_set():
             self.counters.add("refused")
             sock.close()
             return
         try:
-            if carrier == "tcp":
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            session = Session(sock, carrier, self.config, self._master, self, refusal)
-            thread = threading.Thread(target=self._serve, args=(session,), name="session", daemon=True)
-            with self._lock:
-                thread.start()
-                self._sessions[session] = thread
+            stream: Stream = sock
+            if carrier == "tls" and self._tls is not None:
+                stream = TlsStream(sock, self._tls, self.config.handshake_timeout_s)
+            session = Session(stream, carrier, self.config, self._master, self.pool, self, refusal)
+            self._serve(session)
         except (OSError, RuntimeError) as error:
             logger.warning("a connection could not be served: %s", error)
             sock.close()
 
     def _serve(self, session: Session) -> None:
+        """Give a session a thread of its own."""
+        thread = threading.Thread(target=self._session_body, args=(session,), name="session", daemon=True)
+        with self._lock:
+            self._sessions[session] = thread
+            try:
+                thread.start()
+            except RuntimeError:
+                del self._sessions[session]
+                raise
+
+    def _session_body(self, session: Session) -> None:
         try:
-            session.run()
+            is_over = session.run()
         except Exception:
             logger.exception("a session broke")
-        finally:
-            session.release()
+            is_over = True
+        if not is_over:
+            with self._lock:
+                self._sessions[session] = None
+            if self._parking.park(session):
+                return
+        self._ended(session)
+
+    def _resume(self, session: Any) -> None:
+        """A quiet session has something to say, or is closed."""
+        try:
+            self._serve(session)
+        except RuntimeError as error:
+            logger.warning("a connection could not be served: %s", error)
+            self._ended(session)
+
+    def _ended(self, session: Session) -> None:
+        """Clean up after a connection."""
+        works = list(session.works.values())
+        session.end()
+        self.counters.add("abandoned", self._ledger.withdraw(session))
+        for work in works:
+            self._drop_if_abandoned(work)
+        if session.how_ended != "closed":
+            self.counters.add(session.how_ended)
+        with self._lock:
+            self._sessions.pop(session, None)
 
     def _progress_loop(self) -> None:
         while not self._closing.wait(self.config.progress_interval_s):
             now_s = time.monotonic()
             for entry, waiter in self._ledger.waiters():
                 age_s = now_s - entry.since_s
-                if age_s < self.config.progress_interval_s or waiter.session.has_outgoing:
+                if age_s < self.config.progress_interval_s or waiter.session.sender.has_outgoing:
                     continue
-                progress = Progress(waiter.request_id, entry.stage, round(age_s, 3))
-                if waiter.session.post(Parcel(progress)):
-                    self._stages.send(waiter.session)
+                waiter.session.sender.post(Parcel(Progress(waiter.request_id, entry.stage, round(age_s, 3))))
 
     def _open_sessions(self) -> list[Session]:
         with self._lock:
             return list(self._sessions)
 
-    def _close_listeners(self) -> None:
-        for carrier, listener in self._listeners:
-            if listener.fileno() < 0:
-                continue
-            path = listener.getsockname() if carrier == "unix" else ""
-            with contextlib.suppress(OSError):
-                listener.shutdown(socket.SHUT_RDWR)
-            listener.close()
-            if path:
-                Path(path).unlink(missing_ok=True)
+
+def _queue(budget: ByteBudget) -> dict[str, int]:
+    return {"bytes": budget.used_bytes, "peak_bytes": budget.peak_bytes, "bound_bytes": budget.bound_bytes}
 
 
-def _listen_tcp(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-        listener.listen(_BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise StartupError(
-            f"cannot listen on {host}:{port}: {(error.strerror or str(error)).lower()}",
-            cure="choose another listen_host or listen_port, or stop what listens there (ss -ltnp)",
-        ) from None
-    return listener
-
-
-def _listen_unix(path: str) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        _remove_stale(path)
-        listener.bind(path)
-        # Containers run as other users; who may use the server is decided by the credential.
-        Path(path).chmod(0o666)
-        listener.listen(_BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise StartupError(
-            f"cannot listen on {path}: {(error.strerror or str(error)).lower()}",
-            cure="choose another unix_path",
-        ) from None
-    return listener
-
-
-def _remove_stale(path: str) -> None:
-    """Remove the socket that a killed server left; one that still answers stays."""
-    if not Path(path).is_socket():
-        return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(path)
-        except OSError:
-            Path(path).unlink(missing_ok=True)
+def _problems(workers: list[dict[str, Any]]) -> list[str]:
+    """What an operator should know, in one line each."""
+    return [
+        f"{worker['device']}: {worker['state']}{': ' + fault if (fault := worker['last_fault']) else ''}"
+        for worker in workers
+        if worker["state"] in ("absent", "quarantined")
+    ]

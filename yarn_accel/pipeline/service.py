@@ -6,11 +6,14 @@ at once.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import logging
 import os
+import resource
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -18,10 +21,14 @@ from pathlib import Path
 from yarn_accel.errors import StartupError
 from yarn_accel.pipeline.config import PipelineConfig
 from yarn_accel.pipeline.server import PipelineServer
+from yarn_accel.pipeline.visibility import Sparing
 
 __all__ = ["run"]
 
 logger = logging.getLogger(__name__)
+
+#: How long a thread may compute in Python while others want to; few do for so long.
+_SWITCH_S = 0.0005
 
 
 def run(config: PipelineConfig, report: Callable[[str], None]) -> int:
@@ -39,22 +46,41 @@ def run(config: PipelineConfig, report: Callable[[str], None]) -> int:
         ConfigError: the master secret cannot be used.
     """
     stop = _Signals()
+    _tune_process()
+    for module in ("session", "sending", "server"):
+        logging.getLogger(f"yarn_accel.pipeline.{module}").addFilter(Sparing())
     server = PipelineServer(config, config.master_secret())
+    observer = None
     try:
         server.start()
+        if config.http_port >= 0:
+            from yarn_accel.pipeline.observe import Observer
+
+            observer = Observer(server.stats, config.http_host, config.http_port)
+            observer.start()
         if config.state_file:
-            _write_state(server)
+            _write_state(server, observer.port if observer is not None else 0)
         report(_readiness(server))
         stop.first.wait()
         report(f"pipeline server {server.config.name}: draining")
         was_finished = server.drain(config.drain_timeout_s, stop.second)
     finally:
+        if observer is not None:
+            observer.close()
         server.close()
         if config.state_file:
             _remove_state(Path(config.state_file))
     ending = "stopped" if was_finished else "stopped with work cut off"
     report(f"pipeline server {server.config.name}: {ending}")
     return 0 if was_finished else 1
+
+
+def _tune_process() -> None:
+    """Let threads take turns quickly, and have as many descriptors as the system allows."""
+    sys.setswitchinterval(_SWITCH_S)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class _Signals:
@@ -82,7 +108,7 @@ def _readiness(server: PipelineServer) -> str:
     )
 
 
-def _write_state(server: PipelineServer) -> None:
+def _write_state(server: PipelineServer, http_port: int) -> None:
     config = server.config
     state = {
         "pid": os.getpid(),
@@ -90,6 +116,8 @@ def _write_state(server: PipelineServer) -> None:
         "host": config.listen_host,
         "port": server.port,
         "unix_path": config.unix_path,
+        "http_host": config.http_host if http_port else "",
+        "http_port": http_port,
         "started_at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
     }
     path = Path(config.state_file)

@@ -3,31 +3,30 @@
 Standard library only, Python 3.8: it travels inside a mapper.
 """
 
-from yarn_accel.wire.connection import (
-    NEED_DATA,
-    ClientConnection,
-    Closed,
-    Connection,
-    Event,
-    NeedData,
-    Opened,
-    PayloadComplete,
-    ServerConnection,
-    State,
-)
+from yarn_accel.wire.checksums import CHECKSUMS, Buffer, Checksum, available_checksums
+from yarn_accel.wire.connection import Connection
 from yarn_accel.wire.credential import SECRET_ALIAS, Credential
-from yarn_accel.wire.frames import CHECKSUMS, Buffer, Limits
-from yarn_accel.wire.handshake import NONCE_BYTES, VERSION
+from yarn_accel.wire.digest import payload_digest
+from yarn_accel.wire.ends import ClientConnection, ServerConnection
+from yarn_accel.wire.events import NEED_DATA, Closed, Event, NeedData, Opened, PayloadComplete, State
+from yarn_accel.wire.frames import Limits
+from yarn_accel.wire.handshake import MEMFD, NONCE_BYTES, VERSION, Welcome
 from yarn_accel.wire.messages import (
+    ALIGNMENT_BYTES,
+    PRIORITIES,
     Busy,
     Cancel,
     Cancelled,
     Drain,
     Failed,
+    GiveBack,
     Goodbye,
+    Lend,
+    Lent,
     Message,
     NamedTensor,
     Ping,
+    Placement,
     Pong,
     Progress,
     RemoteInput,
@@ -35,20 +34,27 @@ from yarn_accel.wire.messages import (
     Result,
     Stats,
     StatsRequest,
+    payload_bytes,
 )
 from yarn_accel.wire.tensors import ITEM_BYTES, TensorSpec
+from yarn_accel.wire.varying import MAX_KEY_BYTES
 
 __all__ = [
+    "ALIGNMENT_BYTES",
     "CHECKSUMS",
     "ITEM_BYTES",
+    "MAX_KEY_BYTES",
+    "MEMFD",
     "NEED_DATA",
     "NONCE_BYTES",
+    "PRIORITIES",
     "SECRET_ALIAS",
     "VERSION",
     "Buffer",
     "Busy",
     "Cancel",
     "Cancelled",
+    "Checksum",
     "ClientConnection",
     "Closed",
     "Connection",
@@ -56,7 +62,10 @@ __all__ = [
     "Drain",
     "Event",
     "Failed",
+    "GiveBack",
     "Goodbye",
+    "Lend",
+    "Lent",
     "Limits",
     "Message",
     "NamedTensor",
@@ -64,6 +73,7 @@ __all__ = [
     "Opened",
     "PayloadComplete",
     "Ping",
+    "Placement",
     "Pong",
     "Progress",
     "RemoteInput",
@@ -74,4 +84,8 @@ __all__ = [
     "Stats",
     "StatsRequest",
     "TensorSpec",
+    "Welcome",
+    "available_checksums",
+    "payload_bytes",
+    "payload_digest",
 ]

@@ -8,114 +8,34 @@ Theory of operation.  The owner of the socket repeats four steps::
     sock.sendmsg(connection.send(message, payload))
 
 A message with a payload (``connection.payload_left`` is not 0 after it) must be followed by `take_payload` or
-`skip_payload`; `PayloadComplete` says when the owner's buffers are filled.  One thread may receive while
-another
-sends: the two directions share nothing after the handshake, but each direction belongs to one thread at a
-    time.
+`skip_payload` (`PayloadComplete` then says when the owner's buffers are filled), or by `arrived_payload` when
+that is not None.  One thread may receive while another sends: the two directions share nothing after the
+handshake, but each direction belongs to one thread at a time.
 
-States and the frames each end accepts in them are data, in `_ACCEPTED` below.  A frame that is not accepted,
-a field that breaks its rule, a length above its limit, a wrong tag or checksum raise `RemoteProtocolError`;
-the connection is then closed for good, and `goodbye` makes the last frame that tells the peer why.
+States and the messages each end accepts in them are data, in `events`.  A frame that is not accepted, a field
+that breaks its rule, a length above its limit, a wrong tag or checksum raise `RemoteProtocolError`; the
+connection is then closed for good, and `goodbye` makes the last frame that tells the peer why.
 """
 
-import enum
-from typing import Dict, FrozenSet, List, Optional, Sequence, Tuple, Type, Union
+from typing import Callable, FrozenSet, List, Optional, Sequence, Tuple
 
-from yarn_accel.errors import (
-    AccelError,
-    AuthenticationError,
-    LocalProtocolError,
-    RemoteProtocolError,
-    UnavailableError,
-)
+from yarn_accel.errors import AccelError, LocalProtocolError, RemoteProtocolError
 from yarn_accel.wire import handshake as hs
 from yarn_accel.wire import messages as msg
-from yarn_accel.wire.credential import Credential, derive_key, parse_identifier
-from yarn_accel.wire.frames import (
-    TAG_BYTES,
-    Buffer,
-    Frame,
-    FrameReceiver,
-    Limits,
-    pack_prefix,
-    payload_trailer,
-)
+from yarn_accel.wire.checksums import Buffer, Checksum, checksum_maker
+from yarn_accel.wire.codec import decode, encode
+from yarn_accel.wire.events import ACCEPTED, NEED_DATA, Closed, Event, Opened, PayloadComplete, State
+from yarn_accel.wire.frames import Frame, FrameReceiver, Limits, pack_prefix
+from yarn_accel.wire.layouts import KINDS
+from yarn_accel.wire.tags import TAG_BYTES, Tagger
 
-__all__ = [
-    "NEED_DATA",
-    "ClientConnection",
-    "Closed",
-    "Connection",
-    "Event",
-    "NeedData",
-    "Opened",
-    "PayloadComplete",
-    "ServerConnection",
-    "State",
-]
+__all__ = ["Connection"]
 
-
-class NeedData(enum.Enum):
-    """Nothing to report until more bytes arrive."""
-
-    NEED_DATA = "NEED_DATA"
-
-
-NEED_DATA = NeedData.NEED_DATA
-
-
-class Opened:
-    """The handshake is over: both ends have proved the credential."""
-
-
-class PayloadComplete:
-    """The payload of the message before is in the owner's buffers (or thrown away)."""
-
-
-class Closed:
-    """The peer closed the connection between two frames."""
-
-
-Event = Union[NeedData, Opened, PayloadComplete, Closed, msg.Message]
-
-
-class State(enum.Enum):
-    """Where a connection stands; the first three belong to the handshake."""
-
-    AWAIT_HELLO = "await-hello"
-    AWAIT_CHALLENGE = "await-challenge"
-    AWAIT_PROOF = "await-proof"
-    AWAIT_WELCOME = "await-welcome"
-    OPEN = "open"
-    CLOSED = "closed"
-
-
-_FROM_CLIENT = frozenset({msg.Request, msg.Cancel, msg.Ping, msg.Pong, msg.StatsRequest, msg.Goodbye})
-_FROM_SERVER = frozenset(
-    {
-        msg.Result,
-        msg.Failed,
-        msg.Busy,
-        msg.Progress,
-        msg.Cancelled,
-        msg.Ping,
-        msg.Pong,
-        msg.Drain,
-        msg.Stats,
-        msg.Goodbye,
-    }
-)
-#: (whose end, state) -> message classes accepted there.
-_ACCEPTED: Dict[Tuple[str, State], FrozenSet[Type[object]]] = {
-    ("server", State.AWAIT_HELLO): frozenset({hs.Hello}),
-    ("server", State.AWAIT_PROOF): frozenset({hs.Proof}),
-    ("server", State.OPEN): _FROM_CLIENT,
-    ("client", State.AWAIT_CHALLENGE): frozenset({hs.Challenge, hs.Refused}),
-    ("client", State.AWAIT_WELCOME): frozenset({hs.Welcome, hs.Refused}),
-    ("client", State.OPEN): _FROM_SERVER,
-}
 _NO_TAG = bytes(TAG_BYTES)
 _WELCOME_KIND = 4
+_WRONG_TAG = "the tag of a frame header is wrong: changed, replayed or out of order"
+_PAYLOAD_COMPLETE = PayloadComplete()
+_ABOUT_LENDING = frozenset({msg.Lend, msg.Lent, msg.GiveBack})
 
 
 class Connection:
@@ -127,13 +47,17 @@ class Connection:
         self.state = state
         #: The checksum of payloads in both directions, once negotiated.
         self.checksum = "none"
+        #: What both ends can do, once open.
+        self.capabilities: FrozenSet[str] = frozenset()
         self._limits = limits
         self._frames = FrameReceiver(Limits(hs.HANDSHAKE_LIMIT_BYTES, 0))
         self._outbox: List[bytes] = []
-        self._receive_key = b""
-        self._send_key = b""
-        self._n_received = 0
-        self._n_sent = 0
+        self._receive_tags = self._send_tags = Tagger(b"")
+        self._has_keys = False
+        self._new_checksum: Optional[Callable[[], Checksum]] = None
+        self._receives = ACCEPTED[self.role, State.OPEN]
+        self._sends = ACCEPTED["client" if self.role == "server" else "server", State.OPEN]
+        self._may_lend = False
         self._in_payload = False
         self._ended = False
 
@@ -143,8 +67,12 @@ class Connection:
         """A view of the memory where the next bytes from the peer belong."""
         return self._frames.wanted()
 
+    def wanted_all(self) -> List[memoryview]:
+        """Views for one ``sock.recvmsg_into``: the rest of a payload, and what may follow it."""
+        return self._frames.wanted_all()
+
     def received(self, n_bytes: int) -> None:
-        """Say how many bytes were read into `wanted`; 0 means that the peer closed its side."""
+        """Say how many bytes were read into `wanted` or `wanted_all`; 0: the peer closed its side."""
         if n_bytes == 0:
             self._ended = True
         else:
@@ -172,10 +100,28 @@ class Connection:
         self._frames.take_payload(views)
         self._in_payload = True
 
+    def arrived_payload(self) -> Optional[memoryview]:
+        """The payload of the message just returned, if all of it has arrived; else None, and `take_payload`.
+
+        There is no `PayloadComplete` then.  The view is good until more bytes are received.
+
+        Raises:
+            RemoteProtocolError: the checksum does not match; the connection is closed.
+        """
+        try:
+            return self._frames.arrived_payload()
+        except RemoteProtocolError:
+            self.state = State.CLOSED
+            raise
+
     def skip_payload(self) -> None:
         """Let the payload of the message just returned pass by without keeping it."""
         self._frames.skip_payload()
         self._in_payload = True
+
+    def rest(self) -> None:
+        """Free the receive buffer of a connection that is silent; it comes back when it is wanted."""
+        self._frames.rest()
 
     def next_event(self) -> Event:
         """What the received bytes mean, one event at a time.
@@ -204,7 +150,7 @@ class Connection:
             if not self._frames.payload_done():
                 return self._need_data()
             self._in_payload = False
-            return PayloadComplete()
+            return _PAYLOAD_COMPLETE
         while True:
             frame = self._frames.next_frame()
             if frame is None:
@@ -223,25 +169,28 @@ class Connection:
         return Closed()
 
     def _message(self, frame: Frame) -> Event:
-        self._check_tag(frame)
-        accepted = _ACCEPTED[self.role, State.OPEN]
-        if msg.KINDS.get(frame.kind) not in accepted:
+        if not self._receive_tags.is_next(frame.tag, frame.prefix, frame.header):
+            raise RemoteProtocolError(_WRONG_TAG)
+        if KINDS.get(frame.kind) not in self._receives:
             raise RemoteProtocolError("frame kind {} is not accepted by the {}".format(frame.kind, self.role))
-        message = msg.decode(frame.kind, frame.header)
-        told = msg.payload_bytes(message)
+        message, told = decode(frame.kind, frame.varying_bytes, frame.header)
         if told != frame.payload_bytes:
             raise RemoteProtocolError(
                 "{}: its tensors have {} bytes but its payload has {}".format(
                     type(message).__name__, told, frame.payload_bytes
                 )
             )
+        if not self._may_lend and self._lends(message):
+            raise RemoteProtocolError("{}: lending was not agreed".format(type(message).__name__))
         return message
 
     def _check_tag(self, frame: Frame) -> None:
-        expected = hs.header_tag(self._receive_key, self._n_received, frame.prefix, frame.header)
-        if not hs.same(expected, frame.tag):
-            raise RemoteProtocolError("the tag of a frame header is wrong: changed, replayed or out of order")
-        self._n_received += 1
+        if not self._receive_tags.is_next(frame.tag, frame.prefix, frame.header):
+            raise RemoteProtocolError(_WRONG_TAG)
+
+    @staticmethod
+    def _lends(message: msg.Message) -> bool:
+        return type(message) in _ABOUT_LENDING or getattr(message, "placement", None) is not None
 
     # Sending
 
@@ -256,43 +205,65 @@ class Connection:
             LocalProtocolError: not open, not ours to say, a bad field, or a payload of another length than
                 announced.
         """
-        if self.state is not State.OPEN:
-            raise LocalProtocolError("the connection is not open")
-        peer = "client" if self.role == "server" else "server"
-        if type(message) not in _ACCEPTED[peer, State.OPEN]:
-            raise LocalProtocolError("a {} does not send {}".format(self.role, type(message).__name__))
-        kind, header = msg.encode(message)
-        if len(header) > self._limits.header_bytes:
-            raise LocalProtocolError("{}: a header of {} bytes".format(type(message).__name__, len(header)))
-        n_bytes = sum(memoryview(part).nbytes for part in payload)
-        if n_bytes != msg.payload_bytes(message):
-            raise LocalProtocolError(
-                "{}: its tensors have {} bytes but {} were given".format(
-                    type(message).__name__, msg.payload_bytes(message), n_bytes
-                )
-            )
-        parts: List[Buffer] = [self._head(kind, header, n_bytes), *(part for part in payload if len(part))]
-        trailer = payload_trailer(self.checksum, parts[1:])
-        return [*parts, trailer] if trailer else parts
+        n_bytes = sum(map(len, payload)) if payload else 0
+        head, checksum = self._begin(message, n_bytes)
+        if not n_bytes:
+            return [head]
+        parts: List[Buffer] = [head]
+        parts += [part for part in payload if len(part)]
+        if checksum is not None:
+            for part in parts[1:]:
+                checksum.update(part)
+            parts.append(checksum.digest())
+        return parts
+
+    def send_head(self, message: msg.Message) -> Tuple[bytes, Optional[Checksum]]:
+        """The beginning of a frame whose payload the caller sends himself, piece by piece.
+
+        Returns:
+            The first bytes of the frame, and the running checksum or None: the caller updates it with each
+            piece of the payload while it is in the cache, and sends its `digest` last.
+
+        Raises:
+            LocalProtocolError: see `send`.
+        """
+        return self._begin(message, None)
 
     def goodbye(self, code: str, message: str) -> List[Buffer]:
         """The last frame before closing, telling the peer why; empty when nothing sensible can be said."""
-        if self._send_key:
-            kind, header = msg.encode(msg.Goodbye(code, message[:4096]))
-            return [self._head(kind, header, 0)]
+        if self._has_keys:
+            kind, varying_bytes, header, _ = encode(msg.Goodbye(code, message[:4096]))
+            return [self._tagged(kind, varying_bytes, header, 0)]
         return []
 
-    def _head(self, kind: int, header: bytes, payload_bytes: int) -> bytes:
-        prefix = pack_prefix(kind, len(header), payload_bytes)
-        tag = hs.header_tag(self._send_key, self._n_sent, prefix, header)
-        self._n_sent += 1
-        return prefix + tag + header
+    def _begin(self, message: msg.Message, given: Optional[int]) -> Tuple[bytes, Optional[Checksum]]:
+        if self.state is not State.OPEN:
+            raise LocalProtocolError("the connection is not open")
+        if type(message) not in self._sends:
+            raise LocalProtocolError("a {} does not send {}".format(self.role, type(message).__name__))
+        if not self._may_lend and self._lends(message):
+            raise LocalProtocolError("{}: lending was not agreed".format(type(message).__name__))
+        kind, varying_bytes, header, n_bytes = encode(message)
+        if len(header) > self._limits.header_bytes:
+            raise LocalProtocolError("{}: a header of {} bytes".format(type(message).__name__, len(header)))
+        if given is not None and given != n_bytes:
+            raise LocalProtocolError(
+                "{}: its tensors have {} bytes but {} were given".format(
+                    type(message).__name__, n_bytes, given
+                )
+            )
+        head = self._tagged(kind, varying_bytes, header, n_bytes)
+        return head, self._new_checksum() if n_bytes and self._new_checksum else None
+
+    def _tagged(self, kind: int, varying_bytes: int, header: bytes, payload_bytes: int) -> bytes:
+        prefix = pack_prefix(kind, len(header), payload_bytes, varying_bytes)
+        return b"".join((prefix, self._send_tags.next_tag(prefix, header), header))
 
     # Handshake
 
     def _shake_hands(self, frame: Frame) -> bool:
         message = hs.decode_handshake(frame.kind, frame.header)
-        if type(message) not in _ACCEPTED[self.role, self.state]:
+        if type(message) not in ACCEPTED[self.role, self.state]:
             raise RemoteProtocolError(
                 "{} is not accepted by a {} in state {}".format(
                     type(message).__name__, self.role, self.state.value
@@ -300,6 +271,10 @@ class Connection:
             )
         if frame.kind == _WELCOME_KIND:
             self._check_tag(frame)
+        elif frame.tag != _NO_TAG:
+            raise RemoteProtocolError("a frame of the handshake has a tag")
+        if frame.varying_bytes:
+            raise RemoteProtocolError("a frame of the handshake has a varying part")
         self._advance(message, frame.header)
         return self.state is State.OPEN
 
@@ -314,178 +289,17 @@ class Connection:
 
     def _use_keys(self, key: bytes, transcript: bytes) -> None:
         keys = hs.session_keys(key, transcript)
+        from_client, from_server = Tagger(keys.from_client), Tagger(keys.from_server)
         if self.role == "client":
-            self._send_key, self._receive_key = keys.from_client, keys.from_server
+            self._send_tags, self._receive_tags = from_client, from_server
         else:
-            self._send_key, self._receive_key = keys.from_server, keys.from_client
+            self._send_tags, self._receive_tags = from_server, from_client
+        self._has_keys = True
 
-    def _open(self) -> None:
+    def _open(self, offered: Sequence[str], own: Sequence[str]) -> None:
         self.state = State.OPEN
+        self.capabilities = frozenset(offered) & frozenset(own)
+        self._may_lend = hs.MEMFD in self.capabilities
         self._frames.limits = self._limits
-        self._frames.checksum = self.checksum
-
-
-class ClientConnection(Connection):
-    """The client's end; its Hello is ready in `data_to_send` at once.
-
-    Args:
-        credential: what it proves itself with.
-        nonce: 32 fresh random bytes.
-        checksums: what it accepts as payload checksum, best first.
-    """
-
-    role = "client"
-
-    def __init__(
-        self,
-        credential: Credential,
-        nonce: bytes,
-        checksums: Sequence[str] = ("crc32",),
-        limits: Optional[Limits] = None,
-    ) -> None:
-        super().__init__(limits or Limits(), State.AWAIT_CHALLENGE)
-        _check_nonce(nonce)
-        self.server = ""
-        self.welcome: Optional[hs.Welcome] = None
-        self._key = credential.key
-        self._checksums = tuple(checksums)
-        identifier = credential.identifier().decode("ascii")
-        self._hello = self._say(hs.Hello((hs.VERSION,), self._checksums, identifier, nonce.hex()))
-        self._transcript = b""
-
-    def _advance(self, message: hs.HandshakeMessage, header: bytes) -> None:
-        if isinstance(message, hs.Refused):
-            raise _refusal(message)
-        if isinstance(message, hs.Challenge):
-            self._prove(message)
-        elif isinstance(message, hs.Welcome):
-            self.welcome = message
-            self._open()
-
-    def _prove(self, challenge: hs.Challenge) -> None:
-        self._transcript = hs.transcript_of(self._hello, challenge)
-        if not hs.same(hs.proof_of("server", self._key, self._transcript), challenge.proof):
-            raise AuthenticationError(
-                "server {!r} does not know the secret behind this credential".format(challenge.server),
-                cure="issue the credential from the master secret of this server",
-            )
-        if challenge.version != hs.VERSION or challenge.checksum not in self._checksums:
-            raise RemoteProtocolError("the server chose a version or checksum that was not offered")
-        self.server = challenge.server
-        self.checksum = challenge.checksum
-        self._say(hs.Proof(hs.proof_of("client", self._key, self._transcript)))
-        self._use_keys(self._key, self._transcript)
-        self.state = State.AWAIT_WELCOME
-
-
-class ServerConnection(Connection):
-    """The server's end.
-
-    Args:
-        master: the master secret of the site.
-        nonce: 32 fresh random bytes.
-        now_s: Unix seconds, to judge the expiry of credentials.
-        server: the name it introduces itself with.
-        checksums: what it allows as payload checksum on this carrier.
-        max_request_bytes: announced to the client; the limits of what is received at all are `limits`.
-    """
-
-    role = "server"
-
-    def __init__(
-        self,
-        master: bytes,
-        nonce: bytes,
-        now_s: float,
-        server: str,
-        checksums: Sequence[str] = ("crc32",),
-        max_request_bytes: int = 1 << 30,
-        max_in_flight: int = 64,
-        limits: Optional[Limits] = None,
-    ) -> None:
-        super().__init__(limits or Limits(), State.AWAIT_HELLO)
-        _check_nonce(nonce)
-        #: Who the client is, once open: from the credential it proved, never from a request.
-        self.credential: Optional[Credential] = None
-        self._master = master
-        self._nonce = nonce
-        self._now_s = now_s
-        self._server = server
-        self._checksums = tuple(checksums)
-        self._welcome = hs.Welcome(server, max_request_bytes, max_in_flight)
-        self._shown: Optional[Credential] = None
-        self._key = b""
-        self._transcript = b""
-
-    def refuse(self, code: str, message: str, retry_after_s: int = 0) -> None:
-        """End the handshake from the owner's side (too many connections, draining); see `data_to_send`."""
-        self._say(hs.Refused(code, message, retry_after_s))
-        self.state = State.CLOSED
-
-    def _advance(self, message: hs.HandshakeMessage, header: bytes) -> None:
-        if isinstance(message, hs.Hello):
-            self._challenge(message, header)
-        elif isinstance(message, hs.Proof):
-            self._judge(message)
-
-    def _challenge(self, hello: hs.Hello, header: bytes) -> None:
-        if hs.VERSION not in hello.versions:
-            self._deny(
-                "version",
-                "server {} speaks protocol version {}, the client {}".format(
-                    self._server, hs.VERSION, ", ".join(map(str, hello.versions)) or "none"
-                ),
-            )
-        identifier = hello.credential.encode("utf-8")
-        try:
-            shown = parse_identifier(identifier)
-        except AuthenticationError as error:
-            self._deny("credential", error.message)
-            raise
-        if shown.expires_s <= self._now_s:
-            self._deny("credential-expired", "the credential of tenant {} has expired".format(shown.tenant))
-        chosen = [name for name in hello.checksums if name in self._checksums]
-        if not chosen:
-            self._deny(
-                "checksum", "no checksum in common; the server allows {}".format(", ".join(self._checksums))
-            )
-        self._shown = shown
-        self._key = derive_key(self._master, identifier)
-        self.checksum = chosen[0]
-        blank = hs.Challenge(hs.VERSION, self.checksum, self._server, self._nonce.hex(), "")
-        self._transcript = hs.transcript_of(header, blank)
-        proof = hs.proof_of("server", self._key, self._transcript)
-        self._say(hs.Challenge(blank.version, blank.checksum, blank.server, blank.nonce, proof))
-        self.state = State.AWAIT_PROOF
-
-    def _judge(self, proof: hs.Proof) -> None:
-        if not hs.same(hs.proof_of("client", self._key, self._transcript), proof.proof):
-            self._deny(
-                "wrong-proof", "the credential was not issued from the secret of server " + self._server
-            )
-        self.credential = self._shown
-        self._use_keys(self._key, self._transcript)
-        kind, header = hs.encode_handshake(self._welcome)
-        self._outbox.append(self._head(kind, header, 0))
-        self._open()
-
-    def _deny(self, code: str, message: str) -> None:
-        self._say(hs.Refused(code, message[:1024]))
-        if code in ("version", "checksum"):
-            raise RemoteProtocolError(message)
-        raise AuthenticationError(message)
-
-
-def _refusal(refused: hs.Refused) -> AccelError:
-    if refused.code == "version":
-        return RemoteProtocolError(refused.message, cure="install the same release on both sides")
-    if refused.code in ("credential", "credential-expired", "wrong-proof"):
-        return AuthenticationError(refused.message, cure="issue a new credential for this site")
-    if refused.code == "checksum":
-        return RemoteProtocolError(refused.message)
-    return UnavailableError(refused.message, retry_after_s=float(refused.retry_after_s))
-
-
-def _check_nonce(nonce: bytes) -> None:
-    if len(nonce) != hs.NONCE_BYTES:
-        raise LocalProtocolError("a nonce has {} bytes".format(hs.NONCE_BYTES))
+        self._frames.use_checksum(self.checksum)
+        self._new_checksum = None if self.checksum == "none" else checksum_maker(self.checksum)

@@ -1,45 +1,35 @@
 """Cutting a stream of bytes into frames, with payloads received straight into the owner's buffers.
 
-A frame is a fixed prefix (magic, kind, flags, header length, payload length, tag), the header, the payload
-and, where a checksum was negotiated and there is a payload, the checksum of the payload.  Both lengths are
-compared with the limits as soon as the prefix is there, before anything is allocated for them.
+A frame is a fixed prefix (magic, kind, length of the varying part, header length, payload length, tag), the
+header, the payload and, where a checksum was negotiated and there is a payload, the checksum of the payload.
+Both lengths are compared with the limits as soon as the prefix is there, before anything is allocated for
+them; a header that does not fit the buffer makes it grow only as its bytes arrive.
 
 The receiver never owns payload memory.  When a frame with a payload has been announced, the owner says where
-the payload goes (`FrameReceiver.take_payload`) or that it is not wanted (`skip_payload`); `wanted` then hands
-out a view of exactly that memory, so that ``sock.recv_into(receiver.wanted())`` needs no copy.
+the payload goes (`FrameReceiver.take_payload`) or that it is not wanted (`skip_payload`).  What had come
+together with the header is copied once, at most one buffer; for the rest `wanted` hands out the owner's
+memory itself, so that ``sock.recv_into(receiver.wanted())`` needs no copy, and each piece is added to the
+checksum while it is still in the cache.
 """
 
 import struct
-import zlib
 from dataclasses import dataclass
-from typing import Callable, Dict, List, Optional, Sequence, Union
+from typing import List, NamedTuple, Optional, Sequence
 
 from yarn_accel.errors import LocalProtocolError, RemoteProtocolError
+from yarn_accel.wire.checksums import TRAILER_BYTES, Buffer, Checksum, checksum_maker
+from yarn_accel.wire.tags import TAG_BYTES
 
-__all__ = [
-    "CHECKSUMS",
-    "FLAGS_NONE",
-    "PREFIX_BYTES",
-    "TAG_BYTES",
-    "Buffer",
-    "Frame",
-    "FrameReceiver",
-    "Limits",
-    "pack_prefix",
-    "payload_trailer",
-]
-
-Buffer = Union[bytes, bytearray, memoryview]
+__all__ = ["PREFIX_BYTES", "UNTAGGED_BYTES", "Frame", "FrameReceiver", "Limits", "pack_prefix"]
 
 _MAGIC = b"YA"
-_PREFIX = struct.Struct("!2sBBIQ")
-TAG_BYTES = 16
-PREFIX_BYTES = _PREFIX.size + TAG_BYTES
-FLAGS_NONE = 0
-_SCRATCH_BYTES = 64 * 1024
-
-#: Checksum name -> running update(data, value), or None for no checksum.  The trailer is the value, 4 bytes.
-CHECKSUMS: Dict[str, Optional[Callable[[Buffer, int], int]]] = {"crc32": zlib.crc32, "none": None}
+_UNTAGGED = struct.Struct("!2sBBIQ")
+_PREFIX = struct.Struct("!2sBBIQ{}s".format(TAG_BYTES))
+#: The prefix, without and with its tag.
+UNTAGGED_BYTES = _UNTAGGED.size
+PREFIX_BYTES = _PREFIX.size
+_BUFFER_BYTES = 32 * 1024
+_NO_BUFFER = memoryview(bytearray())
 
 
 @dataclass(frozen=True)
@@ -50,90 +40,108 @@ class Limits:
     payload_bytes: int = 1 << 40
 
 
-@dataclass(frozen=True)
-class Frame:
-    """A frame up to and including its header; `payload_bytes` more follow."""
+class Frame(NamedTuple):
+    """A frame up to and including its header; `payload_bytes` more follow.
+
+    Attributes:
+        prefix: the first `UNTAGGED_BYTES`, as they came.
+        varying_bytes: length of the header's varying part (see `codec`).
+    """
 
     kind: int
+    varying_bytes: int
+    payload_bytes: int
     prefix: bytes
     tag: bytes
     header: bytes
-    payload_bytes: int
 
 
-def pack_prefix(kind: int, header_bytes: int, payload_bytes: int) -> bytes:
+def pack_prefix(kind: int, header_bytes: int, payload_bytes: int, varying_bytes: int = 0) -> bytes:
     """The prefix without its tag."""
-    return _PREFIX.pack(_MAGIC, kind, FLAGS_NONE, header_bytes, payload_bytes)
-
-
-def payload_trailer(checksum: str, payload: Sequence[Buffer]) -> bytes:
-    """The bytes that follow a payload: its checksum, or nothing."""
-    update = CHECKSUMS[checksum]
-    if update is None or not payload:
-        return b""
-    value = 0
-    for part in payload:
-        value = update(part, value)
-    return value.to_bytes(4, "big")
+    return _UNTAGGED.pack(_MAGIC, kind, varying_bytes, header_bytes, payload_bytes)
 
 
 class FrameReceiver:
     """Bytes in, frames out; see the module for the life of a payload.
 
-    The owner repeats: read into `wanted`, report with `received`, then call `next_frame` until it returns
-    None; after a frame with a payload, `take_payload` or `skip_payload`, then read on until `payload_done`.
+    The owner repeats: read into `wanted` (or `wanted_all`), report with `received`, then call `next_frame`
+    until it returns None; after a frame with a payload, `take_payload` or `skip_payload`, then read on until
+    `payload_done`.
     """
 
-    def __init__(self, limits: Limits, checksum: str = "none") -> None:
+    def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.checksum = checksum
-        self._inbox = bytearray()
-        self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
-        self._frame: Optional[Frame] = None
-        self._views: Optional[List[memoryview]] = None
+        self._new_checksum = checksum_maker("none")
+        self._trailer_bytes = 0
+        # Bytes not looked at yet are _buffer[_start:_end].
+        self._buffer = _NO_BUFFER
+        self._start = 0
+        self._end = 0
+        # The payload of the current frame: announced, then taken (with views) or skipped (without).
+        self._is_announced = False
+        self._is_moving = False
+        self._views: List[memoryview] = []
         self._left = 0
-        self._trailer_left = 0
-        self._value = 0
-        self._checked = False
+        self._checksum: Optional[Checksum] = None
+
+    def use_checksum(self, name: str) -> None:
+        """Expect this checksum behind every payload from now on."""
+        self._new_checksum = checksum_maker(name)
+        self._trailer_bytes = TRAILER_BYTES[name]
 
     @property
     def is_mid_frame(self) -> bool:
         """Whether some, but not all, bytes of a frame have arrived."""
-        return bool(self._inbox) or self._frame is not None
+        return self._end > self._start or self._is_announced
 
     @property
     def payload_left(self) -> int:
         """Payload bytes of the current frame that have not arrived yet."""
         return self._left
 
+    def rest(self) -> None:
+        """Free the buffer if nothing is in it; the next `wanted` makes a new one."""
+        if not self.is_mid_frame:
+            self._buffer = _NO_BUFFER
+            self._start = self._end = 0
+
     def wanted(self) -> memoryview:
         """Where the next bytes from the peer belong; never empty."""
-        if self._views:
-            return self._views[0]
-        if self._frame is not None and self._views is not None and self._left:
-            return self._scratch[: min(self._left, _SCRATCH_BYTES)]
-        return self._scratch
+        if self._is_moving and self._left:
+            return self._views[0] if self._views else self._room()[: self._left]
+        return self._room()
+
+    def wanted_all(self) -> List[memoryview]:
+        """Where the next bytes belong, with what may follow the payload, for one ``recvmsg_into``."""
+        if self._is_moving and self._left:
+            return [*self._views, self._room()] if self._views else [self._room()[: self._left]]
+        return [self._room()]
 
     def received(self, n_bytes: int) -> None:
-        """Say that `n_bytes` were read into `wanted`."""
-        if self._views or (self._views is not None and self._left):
-            self._count_payload(n_bytes)
+        """Say that `n_bytes` were read into `wanted` or `wanted_all`."""
+        if not self._left or not self._is_moving:
+            self._end += n_bytes
+        elif self._views:
+            self._end += self._count_payload(n_bytes)
         else:
-            self._inbox += self._scratch[:n_bytes]
+            self._left -= n_bytes
+        if self._end > len(self._buffer) or self._left < 0:
+            raise LocalProtocolError("more bytes reported than were wanted")
 
     def receive_data(self, data: Buffer) -> None:
         """Take bytes that the owner already has; same as reading them into `wanted`, but with a copy."""
         view = memoryview(data)
-        while len(view):
-            if self._views is not None and self._left:
-                target = self.wanted()
-                n_bytes = min(len(target), len(view))
-                target[:n_bytes] = view[:n_bytes]
-                self._count_payload(n_bytes)
-                view = view[n_bytes:]
-            else:
-                self._inbox += view
-                return
+        while len(view) and self._is_moving and self._left:
+            target = self.wanted()
+            n_bytes = min(len(target), len(view))
+            target[:n_bytes] = view[:n_bytes]
+            self.received(n_bytes)
+            view = view[n_bytes:]
+        if len(view):
+            if len(self._buffer) - self._end < len(view):
+                self._move_to(max(_BUFFER_BYTES, self._end - self._start + len(view)))
+            self._buffer[self._end : self._end + len(view)] = view
+            self._end += len(view)
 
     def next_frame(self) -> Optional[Frame]:
         """The next frame's prefix and header, or None when more bytes are needed.
@@ -141,34 +149,25 @@ class FrameReceiver:
         Raises:
             RemoteProtocolError: not a frame of this protocol, or a length above the limits.
         """
-        if self._frame is not None:
+        if self._is_announced:
             raise LocalProtocolError("the payload of the frame before is still to be taken")
-        if len(self._inbox) < PREFIX_BYTES:
-            self._check_magic()
+        start = self._start
+        head_end = start + PREFIX_BYTES
+        if self._end < head_end:
+            _check_magic(bytes(self._buffer[start : min(self._end, start + len(_MAGIC))]))
             return None
-        _, kind, flags, header_bytes, payload_bytes = _PREFIX.unpack_from(self._inbox)
-        self._check_magic()
-        if flags != FLAGS_NONE:
-            raise RemoteProtocolError("frame flags {:#x} are not known".format(flags))
-        if header_bytes > self.limits.header_bytes:
-            raise RemoteProtocolError(
-                "a header of {} bytes, at most {} allowed".format(header_bytes, self.limits.header_bytes)
-            )
-        if payload_bytes > self.limits.payload_bytes:
-            raise RemoteProtocolError(
-                "a payload of {} bytes, at most {} allowed".format(payload_bytes, self.limits.payload_bytes)
-            )
-        end = PREFIX_BYTES + header_bytes
-        if len(self._inbox) < end:
+        magic, kind, varying, header_bytes, payload_bytes, tag = _PREFIX.unpack_from(self._buffer, start)
+        if magic != _MAGIC:
+            _check_magic(magic)
+        self._check_lengths(header_bytes, payload_bytes)
+        end = head_end + header_bytes
+        if self._end < end:
             return None
-        prefix = bytes(self._inbox[: _PREFIX.size])
-        tag = bytes(self._inbox[_PREFIX.size : PREFIX_BYTES])
-        frame = Frame(kind, prefix, tag, bytes(self._inbox[PREFIX_BYTES:end]), payload_bytes)
-        del self._inbox[:end]
-        if payload_bytes:
-            self._frame = frame
-            self._views = None
-            self._left = payload_bytes
+        prefix = bytes(self._buffer[start : start + UNTAGGED_BYTES])
+        frame = Frame(kind, varying, payload_bytes, prefix, tag, bytes(self._buffer[head_end:end]))
+        self._start = end
+        self._is_announced = payload_bytes > 0
+        self._left = payload_bytes
         return frame
 
     def take_payload(self, views: Sequence[memoryview]) -> None:
@@ -177,20 +176,52 @@ class FrameReceiver:
         Raises:
             LocalProtocolError: there is no payload to take, or the buffers have another total length.
         """
-        self._start_payload(checked=True)
+        self._check_announced()
         flat = [view.cast("B") for view in views if view.nbytes]
-        if sum(view.nbytes for view in flat) != self._left:
+        if sum(map(len, flat)) != self._left:
             raise LocalProtocolError(
                 "buffers of another length than the payload's {} bytes".format(self._left)
             )
         self._views = flat
-        self._drain_inbox()
+        self._checksum = self._new_checksum()
+        self._is_moving = True
+        while flat and self._end > self._start:
+            n_bytes = min(len(flat[0]), self._end - self._start)
+            flat[0][:n_bytes] = self._buffer[self._start : self._start + n_bytes]
+            self._start += n_bytes
+            self._count_payload(n_bytes)
+
+    def arrived_payload(self) -> Optional[memoryview]:
+        """The payload of the current frame if all of it came with the header, which ends the frame.
+
+        None: there is more to come, so `take_payload`.  The view is good until more bytes are received.
+
+        Raises:
+            RemoteProtocolError: the checksum does not match.
+        """
+        end = self._start + self._left
+        stop = end + self._trailer_bytes
+        if self._end < stop or not self._is_announced or self._is_moving:
+            return None
+        payload = self._buffer[self._start : end]
+        if self._trailer_bytes:
+            checksum = self._new_checksum()
+            checksum.update(payload)
+            _check_trailer(self._buffer[end:stop], checksum)
+        self._start = stop
+        self._left = 0
+        self._is_announced = False
+        return payload
 
     def skip_payload(self) -> None:
         """Throw the payload of the current frame away: no memory, no look at its checksum."""
-        self._start_payload(checked=False)
+        self._check_announced()
         self._views = []
-        self._drain_inbox()
+        self._checksum = None
+        self._is_moving = True
+        n_bytes = min(self._left, self._end - self._start)
+        self._start += n_bytes
+        self._left -= n_bytes
 
     def payload_done(self) -> bool:
         """Whether the payload has arrived completely; True ends the frame.
@@ -198,52 +229,76 @@ class FrameReceiver:
         Raises:
             RemoteProtocolError: the checksum does not match.
         """
-        if self._frame is None:
-            raise LocalProtocolError("no payload is being received")
-        if self._views is None or self._left or len(self._inbox) < self._trailer_left:
+        if not self._is_moving:
             return False
-        told = int.from_bytes(self._inbox[: self._trailer_left], "big")
-        if self._trailer_left and self._checked and told != self._value:
-            raise RemoteProtocolError(
-                "the {} of a payload does not match: damaged on the way".format(self.checksum)
-            )
-        del self._inbox[: self._trailer_left]
-        self._frame = None
-        self._views = None
+        end = self._start + self._trailer_bytes
+        if self._left or self._end < end:
+            return False
+        told = self._buffer[self._start : end]
+        if self._trailer_bytes and self._checksum is not None:
+            _check_trailer(told, self._checksum)
+        self._start = end
+        self._is_announced = self._is_moving = False
         return True
 
-    def _start_payload(self, checked: bool) -> None:
-        if self._frame is None or self._views is not None:
+    def _check_announced(self) -> None:
+        if not self._is_announced or self._is_moving:
             raise LocalProtocolError("there is no payload to take")
-        self._value = 0
-        self._checked = checked
-        self._trailer_left = 0 if CHECKSUMS[self.checksum] is None else 4
 
-    def _drain_inbox(self) -> None:
-        early = bytes(self._inbox[: self._left])
-        del self._inbox[: self._left]
-        rest = bytes(self._inbox)
-        self._inbox.clear()
-        self.receive_data(early)
-        self._inbox += rest
+    def _count_payload(self, n_bytes: int) -> int:
+        """Add received bytes to the checksum; returns how many of them lie behind the payload."""
+        views = self._views
+        while views and n_bytes:
+            view = views[0]
+            if n_bytes < len(view):
+                views[0] = view[n_bytes:]
+                view = view[:n_bytes]
+            else:
+                del views[0]
+            if self._trailer_bytes and self._checksum is not None:
+                self._checksum.update(view)
+            self._left -= len(view)
+            n_bytes -= len(view)
+        return n_bytes
 
-    def _count_payload(self, n_bytes: int) -> None:
-        if n_bytes > self._left:
-            raise LocalProtocolError("more bytes reported than were wanted")
-        self._left -= n_bytes
-        if not self._views:
-            return
-        view = self._views[0]
-        update = CHECKSUMS[self.checksum]
-        if update is not None:
-            self._value = update(view[:n_bytes], self._value)
-        if n_bytes == len(view):
-            self._views.pop(0)
-        else:
-            self._views[0] = view[n_bytes:]
-
-    def _check_magic(self) -> None:
-        if self._inbox and not _MAGIC.startswith(bytes(self._inbox[: len(_MAGIC)])):
+    def _check_lengths(self, header_bytes: int, payload_bytes: int) -> None:
+        limits = self.limits
+        if header_bytes > limits.header_bytes:
             raise RemoteProtocolError(
-                "the peer does not speak this protocol (no frame begins with these bytes)"
+                "a header of {} bytes, at most {} allowed".format(header_bytes, limits.header_bytes)
             )
+        if payload_bytes > limits.payload_bytes:
+            raise RemoteProtocolError(
+                "a payload of {} bytes, at most {} allowed".format(payload_bytes, limits.payload_bytes)
+            )
+
+    def _room(self) -> memoryview:
+        """The free end of the buffer, after making some if there is none."""
+        if self._start == self._end:
+            self._start = self._end = 0
+            if len(self._buffer) != _BUFFER_BYTES:
+                self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+            return self._buffer
+        if self._end == len(self._buffer):
+            held = self._end - self._start
+            if held >= PREFIX_BYTES + self.limits.header_bytes:
+                raise LocalProtocolError("events must be taken before more can be received")
+            self._move_to(max(_BUFFER_BYTES, min(2 * held, PREFIX_BYTES + self.limits.header_bytes)))
+        return self._buffer[self._end :]
+
+    def _move_to(self, n_bytes: int) -> None:
+        """Move what the buffer holds to the front of a new one of this size."""
+        held = self._end - self._start
+        buffer = memoryview(bytearray(n_bytes))
+        buffer[:held] = self._buffer[self._start : self._end]
+        self._buffer, self._start, self._end = buffer, 0, held
+
+
+def _check_trailer(told: memoryview, checksum: Checksum) -> None:
+    if told != checksum.digest():
+        raise RemoteProtocolError("the checksum of a payload does not match: damaged on the way")
+
+
+def _check_magic(begin: bytes) -> None:
+    if not _MAGIC.startswith(begin):
+        raise RemoteProtocolError("the peer does not speak this protocol (no frame begins with these bytes)")

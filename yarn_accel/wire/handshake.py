@@ -2,28 +2,30 @@
 
 ::
 
-    client                                             server
-      Hello(versions, checksums, credential, nonce) ->
-                                                     <- Challenge(version, checksum, server, nonce, proof)
-      Proof(proof)                                   ->
-                                                     <- Welcome(limits)
+    client                                                           server
+      Hello(versions, checksums, capabilities, credential, nonce) ->
+                                                                  <- Challenge(version, checksum, server,
+                                                                               nonce, proof)
+      Proof(proof)                                                ->
+                                                                  <- Welcome(limits, capabilities)
 
 Instead of any of its messages the server may send Refused(code, message).
 
 Both proofs are HMAC-SHA256 with the credential's key over the *transcript*: the bytes of the Hello as they
-were sent and the Challenge without its proof.  So both nonces, the version, the checksum and the credential
-identifier are covered; who changes one of them on the way (a downgrade, a forged tenant) makes the proofs
-fail, and a recorded handshake is worthless because the other end's nonce is new.  From the same key and
-transcript come two session keys, one per direction, with which every later frame header is tagged.
+were sent and the Challenge without its proof.  So both nonces, the version, the checksum, the client's
+capabilities and the credential identifier are covered; who changes one of them on the way (a downgrade, a
+forged tenant) makes the proofs fail, and a recorded handshake is worthless because the other end's nonce is
+new.  From the same key and transcript come two session keys, one per direction, with which every later frame
+header is tagged, that of the Welcome first.
 """
 
 import hashlib
 import hmac
 from dataclasses import dataclass
-from typing import Any, AnyStr, Dict, Tuple, Type, Union
+from typing import Any, Dict, Tuple, Type, Union
 
 from yarn_accel.errors import RemoteProtocolError
-from yarn_accel.wire.frames import CHECKSUMS, TAG_BYTES
+from yarn_accel.wire.checksums import CHECKSUMS
 from yarn_accel.wire.schema import (
     Field,
     dump_header,
@@ -37,6 +39,7 @@ from yarn_accel.wire.schema import (
 
 __all__ = [
     "HANDSHAKE_LIMIT_BYTES",
+    "MEMFD",
     "NONCE_BYTES",
     "VERSION",
     "Challenge",
@@ -47,15 +50,16 @@ __all__ = [
     "Welcome",
     "decode_handshake",
     "encode_handshake",
-    "header_tag",
     "proof_of",
-    "same",
+    "proves",
     "session_keys",
     "transcript_of",
 ]
 
 #: The one protocol version this code speaks.
-VERSION = 1
+VERSION = 2
+#: The capability to lend shared memory by descriptor.
+MEMFD = "memfd"
 NONCE_BYTES = 32
 #: No frame of a handshake has a larger header.
 HANDSHAKE_LIMIT_BYTES = 8192
@@ -63,12 +67,14 @@ HANDSHAKE_LIMIT_BYTES = 8192
 
 @dataclass(frozen=True)
 class Hello:
-    """What the client offers: versions, checksums (best first), credential identifier, nonce (hex)."""
+    """What the client offers: versions, checksums (best first), credential identifier, nonce (hex), what else
+    it can do."""
 
     versions: Tuple[int, ...]
     checksums: Tuple[str, ...]
     credential: str
     nonce: str
+    capabilities: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -91,11 +97,19 @@ class Proof:
 
 @dataclass(frozen=True)
 class Welcome:
-    """The connection is open; what the server will take."""
+    """The connection is open; what the server will take, and what else it can do.
+
+    Attributes:
+        max_request_bytes: largest inputs of one request.
+        max_in_flight: requests under way on this connection.
+        max_lent_bytes: shared memory lent to this connection.
+    """
 
     server: str
     max_request_bytes: int
     max_in_flight: int
+    max_lent_bytes: int = 0
+    capabilities: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -111,6 +125,8 @@ HandshakeMessage = Union[Hello, Challenge, Proof, Welcome, Refused]
 
 _HEX_32 = pattern(r"[0-9a-f]{64}", "32 bytes in hex")
 _CHECKSUM = text(16, 1)
+# Of a later release or of the site: a name that the other end does not know means nothing to it.
+_CAPABILITIES = list_of(pattern(r"[a-z0-9-]{1,32}", "a name in lower case"), 16)
 _TABLE: Tuple[Tuple[int, Type[Any], Tuple[Field, ...]], ...] = (
     (
         1,
@@ -120,6 +136,7 @@ _TABLE: Tuple[Tuple[int, Type[Any], Tuple[Field, ...]], ...] = (
             Field("checksums", list_of(_CHECKSUM, 16)),
             Field("credential", text(2048, 1)),
             Field("nonce", _HEX_32),
+            Field("capabilities", _CAPABILITIES, ()),
         ),
     ),
     (
@@ -141,6 +158,8 @@ _TABLE: Tuple[Tuple[int, Type[Any], Tuple[Field, ...]], ...] = (
             Field("server", text(256)),
             Field("max_request_bytes", integer(0, 2**53)),
             Field("max_in_flight", integer(1, 2**31)),
+            Field("max_lent_bytes", integer(0, 2**53)),
+            Field("capabilities", _CAPABILITIES),
         ),
     ),
     (
@@ -209,14 +228,9 @@ def session_keys(key: bytes, transcript: bytes) -> SessionKeys:
     )
 
 
-def header_tag(key: bytes, sequence: int, prefix: bytes, header: bytes) -> bytes:
-    """The tag of one frame header; the sequence number keeps a frame from being replayed or moved."""
-    return hmac.new(key, sequence.to_bytes(8, "big") + prefix + header, hashlib.sha256).digest()[:TAG_BYTES]
-
-
-def same(left: AnyStr, right: AnyStr) -> bool:
-    """Compare secrets in a time that does not depend on where they differ."""
-    return hmac.compare_digest(left, right)
+def proves(proof: str, role: str, key: bytes, transcript: bytes) -> bool:
+    """Whether this is the proof of that role, in a time that does not depend on where it differs."""
+    return hmac.compare_digest(proof_of(role, key, transcript), proof)
 
 
 def _header(message: HandshakeMessage) -> Dict[str, Any]:

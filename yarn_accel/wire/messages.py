@@ -1,45 +1,33 @@
-"""The messages of an open connection, one frozen dataclass each, and their headers.
+"""The messages of an open connection, one frozen dataclass each.
 
-`encode` and `decode` are inverse to each other for every message of the table at the end of this module; that
-table is also the list of frame kinds.  Tensor data is not part of a message: it is the payload of the same
-frame, in the order of the specs, one after the other without padding.
+Tensor data is not part of a message: it is the payload of the same frame, in the order of the specs, one
+after the other without padding; or it lies in a lent segment where the message's `Placement` says, and then
+the frame has no payload.  How messages become headers is in `codec`.
 """
 
-from dataclasses import dataclass, fields
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Type, Union
+from dataclasses import dataclass
+from typing import Any, Mapping, Optional, Tuple, Union
 
-from yarn_accel.errors import LocalProtocolError, RemoteProtocolError
-from yarn_accel.wire.schema import (
-    Check,
-    Field,
-    boolean,
-    dump_header,
-    integer,
-    json_object,
-    list_of,
-    load_header,
-    mapping_of,
-    number,
-    pattern,
-    read_fields,
-    tensor_spec,
-    text,
-)
 from yarn_accel.wire.tensors import TensorSpec
 
 __all__ = [
+    "ALIGNMENT_BYTES",
     "ERROR_KINDS",
-    "KINDS",
     "MAX_TENSORS",
+    "PRIORITIES",
     "Busy",
     "Cancel",
     "Cancelled",
     "Drain",
     "Failed",
+    "GiveBack",
     "Goodbye",
+    "Lend",
+    "Lent",
     "Message",
     "NamedTensor",
     "Ping",
+    "Placement",
     "Pong",
     "Progress",
     "RemoteInput",
@@ -47,12 +35,14 @@ __all__ = [
     "Result",
     "Stats",
     "StatsRequest",
-    "decode",
-    "encode",
     "payload_bytes",
 ]
 
 MAX_TENSORS = 64
+#: Tensors in shared memory begin at multiples of this.
+ALIGNMENT_BYTES = 64
+#: Lowest and highest priority of a request; 0 is the ordinary one.
+PRIORITIES = (-8, 7)
 #: What a `Failed` is about: this record, the storage behind a URI, the server's own condition, a bug in the
 #: server.
 ERROR_KINDS = ("rejected", "storage", "unavailable", "internal")
@@ -75,6 +65,15 @@ class NamedTensor:
 
 
 @dataclass(frozen=True)
+class Placement:
+    """Where tensors lie in a lent segment: one offset in bytes per tensor by value, each a multiple of
+    `ALIGNMENT_BYTES`.  That they lie inside the segment is for the owner of the segment to check."""
+
+    segment: int
+    offsets: Tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Request:
     """Compute `operation` on the inputs; the payload holds the inputs that are plain specs.
 
@@ -83,6 +82,9 @@ class Request:
         key: idempotency key, scoped to the tenant; a resubmission carries the same one.
         output_uri: where the server writes the outputs as one .npz; empty: they come back in the result.
         deadline_s: seconds from now after which the answer is useless; 0: none.
+        priority: within `PRIORITIES`; the higher goes first among the requests of one tenant.
+        placement: where the inputs by value lie in a lent segment; None: they are the payload.
+        keep_inputs: the inputs in the lent segment must be the same after the answer as before.
     """
 
     id: int
@@ -92,6 +94,9 @@ class Request:
     inputs: Tuple[Union[TensorSpec, RemoteInput], ...]
     output_uri: str = ""
     deadline_s: float = 0.0
+    priority: int = 0
+    placement: Optional[Placement] = None
+    keep_inputs: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,7 @@ class Result:
 
     Attributes:
         seconds: time spent in ``read``, ``queue``, ``compute``, ``write`` and ``total``.
+        placement: where the tensors lie in a lent segment; None: they are the payload.
     """
 
     id: int
@@ -110,6 +116,7 @@ class Result:
     seconds: Mapping[str, float]
     bytes_in: int
     bytes_out: int
+    placement: Optional[Placement] = None
 
 
 @dataclass(frozen=True)
@@ -126,7 +133,11 @@ class Failed:
 
 @dataclass(frozen=True)
 class Busy:
-    """The request was not taken; it may be sent again after `retry_after_s`, here or to another server."""
+    """The request was not taken; it may be sent again after `retry_after_s`, here or to another server.
+
+    A reason that begins with ``again:`` means that a worker was lost after it had overwritten the inputs: the
+    same request, with the same key and the inputs as they were, should be sent again at once.
+    """
 
     id: int
     retry_after_s: float
@@ -154,6 +165,37 @@ class Cancelled:
     """The request was dropped as the client asked."""
 
     id: int
+
+
+@dataclass(frozen=True)
+class Lend:
+    """Asks the server for shared memory of at least this size; answered by `Lent`, `Busy` or `Failed`."""
+
+    id: int
+    n_bytes: int
+
+
+@dataclass(frozen=True)
+class Lent:
+    """A segment of shared memory is the client's until `GiveBack` or the end of the connection.
+
+    One descriptor travels with the first byte of the frame.
+
+    Attributes:
+        id: the `Lend` this answers; 0: it holds the tensors of a result to come.
+        n_bytes: size of the segment.
+    """
+
+    id: int
+    segment: int
+    n_bytes: int
+
+
+@dataclass(frozen=True)
+class GiveBack:
+    """The client neither reads nor writes the segment any more."""
+
+    segment: int
 
 
 @dataclass(frozen=True)
@@ -208,6 +250,9 @@ Message = Union[
     Progress,
     Cancel,
     Cancelled,
+    Lend,
+    Lent,
+    GiveBack,
     Ping,
     Pong,
     Drain,
@@ -216,148 +261,11 @@ Message = Union[
     Goodbye,
 ]
 
-_ID = integer(0, 2**53)
-_CODE = pattern(r"[a-z0-9][a-z0-9-]{0,63}", "a code in lower case")
-_NAME = pattern(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", "a plain name")
-_URI = text(4096)
-_REASON = text(512)
-_SECONDS = number(0, 1e9)
-_BYTES = integer(0, 2**53)
-
-
-def _input(value: Any, place: str) -> Union[TensorSpec, RemoteInput]:
-    if isinstance(value, dict) and "uri" in value:
-        values = read_fields(value, (Field("uri", text(4096, 1)), Field("spec", tensor_spec, None)), place)
-        return RemoteInput(**values)
-    spec: TensorSpec = tensor_spec(value, place)
-    return spec
-
-
-def _named_tensor(value: Any, place: str) -> NamedTensor:
-    if not isinstance(value, dict):
-        raise RemoteProtocolError("{}: an object with name and spec expected".format(place))
-    return NamedTensor(**read_fields(value, (Field("name", _NAME), Field("spec", tensor_spec)), place))
-
-
-def _one_of(words: Tuple[str, ...]) -> Check:
-    return pattern("|".join(words), "one of " + ", ".join(words))
-
-
-_REQUEST = (
-    Field("id", _ID),
-    Field("key", text(256, 1)),
-    Field("operation", _NAME),
-    Field("params", json_object),
-    Field("inputs", list_of(_input, MAX_TENSORS)),
-    Field("output_uri", _URI, ""),
-    Field("deadline_s", _SECONDS, 0.0),
-)
-_RESULT = (
-    Field("id", _ID),
-    Field("info", json_object),
-    Field("tensors", list_of(_named_tensor, MAX_TENSORS)),
-    Field("server", text(256)),
-    Field("device", text(64)),
-    Field("seconds", mapping_of(_SECONDS, 16)),
-    Field("bytes_in", _BYTES),
-    Field("bytes_out", _BYTES),
-)
-_FAILED = (
-    Field("id", _ID),
-    Field("kind", _one_of(ERROR_KINDS)),
-    Field("code", _CODE),
-    Field("message", text(4096)),
-    Field("cure", text(1024), ""),
-    Field("transient", boolean, False),
-)
-
-#: Frame kind, message class, fields of its header.  Kinds below 16 belong to the handshake.
-_TABLE: Tuple[Tuple[int, Type[Any], Tuple[Field, ...]], ...] = (
-    (16, Request, _REQUEST),
-    (17, Result, _RESULT),
-    (18, Failed, _FAILED),
-    (19, Busy, (Field("id", _ID), Field("retry_after_s", _SECONDS), Field("reason", _REASON))),
-    (20, Progress, (Field("id", _ID), Field("stage", _CODE), Field("seconds", _SECONDS))),
-    (21, Cancel, (Field("id", _ID),)),
-    (22, Cancelled, (Field("id", _ID),)),
-    (23, Ping, (Field("token", _ID),)),
-    (24, Pong, (Field("token", _ID),)),
-    (25, Drain, (Field("reason", _REASON),)),
-    (26, StatsRequest, (Field("id", _ID),)),
-    (27, Stats, (Field("id", _ID), Field("stats", json_object))),
-    (28, Goodbye, (Field("code", _CODE), Field("message", text(4096)))),
-)
-KINDS: Dict[int, Type[Any]] = {kind: message for kind, message, _ in _TABLE}
-_BY_KIND = {kind: (message, header_fields) for kind, message, header_fields in _TABLE}
-_BY_CLASS = {message: (kind, header_fields) for kind, message, header_fields in _TABLE}
-
 
 def payload_bytes(message: Message) -> int:
     """How many payload bytes the frame of this message must have."""
     if isinstance(message, Request):
-        return sum(item.nbytes for item in message.inputs if isinstance(item, TensorSpec))
+        return 0 if message.placement else sum(i.nbytes for i in message.inputs if isinstance(i, TensorSpec))
     if isinstance(message, Result):
-        return sum(item.spec.nbytes for item in message.tensors)
+        return 0 if message.placement else sum(tensor.spec.nbytes for tensor in message.tensors)
     return 0
-
-
-def encode(message: Message) -> Tuple[int, bytes]:
-    """The frame kind and header bytes of a message.
-
-    Raises:
-        LocalProtocolError: the message breaks its own field rules; better here than at the peer.
-    """
-    if type(message) not in _BY_CLASS:
-        raise LocalProtocolError("{!r} is not a message".format(type(message).__name__))
-    kind, header_fields = _BY_CLASS[type(message)]
-    place = type(message).__name__
-    header = {field.name: _plain(getattr(message, field.name)) for field in fields(message)}
-    try:
-        read_fields(header, header_fields, place)
-    except RemoteProtocolError as error:
-        raise LocalProtocolError(error.message) from None
-    return kind, dump_header(header, place)
-
-
-def decode(kind: int, header: Union[bytes, bytearray]) -> Message:
-    """The message of a frame.
-
-    Raises:
-        RemoteProtocolError: unknown kind, or a header field that breaks its rule; the message names the
-            field.
-    """
-    if kind not in _BY_KIND:
-        raise RemoteProtocolError("frame kind {} is unknown".format(kind))
-    make, header_fields = _BY_KIND[kind]
-    place = make.__name__
-    message: Message = make(**read_fields(load_header(header, place), header_fields, place))
-    return message
-
-
-def _plain_spec(spec: TensorSpec) -> Dict[str, Any]:
-    return {"dtype": spec.dtype, "shape": list(spec.shape), "order": spec.order}
-
-
-def _plain_remote(item: RemoteInput) -> Dict[str, Any]:
-    return {"uri": item.uri} if item.spec is None else {"uri": item.uri, "spec": _plain_spec(item.spec)}
-
-
-def _plain_tuple(items: Tuple[Any, ...]) -> List[Any]:
-    return [_plain(item) for item in items]
-
-
-def _plain_named(item: NamedTensor) -> Dict[str, Any]:
-    return {"name": item.name, "spec": _plain_spec(item.spec)}
-
-
-_PLAIN: Dict[type, Callable[[Any], Any]] = {
-    tuple: _plain_tuple,
-    TensorSpec: _plain_spec,
-    RemoteInput: _plain_remote,
-    NamedTensor: _plain_named,
-}
-
-
-def _plain(value: Any) -> Any:
-    convert = _PLAIN.get(type(value))
-    return value if convert is None else convert(value)

@@ -1,5 +1,6 @@
 """How an array is described on the wire: element type, shape and memory order, but no data."""
 
+import functools
 from dataclasses import dataclass
 from typing import Tuple
 
@@ -59,7 +60,7 @@ class TensorSpec:
             product *= size
         return product
 
-    @property
+    @functools.cached_property
     def nbytes(self) -> int:
         """Bytes of the data."""
         return self.size * ITEM_BYTES[self.dtype]

@@ -36,13 +36,15 @@ def start_server(tmp_path):
 
     servers = []
 
-    def start(find=None, store=None, **settings):
+    def start(store=None, **settings):
         settings.setdefault("name", f"w{len(servers) + 1}")
-        settings.setdefault("threads", 2)
-        settings.setdefault("allowed_prefixes", (f"file://{tmp_path}/",))
+        settings.setdefault("workers", 2)
+        settings.setdefault("standby_workers", 0)
+        settings.setdefault("calibrate", False)
+        prefixes = [f"file://{tmp_path}/"]
+        settings.setdefault("tenants", {"*": {"read_prefixes": prefixes, "write_prefixes": prefixes}})
         config = PipelineConfig(master_secret_file=tmp_path / "secret", **settings)
-        options = {} if find is None else {"find": find}
-        server = PipelineServer(config, MASTER, store, **options)
+        server = PipelineServer(config, MASTER, store)
         server.start()
         server.endpoint = Endpoint(config.name, config.listen_host, server.port, config.unix_path)
         servers.append(server)
@@ -52,6 +54,7 @@ def start_server(tmp_path):
     for server in servers:
         server.close()
         stats = server.stats()
+        assert stats["pool"]["used_bytes"] == 0, "memory of the pool was not given back"
         assert stats["queues"]["read"]["bytes"] == 0, "memory of the read queue was not given back"
         assert stats["queues"]["write"]["bytes"] == 0, "memory of the write queue was not given back"
 
@@ -71,7 +74,9 @@ class ServerProcess:
             "name": name,
             "master_secret_file": str(secret),
             "state_file": str(self.state_file),
-            "threads": 1,
+            "workers": 1,
+            "standby_workers": 0,
+            "calibrate": False,
             **settings,
         }
         self.config_file.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in values.items()))
@@ -90,7 +95,7 @@ class ServerProcess:
         assert "ready" in line, (self.folder / "log").read_text()
         state = json.loads(self.state_file.read_text())
         assert state["pid"] == self.process.pid
-        self.endpoint = Endpoint(state["name"], state["host"], state["port"])
+        self.endpoint = Endpoint(state["name"], state["host"], state["port"], state["unix_path"])
         return self
 
     def command(self, *argv):

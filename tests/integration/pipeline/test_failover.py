@@ -93,7 +93,7 @@ def test_a_port_in_use_is_one_line_and_exit_code_3(spawn_server):
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"colour": "red"}, "colour: unknown key; known: allowed_prefixes"),
+        ({"colour": "red"}, "colour: unknown key; known: calibrate"),
         ({"listen_port": 99999}, "listen_port"),
         ({"queue_bytes": 1 << 20}, "max_request_bytes must not be larger than queue_bytes"),
         ({"master_secret_file": "missing"}, "master_secret_file missing"),
@@ -114,5 +114,5 @@ def test_a_socket_left_by_a_killed_server_is_taken_over(spawn_server, credential
     first.process.wait(30)
     spawn_server("w2", unix_path=path).wait_ready()
     with Client(Endpoint("w2", "", 0, path), credential) as client:
-        assert client.carrier == "unix"
+        assert client.carrier == "memfd"
         assert client.call(calls(1)[0]).server == "w2"

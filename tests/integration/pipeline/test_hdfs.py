@@ -64,7 +64,10 @@ def test_errors_name_the_uri_and_whether_to_try_again(store):
 def test_a_factorization_by_reference(store, hadoop_cluster, start_server, credential, operation):
     a = np.asfortranarray(RNG.standard_normal((300, 300)))
     store.write_atomic(f"{FOLDER}/a.f8", [a.tobytes(order="F")])
-    server = start_server(hdfs_conf_dir=str(hadoop_cluster.conf_dir), allowed_prefixes=("hdfs://",))
+    server = start_server(
+        hdfs_conf_dir=str(hadoop_cluster.conf_dir),
+        tenants={"*": {"read_prefixes": ["hdfs://"], "write_prefixes": ["hdfs://"]}},
+    )
     source = Reference(f"{FOLDER}/a.f8", TensorSpec("<f8", (300, 300), "F"))
     output = f"{FOLDER}/factors/a.npz"
     with Client(server.endpoint, credential) as client:

@@ -1,14 +1,13 @@
 """A real server over real sockets with the real operations."""
 
 import threading
-import time
 
 import numpy as np
 import pytest
 
+from tests.integration.pipeline import gate_operations
 from yarn_accel.client.client import Call, Client, Reference, Reply, Tensor
 from yarn_accel.errors import AccelError, RejectedError, StorageError
-from yarn_accel.operations.operation import Operation, Outcome
 from yarn_accel.wire import TensorSpec
 
 RNG = np.random.default_rng(7)
@@ -158,50 +157,42 @@ def test_values_in_messages_name_the_place(start_server, credential):
 
 
 class Gate:
-    """Operations a test can hold: ``wait`` computes once the gate is opened; the others are broken."""
+    """The test's end of `gate_operations`: what has begun, and when it may go on."""
 
-    def __init__(self):
-        self.opened = threading.Event()
-        self.n_started = 0
-        self.n_bytes = 0
+    def __init__(self, folder):
+        self.folder = folder
+        folder.mkdir()
 
-    def find(self, name):
-        runs = {"wait": self.wait, "boom": self.boom, "odd": self.odd, "oom": self.oom}
-        if name not in runs:
-            raise RejectedError("unknown-operation", f"unknown operation {name!r}")
-        return Operation(name, "", None, lambda specs, params: None, runs[name], lambda specs, params: 0)
+    def open(self):
+        (self.folder / "opened").touch()
 
-    def wait(self, arrays, params):
-        self.n_started += 1
-        assert self.opened.wait(30)
-        return Outcome(dict(enumerate_names(arrays)), {"n": self.n_started})
+    @property
+    def n_started(self):
+        started = self.folder / "started"
+        return started.stat().st_size if started.exists() else 0
 
-    def boom(self, arrays, params):
-        raise ZeroDivisionError("by design")
-
-    def oom(self, arrays, params):
-        raise MemoryError
-
-    def odd(self, arrays, params):
-        return Outcome({"no spaces allowed": np.zeros(3)}, {})
-
-
-def enumerate_names(arrays):
-    return [(f"a{index}", array) for index, array in enumerate(arrays)]
+    def call(self, key, inputs=(), more=(), **options):
+        return Call(key, "wait", {"folder": str(self.folder), **dict(more)}, inputs, **options)
 
 
 @pytest.fixture
-def gate():
-    gate = Gate()
+def gate(tmp_path):
+    gate = Gate(tmp_path / "gate")
     yield gate
-    gate.opened.set()
+    gate.open()
 
 
-def test_a_broken_operation_fails_its_own_request_only(start_server, credential, gate):
-    server = start_server(gate.find)
-    gate.opened.set()
+@pytest.fixture
+def start_gated(start_server):
+    """A function that starts a server with the operations of `gate_operations`."""
+    return lambda **settings: start_server(extra_operations=(gate_operations.PATH,), **settings)
+
+
+def test_a_broken_operation_fails_its_own_request_only(start_gated, credential, gate):
+    server = start_gated()
+    gate.open()
     calls = [
-        Call(f"{name}{n}", name, {}, (Tensor.of(np.ones(4)),))
+        Call(f"{name}{n}", name, {"folder": str(gate.folder)}, (Tensor.of(np.ones(4)),))
         for n in range(3)
         for name in ("boom", "odd", "wait")
     ]
@@ -213,20 +204,20 @@ def test_a_broken_operation_fails_its_own_request_only(start_server, credential,
     assert outcomes["odd0"].code == "unsendable-result"
 
 
-def test_out_of_memory_may_be_tried_again(start_server, credential, gate):
-    with Client(start_server(gate.find).endpoint, credential) as client, pytest.raises(AccelError) as caught:
+def test_out_of_memory_may_be_tried_again(start_gated, credential, gate):
+    with Client(start_gated().endpoint, credential) as client, pytest.raises(AccelError) as caught:
         client.call(Call("k", "oom", {}, ()))
     assert caught.value.transient
 
 
-def test_equal_requests_are_computed_once(start_server, credential, gate, wait_until):
-    server = start_server(gate.find)
-    call = Call("same", "wait", {"x": 1}, (Tensor.of(np.arange(10.0)),))
+def test_equal_requests_are_computed_once(start_gated, credential, gate, wait_until):
+    server = start_gated()
+    call = gate.call("same", (Tensor.of(np.arange(10.0)),), {"x": 1})
     with Client(server.endpoint, credential) as first, Client(server.endpoint, credential) as second:
         first.submit(call)
         second.submit(call)
         wait_until(lambda: server.stats()["requests"] == 2, "both requests arrived")
-        gate.opened.set()
+        gate.open()
         replies = [first.next_outcome()[1], second.next_outcome()[1], first.call(call)]
     assert gate.n_started == 1
     assert [reply.info["n"] for reply in replies] == [1, 1, 1]
@@ -235,101 +226,123 @@ def test_equal_requests_are_computed_once(start_server, credential, gate, wait_u
     assert server.stats()["done"] == 3
 
 
-def test_a_key_belongs_to_one_request_of_one_tenant(start_server, credential, issue_to, gate):
-    server = start_server(gate.find)
-    gate.opened.set()
+def test_a_key_belongs_to_one_request_of_one_tenant(start_gated, credential, issue_to, gate):
+    server = start_gated()
+    gate.open()
     with Client(server.endpoint, credential) as alice, Client(server.endpoint, issue_to("bob")) as bob:
-        assert alice.call(Call("k", "wait", {"x": 1})).info["n"] == 1
+        assert alice.call(gate.call("k", (), {"x": 1})).info["n"] == 1
         with pytest.raises(RejectedError, match="used for another request"):
-            alice.call(Call("k", "wait", {"x": 2}))
-        assert bob.call(Call("k", "wait", {"x": 2})).info["n"] == 2
+            alice.call(gate.call("k", (), {"x": 2}))
+        assert bob.call(gate.call("k", (), {"x": 2})).info["n"] == 2
 
 
-def test_a_request_nobody_waits_for_is_not_computed(start_server, credential, gate, wait_until):
-    server = start_server(gate.find, threads=1)
+def hold(client, gate, wait_until):
+    """Keep a single worker busy: one request computes, one is with the worker already."""
+    client.submit(gate.call("first"))
+    wait_until(lambda: gate.n_started == 1, "the worker is busy")
+    client.submit(gate.call("next"))
+
+
+def test_a_request_nobody_waits_for_is_not_computed(start_gated, credential, gate, wait_until):
+    server = start_gated(workers=1)
     with Client(server.endpoint, credential) as held:
-        held.submit(Call("first", "wait"))
-        wait_until(lambda: gate.n_started == 1, "the worker is busy")
+        hold(held, gate, wait_until)
         with Client(server.endpoint, credential) as leaving:
-            leaving.submit(Call("second", "wait"))
-            wait_until(lambda: server.stats()["requests"] == 2, "the second request arrived")
+            leaving.submit(gate.call("second"))
+            wait_until(lambda: server.stats()["requests"] == 3, "the request arrived")
         wait_until(lambda: server.stats()["abandoned"] == 1, "the loss of the connection was noticed")
-        gate.opened.set()
-        held.next_outcome()
-        held.call(Call("third", "wait"))
+        gate.open()
+        for _ in range(2):
+            held.next_outcome()
+        held.call(gate.call("third"))
+    assert gate.n_started == 3
+
+
+def test_a_deadline_that_passed_is_not_computed(start_gated, credential, gate, wait_until):
+    server = start_gated(workers=1)
+    with Client(server.endpoint, credential) as client:
+        hold(client, gate, wait_until)
+        client.submit(gate.call("second", deadline_s=0.05))
+        assert client.next_outcome()[1].code == "deadline-exceeded"
+        gate.open()
+        assert all(isinstance(client.next_outcome()[1], Reply) for _ in range(2))
     assert gate.n_started == 2
 
 
-def test_a_deadline_that_passed_is_not_computed(start_server, credential, gate, wait_until):
-    server = start_server(gate.find, threads=1)
-    with Client(server.endpoint, credential) as client:
-        client.submit(Call("first", "wait"))
-        wait_until(lambda: gate.n_started == 1, "the worker is busy")
-        client.submit(Call("second", "wait", deadline_s=0.001))
-        stages = ["compute", "queue"]
-        wait_until(lambda: [entry.stage for entry, _ in server._ledger.waiters()] == stages, "it is queued")
-        time.sleep(0.002)
-        gate.opened.set()
-        outcomes = {call.key: outcome for call, outcome in (client.next_outcome(), client.next_outcome())}
-    assert outcomes["second"].code == "deadline-exceeded"
-    assert gate.n_started == 1
-
-
-def test_both_queues_are_bounded_in_bytes_and_hold_the_client_back(
-    start_server, credential, gate, wait_until
+def test_both_queues_are_bounded_in_bytes_and_hold_the_clients_back(
+    start_gated, credential, gate, wait_until
 ):
-    """Sixteen requests of 256 KiB against queues of 1 MiB: memory stays within, nothing is lost."""
+    """Four times eight requests of 256 KiB against queues of 1 MiB: memory stays within, nothing is lost."""
     bound = 1024 * 1024
-    server = start_server(gate.find, threads=1, queue_bytes=bound, max_request_bytes=bound)
+    server = start_gated(workers=1, queue_bytes=bound, max_request_bytes=bound, max_batch_size=1)
     data = Tensor.of(np.zeros(256 * 1024, "u1"))
     done = []
 
-    def work():
+    def work(name):
         with Client(server.endpoint, credential) as client:
-            done.extend(client.map((Call(f"k{n}", "wait", {}, (data,)) for n in range(16)), window=16))
+            done.extend(client.map((gate.call(f"{name}{n}", (data,)) for n in range(8)), window=8))
 
-    thread = threading.Thread(target=work)
-    thread.start()
+    threads = [threading.Thread(target=work, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: gate.n_started == 1, "the worker is busy")
     wait_until(lambda: server.stats()["queues"]["read"]["bytes"] == bound, "the read queue is full")
-    wait_until(
-        lambda: server.stats()["requests"] == 6, "one computes, four wait in the queue, one at the gate"
-    )
-    gate.opened.set()
-    thread.join(30)
-    assert [type(outcome) for _, outcome in done] == [Reply] * 16
+    assert server.stats()["pool"]["used_bytes"] < 4 * bound
+    gate.open()
+    for thread in threads:
+        thread.join(30)
+    assert [type(outcome) for _, outcome in done] == [Reply] * 32
     queues = server.stats()["queues"]
     assert queues["read"]["peak_bytes"] == bound
-    assert 0 < queues["write"]["peak_bytes"] <= bound
+    assert queues["write"]["peak_bytes"] <= bound
 
 
-def test_progress_is_reported_while_it_takes_long(start_server, credential, gate):
-    server = start_server(gate.find, progress_interval_s=0.05)
+def test_one_connection_holds_half_of_a_queue_at_most(start_gated, credential, gate, wait_until):
+    bound = 2 * 1024 * 1024
+    server = start_gated(workers=1, queue_bytes=bound, max_request_bytes=bound, max_batch_size=1)
+    data = Tensor.of(np.zeros(256 * 1024, "u1"))
+    with Client(server.endpoint, credential) as greedy, Client(server.endpoint, credential) as other:
+        thread = threading.Thread(target=lambda: list(greedy.map(calls, window=12)))
+        calls = [gate.call(f"k{n}", (data,)) for n in range(12)]
+        thread.start()
+        wait_until(lambda: server.stats()["requests"] == 5, "four are taken, one waits")
+        assert server.stats()["queues"]["read"]["bytes"] <= bound // 2
+        other.submit(gate.call("mine", (data,)))
+        wait_until(lambda: server.stats()["requests"] == 6, "the other one is taken")
+        gate.open()
+        assert isinstance(other.next_outcome()[1], Reply)
+        thread.join(30)
+
+
+def test_progress_is_reported_while_it_takes_long(start_gated, credential, gate):
+    server = start_gated(progress_interval_s=0.05)
     seen = []
 
     def note(call, stage, seconds):
         seen.append((call.key, stage))
-        gate.opened.set()
+        if stage == "compute":
+            gate.open()
 
     with Client(server.endpoint, credential, on_progress=note) as client:
-        client.call(Call("k", "wait"))
-    assert seen[0] == ("k", "compute")
+        client.call(gate.call("k"))
+    assert seen[-1] == ("k", "compute")
 
 
-def test_a_drain_finishes_what_is_under_way(start_server, credential, gate, wait_until):
-    server = start_server(gate.find)
+def test_a_drain_finishes_what_is_under_way(start_gated, credential, gate, wait_until):
+    server = start_gated()
     drained = []
     with Client(server.endpoint, credential) as client:
-        client.submit(Call("k", "wait"))
+        client.submit(gate.call("k"))
         wait_until(lambda: gate.n_started == 1, "the request is being computed")
         thread = threading.Thread(target=lambda: drained.append(server.drain(30)))
         thread.start()
         wait_until(lambda: server.stats()["is_draining"], "the drain began")
-        client.submit(Call("late", "wait"))
+        client.submit(gate.call("late"))
         first = client.next_outcome()
         assert first[0].key == "late"
         assert "shutting down" in str(first[1])
         assert first[1].retry_after_s > 0
-        gate.opened.set()
+        gate.open()
         assert isinstance(client.next_outcome()[1], Reply)
         thread.join(30)
         client.ping()
@@ -337,15 +350,15 @@ def test_a_drain_finishes_what_is_under_way(start_server, credential, gate, wait
     assert drained == [True]
 
 
-def test_too_many_requests_of_one_connection_are_sent_back(start_server, credential, gate, wait_until):
-    server = start_server(gate.find, max_in_flight=2)
+def test_too_many_requests_of_one_connection_are_sent_back(start_gated, credential, gate, wait_until):
+    server = start_gated(max_in_flight=2)
     with Client(server.endpoint, credential) as client:
         for n in range(3):
-            client.submit(Call(f"k{n}", "wait"))
+            client.submit(gate.call(f"k{n}"))
         call, outcome = client.next_outcome()
         assert call.key == "k2"
         assert outcome.retry_after_s > 0
-        gate.opened.set()
+        gate.open()
         assert {client.next_outcome()[0].key for _ in range(2)} == {"k0", "k1"}
     assert server.stats()["busy"] == 1
 
@@ -364,7 +377,7 @@ def test_a_very_large_request_costs_the_server_nothing(start_server, credential)
     """The client checks first; one that does not is answered while its payload passes by."""
     server = start_server(max_request_bytes=1024 * 1024, queue_bytes=1024 * 1024)
     with Client(server.endpoint, credential) as client:
-        client._transport.connection.welcome = None
+        client._conversation._courier._max_request_bytes = 1 << 40
         with pytest.raises(RejectedError, match=r"1048576"):
             client.call(Call("k", "echo", {}, (Tensor.of(np.zeros(8 << 20, "u1")),)))
         assert client.call(Call("k2", "echo")).info == {"params": {}}

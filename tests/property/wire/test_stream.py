@@ -6,26 +6,40 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from yarn_accel.errors import AuthenticationError, RemoteProtocolError
+from yarn_accel.errors import AuthenticationError, RemoteProtocolError, UnavailableError
 from yarn_accel.wire import (
+    MEMFD,
     NEED_DATA,
+    Busy,
     Cancel,
     ClientConnection,
+    Failed,
+    GiveBack,
+    Lend,
+    Lent,
+    NamedTensor,
     Opened,
     PayloadComplete,
     Ping,
+    Placement,
+    Progress,
     RemoteInput,
     Request,
+    Result,
     ServerConnection,
     StatsRequest,
     TensorSpec,
+    available_checksums,
+    codec,
 )
 from yarn_accel.wire import messages as msg
 from yarn_accel.wire.credential import issue
+from yarn_accel.wire.layouts import KINDS
 from yarn_accel.wire.tensors import ITEM_BYTES
 
 MASTER = bytes(range(32))
 CREDENTIAL = issue(MASTER, "alice", 2_000_000_000, "k1")
+CHECKSUMS = [*available_checksums(), "none"]
 
 specs = st.builds(
     TensorSpec,
@@ -45,100 +59,185 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(plain_text, inner, max_size=3),
     max_leaves=5,
 )
+json_objects = st.dictionaries(plain_text, json_values, max_size=3)
 uris = plain_text.map(lambda text: "hdfs:///" + text)
 ids = st.integers(0, 2**53)
-requests = st.builds(
-    Request,
-    ids,
-    plain_text.filter(bool),
-    st.sampled_from(["lu", "echo"]),
-    st.dictionaries(plain_text, json_values, max_size=3),
-    st.lists(specs | st.builds(RemoteInput, uris, st.none() | specs), max_size=4).map(tuple),
-    uris,
-    st.floats(0, 1000),
+seconds = st.floats(0, 1e9)
+
+
+@st.composite
+def requests(draw):
+    inputs = draw(st.lists(specs | st.builds(RemoteInput, uris, st.none() | specs), max_size=4).map(tuple))
+    n_by_value = sum(isinstance(item, TensorSpec) for item in inputs)
+    return Request(
+        draw(ids),
+        draw(plain_text.filter(bool)),
+        draw(st.sampled_from(["lu", "echo"])),
+        draw(json_objects),
+        inputs,
+        draw(uris | st.just("")),
+        draw(seconds),
+        draw(st.integers(-8, 7)),
+        draw(placements(n_by_value)),
+        draw(st.booleans()),
+    )
+
+
+@st.composite
+def results(draw):
+    tensors = draw(st.lists(st.builds(NamedTensor, st.sampled_from("abc"), specs), max_size=4).map(tuple))
+    times = draw(st.dictionaries(st.sampled_from(["read", "queue", "total"]), seconds))
+    return Result(
+        draw(ids),
+        draw(json_objects),
+        tensors,
+        draw(plain_text),
+        draw(plain_text),
+        times,
+        draw(ids),
+        draw(ids),
+        draw(placements(len(tensors))),
+    )
+
+
+def placements(n_tensors):
+    offsets = st.integers(0, 2**40).map(lambda index: 64 * index)
+    return st.none() | st.builds(
+        Placement, ids, st.lists(offsets, min_size=n_tensors, max_size=n_tensors).map(tuple)
+    )
+
+
+client_messages = (
+    requests()
+    | st.builds(Ping, ids)
+    | st.builds(Cancel, ids)
+    | st.builds(StatsRequest, ids)
+    | st.builds(Lend, ids, st.integers(1, 2**53))
+    | st.builds(GiveBack, ids)
 )
-client_messages = requests | st.builds(Ping, ids) | st.builds(Cancel, ids) | st.builds(StatsRequest, ids)
+server_messages = (
+    results()
+    | st.builds(Failed, ids, st.sampled_from(msg.ERROR_KINDS), st.just("a-code"), plain_text, plain_text)
+    | st.builds(Busy, ids, seconds, plain_text)
+    | st.builds(Progress, ids, st.just("compute"), seconds)
+    | st.builds(Lent, ids, ids, st.integers(1, 2**53))
+)
 
 
 def open_pair(checksum="crc32"):
-    client = ClientConnection(CREDENTIAL, b"c" * 32, (checksum,))
-    server = ServerConnection(MASTER, b"s" * 32, 1000.0, "w1", (checksum,))
-    stream = b""
+    """An open client and server, and what each of them sent for it."""
+    client, server = fresh_client(checksum), fresh_server(checksum)
+    streams = {client: b"", server: b""}
     for sender, receiver in ((client, server), (server, client)) * 2:
         data = b"".join(sender.data_to_send())
-        if sender is client:
-            stream += data
+        streams[sender] += data
         receiver.receive_data(data)
         receiver.next_event()
-    return client, stream
+    return client, server, streams
 
 
 def fresh_server(checksum="crc32"):
-    return ServerConnection(MASTER, b"s" * 32, 1000.0, "w1", (checksum,))
+    return ServerConnection(MASTER, b"s" * 32, 1000.0, "w1", (checksum,), capabilities=(MEMFD,))
+
+
+def fresh_client(checksum="crc32"):
+    return ClientConnection(CREDENTIAL, b"c" * 32, (checksum,), capabilities=(MEMFD,))
 
 
 def payload_of(message, rng):
-    if not isinstance(message, Request):
-        return []
-    return [rng.randbytes(item.nbytes) for item in message.inputs if isinstance(item, TensorSpec)]
+    if isinstance(message, Request | Result) and message.placement is None:
+        named = message.inputs if isinstance(message, Request) else [one.spec for one in message.tensors]
+        return [rng.randbytes(item.nbytes) for item in named if isinstance(item, TensorSpec)]
+    return []
 
 
-def stream_of(messages, checksum):
-    client, stream = open_pair(checksum)
+def stream_of(messages, checksum, role="client"):
+    """What one end sends, handshake and all."""
+    client, server, streams = open_pair(checksum)
+    sender = client if role == "client" else server
     rng = random.Random(5)
+    stream = streams[sender]
     for message in messages:
-        stream += b"".join(client.send(message, payload_of(message, rng)))
+        stream += b"".join(sender.send(message, payload_of(message, rng)))
     return stream
 
 
-def listen(server, data, cuts, into_wanted=False):
+def put(receiver, piece, how):
+    """Give a connection some of these bytes; returns how many."""
+    if how == "receive_data":
+        receiver.receive_data(piece)
+        return len(piece)
+    n_bytes = 0
+    for view in [receiver.wanted()] if how == "wanted" else receiver.wanted_all():
+        n_here = min(len(view), len(piece) - n_bytes)
+        view[:n_here] = piece[n_bytes : n_bytes + n_here]
+        n_bytes += n_here
+    receiver.received(n_bytes)
+    return n_bytes
+
+
+def listen(receiver, data, cuts, how="receive_data"):
     """Feed the data in pieces; returns the events, payloads included."""
     events, buffers = [], []
     edges = [0, *sorted(cuts), len(data)]
     for start, end in itertools.pairwise(edges):
         piece = data[start:end]
         while piece:
-            if into_wanted:
-                view = server.wanted()
-                n_bytes = min(len(view), len(piece))
-                view[:n_bytes] = piece[:n_bytes]
-                server.received(n_bytes)
-            else:
-                n_bytes = len(piece)
-                server.receive_data(piece)
-            piece = piece[n_bytes:]
-            while (event := server.next_event()) is not NEED_DATA:
-                server.data_to_send()
+            piece = piece[put(receiver, piece, how) :]
+            while (event := receiver.next_event()) is not NEED_DATA:
+                receiver.data_to_send()
                 events.append(type(event) if isinstance(event, Opened | PayloadComplete) else event)
                 if isinstance(event, PayloadComplete):
                     events.append(b"".join(buffers))
-                elif server.payload_left:
-                    buffers = [bytearray(server.payload_left)]
-                    server.take_payload([memoryview(buffers[0])])
+                elif receiver.payload_left:
+                    half = receiver.payload_left // 2
+                    buffers = [bytearray(half), bytearray(receiver.payload_left - half)]
+                    receiver.take_payload([memoryview(buffer) for buffer in buffers])
+            receiver.rest()
     return events
 
 
-@given(client_messages)
+def listener(role, checksum):
+    """The end that hears what this role sends; a client has said its Hello."""
+    if role == "client":
+        return fresh_server(checksum)
+    client = fresh_client(checksum)
+    client.data_to_send()
+    return client
+
+
+@given(client_messages | server_messages)
 def test_decode_gives_back_what_encode_took(message):
-    assert msg.decode(*msg.encode(message)) == message
+    kind, varying_bytes, header, n_bytes = codec.encode(message)
+    assert codec.decode(kind, varying_bytes, header) == (message, n_bytes)
+    assert n_bytes == msg.payload_bytes(message)
 
 
-@given(st.lists(client_messages, max_size=4), st.sampled_from(["crc32", "none"]), st.booleans(), st.data())
-def test_a_stream_cut_anywhere_gives_the_same_events(messages, checksum, into_wanted, data):
-    stream = stream_of(messages, checksum)
+@given(
+    st.sampled_from(["client", "server"]),
+    st.sampled_from(CHECKSUMS),
+    st.sampled_from(["receive_data", "wanted", "wanted_all"]),
+    st.data(),
+)
+def test_a_stream_cut_anywhere_gives_the_same_events(role, checksum, how, data):
+    each = client_messages if role == "client" else server_messages
+    messages = data.draw(st.lists(each, max_size=4))
+    stream = stream_of(messages, checksum, role)
     cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=8))
-    whole = listen(fresh_server(checksum), stream, [])
+    whole = listen(listener(role, checksum), stream, [])
     assert [event for event in whole if isinstance(event, msg.Message.__args__)] == messages
-    assert listen(fresh_server(checksum), stream, cuts, into_wanted) == whole
+    assert listen(listener(role, checksum), stream, cuts, how) == whole
 
 
 def test_a_stream_byte_by_byte_gives_the_same_events():
     spec = TensorSpec("<f8", (3, 4), "F")
     messages = [Ping(1), Request(2, "k", "lu", {}, (spec, RemoteInput("hdfs:///x"), spec)), Cancel(2)]
-    stream = stream_of(messages, "crc32")
-    whole = listen(fresh_server(), stream, [])
-    assert len(whole) == 1 + len(messages) + 2
-    assert listen(fresh_server(), stream, range(len(stream))) == whole
+    for checksum in CHECKSUMS:
+        stream = stream_of(messages, checksum)
+        whole = listen(fresh_server(checksum), stream, [])
+        assert len(whole) == 1 + len(messages) + 2
+        for how in ("receive_data", "wanted", "wanted_all"):
+            assert listen(fresh_server(checksum), stream, range(len(stream)), how) == whole
 
 
 @settings(max_examples=300)
@@ -179,10 +278,21 @@ def test_random_bytes_never_open_a_connection(data):
     assert events == []
 
 
-@given(st.binary(max_size=300), st.sampled_from(sorted(msg.KINDS)))
-def test_random_headers_are_refused_or_understood(header, kind):
+@given(st.binary(max_size=300))
+def test_random_bytes_never_open_a_client(data):
+    client = listener("server", "crc32")
     try:
-        message = msg.decode(kind, header)
+        events = listen(client, data, [])
+    except (RemoteProtocolError, AuthenticationError, UnavailableError):
+        return
+    assert events == []
+
+
+@given(st.binary(max_size=300), st.integers(0, 255), st.sampled_from(sorted(KINDS)))
+def test_random_headers_are_refused_or_understood(header, varying_bytes, kind):
+    try:
+        message, n_bytes = codec.decode(kind, varying_bytes, header)
     except RemoteProtocolError:
         return
-    assert type(message) is msg.KINDS[kind]
+    assert type(message) is KINDS[kind]
+    assert codec.decode(*codec.encode(message)[:3]) == (message, n_bytes)

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from benchmarks.__main__ import main
 from benchmarks.registry import BENCHMARKS
-from benchmarks.result import Report, measured, observed
+from benchmarks.result import Report, measured, not_measured, observed, ratio
 
 
 def test_row_is_the_median_with_its_spread() -> None:
@@ -22,6 +22,16 @@ def test_row_is_the_median_with_its_spread() -> None:
 def test_a_missed_goal_is_said() -> None:
     assert measured("rate", [1.0, 2.0, 3.0], "x", goal=">= 2.5").ok is False
     assert observed("peak", 7.0, "GiB").ok is None
+
+
+def test_a_ratio_is_that_of_the_medians() -> None:
+    row = ratio("rate", [1.0, 2.0, 9.0], [2.0, 2.0, 1.0], goal=">= 0.9")
+    assert (row.value, row.n, row.spread, row.ok) == (1.0, 3, (0.5, 9.0), True)
+
+
+def test_what_was_not_measured_claims_nothing() -> None:
+    row = not_measured("GPU", "no device")
+    assert (row.n, row.goal, row.ok, row.note) == (0, "", None, "not measured: no device")
 
 
 def test_json_has_the_agreed_shape(tmp_path: Path) -> None:

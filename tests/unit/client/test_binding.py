@@ -8,6 +8,7 @@ from yarn_accel.client.binding import (
     Reason,
     choose,
     explain,
+    format_binding,
     parse_binding,
 )
 from yarn_accel.errors import ConfigError
@@ -50,6 +51,11 @@ def test_no_servers_is_no_error():
     assert choose(Binding(), "w1", spread=3) == ()
 
 
+def test_tls_is_written_and_read_back():
+    binding = Binding((Endpoint("w1", "h", 1, tls=True, ca_file="ca.pem"), Endpoint("w2", "h", 1)))
+    assert parse_binding(format_binding(binding)) == binding
+
+
 @pytest.mark.parametrize(
     ("change", "place"),
     [
@@ -62,6 +68,8 @@ def test_no_servers_is_no_error():
         ({"servers": [{"host": "h", "port": 1}]}, "servers[0].name"),
         ({"servers": [{"name": "a", "host": "h", "port": 1, "colour": 1}]}, "servers[0]"),
         ({"servers": [{"name": "a", "host": "h", "port": 1}] * 2}, "servers[1].name"),
+        ({"servers": [{"name": "a", "host": "h", "port": 1, "tls": 1}]}, "servers[0].tls"),
+        ({"servers": [{"name": "a", "host": "h", "port": 1, "ca_file": 1}]}, "servers[0].ca_file"),
         ({"racks": {"w1": 7}}, "racks.w1"),
         ({"bound": {"w1": ["nobody"]}}, "bound.w1[0]"),
         ({"bound": {"w1": "w1"}}, "bound.w1"),

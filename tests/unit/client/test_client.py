@@ -1,6 +1,5 @@
 """The client against a scripted server: a thread that speaks the protocol and does what the test says."""
 
-import contextlib
 import socket
 import threading
 import time
@@ -18,103 +17,25 @@ from yarn_accel.errors import (
     UnavailableError,
 )
 from yarn_accel.wire import (
-    NEED_DATA,
     Busy,
+    Cancel,
+    Cancelled,
     Drain,
     Failed,
     Goodbye,
-    NamedTensor,
-    PayloadComplete,
     Ping,
     Pong,
     Progress,
-    Request,
-    Result,
     ServerConnection,
+    Stats,
     TensorSpec,
+    available_checksums,
 )
 from yarn_accel.wire.credential import issue
 
-MASTER = bytes(range(32))
-CREDENTIAL = issue(MASTER, "alice", 2**40, "k1")
+CREDENTIAL = issue(bytes(range(32)), "alice", 2**40, "k1")
 SPEC = TensorSpec("|u1", (3,))
 THREE = Tensor(SPEC, b"abc")
-
-
-class Peer:
-    """The server's end of one accepted connection."""
-
-    def __init__(self, sock, master=MASTER):
-        self.sock = sock
-        self.connection = ServerConnection(master, b"s" * 32, time.time(), "w1")
-        self.payload = b""
-
-    def next_event(self):
-        while True:
-            try:
-                event = self.connection.next_event()
-            finally:
-                for part in self.connection.data_to_send():
-                    self.sock.sendall(part)
-            if self.connection.payload_left and isinstance(event, Request):
-                buffer = bytearray(self.connection.payload_left)
-                self.connection.take_payload([memoryview(buffer)])
-                while not isinstance(self.connection.next_event(), PayloadComplete):
-                    self.connection.receive_data(self.sock.recv(65536))
-                self.payload = bytes(buffer)
-            if event is not NEED_DATA:
-                return event
-            self.connection.receive_data(self.sock.recv(65536))
-
-    def send(self, message, payload=()):
-        self.sock.sendall(b"".join(bytes(part) for part in self.connection.send(message, payload)))
-
-    def answer(self, request, data=b"xyz", **changes):
-        tensors = (NamedTensor("out", TensorSpec("|u1", (len(data),))),)
-        fields = {
-            "info": {},
-            "tensors": tensors,
-            "server": "w1",
-            "device": "cpu",
-            "seconds": {},
-            "bytes_in": 3,
-        }
-        self.send(Result(request.id, bytes_out=len(data), **{**fields, **changes}), [data])
-
-
-@pytest.fixture
-def serve():
-    """A function that runs a script for each connection in turn and returns the endpoint."""
-    threads, listeners, failures = [], [], []
-
-    def run(listener, scripts, master):
-        try:
-            for script in scripts:
-                sock, _ = listener.accept()
-                sock.settimeout(20)
-                with sock:
-                    peer = Peer(sock, master)
-                    with contextlib.suppress(AuthenticationError, RemoteProtocolError):
-                        peer.next_event()
-                        script(peer)
-        except Exception as error:  # noqa: BLE001 -- shown at the end of the test
-            failures.append(error)
-
-    def serve(*scripts, master=MASTER):
-        listener = socket.create_server(("127.0.0.1", 0))
-        listener.settimeout(20)
-        listeners.append(listener)
-        thread = threading.Thread(target=run, args=(listener, scripts, master))
-        thread.start()
-        threads.append(thread)
-        return Endpoint("w1", "127.0.0.1", listener.getsockname()[1])
-
-    yield serve
-    for thread in threads:
-        thread.join(30)
-    for listener in listeners:
-        listener.close()
-    assert not failures
 
 
 def test_a_call_and_its_reply(serve):
@@ -128,6 +49,85 @@ def test_a_call_and_its_reply(serve):
         reply = client.call(Call("k", "lu", {"a": 1}, (THREE,)))
     assert bytes(reply.tensors["out"].data) == b"xyz"
     assert (reply.info, reply.server, reply.device, reply.seconds) == ({"n": 1}, "w1", "cpu", {"total": 0.5})
+
+
+@pytest.mark.parametrize("n_bytes", [0, 3, 5000, 100_000])
+@pytest.mark.parametrize("is_torn", [False, True])
+def test_a_lone_call_and_a_submitted_one_get_the_same(serve, n_bytes, is_torn):
+    data = bytes(range(250)) * (n_bytes // 250) + bytes(n_bytes % 250)
+
+    def script(peer):
+        for _ in range(2):
+            request = peer.next_event()
+            if not is_torn:
+                peer.answer(request, data)
+                continue
+            sent = []
+            peer.sock.sendall, real = sent.append, peer.sock.sendall
+            peer.answer(request, data)
+            peer.sock.sendall = real
+            for part in (sent[0][:10], sent[0][10:-2], sent[0][-2:]):
+                real(part)
+                time.sleep(0.01)
+
+    with Client(serve(script, wrap=Socket), CREDENTIAL) as client:
+        call = Call("k", "lu", {"a": 1}, (THREE,))
+        alone = client.call(call)
+        client.submit(call)
+        answered, submitted = client.next_outcome()
+        assert answered is call
+    assert bytes(alone.tensors["out"].data) == bytes(submitted.tensors["out"].data) == data
+    for reply in (alone, submitted):
+        assert not memoryview(reply.tensors["out"].data).readonly
+    assert (alone.info, alone.seconds, alone.bytes_out) == ({}, {}, n_bytes)
+
+
+class Socket:
+    """A socket of which a test may replace methods."""
+
+    def __init__(self, sock):
+        self._sock = sock
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        self._sock.close()
+
+    def __getattr__(self, name):
+        return getattr(self._sock, name)
+
+
+def test_what_came_behind_a_reply_counts_at_the_next_call(serve):
+    def script(peer):
+        request = peer.next_event()
+        sent = []
+        peer.sock.sendall, real = sent.append, peer.sock.sendall
+        peer.answer(request)
+        peer.send(Drain("over"))
+        peer.sock.sendall = real
+        real(b"".join(sent))
+        peer.answer(peer.next_event())
+
+    with Client(serve(script, wrap=Socket), CREDENTIAL) as client:
+        client.call(Call("k1", "lu", {}, (THREE,)))
+        client.call(Call("k2", "lu", {}, (THREE,)))
+        assert client.is_draining
+        assert client.n_in_flight == 0
+
+
+def test_a_lone_call_leaves_the_others_in_flight(serve):
+    def script(peer):
+        for request in [peer.next_event() for _ in range(2)]:
+            peer.answer(request, request.key.encode())
+
+    with Client(serve(script), CREDENTIAL) as client:
+        first = Call("first", "lu", {}, (THREE,))
+        client.submit(first)
+        assert bytes(client.call(Call("second", "lu", {}, (THREE,))).tensors["out"].data) == b"second"
+        answered, reply = client.next_outcome()
+        assert answered is first
+        assert bytes(reply.tensors["out"].data) == b"first"
 
 
 def test_replies_come_in_the_order_in_which_they_complete(serve):
@@ -230,8 +230,6 @@ def test_the_wrong_secret(serve):
 
 
 def test_another_version(serve, monkeypatch):
-    monkeypatch.setattr("yarn_accel.wire.handshake.VERSION", 1)
-
     def script(peer):
         raise AssertionError("never opened")
 
@@ -240,15 +238,15 @@ def test_another_version(serve, monkeypatch):
     original = ServerConnection._challenge
 
     def other_version(self, hello, header):
-        monkeypatch.setattr("yarn_accel.wire.handshake.VERSION", 2)
+        monkeypatch.setattr("yarn_accel.wire.handshake.VERSION", 3)
         try:
             original(self, hello, header)
         finally:
-            monkeypatch.setattr("yarn_accel.wire.handshake.VERSION", 1)
+            monkeypatch.setattr("yarn_accel.wire.handshake.VERSION", 2)
 
     monkeypatch.setattr(ServerConnection, "_challenge", other_version)
     with pytest.raises(
-        RemoteProtocolError, match="speaks protocol version 2, the client 1: install the same release"
+        RemoteProtocolError, match="speaks protocol version 3, the client 2: install the same release"
     ):
         client.connect()
 
@@ -335,8 +333,8 @@ def test_pings_both_ways_and_a_drain(serve):
     with Client(serve(script), CREDENTIAL) as client:
         assert client.ping() > 0
         assert client.is_draining
-        while client._transport.has_outgoing:
-            client._transport.pump()
+        while client._conversation.transport.has_outgoing:
+            client._conversation.transport.pump()
 
 
 def test_a_goodbye_is_shown(serve):
@@ -422,3 +420,111 @@ def test_numpy_arrays_travel_without_a_copy():
     assert Tensor.of(np.zeros((0, 3))).array().shape == (0, 3)
     strided = np.arange(12.0).reshape(3, 4)[:, ::2]
     assert np.array_equal(Tensor.of(strided).array(), strided)
+
+
+def test_leaving_a_map_early_cancels_the_rest_and_ignores_its_answers(serve):
+    def script(peer):
+        requests = [peer.next_event() for _ in range(3)]
+        peer.answer(requests[0], b"first")
+        assert [peer.next_event() for _ in range(2)] == [Cancel(request.id) for request in requests[1:]]
+        peer.send(Cancelled(requests[1].id))
+        peer.answer(requests[2], b"late")
+        peer.answer(peer.next_event(), b"other")
+
+    with Client(serve(script), CREDENTIAL) as client:
+        for call, _ in client.map((Call(f"k{n}", "echo") for n in range(9)), window=3):
+            assert call.key == "k0"
+            break
+        assert client.n_in_flight == 0
+        assert bytes(client.call(Call("next", "echo")).tensors["out"].data) == b"other"
+
+
+def test_a_cancelled_call_has_its_own_outcome(serve):
+    def script(peer):
+        request = peer.next_event()
+        assert peer.next_event() == Cancel(request.id)
+        peer.send(Cancelled(request.id))
+
+    with Client(serve(script), CREDENTIAL) as client:
+        call = Call("k", "echo")
+        client.submit(call)
+        client.cancel(call)
+        assert client.next_outcome()[1].code == "cancelled"
+
+
+def test_a_call_among_others_under_way(serve):
+    def script(peer):
+        first, second = peer.next_event(), peer.next_event()
+        peer.answer(first, b"1")
+        peer.answer(second, b"2")
+
+    with Client(serve(script), CREDENTIAL) as client:
+        client.submit(Call("first", "echo"))
+        assert bytes(client.call(Call("second", "echo")).tensors["out"].data) == b"2"
+        assert client.next_outcome()[0].key == "first"
+
+
+def test_after_a_loss_the_client_can_connect_again(serve):
+    endpoint = serve(lambda peer: peer.next_event(), lambda peer: peer.answer(peer.next_event()))
+    client = Client(endpoint, CREDENTIAL)
+    with pytest.raises(UnavailableError, match=r"1 call\(s\) unanswered"):
+        client.call(Call("k", "echo"))
+    assert [call.key for call in client.unanswered()] == ["k"]
+    with client:
+        assert isinstance(next(client.map([Call("k", "echo")], window=1))[1], Reply)
+
+
+@pytest.mark.parametrize("checksum", ["xxh3", "crc32", "none"])
+def test_every_checksum_carries_large_payloads_both_ways(serve, checksum):
+    if checksum not in (*available_checksums(), "none"):
+        pytest.skip(f"{checksum} is not installed")
+    payload = bytes(range(256)) * (9 << 12)  # above the length from which it leaves in pieces
+
+    def script(peer):
+        for _ in range(2):
+            request = peer.next_event()
+            assert peer.connection.checksum == checksum
+            assert peer.payload == payload
+            peer.answer(request, peer.payload)
+
+    tensor = Tensor(TensorSpec("|u1", (len(payload),)), payload)
+    with Client(serve(script), CREDENTIAL, checksums=(checksum,)) as client:
+        for _, reply in client.map([Call("a", "echo", {}, (tensor,)), Call("b", "echo", {}, (tensor,))]):
+            assert bytes(reply.tensors["out"].data) == payload
+
+
+def test_stats_say_how_the_bytes_travel(serve):
+    def script(peer):
+        peer.send(Stats(peer.next_event().id, {"requests": 3}))
+
+    with Client(serve(script), CREDENTIAL, checksums=("crc32",)) as client:
+        assert client.stats() == {
+            "requests": 3,
+            "connection": {"carrier": "tcp", "checksum": "crc32", "lent_bytes": 0},
+        }
+
+
+def test_the_last_words_of_a_server_that_stops_reading_are_heard(serve):
+    """It closes while the client is still sending: the reason must not be lost to the broken pipe."""
+    ready = threading.Event()
+
+    def script(peer):
+        peer.send(Goodbye("too-slow", "the payload arrives too slowly"))
+        peer.sock.shutdown(socket.SHUT_WR)
+        ready.set()
+        time.sleep(0.2)
+
+    with Client(serve(script, unix=True), CREDENTIAL) as client:
+        ready.wait(10)
+        with pytest.raises(UnavailableError, match="too slowly"):
+            client.call(Call("k", "echo", {}, (Tensor(TensorSpec("|u1", (9 << 20,)), bytes(9 << 20)),)))
+
+
+def test_priority_and_deadline_travel(serve):
+    def script(peer):
+        request = peer.next_event()
+        assert (request.priority, request.deadline_s) == (5, 2.5)
+        peer.answer(request)
+
+    with Client(serve(script), CREDENTIAL) as client:
+        client.call(Call("k", "echo", deadline_s=2.5, priority=5))

@@ -4,9 +4,10 @@ import pytest
 
 from yarn_accel.client import dispatch
 from yarn_accel.client.binding import Endpoint
-from yarn_accel.client.client import Call, Reply
+from yarn_accel.client.client import Call, Reply, Tensor
 from yarn_accel.client.dispatch import FALLBACK_DEVICE, Dispatcher
 from yarn_accel.errors import AuthenticationError, RejectedError, StorageError, UnavailableError
+from yarn_accel.wire import TensorSpec
 from yarn_accel.wire.credential import issue
 
 CREDENTIAL = issue(bytes(32), "alice", 2**40, "k1")
@@ -233,3 +234,35 @@ def test_leaving_early_closes_the_connection(world):
     assert next(outcomes)[1].server == "w1"
     outcomes.close()
     assert dispatcher._client is None
+
+
+def test_order_is_kept_across_servers(world):
+    world.scripts = {"w1": ["ok", "lost"], "w2": ["ok"] * 9}
+    calls = [Call(f"k{n}", "lu") for n in range(6)]
+    with Dispatcher(world.endpoints(), CREDENTIAL) as dispatcher:
+        outcomes = list(dispatcher.map(iter(calls), window=3, ordered=True))
+    assert [call for call, _ in outcomes] == calls
+    assert [outcome.server for _, outcome in outcomes] == ["w1"] + ["w2"] * 5
+
+
+def test_packs_go_to_the_next_server_whole(world):
+    tensor = Tensor(TensorSpec("<f8", (1, 1)), bytes(8))
+    calls = [Call(f"k{n}", "lu", {}, (tensor,)) for n in range(6)]
+    world.scripts = {"w1": ["lost"], "w2": ["ok", RejectedError("not-finite", "item 1: NaN")] + ["ok"] * 3}
+    with Dispatcher(world.endpoints(), CREDENTIAL) as dispatcher:
+        outcomes = list(dispatcher.map(iter(calls), window=2, pack=3))
+    assert sorted(call.key for call, _ in outcomes) == [f"k{n}" for n in range(6)]
+    assert all(isinstance(outcome, Reply) for _, outcome in outcomes)
+    assert world.scripts["w2"] == []
+
+
+def test_waiting_times_are_spread(world):
+    """Clients that a full server sends away together do not come back together."""
+    ends = set()
+    for _ in range(20):
+        world.now_s = 0.0
+        world.scripts = {"w1": [UnavailableError("busy", retry_after_s=1.0), "ok"]}
+        run(world, 1)
+        ends.add(round(world.now_s, 6))
+        assert 1.0 <= world.now_s <= 1.25
+    assert len(ends) > 10

@@ -55,12 +55,14 @@ def test_a_small_one_does_not_overtake_a_large_one():
     budget.reserve(60)
     large = in_thread(take, 90)
     until(lambda: budget.n_waiting == 1)
-    small = in_thread(take, 10)
+    small = in_thread(take, 20)
     until(lambda: budget.n_waiting == 2)
     budget.release(60)
     large.join(10)
+    assert order == [90]
+    budget.release(90)
     small.join(10)
-    assert order == [90, 10]
+    assert order == [90, 20]
 
 
 def test_what_is_larger_than_the_bound_is_let_in_alone():

@@ -5,6 +5,8 @@ import pytest
 from yarn_accel.errors import ConfigError
 from yarn_accel.pipeline.config import PipelineConfig, load_config
 
+TENANTS = "master_secret_file: x\ntenants:\n  alice: "
+
 
 @pytest.fixture
 def write(tmp_path):
@@ -19,7 +21,7 @@ def write(tmp_path):
 def test_defaults_are_those_of_the_class(write):
     config = load_config(write("master_secret_file: /etc/secret\n"))
     assert config == PipelineConfig(master_secret_file="/etc/secret")
-    assert config.allowed_prefixes == ("hdfs://",)
+    assert config.tenant("anybody").read_prefixes == ()
     assert config.n_workers >= 1
 
 
@@ -33,12 +35,17 @@ def test_every_key_is_described():
     [
         (
             "colour: red\nmaster_secret_file: x\n",
-            r"colour: unknown key; known: allowed_prefixes, blas_threads",
+            r"colour: unknown key; known: calibrate, calibration_file",
         ),
         ("name: w1\n", "master_secret_file: Field required"),
         ("master_secret_file: x\nlisten_port: -1\n", "listen_port"),
-        ("master_secret_file: x\nallowed_prefixes: ['/etc']\n", "neither hdfs:// nor file:///"),
-        ("master_secret_file: x\nallowed_prefixes: ['file://host/x']\n", "neither hdfs:// nor file:///"),
+        (f"{TENANTS}{{read_prefixes: ['/etc']}}\n", "neither hdfs:// nor file:///"),
+        (f"{TENANTS}{{write_prefixes: ['file://host/x']}}\n", "neither hdfs:// nor file:///"),
+        (f"{TENANTS}{{weight: 0}}\n", "greater than 0"),
+        ("master_secret_file: x\npool_bytes: 1048576\n", "must not be larger than pool_bytes"),
+        ("master_secret_file: x\ntls_cert_file: x\n", "go together"),
+        ("master_secret_file: x\ntls_client_ca_file: x\n", "needs tls_cert_file"),
+        ("master_secret_file: x\nchecksums: [md5]\n", "checksums"),
         ("master_secret_file: x\nlisten_host: ''\n", "listen_host or unix_path"),
         ("master_secret_file: x\nqueue_bytes: 1048576\n", "must not be larger than queue_bytes"),
         ("- 1\n", "not a mapping"),
@@ -50,6 +57,17 @@ def test_what_is_wrong_is_named(write, text, complaint):
         load_config(write(text))
     assert "pipeline.yaml" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_tenant_has_its_own_rights_or_those_of_everybody_or_none(write):
+    rights = "{read_prefixes: ['hdfs://nn/alice'], weight: 4}"
+    config = load_config(write(f"{TENANTS}{rights}\n"))
+    assert config.tenant("alice").read_prefixes == ("hdfs://nn/alice",)
+    assert config.tenant("alice").write_prefixes == ()
+    assert (config.tenant("alice").weight, config.tenant("bob").weight) == (4.0, 1.0)
+    assert config.tenant("bob").read_prefixes == ()
+    config = load_config(write("master_secret_file: x\ntenants:\n  '*': " + rights + "\n"))
+    assert config.tenant("bob").read_prefixes == ("hdfs://nn/alice",)
 
 
 def test_a_missing_file_is_named(tmp_path):

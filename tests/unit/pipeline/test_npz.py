@@ -49,6 +49,13 @@ def test_reading_copies_nothing():
     assert np.shares_memory(read_npz(content.data, "x")["large"], content)
 
 
+def test_every_array_we_write_is_aligned_in_the_file():
+    content = np.frombuffer(written(ARRAYS), np.uint8)
+    start = content.__array_interface__["data"][0]
+    for name, array in read_npz(content.data, "x").items():
+        assert (array.__array_interface__["data"][0] - start) % 64 == 0 or not array.size, name
+
+
 def test_writing_copies_no_large_array():
     parts = [part for part in npz_parts(ARRAYS) if isinstance(part, memoryview)]
     assert any(np.shares_memory(np.frombuffer(part, np.uint8), ARRAYS["large"]) for part in parts)

@@ -1,11 +1,19 @@
-"""What may be touched by URI, and how the store behaves; local files here, HDFS in the integration tests."""
+"""What a tenant may touch by URI, and how a changed file is noticed."""
 
-import numpy as np
+import os
+
 import pytest
 
-from yarn_accel.adapters.hdfs import TMP_FOLDER, Store, split_uri
+from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import RejectedError, StorageError
-from yarn_accel.pipeline.references import Prefixes
+from yarn_accel.pipeline.config import Tenant
+from yarn_accel.pipeline.references import Prefixes, Rights, read_unchanged, stamp_or_none, stamps_of
+from yarn_accel.wire import RemoteInput, TensorSpec
+
+
+@pytest.fixture
+def base(tmp_path):
+    return f"file://{tmp_path}"
 
 
 @pytest.mark.parametrize(
@@ -49,72 +57,55 @@ def test_everything_else_is_refused(uri):
     assert caught.value.code == "forbidden-uri"
 
 
-def test_the_default_allows_hdfs_and_nothing_local():
+def test_one_scheme_alone_may_be_allowed():
     Prefixes(("hdfs://",)).check("hdfs://nn/x")
     with pytest.raises(RejectedError):
         Prefixes(("hdfs://",)).check("file:///x")
 
 
-def test_a_uri_falls_into_its_parts():
-    assert split_uri("hdfs://nn:9000/a//b/") == ("hdfs", "nn:9000", "/a/b")
-    assert split_uri("file:///a%20b") == ("file", "", "/a b")
+def test_a_tenant_without_prefixes_may_touch_nothing():
+    rights = Rights(Tenant())
+    rights.check([], "")
+    for inputs, output in ([RemoteInput("hdfs://nn/x")], ""), ([], "file:///x"):
+        with pytest.raises(RejectedError, match="of the tenant") as caught:
+            rights.check(inputs, output)
+        assert caught.value.code == "forbidden-uri"
 
 
-@pytest.fixture
-def base(tmp_path):
-    return f"file://{tmp_path}"
+def test_reading_does_not_mean_writing():
+    rights = Rights(Tenant(read_prefixes=("hdfs://nn/in",), write_prefixes=("hdfs://nn/out",)))
+    rights.check([RemoteInput("hdfs://nn/in/a")], "hdfs://nn/out/b")
+    with pytest.raises(RejectedError, match="see write_prefixes"):
+        rights.check([], "hdfs://nn/in/a")
+    with pytest.raises(RejectedError, match="see read_prefixes"):
+        rights.check([RemoteInput("hdfs://nn/out/b")], "")
 
 
-def test_a_file_is_written_whole_or_not_at_all(base, tmp_path):
+def test_stamps_are_compared_with_what_was_announced(base, tmp_path):
+    (tmp_path / "x").write_bytes(bytes(16))
+    good = RemoteInput(f"{base}/x", TensorSpec("<f8", (2,)))
+    assert [stamp.n_bytes for stamp in stamps_of(Store(), [good, RemoteInput(f"{base}/x")])] == [16, 16]
+    with pytest.raises(RejectedError, match="16 bytes, its spec says 24") as caught:
+        stamps_of(Store(), [RemoteInput(f"{base}/x", TensorSpec("<f8", (3,)))])
+    assert caught.value.code == "wrong-length"
+
+
+def test_a_file_that_changes_while_it_is_read_is_noticed(base, tmp_path):
     store = Store()
-
-    def parts():
-        yield b"first"
-        assert [path.name for path in tmp_path.iterdir()] == ["out"]
-        assert [path.name for path in (tmp_path / "out").iterdir()] == [TMP_FOLDER]
-        raise OSError(28, "No space left on device")
-
-    with pytest.raises(StorageError, match=r"out/x: .*No space left"):
-        store.write_atomic(f"{base}/out/x", parts())
-    assert list((tmp_path / "out" / TMP_FOLDER).iterdir()) == []
-    assert store.write_atomic(f"{base}/out/x", [b"abc", memoryview(b"de")]) == 5
-    assert store.read_bytes(f"{base}/out/x", 5) == b"abcde"
-    assert store.delete(f"{base}/out/{TMP_FOLDER}")
-    assert store.list(f"{base}/out") == [f"{base}/out/x"]
-
-
-def test_reading_into_an_array(base, tmp_path):
-    a = np.asfortranarray(np.arange(6.0).reshape(2, 3))
-    (tmp_path / "a").write_bytes(a.tobytes(order="F"))
-    target = np.empty((2, 3), order="F")
-    Store().read_into(f"{base}/a", target.T.data)
-    assert np.array_equal(a, target)
-    with pytest.raises(StorageError, match="48 bytes, 40 expected"):
-        Store().read_into(f"{base}/a", memoryview(bytearray(40)))
-
-
-def test_errors_name_the_uri_and_are_final(base, tmp_path):
-    store = Store()
-    for attempt in (
-        lambda: store.size(f"{base}/none"),
-        lambda: store.read_bytes(f"{base}/none", 10),
-        lambda: store.list(f"{base}/none"),
-        lambda: store.size(base),
-    ):
-        with pytest.raises(StorageError, match=base) as caught:
-            attempt()
-        assert not caught.value.transient
-    (tmp_path / "x").write_bytes(b"12345")
-    with pytest.raises(StorageError, match="at most 4"):
-        store.read_bytes(f"{base}/x", 4)
-    assert store.exists(f"{base}/x")
-    assert store.delete(f"{base}/x")
-    assert not store.exists(f"{base}/x")
-    assert not store.delete(f"{base}/x")
-
-
-def test_a_name_node_that_does_not_listen_may_come_back():
-    with pytest.raises(StorageError, match=r"hdfs://127\.0\.0\.1:1/x: .*refused") as caught:
-        Store().size("hdfs://127.0.0.1:1/x")
+    (tmp_path / "x").write_bytes(b"abc")
+    stamp = store.stamp(f"{base}/x")
+    view = memoryview(bytearray(3))
+    read_unchanged(store, f"{base}/x", stamp, view)
+    assert bytes(view) == b"abc"
+    os.utime(tmp_path / "x", ns=(1, 2))
+    with pytest.raises(StorageError, match="changed") as caught:
+        read_unchanged(store, f"{base}/x", stamp, view)
     assert caught.value.transient
-    assert "NameNode" in caught.value.cure
+
+
+def test_what_is_not_there_has_no_stamp(base, tmp_path):
+    assert stamp_or_none(Store(), f"{base}/x") is None
+    (tmp_path / "x").write_bytes(b"abc")
+    assert stamp_or_none(Store(), f"{base}/x") == Store().stamp(f"{base}/x")
+    with pytest.raises(StorageError, match="is a folder"):
+        stamp_or_none(Store(), base)

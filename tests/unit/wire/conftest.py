@@ -34,6 +34,19 @@ class Pair:
             receiver.receive_data(data)
         return receiver.next_event()
 
+    def say(self, sender, message, payload=()):
+        """The bytes of a message."""
+        return b"".join(bytes(part) for part in sender.send(message, payload))
+
+    def forge(self, sender, kind, header, payload_bytes=0, varying_bytes=0):
+        """The bytes of a frame that `send` would not make, with the right tag."""
+        return sender._tagged(kind, varying_bytes, header, payload_bytes)
+
+    def tell(self, sender, receiver, message, payload=()):
+        """The receiver's event when the sender says something."""
+        receiver.receive_data(self.say(sender, message, payload))
+        return receiver.next_event()
+
     def open(self):
         assert self.move(self.client, self.server) is NEED_DATA
         assert self.move(self.server, self.client) is NEED_DATA

@@ -18,6 +18,7 @@ from yarn_accel.wire import (
     State,
     TensorSpec,
 )
+from yarn_accel.wire.codec import encode
 from yarn_accel.wire.frames import PREFIX_BYTES, pack_prefix
 
 SPECS = (TensorSpec("|u1", (5,)), TensorSpec("|u1", (0,)), TensorSpec("<f8", (2, 2), "F"))
@@ -39,10 +40,10 @@ def test_a_payload_lands_in_the_owners_buffers_without_a_copy(pair):
     buffers = [bytearray(5), bytearray(0), bytearray(32)]
     pair.server.take_payload([memoryview(buffer) for buffer in buffers])
     view = pair.server.wanted()
-    assert len(view) == 26
+    assert len(view) == 22
     assert pair.server.is_mid_frame
-    view[:] = DATA[2][6:]
-    assert bytes(buffers[2][6:]) == DATA[2][6:]
+    view[:] = DATA[2][10:]
+    assert bytes(buffers[2][10:]) == DATA[2][10:]
 
 
 def test_payload_parts_are_sent_as_they_are(pair):
@@ -74,21 +75,12 @@ def test_an_unwanted_payload_passes_by(pair):
 
 def test_an_unwanted_payload_takes_no_memory(pair):
     huge = Request(1, "k", "echo", {}, (TensorSpec("|u1", (1 << 39,)),))
-    kind_header = wire_header(pair.client, huge)
-    pair.server.receive_data(kind_header)
+    pair.server.receive_data(pair.client.send_head(huge)[0])
     assert pair.server.next_event() == huge
     pair.server.skip_payload()
     assert len(pair.server.wanted()) <= 65536
     pair.server.received(1000)
     assert pair.server.payload_left == (1 << 39) - 1000
-
-
-def wire_header(connection, message):
-    """The head of a frame whose payload is not there."""
-    from yarn_accel.wire import messages
-
-    kind, header = messages.encode(message)
-    return connection._head(kind, header, messages.payload_bytes(message))
 
 
 def test_a_payload_must_be_taken_or_skipped(pair):
@@ -109,8 +101,44 @@ def test_a_damaged_payload_is_noticed(pair):
     pair.server.receive_data(data)
     pair.server.next_event()
     pair.server.take_payload([memoryview(bytearray(spec.nbytes)) for spec in SPECS])
-    with pytest.raises(RemoteProtocolError, match="crc32"):
+    with pytest.raises(RemoteProtocolError, match="checksum"):
         pair.server.next_event()
+    assert pair.server.state is State.CLOSED
+
+
+def test_a_payload_that_came_with_its_header_can_be_had_at_once(pair):
+    data = wire(pair.client, request(), DATA)
+    pair.server.receive_data(data + wire(pair.client, Ping(7)))
+    assert pair.server.next_event() == request()
+    assert bytes(pair.server.arrived_payload()) == b"".join(DATA)
+    assert pair.server.payload_left == 0
+    assert pair.server.next_event() == Ping(7)
+    assert pair.server.next_event() is NEED_DATA
+
+
+@pytest.mark.parametrize("n_missing", [1, 8, 20])
+def test_a_payload_of_which_something_is_missing_must_be_taken(pair, n_missing):
+    data = wire(pair.client, request(), DATA)
+    pair.server.receive_data(data[:-n_missing])
+    pair.server.next_event()
+    assert pair.server.arrived_payload() is None
+    whole = bytearray(37)
+    pair.server.take_payload([memoryview(whole)])
+    assert pair.server.arrived_payload() is None
+    pair.server.receive_data(data[-n_missing:])
+    assert isinstance(pair.server.next_event(), PayloadComplete)
+    assert bytes(whole) == b"".join(DATA)
+    assert pair.server.arrived_payload() is None
+
+
+@pytest.mark.parametrize("from_end", [1, 10])
+def test_a_damaged_payload_that_came_with_its_header_is_noticed(pair, from_end):
+    data = bytearray(wire(pair.client, request(), DATA))
+    data[-from_end] ^= 1
+    pair.server.receive_data(data)
+    pair.server.next_event()
+    with pytest.raises(RemoteProtocolError, match="checksum"):
+        pair.server.arrived_payload()
     assert pair.server.state is State.CLOSED
 
 
@@ -121,7 +149,7 @@ def test_without_checksum_no_trailer_is_sent(make_pair):
     assert pair.client.send(request(), DATA)[-1] is DATA[2]
 
 
-@pytest.mark.parametrize("at", [3, 20, PREFIX_BYTES + 4], ids=["flags", "tag", "header"])
+@pytest.mark.parametrize("at", [3, 20, PREFIX_BYTES + 4], ids=["varying", "tag", "header"])
 def test_a_changed_head_is_noticed(pair, at):
     data = bytearray(wire(pair.client, Ping(1)))
     data[at] ^= 1
@@ -152,10 +180,8 @@ def test_a_frame_reflected_to_its_sender_is_noticed(pair):
 
 
 def test_a_payload_of_another_length_than_the_tensors_is_refused(pair):
-    from yarn_accel.wire import messages
-
-    kind, header = messages.encode(request())
-    pair.server.receive_data(pair.client._head(kind, header, 38))
+    kind, varying_bytes, header, _ = encode(request())
+    pair.server.receive_data(pair.forge(pair.client, kind, header, 38, varying_bytes))
     with pytest.raises(RemoteProtocolError, match="37 bytes but its payload has 38"):
         pair.server.next_event()
 
@@ -163,9 +189,8 @@ def test_a_payload_of_another_length_than_the_tensors_is_refused(pair):
 def test_messages_of_the_other_side_are_refused(pair):
     with pytest.raises(LocalProtocolError, match="a client does not send Busy"):
         pair.client.send(Busy(1, 0, ""))
-    from yarn_accel.wire import messages
-
-    pair.server.receive_data(pair.client._head(*messages.encode(Busy(1, 0.0, "")), 0))
+    kind, _, header, _ = encode(Busy(1, 0.0, ""))
+    pair.server.receive_data(pair.forge(pair.client, kind, header))
     with pytest.raises(RemoteProtocolError, match="not accepted"):
         pair.server.next_event()
 

@@ -5,7 +5,15 @@ import json
 import pytest
 
 from yarn_accel.errors import AuthenticationError, LocalProtocolError, RemoteProtocolError, UnavailableError
-from yarn_accel.wire import NEED_DATA, ClientConnection, Credential, Ping, ServerConnection, State
+from yarn_accel.wire import (
+    NEED_DATA,
+    ClientConnection,
+    Credential,
+    Ping,
+    ServerConnection,
+    State,
+    available_checksums,
+)
 from yarn_accel.wire.credential import issue
 from yarn_accel.wire.frames import PREFIX_BYTES, pack_prefix
 
@@ -36,7 +44,7 @@ def test_both_ends_know_each_other(pair):
     assert pair.server.credential.tenant == "alice"
     assert pair.client.server == "w1"
     assert pair.client.welcome.max_in_flight == 64
-    assert pair.client.checksum == pair.server.checksum == "crc32"
+    assert pair.client.checksum == pair.server.checksum == available_checksums()[0]
 
 
 def test_the_key_never_crosses_the_wire(pair):
@@ -90,9 +98,41 @@ def test_an_expired_credential_is_refused_and_both_are_told(make_pair):
 
 def test_another_version_is_refused_and_both_are_told(make_pair):
     pair = make_pair()
-    with pytest.raises(RemoteProtocolError, match="speaks protocol version 1, the client 7"):
+    with pytest.raises(RemoteProtocolError, match="speaks protocol version 2, the client 7"):
         pair.move(pair.client, pair.server, rewrite(lambda hello: hello.update(versions=[7])))
     assert "same release" in refusal_at_client(pair, RemoteProtocolError)
+
+
+def test_a_client_of_version_1_is_told_which_version_it_needs(make_pair):
+    """Its Hello has no capabilities, and its Refused is the one of today."""
+    pair = make_pair()
+
+    def as_of_version_1(hello):
+        hello.update(versions=[1], checksums=["crc32"])
+        del hello["capabilities"]
+
+    with pytest.raises(RemoteProtocolError, match="speaks protocol version 2, the client 1"):
+        pair.move(pair.client, pair.server, rewrite(as_of_version_1))
+    assert b"".join(pair.server.data_to_send())[:3] == b"YA\x05"
+
+
+def test_a_changed_welcome_is_noticed(make_pair):
+    pair = make_pair()
+    pair.move(pair.client, pair.server)
+    pair.move(pair.server, pair.client)
+    pair.move(pair.client, pair.server)
+    with pytest.raises(RemoteProtocolError, match="tag"):
+        pair.move(pair.server, pair.client, rewrite(lambda welcome: welcome.update(capabilities=["memfd"])))
+
+
+def test_only_what_both_ends_can_do_is_agreed(make_pair):
+    pair = make_pair(
+        client_options={"capabilities": ("memfd", "future-thing")},
+        server_options={"capabilities": ("tls", "memfd"), "max_lent_bytes": 1 << 20},
+    ).open()
+    assert pair.client.capabilities == pair.server.capabilities == {"memfd"}
+    assert pair.client.welcome.capabilities == ("tls", "memfd")
+    assert pair.client.welcome.max_lent_bytes == 1 << 20
 
 
 def test_a_hello_of_a_newer_client_may_say_more(make_pair):
@@ -105,13 +145,15 @@ def test_a_hello_of_a_newer_client_may_say_more(make_pair):
     [
         lambda hello: hello.update(checksums=["none"]),
         lambda hello: hello.update(nonce="0" * 64),
-        lambda hello: hello.update(versions=[1, 0]),
+        lambda hello: hello.update(capabilities=[]),
+        lambda hello: hello.update(versions=[2, 1]),
     ],
-    ids=["checksum", "nonce", "versions"],
+    ids=["checksum", "nonce", "capabilities", "versions"],
 )
 def test_a_changed_hello_makes_the_proofs_fail(make_pair, change):
     pair = make_pair(
-        client_options={"checksums": ("crc32", "none")}, server_options={"checksums": ("none", "crc32")}
+        client_options={"checksums": ("crc32", "none"), "capabilities": ("memfd",)},
+        server_options={"checksums": ("none", "crc32"), "capabilities": ("memfd",)},
     )
     pair.move(pair.client, pair.server, rewrite(change))
     refusal_at_client(pair, AuthenticationError)

@@ -1,0 +1,93 @@
+"""One server process that all attacks meet; what it uses is compared before and after each of them."""
+
+import time
+
+import pytest
+
+from tests.integration.pipeline.attackers import RawClient, assert_serves, footprint, settled
+from tests.integration.pipeline.conftest import MASTER, ServerProcess
+from yarn_accel.wire.credential import issue
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="package")
+def server(tmp_path_factory):
+    """One server process for all attacks of this folder."""
+    folder = tmp_path_factory.mktemp("attacked")
+    (folder / "alice").mkdir()
+    (folder / "alice2").mkdir()
+    process = ServerProcess(
+        folder / "server",
+        "w1",
+        unix_path=str(folder / "socket"),
+        workers=2,
+        stall_timeout_s=3.0,
+        handshake_timeout_s=3.0,
+        pool_bytes=256 * MIB,
+        queue_bytes=64 * MIB,
+        max_request_bytes=32 * MIB,
+        max_lent_bytes=8 * MIB,
+        extra_operations=["tests.integration.pipeline.bad_operations:OPERATIONS"],
+        calibrate=False,
+        tenants={
+            "alice": {
+                "read_prefixes": [f"file://{folder}/alice/"],
+                "write_prefixes": [f"file://{folder}/alice/out/"],
+            },
+            "bob": {"read_prefixes": [f"file://{folder}/bob/"]},
+        },
+    )
+    try:
+        process.wait_ready()
+        process.data = folder
+        yield process
+    finally:
+        process.stop()
+
+
+@pytest.fixture(scope="package")
+def alice():
+    return issue(MASTER, "alice", int(time.time()) + 3600, "k1")
+
+
+@pytest.fixture(scope="package")
+def bob():
+    return issue(MASTER, "bob", int(time.time()) + 3600, "k1")
+
+
+@pytest.fixture(scope="module")
+def operator():
+    """The one who sees process ids."""
+    return issue(MASTER, "operator", int(time.time()) + 3600, "k1")
+
+
+@pytest.fixture(autouse=True)
+def unharmed(server, alice, request):
+    """The same process serves on afterwards, and uses no more than before."""
+    assert_serves(server, alice)
+    before = footprint(server.process.pid)
+    yield before
+    assert server.process.poll() is None, (server.folder / "log").read_text()[-3000:]
+    assert_serves(server, alice)
+    stats = settled(server, alice)
+    after = footprint(server.process.pid)
+    assert after.own_bytes - before.own_bytes < 16 * MIB, (before, after)
+    # Free segments are kept warm: two descriptors each, as many as one connection's share of 32 MiB makes.
+    assert after.n_fds <= before.n_fds + 2 * 512 + 12, (before, after)
+    assert after.n_threads <= before.n_threads + 6, (before, after)
+    assert stats["pool"]["peak_bytes"] <= stats["pool"]["bound_bytes"]
+    print(f"{request.node.name}: own memory {before.own_bytes / MIB:.1f} -> {after.own_bytes / MIB:.1f} MiB")
+
+
+@pytest.fixture
+def raw(server, alice):
+    clients = []
+
+    def connect(credential=None, **options):
+        clients.append(RawClient(server.endpoint, credential or alice, **options))
+        return clients[-1]
+
+    yield connect
+    for client in clients:
+        client.close()

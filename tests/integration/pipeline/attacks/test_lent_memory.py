@@ -1,0 +1,308 @@
+"""Shared memory in the wrong hands: sealed, bounded, its connection's alone, and never trusted."""
+
+import collections
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import socket
+import threading
+
+import numpy as np
+import pytest
+
+from tests.integration.pipeline.attackers import (
+    assert_serves,
+    footprint,
+    settled,
+    statistics,
+)
+from yarn_accel.wire import (
+    Busy,
+    Closed,
+    Failed,
+    GiveBack,
+    Goodbye,
+    Lend,
+    Ping,
+    Placement,
+    Pong,
+    Request,
+    Result,
+    TensorSpec,
+)
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def lender(raw):
+    return lambda credential=None: raw(credential, unix=True, lending=True)
+
+
+def echo_at(client, segment, offset, n_bytes=4096, **options):
+    spec = TensorSpec("|u1", (n_bytes,))
+    number = client.new_id()
+    return Request(
+        number,
+        f"e{id(client)}-{number}",
+        "echo",
+        {},
+        (spec,),
+        placement=Placement(segment, (offset,)),
+        **options,
+    )
+
+
+def test_a_lent_memfd_cannot_be_shrunk_grown_or_unsealed(lender):
+    client = lender()
+    segment, fd, n_bytes = client.lend(MIB)
+    try:
+        for length in (0, 4096, n_bytes - 1, n_bytes + 4096):
+            with pytest.raises(OSError) as caught:  # noqa: PT011 -- the number is looked at
+                os.ftruncate(fd, length)
+            assert caught.value.errno == errno.EPERM
+        with pytest.raises(OSError):  # noqa: PT011 -- either reason is fine
+            os.posix_fallocate(fd, 0, n_bytes + MIB)
+        with pytest.raises(PermissionError):
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+        # Holes may be punched: the server then reads zeros, and goes on.
+        client.send(echo_at(client, segment, 0, MIB))
+        os.pwrite(fd, b"x" * 4096, 0)
+        libc_fallocate(fd, n_bytes)
+        assert isinstance(client.event(), Result)
+    finally:
+        os.close(fd)
+
+
+def libc_fallocate(fd, n_bytes):
+    """Punch the whole file out (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.fallocate(fd, 3, ctypes.c_long(0), ctypes.c_long(n_bytes))
+
+
+def test_memory_written_while_it_is_computed_on(server, alice, lender):
+    """Nonsense in, nonsense or an error out; what others get is right."""
+    client = lender()
+    n = 400
+    segment, fd, n_bytes = client.lend(n * n * 8)
+    stop = threading.Event()
+    with mmap.mmap(fd, n_bytes) as shared:
+
+        def scribble():
+            rng = np.random.default_rng(1)
+            while not stop.is_set():
+                at = 8 * int(rng.integers(0, n * n))
+                shared[at : at + 8] = rng.bytes(8)
+
+        thread = threading.Thread(target=scribble)
+        thread.start()
+        try:
+            n_answers = 0
+            for operation in ("lu", "qr", "cholesky", "echo") * 5:
+                number = client.new_id()
+                placement = Placement(segment, (0,))
+                spec = TensorSpec("<f8", (n, n), "F")
+                request = Request(number, f"w{number}", operation, {}, (spec,), placement=placement)
+                event = client.answer(request)
+                assert isinstance(event, Result | Failed | Busy), event
+                while client.fds:
+                    os.close(client.fds.pop())
+                n_answers += 1
+                if number % 4 == 0:
+                    assert_serves(server, alice)
+        finally:
+            stop.set()
+            thread.join()
+    os.close(fd)
+    assert n_answers == 20
+
+
+def test_indices_changed_between_their_check_and_their_use(server, operator, lender):
+    """Pivots that are checked must be those that are used, or rows far outside of the matrix are swapped."""
+    client = lender()
+    n = 64
+    specs = (TensorSpec("<f8", (n, n), "F"), TensorSpec("<i4", (n,)), TensorSpec("<f8", (n,)))
+    offsets = (0, n * n * 8, n * n * 8 + 4096)
+    segment, fd, n_bytes = client.lend(64 * 1024)
+    workers = {each["pid"] for each in statistics(server, operator)["workers"]}
+    stop = threading.Event()
+    with mmap.mmap(fd, n_bytes) as shared:
+        shared[: n * n * 8] = np.eye(n).tobytes()
+
+        def scribble():
+            good = np.arange(n, dtype="<i4").tobytes()
+            bad = np.full(n, 1 << 28, dtype="<i4").tobytes()
+            while not stop.is_set():
+                for content in (good, bad, good):
+                    shared[offsets[1] : offsets[1] + n * 4] = content
+
+        thread = threading.Thread(target=scribble)
+        thread.start()
+        try:
+            seen = collections.Counter()
+            for _ in range(300):
+                number = client.new_id()
+                request = Request(
+                    number, f"p{number}", "solve", {}, specs, placement=Placement(segment, offsets)
+                )
+                event = client.answer(request)
+                while client.fds:
+                    os.close(client.fds.pop())
+                seen[type(event).__name__, getattr(event, "code", "")] += 1
+                assert isinstance(event, Result) or getattr(event, "code", "") == "bad-pivot", event
+        finally:
+            stop.set()
+            thread.join()
+    os.close(fd)
+    print(dict(seen))
+    assert len(seen) == 2, "it was changed in between at least once"
+    assert workers == {each["pid"] for each in statistics(server, operator)["workers"]}, "a worker was lost"
+
+
+@pytest.mark.parametrize(
+    ("where", "n_bytes"),
+    [
+        ("end", 4096),
+        ("last line", 128),
+        ("behind", 4096),
+        ("far", 4096),
+        ("largest", 4096),
+        ("zero", 16 * MIB),
+    ],
+)
+def test_placements_outside_of_the_segment(lender, where, n_bytes):
+    client = lender()
+    segment, fd, size = client.lend(MIB)
+    os.close(fd)
+    offsets = {
+        "end": size,
+        "last line": size - 64,
+        "behind": size + 64,
+        "far": 1 << 40,
+        "largest": (1 << 53) - 64,
+        "zero": 0,
+    }
+    event = client.answer(echo_at(client, segment, offsets[where], n_bytes))
+    assert isinstance(event, Failed | Goodbye), event
+    assert isinstance(event, Goodbye) or event.kind == "rejected"
+
+
+def test_placements_that_are_not_aligned(lender):
+    client = lender()
+    segment, fd, _ = client.lend(MIB)
+    os.close(fd)
+    good = client.frame(echo_at(client, segment, 64))
+    client.connection._send_tags._sequence -= 1
+    n_header = int.from_bytes(good[4:8], "big")
+    header = good[32 : 32 + n_header].replace(b"64", b"63")
+    assert header != good[32 : 32 + n_header]
+    client.push(client.tagged(good[:16], header))
+    assert isinstance(client.event(), Goodbye | Closed)
+
+
+def test_segments_of_others_can_be_neither_named_nor_given_back(lender, bob):
+    """Another connection's number, of the same tenant or not, names nothing."""
+    owner = lender(bob)
+    segment, fd, n_bytes = owner.lend(MIB)
+    with mmap.mmap(fd, n_bytes) as shared:
+        shared[:6] = b"secret"
+        for thief in (lender(), lender(bob)):
+            for number in {segment, segment - 1, segment + 1, 0, 1 << 50}:
+                event = thief.answer(echo_at(thief, number, 0))
+                assert isinstance(event, Failed), event
+                assert event.kind == "rejected"
+                thief.send(GiveBack(number))
+            assert isinstance(thief.answer(Ping(1)), Pong)
+        event = owner.answer(echo_at(owner, segment, 0))
+        assert isinstance(event, Result)
+        assert shared[:6] == b"secret"
+        owner.send(GiveBack(segment))
+        for _ in range(3):
+            owner.send(GiveBack(segment))
+        assert isinstance(owner.answer(echo_at(owner, segment, 0)), Failed)
+    os.close(fd)
+
+
+def test_lending_has_a_bound(server, alice, lender):
+    client = lender()
+    event = client.answer(Lend(client.new_id(), 9 * MIB))
+    assert isinstance(event, Busy | Failed)
+    n_lent = 0
+    for _ in range(200):
+        event = client.answer(Lend(client.new_id(), MIB))
+        if isinstance(event, Busy | Failed):
+            continue
+        os.close(client.fds.pop())
+        n_lent += event.n_bytes
+    assert 7 * MIB <= n_lent <= 8 * MIB
+    for n_bytes in (1, 1 << 53):
+        event = client.answer(Lend(client.new_id(), n_bytes))
+        assert not isinstance(event, Result)
+        while client.fds:
+            os.close(client.fds.pop())
+        if isinstance(event, Goodbye | Closed):
+            client = lender()
+    stats = statistics(server, alice)
+    assert stats["pool"]["lent_bytes"] <= 17 * MIB
+
+
+def test_one_segment_for_two_requests_at_once(lender):
+    client = lender()
+    segment, fd, _ = client.lend(MIB)
+    os.close(fd)
+    slow = Request(
+        client.new_id(),
+        f"slow{id(client)}",
+        "bad-slow",
+        {"seconds": 0.5},
+        (TensorSpec("|u1", (4096,)),),
+        placement=Placement(segment, (0,)),
+    )
+    client.send(slow)
+    second = client.answer(echo_at(client, segment, 0))
+    assert isinstance(second, Failed)
+    assert second.kind == "rejected"
+    assert isinstance(client.event(), Result)
+
+
+def test_memory_is_not_lent_where_it_was_not_agreed(raw):
+    for options in ({}, {"unix": True}):
+        client = raw(**options)
+        client.connection._may_lend = True
+        client.send(Lend(1, MIB))
+        (event,) = client.ends()
+        assert isinstance(event, Goodbye)
+
+
+def test_a_segment_dies_with_its_connection(server, alice, lender):
+    client = lender()
+    segment, fd, n_bytes = client.lend(4 * MIB)
+    with mmap.mmap(fd, n_bytes) as shared:
+        shared[:4] = b"mine"
+        client.close()
+        settled(server, alice)
+        other = lender()
+        found = other.lend(4 * MIB)
+        assert found[0] != segment
+        with mmap.mmap(found[1], found[2]) as fresh:
+            assert not any(fresh[:65536]), "lent memory shows nothing of others"
+            fresh[:4] = b"new!"
+            assert shared[:4] == b"mine"
+        os.close(found[1])
+    os.close(fd)
+
+
+def test_descriptors_nobody_asked_for(server, unharmed, raw):
+    """A client that sends descriptors along does not fill the server's table."""
+    client = raw(unix=True, lending=True)
+    files = [os.open("/dev/null", os.O_RDONLY) for _ in range(60)]
+    try:
+        for number in range(200):
+            socket.send_fds(client.sock, [client.frame(Ping(number))], files)
+            assert isinstance(client.event(), Pong)
+    finally:
+        for fd in files:
+            os.close(fd)
+    assert footprint(server.process.pid).n_fds < unharmed.n_fds + 12

@@ -1,0 +1,51 @@
+"""Operations a test can hold, for ``extra_operations``; files carry the word to the worker processes.
+
+``wait`` notes that it began in the folder its parameters name, and computes once the gate there is opened.
+"""
+
+import time
+from pathlib import Path
+
+import numpy as np
+
+from yarn_accel.operations.operation import Operation, Outcome, allocate
+
+__all__ = ["OPERATIONS", "PATH"]
+
+#: What goes into the configuration.
+PATH = "tests.integration.pipeline.gate_operations:OPERATIONS"
+_PATIENCE_S = 30.0
+
+
+def _check(specs, params):
+    pass
+
+
+def _wait(arrays, params, place=allocate):
+    folder = Path(params["folder"])
+    with (folder / "started").open("ab") as file:
+        file.write(b".")
+        n_started = file.tell()
+    until_s = time.monotonic() + _PATIENCE_S
+    while not (folder / "opened").exists():
+        assert time.monotonic() < until_s, "the gate was never opened"
+        time.sleep(0.002)
+    return Outcome({f"a{index}": array for index, array in enumerate(arrays)}, {"n": n_started})
+
+
+def _boom(arrays, params, place=allocate):
+    raise ZeroDivisionError("by design")
+
+
+def _oom(arrays, params, place=allocate):
+    raise MemoryError
+
+
+def _odd(arrays, params, place=allocate):
+    return Outcome({"no spaces allowed": np.zeros(3)}, {})
+
+
+OPERATIONS = [
+    Operation(name, "", None, _check, run, lambda specs, params: 0)
+    for name, run in (("wait", _wait), ("boom", _boom), ("odd", _odd), ("oom", _oom))
+]

@@ -1,0 +1,164 @@
+"""Shared memory, TLS and idle connections: the carriers of one server, end to end."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from tests.integration.pipeline import gate_operations
+from yarn_accel.client.binding import Endpoint
+from yarn_accel.client.client import Call, Client, Tensor
+from yarn_accel.errors import AccelError
+from yarn_accel.wire import TensorSpec
+
+RNG = np.random.default_rng(9)
+N = 300
+
+
+@pytest.fixture
+def a():
+    return np.asfortranarray(RNG.standard_normal((N, N)))
+
+
+@pytest.fixture
+def server(start_server, tmp_path):
+    return start_server(unix_path=str(tmp_path / "socket"), workers=1)
+
+
+def test_results_by_shared_memory_are_those_by_socket(server, credential, a):
+    replies = {}
+    for carrier in ("memfd", "unix", "tcp"):
+        with Client(server.endpoint, credential, carriers=(carrier,)) as client:
+            assert client.carrier == carrier
+            for name in ("echo", "lu", "qr"):
+                reply = client.call(Call(f"{carrier}-{name}", name, {}, (Tensor.of(a),)))
+                arrays = [np.array(tensor.array()) for tensor in reply.tensors.values()]
+                replies.setdefault(name, arrays)
+                pairs = zip(arrays, replies[name], strict=True)
+                assert all(np.array_equal(one, other) for one, other in pairs), (carrier, name)
+
+
+def test_allocated_inputs_stay_as_they_are_and_cost_no_copy(server, credential, a):
+    with Client(server.endpoint, credential) as client:
+        (tensor,) = client.allocate(TensorSpec("<f8", (N, N), "F"))
+        tensor.array()[:] = a
+        for n in range(3):
+            reply = client.call(Call(f"k{n}", "lu", {}, (tensor,)))
+            assert np.array_equal(tensor.array(), a)
+            del reply
+        assert list(server.stats()["open_connections"]) == ["memfd/none"]
+        assert server.pool.lent_bytes > 0
+        del tensor
+
+
+def test_lent_memory_returns_when_its_connection_ends(server, credential, a, wait_until):
+    with Client(server.endpoint, credential) as client:
+        client.call(Call("k", "qr", {}, (Tensor.of(a),)))
+        assert server.pool.lent_bytes > 0
+    wait_until(lambda: server.pool.lent_bytes == 0, "the loans ended")
+    assert server.pool.used_bytes == 0
+
+
+def test_who_may_borrow_nothing_more_is_served_by_the_socket(start_server, tmp_path, credential, a):
+    server = start_server(unix_path=str(tmp_path / "socket"), workers=1, max_lent_bytes=256 * 1024)
+    with Client(server.endpoint, credential) as client:
+        reply = client.call(Call("k", "qr", {}, (Tensor.of(a),)))
+        q, r = (tensor.array() for tensor in reply.tensors.values())
+        assert np.abs(q @ r - a).max() < 1e-10
+    assert server.pool.lent_bytes <= 256 * 1024
+
+
+def test_a_worker_killed_at_work_on_lent_memory_costs_nothing(start_server, tmp_path, credential, wait_until):
+    """The inputs survive in the client's own arrays, whoever wrote to the shared ones."""
+    (tmp_path / "gate").mkdir()
+    server = start_server(
+        unix_path=str(tmp_path / "socket"), workers=1, extra_operations=(gate_operations.PATH,)
+    )
+    data = RNG.integers(0, 255, 1_000_000).astype("u1")
+    with Client(server.endpoint, credential) as client:
+        client.submit(Call("k", "wait", {"folder": str(tmp_path / "gate")}, (Tensor.of(data),)))
+        wait_until(lambda: (tmp_path / "gate/started").exists(), "the worker is at it")
+        os.kill(server.stats()["workers"][0]["pid"], signal.SIGKILL)
+        (tmp_path / "gate/opened").touch()
+        reply = client.next_outcome()[1]
+        assert not isinstance(reply, AccelError), reply
+        assert np.array_equal(reply.tensors["a0"].array(), data)
+        assert reply.info["n"] == 2
+        del reply
+
+
+@pytest.fixture
+def certificate(tmp_path):
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl to make a certificate with")
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    words = (
+        f"openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout {key} -out {cert}"
+    )
+    words += " -days 1 -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1"
+    subprocess.run(words.split(), check=True, capture_output=True)
+    return str(cert), str(key)
+
+
+def test_tls_in_both_directions_at_once(start_server, credential, certificate):
+    cert, key = certificate
+    server = start_server(tls_cert_file=cert, tls_key_file=key, workers=1)
+    endpoint = Endpoint("w1", "127.0.0.1", server.port, tls=True, ca_file=cert)
+    data = RNG.integers(0, 255, 3_000_000).astype("u1")
+    with Client(endpoint, credential) as client:
+        assert client.carrier == "tls"
+        calls = [Call(f"k{n}", "echo", {}, (Tensor.of(data),)) for n in range(12)]
+        for _, reply in client.map(calls, window=4):
+            assert np.array_equal(next(iter(reply.tensors.values())).array(), data)
+        assert next(iter(server.stats()["open_connections"])).startswith("tls/")
+
+
+def test_tls_refuses_who_does_not_speak_it(start_server, credential, certificate, wait_until):
+    cert, key = certificate
+    server = start_server(tls_cert_file=cert, tls_key_file=key, handshake_timeout_s=1.0)
+    with pytest.raises(AccelError), Client(Endpoint("w1", "127.0.0.1", server.port), credential):
+        pass
+    wait_until(lambda: not server.stats()["open_connections"], "the connection ended")
+
+
+def test_quiet_connections_cost_no_thread_and_wake_up(start_server, credential, wait_until):
+    server = start_server(workers=1)
+    clients = [Client(server.endpoint, credential) for _ in range(40)]
+    try:
+        for client in clients:
+            client.__enter__()
+        n_threads = threading.active_count()
+        wait_until(lambda: server.stats()["parked_connections"] == 40, "all are parked")
+        wait_until(lambda: threading.active_count() <= n_threads - 40, "their threads ended")
+        for n, client in enumerate(clients):
+            assert client.call(Call(f"k{n}", "echo")).info == {"params": {}}
+        assert server.stats()["done"] == 40
+    finally:
+        for client in clients:
+            client.close()
+    wait_until(lambda: not server.stats()["open_connections"], "all ended")
+
+
+def test_a_parked_connection_that_dies_is_noticed(start_server, credential, wait_until):
+    server = start_server(workers=1)
+    client = Client(server.endpoint, credential)
+    client.__enter__()
+    wait_until(lambda: server.stats()["parked_connections"] == 1, "it is parked")
+    client.close()
+    wait_until(lambda: not server.stats()["open_connections"], "its end was noticed")
+
+
+def test_a_connection_that_never_speaks_tls_or_anything_ends(start_server, certificate, wait_until):
+    cert, key = certificate
+    server = start_server(tls_cert_file=cert, tls_key_file=key, handshake_timeout_s=0.3)
+    with socket.create_connection(("127.0.0.1", server.port)) as sock:
+        sock.settimeout(20)
+        started_s = time.monotonic()
+        assert sock.recv(1) == b""
+        assert time.monotonic() - started_s < 10

@@ -1,0 +1,677 @@
+"""Worker processes that are real: what they compute, and how they are lost and replaced."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from yarn_accel.pipeline.config import PipelineConfig
+from yarn_accel.pipeline.workers import Area, Job, JobDone, Lost, Measured, WorkerDown, WorkerPool, WorkerUp
+from yarn_accel.wire.tensors import TensorSpec
+
+ROOT = Path(__file__).resolve().parents[3]
+FAULTY = "tests.unit.pipeline.workers.faulty:OPERATIONS"
+VECTOR = TensorSpec("<f8", (16,))
+OUTPUT = 4096
+PATIENCE_S = 20.0
+
+
+class Segment:
+    """A piece of shared memory as the server's pool makes it."""
+
+    def __init__(self, number: int, n_bytes: int = 1 << 16) -> None:
+        self.id = number
+        self.n_bytes = n_bytes
+        self.fd = os.memfd_create("test-segment", os.MFD_ALLOW_SEALING)
+        os.ftruncate(self.fd, n_bytes)
+        self.memory = mmap.mmap(self.fd, n_bytes)
+
+    def array(self, area: Area) -> np.ndarray[Any, Any]:
+        spec = area.spec
+        order: Any = spec.order
+        return np.ndarray(spec.shape, spec.dtype, self.memory, area.offset, order=order)
+
+
+class Owner:
+    """A server reduced to what workers see of it."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.segments: dict[int, Segment] = {}
+        self.answers: dict[int, JobDone] = {}
+        self.ups: list[WorkerUp] = []
+        self.downs: list[WorkerDown] = []
+        self.measured: list[Measured] = []
+        self.batches: list[tuple[int, list[int]]] = []
+        self._news = threading.Condition()
+        defaults: dict[str, Any] = {"workers": 1, "calibrate": False, "extra_operations": (FAULTY,)}
+        config = PipelineConfig(master_secret_file=Path("/none"), **{**defaults, **settings})
+        self.pool = WorkerPool(
+            config, self.segments.__getitem__, self._done, self._changed, self.measured.append
+        )
+        self.pool.start()
+
+    def _done(self, worker: int, answers: list[JobDone]) -> None:
+        with self._news:
+            self.batches.append((worker, [answer.job for answer in answers]))
+            self.answers.update({answer.job: answer for answer in answers})
+            self._news.notify_all()
+
+    def _changed(self, change: WorkerUp | WorkerDown) -> None:
+        with self._news:
+            (self.ups if isinstance(change, WorkerUp) else self.downs).append(change)  # type: ignore[attr-defined]
+            self._news.notify_all()
+
+    def wait_for(self, condition: Callable[[], Any], timeout_s: float = PATIENCE_S) -> Any:
+        with self._news:
+            assert self._news.wait_for(condition, timeout_s), (self.ups, self.downs, self.answers)
+            return condition()
+
+    @property
+    def worker(self) -> int:
+        """The worker that came up last."""
+        self.wait_for(lambda: len(self.ups) > len(self.downs))
+        return self.ups[-1].worker
+
+    def job(
+        self, number: int, operation: str, params: dict[str, Any] | None = None, may_overwrite: bool = True
+    ) -> Job:
+        """A job on a vector 1, 2, ..., 16 of its own segment."""
+        segment = self.segments.setdefault(number, Segment(number))
+        area = Area(number, 64, VECTOR)
+        segment.array(area)[:] = np.arange(1, 17)
+        return Job(number, operation, params or {}, (area,), number, OUTPUT, 2048, may_overwrite)
+
+    def call(self, number: int, operation: str, **more: Any) -> JobDone:
+        self.answers.pop(number, None)
+        assert self.pool.send(self.worker, [self.job(number, operation, **more)])
+        answer: JobDone = self.wait_for(lambda: self.answers.get(number))
+        return answer
+
+    def result(self, answer: JobDone, name: str = "a") -> np.ndarray[Any, Any]:
+        area = dict(answer.tensors)[name]
+        return self.segments[area.segment].array(area)
+
+
+@pytest.fixture
+def make_owner() -> Iterator[Callable[..., Owner]]:
+    made: list[Owner] = []
+
+    def make(**settings: Any) -> Owner:
+        made.append(Owner(**settings))
+        return made[-1]
+
+    yield make
+    for owner in made:
+        owner.pool.close()
+
+
+@pytest.fixture(scope="module")
+def owner() -> Iterator[Owner]:
+    """One pool for all tests that leave it as it was, or at least working."""
+    one = Owner()
+    yield one
+    one.pool.close()
+
+
+# What is computed, and where
+
+
+def test_echo_answers_with_the_memory_of_its_input(owner: Owner) -> None:
+    answer = owner.call(1, "echo", params={"x": [1, None]})
+    assert dict(answer.tensors) == {"input_0": Area(1, 64, VECTOR)}
+    assert answer.info == {"params": {"x": [1, None]}}
+    assert not answer.overwritten
+    assert answer.error is None
+    assert answer.compute_s >= answer.kernel_s > 0
+
+
+def test_work_in_place_needs_no_copy(owner: Owner) -> None:
+    answer = owner.call(1, "double")
+    assert dict(answer.tensors)["a"] == Area(1, 64, VECTOR)
+    assert answer.overwritten
+    assert owner.result(answer).tolist() == list(range(2, 34, 2))
+
+
+def test_inputs_that_must_stay_are_not_touched(owner: Owner) -> None:
+    answer = owner.call(1, "double", may_overwrite=False)
+    assert dict(answer.tensors)["a"].offset == OUTPUT
+    assert owner.result(answer).tolist() == list(range(2, 34, 2))
+    assert owner.segments[1].array(Area(1, 64, VECTOR)).tolist() == list(range(1, 17))
+    assert not answer.overwritten
+    assert answer.info == {"nan": None, "n": 3}
+
+
+def test_an_operation_that_says_it_does_not_overwrite_cannot(owner: Owner) -> None:
+    answer = owner.call(1, "write_anyway")
+    assert answer.error is not None
+    assert "read-only" in answer.error.message
+
+
+def test_lu_of_the_package(owner: Owner) -> None:
+    segment = owner.segments[90] = Segment(90, 1 << 20)
+    area = Area(90, 0, TensorSpec("<f8", (50, 50), "F"))
+    matrix = np.random.default_rng(1).random((50, 50))
+    segment.array(area)[:] = matrix
+    owner.pool.send(owner.worker, [Job(90, "lu", {}, (area,), 90, 1 << 16, 1 << 16, True)])
+    answer = owner.wait_for(lambda: owner.answers.get(90))
+    factor, pivots = owner.result(answer, "lu"), owner.result(answer, "piv")
+    product = (np.tril(factor, -1) + np.eye(50)) @ np.triu(factor)
+    for i, j in enumerate(pivots):
+        matrix[[i, j]] = matrix[[j, i]]
+    assert np.allclose(product, matrix)
+    assert dict(answer.tensors)["lu"].offset == 0
+
+
+@pytest.mark.parametrize(
+    ("what", "values", "offset"),
+    [
+        ("big-endian", list(range(1, 17)), OUTPUT),
+        ("strided", [[1, 3, 5, 7], [9, 11, 13, 15]], OUTPUT),
+        ("middle", [3, 4, 5], 64 + 16),
+        ("scalar", 4.0, OUTPUT),
+    ],
+)
+def test_outputs_of_any_kind_arrive(owner: Owner, what: str, values: Any, offset: int) -> None:
+    answer = owner.call(1, "odd", params={"what": what})
+    assert owner.result(answer).tolist() == values
+    assert dict(answer.tensors)["a"].offset == offset
+
+
+def test_an_empty_output_arrives(owner: Owner) -> None:
+    answer = owner.call(1, "odd", params={"what": "empty"})
+    assert dict(answer.tensors)["a"].spec == TensorSpec("<f8", (0, 3))
+
+
+def test_long_facts_arrive(owner: Owner) -> None:
+    assert len(owner.call(1, "odd", params={"what": "long-info"}).info["a"]) == 200_000
+
+
+def test_a_batch_is_answered_at_once_and_in_order(owner: Owner) -> None:
+    jobs = [owner.job(i, "double" if i % 2 else "echo") for i in range(100, 400)]
+    owner.pool.send(owner.worker, jobs)
+    owner.wait_for(lambda: 399 in owner.answers)
+    assert owner.batches[-1][1] == list(range(100, 400))
+    assert owner.result(owner.answers[399])[0] == 2
+
+
+def test_more_shapes_than_are_remembered(owner: Owner) -> None:
+    for i in range(1500):
+        assert owner.call(1, "echo", params={"i": i}).info["params"]["i"] == i
+    assert owner.call(1, "echo", params={"i": 0}).info["params"]["i"] == 0
+
+
+def test_a_batched_form_gets_equal_jobs_together(owner: Owner) -> None:
+    jobs = [owner.job(i, "together") for i in (1, 2, 3)] + [owner.job(4, "echo")]
+    owner.segments[2].array(Area(2, 64, VECTOR))[0] = 0
+    owner.answers.clear()
+    owner.pool.send(owner.worker, jobs)
+    owner.wait_for(lambda: 4 in owner.answers)
+    assert owner.answers[1].info["n_together"] == owner.answers[3].info["n_together"] == 3
+    assert owner.answers[2].error == ("rejected", "zero", "begins with zero", "", False)
+    assert owner.result(owner.answers[3]).tolist() == list(range(2, 34, 2))
+
+
+# What goes wrong inside an operation, and costs this job only
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "code", "is_transient"),
+    [
+        ("rejected", "rejected", "not-finite", False),
+        ("storage", "storage", "storage", True),
+        ("memory", "unavailable", "out-of-memory", True),
+        ("exit", "internal", "internal-error", False),
+        ("broken", "internal", "internal-error", False),
+    ],
+)
+def test_errors_are_told_in_the_words_of_the_wire(
+    owner: Owner, how: str, kind: str, code: str, is_transient: bool
+) -> None:
+    before = owner.worker
+    error = owner.call(1, "fail", params={"how": how}).error
+    assert error is not None
+    assert (error.kind, error.code, error.is_transient) == (kind, code, is_transient)
+    assert owner.worker == before
+
+
+@pytest.mark.parametrize(
+    ("what", "code"),
+    [
+        ("object", "bad-outcome"),
+        ("list", "bad-outcome"),
+        ("none", "bad-outcome"),
+        ("axes", "bad-outcome"),
+        ("info", "bad-outcome"),
+        ("too-long-info", "bad-outcome"),
+        ("large", "output-too-large"),
+        ("large-placed", "output-too-large"),
+    ],
+)
+def test_wrong_outcomes_are_refused(owner: Owner, what: str, code: str) -> None:
+    before = owner.worker
+    error = owner.call(1, "odd", params={"what": what}).error
+    assert error is not None
+    assert (error.kind, error.code) == ("internal", code)
+    assert owner.call(1, "double").error is None
+    assert owner.worker == before
+
+
+def test_an_unknown_operation_fails_its_job(owner: Owner) -> None:
+    error = owner.call(1, "nothing-of-that-name").error
+    assert error is not None
+    assert error.code == "unknown-operation"
+
+
+# What costs a worker
+
+
+def replaced(owner: Owner, lose: Callable[[int], None]) -> tuple[WorkerDown, float]:
+    """Lose the worker; what was told, and the seconds until the next one had answered."""
+    old, n_downs = owner.worker, len(owner.downs)
+    wait_for_standby(owner)
+    lose(old)
+    owner.wait_for(lambda: len(owner.downs) > n_downs)
+    started_s = time.monotonic()
+    assert owner.call(1, "double").error is None
+    assert owner.worker != old
+    return owner.downs[-1], time.monotonic() - started_s
+
+
+def wait_for_standby(owner: Owner) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not any(one["state"] == "standby" for one in owner.pool.info()):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def pid_of(owner: Owner, worker: int) -> int:
+    return int(next(one["pid"] for one in owner.pool.info() if one["worker"] == worker))
+
+
+@pytest.mark.parametrize(
+    ("operation", "detail"),
+    [("die", "SIGSEGV"), ("fault", "SIGSEGV"), ("leave", "status 7")],
+)
+def test_a_crash_costs_one_worker_and_is_explained(owner: Owner, operation: str, detail: str) -> None:
+    job = owner.job(2, operation, {"value": 1.0})
+    down, seconds = replaced(owner, lambda worker: owner.pool.send(worker, [job]) or None)
+    assert down.reason == "died"
+    assert detail in down.detail
+    assert down.lost == (Lost(2, operation == "die", True),)
+    assert seconds < 1.0
+    if "SIGSEGV" in detail:
+        assert "faulty.py" in down.detail
+
+
+def test_only_the_job_a_worker_was_at_is_suspect(owner: Owner) -> None:
+    jobs = [owner.job(i, "die", {"value": 99.0}) for i in (2, 3, 4)]
+    owner.segments[3].array(Area(3, 64, VECTOR))[0] = 99.0
+    more = [owner.job(5, "die", {"value": 99.0})]
+
+    def lose(worker: int) -> None:
+        owner.pool.send(worker, jobs)
+        owner.pool.send(worker, more)
+
+    down, _ = replaced(owner, lose)
+    assert down.lost == (
+        Lost(2, True, False),
+        Lost(3, True, True),
+        Lost(4, False, False),
+        Lost(5, False, False),
+    )
+
+
+def test_all_jobs_computed_together_are_suspect(owner: Owner) -> None:
+    jobs = [owner.job(i, "together") for i in (2, 3)]
+    owner.segments[3].array(Area(3, 64, VECTOR))[0] = -1
+    down, _ = replaced(owner, lambda worker: owner.pool.send(worker, jobs) or None)
+    assert down.lost == (Lost(2, True, True), Lost(3, True, True))
+
+
+def test_kill_9_is_replaced_by_the_standby(owner: Owner) -> None:
+    seconds = []
+    for _ in range(3):
+        old = owner.worker
+        down, _ = replaced(owner, lambda worker: os.kill(pid_of(owner, worker), signal.SIGKILL))
+        assert (down.worker, down.reason, down.lost) == (old, "died", ())
+        wait_for_standby(owner)
+        started_s, n_ups = time.monotonic(), len(owner.ups)
+        os.kill(pid_of(owner, owner.worker), signal.SIGKILL)
+        owner.wait_for(lambda n=n_ups: len(owner.ups) > n)
+        seconds.append(time.monotonic() - started_s)
+    assert min(seconds) < 0.1
+
+
+def test_a_worker_that_is_gone_takes_nothing(owner: Owner) -> None:
+    old = owner.worker
+    replaced(owner, lambda worker: os.kill(pid_of(owner, worker), signal.SIGKILL))
+    assert not owner.pool.send(old, [owner.job(2, "echo")])
+    owner.pool.expect(old, 1.0)
+
+
+def test_a_hang_is_noticed_and_costs_one_worker(make_owner: Callable[..., Owner]) -> None:
+    owner = make_owner(hang_min_s=0.5, hang_factor=2.0)
+    assert owner.call(1, "wait", params={"seconds": 0.3}).error is None
+    job = owner.job(2, "hang")
+    started_s = time.monotonic()
+    down, seconds = replaced(owner, lambda worker: owner.pool.send(worker, [job]) or None)
+    assert (down.reason, down.lost) == ("stuck", (Lost(2, True, True),))
+    assert 0.5 <= time.monotonic() - started_s < 3.0
+    assert seconds < 1.0
+
+
+def test_what_is_expected_to_take_long_is_not_called_stuck(make_owner: Callable[..., Owner]) -> None:
+    owner = make_owner(hang_min_s=0.4, hang_factor=2.0)
+    owner.pool.send(owner.worker, [owner.job(1, "wait", {"seconds": 1.0})], expected_s=1.0)
+    owner.wait_for(lambda: 1 in owner.answers)
+    owner.pool.send(owner.worker, [owner.job(2, "wait", {"seconds": 1.0})])
+    owner.pool.expect(owner.worker, 1.0)
+    owner.wait_for(lambda: 2 in owner.answers)
+    assert owner.downs == []
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "00",
+        "02",
+        "0200000005000000",
+        "0200000001000000",
+        "7b22",
+        "ff" * 100,
+        # an answer to the job, with a tensor of a layout nobody has heard of
+        "0200000001000000" + "0300000000000000" + "0000" + "0100" + "09000000" + "02000000" + "00" * 16
+        + "0300000000000000" + "4000000000000000" + b"{}".hex(),
+    ],
+)  # fmt: skip
+def test_a_worker_that_lies_is_replaced(owner: Owner, message: str) -> None:
+    job = owner.job(3, "lie", {"message": message})
+    down, _ = replaced(owner, lambda worker: owner.pool.send(worker, [job]) or None)
+    assert down.lost == (Lost(3, True, True),)
+    assert "it lied" in down.detail
+
+
+def test_a_tensor_outside_of_its_job_is_a_lie(owner: Owner) -> None:
+    assert owner.call(3, "echo").tensors  # layout 0 is known from here on
+    for offset in (0, 64 + 8, OUTPUT + 2048 - 64, 1 << 40):
+        assert owner.call(3, "echo").tensors
+        message = (
+            "0200000001000000" + "0300000000000000" + "0000" + "0100" + "00000000" + "02000000" + "00" * 16
+            + "0300000000000000" + offset.to_bytes(8, "little").hex() + b"{}".hex()
+        )  # fmt: skip
+        job = owner.job(3, "lie", {"message": message})
+        down, _ = replaced(owner, lambda worker, job=job: owner.pool.send(worker, [job]) or None)
+        assert "outside of the memory" in down.detail
+
+
+# Memory
+
+
+def test_a_dropped_segment_is_unmapped(owner: Owner) -> None:
+    first = owner.call(40, "maps").info["segments"]
+    owner.call(41, "echo")
+    assert owner.call(40, "maps").info["segments"] == first + 1
+    owner.pool.drop_segment(41)
+    assert owner.call(40, "maps").info["segments"] == first
+    owner.pool.drop_segment(41)
+    assert owner.call(41, "echo").error is None
+
+
+def test_a_busy_worker_unmaps_when_it_is_done(owner: Owner) -> None:
+    owner.pool.drop_segment(41)
+    first = owner.call(40, "maps").info["segments"]
+    owner.call(41, "echo")
+    owner.pool.send(owner.worker, [owner.job(42, "wait")])
+    owner.pool.drop_segment(41)
+    owner.pool.drop_segment(42)
+    assert owner.pool.info()[0]["state"] == "busy"
+    owner.wait_for(lambda: 42 in owner.answers)
+    assert owner.call(40, "maps").info["segments"] == first
+
+
+def test_an_operation_that_keeps_its_input_breaks_nothing(owner: Owner) -> None:
+    owner.call(43, "keep")
+    owner.pool.drop_segment(43)
+    assert owner.call(44, "double").error is None
+
+
+def test_pages_can_be_given_back_while_a_worker_maps_them(owner: Owner) -> None:
+    """What the pool does when it needs the pages of a segment that a busy worker has not unmapped yet."""
+    owner.call(45, "double")
+    segment = owner.segments[45]
+    assert os.fstat(segment.fd).st_blocks > 0
+    segment.memory.madvise(mmap.MADV_REMOVE)
+    assert os.fstat(segment.fd).st_blocks == 0
+
+
+def test_one_descriptor_per_segment_is_enough_for_the_worker(owner: Owner) -> None:
+    def n_fds() -> int:
+        return len(list(Path(f"/proc/{pid_of(owner, owner.worker)}/fd").iterdir()))
+
+    before = n_fds()
+    for number in range(50, 80):
+        for _ in range(3):
+            owner.call(number, "echo")
+    assert n_fds() <= before + 30
+    for number in range(50, 80):
+        owner.pool.drop_segment(number)
+    owner.call(1, "echo")
+    assert n_fds() <= before + 1
+
+
+# Surroundings
+
+
+def test_places_and_facts(owner: Owner) -> None:
+    wait_for_standby(owner)
+    worker = owner.worker
+    facts = next(one for one in owner.pool.info() if one["worker"] == worker)
+    assert facts["device"] == "cpu"
+    assert facts["state"] == "idle"
+    assert facts["rss_bytes"] >= facts["own_bytes"] > 0
+    assert owner.call(1, "wait").info["affinity"] == facts["affinity"]
+    owner.pool.send(worker, [owner.job(2, "wait")])
+    assert next(one for one in owner.pool.info() if one["worker"] == worker)["state"] == "busy"
+    owner.wait_for(lambda: 2 in owner.answers)
+
+
+def test_each_device_gets_its_worker(make_owner: Callable[..., Owner]) -> None:
+    owner = make_owner(workers=2, standby_workers=0)
+    owner.wait_for(lambda: len(owner.ups) == 2)
+    for up in owner.ups:
+        owner.pool.send(up.worker, [owner.job(up.worker, "wait")])
+    owner.wait_for(lambda: len(owner.answers) == 2)
+    affinities = [answer.info["affinity"] for answer in owner.answers.values()]
+    assert len(os.sched_getaffinity(0)) < 2 or affinities[0] != affinities[1]
+
+
+def test_an_absent_gpu_is_said(make_owner: Callable[..., Owner]) -> None:
+    owner = make_owner(devices=("cpu", "cuda:0"), standby_workers=0)
+    assert owner.call(1, "double").error is None
+    gpu = owner.pool.info()[-1]
+    assert gpu["device"] == "cuda:0"
+    if gpu["state"] == "absent":
+        assert gpu["last_fault"]
+
+
+def test_operations_that_cannot_be_loaded_do_not_spin(make_owner: Callable[..., Owner]) -> None:
+    owner = make_owner(extra_operations=("no.such:module",))
+    time.sleep(3.0)
+    assert owner.ups == []
+    assert owner.pool.info()[0]["state"] == "starting"
+    assert "no.such" in owner.pool.info()[0]["last_fault"]
+
+
+def test_calibration_measures_idle_workers_and_keeps_what_it_found(
+    make_owner: Callable[..., Owner], tmp_path: Path
+) -> None:
+    path = tmp_path / "kept" / "calibration.json"
+    owner = make_owner(calibrate=True, calibration_file=str(path))
+    owner.wait_for(lambda: owner.ups)
+    deadline_s = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < deadline_s, owner.measured
+        time.sleep(0.1)
+    found = list(owner.measured)
+    assert {one.operation for one in found} >= {"lu", "qr", "cholesky", "gemm"}
+    assert all(one.seconds > 0 and one.n_bytes > 0 for one in found)
+    assert len(found) > 8
+    assert owner.call(1, "double").error is None
+    owner.pool.close()
+    second = make_owner(calibrate=True, calibration_file=str(path))
+    second.wait_for(lambda: second.ups)
+    while len(second.measured) < len(found):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    assert second.measured == found
+
+
+PROGRAM = """
+import os, sys, threading, time
+from pathlib import Path
+from yarn_accel.pipeline.config import PipelineConfig
+from yarn_accel.pipeline.workers import Area, Job, WorkerPool, WorkerUp
+from yarn_accel.wire.tensors import TensorSpec
+
+class Segment:
+    id, n_bytes, fd = 1, 4096, os.memfd_create("test-segment")
+os.ftruncate(Segment.fd, 4096)
+ups = []
+config = PipelineConfig(
+    master_secret_file=Path("/none"), workers=2, calibrate=False, extra_operations=("FAULTY",)
+)
+pool = WorkerPool(config, lambda segment: Segment, lambda *a: None, ups.append)
+pool.start()
+while len(ups) < 2 or not any(one["state"] == "standby" for one in pool.info()):
+    time.sleep(0.01)
+area = Area(1, 0, TensorSpec("<f8", (8,)))
+pool.send(ups[0].worker, [Job(1, "hang", {}, (area,), 1, 1024, 0, True)])
+print(*(one["pid"] for one in pool.info()), flush=True)
+time.sleep(60)
+"""
+
+
+def test_kill_9_of_the_owner_leaves_no_worker() -> None:
+    owner = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(PROGRAM.replace("FAULTY", FAULTY))],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with owner:
+        assert owner.stdout is not None
+        pids = [int(text) for text in owner.stdout.readline().split()]
+        assert len(pids) == 3
+        owner.kill()
+    deadline_s = time.monotonic() + 5
+    while any(_is_alive(pid) for pid in pids):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def test_close_ends_every_process_also_a_busy_one(make_owner: Callable[..., Owner]) -> None:
+    owner = make_owner()
+    wait_for_standby(owner)
+    pids = [one["pid"] for one in owner.pool.info()]
+    owner.pool.send(owner.worker, [owner.job(1, "hang")])
+    started_s = time.monotonic()
+    owner.pool.close()
+    assert time.monotonic() - started_s < 2.0
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    assert owner.downs == []
+    owner.pool.close()
+
+
+# A GPU: the worker's side of it, against a stand-in for CuPy
+
+
+@pytest.fixture
+def gpu_owner(make_owner: Callable[..., Owner], monkeypatch: pytest.MonkeyPatch) -> Owner:
+    from yarn_accel.pipeline.workers import devices, pool
+
+    monkeypatch.syspath_prepend(str(ROOT / "tests/unit/pipeline/workers/fake_gpu"))
+    monkeypatch.setattr(pool, "find_devices", lambda config: (devices.Device("cuda:0", "cuda"),))
+    return make_owner(quarantine_s=1.0, hang_min_s=1.0, hang_factor=1.0)
+
+
+def test_a_gpu_worker_pins_memory_and_has_two_lanes(gpu_owner: Owner) -> None:
+    owner = gpu_owner
+    answer = owner.call(1, "gpu")
+    assert owner.ups[0].device_kind == "cuda"
+    assert owner.result(answer).tolist() == list(range(3, 51, 3))
+    assert answer.info["pinned"] == 1
+    owner.call(2, "gpu")
+    owner.pool.drop_segment(2)
+    assert owner.call(1, "gpu").info["pinned"] == 1
+    started_s = time.monotonic()
+    owner.pool.send(owner.worker, [owner.job(3, "gpu", {"seconds": 0.6})])
+    owner.pool.send(owner.worker, [owner.job(4, "gpu", {"seconds": 0.5})])
+    owner.wait_for(lambda: 4 in owner.answers)
+    assert time.monotonic() - started_s < 1.0
+    assert [jobs for _, jobs in owner.batches[-2:]] == [[3], [4]]
+
+
+def test_an_operation_without_a_form_for_the_gpu_is_rejected(gpu_owner: Owner) -> None:
+    error = gpu_owner.call(1, "double").error
+    assert error is not None
+    assert error.code == "unsupported-device"
+
+
+def test_a_full_gpu_fails_its_job_only(gpu_owner: Owner) -> None:
+    error = gpu_owner.call(1, "gpu", params={"error": "OutOfMemoryError"}).error
+    assert error is not None
+    assert (error.code, error.is_transient) == ("out-of-memory", True)
+    assert gpu_owner.call(1, "gpu").error is None
+    assert gpu_owner.downs == []
+
+
+def test_a_sick_gpu_rests_and_comes_back(gpu_owner: Owner) -> None:
+    owner = gpu_owner
+    wait_for_standby(owner)
+    error = owner.call(1, "gpu", params={"error": "CUDARuntimeError"}).error
+    assert error is not None
+    assert (error.code, error.is_transient) == ("sick-device", True)
+    started_s = time.monotonic()
+    owner.wait_for(lambda: owner.downs)
+    assert owner.downs[0].reason == "sick"
+    assert owner.pool.info()[0]["state"] == "quarantined"
+    owner.wait_for(lambda: len(owner.ups) == 2)
+    assert 0.8 < time.monotonic() - started_s < 5.0
+    for _ in range(10):
+        assert owner.call(1, "gpu").error is None
+
+
+def test_lanes_of_a_lost_gpu_worker_are_told_apart(gpu_owner: Owner) -> None:
+    owner = gpu_owner
+    owner.call(1, "gpu")
+    jobs = [[owner.job(i, "gpu", {"seconds": 9.0}) for i in batch] for batch in ((2, 3), (4, 5))]
+    for batch in jobs:
+        owner.pool.send(owner.worker, batch)
+    owner.wait_for(lambda: owner.downs)
+    assert owner.downs[0].reason == "stuck"
+    assert [(one.job, one.is_suspect) for one in owner.downs[0].lost] == [
+        (2, True),
+        (3, False),
+        (4, True),
+        (5, False),
+    ]

@@ -1,0 +1,138 @@
+"""Whatever completes when: every call gets exactly one outcome, in order if that was asked for."""
+
+import gc
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from yarn_accel.client.calls import Call, Reply, Tensor
+from yarn_accel.client.lent import LentMemory, Segment
+from yarn_accel.client.mapping import Source
+from yarn_accel.client.memory import ReplyPool
+from yarn_accel.errors import RejectedError, UnavailableError
+from yarn_accel.wire import TensorSpec
+
+FORMS = st.sampled_from(["a", "b", "bad", "lost", "echo"])
+
+
+def call_of(position, form):
+    operation = "echo" if form == "echo" else "lu"
+    n = 2 if form == "b" else 1
+    tensor = Tensor(TensorSpec("|u1", (n,)), bytes([position % 256]) * n)
+    return Call(f"{position}-{form}", operation, {}, (tensor,))
+
+
+def answer_to(call):
+    """What a server makes of a request: each byte of the input, or the error its keys ask for."""
+    keys = call.key
+    if keys.startswith("pack/"):
+        data = bytes(call.inputs[0].data)
+        spec = call.inputs[0].spec
+        return Reply({"first": list(data[:: spec.shape[1]])}, {"out": Tensor(spec, data)}, "w", "c", {}, 0, 0)
+    if keys.endswith("bad"):
+        return RejectedError("bad", keys)
+    if keys.endswith("lost"):
+        return UnavailableError(keys)
+    spec = call.inputs[0].spec
+    data = bytes(call.inputs[0].data)
+    return Reply({"first": data[0]}, {"out": Tensor(spec, data)}, "w", "c", {}, 0, 0)
+
+
+@given(
+    st.lists(FORMS, max_size=40),
+    st.integers(1, 5),
+    st.booleans(),
+    st.sampled_from([1, 2, 3, "auto"]),
+    st.data(),
+)
+def test_every_call_gets_one_outcome(forms, window, is_ordered, pack, data):
+    calls = [call_of(position, form) for position, form in enumerate(forms)]
+    bad = {call.key for call in calls if call.key.endswith(("bad", "lost"))}
+    source = Source(iter(calls), window, is_ordered, pack)
+    members = {}
+    flying, seen = [], []
+    while True:
+        while len(flying) < window:
+            call = source.next()
+            if call is None:
+                break
+            flying.append(call)
+            members[id(call)] = source._packs.get(id(call), (call, (call,)))[1]
+        if not flying:
+            break
+        call = flying.pop(data.draw(st.integers(0, len(flying) - 1)))
+        is_spoilt = call.key.startswith("pack/") and any(one.key in bad for one in members[id(call)])
+        outcome = RejectedError("bad", "item 0") if is_spoilt else answer_to(call)
+        seen += source.settle(call, outcome)
+    assert sorted(call.key for call, _ in seen) == sorted(call.key for call in calls)
+    if is_ordered:
+        assert [call for call, _ in seen] == calls
+    for call, outcome in seen:
+        if call.key in bad:
+            assert outcome.message == call.key
+        else:
+            assert bytes(outcome.tensors["out"].data) == bytes(call.inputs[0].data)
+            assert outcome.info == {"first": call.inputs[0].data[0]}
+
+
+@given(st.lists(st.tuples(st.integers(1, 3 << 20), st.booleans()), max_size=30))
+def test_pool_memory_in_use_is_never_handed_out_twice(steps):
+    pool = ReplyPool(idle_bytes=8 << 20)
+    held = []
+    for number, (n_bytes, is_dropping) in enumerate(steps):
+        view = pool.take(n_bytes)
+        assert len(view) == n_bytes
+        view[:1] = view[-1:] = bytes([number])
+        held.append((number, view))
+        del view
+        if is_dropping:
+            del held[0]
+            gc.collect(0)
+        for wrote, kept in held:
+            assert kept[0] == kept[-1] == wrote
+
+
+class FakeRegion:
+    """Stands in for mapped memory: it tells when its views are dropped because the test says so."""
+
+    def __init__(self, n_bytes):
+        self.n_bytes = n_bytes
+        self.drops = []
+
+    def lend(self, on_drop, *args):
+        self.drops.append(lambda: on_drop(*args))
+        return memoryview(b"")
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["take", "hold", "leave", "drop"]), st.integers(0, 7)), max_size=60)
+)
+def test_a_segment_is_free_only_when_nobody_uses_it(steps):
+    lent = LentMemory(1 << 30)
+    segments = [Segment(number, FakeRegion(1 << number), is_ours=True) for number in range(4)]
+    lent._free.extend(segments)
+    users = {segment.id: 0 for segment in segments}
+    requests = []
+    for step, at in steps:
+        if step == "take":
+            segment = lent.take(1 << (at % 4))
+            if segment is not None:
+                assert users[segment.id] == 0
+                users[segment.id] = 1
+                requests.append(segment)
+        elif step == "hold" and requests:
+            segment = requests[at % len(requests)]
+            lent.hold(segment)
+            users[segment.id] += 1
+        elif step == "leave" and requests:
+            segment = requests.pop(at % len(requests))
+            users[segment.id] -= 1
+            lent.leave(segment)
+        elif step == "drop":
+            segment = segments[at % 4]
+            if segment.region.drops:
+                segment.region.drops.pop()()
+                users[segment.id] -= 1
+        assert all(segment.n_users >= users[segment.id] for segment in segments)
+    lent.to_return()
+    assert {segment.id for segment in lent._free} == {number for number, n in users.items() if n == 0}

@@ -1,0 +1,367 @@
+"""Whole files by URI: local ones here, and HDFS as far as the native client's behaviour can be imitated."""
+
+import os
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from yarn_accel.adapters import hdfs
+from yarn_accel.adapters.hdfs import TMP_FOLDER, Stamp, Store, split_uri
+from yarn_accel.errors import StorageError
+
+
+def test_a_uri_falls_into_its_parts():
+    assert split_uri("hdfs://nn:9000/a//b/") == ("hdfs", "nn:9000", "/a/b")
+    assert split_uri("file:///a%20b") == ("file", "", "/a b")
+
+
+@pytest.fixture
+def base(tmp_path):
+    return f"file://{tmp_path}"
+
+
+def test_a_file_is_written_whole_or_not_at_all(base, tmp_path):
+    store = Store()
+
+    def parts():
+        yield b"first"
+        assert [path.name for path in tmp_path.iterdir()] == ["out"]
+        assert [path.name for path in (tmp_path / "out").iterdir()] == [TMP_FOLDER]
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(StorageError, match=r"out/x: .*No space left"):
+        store.write_atomic(f"{base}/out/x", parts())
+    assert list((tmp_path / "out" / TMP_FOLDER).iterdir()) == []
+    assert store.write_atomic(f"{base}/out/x", [b"abc", memoryview(b"de")]) == 5
+    assert store.read_bytes(f"{base}/out/x", 5) == b"abcde"
+    assert store.delete(f"{base}/out/{TMP_FOLDER}")
+    assert store.list(f"{base}/out") == [f"{base}/out/x"]
+
+
+def test_reading_into_an_array(base, tmp_path):
+    a = np.asfortranarray(np.arange(6.0).reshape(2, 3))
+    (tmp_path / "a").write_bytes(a.tobytes(order="F"))
+    target = np.empty((2, 3), order="F")
+    Store().read_into(f"{base}/a", target.T.data)
+    assert np.array_equal(a, target)
+    with pytest.raises(StorageError, match="48 bytes, 40 expected"):
+        Store().read_into(f"{base}/a", memoryview(bytearray(40)))
+
+
+def test_errors_name_the_uri_and_are_final(base, tmp_path):
+    store = Store()
+    for attempt in (
+        lambda: store.size(f"{base}/none"),
+        lambda: store.read_bytes(f"{base}/none", 10),
+        lambda: store.list(f"{base}/none"),
+        lambda: store.size(base),
+    ):
+        with pytest.raises(StorageError, match=base) as caught:
+            attempt()
+        assert not caught.value.transient
+    (tmp_path / "x").write_bytes(b"12345")
+    with pytest.raises(StorageError, match="at most 4"):
+        store.read_bytes(f"{base}/x", 4)
+    assert store.exists(f"{base}/x")
+    assert store.delete(f"{base}/x")
+    assert not store.exists(f"{base}/x")
+    assert not store.delete(f"{base}/x")
+
+
+def test_a_name_node_that_does_not_listen_may_come_back():
+    with pytest.raises(StorageError, match=r"hdfs://127\.0\.0\.1:1/x: .*refused") as caught:
+        Store().size("hdfs://127.0.0.1:1/x")
+    assert caught.value.transient
+    assert "NameNode" in caught.value.cure
+
+
+def test_a_stamp_changes_with_the_file(base, tmp_path):
+    store = Store()
+    uri = f"{base}/x"
+    store.write_atomic(uri, [b"abc"])
+    first = store.stamp(uri)
+    assert first.n_bytes == 3
+    os.utime(tmp_path / "x", ns=(1, 2))
+    assert store.stamp(uri) == Stamp(3, 2)
+
+
+# Local files nobody can lead astray
+
+
+@pytest.fixture
+def strict():
+    return Store(follow_symlinks=False)
+
+
+@pytest.fixture
+def secret(tmp_path):
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "secret").write_bytes(b"secret")
+    return folder
+
+
+def attempts(store, uri):
+    yield lambda: store.stamp(uri)
+    yield lambda: store.read_bytes(uri, 100)
+    yield lambda: store.read_into(uri, memoryview(bytearray(6)))
+
+
+def test_a_link_is_not_followed(strict, base, tmp_path, secret):
+    (tmp_path / "link").symlink_to(secret / "secret")
+    for attempt in attempts(strict, f"{base}/link"):
+        with pytest.raises(StorageError, match="symbolic links are not followed"):
+            attempt()
+    assert Store().read_bytes(f"{base}/link", 100) == b"secret"
+
+
+def test_a_link_on_the_way_is_not_followed(strict, base, tmp_path, secret):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "way").symlink_to(secret)
+    uri = f"{base}/in/way/secret"
+    for attempt in (*attempts(strict, uri), lambda: strict.write_atomic(f"{base}/in/way/new", [b"x"])):
+        with pytest.raises(StorageError, match="symbolic links are not followed"):
+            attempt()
+    assert [path.name for path in secret.iterdir()] == ["secret"]
+
+
+def test_a_link_for_a_temporary_folder_is_not_followed(strict, base, tmp_path, secret):
+    (tmp_path / TMP_FOLDER).symlink_to(secret)
+    with pytest.raises(StorageError, match="symbolic links are not followed"):
+        strict.write_atomic(f"{base}/new", [b"x"])
+    assert [path.name for path in secret.iterdir()] == ["secret"]
+
+
+def test_writing_replaces_a_link_and_not_what_it_points_to(strict, base, tmp_path, secret):
+    (tmp_path / "out").symlink_to(secret / "secret")
+    strict.write_atomic(f"{base}/out", [b"new"])
+    assert (secret / "secret").read_bytes() == b"secret"
+    assert not (tmp_path / "out").is_symlink()
+    assert strict.read_bytes(f"{base}/out", 10) == b"new"
+
+
+def test_a_folder_swapped_for_a_link_again_and_again_never_leads_out(strict, base, tmp_path, secret):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "secret").write_bytes(b"public")
+    (tmp_path / "a").mkdir()
+    stop = threading.Event()
+
+    def swap():
+        while not stop.is_set():
+            (tmp_path / "a" / "b").symlink_to(secret)
+            (tmp_path / "a" / "b").unlink()
+            (tmp_path / "real").rename(tmp_path / "a" / "b")
+            (tmp_path / "a" / "b").rename(tmp_path / "real")
+
+    thread = threading.Thread(target=swap)
+    thread.start()
+    seen = set()
+    try:
+        for _ in range(300):
+            try:
+                seen.add(strict.read_bytes(f"{base}/a/b/secret", 100))
+            except StorageError:
+                seen.add(b"refused")
+    finally:
+        stop.set()
+        thread.join()
+    assert b"secret" not in seen
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_or_device_is_not_read(strict, base, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for uri in (f"{base}/pipe", "file:///dev/zero"):
+        for store in (strict, Store()):
+            with pytest.raises(StorageError, match="not a regular file"):
+                store.read_bytes(uri, 100)
+
+
+def test_no_descriptor_is_left_open(strict, base, tmp_path):
+    (tmp_path / "x").write_bytes(b"abc")
+    n_open = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(5):
+        strict.write_atomic(f"{base}/a/b/c", [b"abc"])
+        strict.read_bytes(f"{base}/x", 3)
+        assert strict.list(base)
+        for uri in (f"{base}/none/x", f"{base}/x/y"):
+            with pytest.raises(StorageError):
+                strict.read_bytes(uri, 3)
+    assert len(list(Path("/proc/self/fd").iterdir())) == n_open
+
+
+def test_a_full_disk_is_said_clearly_and_leaves_nothing(base, tmp_path):
+    full = OSError(28, "No space left on device")
+
+    def parts():
+        yield b"x"
+        raise full
+
+    with pytest.raises(StorageError) as caught:
+        Store().write_atomic(f"{base}/out", parts())
+    assert str(caught.value) == f"{base}/out: No space left on device: make room, then try again"
+    assert caught.value.transient
+    assert list((tmp_path / TMP_FOLDER).iterdir()) == []
+
+
+# What the native client says
+
+
+class BrokenFiles:
+    """A storage that fails as the native client was seen to fail."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def __getattr__(self, name):
+        def fail(*_):
+            raise self.error
+
+        return fail
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "is_transient"),
+    [
+        (RuntimeError('DataTransferError("Block writer is closed")'), "Block writer is closed", True),
+        (RuntimeError('OperationFailed("Failed to complete file in time")'), "in time", True),
+        (
+            RuntimeError('DataTransferError("All DataNodes failed: [DatanodeInfoProto { id: 1, x: [...'),
+            "All DataNodes failed",
+            True,
+        ),
+        (
+            RuntimeError(
+                'RPCError("org.apache.hadoop.security.AccessControlException", "Permission denied: user=c\\n'
+                '\\tat org.apache.hadoop.hdfs.server")'
+            ),
+            "permission denied",
+            False,
+        ),
+        (RuntimeError("NoSASLMechanism"), "does not accept our identity", False),
+        (
+            RuntimeError('RPCError("org.apache.hadoop.hdfs.protocol.DSQuotaExceededException", "too much")'),
+            "quota",
+            False,
+        ),
+        (OSError(122, "Disk quota exceeded"), "Disk quota exceeded", True),
+        (FileNotFoundError("/x"), "no such file", False),
+    ],
+)
+def test_each_failure_becomes_one_clear_line(error, said, is_transient):
+    store = Store()
+    store._clients["hdfs://nn"] = BrokenFiles(error)
+    for attempt in (
+        lambda: store.stamp("hdfs://nn/x"),
+        lambda: store.read_into("hdfs://nn/x", memoryview(bytearray(3))),
+        lambda: store.write_atomic("hdfs://nn/x", [b"abc"]),
+    ):
+        with pytest.raises(StorageError, match=said) as caught:
+            attempt()
+        assert str(caught.value).startswith("hdfs://nn/x: ")
+        assert "DatanodeInfoProto" not in str(caught.value)
+        assert "tat org" not in str(caught.value)
+        assert caught.value.transient == is_transient
+
+
+class FlakyFiles:
+    """A storage whose pipelines break so many times."""
+
+    def __init__(self, n_failures, error):
+        self.left = n_failures
+        self.error = error
+        self.written = {}
+
+    def write(self, path, parts):
+        self.written[path] = b"".join(parts)
+        self.left -= 1
+        if self.left >= 0:
+            raise self.error
+        return len(self.written[path])
+
+    def rename(self, source, target):
+        self.written[target] = self.written.pop(source)
+
+    def delete(self, path):
+        return self.written.pop(path) is not None
+
+
+def test_what_can_be_made_anew_is_written_again_when_a_datanode_is_gone():
+    refused = RuntimeError("IOError: Connection refused (os error 111)")
+    store = Store()
+    files = store._clients["hdfs://nn"] = FlakyFiles(3, refused)
+    assert store.write_atomic("hdfs://nn/x", lambda: iter([b"a", b"b"])) == 2
+    assert files.written == {"/x": b"ab"}
+    files.left = 4
+    with pytest.raises(StorageError, match="refused"):
+        store.write_atomic("hdfs://nn/x", lambda: iter([b"a", b"b"]))
+    files.left = 1
+    with pytest.raises(StorageError, match="refused"):
+        store.write_atomic("hdfs://nn/x", iter([b"a", b"b"]))
+    files.left, files.error = 1, RuntimeError("NoSASLMechanism")
+    with pytest.raises(StorageError, match="identity"):
+        store.write_atomic("hdfs://nn/x", lambda: iter([b"a", b"b"]))
+    assert files.written == {"/x": b"ab"}
+
+
+class Reader:
+    """Reads as the native client does: in pieces, from any position; fails from a byte on."""
+
+    def __init__(self, content, fails_at=None):
+        self.content = content
+        self.size = len(content)
+        self.fails_at = fails_at
+
+    def read_range_stream(self, offset, n_bytes):
+        for at in range(offset, offset + n_bytes, 65536):
+            if self.fails_at is not None and at >= self.fails_at:
+                raise RuntimeError('DataTransferError("All DataNodes failed: []")')
+            yield self.content[at : min(at + 65536, offset + n_bytes)]
+
+
+def store_with(reader):
+    files = hdfs._HdfsFiles.__new__(hdfs._HdfsFiles)
+    files._client = SimpleNamespace(read=lambda path: reader)
+    store = Store()
+    store._clients["hdfs://nn"] = files
+    return store
+
+
+@pytest.mark.parametrize("n_bytes", [0, 1, 65536, 4 * 1024 * 1024 - 1, 4 * 1024 * 1024 + 3, 9_000_001])
+def test_hdfs_files_are_read_whole_also_in_halves(n_bytes):
+    content = np.random.default_rng(3).bytes(n_bytes)
+    view = memoryview(bytearray(n_bytes))
+    store_with(Reader(content)).read_into("hdfs://nn/x", view)
+    assert bytes(view) == content
+
+
+def test_when_one_half_fails_the_other_is_waited_for():
+    """The buffer belongs to somebody else as soon as `read_into` has returned."""
+    content = bytes(8 * 1024 * 1024)
+    for fails_at in (0, 5 * 1024 * 1024):
+        view = memoryview(bytearray(len(content)))
+        with pytest.raises(StorageError, match="All DataNodes failed"):
+            store_with(Reader(content, fails_at)).read_into("hdfs://nn/x", view)
+        view.release()
+
+
+def test_a_stream_cut_short_is_noticed():
+    class Short(Reader):
+        def read_range_stream(self, offset, n_bytes):
+            return iter([b"abc"])
+
+    with pytest.raises(StorageError, match="length changed") as caught:
+        store_with(Short(b"abcdef")).read_into("hdfs://nn/x", memoryview(bytearray(6)))
+    assert caught.value.transient
+
+
+def test_only_so_many_name_services_are_kept():
+    store = Store()
+    for number in range(2 * hdfs._MAX_CLIENTS):
+        store._clients[f"hdfs://nn{number}"] = BrokenFiles(OSError("x"))
+        with pytest.raises(StorageError):
+            store.stamp(f"hdfs://nn{number}/x")
+    assert len(store._clients) == hdfs._MAX_CLIENTS

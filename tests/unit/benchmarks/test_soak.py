@@ -1,0 +1,49 @@
+"""The soak's verdict: growth is found through noise, and warm-up does not count."""
+
+import random
+import threading
+import time
+
+import pytest
+
+from benchmarks.soak import Series, growth, is_flat
+from benchmarks.soak_load import Pace
+
+AT_S = [float(n) for n in range(100)]
+
+
+def test_growth_is_that_of_the_straight_line():
+    rng = random.Random(1)
+    values = [1000.0 + 2.0 * at + rng.uniform(-30, 30) for at in AT_S]
+    assert growth(AT_S, values) == pytest.approx(198.0, abs=20)
+    assert growth(AT_S, [5.0] * 100) == 0
+    assert growth([1.0], [5.0]) == 0
+
+
+@pytest.mark.parametrize(
+    ("slope", "flat"), [(0.0, True), (-5.0, True), (0.1, True), (0.3, False), (2.0, False)]
+)
+def test_flat_allows_a_fiftieth(slope, flat):
+    assert is_flat(AT_S, [1000.0 + slope * at for at in AT_S], noise=1.0) is flat
+
+
+def test_flat_allows_noise():
+    assert is_flat(AT_S, [10.0 + at for at in AT_S], noise=100.0)
+
+
+def test_the_first_third_is_warm_up():
+    series = Series([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], {"fds": [0.0, 50.0, 100.0, 100.0, 100.0, 100.0]})
+    assert series.after_warm_up("fds") == ([3.0, 4.0, 5.0, 6.0], [100.0] * 4)
+
+
+def test_the_pace_is_kept_and_adjusted():
+    pace = Pace(200.0)
+    stop = threading.Event()
+    started_s = time.monotonic()
+    for _ in range(40):
+        pace.wait(stop)
+    assert 0.1 < time.monotonic() - started_s < 1.0
+    pace.adjust(load=0.4, wanted=0.8)
+    assert pace.calls_per_s == 240.0
+    pace.adjust(load=0.9, wanted=0.8)
+    assert pace.calls_per_s == pytest.approx(231.7, abs=0.1)

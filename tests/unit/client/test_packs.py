@@ -1,0 +1,278 @@
+"""Packing, order and forms: many calls as one request, answers apart again, each call its own outcome."""
+
+import itertools
+
+import pytest
+
+from yarn_accel.client.calls import Call, Reference, Reply, Tensor
+from yarn_accel.client.client import Client
+from yarn_accel.client.fallback import LocalExecutor
+from yarn_accel.client.mapping import Source
+from yarn_accel.client.packs import is_packable, pack, pack_size, same_form, split
+from yarn_accel.client.wire_forms import full_matrix, in_single_precision, one_triangle
+from yarn_accel.errors import LocalProtocolError, RejectedError, UnavailableError
+from yarn_accel.wire import NEED_DATA, Failed, NamedTensor, TensorSpec
+from yarn_accel.wire.credential import issue
+
+np = pytest.importorskip("numpy")
+CREDENTIAL = issue(bytes(range(32)), "alice", 2**40, "k1")
+
+
+def matrices(n_calls, order="C", n=4, operation="lu", bad=()):
+    rng = np.random.default_rng(5)
+    for position in range(n_calls):
+        matrix = rng.standard_normal((n, n))
+        matrix = np.asarray(matrix @ matrix.T + n * np.eye(n), order=order)
+        if position in bad:
+            matrix[1, 1] = np.nan
+        yield Call(f"k{position}", operation, {}, (matrix,))
+
+
+def run(source, answer, window=3):
+    """Send what the source says to `answer`, the newest first, and return what the caller sees."""
+    outcomes, flying = [], []
+    while True:
+        while len(flying) < window:
+            call = source.next()
+            if call is None:
+                break
+            flying.append(call)
+        if not flying:
+            return outcomes
+        call = flying.pop()
+        try:
+            outcome = answer(call)
+        except (RejectedError, UnavailableError) as error:
+            outcome = error
+        outcomes += source.settle(call, outcome)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("operation", ["lu", "qr", "cholesky"])
+def test_a_pack_gives_each_call_what_it_gets_alone(operation, order):
+    compute = LocalExecutor().call
+    sent = []
+
+    def answer(call):
+        sent.append(call)
+        return compute(call)
+
+    calls = list(matrices(7, order, operation=operation))
+    outcomes = dict((call.key, reply) for call, reply in run(Source(calls, 3, pack=3), answer))
+    assert sorted(len(call.inputs[0].array()) for call in sent) == [3, 3, 4]
+    assert set(outcomes) == {call.key for call in calls}
+    for call in calls:
+        alone = compute(call)
+        together = outcomes[call.key]
+        assert list(together.tensors) == list(alone.tensors)
+        assert dict(together.info) == dict(alone.info)
+        for name, array in together.arrays().items():
+            np.testing.assert_allclose(array, alone.tensors[name].array(), rtol=1e-12, atol=1e-12)
+
+
+def test_gemm_packs_both_inputs():
+    rng = np.random.default_rng(3)
+    calls = [Call(f"k{n}", "gemm", {}, (rng.random((3, 2)), rng.random((2, 5)))) for n in range(4)]
+    outcomes = run(Source(calls, 2, pack="auto"), LocalExecutor().call)
+    for call, reply in outcomes:
+        left, right = (item.array() for item in call.inputs)
+        np.testing.assert_allclose(reply.tensors["c"].array(), left @ right)
+    assert len(outcomes) == 4
+
+
+def test_one_bad_call_of_a_pack_fails_alone():
+    sent = []
+
+    def answer(call):
+        sent.append(call.key)
+        return LocalExecutor().call(call)
+
+    calls = list(matrices(5, bad=(2,)))
+    outcomes = dict((call.key, outcome) for call, outcome in run(Source(calls, 2, pack=8), answer))
+    assert isinstance(outcomes.pop("k2"), RejectedError)
+    assert all(isinstance(outcome, Reply) for outcome in outcomes.values())
+    assert sent[0].startswith("pack/")
+    assert sorted(sent[1:]) == [call.key for call in calls]
+
+
+def test_another_error_of_a_pack_is_that_of_each_call():
+    def answer(call):
+        raise UnavailableError("gone")
+
+    outcomes = run(Source(matrices(3), 2, pack=8), answer)
+    assert [str(outcome) for _, outcome in outcomes] == ["gone"] * 3
+
+
+def test_only_calls_of_the_same_form_travel_together():
+    calls = [
+        *matrices(2),
+        *matrices(2, n=5),
+        Call("p", "lu", {"form": "separate"}, (np.eye(5),)),
+        Call("d", "lu", {"form": "separate"}, (np.eye(5),), deadline_s=2.0),
+        Call("u", "lu", {}, (Reference("file:///x"),)),
+        Call("e", "echo", {}, (np.eye(5),)),
+        Call("o", "lu", {}, (np.eye(5),), output_uri="file:///y"),
+        Call("b", "lu", {}, (np.eye(1000),)),
+    ]
+    source = Source(calls, 2, pack=4)
+    sent = list(iter(source.next, None))
+    assert [len(call.inputs[0].spec.shape) if isinstance(call.inputs[0], Tensor) else 0 for call in sent] == [
+        3, 3, 2, 2, 0, 2, 2, 2
+    ]  # fmt: skip
+    assert [call.key for call in sent[2:]] == ["p", "d", "u", "e", "o", "b"]
+
+
+def test_the_key_of_a_pack_follows_from_its_calls():
+    first, second, third = (list(matrices(n)) for n in (3, 3, 4))
+    assert pack(first).key == pack(second).key != pack(third).key
+    assert (
+        pack([Call("ab", "lu", {}, first[0].inputs), Call("c", "lu", {}, first[0].inputs)]).key
+        != pack([Call("a", "lu", {}, first[0].inputs), Call("bc", "lu", {}, first[0].inputs)]).key
+    )
+
+
+def test_the_automatic_size_is_bounded_by_calls_and_bytes():
+    small = next(matrices(1, n=4))
+    medium = next(matrices(1, n=64))
+    assert pack_size(small, "auto") == 64
+    assert pack_size(medium, "auto") == 16
+    assert pack_size(medium, 3) == 3
+    assert is_packable(small)
+    assert same_form(small, next(matrices(1)))
+    for wrong in (0, "all"):
+        with pytest.raises(LocalProtocolError, match="'auto'"):
+            Source((), 1, pack=wrong)
+
+
+def test_a_tensor_of_the_wrong_length_spoils_no_pack():
+    good = list(matrices(2))
+    bad = Call("bad", "lu", {}, (Tensor(TensorSpec("<f8", (4, 4)), b"short"),))
+    source = Source([good[0], bad, good[1]], 2, pack=8)
+    assert [call.key for call in iter(source.next, None)] == ["k0", "bad", "k1"]
+
+
+def test_time_and_bytes_are_shared_out():
+    reply = Reply({"n": [1, 2], "kind": "x"}, {}, "w1", "cpu", {"compute": 3.0}, 10, 20)
+    first, second = split(reply, 2)
+    assert (first.info, second.info) == ({"n": 1, "kind": "x"}, {"n": 2, "kind": "x"})
+    assert (first.seconds, first.bytes_in, first.bytes_out) == ({"compute": 1.5}, 5, 10)
+
+
+@pytest.mark.parametrize("pack_by", [1, 3, "auto"])
+def test_the_order_of_the_calls_is_kept(pack_by):
+    calls = list(matrices(20, bad=(4,)))
+    outcomes = run(Source(calls, 4, ordered=True, pack=pack_by), LocalExecutor().call, window=4)
+    assert [call.key for call, _ in outcomes] == [call.key for call in calls]
+    assert [isinstance(outcome, Reply) for _, outcome in outcomes] == [n != 4 for n in range(20)]
+
+
+def test_a_call_given_twice_is_answered_twice_in_order():
+    call = Call("k", "echo")
+    source = Source(itertools.repeat(call, 3), 2, ordered=True)
+    reply = Reply({}, {}, "w1", "cpu", {}, 0, 0)
+    assert run(source, lambda call: reply) == [(call, reply)] * 3
+
+
+def test_little_is_sent_ahead_of_a_slow_call():
+    pulled = []
+
+    def calls():
+        for n in itertools.count():
+            pulled.append(n)
+            yield Call(f"k{n}", "echo")
+
+    source = Source(calls(), 2, ordered=True)
+    reply = Reply({}, {}, "w1", "cpu", {}, 0, 0)
+    slow = source.next()
+    while True:
+        call = source.next()
+        if call is None:
+            break
+        assert source.settle(call, reply) == []
+    assert len(pulled) <= 10
+    assert [call.key for call, _ in source.settle(slow, reply)] == [f"k{n}" for n in pulled]
+    assert source.next() is not None
+
+
+def test_packs_through_a_client(serve):
+    def script(peer):
+        request = peer.next_event()
+        assert request.inputs == (TensorSpec("<f8", (4, 2, 2)),)
+        peer.send(Failed(request.id, "rejected", "not-finite", "item 1: NaN"))
+        for n in range(4):
+            request = peer.next_event()
+            assert request.key == f"k{n}"
+            if n == 1:
+                peer.send(Failed(request.id, "rejected", "not-finite", "NaN at [0, 0]"))
+            else:
+                peer.answer(request, peer.payload)
+        while True:
+            request = peer.connection.next_event()
+            assert request is NEED_DATA
+            data = peer.sock.recv(100)
+            peer.connection.receive_data(data)
+            if not data:
+                return
+
+    calls = [Call(f"k{n}", "lu", {}, (np.full((2, 2), float(n)),)) for n in range(4)]
+    with Client(serve(script), CREDENTIAL) as client:
+        outcomes = list(client.map(calls, window=2, ordered=True, pack=4))
+    assert [call for call, _ in outcomes] == calls
+    assert [getattr(outcome, "code", "") for _, outcome in outcomes] == ["", "not-finite", "", ""]
+    assert bytes(outcomes[3][1].tensors["out"].data) == np.full((2, 2), 3.0).tobytes()
+
+
+def test_order_through_a_client(serve):
+    def script(peer):
+        requests = [peer.next_event() for _ in range(3)]
+        for request in reversed(requests):
+            peer.answer(request, request.key.encode())
+
+    with Client(serve(script), CREDENTIAL) as client:
+        calls = [Call(f"k{n}", "echo") for n in range(3)]
+        outcomes = list(client.map(calls, window=3, ordered=True))
+    assert [call.key for call, _ in outcomes] == ["k0", "k1", "k2"]
+
+
+def test_single_precision_halves_the_bytes():
+    call = next(matrices(1, "F", n=20))
+    half = in_single_precision(call)
+    assert (half.inputs[0].spec.dtype, half.inputs[0].spec.order) == ("<f4", "F")
+    compute = LocalExecutor().call
+    reply = compute(half)
+    assert reply.tensors["lu"].spec.dtype == "<f4"
+    np.testing.assert_allclose(
+        reply.tensors["lu"].array(), compute(call).tensors["lu"].array(), rtol=1e-4, atol=1e-4
+    )
+    assert compute(in_single_precision(call, reply=False)).tensors["lu"].spec.dtype == "<f8"
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_one_triangle_of_a_symmetric_matrix(order):
+    call = next(matrices(1, order, n=9, operation="cholesky"))
+    small = one_triangle(call)
+    assert small.inputs[0].spec.shape == (45,)
+    factor = full_matrix(LocalExecutor().call(small))
+    np.testing.assert_allclose(factor, np.linalg.cholesky(call.inputs[0].array()), atol=1e-12)
+    assert np.array_equal(factor, np.tril(factor))
+    for wrong in (Call("k", "lu", {}, (np.eye(3),)), Call("k", "cholesky", {}, (Reference("x"),))):
+        with pytest.raises(RejectedError, match="one matrix"):
+            one_triangle(wrong)
+    with pytest.raises(RejectedError, match="square"):
+        one_triangle(Call("k", "cholesky", {}, (np.zeros((2, 3)),)))
+
+
+def test_arrays_are_inputs_as_they_are():
+    array = np.arange(6.0).reshape(2, 3)
+    call = Call("k", "echo", {}, [array, Reference("file:///x")])
+    assert call.inputs[0].spec == TensorSpec("<f8", (2, 3))
+    assert np.shares_memory(call.inputs[0].array(), array)
+    assert call.inputs[1] == Reference("file:///x")
+
+
+def test_named_tensor_of_a_pack_in_fortran_order_is_cut_too():
+    stack = np.asfortranarray(np.arange(12.0).reshape(2, 3, 2))
+    reply = Reply({}, {"a": Tensor.of(stack)}, "w1", "cpu", {}, 0, 0)
+    for position, part in enumerate(split(reply, 2)):
+        assert np.array_equal(part.tensors["a"].array(), stack[position])
+    assert NamedTensor("a", TensorSpec("<f8", (2, 3, 2), "F")).spec.order == "F"

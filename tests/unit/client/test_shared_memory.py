@@ -1,0 +1,378 @@
+"""Shared memory between the client and a scripted server: who copies, who holds, what is given back."""
+
+import gc
+import os
+from pathlib import Path
+
+import pytest
+
+from yarn_accel.client.client import Call, Client, Reply, Tensor
+from yarn_accel.client.lent import LentMemory
+from yarn_accel.client.memory import Region, ReplyPool
+from yarn_accel.errors import LocalProtocolError, RejectedError, RemoteProtocolError, UnavailableError
+from yarn_accel.wire import Busy, Lend, Placement, Result, TensorSpec
+from yarn_accel.wire.credential import issue
+
+CREDENTIAL = issue(bytes(range(32)), "alice", 2**40, "k1")
+MIB = 1 << 20
+SPEC = TensorSpec("|u1", (MIB,))
+
+
+def n_descriptors():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def large(fill=7):
+    return Tensor(SPEC, bytes([fill]) * MIB)
+
+
+def test_large_inputs_go_through_a_segment_that_is_used_again(serve):
+    seen = []
+
+    def script(peer):
+        for fill in (7, 8, 9):
+            request = peer.next_request()
+            assert peer.inputs(request) == [bytes([fill]) * MIB]
+            assert not request.keep_inputs
+            seen.append(request.placement.segment)
+            peer.answer(request)
+
+    with Client(serve(script, unix=True, max_lent_bytes=8 * MIB), CREDENTIAL) as client:
+        assert client.carrier == "memfd"
+        for fill in (7, 8, 9):
+            client.call(Call(f"k{fill}", "echo", {}, (large(fill),)))
+        assert client._conversation.lent.lent_bytes >= MIB
+    assert seen == [1, 1, 1]
+
+
+def test_small_inputs_go_through_the_socket(serve):
+    def script(peer):
+        request = peer.next_request()
+        assert request.placement is None
+        assert peer.payload == b"abc"
+        peer.answer(request)
+
+    with Client(serve(script, unix=True, max_lent_bytes=8 * MIB), CREDENTIAL) as client:
+        client.call(Call("k", "echo", {}, (Tensor(TensorSpec("|u1", (3,)), b"abc"),)))
+
+
+def test_without_the_capability_everything_goes_through_the_socket(serve):
+    def script(peer):
+        request = peer.next_request()
+        assert request.placement is None
+        assert peer.payload == bytes([7]) * MIB
+        peer.answer(request, bytes(MIB))
+
+    for options in ({"unix": True}, {}):
+        with Client(serve(script, **options), CREDENTIAL) as client:
+            assert client.carrier == ("unix" if options else "tcp")
+            client.call(Call("k", "echo", {}, (large(),)))
+
+
+def test_results_are_views_and_their_segment_is_kept_until_the_last_one_dies(serve):
+    used = []
+
+    def script(peer):
+        for fill in (1, 2, 3):
+            request = peer.next_request()
+            used.append(request.placement.segment)
+            peer.answer_in(request.placement.segment, request, 0, bytes([fill]) * MIB)
+
+    with Client(serve(script, unix=True, max_lent_bytes=8 * MIB), CREDENTIAL) as client:
+        first = client.call(Call("k1", "echo", {}, (large(),))).tensors["out"].data
+        part = first[100:200]
+        second = client.call(Call("k2", "echo", {}, (large(),)))
+        assert bytes(part) == bytes([1]) * 100
+        assert bytes(second.tensors["out"].data[:3]) == b"\2\2\2"
+        del part, first
+        gc.collect()
+        client.call(Call("k3", "echo", {}, (large(),)))
+    assert used == [1, 2, 1]
+
+
+def test_memory_the_server_lends_for_an_answer_is_given_back(serve):
+    def script(peer):
+        first = peer.next_request()
+        segment = peer.lend(0, 2 * MIB)
+        peer.answer_in(segment, first, 64, b"first")
+        second = peer.next_request()
+        assert peer.given_back == []
+        peer.answer(second)
+        third = peer.next_request()
+        assert peer.given_back == [segment]
+        peer.answer_in(segment, third, 0, b"third")  # without sending the descriptor again
+        peer.answer(peer.next_request())
+        assert peer.given_back == [segment, segment]
+
+    with Client(serve(script, unix=True, max_lent_bytes=8 * MIB), CREDENTIAL) as client:
+        kept = client.call(Call("k1", "echo")).tensors["out"].data
+        client.call(Call("k2", "echo"))
+        assert bytes(kept) == b"first"
+        del kept
+        gc.collect()
+        assert bytes(client.call(Call("k3", "echo")).tensors["out"].data) == b"third"
+        gc.collect()
+        client.call(Call("k4", "echo"))
+
+
+def test_results_can_be_copied_out(serve):
+    def script(peer):
+        for _ in range(2):
+            request = peer.next_request()
+            assert request.placement.segment == 1
+            peer.answer_in(1, request, 0, bytes([5]) * MIB)
+
+    endpoint = serve(script, unix=True, max_lent_bytes=8 * MIB)
+    with Client(endpoint, CREDENTIAL, copy_results=True) as client:
+        replies = [client.call(Call(f"k{n}", "echo", {}, (large(),))) for n in range(2)]
+    assert all(bytes(reply.tensors["out"].data) == bytes([5]) * MIB for reply in replies)
+
+
+def test_results_outlive_the_connection(serve):
+    def script(peer):
+        request = peer.next_request()
+        peer.answer_in(request.placement.segment, request, 0, b"x" * MIB)
+
+    with Client(serve(script, unix=True, max_lent_bytes=8 * MIB), CREDENTIAL) as client:
+        reply = client.call(Call("k", "echo", {}, (large(),)))
+    del client
+    gc.collect()
+    assert bytes(reply.tensors["out"].data) == b"x" * MIB
+
+
+def test_allocated_memory_needs_no_copy_and_is_left_as_it_is(serve):
+    def script(peer):
+        for _ in range(2):
+            request = peer.next_request()
+            assert request.keep_inputs
+            assert request.placement == Placement(1, (0, MIB))
+            assert peer.inputs(request) == [b"a" * MIB, b"b" * MIB]
+            peer.answer(request)
+        apart = peer.next_request()
+        assert apart.placement.segment == 2
+        assert not apart.keep_inputs
+        peer.answer(apart)
+
+    with Client(serve(script, unix=True, max_lent_bytes=8 * MIB), CREDENTIAL) as client:
+        left, right = client.allocate(SPEC, SPEC)
+        left.data[:] = b"a" * MIB
+        right.data[:] = b"b" * MIB
+        for n in range(2):
+            client.call(Call(f"k{n}", "gemm", {}, (left, right)))
+        client.call(Call("k2", "gemm", {}, (left, large())))
+
+
+def test_allocated_memory_is_ordinary_where_none_is_lent(serve):
+    def script(peer):
+        request = peer.next_request()
+        assert peer.payload == b"a" * MIB
+        peer.answer(request)
+
+    with Client(serve(script), CREDENTIAL) as client:
+        [tensor] = client.allocate(SPEC)
+        tensor.data[:] = b"a" * MIB
+        client.call(Call("k", "lu", {}, (tensor,)))
+
+
+def test_a_refused_loan_means_the_socket_and_is_not_asked_again_at_once(serve):
+    def script(peer):
+        asked = peer.next_event()
+        assert isinstance(asked, Lend)
+        peer.send(Busy(asked.id, 0.1, "no memory to lend"))
+        for _ in range(2):
+            request = peer.next_event()
+            assert request.placement is None
+            assert peer.payload == bytes([7]) * MIB
+            peer.answer(request)
+
+    with Client(serve(script, unix=True, max_lent_bytes=8 * MIB), CREDENTIAL) as client:
+        for n in range(2):
+            assert isinstance(client.call(Call(f"k{n}", "echo", {}, (large(),))), Reply)
+
+
+def test_exhausted_memory_means_the_socket(serve):
+    def script(peer):
+        kinds = []
+        for _ in range(3):
+            request = peer.next_request()
+            kinds.append(request.placement is None)
+            if request.placement is None:
+                peer.answer(request)
+            else:
+                peer.answer_in(request.placement.segment, request, 0, b"x" * MIB)
+        assert kinds == [False, False, True]
+
+    with Client(serve(script, unix=True, max_lent_bytes=5 * MIB // 2), CREDENTIAL) as client:
+        replies = [client.call(Call(f"k{n}", "echo", {}, (large(),))) for n in range(3)]
+    assert len(replies) == 3
+
+
+def test_again_means_the_same_call_from_the_callers_own_bytes_at_once(serve):
+    def script(peer):
+        first = peer.next_request()
+        peer.segments[first.placement.segment][:MIB] = bytes(MIB)
+        peer.send(Busy(first.id, 0.0, "again: a worker was lost"))
+        second = peer.next_request()
+        assert (second.key, peer.inputs(second)) == (first.key, [bytes([7]) * MIB])
+        peer.answer(second)
+
+    with Client(serve(script, unix=True, max_lent_bytes=8 * MIB), CREDENTIAL) as client:
+        assert isinstance(client.call(Call("k", "lu", {}, (large(),))), Reply)
+
+
+def test_a_server_that_says_again_for_ever_is_busy(serve):
+    def script(peer):
+        for _ in range(9):
+            peer.send(Busy(peer.next_request().id, 0.5, "again: a worker was lost"))
+
+    with Client(serve(script), CREDENTIAL) as client, pytest.raises(UnavailableError, match="again"):
+        client.call(Call("k", "lu"))
+
+
+@pytest.mark.parametrize(("segment", "offset", "text"), [(9, 0, "not lent"), (1, 2 * MIB, "beyond the end")])
+def test_an_answer_outside_the_lent_memory_ends_the_connection(serve, segment, offset, text):
+    def script(peer):
+        request = peer.next_request()
+        placement = Placement(segment, (offset,))
+        tensors = (_named(b"x"),)
+        peer.send(Result(request.id, {}, tensors, "w1", "cpu", {}, 1, 1, placement))
+
+    endpoint = serve(script, unix=True, max_lent_bytes=8 * MIB)
+    with Client(endpoint, CREDENTIAL) as client, pytest.raises(UnavailableError, match=text):
+        client.call(Call("k", "echo", {}, (large(),)))
+
+
+def _named(data):
+    from yarn_accel.wire import NamedTensor
+
+    return NamedTensor("out", TensorSpec("|u1", (len(data),)))
+
+
+def test_descriptors_are_closed(serve):
+    def script(peer):
+        for _ in range(3):
+            peer.answer(peer.next_request())
+
+    before = n_descriptors()
+    with Client(serve(script, unix=True, max_lent_bytes=8 * MIB), CREDENTIAL) as client:
+        while client.n_in_flight < 3:
+            client.submit(Call("k", "echo", {}, (large(),)))
+        while client.n_in_flight:
+            client.next_outcome()
+    del client
+    gc.collect()
+    assert n_descriptors() <= before + 6  # the script's own sockets and mappings
+
+
+def test_a_segment_lent_again_while_in_use_is_refused():
+    lent = LentMemory(MIB)
+    fd = os.memfd_create("segment")
+    os.ftruncate(fd, 4096)
+    try:
+        segment = lent.add(1, fd, 4096, is_ours=True)
+        view = lent.hold(segment)
+        with pytest.raises(RemoteProtocolError, match="in use"):
+            lent.add(1, fd, 4096, is_ours=True)
+        del view
+        assert lent.to_return() == []
+        assert lent.add(1, fd, 4096, is_ours=False) is not segment
+        with pytest.raises(RemoteProtocolError, match="cannot be mapped"):
+            lent.add(2, fd, 8192, is_ours=True)
+    finally:
+        os.close(fd)
+    assert lent.lent_bytes == 4096
+
+
+def test_the_best_fitting_free_segment_is_taken():
+    lent = LentMemory(MIB)
+    for number, n_bytes in enumerate((8192, 4096, 16384), 1):
+        fd = os.memfd_create("segment")
+        os.ftruncate(fd, n_bytes)
+        segment = lent.add(number, fd, n_bytes, is_ours=True)
+        os.close(fd)
+        segment.n_users = 1
+        lent.leave(segment)
+    assert lent.take(5000).id == 1
+    assert lent.take(5000).id == 3
+    assert lent.take(5000) is None
+
+
+def test_reply_memory_is_used_again_when_nothing_holds_it():
+    pool = ReplyPool()
+    first = pool.take(MIB)
+    first[:] = b"x" * MIB
+    part = first[5:10]
+    del first
+    gc.collect()
+    other = pool.take(MIB)
+    assert bytes(other[:1]) == b"\0"
+    del part, other
+    gc.collect()
+    assert len(pool._idle) == 2
+    assert bytes(pool.take(MIB - 5)[:1]) in (b"x", b"\0")
+    assert len(pool._idle) == 2
+
+
+def test_idle_reply_memory_is_bounded():
+    pool = ReplyPool(idle_bytes=3 * MIB)
+    views = [pool.take(MIB) for _ in range(6)]
+    del views
+    gc.collect()
+    pool.take(8 * MIB)
+    gc.collect()
+    assert sum(region.n_bytes for region in pool._idle) <= 3 * MIB + 8 * MIB
+
+
+def test_numpy_arrays_keep_lent_memory(serve):
+    np = pytest.importorskip("numpy")
+    pool = ReplyPool()
+    array = np.frombuffer(pool.take(MIB), dtype="<f8")[::2]
+    gc.collect()
+    assert not pool._idle
+    del array
+    gc.collect()
+    assert len(pool._idle) == 1
+    assert isinstance(pool._idle[0], Region)
+
+
+def test_tensors_of_another_length_fail_alone(serve):
+    def script(peer):
+        peer.answer(peer.next_request())
+
+    with Client(serve(script, unix=True, max_lent_bytes=8 * MIB), CREDENTIAL) as client:
+        calls = [
+            Call("bad", "echo", {}, (Tensor(SPEC, bytes(MIB + 1)),)),
+            Call("good", "echo", {}, (large(),)),
+        ]
+        outcomes = {call.key: outcome for call, outcome in client.map(calls)}
+    assert outcomes["bad"].code == "cannot-be-sent"
+    assert isinstance(outcomes["good"], Reply)
+    with pytest.raises(LocalProtocolError):
+        Tensor(SPEC, bytes(3)).flat()
+
+
+def test_memory_of_calls_that_cannot_be_sent_is_free_again(serve):
+    def script(peer):
+        request = peer.next_request()
+        assert request.placement.segment == 1
+        peer.answer(request)
+
+    with Client(serve(script, unix=True, max_lent_bytes=8 * MIB), CREDENTIAL) as client:
+        [tensor] = client.allocate(SPEC)
+        for call in (Call("x" * 300, "lu", {}, (tensor,)), Call("x" * 300, "lu", {}, (large(),))):
+            with pytest.raises(RejectedError, match="key"):
+                client.call(call)
+        del tensor, call
+        gc.collect()
+        client.call(Call("k", "lu", {}, (large(),)))
+
+
+def test_a_server_lost_while_it_is_asked_for_memory(serve):
+    def script(peer):
+        assert isinstance(peer.next_event(), Lend)
+
+    with Client(serve(script, unix=True, max_lent_bytes=8 * MIB), CREDENTIAL) as client:
+        with pytest.raises(UnavailableError) as caught:
+            client.call(Call("k", "lu", {}, (large(),)))
+        assert str(caught.value).count("1 call(s) unanswered") == 1
+        assert [call.key for call in client.unanswered()] == ["k"]

@@ -1,0 +1,120 @@
+"""Counting: exact under threads, cheap, and bounded however many names come."""
+
+import json
+import threading
+import timeit
+
+import pytest
+
+from yarn_accel.pipeline.counters import COUNTED, LATENCY_BOUNDS_S, MAX_NAMES, OTHERS, Counters
+
+SECONDS = {"read": 0.001, "queue": 0.002, "compute": 0.25, "write": 0.003, "total": 0.3}
+
+
+def test_a_new_one_shows_every_name_with_nothing():
+    snapshot = Counters().snapshot()
+    assert {name: snapshot[name] for name in COUNTED} == dict.fromkeys(COUNTED, 0)
+    assert snapshot["operations"] == snapshot["tenants"] == {}
+    assert set(snapshot["stage_seconds"]) == {"read", "queue", "compute", "write"}
+
+
+def test_an_answer_is_counted_everywhere_at_once():
+    counters = Counters()
+    counters.add_for("lu", "requests", "alice")
+    counters.add("bytes_in", 100, "alice")
+    counters.answered("lu", "done", "alice", SECONDS, bytes_out=40)
+    snapshot = counters.snapshot()
+    assert (snapshot["requests"], snapshot["done"]) == (1, 1)
+    assert (snapshot["bytes_in"], snapshot["bytes_out"]) == (100, 40)
+    assert snapshot["operations"] == {"lu": {"requests": 1, "done": 1, "compute_s": 0.25}}
+    expected = {"requests": 1, "bytes_in": 100, "done": 1, "bytes_out": 40, "device_s": 0.25}
+    assert snapshot["tenants"] == {"alice": expected}
+    assert snapshot["stage_seconds"] == {"read": 0.001, "queue": 0.002, "compute": 0.25, "write": 0.003}
+
+
+@pytest.mark.parametrize(("seconds", "bin_"), [(0.0, 0), (0.0001, 0), (0.00011, 1), (0.3, 7), (1000.0, -1)])
+def test_a_latency_lands_below_the_next_bound(seconds, bin_):
+    counters = Counters()
+    counters.observe("lu", seconds)
+    latency = counters.snapshot()["latency"]
+    counts = latency["operations"]["lu"]["counts"]
+    assert latency["bounds_s"] == list(LATENCY_BOUNDS_S)
+    assert len(counts) == len(LATENCY_BOUNDS_S) + 1
+    assert counts[bin_] == sum(counts) == 1
+    assert latency["operations"]["lu"]["sum_s"] == seconds
+
+
+def test_seconds_of_a_stage_of_an_operation_and_of_a_tenant():
+    counters = Counters()
+    counters.add_seconds("read", 0.5)
+    counters.add_seconds("compute", 0.25, "qr", "bob")
+    snapshot = counters.snapshot()
+    assert snapshot["stage_seconds"]["read"] == 0.5
+    assert snapshot["operations"]["qr"]["compute_s"] == snapshot["tenants"]["bob"]["device_s"] == 0.25
+
+
+def test_names_are_bounded_and_nothing_is_lost():
+    counters = Counters()
+    for number in range(MAX_NAMES + 50):
+        counters.answered(f"o{number}", "done", f"t{number}", SECONDS)
+    snapshot = counters.snapshot()
+    for group in (snapshot["operations"], snapshot["tenants"], snapshot["latency"]["operations"]):
+        assert len(group) == MAX_NAMES + 1
+    assert snapshot["tenants"][OTHERS]["done"] == snapshot["operations"][OTHERS]["done"] == 50
+    assert sum(snapshot["latency"]["operations"][OTHERS]["counts"]) == 50
+
+
+def test_an_unknown_counter_is_a_mistake():
+    with pytest.raises(KeyError):
+        Counters().add("dnoe")
+
+
+def test_nothing_is_lost_between_threads():
+    counters = Counters()
+
+    def count():
+        for _ in range(2000):
+            counters.answered("lu", "done", "alice", SECONDS, 3)
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    snapshot = counters.snapshot()
+    assert (snapshot["done"], snapshot["bytes_out"]) == (8000, 24000)
+    assert snapshot["operations"]["lu"]["compute_s"] == pytest.approx(2000)
+
+
+def test_a_snapshot_is_json_and_stands_still():
+    counters = Counters()
+    counters.answered("lu", "done", "alice", SECONDS)
+    before = counters.snapshot()
+    text = json.dumps(before)
+    counters.answered("lu", "done", "alice", SECONDS)
+    assert json.dumps(before) == text
+
+
+def test_an_answer_costs_microseconds():
+    counters = Counters()
+    best_s = min(timeit.repeat(lambda: counters.answered("lu", "done", "a", SECONDS), number=2000, repeat=5))
+    assert best_s / 2000 < 30e-6
+
+
+def test_summing_up_now_and_then_changes_nothing():
+    """Whoever folds, and when, the numbers are those of a snapshot after each call."""
+    often, seldom = Counters(), Counters()
+    for number in range(3000):
+        for counters in (often, seldom):
+            counters.add("requests", 1, f"t{number % 3}")
+            counters.answered("lu", ("done", "failed")[number % 2], f"t{number % 3}", SECONDS, number)
+        often.fold()
+    assert often.snapshot() == seldom.snapshot()
+    assert seldom.snapshot()["requests"] == 3000
+
+
+def test_what_is_noted_is_bounded():
+    counters = Counters()
+    for _ in range(5000):
+        counters.add("busy")
+        assert len(counters._noted) <= 1024

@@ -1,0 +1,88 @@
+"""The short way of a small answer to its only waiter: same message, same counts, memory back once."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from yarn_accel.pipeline.counters import Counters
+from yarn_accel.pipeline.delivery import Delivery
+from yarn_accel.pipeline.ledger import Ledger, Waiter
+from yarn_accel.pipeline.work import Work
+from yarn_accel.pipeline.workers import JobDone
+from yarn_accel.pipeline.workers.jobs import Area
+from yarn_accel.wire import Request, TensorSpec
+
+
+class Session:
+    """Takes what is posted, and says at once that it has left."""
+
+    def __init__(self):
+        self.sender = self
+        self.works = {}
+        self.posted = []
+
+    def post(self, parcel):
+        self.posted.append((parcel.message, [bytes(part) for part in parcel.payload]))
+        if parcel.on_gone is not None:
+            parcel.on_gone()
+
+
+class Holding:
+    """Memory that counts how often it is given back."""
+
+    lent_inputs = lent_outputs = None
+    held_bytes = 0
+    n_bytes = 1 << 20
+    is_shown = False
+
+    def __init__(self):
+        self.n_freed = 0
+
+    def view(self, segment, offset, n_bytes):
+        assert not self.n_freed
+        return memoryview(bytes([7]) * n_bytes)
+
+    def free(self):
+        self.n_freed += 1
+
+    def leave_share(self):
+        pass
+
+
+def answer(n_items, n_others=0):
+    """What one request, and others of the same key, come to: sessions, counters, its memory."""
+    counters, ledger = Counters(), Ledger(1 << 20, 60.0)
+    delivery = Delivery(SimpleNamespace(name="s"), ledger, counters, None)
+    spec = TensorSpec("|u1", (n_items,))
+    plan = SimpleNamespace(references=())
+    sessions = [Session() for _ in range(1 + n_others)]
+    works = []
+    for number, session in enumerate(sessions, 1):
+        request = Request(number, "key", "echo", {}, (spec,))
+        counters.add("requests", 1, "t")
+        entry = ledger.admit("t", request, Waiter(session, number)).entry
+        works.append(Work("t", session, entry, request, plan, Holding(), 0.0))
+        ledger.confirm(entry, b"digest")
+    done = JobDone(works[0].id, (("0", Area(1, 0, spec)),), {}, 1e-6, 1e-6, False)
+    delivery.result(works[0], done)
+    return sessions, counters.snapshot(), works[0].holding, ledger
+
+
+@pytest.mark.parametrize("n_items", [8, Ledger.SMALL_BYTES, Ledger.SMALL_BYTES + 1])
+def test_one_who_waits(n_items):
+    (session,), counted, holding, ledger = answer(n_items)
+    ((message, payload),) = session.posted
+    assert (message.id, message.bytes_out, payload) == (1, n_items, [bytes([7]) * n_items])
+    assert (holding.n_freed, ledger.n_running) == (1, 0)
+    assert (counted["requests"], counted["done"], counted["duplicates"]) == (1, 1, 0)
+    assert counted["bytes_out"] == counted["tenants"]["t"]["bytes_out"] == n_items
+    assert sum(counted["latency"]["operations"]["echo"]["counts"]) == 1
+
+
+@pytest.mark.parametrize("n_items", [8, Ledger.SMALL_BYTES + 1])
+def test_several_who_wait(n_items):
+    sessions, counted, holding, _ = answer(n_items, n_others=2)
+    assert [session.posted[0][0].id for session in sessions] == [1, 2, 3]
+    assert all(session.posted[0][1] == [bytes([7]) * n_items] for session in sessions)
+    assert holding.n_freed == 1
+    assert (counted["requests"], counted["done"], counted["duplicates"]) == (3, 3, 2)

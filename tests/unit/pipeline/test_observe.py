@@ -1,0 +1,181 @@
+"""The HTTP side: right answers, only GET, and a server that hangs or a crowd that scrapes changes nothing."""
+
+import contextlib
+import json
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+from tests.unit.pipeline.statistics_of_a_server import statistics
+from yarn_accel.errors import StartupError
+from yarn_accel.pipeline import observe as observe_module
+from yarn_accel.pipeline.observe import MAX_CONNECTIONS, Observer
+
+
+@pytest.fixture
+def observe():
+    observers = []
+
+    def start(stats=statistics, port=0):
+        observer = Observer(stats, "127.0.0.1", port)
+        observers.append(observer)
+        observer.start()
+        return observer
+
+    yield start
+    for observer in observers:
+        observer.close()
+        assert not observer._thread.is_alive()
+
+
+def ask(observer, path, method="GET", data=None):
+    request = urllib.request.Request(f"http://127.0.0.1:{observer.port}{path}", data, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.status, answer.headers, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.headers, error.read().decode()
+
+
+def test_metrics_are_what_prometheus_reads(observe):
+    status, headers, text = ask(observe(), "/metrics")
+    assert status == 200
+    assert headers["Content-Type"].startswith("text/plain; version=")
+    assert (
+        "# TYPE yarn_accel_pipeline_requests_total counter\nyarn_accel_pipeline_requests_total 20.0\n" in text
+    )
+    assert text.endswith("\n")
+
+
+def test_a_healthy_server(observe):
+    status, _, text = ask(observe(), "/healthz")
+    assert (status, json.loads(text)) == (200, {"ok": True, "problems": [], "server": "w1"})
+
+
+def test_a_sick_server_says_what_is_wrong(observe):
+    sick = {"ok": False, "problems": ["cuda:0 is quarantined"]}
+    status, _, text = ask(observe(lambda: statistics(health=sick)), "/healthz")
+    assert (status, json.loads(text)) == (503, {**sick, "server": "w1"})
+
+
+def test_a_draining_server_is_not_for_new_work(observe):
+    status, _, text = ask(observe(lambda: statistics(is_draining=True)), "/healthz")
+    assert status == 503
+    assert json.loads(text)["problems"] == ["draining: the server takes nothing new"]
+
+
+def test_statistics_without_health_are_no_good_news(observe):
+    assert ask(observe(dict), "/healthz")[0] == 503
+
+
+@pytest.mark.parametrize("method", ["HEAD", "POST", "PUT", "DELETE", "OPTIONS"])
+def test_only_get(observe, method):
+    observer = observe()
+    assert ask(observer, "/metrics", method, b"x" if method in {"POST", "PUT"} else None)[0] == 405
+
+
+def test_other_paths_do_not_exist(observe):
+    assert ask(observe(), "/")[0] == 404
+
+
+def test_statistics_that_break(observe):
+    def broken():
+        raise ValueError("boom")
+
+    observer = observe(broken)
+    assert ask(observer, "/metrics")[0] == 503
+    status, _, text = ask(observer, "/healthz")
+    assert (status, json.loads(text)["problems"]) == (
+        503,
+        ["the server gives no statistics: ValueError: boom"],
+    )
+
+
+def test_a_server_that_hangs_is_reported_and_asked_only_once(observe, monkeypatch):
+    monkeypatch.setattr(observe_module, "STATS_TIMEOUT_S", 0.2)
+    go_on = threading.Event()
+    n_asked = []
+
+    def hanging():
+        n_asked.append(1)
+        go_on.wait(20)
+        return statistics()
+
+    observer = observe(hanging)
+    started_s = time.monotonic()
+    for _ in range(3):
+        status, _, text = ask(observer, "/healthz")
+        assert status == 503
+        assert "no answer within 0.2 s" in text
+    assert time.monotonic() - started_s < 5
+    assert len(n_asked) == 1
+    go_on.set()
+    until_s = time.monotonic() + 10
+    while ask(observer, "/healthz")[0] != 200 and time.monotonic() < until_s:
+        time.sleep(0.01)
+    assert ask(observer, "/healthz")[0] == 200
+
+
+def test_many_scrapers_cost_the_server_one_call(observe, monkeypatch):
+    monkeypatch.setattr(observe_module, "CACHE_S", 60.0)
+    n_asked = []
+
+    def counting():
+        n_asked.append(1)
+        time.sleep(0.05)
+        return statistics()
+
+    observer = observe(counting)
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(ask(observer, "/metrics")[0])) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [200] * 20
+    assert len(n_asked) == 1
+
+
+def test_statistics_are_asked_again_after_a_moment(observe, monkeypatch):
+    monkeypatch.setattr(observe_module, "CACHE_S", 0.0)
+    n_asked = []
+    observer = observe(lambda: statistics(n_done=n_asked.append(1) or len(n_asked)))
+    for n_done in (1, 2, 3):
+        assert f"yarn_accel_pipeline_requests_total {n_done}.0\n" in ask(observer, "/metrics")[2]
+
+
+def test_connections_are_bounded_in_number_and_age(observe, monkeypatch):
+    monkeypatch.setattr(observe_module, "_MAX_AGE_S", 0.5)
+    observer = observe()
+    with contextlib.ExitStack() as stack:
+        silent = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", observer.port), 10))
+            for _ in range(MAX_CONNECTIONS)
+        ]
+        one_more = stack.enter_context(socket.create_connection(("127.0.0.1", observer.port), 10))
+        one_more.settimeout(0.3)
+        assert one_more.recv(1) == b"", "one more than allowed is closed at once"
+        for sock in silent:
+            sock.settimeout(10)
+            assert sock.recv(1) == b"", "one that never asks is closed after a while"
+    assert ask(observer, "/healthz")[0] == 200
+
+
+def test_a_taken_port_is_a_startup_error(observe):
+    first = observe()
+    with pytest.raises(StartupError, match="address already in use: choose another http_host or http_port"):
+        observe(port=first.port)
+
+
+def test_closing_twice_and_while_somebody_is_connected(observe):
+    observer = observe()
+    with socket.create_connection(("127.0.0.1", observer.port), 10):
+        observer.close()
+    observer.close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", observer.port), 1)

@@ -1,0 +1,158 @@
+"""This machine's files, opened so that nobody can lead us elsewhere on the way.
+
+A path is walked component by component, each opened relative to the one before; with `follow_symlinks` off, a
+symbolic link anywhere in it is refused, also one that is put there while we walk.  Only regular files are
+read: opening a pipe or a device could block, or do something.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import posixpath
+import shutil
+import stat
+from collections.abc import Iterable, Iterator
+
+__all__ = ["LocalFiles"]
+
+Buffer = bytes | bytearray | memoryview
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+#: Read at once: the kernel takes no more than 2 GiB.
+_MAX_READ_BYTES = 1 << 30
+
+
+class LocalFiles:
+    """Reads and writes files by absolute path; errors are `OSError`.
+
+    Args:
+        follow_symlinks: whether a path may lead through symbolic links.
+    """
+
+    def __init__(self, follow_symlinks: bool) -> None:
+        self._follow_symlinks = follow_symlinks
+        self._no_follow = 0 if follow_symlinks else os.O_NOFOLLOW
+
+    def stamp(self, path: str) -> tuple[int, int]:
+        """Length in bytes and time of the last change in nanoseconds."""
+        with self._opened(path) as fd:
+            status = os.fstat(fd)
+            return status.st_size, status.st_mtime_ns
+
+    def read_into(self, path: str, view: memoryview) -> int:
+        """Fill a buffer from the beginning of a file; returns the file's length, whether it fits or not."""
+        with self._opened(path) as fd:
+            n_bytes = os.fstat(fd).st_size
+            if n_bytes != view.nbytes:
+                return n_bytes
+            at = 0
+            while at < n_bytes and (n := os.readv(fd, [view[at : at + _MAX_READ_BYTES]])):
+                at += n
+            if at != n_bytes:
+                raise OSError("its length changed while it was read")
+            return n_bytes
+
+    def exists(self, path: str) -> bool:
+        """Whether there is something of that name."""
+        try:
+            with self._parent(path) as (folder, name):
+                os.stat(name, dir_fd=folder, follow_symlinks=self._follow_symlinks)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def names(self, path: str) -> list[str]:
+        """What is in a folder."""
+        with self._folder(path) as fd, os.scandir(fd) as entries:
+            return [entry.name for entry in entries]
+
+    def delete(self, path: str) -> bool:
+        """Delete a file, or a folder with all that is in it."""
+        with self._parent(path) as (folder, name):
+            if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+                shutil.rmtree(path)
+            else:
+                os.unlink(name, dir_fd=folder)
+        return True
+
+    def mkdirs(self, path: str) -> None:
+        """Make a folder and the folders above it."""
+        with self._folder(path, make=True):
+            pass
+
+    def write(self, path: str, parts: Iterable[Buffer]) -> int:
+        """Write a new file, and the folders above it; returns its bytes."""
+        n_bytes = 0
+        with self._parent(path, make=True) as (folder, name):
+            fd = os.open(name, _CREATE, 0o666, dir_fd=folder)
+            try:
+                for part in parts:
+                    view = memoryview(part).cast("B")
+                    n_bytes += view.nbytes
+                    while view.nbytes:
+                        view = view[os.write(fd, view) :]
+            finally:
+                os.close(fd)
+        return n_bytes
+
+    def rename(self, source: str, target: str) -> None:
+        """Give a file another name, also one that is taken; a link of that name is replaced itself."""
+        with self._parent(source) as (from_folder, from_name), self._parent(target) as (to_folder, to_name):
+            os.replace(from_name, to_name, src_dir_fd=from_folder, dst_dir_fd=to_folder)
+
+    @contextlib.contextmanager
+    def _opened(self, path: str) -> Iterator[int]:
+        with self._parent(path) as (folder, name):
+            fd = self._open(name, _READ, folder)
+        try:
+            mode = os.fstat(fd).st_mode
+            if stat.S_ISDIR(mode):
+                raise IsADirectoryError(errno.EISDIR, "is a folder", path)
+            if not stat.S_ISREG(mode):
+                raise PermissionError(errno.EPERM, "not a regular file", path)
+            yield fd
+        finally:
+            os.close(fd)
+
+    @contextlib.contextmanager
+    def _parent(self, path: str, make: bool = False) -> Iterator[tuple[int, str]]:
+        above, name = posixpath.split(path)
+        with self._folder(above, make) as folder:
+            yield folder, name or "."
+
+    @contextlib.contextmanager
+    def _folder(self, path: str, make: bool = False) -> Iterator[int]:
+        fd = os.open("/", _FOLDER)
+        try:
+            for name in path.split("/"):
+                if not name:
+                    continue
+                if make:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(name, dir_fd=fd)
+                below = self._open(name, _FOLDER, fd)
+                os.close(fd)
+                fd = below
+            yield fd
+        finally:
+            os.close(fd)
+
+    def _open(self, name: str, flags: int, folder: int) -> int:
+        try:
+            return os.open(name, flags | self._no_follow, dir_fd=folder)
+        except OSError as error:
+            # Linux: a link opened with O_DIRECTORY | O_NOFOLLOW is "not a directory", without it a "loop".
+            is_link = error.errno == errno.ELOOP or (error.errno == errno.ENOTDIR and _is_link(name, folder))
+            if is_link and self._no_follow:
+                raise PermissionError(errno.ELOOP, "symbolic links are not followed", name) from None
+            raise
+
+
+def _is_link(name: str, folder: int) -> bool:
+    with contextlib.suppress(OSError):
+        return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    return False

@@ -1,0 +1,414 @@
+"""What is said on one open connection: requests out, answers in, and what is still open.
+
+A conversation ends with its connection; `Client` begins the next one.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import time
+from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+from yarn_accel.client.calls import Call, Reply, Tensor
+from yarn_accel.client.courier import Courier
+from yarn_accel.client.lent import LentMemory, Segment, aligned
+from yarn_accel.client.mapping import Outcome
+from yarn_accel.client.memory import ReplyPool
+from yarn_accel.client.transport import Transport
+from yarn_accel.errors import (
+    AccelError,
+    LocalProtocolError,
+    RejectedError,
+    RemoteProtocolError,
+    StorageError,
+    UnavailableError,
+)
+from yarn_accel.wire import (
+    NEED_DATA,
+    Busy,
+    Cancel,
+    Cancelled,
+    Closed,
+    Drain,
+    Failed,
+    GiveBack,
+    Goodbye,
+    Lend,
+    Lent,
+    PayloadComplete,
+    Ping,
+    Pong,
+    Progress,
+    Result,
+    Stats,
+    StatsRequest,
+    TensorSpec,
+)
+
+__all__ = ["Conversation"]
+
+#: Begins the reason of a `Busy` that asks for the same call at once: a worker was lost with its inputs.
+_AGAIN = "again:"
+_MAX_AGAIN = 8
+_NO_PAYLOAD = memoryview(b"")
+
+
+class _Open(NamedTuple):
+    """A call that was sent, the shared memory it uses, and how often it had to be sent again."""
+
+    call: Call
+    segment: Optional[Segment]
+    n_again: int
+
+
+class _Receiving(NamedTuple):
+    """A result whose payload is on its way into `buffers`."""
+
+    result: Result
+    buffers: List[memoryview]
+
+
+class Conversation:
+    """An open connection and the calls on it; one thread's.
+
+    Args:
+        transport: the connection, just opened.
+        pool: memory for results that come through the socket.
+        copy_results: hand out results as memory of their own, never as views of shared memory.
+        on_progress: told the call, its stage and its seconds so far while the server works on it.
+
+    Attributes:
+        is_over: the connection was lost or closed; `unanswered` is what is left.
+        is_draining: the server takes nothing new: it finishes what it has.
+        lent: the memory the server lends to this connection; None: it lends none.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        pool: ReplyPool,
+        copy_results: bool,
+        on_progress: Optional[Callable[[Call, str, float], None]],
+    ) -> None:
+        welcome = transport.connection.welcome
+        assert welcome is not None
+        self.is_over = False
+        self.is_draining = False
+        self.lent = LentMemory(welcome.max_lent_bytes) if transport.carrier == "memfd" else None
+        self.transport = transport
+        self._courier = Courier(self.lent, pool, welcome.max_request_bytes, copy_results)
+        self._on_progress = on_progress
+        self._last_id = 0
+        self._open: Dict[int, _Open] = {}
+        self._abandoned: Dict[int, _Open] = {}
+        self._again: Deque[_Open] = collections.deque()
+        self._ready: Deque[Tuple[Call, Outcome]] = collections.deque()
+        self._answers: Dict[int, Any] = {}
+        self._lends: Dict[int, int] = {}
+        self._receiving: Optional[_Receiving] = None
+
+    def close(self) -> None:
+        """Close the connection; arrays handed out stay valid."""
+        self.is_over = True
+        self.transport.close()
+
+    @property
+    def n_in_flight(self) -> int:
+        """Calls submitted whose outcome `next_outcome` has not given yet."""
+        return len(self._open) + len(self._ready) + len(self._again)
+
+    def unanswered(self) -> List[Call]:
+        """The calls that were submitted and not answered, oldest first."""
+        return [entry.call for entry in (*self._open.values(), *self._again)]
+
+    def submit(self, call: Call) -> None:
+        """Send a call; returns when its bytes have left, taking answers that arrive meanwhile.
+
+        Raises:
+            UnavailableError: the server was lost.
+        """
+        self._submit(call, 0)
+
+    def next_outcome(self) -> Tuple[Call, Outcome]:
+        """Wait for the next answer.
+
+        Raises:
+            UnavailableError: the server was lost, or silent for too long.
+        """
+        while not self._ready:
+            if self._again:
+                entry = self._again.popleft()
+                self._submit(entry.call, entry.n_again + 1)
+            elif self._open:
+                self._step()
+            else:
+                raise LocalProtocolError("nothing is in flight")
+        return self._ready.popleft()
+
+    def exchange(self, call: Call) -> Optional[Outcome]:
+        """One call, start to end, while nothing else is under way; None when something is.
+
+        What `submit` and `next_outcome` do, but it waits for bytes before it looks for events.
+
+        Raises:
+            UnavailableError: the server was lost, or silent for too long.
+        """
+        if self._open or self._ready or self._again:
+            return None
+        self._submit(call, 0)
+        if not self._ready and not self.transport.connection.is_mid_frame:
+            self._pump()
+        return self.next_outcome()[1]
+
+    def put_back(self, outcomes: Sequence[Tuple[Call, Outcome]]) -> None:
+        """Let `next_outcome` give these later: they came while another was waited for."""
+        self._ready.extend(outcomes)
+
+    def cancel(self, call: Call) -> None:
+        """Tell the server that a submitted call is no longer wanted."""
+        for request_id, entry in self._open.items():
+            if entry.call is call:
+                self.transport.send(Cancel(request_id))
+                return
+
+    def abandon(self) -> None:
+        """Nobody waits for what is under way any more: tell the server, and ignore its answers."""
+        self._ready.clear()
+        self._again.clear()
+        try:
+            for request_id in list(self._open):
+                self.transport.send(Cancel(request_id))
+                self._abandoned[request_id] = self._open.pop(request_id)
+        except UnavailableError:
+            self.close()
+
+    def stats(self) -> Dict[str, Any]:
+        """The server's counters."""
+        asked = self._new_id()
+        self.transport.send(StatsRequest(asked))
+        return dict(self._await_answer(asked))
+
+    def ping(self) -> None:
+        """Returns when the server has answered."""
+        asked = self._new_id()
+        self.transport.send(Ping(asked))
+        self._await_answer(asked)
+
+    def allocate(self, specs: Sequence[TensorSpec]) -> List[Tensor]:
+        """Tensors to fill in, in memory shared with the server where there is some."""
+        n_bytes = sum(aligned(spec.nbytes) for spec in specs)
+        return self._courier.allocate(specs, self._segment(n_bytes) if n_bytes else None)
+
+    def _submit(self, call: Call, n_again: int) -> None:
+        request_id = self._new_id()
+        self._open[request_id] = _Open(call, None, n_again)
+        used: Optional[Segment] = None
+        try:
+            shared_bytes = self._courier.shared_bytes(call)
+            if shared_bytes:
+                used = self._segment(shared_bytes)
+            parcel = self._courier.parcel(call, request_id, used)
+            used = parcel.segment
+            if self.lent is not None:
+                for number in self.lent.to_return():
+                    self.transport.send_later(GiveBack(number))
+            is_alone = len(self._open) == 1
+            self.transport.send(parcel.request, parcel.payload, parcel.n_bytes, is_alone)
+        except LocalProtocolError as error:
+            del self._open[request_id]
+            if used is not None and self.lent is not None:
+                self.lent.leave(used)
+            self._ready.append((call, RejectedError("cannot-be-sent", error.message)))
+            return
+        except UnavailableError as error:
+            if self.is_over:
+                raise
+            self.close()
+            raise self._lost(error) from None
+        if used is not None:
+            self._open[request_id] = _Open(call, used, n_again)
+        while self.transport.has_outgoing:
+            self._step()
+
+    def _segment(self, n_bytes: int) -> Optional[Segment]:
+        """A segment for inputs, with one user; None when the server lends none now."""
+        lent = self.lent
+        if lent is None:
+            return None
+        segment = lent.take(n_bytes)
+        wish_bytes = 0 if segment is not None else lent.wish(n_bytes, time.monotonic())
+        if not wish_bytes:
+            return segment
+        asked = self._new_id()
+        self._lends[asked] = n_bytes
+        self.transport.send(Lend(asked, wish_bytes))
+        answer: Optional[Segment] = self._await_answer(asked)
+        if answer is None:
+            return None
+        answer.n_users = 1
+        if answer.region.n_bytes >= n_bytes:
+            return answer
+        lent.leave(answer)
+        return None
+
+    def _await_answer(self, asked: int) -> Any:
+        while asked not in self._answers:
+            self._step()
+        return self._answers.pop(asked)
+
+    def _new_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+    def _step(self) -> None:
+        """Take one event; if there is none yet, wait for bytes."""
+        try:
+            event = self.transport.next_event()
+            if event is not NEED_DATA:
+                self._take(event)
+                return
+        except (UnavailableError, RemoteProtocolError) as error:
+            self.close()
+            raise self._lost(error) from None
+        self._pump()
+
+    def _pump(self) -> None:
+        try:
+            self.transport.pump()
+        except (UnavailableError, RemoteProtocolError) as error:
+            self.close()
+            raise self._lost(error) from None
+
+    def _lost(self, error: AccelError) -> UnavailableError:
+        message = error.message
+        if self.transport.where not in message:
+            message = "server {}: {}".format(self.transport.where, message)
+        n_open = len(self._open) + len(self._again)
+        if n_open:
+            message += ", {} call(s) unanswered".format(n_open)
+        return UnavailableError(message, cure=error.cure)
+
+    def _take(self, event: object) -> None:
+        if isinstance(event, Result):
+            self._start_result(event)
+        elif isinstance(event, PayloadComplete):
+            self._finish_result()
+        elif isinstance(event, (Failed, Busy, Cancelled)):
+            self._take_refusal(event)
+        elif isinstance(event, Progress):
+            entry = self._open.get(event.id)
+            if self._on_progress is not None and entry is not None:
+                self._on_progress(entry.call, event.stage, event.seconds)
+        elif isinstance(event, Lent):
+            self._take_lent(event)
+        else:
+            self._take_other(event)
+
+    def _take_other(self, event: object) -> None:
+        if isinstance(event, Pong):
+            self._answers[event.token] = {}
+        elif isinstance(event, Stats):
+            self._answers[event.id] = event.stats
+        elif isinstance(event, Drain):
+            self.is_draining = True
+        elif isinstance(event, Ping):
+            self.transport.send(Pong(event.token))
+        elif isinstance(event, Goodbye):
+            raise UnavailableError("the server closes the connection: {}".format(event.message))
+        elif isinstance(event, Closed):
+            raise UnavailableError("the server closed the connection")
+
+    def _take_lent(self, event: Lent) -> None:
+        lent = self.lent
+        fd = self.transport.take_descriptor()
+        try:
+            if lent is None:
+                raise RemoteProtocolError("memory was lent to a client that shares none")
+            is_ours = self._lends.pop(event.id, None) is not None
+            segment = lent.add(event.segment, fd, event.n_bytes, is_ours)
+        finally:
+            os.close(fd)
+        if is_ours:
+            self._answers[event.id] = segment
+
+    def _take_refusal(self, event: Union[Failed, Busy, Cancelled]) -> None:
+        n_bytes = self._lends.pop(event.id, None)
+        if n_bytes is not None:
+            assert self.lent is not None
+            self.lent.refused(n_bytes, time.monotonic())
+            self._answers[event.id] = None
+            return
+        if isinstance(event, Busy) and event.reason.startswith(_AGAIN):
+            entry = self._open.get(event.id)
+            if entry is not None and entry.n_again < _MAX_AGAIN:
+                self._again.append(entry)
+                self._close_entry(event.id)
+                return
+        self._settle(event.id, _error_of(event))
+
+    def _start_result(self, result: Result) -> None:
+        if result.placement is not None:
+            self._settle(result.id, _reply_of(result, self._courier.results_in(result, result.placement)))
+            return
+        connection = self.transport.connection
+        arrived = connection.arrived_payload() if connection.payload_left else _NO_PAYLOAD
+        if arrived is not None:
+            self._settle(result.id, _reply_of(result, self._courier.results_from(result, arrived)))
+            return
+        buffers = self._courier.memory_for(result)
+        self._receiving = _Receiving(result, buffers)
+        connection.take_payload(buffers)
+
+    def _finish_result(self) -> None:
+        assert self._receiving is not None
+        result, buffers = self._receiving
+        self._receiving = None
+        tensors = {
+            item.name: Tensor(item.spec, buffer)
+            for item, buffer in zip(result.tensors, buffers)  # noqa: B905 -- Python 3.8
+        }
+        self._settle(result.id, _reply_of(result, tensors))
+
+    def _settle(self, request_id: int, outcome: Outcome) -> None:
+        call = self._close_entry(request_id)
+        if call is not None:
+            self._ready.append((call, outcome))
+
+    def _close_entry(self, request_id: int) -> Optional[Call]:
+        """An answer came: the call it is for, or None if nobody waits for it."""
+        entry = self._open.pop(request_id, None)
+        call = None if entry is None else entry.call
+        if entry is None:
+            entry = self._abandoned.pop(request_id, None)
+        if entry is None:
+            raise RemoteProtocolError("an answer to request {}, which is not open".format(request_id))
+        if entry.segment is not None and self.lent is not None:
+            self.lent.leave(entry.segment)
+        return call
+
+
+def _reply_of(result: Result, tensors: Dict[str, Tensor]) -> Reply:
+    return Reply(
+        result.info,
+        tensors,
+        result.server,
+        result.device,
+        result.seconds,
+        result.bytes_in,
+        result.bytes_out,
+    )
+
+
+def _error_of(event: Union[Failed, Busy, Cancelled]) -> AccelError:
+    if isinstance(event, Busy):
+        return UnavailableError(
+            "the server is busy: {}".format(event.reason), retry_after_s=event.retry_after_s
+        )
+    if isinstance(event, Cancelled):
+        return RejectedError("cancelled", "the call was cancelled")
+    if event.kind == "storage":
+        return StorageError(event.message, cure=event.cure, transient=event.transient)
+    if event.kind == "unavailable":
+        return UnavailableError(event.message, cure=event.cure)
+    return RejectedError(event.code, event.message, cure=event.cure)

@@ -1,0 +1,219 @@
+"""Brings the inputs of a call to the server and its results back, by the cheapest memory there is.
+
+Small payloads go through the socket.  Large ones on the same node go through a segment the server lent: the
+inputs are copied into it once (not at all when they lie there already, see `Client.allocate`) and the results
+are views of it.  Results that come through the socket are received into memory from a pool.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+from yarn_accel.client.calls import Call, Home, Reference, Tensor
+from yarn_accel.client.lent import LentMemory, Segment, aligned
+from yarn_accel.client.memory import POOL_FROM_BYTES, ReplyPool
+from yarn_accel.errors import LocalProtocolError, RemoteProtocolError
+from yarn_accel.wire import Buffer, Placement, RemoteInput, Request, Result, TensorSpec
+
+__all__ = ["LEND_FROM_BYTES", "Courier", "Parcel"]
+
+#: Inputs of at least this length go through shared memory when there is some: measured, the two meet here.
+LEND_FROM_BYTES = 64 * 1024
+_NOTHING: Tuple[Any, ...] = ()
+
+
+class Parcel(NamedTuple):
+    """A request ready to be sent.
+
+    Attributes:
+        payload: the inputs by value, unless they lie in `segment`.
+        segment: shared memory the request uses until it is answered.
+    """
+
+    request: Request
+    payload: Sequence[Buffer]
+    n_bytes: int
+    segment: Optional[Segment]
+
+
+class Courier:
+    """The memory of one connection.
+
+    Args:
+        lent: the memory the server lends to this connection; None: it lends none.
+        pool: memory for results that come through the socket.
+        max_request_bytes: largest inputs the server takes.
+        copy_results: hand out results as memory of their own, so that shared memory is free at once.
+    """
+
+    def __init__(
+        self, lent: Optional[LentMemory], pool: ReplyPool, max_request_bytes: int, copy_results: bool
+    ) -> None:
+        self.lent = lent
+        self._pool = pool
+        self._max_request_bytes = max_request_bytes
+        self._copy_results = copy_results
+
+    def shared_bytes(self, call: Call) -> int:
+        """How long a segment this call wants for its inputs; 0: none."""
+        if self.lent is None:
+            return 0
+        n_bytes = 0
+        for item in call.inputs:
+            if type(item) is Tensor:
+                n_bytes += aligned(item.spec.nbytes)
+        return n_bytes if n_bytes >= LEND_FROM_BYTES and self._home_of(call) is None else 0
+
+    def parcel(self, call: Call, request_id: int, segment: Optional[Segment]) -> Parcel:
+        """The request of a call.
+
+        Args:
+            segment: shared memory to put the inputs into, when the caller found some.
+
+        Raises:
+            LocalProtocolError: the call cannot be said, or is too large for the server.
+        """
+        specs: List[Union[TensorSpec, RemoteInput]] = []
+        payload: List[Buffer] = []
+        n_bytes = 0
+        for item in call.inputs:
+            if type(item) is Tensor:
+                specs.append(item.spec)
+                flat = item.flat()
+                payload.append(flat)
+                n_bytes += len(flat)
+            else:
+                assert isinstance(item, Reference)
+                specs.append(RemoteInput(item.uri, item.spec))
+        if n_bytes > self._max_request_bytes:
+            raise LocalProtocolError(
+                "{} bytes of inputs, the server takes {}".format(n_bytes, self._max_request_bytes)
+            )
+        placement, is_kept = None, False
+        if self.lent is not None:
+            placement, segment, is_kept = self._place(self.lent, call, payload, segment)
+        request = Request(
+            request_id,
+            call.key,
+            call.operation,
+            call.params,
+            tuple(specs),
+            call.output_uri,
+            call.deadline_s,
+            call.priority,
+            placement,
+            is_kept,
+        )
+        if placement is not None:
+            return Parcel(request, _NOTHING, 0, segment)
+        return Parcel(request, payload, n_bytes, None)
+
+    def memory_for(self, result: Result) -> List[memoryview]:
+        """Where to receive the tensors of a result, one buffer for each."""
+        sizes = [item.spec.nbytes for item in result.tensors]
+        if sum(sizes) < POOL_FROM_BYTES:
+            return [_new_buffer(n_bytes) for n_bytes in sizes]
+        return self._large_buffers(sizes)
+
+    def results_from(self, result: Result, payload: memoryview) -> Dict[str, Tensor]:
+        """The tensors of a small result, copied out of the receive buffer."""
+        tensors = {}
+        start = 0
+        for item in result.tensors:
+            spec = item.spec
+            end = start + spec.nbytes
+            tensors[item.name] = Tensor(spec, memoryview(bytearray(payload[start:end])))
+            start = end
+        return tensors
+
+    def results_in(self, result: Result, placement: Placement) -> Dict[str, Tensor]:
+        """The tensors of a result that lies in shared memory.
+
+        Raises:
+            RemoteProtocolError: it does not lie inside a segment of this connection.
+        """
+        if self.lent is None:
+            raise RemoteProtocolError("an answer lies in shared memory, but none was lent")
+        segment = self.lent.get(placement.segment)
+        whole = self.lent.hold(segment)
+        tensors = {}
+        for item, offset in zip(result.tensors, placement.offsets):  # noqa: B905 -- Python 3.8
+            end = offset + item.spec.nbytes
+            if end > segment.region.n_bytes:
+                raise RemoteProtocolError("an answer lies beyond the end of segment {}".format(segment.id))
+            tensors[item.name] = Tensor(item.spec, whole[offset:end])
+        return self._copied(tensors) if self._copy_results else tensors
+
+    def allocate(self, specs: Sequence[TensorSpec], segment: Optional[Segment]) -> List[Tensor]:
+        """Tensors of arbitrary content, in the segment or, without one, in memory of this process."""
+        if segment is None or self.lent is None:
+            buffers = self._large_buffers([spec.nbytes for spec in specs])
+            return [Tensor(spec, buffer) for spec, buffer in zip(specs, buffers)]  # noqa: B905
+        whole = self.lent.hold(segment)
+        self.lent.leave(segment)
+        tensors = []
+        offset = 0
+        for spec in specs:
+            home = Home(self.lent, segment.id, offset)
+            tensors.append(Tensor(spec, whole[offset : offset + spec.nbytes], home))
+            offset += aligned(spec.nbytes)
+        return tensors
+
+    def _place(
+        self, lent: LentMemory, call: Call, payload: Sequence[Buffer], segment: Optional[Segment]
+    ) -> Tuple[Optional[Placement], Optional[Segment], bool]:
+        """Where the inputs lie in shared memory, which memory that is, and whether it must stay unchanged."""
+        home = self._home_of(call)
+        if home is not None:
+            segment = lent.get(home.segment)
+            segment.n_users += 1
+            offsets = tuple(item.home.offset for item in call.inputs if type(item) is Tensor and item.home)
+            return Placement(segment.id, offsets), segment, True
+        if segment is None:
+            return None, None, False
+        placed = []
+        offset = 0
+        for part in payload:
+            segment.region.view[offset : offset + len(part)] = part
+            placed.append(offset)
+            offset += aligned(len(part))
+        return Placement(segment.id, tuple(placed)), segment, False
+
+    def _home_of(self, call: Call) -> Optional[Home]:
+        """Where all inputs by value lie already: in one segment of this connection, or nowhere."""
+        found: Optional[Home] = None
+        for item in call.inputs:
+            if type(item) is not Tensor:
+                continue
+            home = item.home
+            if home is None or home.memory is not self.lent:
+                return None
+            if found is not None and home.segment != found.segment:
+                return None
+            found = home
+        return found
+
+    def _large_buffers(self, sizes: Sequence[int]) -> List[memoryview]:
+        """Buffers of these lengths, cut from one piece of the pool."""
+        whole = self._pool.take(max(1, sum(aligned(n_bytes) for n_bytes in sizes)))
+        buffers = []
+        offset = 0
+        for n_bytes in sizes:
+            buffers.append(whole[offset : offset + n_bytes])
+            offset += aligned(n_bytes)
+        return buffers
+
+    def _copied(self, tensors: Dict[str, Tensor]) -> Dict[str, Tensor]:
+        copies = {}
+        for name, tensor in tensors.items():
+            buffer = self._large_buffers([tensor.spec.nbytes])[0]
+            buffer[:] = tensor.data
+            copies[name] = Tensor(tensor.spec, buffer)
+        return copies
+
+
+def _new_buffer(n_bytes: int) -> memoryview:
+    """Memory for a small answer; numpy's when it is loaded, since that is not cleared first."""
+    numpy = sys.modules.get("numpy")
+    return memoryview(bytearray(n_bytes) if numpy is None or n_bytes < 4096 else numpy.empty(n_bytes, "u1"))

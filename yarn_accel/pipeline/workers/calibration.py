@@ -1,0 +1,199 @@
+"""How fast a device is: small problems measured while a worker has nothing else to do.
+
+A piece takes about 50 ms at most and runs beside the worker's loop, so real work does not wait for it.  What
+was found is kept in a file, by host, device and versions of the libraries, and told again by the next server
+at once.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from yarn_accel.operations import registry
+from yarn_accel.operations.operation import allocate
+from yarn_accel.pipeline.workers.jobs import Measured
+from yarn_accel.wire.tensors import TensorSpec
+
+if TYPE_CHECKING:
+    from yarn_accel.pipeline.config import PipelineConfig
+    from yarn_accel.pipeline.workers.devices import Device
+    from yarn_accel.pipeline.workers.forms import Forms
+
+__all__ = ["PROBLEMS", "WARMING", "Calibration", "measure"]
+
+logger = logging.getLogger(__name__)
+
+_PIECE_S = 0.05
+_REPEATS = 3
+_GROWTH = 8
+"""Twice the order of a matrix is eight times the work."""
+
+PROBLEMS: tuple[tuple[str, int], ...] = tuple(
+    (operation, n) for n in (64, 128, 256, 512) for operation in ("lu", "qr", "cholesky", "gemm")
+) + tuple((operation, n) for n in (64, 256) for operation in ("lbp", "colour"))
+"""Operation and size: order of the matrices, or width of the image."""
+
+WARMING = PROBLEMS[:4] + PROBLEMS[-4:-2]
+"""The smallest problem of each operation."""
+
+Problem = tuple[str, int]
+
+
+class Calibration:
+    """What is measured, what is still to be, and the file both come from and go to."""
+
+    def __init__(self, config: PipelineConfig, on_measured: Callable[[Measured], None] | None) -> None:
+        self._path = Path(config.calibration_file) if config.calibration_file else _default_path()
+        self._on_measured = on_measured or (lambda measured: None)
+        self._lock = threading.Lock()
+        self._left: dict[str, list[Problem]] = {}
+        self._found: dict[str, list[Measured]] = {}
+        self._keys: dict[str, str] = {}
+        self._under_way: dict[int, tuple[str, Problem]] = {}
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to be measured on the devices seen so far."""
+        return not any(self._left.values()) and not self._under_way
+
+    def welcome(self, device: Device, versions: Mapping[str, str]) -> None:
+        """A worker came up: tell what is known about its device, or plan to find out."""
+        key = "|".join((platform.node(), device.name, *(versions[name] for name in sorted(versions))))
+        with self._lock:
+            if self._keys.get(device.name) == key:
+                return
+            self._keys[device.name] = key
+            known = [Measured(device.name, *row) for row in _load(self._path).get(key, ())]
+            self._found[device.name] = known
+            self._left[device.name] = [] if known else list(PROBLEMS)
+        for measured in known:
+            self._on_measured(measured)
+
+    def next_problem(self, worker: int, device: Device) -> Problem | None:
+        """What an idle worker should measure now, if anything."""
+        with self._lock:
+            left = self._left.get(device.name)
+            if not left or worker in self._under_way:
+                return None
+            problem = left.pop(0)
+            self._under_way[worker] = (device.name, problem)
+            return problem
+
+    def learn(self, worker: int, found: Mapping[str, Any] | None) -> None:
+        """A worker has measured what it was given; None: it could not; empty: it was disturbed."""
+        with self._lock:
+            device, problem = self._under_way.pop(worker, ("", ("", 0)))
+            if not device:
+                return
+            if found is not None and not found:
+                self._left[device].insert(0, problem)
+                return
+            seconds = float(found["seconds"]) if found else float("inf")
+            if seconds * _GROWTH > _PIECE_S:
+                self._left[device] = [other for other in self._left[device] if other[0] != problem[0]]
+            measured = None
+            if found:
+                measured = Measured(device, problem[0], int(found["flops"]), int(found["n_bytes"]), seconds)
+                self._found[device].append(measured)
+            if not self._left[device] and all(name != device for name, _ in self._under_way.values()):
+                _save(self._path, self._keys[device], self._found[device])
+        if measured is not None:
+            self._on_measured(measured)
+
+    def forget(self, worker: int) -> None:
+        """A worker is gone; what it was measuring is left out."""
+        with self._lock:
+            self._under_way.pop(worker, None)
+
+
+def measure(forms: Forms, operation: str, n: int) -> dict[str, Any] | None:
+    """Run one problem, in the worker; the best of three runs, fewer when they are long.
+
+    Returns:
+        flops, bytes and seconds; None when the operation cannot be run here.
+    """
+    try:
+        arrays, specs = _problem(operation, n)
+        template = forms.template(operation, {}, specs)
+        entry = registry.get(operation)
+        best_s, spent_s = float("inf"), 0.0
+        for i in range(_REPEATS):
+            inputs = [array.copy(order="A") for array in arrays]
+            started_s = time.perf_counter()
+            template.run(inputs, {}, allocate)
+            seconds = time.perf_counter() - started_s
+            best_s, spent_s = min(best_s, seconds), spent_s + seconds
+            # The first run may have had to load or compile, and says nothing by itself.
+            if i > 0 and spent_s + seconds > _PIECE_S:
+                break
+        return {
+            "flops": entry.flops(specs, {}),
+            "n_bytes": entry.bytes_moved(specs, {}),
+            "seconds": best_s,
+        }
+    except Exception as error:  # noqa: BLE001 -- an operation that breaks here is told when it is asked for
+        logger.debug("cannot measure %s of %d: %s", operation, n, error)
+        return None
+
+
+def _problem(operation: str, n: int) -> tuple[list[Any], list[TensorSpec]]:
+    import numpy as np
+
+    random = np.random.default_rng(n)
+    arrays: list[Any]
+    if operation in ("lbp", "colour"):
+        arrays = [np.frombuffer(_picture(random.integers(0, 256, (n, n, 3), np.uint8)), np.uint8)]
+        arrays.append(np.array([arrays[0].size], np.int64))
+    else:
+        matrix = np.asfortranarray(random.standard_normal((n, n)))
+        if operation == "cholesky":
+            matrix = np.asfortranarray((matrix + matrix.T) / 2 + 2 * n * np.eye(n))
+        arrays = [matrix, matrix] if operation == "gemm" else [matrix]
+    specs = [TensorSpec(array.dtype.str, array.shape, "F" if array.ndim == 2 else "C") for array in arrays]
+    return arrays, specs
+
+
+def _picture(pixels: Any) -> bytes:
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def _default_path() -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "cluster-accel" / "calibration.json"
+
+
+def _load(path: Path) -> dict[str, list[list[Any]]]:
+    """What the file holds; nothing when it is not there or not as it should be."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return {
+            str(key): [[str(row[0]), int(row[1]), int(row[2]), float(row[3])] for row in rows]
+            for key, rows in content.items()
+        }
+    except (OSError, ValueError, TypeError, AttributeError, IndexError, KeyError):
+        return {}
+
+
+def _save(path: Path, key: str, found: list[Measured]) -> None:
+    rows = [[one.operation, one.flops, one.n_bytes, one.seconds] for one in found]
+    content = {**_load(path), key: rows}
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        logger.warning("the calibration is not kept: %s", error)

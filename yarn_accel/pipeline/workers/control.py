@@ -1,0 +1,74 @@
+"""The control word: a few numbers a worker writes and its owner reads, also after the worker has died.
+
+It is the first page of a memfd that both map.  Behind it, by way of the file, lies what `faulthandler` wrote
+when the worker was killed by a fault of its own.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Container
+from enum import IntEnum
+
+__all__ = ["N_LANES", "ControlWord", "State"]
+
+N_LANES = 2
+"""Batches a worker may be at: a GPU worker copies the next one in while it computes."""
+
+_PAGE_BYTES = 4096
+_LAST_WORDS_BYTES = 16384
+
+
+class State(IntEnum):
+    """What a lane of a worker is at."""
+
+    IDLE = 0
+    READING = 1
+    """At a job whose inputs are intact."""
+    OVERWRITING = 2
+    """At a job whose inputs are being destroyed."""
+
+
+class ControlWord:
+    """Shared by the two ends of one worker; each field is a 64-bit number.
+
+    Attributes:
+        fd: to be passed to the worker.
+        words: `SINCE_NS` (``time.monotonic_ns()`` when it last began a job), and for lane ``i``, from index
+            ``i * LANE`` on: `STATE`, `FIRST` (id of the first job it is at), `COUNT` (how many, when they are
+            computed as one); `MEASURING`: whether it is at a calibration.
+    """
+
+    STATE, FIRST, COUNT, SINCE_NS = range(4)
+    LANE = 4
+    MEASURING = 7
+
+    def __init__(self, fd: int = -1) -> None:
+        self.fd = fd if fd >= 0 else os.memfd_create("yarn-accel-worker", os.MFD_CLOEXEC)
+        if fd < 0:
+            os.ftruncate(self.fd, _PAGE_BYTES)
+            os.lseek(self.fd, _PAGE_BYTES, os.SEEK_SET)
+        self._map = mmap.mmap(self.fd, _PAGE_BYTES)
+        self.words = memoryview(self._map).cast("Q")
+
+    def job_at(self, jobs: Container[int]) -> tuple[State, int, int]:
+        """What the worker is at among these jobs: state, id of the first, how many; 0: at none of them."""
+        for lane in range(N_LANES):
+            first = self.words[lane * self.LANE + self.FIRST]
+            if first in jobs:
+                return self._state(lane), first, self.words[lane * self.LANE + self.COUNT]
+        return State.IDLE, 0, 0
+
+    def last_words(self) -> str:
+        """What the worker's interpreter wrote when a fault killed it; empty when it did not."""
+        return os.pread(self.fd, _LAST_WORDS_BYTES, _PAGE_BYTES).decode("utf-8", "replace")
+
+    def close(self) -> None:
+        """Give back memory and descriptor."""
+        self.words.release()
+        self._map.close()
+        os.close(self.fd)
+
+    def _state(self, lane: int) -> State:
+        return State(min(self.words[lane * self.LANE + self.STATE], State.OVERWRITING))

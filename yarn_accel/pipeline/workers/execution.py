@@ -1,0 +1,310 @@
+"""What a worker does with one batch: inputs as arrays where they lie, the operation, outputs found or placed.
+
+The outputs of an operation are looked for in three places: an input or a placed array itself, memory of the
+job reached by a view (any contiguous one), and elsewhere; only the last are copied, into the output area.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import monotonic_ns, perf_counter
+from typing import Any
+
+import numpy as np
+
+from yarn_accel.errors import AccelError, RejectedError, StorageError, UnavailableError
+from yarn_accel.pipeline.workers.control import ControlWord, State
+from yarn_accel.pipeline.workers.jobs import JobError
+from yarn_accel.pipeline.workers.memory import Array, OutputArea, OutputTooLargeError, Segments
+from yarn_accel.wire.tensors import ITEM_BYTES, MAX_DIMENSIONS, TensorSpec
+
+__all__ = ["Answer", "Executor", "Task", "Template", "error_of"]
+
+_MAX_MESSAGE = 2000
+_MAX_CURE = 500
+_IDLE, _READING, _OVERWRITING = int(State.IDLE), int(State.READING), int(State.OVERWRITING)
+Tensor = tuple[str, str, tuple[int, ...], str]
+"""Name, dtype, shape and order of an output."""
+
+
+class _BadOutcomeError(Exception):
+    """An operation returned what is no outcome."""
+
+
+@dataclass(slots=True)
+class Template:
+    """What is the same in many jobs.
+
+    Attributes:
+        run: ``run(arrays, params, place)``.
+        run_batch: the same for a list of these, when the operation has a batched form for this device.
+        layout: per input: shape, dtype, order.
+    """
+
+    operation: str
+    params: dict[str, Any]
+    run: Callable[..., Any]
+    run_batch: Callable[..., Any] | None
+    overwrites: bool
+    layout: tuple[tuple[tuple[int, ...], np.dtype[Any], str], ...]
+
+    @classmethod
+    def make(
+        cls,
+        operation: str,
+        params: dict[str, Any],
+        specs: Sequence[TensorSpec],
+        run: Callable[..., Any],
+        run_batch: Callable[..., Any] | None,
+        overwrites: bool,
+    ) -> Template:
+        """A template for inputs of these descriptions."""
+        layout = tuple((spec.shape, np.dtype(spec.dtype), spec.order) for spec in specs)
+        return cls(operation, params, run, run_batch, overwrites, layout)
+
+
+@dataclass(slots=True)
+class Task:
+    """One job as it arrived; ``places`` are segment and offset of each input, one after the other."""
+
+    id: int
+    template: Template
+    may_overwrite: bool
+    output_segment: int
+    output_offset: int
+    output_bytes: int
+    places: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Answer:
+    """What came of one task; ``places`` are segment and offset of each tensor, one after the other."""
+
+    task: int
+    overwritten: bool = False
+    tensors: tuple[Tensor, ...] = ()
+    places: list[int] = field(default_factory=list)
+    info: dict[str, Any] = field(default_factory=dict)
+    compute_s: float = 0.0
+    kernel_s: float = 0.0
+    error: JobError | None = None
+
+
+class Executor:
+    """Runs tasks and keeps the control word true.
+
+    Attributes:
+        around: a context manager that each computation runs in (the stream of a GPU); it ends when results
+            are complete.
+        explain: turns an exception into the answer's error; a GPU worker knows more kinds of them.
+    """
+
+    def __init__(self, segments: Segments, control: ControlWord, lane: int = 0) -> None:
+        self._segments = segments
+        self._words = control.words
+        self._state, self._first, self._count = (
+            lane * ControlWord.LANE + field
+            for field in (ControlWord.STATE, ControlWord.FIRST, ControlWord.COUNT)
+        )
+        self.around: Any = None
+        self.explain: Callable[[BaseException], JobError] = error_of
+
+    def run(self, tasks: Sequence[Task]) -> list[Answer]:
+        """Answer every task, in order."""
+        words = self._words
+        answers: list[Answer] = []
+        start = 0
+        while start < len(tasks):
+            stop = start + 1
+            template = tasks[start].template
+            if template.run_batch is not None:
+                while stop < len(tasks) and tasks[stop].template is template:
+                    stop += 1
+            words[self._first] = tasks[start].id
+            words[self._count] = stop - start
+            words[ControlWord.SINCE_NS] = monotonic_ns()
+            words[self._state] = _READING
+            if stop - start > 1:
+                answers += self._run_together(tasks[start:stop])
+            else:
+                answers.append(self._run_one(tasks[start]))
+            start = stop
+        words[self._state] = _IDLE
+        return answers
+
+    def _run_one(self, task: Task) -> Answer:
+        started_s = perf_counter()
+        answer = Answer(task.id)
+        try:
+            output = OutputArea(self._segments, task.output_segment, task.output_offset, task.output_bytes)
+            arrays = self._inputs(task)
+            self._announce((task,), (answer,))
+            began_s = perf_counter()
+            outcome = self._call(task.template.run, arrays, task.template.params, output.place)
+            answer.kernel_s = perf_counter() - began_s
+            self._take(answer, task, arrays, output, outcome)
+        except BaseException as error:  # noqa: BLE001 -- also SystemExit of an operation must not end the worker
+            answer.error = self.explain(error)
+        answer.compute_s = perf_counter() - started_s
+        return answer
+
+    def _run_together(self, tasks: Sequence[Task]) -> list[Answer]:
+        started_s = perf_counter()
+        answers = [Answer(task.id) for task in tasks]
+        try:
+            outputs = [
+                OutputArea(self._segments, task.output_segment, task.output_offset, task.output_bytes)
+                for task in tasks
+            ]
+            inputs = [self._inputs(task) for task in tasks]
+            self._announce(tasks, answers)
+            began_s = perf_counter()
+            params = tasks[0].template.params
+            items = [(arrays, params, output.place) for arrays, output in zip(inputs, outputs, strict=True)]
+            outcomes = self._call(tasks[0].template.run_batch, items)
+            kernel_s = (perf_counter() - began_s) / len(tasks)
+            for answer, task, arrays, output, outcome in zip(
+                answers, tasks, inputs, outputs, outcomes, strict=True
+            ):
+                answer.kernel_s = kernel_s
+                self._take_or_fail(answer, task, arrays, output, outcome)
+        except BaseException as error:  # noqa: BLE001 -- also SystemExit of an operation must not end the worker
+            for answer in answers:
+                answer.error = self.explain(error)
+        compute_s = (perf_counter() - started_s) / len(tasks)
+        for answer in answers:
+            answer.compute_s = compute_s
+        return answers
+
+    def _take_or_fail(
+        self, answer: Answer, task: Task, arrays: list[Array], output: OutputArea, outcome: Any
+    ) -> None:
+        try:
+            if isinstance(outcome, AccelError):
+                raise outcome
+            self._take(answer, task, arrays, output, outcome)
+        except Exception as error:  # noqa: BLE001 -- one bad item must not spoil the others
+            answer.error = self.explain(error)
+
+    def _call(self, function: Any, *arguments: Any) -> Any:
+        if self.around is None:
+            return function(*arguments)
+        with self.around:
+            return function(*arguments)
+
+    def _inputs(self, task: Task) -> list[Array]:
+        """The inputs where they lie; read-only unless the operation works in place and may."""
+        make = self._segments.array
+        places = task.places
+        arrays = [
+            make(places[2 * i], places[2 * i + 1], shape, dtype, order)
+            for i, (shape, dtype, order) in enumerate(task.template.layout)
+        ]
+        if not (task.may_overwrite and task.template.overwrites):
+            for array in arrays:
+                array.flags.writeable = False
+        return arrays
+
+    def _announce(self, tasks: Sequence[Task], answers: Sequence[Answer]) -> None:
+        """Say in the control word, before it happens, that inputs will be destroyed."""
+        if not tasks[0].template.overwrites:
+            return
+        for task, answer in zip(tasks, answers, strict=True):
+            if task.may_overwrite:
+                self._words[self._state] = _OVERWRITING
+                answer.overwritten = True
+
+    def _take(
+        self, answer: Answer, task: Task, arrays: list[Array], output: OutputArea, outcome: Any
+    ) -> None:
+        """Find the outputs, or place them, and describe them.
+
+        Raises:
+            _BadOutcomeError: something else than arrays that may travel, and facts.
+            OutputTooLargeError: no room for what had to be copied.
+        """
+        if not isinstance(getattr(outcome, "arrays", None), dict):
+            raise _BadOutcomeError(f"returned {type(outcome).__name__}, not an Outcome")
+        tensors: list[Tensor] = []
+        for name, array in outcome.arrays.items():
+            if not isinstance(array, np.ndarray) or array.ndim > MAX_DIMENSIONS:
+                raise _BadOutcomeError(f"output {name!r} is {type(array).__name__}, no array that travels")
+            dtype = array.dtype.str
+            place = self._place_of(array, task, arrays, output) if dtype in ITEM_BYTES else None
+            if place is None:
+                array, place = _placed(str(name), array, output)
+                dtype = array.dtype.str
+            answer.places += place
+            tensors.append((str(name), dtype, array.shape, _order(array)))
+        answer.tensors = tuple(tensors)
+        answer.info = outcome.info
+
+    def _place_of(
+        self, array: Array, task: Task, arrays: list[Array], output: OutputArea
+    ) -> tuple[int, int] | None:
+        for placed, segment, offset in output.placed:
+            if placed is array:
+                return segment, offset
+        for i, one in enumerate(arrays):
+            if one is array:
+                return task.places[2 * i], task.places[2 * i + 1]
+        return self._place_by_address(array, task, output)
+
+    def _place_by_address(self, array: Array, task: Task, output: OutputArea) -> tuple[int, int] | None:
+        if not (array.flags.c_contiguous or array.flags.f_contiguous):
+            return None
+        address = array.__array_interface__["data"][0]
+        areas = [
+            (task.places[2 * i], task.places[2 * i + 1], dtype.itemsize * math.prod(shape))
+            for i, (shape, dtype, _) in enumerate(task.template.layout)
+        ]
+        areas.append((task.output_segment, task.output_offset, task.output_bytes))
+        for segment, offset, n_bytes in areas:
+            mapping = self._segments.by_id.get(segment)
+            if mapping is not None:
+                first = mapping.address + offset
+                if first <= address and address + array.nbytes <= first + n_bytes:
+                    return segment, address - mapping.address
+        return None
+
+
+def _placed(name: str, array: Array, output: OutputArea) -> tuple[Array, tuple[int, int]]:
+    """A copy in the output area, in C order unless the array is in Fortran order."""
+    dtype = array.dtype.newbyteorder("<").str
+    if dtype not in ITEM_BYTES:
+        raise _BadOutcomeError(f"output {name!r} has the type {array.dtype}, which does not travel")
+    copy = output.place(name, array.shape, dtype, _order(array))
+    np.copyto(copy, array)
+    _, segment, offset = output.placed[-1]
+    return copy, (segment, offset)
+
+
+def _order(array: Array) -> str:
+    flags = array.flags
+    return "F" if flags.f_contiguous and not flags.c_contiguous else "C"
+
+
+def error_of(error: BaseException) -> JobError:
+    """An exception in the words of the wire."""
+    if isinstance(error, AccelError):
+        message, cure = _one_line(error.message)[:_MAX_MESSAGE], error.cure[:_MAX_CURE]
+        if isinstance(error, RejectedError):
+            return JobError("rejected", error.code, message, cure)
+        if isinstance(error, StorageError):
+            return JobError("storage", "storage", message, cure, error.transient)
+        if isinstance(error, UnavailableError):
+            return JobError("unavailable", "unavailable", message, cure, True)
+    if isinstance(error, MemoryError):
+        return JobError("unavailable", "out-of-memory", "the worker is out of memory", "", True)
+    if isinstance(error, OutputTooLargeError):
+        return JobError("internal", "output-too-large", _one_line(str(error)))
+    if isinstance(error, _BadOutcomeError):
+        return JobError("internal", "bad-outcome", "the operation " + _one_line(str(error)))
+    text = _one_line(f"the operation broke: {type(error).__name__}: {error}")
+    return JobError("internal", "internal-error", text[:_MAX_MESSAGE])
+
+
+def _one_line(text: str) -> str:
+    return "".join(char if char.isprintable() else " " for char in text)

@@ -1,0 +1,138 @@
+"""What the server hands to its workers and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from yarn_accel.wire.tensors import TensorSpec
+
+__all__ = [
+    "Area",
+    "Job",
+    "JobDone",
+    "JobError",
+    "Lost",
+    "Measured",
+    "WorkerChange",
+    "WorkerDown",
+    "WorkerUp",
+]
+
+
+class Area(NamedTuple):
+    """Where one tensor lies: byte ``offset`` in the segment of that id."""
+
+    segment: int
+    offset: int
+    spec: TensorSpec
+
+
+class Job(NamedTuple):
+    """One computation.
+
+    Attributes:
+        id: unique among the jobs under way.
+        inputs: in the order of the request.
+        output_segment: where outputs go that do not reuse the memory of an input: ``output_bytes`` from byte
+            ``output_offset`` on.
+        may_overwrite: whether the operation may destroy its inputs.  When it may not and the operation works
+            in place, the worker copies them into the output area first, which then needs room for both.
+        likeness: equal for jobs of the same operation, parameters and descriptions of inputs, so that these
+            need not be compared; None: they are.
+    """
+
+    id: int
+    operation: str
+    params: Mapping[str, Any]
+    inputs: tuple[Area, ...]
+    output_segment: int
+    output_offset: int
+    output_bytes: int
+    may_overwrite: bool
+    likeness: Hashable | None = None
+
+
+class JobError(NamedTuple):
+    """Why a job has no result, in the words of the wire's ``Failed``."""
+
+    kind: str
+    code: str
+    message: str
+    cure: str = ""
+    is_transient: bool = False
+
+
+class JobDone(NamedTuple):
+    """The answer to one job.
+
+    Attributes:
+        tensors: name and place of each output, inside the output area or inside an input.
+        info: facts for the client, fit for JSON; shared between equal answers, so not to be changed.
+        compute_s: seconds the worker spent on the job; of a batch computed as one: an equal share.
+        kernel_s: the part of them inside the operation.
+        overwritten: whether the inputs are no longer what they were.
+        error: set when there is no result.
+    """
+
+    job: int
+    tensors: tuple[tuple[str, Area], ...]
+    info: Mapping[str, Any]
+    compute_s: float
+    kernel_s: float
+    overwritten: bool
+    error: JobError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A job whose worker is gone.
+
+    Attributes:
+        overwritten: its inputs may no longer be what they were.
+        is_suspect: the worker was at this job, so it may be the cause; others of its batch are innocent.
+    """
+
+    job: int
+    overwritten: bool
+    is_suspect: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerUp:
+    """A worker takes jobs from now on. Numbers of workers are never used twice."""
+
+    worker: int
+    device: str
+    device_kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDown:
+    """A worker is gone, and with it the jobs it had not answered.
+
+    Attributes:
+        reason: ``died``, ``stuck`` or ``sick``.
+        detail: for people: the signal, the operation, the fault of the device.
+    """
+
+    worker: int
+    device: str
+    reason: str
+    lost: tuple[Lost, ...]
+    detail: str = ""
+
+
+WorkerChange = WorkerUp | WorkerDown
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a calibration found: the best of several runs of one problem on one device."""
+
+    device: str
+    operation: str
+    flops: int
+    n_bytes: int
+    seconds: float

@@ -1,0 +1,465 @@
+"""The owner's end of one worker process: start it, hand it jobs, understand its answers, see what was lost.
+
+The worker is not believed: an answer that names a job it does not have, or memory outside of that job, is a
+`WorkerLiedError`, and the process is replaced.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from yarn_accel.operations import registry
+from yarn_accel.pipeline.workers.affinity import thread_environment
+from yarn_accel.pipeline.workers.control import ControlWord, State
+from yarn_accel.pipeline.workers.jobs import Area, Job, JobDone, JobError, Lost
+from yarn_accel.pipeline.workers.protocol import (
+    DONE,
+    DONE_HEAD,
+    HEAD,
+    MAX_SLOTS,
+    PLACE,
+    RUN,
+    Channel,
+    Numbering,
+    decode,
+    encode,
+    encode_object,
+    job_struct,
+    specs_from,
+    specs_to,
+)
+from yarn_accel.wire.tensors import TensorSpec
+
+__all__ = ["SegmentLike", "Tally", "WorkerLiedError", "WorkerProcess"]
+
+_MAP_AT_ONCE = 100
+_MAX_FACTS = 512
+_CLOCK_SLACK_S = 1.0
+_MAX_FACT_BYTES = 1024
+
+
+class SegmentLike(Protocol):
+    """What a worker must know of a piece of shared memory."""
+
+    @property
+    def id(self) -> int:
+        """Never used twice."""
+
+    @property
+    def fd(self) -> int:
+        """Its memfd."""
+
+    @property
+    def n_bytes(self) -> int:
+        """Its size."""
+
+
+class WorkerLiedError(Exception):
+    """A worker answered what cannot be true."""
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Jobs sent in one message, answered in one message."""
+
+    jobs: dict[int, Job]
+    sizes: list[tuple[int, ...]]
+    limit_s: float
+    started_s: float
+
+
+@dataclass(slots=True)
+class _Layout:
+    """Of each tensor its name, its description and how many bytes it has."""
+
+    tensors: tuple[tuple[str, TensorSpec, int], ...]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a process has done so far."""
+
+    n_jobs: int = 0
+    busy_s: float = 0.0
+    started_s: float = field(default_factory=time.monotonic)
+
+
+class WorkerProcess:
+    """One process, from its start to its end.
+
+    `send` may be called from any thread, `receive` from one.
+    """
+
+    def __init__(
+        self, segments: Callable[[int], SegmentLike], n_threads: int, extra_operations: Sequence[str]
+    ) -> None:
+        """Start it.  The process ends with the *thread* that does this, which therefore has to stay.
+
+        `door` guards `is_open` (its `WorkerUp` was told) and `is_buried` (none may be told any more).
+        """
+        self.worker = -1
+        self.fate = "died"
+        self.detail = ""
+        self.versions: dict[str, str] = {}
+        self.entered_ns = 0
+        self.door = threading.Lock()
+        self.is_open = False
+        self.is_buried = False
+        self.is_on_probation = False
+        self.is_unfit = False
+        self.has_lied = False
+        self.tally = Tally()
+        self.control = ControlWord()
+        self._segments = segments
+        self._lock = threading.Lock()
+        self._is_gone = False
+        self._batches: deque[_Batch] = deque()
+        self._templates = Numbering()
+        self._sizes: dict[int, tuple[int, ...]] = {}
+        self._layouts: dict[int, _Layout] = {}
+        self._facts: dict[bytes, Any] = {}
+        self._mapped: set[int] = set()
+        self._dropped: list[int] = []
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._channel = Channel(ours)
+            self._popen = _start(theirs.fileno(), self.control.fd, n_threads, extra_operations)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._popen.pid
+
+    @property
+    def is_measuring(self) -> bool:
+        """Whether it is at a calibration."""
+        with self._lock:
+            return not self._is_gone and bool(self.control.words[ControlWord.MEASURING])
+
+    def idle_s(self) -> float:
+        """For how long it has had nothing to do; 0 when it has, or is gone."""
+        with self._lock:
+            if self._is_gone or self._batches:
+                return 0.0
+            last_ns = max(self.control.words[ControlWord.SINCE_NS], self.entered_ns)
+        return (time.monotonic_ns() - last_ns) / 1e9
+
+    # To the worker
+
+    def send(self, jobs: Sequence[Job], limit_s: float) -> bool:
+        """Hand over a batch; False when the process is gone, and then nothing was handed over."""
+        with self._lock:
+            if self._is_gone:
+                return False
+            parts = [HEAD.pack(RUN, len(jobs))]
+            batch = _Batch({}, [], limit_s, 0.0)
+            for job in jobs:
+                number = self._template(job)
+                parts.append(self._encode_job(job, number))
+                batch.jobs[job.id] = job
+                batch.sizes.append(self._sizes[number])
+            if not self._batches:
+                batch.started_s = time.monotonic()
+            self._batches.append(batch)
+            self._tell(b"".join(parts))
+        return True
+
+    def expect(self, limit_s: float) -> None:
+        """The batch sent last may take that long."""
+        with self._lock:
+            if self._batches:
+                self._batches[-1].limit_s = limit_s
+
+    def order(self, **fields: Any) -> None:
+        """Send a JSON message."""
+        with self._lock:
+            if not self._is_gone:
+                self._tell(encode_object(**fields))
+
+    def drop(self, segment: int) -> None:
+        """Have a segment unmapped: now, or when the batch it is at has ended."""
+        with self._lock:
+            if segment in self._mapped:
+                self._mapped.discard(segment)
+                self._dropped.append(segment)
+                if not self._batches:
+                    self._flush_dropped()
+
+    def _template(self, job: Job) -> int:
+        """The number of what this job has in common with others; the worker is told of a new one."""
+        likeness = job.likeness
+        if likeness is None:
+            params = encode(job.params) if job.params else "{}"
+            likeness = job.operation, params, tuple([area.spec for area in job.inputs])
+        number, is_new = self._templates.number(likeness)
+        if is_new:
+            specs = tuple([area.spec for area in job.inputs])
+            self._tell(
+                encode_object(
+                    template=number, operation=job.operation, params=job.params, specs=specs_to(specs)
+                )
+            )
+            self._sizes[number] = tuple([spec.nbytes for spec in specs])
+        return number
+
+    def _encode_job(self, job: Job, number: int) -> bytes:
+        places: list[int] = []
+        for area in job.inputs:
+            places += (area.segment, area.offset)
+        mapped = self._mapped
+        if job.output_segment not in mapped or not mapped.issuperset(places[::2]):
+            self._map({job.output_segment, *places[::2]} - mapped)
+        return job_struct(len(job.inputs)).pack(
+            job.id,
+            number,
+            job.may_overwrite,
+            job.output_segment,
+            job.output_offset,
+            job.output_bytes,
+            *places,
+        )
+
+    def _map(self, wanted: set[int]) -> None:
+        found = [self._segments(segment) for segment in sorted(wanted)]
+        for start in range(0, len(found), _MAP_AT_ONCE):
+            some = found[start : start + _MAP_AT_ONCE]
+            message = encode_object(map=[[one.id, one.n_bytes] for one in some])
+            self._tell(message, [one.fd for one in some])
+        self._mapped |= wanted
+
+    def _flush_dropped(self) -> None:
+        if self._dropped:
+            dropped, self._dropped = self._dropped, []
+            self._tell(encode_object(drop=dropped))
+
+    def _tell(self, message: bytes, fds: Sequence[int] = ()) -> None:
+        try:
+            if self._dropped:
+                self._flush_dropped()
+            self._channel.send(message, fds)
+        except OSError:
+            # The process is dying; whoever receives from it notices, and reports what is lost.
+            pass
+
+    # From the worker
+
+    def receive(self) -> list[JobDone] | dict[str, Any] | None:
+        """The answers to one batch, or a JSON message; None when the process is gone.
+
+        Raises:
+            WorkerLiedError: it answered what cannot be true.
+        """
+        while True:
+            try:
+                message, fds = self._channel.receive()
+            except OSError:
+                return None
+            except ValueError as error:
+                raise WorkerLiedError(str(error)) from None
+            for fd in fds:
+                os.close(fd)
+            if not message:
+                return None
+            try:
+                if message[0] == DONE:
+                    return self._answers(message)
+                fields: dict[str, Any] = decode(message.decode())
+                if "layout" not in fields:
+                    return fields
+                self._learn(fields)
+            except (struct.error, ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+                raise WorkerLiedError(f"an answer that means nothing: {error!r}") from None
+
+    def _learn(self, fields: dict[str, Any]) -> None:
+        tensors = fields["tensors"]
+        specs = specs_from(tensor[1:] for tensor in tensors)
+        names = tuple(str(tensor[0]) for tensor in tensors)
+        number = int(fields["layout"])
+        if not 0 <= number < MAX_SLOTS:
+            raise ValueError(f"layout {number}")
+        sizes = [spec.nbytes for spec in specs]
+        self._layouts[number] = _Layout(tuple(zip(names, specs, sizes, strict=True)))
+
+    def _answers(self, message: bytes) -> list[JobDone]:
+        if not self._batches:
+            raise WorkerLiedError("an answer to nothing")
+        # Only this thread takes batches out, so the first one stays the first.
+        batch = self._batches[0]
+        jobs = batch.jobs
+        _, n_answers = HEAD.unpack_from(message)
+        if n_answers != len(jobs):
+            raise WorkerLiedError(f"{n_answers} answers to {len(jobs)} jobs")
+        position, done = HEAD.size, []
+        most_s = time.monotonic() - batch.started_s + _CLOCK_SLACK_S
+        for job, sizes in zip(jobs.values(), batch.sizes, strict=True):
+            answer, position = self._answer(job, sizes, message, position)
+            # Written so that NaN fails, too: these figures go into everybody's accounts.
+            if not (0.0 <= answer.compute_s <= most_s and 0.0 <= answer.kernel_s <= most_s):
+                raise WorkerLiedError(f"job {job.id} is said to have taken {answer.compute_s} s")
+            done.append(answer)
+        self._settle(done)
+        return done
+
+    def _answer(self, job: Job, sizes: tuple[int, ...], message: bytes, position: int) -> tuple[JobDone, int]:
+        number, failed, overwritten, n_tensors, layout_number, n_text, compute_s, kernel_s = (
+            DONE_HEAD.unpack_from(message, position)
+        )
+        if number != job.id:
+            raise WorkerLiedError(f"an answer to job {number} in place of {job.id}")
+        position += DONE_HEAD.size
+        text_at = position + 16 * n_tensors
+        end = text_at + n_text
+        facts = self._fact(message[text_at:end])
+        if failed:
+            return JobDone(job.id, (), {}, compute_s, kernel_s, overwritten, JobError(*facts)), end
+        layout = self._layouts[layout_number]
+        if len(layout.tensors) != n_tensors:
+            raise WorkerLiedError("tensors without a description")
+        tensors = []
+        for name, spec, n_bytes in layout.tensors:
+            segment, offset = PLACE.unpack_from(message, position)
+            position += PLACE.size
+            if not _is_inside(job, sizes, segment, offset, n_bytes):
+                raise WorkerLiedError(f"an output outside of the memory of job {job.id}")
+            tensors.append((name, Area(segment, offset, spec)))
+        return JobDone(job.id, tuple(tensors), facts, compute_s, kernel_s, overwritten), end
+
+    def _fact(self, text: bytes) -> Any:
+        facts = self._facts.get(text)
+        if facts is None:
+            facts = decode(text.decode())
+            if len(text) <= _MAX_FACT_BYTES:
+                if len(self._facts) >= _MAX_FACTS:
+                    self._facts.clear()
+                self._facts[text] = facts
+        return facts
+
+    def _settle(self, done: list[JobDone]) -> None:
+        now_s = time.monotonic()
+        tally = self.tally
+        tally.n_jobs += len(done)
+        with self._lock:
+            batch = self._batches.popleft()
+            tally.busy_s += now_s - batch.started_s
+            if self._batches:
+                self._batches[0].started_s = now_s
+            elif self._dropped:
+                self._flush_dropped()
+
+    # Its end
+
+    def overdue_s(self, now_s: float) -> float:
+        """For how many seconds its batch has been over the limit; 0 or less: it is not."""
+        with self._lock:
+            if not self._batches:
+                return 0.0
+            return now_s - self._batches[0].started_s - self._batches[0].limit_s
+
+    def busy_since_s(self) -> float:
+        """When the batch it is at was begun, monotonic seconds; 0 when it has none."""
+        with self._lock:
+            return self._batches[0].started_s if self._batches else 0.0
+
+    def kill(self, fate: str = "died", detail: str = "") -> None:
+        """End it now; the thread that receives from it sees to the rest."""
+        self.fate, self.detail = fate, self.detail or detail
+        self._popen.kill()
+
+    def bury(self) -> tuple[Lost, ...]:
+        """Make sure that it has ended and writes no more; what it leaves unanswered."""
+        self._popen.kill()
+        self._popen.wait()
+        with self._lock:
+            self._is_gone = True
+            lost = self._lost()
+            self._batches.clear()
+        self._channel.close()
+        self.detail = self.detail or self._cause()
+        return lost
+
+    def _lost(self) -> tuple[Lost, ...]:
+        """Of a batch it was at: the jobs before the control word's are finished but unreported.
+
+        Who lied, or ended after its last job but before its answer, has no such alibi: every job of that
+        batch may be the reason, or the same batch could cost one worker after the other.
+        """
+        lost: list[Lost] = []
+        for k, batch in enumerate(self._batches):
+            if k == 0 and self.has_lied:
+                lost += [Lost(job.id, _destroys(job), True) for job in batch.jobs.values()]
+                continue
+            state, first, count = self.control.job_at(batch.jobs)
+            at = list(batch.jobs).index(first) if count else -1
+            is_done = at >= 0 and state is State.IDLE
+            for i, job in enumerate(batch.jobs.values()):
+                if is_done or i < at:
+                    lost.append(Lost(job.id, _destroys(job), is_done))
+                elif at >= 0 and i < at + count:
+                    lost.append(Lost(job.id, state is State.OVERWRITING and job.may_overwrite, True))
+                else:
+                    lost.append(Lost(job.id, False, False))
+        return tuple(lost)
+
+    def _cause(self) -> str:
+        code = self._popen.returncode
+        if code is not None and code < 0:
+            text = f"killed by {signal.Signals(-code).name}"
+        else:
+            text = f"ended with status {code}"
+        frames = [line.strip() for line in self.control.last_words().splitlines() if " line " in line]
+        return f"{text} at {' in '.join(frames[:2])}" if frames else text
+
+    def close(self) -> None:
+        """Give back what is left after `bury`."""
+        self.control.close()
+
+
+def _start(
+    channel_fd: int, control_fd: int, n_threads: int, extra_operations: Sequence[str]
+) -> subprocess.Popen[bytes]:
+    numbers = (channel_fd, control_fd, os.getpid())
+    return subprocess.Popen(
+        [sys.executable, "-m", "yarn_accel.pipeline.workers.main", *map(str, numbers), *extra_operations],
+        stdin=subprocess.DEVNULL,
+        pass_fds=(channel_fd, control_fd),
+        env={**os.environ, "PYTHONPATH": _path(), **thread_environment(n_threads)},
+    )
+
+
+def _is_inside(job: Job, sizes: tuple[int, ...], segment: int, offset: int, n_bytes: int) -> bool:
+    """Whether a tensor lies in the output area or in an input; an empty one lies anywhere."""
+    if not n_bytes:
+        return True
+    end = offset + n_bytes
+    if segment == job.output_segment and job.output_offset <= offset <= end <= _output_end(job):
+        return True
+    for area, size in zip(job.inputs, sizes, strict=True):
+        if segment == area.segment and offset >= area.offset and end <= area.offset + size:
+            return True
+    return False
+
+
+def _output_end(job: Job) -> int:
+    return job.output_offset + job.output_bytes
+
+
+def _destroys(job: Job) -> bool:
+    operation = registry.OPERATIONS.get(job.operation)
+    return job.may_overwrite and (operation is None or operation.overwrites)
+
+
+def _path() -> str:
+    """Where this process finds modules, so that the worker finds the same."""
+    return os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)

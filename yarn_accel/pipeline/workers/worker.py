@@ -1,0 +1,194 @@
+"""The loop of a worker process: orders in, answers out."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from yarn_accel.pipeline.arrays import plain
+from yarn_accel.pipeline.workers.affinity import bind_to
+from yarn_accel.pipeline.workers.calibration import WARMING, measure
+from yarn_accel.pipeline.workers.control import N_LANES, ControlWord
+from yarn_accel.pipeline.workers.execution import Answer, Executor, Task, Template, Tensor
+from yarn_accel.pipeline.workers.forms import Forms
+from yarn_accel.pipeline.workers.jobs import JobError
+from yarn_accel.pipeline.workers.lanes import Lanes
+from yarn_accel.pipeline.workers.memory import Segments
+from yarn_accel.pipeline.workers.protocol import (
+    DONE,
+    DONE_HEAD,
+    HEAD,
+    JOB_HEAD,
+    RUN,
+    Channel,
+    Numbering,
+    areas,
+    decode,
+    encode_object,
+    specs_from,
+)
+from yarn_accel.wire.schema import json_encoder
+
+__all__ = ["Worker"]
+
+_MAX_TEXT_BYTES = 4 << 20
+_QUIET_S = 0.2
+_encode_strict = json_encoder(sort_keys=False)
+
+
+class Worker:
+    """The loop of one worker."""
+
+    def __init__(self, channel: Channel, control: ControlWord) -> None:
+        self._channel = channel
+        self._control = control
+        self._segments = Segments()
+        self._executor = Executor(self._segments, control)
+        self._forms = Forms("cpu")
+        self._templates: dict[int, Template] = {}
+        self._layouts = Numbering()
+        self._device: Any = None
+        self._lanes: Lanes | None = None
+
+    def serve(self) -> None:
+        """Work until the owner closes the channel."""
+        self._warm_up()
+        while True:
+            message, fds = self._channel.receive()
+            if not message:
+                return
+            if message[0] != RUN:
+                self._heed(decode(message.decode()), fds)
+            elif self._lanes is None:
+                self._answer(self._executor.run(self._tasks(message)))
+            else:
+                self._lanes.put(self._tasks(message))
+
+    # Jobs
+
+    def _answer(self, answers: list[Answer]) -> None:
+        parts = [HEAD.pack(DONE, len(answers))]
+        for answer in answers:
+            parts += self._encode_answer(answer)
+        self._channel.send(b"".join(parts))
+        if self._device is not None and self._device.fault:
+            self._channel.send(encode_object(sick=self._device.fault))
+
+    def _tasks(self, message: bytes) -> list[Task]:
+        _, n_jobs = HEAD.unpack_from(message)
+        position = HEAD.size
+        tasks: list[Task] = []
+        for _ in range(n_jobs):
+            job, number, may_overwrite, segment, offset, n_bytes = JOB_HEAD.unpack_from(message, position)
+            template = self._templates[number]
+            place = areas(len(template.layout))
+            places = place.unpack_from(message, position + JOB_HEAD.size)
+            position += JOB_HEAD.size + place.size
+            tasks.append(Task(job, template, may_overwrite, segment, offset, n_bytes, places))
+        return tasks
+
+    def _encode_answer(self, answer: Answer) -> list[bytes]:
+        text = self._text(answer)
+        has_failed = answer.error is not None
+        layout, places = (0, []) if has_failed else (self._layout(answer.tensors), answer.places)
+        head = DONE_HEAD.pack(
+            answer.task,
+            has_failed,
+            answer.overwritten,
+            len(places) // 2,
+            layout,
+            len(text),
+            answer.compute_s,
+            answer.kernel_s,
+        )
+        return [head, areas(len(places) // 2).pack(*places), text]
+
+    def _text(self, answer: Answer) -> bytes:
+        """The facts or the error as JSON; facts that cannot be said so, or are too long, become an error."""
+        if answer.error is None:
+            try:
+                text = _encode_facts(answer.info)
+            except (TypeError, ValueError, RecursionError) as error:
+                answer.error = JobError("internal", "bad-outcome", f"info is not fit for JSON: {error}")
+            else:
+                if len(text) <= _MAX_TEXT_BYTES:
+                    return text.encode()
+                answer.error = JobError("internal", "bad-outcome", f"info has {len(text)} characters")
+        return _encode_strict(answer.error).encode()
+
+    def _layout(self, tensors: tuple[Tensor, ...]) -> int:
+        number, is_new = self._layouts.number(tensors)
+        if is_new:
+            self._channel.send(encode_object(layout=number, tensors=tensors))
+        return number
+
+    # Everything else
+
+    def _warm_up(self) -> None:
+        """As a standby: run beside the loop what is slow the first time, such as compiled code."""
+        if not self._channel.is_readable(_QUIET_S):
+            threading.Thread(target=_measure_all, args=(self._forms,), name="warm-up", daemon=True).start()
+
+    def _heed(self, order: dict[str, Any], fds: Sequence[int]) -> None:
+        for segment in order.get("drop", ()):
+            self._segments.drop(segment)
+        for (segment, n_bytes), fd in zip(order.get("map", ()), fds, strict=True):
+            self._segments.map(segment, fd, n_bytes)
+        if "template" in order:
+            self._templates[order["template"]] = self._forms.template(
+                order["operation"], order["params"], specs_from(order["specs"])
+            )
+        if "take" in order:
+            self._take(order["take"])
+        if "measure" in order:
+            self._measure(order["measure"])
+
+    def _take(self, place: dict[str, Any]) -> None:
+        if place["cores"]:
+            bind_to(place["cores"])
+        if place["device_kind"] == "cuda":
+            self._prepare_gpu(place["device"])
+
+    def _prepare_gpu(self, name: str) -> None:
+        from yarn_accel.pipeline.workers.cuda import CudaDevice
+
+        self._device = device = CudaDevice(name)
+        self._segments.on_map = device.pin
+        self._forms = Forms("cuda")
+        executors = [Executor(self._segments, self._control, lane) for lane in range(N_LANES)]
+        for executor in executors:
+            executor.around = device.stream()
+            executor.explain = device.explain
+        self._lanes = Lanes(executors, self._answer)
+        self._channel.send(encode_object(taken=device.versions()))
+
+    def _measure(self, problem: Any) -> None:
+        """Measure one problem beside the loop, so that a job that comes meanwhile does not wait for it."""
+        threading.Thread(target=self._measure_now, args=problem, name="measure", daemon=True).start()
+
+    def _measure_now(self, operation: str, n: int) -> None:
+        words = self._control.words
+        words[ControlWord.MEASURING] = 1
+        before_ns = words[ControlWord.SINCE_NS]
+        found = measure(self._forms, operation, n)
+        if found is not None and words[ControlWord.SINCE_NS] != before_ns:
+            # A job ran beside it: what was measured means nothing.
+            found = {}
+        words[ControlWord.MEASURING] = 0
+        with contextlib.suppress(OSError):
+            self._channel.send(encode_object(measured=found))
+
+
+def _measure_all(forms: Forms) -> None:
+    for problem in WARMING:
+        measure(forms, *problem)
+
+
+def _encode_facts(info: Any) -> str:
+    """Facts as JSON: at once where they are fit for it, else made fit first."""
+    try:
+        return _encode_strict(info)
+    except (TypeError, ValueError):
+        return _encode_strict(plain(info))
