@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
-__all__ = ["Benchmark", "Report", "Row", "measured", "observed"]
+__all__ = ["Benchmark", "Report", "Row", "measured", "not_measured", "observed", "ratio"]
 
 _ROOT = Path(__file__).resolve().parent.parent
 _JUDGED = {"<=": lambda value, bound: value <= bound, ">=": lambda value, bound: value >= bound}
@@ -60,6 +60,38 @@ def measured(what: str, values: Sequence[float], unit: str, *, goal: str = "", n
 def observed(what: str, value: float, unit: str, *, goal: str = "", note: str = "") -> Row:
     """A row of a single observation, such as a memory peak."""
     return measured(what, [value], unit, goal=goal, note=note)
+
+
+def ratio(
+    what: str,
+    ours: Sequence[float],
+    others: Sequence[float],
+    unit: str = "x",
+    *,
+    goal: str = "",
+    note: str = "",
+) -> Row:
+    """One figure over another: the ratio of the medians over interleaved rounds.
+
+    Its spread comes from the pairs of one round.
+
+    Args:
+        what: the figure's name.
+        ours: at least one measurement, a round each.
+        others: the same for what it is divided by.
+        unit: ``x`` or ``share``.
+        goal: as in `measured`.
+        note: as in `measured`.
+    """
+    pairs = [mine / other for mine, other in zip(ours, others, strict=False)]
+    value = statistics.median(ours) / statistics.median(others)
+    spread = (min(pairs), max(pairs)) if len(pairs) > 1 else None
+    return Row(what, value, unit, len(pairs), spread, goal, _judge(value, goal), note)
+
+
+def not_measured(what: str, why: str) -> Row:
+    """A row without a figure (n = 0) that says why there is none."""
+    return Row(what, 0.0, "", 0, None, note=f"not measured: {why}")
 
 
 def _first_line(path: str, prefix: str) -> str:

@@ -1,0 +1,177 @@
+"""LU by hdfs:// in and out on the 4-node cluster (replication 2), against hdfs-native and the slowest stage.
+
+A stage alone is what the server itself would do for it, without the other two: `Store` reads with the
+server's number of read threads and writes with its number of write threads; the operation runs in a process
+of its own. The bare rates are hdfs-native's own calls, one file at a time: the best of its ways to read,
+and ``write(bytes)``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from statistics import median
+
+from benchmarks.pipeline.fleet import Child, one_thread
+from benchmarks.pipeline.lapack import matrix, order_of
+from benchmarks.pipeline.own_server import OwnServer
+from benchmarks.pipeline.setting import Setting, replies
+from benchmarks.result import Row, measured
+from yarn_accel.adapters.hdfs import Store
+from yarn_accel.client.calls import Call, Reference
+from yarn_accel.cluster import Cluster, UpOptions, take_down
+from yarn_accel.wire.tensors import TensorSpec
+
+__all__ = ["hdfs_rows"]
+
+NAME = "bench-pipeline"
+MB = 1_000_000
+_FOLDER = "hdfs:///bench"
+_N_THREADS = 2
+_WINDOW = 6
+
+
+def hdfs_rows(setting: Setting) -> list[Row]:
+    """Both sizes; the cluster is taken down whatever happens."""
+    lapack = Child("bench", "lapack", setting.folder / "lapack.log", one_thread())
+    try:
+        cluster = Cluster.up(
+            UpOptions(name=NAME, nodes=4, racks=2, accel_nodes=2, pipeline=False), setting.report
+        )
+        prefixes = {"read_prefixes": ["hdfs://"], "write_prefixes": ["hdfs://"]}
+        settings = {"read_threads": _N_THREADS, "write_threads": _N_THREADS, "tenants": {"*": prefixes}}
+        with setting.server("hdfs", workers=1, hdfs_conf_dir=str(cluster.conf_dir), **settings) as server:
+            rows: list[Row] = []
+            for size_mb in (8,) if setting.quick else (8, 50):
+                rows += _Size(setting, cluster, server, lapack, size_mb).rows()
+        return rows
+    finally:
+        lapack.stop()
+        take_down(NAME, setting.report)
+
+
+class _Size:
+    """Everything at one size; reads and writes are measured in turns with the runs of the server."""
+
+    def __init__(
+        self, setting: Setting, cluster: Cluster, server: OwnServer, lapack: Child, size_mb: int
+    ) -> None:
+        import hdfs_native
+
+        self._setting, self._server, self._lapack = setting, server, lapack
+        self._store = Store(cluster.conf_dir)
+        self._native = hdfs_native.Client(config_dir=str(cluster.conf_dir))
+        self._n = order_of(size_mb * MB)
+        self._content = matrix("lu", self._n).tobytes("F")
+        self._what = f"hdfs, {size_mb} MB"
+        self._n_files = 8 if size_mb < 20 and not setting.quick else 6
+        self._uris = [f"{_FOLDER}/in-{size_mb}-{at}" for at in range(self._n_files)]
+        self._n_written = 0
+
+    def rows(self) -> list[Row]:
+        """Measure."""
+        for uri in self._uris:
+            self._store.write_atomic(uri, [self._content])
+        order = {"act": "alone", "operation": "repeat_lu", "params": {"times": 1}, "n": self._n, "n_times": 3}
+        compute_s = [median(self._lapack.ask(order)["seconds"])]
+        walls_s, reads_s, writes_s = [], [], []
+        rates: dict[str, list[float]] = {}
+        self._wall_s()  # warms connections and workers
+        for turn in range(1 if self._setting.quick else 4):
+            self._setting.report(f"{self._what}, round {turn + 1}")
+            reads_s.append(self._per_file_s(self._read_by_store))
+            writes_s.append(self._per_file_s(self._write_by_store))
+            walls_s.append(self._wall_s())
+            compute_s.append(median(self._lapack.ask(order)["seconds"]))
+            for name, action in self._single().items():
+                rates.setdefault(name, []).append(self._rate(action))
+            rates.setdefault("server reads", []).extend(self._server_rates("read"))
+            rates.setdefault("server writes", []).extend(self._server_rates("write"))
+        alone_s = {"read": median(reads_s), "compute": median(compute_s), "write": median(writes_s)}
+        return [*self._overlap(walls_s, alone_s), *self._rate_rows(rates)]
+
+    def _overlap(self, walls_s: Sequence[float], alone_s: dict[str, float]) -> list[Row]:
+        slowest_s = max(alone_s.values())
+        note = ", ".join(f"{name} {value * 1e3:.0f} ms" for name, value in alone_s.items())
+        shares = [self._n_files * slowest_s / wall for wall in walls_s]
+        what = f"{self._what}, LU in and out: slowest stage alone / wall"
+        return [measured(what, shares, "share", goal=">= 0.85", note=f"N = {self._n_files}; alone: {note}")]
+
+    def _rate_rows(self, rates: dict[str, list[float]]) -> list[Row]:
+        rows = [measured(f"{self._what}: {name}", values, "MB/s") for name, values in rates.items()]
+        bare_read = max((rates[name] for name in ("read", "read_range", "read_range_stream")), key=median)
+        for what, ours, bare in (
+            ("server reads / best bare read", rates["server reads"], bare_read),
+            ("server writes / bare write(bytes)", rates["server writes"], rates["write(bytes)"]),
+        ):
+            ratio = median(ours) / median(bare)
+            rows.append(measured(f"{self._what}: {what}", [ratio], "share", goal=">= 0.8", note="of medians"))
+        return rows
+
+    # ---- the server
+
+    def _calls(self, n: int) -> Iterator[Call]:
+        spec = TensorSpec("<f8", (self._n, self._n), "F")
+        for at in range(n):
+            self._n_written += 1
+            out = f"{_FOLDER}/out-{self._n}-{self._n_written}.npz"
+            yield Call(f"{out}-{time.time_ns()}", "lu", {}, (Reference(self._uris[at], spec),), out)
+
+    def _wall_s(self) -> float:
+        with self._server.client() as client:
+            start_s = time.perf_counter()
+            for _ in replies(client, self._calls(self._n_files), _WINDOW):
+                pass
+            return time.perf_counter() - start_s
+
+    def _server_rates(self, stage: str) -> list[float]:
+        """One request at a time: what the server itself says that reading or writing took."""
+        with self._server.client() as client:
+            found = list(replies(client, self._calls(2), 1))
+        return [len(self._content) / reply.seconds[stage] / MB for reply in found]
+
+    # ---- without the server
+
+    def _read_by_store(self, at: int) -> None:
+        self._store.read_into(self._uris[at], memoryview(bytearray(len(self._content))))
+
+    def _write_by_store(self, at: int) -> None:
+        self._store.write_atomic(f"{_FOLDER}/alone-{self._n}-{at}", [self._content])
+
+    def _per_file_s(self, action: Callable[[int], None]) -> float:
+        with ThreadPoolExecutor(_N_THREADS) as pool:
+            start_s = time.perf_counter()
+            list(pool.map(action, range(self._n_files)))
+            return (time.perf_counter() - start_s) / self._n_files
+
+    def _single(self) -> dict[str, Callable[[], object]]:
+        """hdfs-native's own calls."""
+        path = self._uris[0].removeprefix("hdfs://")
+        target = memoryview(bytearray(len(self._content)))
+
+        def write() -> None:
+            import hdfs_native
+
+            self._n_written += 1
+            options = hdfs_native.WriteOptions(create_parent=True)
+            with self._native.create(f"/bench/bare-{self._n_written}", options) as file:
+                file.write(self._content)
+
+        def stream() -> None:
+            at = 0
+            for part in self._native.read(path).read_range_stream(0, len(target)):
+                target[at : at + len(part)] = part
+                at += len(part)
+
+        return {
+            "read": lambda: self._native.read(path).read(),
+            "read_range": lambda: self._native.read(path).read_range(0, len(self._content)),
+            "read_range_stream": stream,
+            "write(bytes)": write,
+        }
+
+    def _rate(self, action: Callable[[], object]) -> float:
+        start_s = time.perf_counter()
+        action()
+        return len(self._content) / (time.perf_counter() - start_s) / MB

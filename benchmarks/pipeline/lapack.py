@@ -1,0 +1,124 @@
+"""Bare LAPACK and operations alone, in a process without server: what the server is compared with.
+
+Each process computes on one core with one BLAS thread. Two of them stand for two bare threads: scipy's LAPACK
+holds Python's lock, so that two threads of one process would compute in turns.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+__all__ = ["ACTS", "flops", "matrix", "order_of"]
+
+Answer = Mapping[str, Any]
+_ROUTINES = {"lu": "getrf", "qr": "geqrf", "cholesky": "potrf"}
+
+
+def order_of(n_bytes: int) -> int:
+    """The order of the largest square matrix of float64 in that many bytes."""
+    return int((n_bytes / 8) ** 0.5)
+
+
+def matrix(operation: str, n: int) -> Any:
+    """A matrix (n, n) in Fortran order that the factorization of that name likes."""
+    import numpy as np
+
+    found = np.asfortranarray(np.random.default_rng(n).standard_normal((n, n)))
+    if operation.endswith("cholesky"):
+        found += found.T.copy()
+        found[np.diag_indices(n)] += 4 * n
+    return found
+
+
+def flops(operation: str, n: int) -> float:
+    """Floating-point operations of LAPACK's routine by the usual count."""
+    return {"lu": 2 / 3, "qr": 4 / 3, "cholesky": 1 / 3}[operation] * n**3
+
+
+def _pin(cores: list[int]) -> None:
+    os.sched_setaffinity(0, set(cores))
+
+
+def _cores() -> list[int]:
+    return sorted(os.sched_getaffinity(os.getppid()))
+
+
+def _timed(run: Callable[[], object]) -> float:
+    start_s = time.perf_counter()
+    run()
+    return time.perf_counter() - start_s
+
+
+def _alone(order: Mapping[str, Any]) -> Answer:
+    """An operation as a worker runs it, ``n_times``; copying its input first does not count."""
+    import numpy as np
+
+    from benchmarks.pipeline.operations import OPERATIONS
+
+    _pin(_cores()[:1])
+    run = next(each for each in OPERATIONS if each.name == order["operation"]).run
+    pristine = matrix(order["operation"], int(order["n"]))
+    work = pristine.copy("F")
+    run([work], order["params"])  # loads and warms
+    seconds = []
+    for _ in range(int(order["n_times"])):
+        np.copyto(work, pristine)
+        seconds.append(_timed(lambda: run([work], order["params"])))
+    return {"seconds": seconds}
+
+
+def _bare(operation: str, work: Any) -> Callable[[], object]:
+    """LAPACK's routine on `work`, in place; its workspace is asked for before."""
+    from scipy.linalg import lapack
+
+    if operation == "qr":
+        n_work = int(lapack.dgeqrf(work[:, :1], lwork=-1)[2][0])
+        n_work = max(n_work, 64 * work.shape[1])
+        return lambda: lapack.dgeqrf(work, lwork=n_work, overwrite_a=1)
+    if operation == "cholesky":
+        return lambda: lapack.dpotrf(work, lower=1, clean=1, overwrite_a=1)
+    return lambda: lapack.dgetrf(work, overwrite_a=1)
+
+
+def _routine(order: Mapping[str, Any]) -> Answer:
+    """LAPACK's routine and nothing else, ``n_times``."""
+    import numpy as np
+
+    _pin(_cores()[:1])
+    pristine = matrix(order["operation"], int(order["n"]))
+    work = pristine.copy("F")
+    run = _bare(order["operation"], work)
+    seconds = []
+    for at in range(int(order["n_times"]) + 1):
+        np.copyto(work, pristine)
+        seconds.append(_timed(run))
+        if at == 0:
+            seconds.clear()  # the first one only warms
+    return {"seconds": seconds}
+
+
+def _share(order: Mapping[str, Any]) -> Answer:
+    """``n_times`` factorizations on one core from a moment on; when the last was done."""
+    import numpy as np
+
+    cores = _cores()
+    _pin([cores[int(order["core"]) % len(cores)]])
+    pristine = matrix(order["operation"], int(order["n"]))
+    work = pristine.copy("F")
+    run = _bare(order["operation"], work)
+    run()
+    time.sleep(max(0.0, float(order["start_s"]) - time.monotonic()))
+    for _ in range(int(order["n_times"])):
+        np.copyto(work, pristine)
+        run()
+    return {"end_s": time.monotonic()}
+
+
+ACTS: Mapping[str, Callable[[Mapping[str, Any]], Answer]] = {
+    "alone": _alone,
+    "routine": _routine,
+    "share": _share,
+}

@@ -1,0 +1,153 @@
+"""Our server as a process of its own, with a configuration made for one measurement."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import yaml
+
+from yarn_accel.client.binding import Endpoint
+from yarn_accel.client.client import Client
+from yarn_accel.errors import StartupError
+from yarn_accel.wire.credential import issue
+
+__all__ = ["CARRIERS", "OwnServer", "connect"]
+
+_ROOT = Path(__file__).resolve().parents[2]
+_START_LIMIT_S = 60.0
+_STOP_LIMIT_S = 15.0
+_LIFETIME_S = 24 * 3600
+_MIB = 1 << 20
+_UP = {"idle", "standby"}
+CARRIERS: Mapping[str, Sequence[str]] = {
+    "tcp": ("tcp",),
+    "unix": ("unix",),
+    "memory": ("memfd", "unix", "tcp"),
+}
+"""What this benchmark calls a carrier, and what the client is allowed for it."""
+
+
+def connect(
+    address: Mapping[str, Any], carrier: str = "memory", checksum: str = "", tenant: str = "bench"
+) -> Client:
+    """A connected client.
+
+    Args:
+        address: what `OwnServer.address` says; another process may have it.
+        carrier: a key of `CARRIERS`.
+        checksum: the only one allowed; empty: as the client chooses.
+        tenant: in whose name.
+    """
+    master = bytes.fromhex(Path(address["secret"]).read_text(encoding="utf-8"))
+    credential = issue(master, tenant, int(time.time()) + _LIFETIME_S, secrets.token_hex(8))
+    endpoint = Endpoint("bench", "127.0.0.1", int(address["port"]), str(address["unix"]))
+    checksums = (checksum,) if checksum else None
+    client = Client(endpoint, credential, 120.0, carriers=CARRIERS[carrier], checksums=checksums)
+    client.connect()
+    return client
+
+
+class OwnServer:
+    """``yarn-accel pipeline serve``; use it as a context manager.
+
+    Args:
+        folder: an empty folder for its secret, socket, log and state.
+        settings: what differs from the defaults of `yarn_accel.pipeline.config.PipelineConfig`.
+
+    Raises:
+        StartupError: it does not start; the message has the last line of its log.
+    """
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        secret = folder / "secret"
+        secret.touch(mode=0o600)
+        secret.write_text(secrets.token_hex(32), encoding="utf-8")
+        state = folder / "state.json"
+        state.unlink(missing_ok=True)
+        values = {
+            "name": "bench",
+            "unix_path": str(folder / "s.sock"),
+            "master_secret_file": str(secret),
+            "state_file": str(state),
+            "checksums": ["xxh3", "crc32c", "crc32", "none"],
+            "extra_operations": ["benchmarks.pipeline.operations:OPERATIONS"],
+            "pool_bytes": 4096 * _MIB,
+            "queue_bytes": 2048 * _MIB,
+            "max_lent_bytes": 1024 * _MIB,
+            "calibrate": False,  # it fills idle moments, in which somebody else is being measured
+            "log_level": "WARNING",
+            **settings,
+        }
+        (folder / "config.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
+        with (folder / "log").open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "yarn_accel", "pipeline", "serve", "--config", folder / "config.yaml"],
+                cwd=_ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": str(_ROOT)},
+            )
+        self.address = {"secret": str(secret), "unix": values["unix_path"], "port": self._port(state)}
+        self._settle()
+
+    def _port(self, state: Path) -> int:
+        until_s = time.monotonic() + _START_LIMIT_S
+        while time.monotonic() < until_s and self.process.poll() is None:
+            with contextlib.suppress(OSError, ValueError):
+                return int(json.loads(state.read_text(encoding="utf-8"))["port"])
+            time.sleep(0.02)
+        self.close()
+        lines = (self._folder / "log").read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        raise StartupError(f"our server did not start: {lines[-1] if lines else 'it says nothing'}")
+
+    def _settle(self) -> None:
+        """Wait for all workers and the standby: it serves before they have loaded their libraries."""
+        until_s = time.monotonic() + _START_LIMIT_S
+        while time.monotonic() < until_s:
+            workers = self.stats()["workers"]
+            states = [worker["state"] for worker in workers]
+            if "standby" in states and all(state in _UP for state in states):
+                return
+            time.sleep(0.05)
+        self.close()
+        raise StartupError("our server's workers did not start")
+
+    def __enter__(self) -> OwnServer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def client(self, carrier: str = "memory", checksum: str = "", tenant: str = "bench") -> Client:
+        """A connected client, see `connect`."""
+        return connect(self.address, carrier, checksum, tenant)
+
+    def stats(self) -> Mapping[str, Any]:
+        """The server's own figures."""
+        with self.client("unix", tenant="operator") as client:
+            return client.stats()
+
+    def close(self) -> None:
+        """Drain and end it; kill it when that takes too long."""
+        if self.process.poll() is None:
+            self.process.terminate()
+        try:
+            self.process.wait(_STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()

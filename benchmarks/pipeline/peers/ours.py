@@ -1,0 +1,49 @@
+"""Our own server and client, used as anybody would."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.pipeline.own_server import OwnServer, connect
+from benchmarks.pipeline.peers.candidate import Address, More, Route
+from yarn_accel.client.calls import Call, Tensor
+from yarn_accel.errors import AccelError
+
+__all__ = ["Client", "serve"]
+
+
+def serve(folder: Path) -> tuple[Address, object]:
+    """A server with a worker per core, by its defaults."""
+    server = OwnServer(folder)
+    return server.address, server
+
+
+class Client:
+    """One connection; echo goes through all stages like any other operation."""
+
+    def __init__(self, address: Address, route: Route) -> None:
+        self._client = connect(address, route.carrier, route.checksum)
+        self.carrier = self._client.carrier
+
+    def echoes(self, payload: Any, more: More, window: int) -> Iterator[Any]:
+        """As `EchoClient.echoes`."""
+        prefix = secrets.token_hex(6)
+        inputs = (Tensor.of(payload),)
+
+        def calls() -> Iterator[Call]:
+            n = 0
+            while more():
+                n += 1
+                yield Call(f"{prefix}-{n}", "echo", {}, inputs)
+
+        for _, outcome in self._client.map(calls(), window):
+            if isinstance(outcome, AccelError):
+                raise outcome
+            yield outcome.tensors["input_0"].data
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._client.close()
