@@ -35,3 +35,14 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
         report.outcome = "failed"
         report.longrepr = f"required, yet skipped: {report.longrepr}"
     return report
+
+
+@pytest.fixture(autouse=True, scope="module")
+def table_of_operations() -> Iterator[None]:
+    """Operations that a module loads into the table are gone after it."""
+    from yarn_accel.operations import registry
+
+    before = dict(registry._table)
+    yield
+    registry._table.clear()
+    registry._table.update(before)

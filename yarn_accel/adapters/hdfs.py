@@ -61,6 +61,10 @@ _TRANSIENT_WORDS = (
     "safe mode",
     "standby",
     "connection",
+    "no route to host",
+    "unreachable",
+    "host is down",
+    "broken pipe",
     "timed out",
     "timeout",
     "could only be written to",
@@ -355,5 +359,5 @@ def _plain_text(error: Exception) -> str:
     """
     text = re.split(r"\\n\\tat |\n\tat |: \[DatanodeInfoProto", str(error))[0]
     text = re.sub(r'^RPCError\("(?:\w+\.)*(\w+)", "', r"\1: ", text)
-    text = re.sub(r'^\w+\("', "", text).removesuffix(")").removesuffix('"')
+    text = re.sub(r'^\w+\("', "", text).removesuffix('")')
     return " ".join(text.replace("\\n", " ").split())[:500]

@@ -249,6 +249,8 @@ class BrokenFiles:
         ),
         (OSError(122, "Disk quota exceeded"), "Disk quota exceeded", True),
         (FileNotFoundError("/x"), "no such file", False),
+        (RuntimeError("No route to host (os error 113)"), r"No route to host \(os error 113\)", True),
+        (RuntimeError('IOError("Network is unreachable (os error 101)")'), "unreachable", True),
     ],
 )
 def test_each_failure_becomes_one_clear_line(error, said, is_transient):
