@@ -39,7 +39,8 @@ unit: install-dev
 integration: install-dev
 	@$(PY) -m pytest --require hadoop tests/integration
 
-bench: install-dev
+bench:
+	@./bootstrap.sh yarn,bench,peers
 	@$(PY) -m benchmarks all --quick
 
 clean:

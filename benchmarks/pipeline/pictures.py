@@ -14,6 +14,12 @@ _ECHO = re.compile(r"echo, (?P<place>[^,]+), (?P<size>[^,]+), (?P<n>\d+) clients
 _LATENCY = re.compile(r"latency, 64 B, (?P<carrier>\w+): (?P<who>[^/]+)$")
 _EFFICIENCY = re.compile(r"efficiency, (?P<operation>\w+), (?P<size>\d+) MB, c = (?P<times>\d+)$")
 
+#: Enough of them that no two lines of a panel share one.
+_COLOURS = (
+    *("#555555", "#aaaaaa", "#0b6623", "#2ca02c", "#98df8a", "#d62728"),
+    *("#1f77b4", "#ff7f0e", "#9467bd", "#8c564b", "#e377c2", "#17becf"),
+)
+
 
 def draw(report: Report, stem: str) -> list[str]:
     """Draw what the report has rows for.
@@ -64,11 +70,15 @@ def _throughput(rows: Sequence[Row]) -> Any:
     sizes = _unique([keys["size"] for keys, _ in found])
     for axis, panel in zip(axes, panels, strict=True):
         inside = [(keys, row) for keys, row in found if f"{keys['place']}, clients: {keys['n']}" == panel]
-        for who in _unique([keys["who"] for keys, _ in inside]):
+        for number, who in enumerate(_unique([keys["who"] for keys, _ in inside])):
             points = [(sizes.index(keys["size"]), row.value) for keys, row in inside if keys["who"] == who]
+            label = who.replace(" unix", "").replace(" tcp", "")
+            colour = _COLOURS[number % len(_COLOURS)]
             width = 2.4 if who.startswith("ours") else 1.2
             style = "--" if who.startswith("bare") else "-"
-            axis.plot(*zip(*points, strict=True), style, marker=".", linewidth=width, label=who)
+            axis.plot(
+                *zip(*points, strict=True), style, color=colour, marker=".", linewidth=width, label=label
+            )
         axis.set(title=panel, xticks=range(len(sizes)), xticklabels=sizes, yscale="log")
         axis.grid(visible=True, alpha=0.3)
     axes[0].set_ylabel("GB/s, both directions")

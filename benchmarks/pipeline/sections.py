@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,9 +20,11 @@ from benchmarks.pipeline.small import small_rows
 from benchmarks.pipeline.stages import stage_rows
 from benchmarks.pipeline.workers import worker_rows
 from benchmarks.result import Row, not_measured
+from yarn_accel.errors import StartupError
 
 __all__ = ["measure"]
 
+_PEER_MODULES = ("dask", "distributed", "grpc", "pyarrow", "ray", "zmq")
 
 _WITH_PEERS: Mapping[str, Callable[[Setting, Fleet, Sequence[str]], list[Row]]] = {
     "latency": latency_rows,
@@ -42,6 +45,8 @@ _ALONE: Mapping[str, Callable[[Setting], list[Row]]] = {
 def measure(quick: bool, report: Callable[[str], None], only: Sequence[str]) -> list[Row]:
     """The rows of the sections named in `only`; the peers are down again before anything else is measured."""
     rows: list[Row] = []
+    if any(name in only for name in _WITH_PEERS):
+        _require_peers()
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         setting = Setting(quick, report, Path(folder))
         with Fleet(setting.folder) as fleet:
@@ -57,6 +62,15 @@ def measure(quick: bool, report: Callable[[str], None], only: Sequence[str]) -> 
                 report(f"section {name}")
                 rows += section(setting)
     return rows
+
+
+def _require_peers() -> None:
+    missing = [name for name in _PEER_MODULES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise StartupError(
+            f"the peers to compare with are not installed: {', '.join(missing)}",
+            cure="run ./bootstrap.sh yarn,bench,peers, or name sections without them by --only",
+        )
 
 
 def _peers(quick: bool) -> tuple[str, ...]:
