@@ -39,7 +39,6 @@ _POOL_BYTES = 512 * _MIB
 _N_CLIENTS = 64
 _WANTED_LOAD = 0.8
 _FIRST_CALLS_PER_S = 30.0
-_START_LIMIT_S = 60.0
 #: Growth that is no news whatever the mean: allocators and caches breathe.
 _NOISE = {
     "own_bytes": 16 * _MIB,

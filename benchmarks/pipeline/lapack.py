@@ -14,7 +14,6 @@ from typing import Any
 __all__ = ["ACTS", "flops", "matrix", "order_of"]
 
 Answer = Mapping[str, Any]
-_ROUTINES = {"lu": "getrf", "qr": "geqrf", "cholesky": "potrf"}
 
 
 def order_of(n_bytes: int) -> int:
