@@ -2,8 +2,14 @@
 PY = .venv/bin/python
 BIN = .venv/bin
 PACKAGES = yarn_accel torque_sched jobs benchmarks
+CAN_COMPILE = command -v cc >/dev/null && $(PY) -c 'import os, sys, sysconfig; \
+	sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))'
 
-.PHONY: help demo test check unit integration bench clean install install-dev
+# A copy of this tree whose hot path mypyc has compiled (setup.py); the tree itself always runs as it is.
+COMPILED = .compiled
+COPIED = yarn_accel torque_sched jobs benchmarks tests hadoop_conf setup.py setup.cfg pyproject.toml README.md
+
+.PHONY: help demo test check unit integration compiled test-compiled bench clean install install-dev
 
 help:
 	@echo "make demo         install what is missing, start a real 4-node Hadoop, run both jobs, write out/demo/report.html"
@@ -11,20 +17,23 @@ help:
 	@echo "make check        style, types, import contracts, old-Python check"
 	@echo "make unit         tests that need no Hadoop (seconds)"
 	@echo "make integration  tests against the real Hadoop (minutes)"
-	@echo "make bench        every benchmark, quick form (python -m benchmarks lists them)"
+	@echo "make compiled     a copy of this tree in $(COMPILED), the path of a request compiled to machine code (a minute)"
+	@echo "make bench        every benchmark, quick form, compiled (python -m benchmarks lists them)"
 	@echo "make clean        remove what was built here; the Hadoop jars stay in the cache"
 
 install:
 	@./bootstrap.sh yarn,bench
 
 install-dev:
-	@./bootstrap.sh yarn,bench,torque,dev
+	@./bootstrap.sh yarn,bench,torque,dev,compile
 
 demo: install
 	@$(PY) -m jobs demo
 
 test: install-dev check
 	@$(PY) -m pytest --require hadoop
+	@if $(CAN_COMPILE); then $(MAKE) --no-print-directory test-compiled; \
+	else echo "skipped: the compiled form; no C compiler or no Python.h here"; fi
 
 check: install-dev
 	@$(BIN)/ruff check .
@@ -39,9 +48,21 @@ unit: install-dev
 integration: install-dev
 	@$(PY) -m pytest --require hadoop tests/integration
 
+compiled:
+	@test -x $(PY) || ./bootstrap.sh yarn,compile
+	@rm -rf $(COMPILED) && mkdir $(COMPILED) && cp -R $(COPIED) $(COMPILED)
+	@cd $(COMPILED) && CLUSTER_ACCEL_COMPILED=1 ../$(PY) setup.py -q build_ext --inplace >build.log 2>&1 \
+		|| { tail -n 20 build.log; exit 1; }
+
+# What tests with stand-ins for compiled classes cannot run there; all that uses the real ones can.
+test-compiled: compiled
+	@cd $(COMPILED) && ../$(PY) -m pytest -q -m "not hadoop" tests/property/wire tests/integration/pipeline
+
 bench:
-	@./bootstrap.sh yarn,bench,peers
-	@$(PY) -m benchmarks all --quick
+	@./bootstrap.sh yarn,bench,peers,compile
+	@if $(CAN_COMPILE); then $(MAKE) --no-print-directory compiled; \
+	else mkdir -p $(COMPILED) && cp -R $(COPIED) $(COMPILED); fi
+	@cd $(COMPILED) && ../$(PY) -m benchmarks all --quick
 
 clean:
-	rm -rf .venv build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv $(COMPILED) build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,10 +1,16 @@
-"""``python -m benchmarks NAME [--quick] [--only SECTION] [--json FILE]``; without a name it lists them."""
+"""``python -m benchmarks NAME [--quick] [--only SECTION] [--json FILE]``; without a name it lists them.
+
+The JSON is written anew whenever there are more rows, so a run that is killed leaves what it had measured.
+"""
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -13,6 +19,9 @@ from rich.table import Table
 from benchmarks.registry import BENCHMARKS, load
 from benchmarks.result import Report, Row
 from yarn_accel.errors import AccelError
+
+_INTERRUPTED = 130
+"""Exit code, as a shell has it for Ctrl-C."""
 
 
 def _listing() -> Table:
@@ -41,19 +50,41 @@ def _results(report: Report) -> Table:
     return table
 
 
-def _run(name: str, quick: bool, json_file: Path | None, only: Sequence[str]) -> None:
+def _run(name: str, json_file: Path | None, quick: bool, options: Mapping[str, Any]) -> None:
+    """Run one benchmark; what was measured when it ends early is shown and written, too."""
     progress = Console(stderr=True)
-    out = Console(width=None if sys.stdout.isatty() else 160)  # a table in a file is not folded
-    report = Report(name)
+    report = Report(name, path=json_file)
     benchmark = load(name)
-    options = {"only": only} if only else {}
-    report.rows.extend(benchmark.run(quick, lambda line: _show(progress, line), **options))
-    out.print(_results(report))
-    if json_file is not None:
-        report.write(json_file)
-        if hasattr(benchmark, "draw"):
+    state = "failed"
+    try:
+        with _interruptible():
+            benchmark.run(quick, lambda line: _show(progress, line), report, **options)
+        state = "complete"
+    except KeyboardInterrupt:
+        state = "interrupted"
+        sys.exit(_INTERRUPTED)
+    finally:
+        report.end(state)
+        out = Console(width=None if sys.stdout.isatty() else 160)  # a table in a file is not folded
+        out.print(_results(report))
+        if json_file is not None and hasattr(benchmark, "draw"):
             for picture in benchmark.draw(report, str(json_file.with_suffix(""))):
                 _show(progress, f"drawn: {picture}")
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGTERM ends what is inside as Ctrl-C does, so that all is taken down; a second one is ignored."""
+
+    def interrupt(signum: int, _: object) -> None:
+        signal.signal(signum, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _show(progress: Console, line: str) -> None:
@@ -75,15 +106,28 @@ def _check_sections(name: str, only: Sequence[str]) -> None:
 @click.option("--quick", is_flag=True, help="Under a minute, fewer repetitions; the rows say so.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures here, too.")
 @click.option("--only", multiple=True, metavar="SECTION", help="Run only this part; may be repeated.")
+@click.option(
+    "--cores-may-sleep", is_flag=True, help="`pipeline`: do not keep the cores awake for latency and echo."
+)
 @click.option("--install-triton", is_flag=True, help="Install PyTriton for `pipeline` and do nothing else.")
 def main(
-    name: str | None, quick: bool, json_file: Path | None, only: tuple[str, ...], install_triton: bool
+    name: str | None,
+    quick: bool,
+    json_file: Path | None,
+    only: tuple[str, ...],
+    cores_may_sleep: bool,
+    install_triton: bool,
 ) -> None:
     """Run one benchmark and print its figures; without NAME list them all."""
     if name is None:
         Console().print(_listing())
         return
     _check_sections(name, only)
+    options: dict[str, Any] = {"only": only} if only else {}
+    if cores_may_sleep:
+        if name != "pipeline":
+            raise click.BadParameter("only `pipeline` keeps them awake", param_hint="--cores-may-sleep")
+        options["cores_may_sleep"] = True
     try:
         if install_triton:
             load("pipeline").install_triton(click.echo)
@@ -93,7 +137,7 @@ def main(
             target = (
                 json_file.with_name(f"{json_file.stem}-{each}.json") if several and json_file else json_file
             )
-            _run(each, quick, target, only)
+            _run(each, target, quick, options)
     except AccelError as error:
         click.echo(f"benchmarks: {error}", err=True)
         sys.exit(error.exit_code)

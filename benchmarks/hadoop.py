@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.result import Row, measured, observed
+from benchmarks.result import Report, Row, measured, observed
 from yarn_accel.adapters import commands
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.cluster import Cluster, ClusterStatus, UpOptions, take_down
@@ -28,7 +28,7 @@ NAME = "bench-hadoop"
 N_MAPPERS = 8
 MIB = 1024 * 1024
 GIB = 1024 * MIB
-Report = Callable[[str], None]
+Say = Callable[[str], None]
 _ROOT = Path(__file__).resolve().parent.parent
 _MAPPER = Path(__file__).with_name("first_line.py")
 
@@ -62,7 +62,7 @@ def _timed(into: list[float]) -> Iterator[None]:
     into.append(time.monotonic() - started_s)
 
 
-def _starts(n: int, report: Report) -> tuple[Cluster, list[float], list[float]]:
+def _starts(n: int, report: Say) -> tuple[Cluster, list[float], list[float]]:
     """Start the cluster ``n`` times and stop it ``n - 1`` times."""
     options = UpOptions(name=NAME, nodes=4, racks=2, accel_nodes=2, pipeline=False)
     up_s: list[float] = []
@@ -86,7 +86,7 @@ def _settled(cluster: Cluster) -> ClusterStatus:
     return cluster.status()
 
 
-def _job(cluster: Cluster, store: Store, at: int, report: Report) -> tuple[JobResult, list[float]]:
+def _job(cluster: Cluster, store: Store, at: int, report: Say) -> tuple[JobResult, list[float]]:
     """Run eight mappers of one line each; also the seconds from each attempt's start to its first line."""
     lines = "".join(f"line-{number}\n" for number in range(N_MAPPERS))
     manifest, output = f"hdfs:///bench/lines-{at}.txt", f"/bench/out-{at}"
@@ -110,7 +110,7 @@ def _job(cluster: Cluster, store: Store, at: int, report: Report) -> tuple[JobRe
     return result, [first_s[task.attempt] - task.start_s for task in result.tasks if task.attempt in first_s]
 
 
-def _job_rows(cluster: Cluster, store: Store, n: int, note: str, report: Report) -> list[Row]:
+def _job_rows(cluster: Cluster, store: Store, n: int, note: str, report: Say) -> list[Row]:
     walls_s: list[float] = []
     waits_s: list[float] = []
     spread = set()
@@ -175,7 +175,7 @@ def _hdfs_rows(cluster: Cluster, store: Store, quick: bool) -> list[Row]:
     ]
 
 
-def run(quick: bool, report: Report) -> list[Row]:
+def run(quick: bool, report: Say, record: Report) -> None:
     """Measure; the cluster is taken down whatever happens."""
     n = 1 if quick else 3
     note = "quick: once" if quick else ""
@@ -183,16 +183,17 @@ def run(quick: bool, report: Report) -> list[Row]:
         cluster, up_s, down_s = _starts(n, report)
         status = _settled(cluster)
         store = Store(cluster.conf_dir)
-        rows = [
+        idle = [
             measured("cluster start, warm (NN, RM, JHS, 4 NM, 4 DN)", up_s, "s", goal="<= 20", note=note),
             observed("resident memory idle, 11 daemons", status.rss_bytes / GIB, "GiB", goal="<= 2.5"),
             observed("proportional memory idle, 11 daemons", status.pss_bytes / GIB, "GiB"),
             observed("peak resident memory, sum over daemons", status.peak_bytes / GIB, "GiB", note="VmHWM"),
-            *_job_rows(cluster, store, n, note, report),
-            *_hdfs_rows(cluster, store, quick),
         ]
+        record.add(idle)
+        record.add(_job_rows(cluster, store, n, note, report))
+        record.add(_hdfs_rows(cluster, store, quick))
         with _timed(down_s):
             cluster.down(report)
-        return [*rows, measured("cluster stop", down_s, "s", note=note)]
+        record.add([measured("cluster stop", down_s, "s", note=note)])
     finally:
         take_down(NAME, report)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks.result import Row, observed
+from benchmarks.result import Report, Row, observed
 from jobs.demo.servers import read_servers
 from jobs.images.job import ImagesJob, ImagesOutcome, run_images
 from jobs.images.make_input import ALL_PHOTOGRAPHS, PHOTOGRAPHS, PatchPlan, Photograph, store_files
@@ -22,7 +22,6 @@ from yarn_accel.hadoop.site import Site
 __all__ = ["run"]
 
 NAME = "bench-images"
-Report = Callable[[str], None]
 
 
 def _rows(label: str, found: ImagesOutcome, note: str) -> list[Row]:
@@ -45,14 +44,13 @@ def _rows(label: str, found: ImagesOutcome, note: str) -> list[Row]:
     ]
 
 
-def run(quick: bool, report: Report) -> list[Row]:
+def run(quick: bool, report: Callable[[str], None], record: Report) -> None:
     """Measure both sets of photographs; the cluster is taken down whatever happens."""
     n_images, n_files = (500, 4) if quick else (50_000, 8)
     sets: dict[str, tuple[Photograph, ...]] = {"images": PHOTOGRAPHS}
     if not quick:
         sets["images, harder photographs"] = ALL_PHOTOGRAPHS
     note = f"{n_images} images of 64 x 64, PNG, {n_files} mappers, 2 servers" + ("; quick" if quick else "")
-    rows: list[Row] = []
     try:
         cluster = Cluster.up(UpOptions(name=NAME, nodes=4, racks=2, accel_nodes=2), report)
         site = Site.load({"HADOOP_CONF_DIR": str(cluster.conf_dir)}, report)
@@ -62,11 +60,9 @@ def run(quick: bool, report: Report) -> list[Row]:
                 plan = PatchPlan(n_images, photographs=photographs)
                 uris = store_files(store, rung.home(f"input-{at}"), plan, n_files, report)
                 job = ImagesJob(k=2 * len(photographs))
-                rows += _rows(
-                    label, run_images(rung, store, uris, n_images, job, report, f"images-{at}"), note
-                )
+                outcome = run_images(rung, store, uris, n_images, job, report, f"images-{at}")
+                record.add(_rows(label, outcome, note))
             servers = read_servers(rung.binding(), read_master_secret(cluster.master_secret_file))
-        rows += [observed(f"requests done by {server.name}", server.done, "requests") for server in servers]
-        return rows
+        record.add(observed(f"requests done by {server.name}", server.done, "requests") for server in servers)
     finally:
         take_down(NAME, report)

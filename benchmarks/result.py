@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import platform
 import statistics
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
+
+from benchmarks.compiled import is_compiled
+from yarn_accel.adapters.local_files import write_atomic
 
 __all__ = ["Benchmark", "Report", "Row", "measured", "not_measured", "observed", "ratio"]
 
@@ -112,6 +117,7 @@ def _machine() -> dict[str, object]:
     }
 
 
+@functools.cache
 def _commit() -> str:
     def git(*argv: str) -> str:
         done = subprocess.run(["git", *argv], cwd=_ROOT, capture_output=True, text=True, check=False)
@@ -123,26 +129,53 @@ def _commit() -> str:
 
 @dataclass
 class Report:
-    """All rows of one run; ``write`` is the JSON the issues ask for."""
+    """All rows of one run; ``write`` is the JSON the issues ask for.
+
+    Attributes:
+        path: where `add` writes what there is so far; None: nowhere.
+        setting: what else a reader must know of the machine, such as ``cores_awake``.
+        series: what was noted over time, by name; lists fit for JSON.
+        state: ``running``, ``complete``, ``interrupted`` or ``failed``. A file that says ``running`` though
+            nothing runs is what a killed run left.
+    """
 
     name: str
     rows: list[Row] = field(default_factory=list)
+    path: Path | None = None
+    setting: dict[str, object] = field(default_factory=dict)
+    series: dict[str, Any] = field(default_factory=dict)
+    state: str = "running"
     started_at: str = field(default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="seconds"))
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Take rows, and write all there are: a run of many minutes may end at any of them."""
+        self.rows.extend(rows)
+        self.save()
+
+    def end(self, state: str) -> None:
+        """The run is over, in this way."""
+        self.state = state
+        self.save()
+
+    def save(self) -> None:
+        """Write it to its path, where it has one."""
+        if self.path is not None:
+            self.write(self.path)
 
     def write(self, path: Path) -> None:
         """Write the report as JSON, whole or not at all."""
         document = {
             "name": self.name,
             "commit": _commit(),
-            "machine": _machine(),
+            "compiled": is_compiled(),
+            "machine": {**_machine(), **self.setting},
             "started_at": self.started_at,
+            "state": self.state,
             "rows": [asdict(row) for row in self.rows],
+            **({"series": self.series} if self.series else {}),
         }
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(path.name + ".partial")
-        partial.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        partial.replace(path)
+        write_atomic(path, json.dumps(document, indent=1) + "\n")
 
 
-Benchmark = Callable[[bool, Callable[[str], None]], Sequence[Row]]
-"""A benchmark: ``(quick, report) -> rows``; ``report`` takes progress lines."""
+Benchmark = Callable[[bool, Callable[[str], None], Report], None]
+"""A benchmark: ``(quick, say, report)``; ``say`` takes progress lines, `Report.add` rows as they come."""

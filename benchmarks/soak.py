@@ -4,7 +4,8 @@ Every 5 seconds (quick: 1) the memory of server and workers, the pool, descripto
 first third is warm-up.  A series is flat when the straight line through the rest grows over that time by less
 than a fiftieth of its mean, or than `_NOISE`.  The pool grows towards its ceiling as clients come with
 payloads of other sizes, and must not pass it; what leaks shows in the memory outside of it.  A minute is too
-short for a verdict.  The series are written beside the results, with a picture.
+short for a verdict.  The series are part of the JSON, which grows while the soak runs; a picture is drawn
+beside it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.result import Row, observed
+from benchmarks.compiled import require_alike
+from benchmarks.result import Report, Row, observed
 from benchmarks.soak_load import TENANTS, Crowd, Pace
 from yarn_accel.client.binding import Endpoint
 from yarn_accel.client.client import Client
@@ -30,15 +32,17 @@ from yarn_accel.cluster.processes import memory_of
 from yarn_accel.errors import JobError
 from yarn_accel.wire.credential import issue
 
-__all__ = ["Series", "growth", "is_flat", "run"]
+__all__ = ["Series", "draw", "growth", "is_flat", "run"]
 
 _ROOT = Path(__file__).resolve().parent.parent
-_RESULTS = _ROOT / "benchmarks" / "results"
 _MIB = 1024 * 1024
 _POOL_BYTES = 512 * _MIB
 _N_CLIENTS = 64
 _WANTED_LOAD = 0.8
 _FIRST_CALLS_PER_S = 30.0
+_TELL_EVERY = 12
+_LEAST_S = 1200.0
+"""What is shorter has no verdict."""
 #: Growth that is no news whatever the mean: allocators and caches breathe.
 _NOISE = {
     "own_bytes": 16 * _MIB,
@@ -71,9 +75,10 @@ class Series:
     values: dict[str, list[float]]
 
     def after_warm_up(self, name: str) -> tuple[list[float], list[float]]:
-        """Times and values of the last two thirds."""
-        first = len(self.at_s) // 3
-        return self.at_s[first:], self.values[name][first:]
+        """Times and values of the last two thirds; an interruption may have come before the last value."""
+        values = self.values[name]
+        first = len(values) // 3
+        return self.at_s[first : len(values)], values[first:]
 
 
 def growth(at_s: Sequence[float], values: Sequence[float]) -> float:
@@ -89,23 +94,29 @@ def is_flat(at_s: Sequence[float], values: Sequence[float], noise: float) -> boo
     return growth(at_s, values) <= max(noise, statistics.fmean(values) / 50)
 
 
-def run(quick: bool, report: Callable[[str], None]) -> list[Row]:
+def run(quick: bool, say: Callable[[str], None], report: Report) -> None:
     """Run the soak; the server is stopped whatever happens."""
     duration_s, every_s = (60.0, 1.0) if quick else (1800.0, 5.0)
+    series = Series([], {name: [] for name in (*_TEXT, "load", "requests")})
+    report.series = {"at_s": series.at_s, "values": series.values}  # the lists themselves: they will grow
     with tempfile.TemporaryDirectory(prefix="soak-") as folder, _server(Path(folder)) as (server, master):
         endpoint = _endpoint(Path(folder))
         crowd = Crowd(endpoint, master, _N_CLIENTS, pace := Pace(_FIRST_CALLS_PER_S))
         crowd.start()
+        last: dict[str, Any] = {}
         try:
             with Client(endpoint, issue(master, "operator", int(time.time()) + 7200, "soak")) as client:
-                watch = _Watch(server.pid, client, pace)
-                series, last = watch.over(duration_s, every_s, report)
+                for stats in _Watch(server.pid, client, pace).over(duration_s, every_s, series):
+                    last.update(stats)
+                    if len(series.at_s) % _TELL_EVERY == 0:
+                        say(_line(series))
+                        report.save()
         finally:
             crowd.stop()
-    target = Path(tempfile.gettempdir()) if quick else _RESULTS
-    _write(target, series, last)
-    report(f"series and picture: {target}/soak-series.json, {target}/soak.png")
-    return _rows(series, last, crowd.tally.counts, quick)
+            if len(series.at_s) > _TELL_EVERY:
+                growths = {name: growth(*series.after_warm_up(name)) for name in _TEXT}
+                report.series["growth_after_warm_up"] = growths
+                report.add(_rows(series, last, crowd.tally.counts))
 
 
 @contextlib.contextmanager
@@ -136,6 +147,7 @@ def _server(folder: Path) -> Iterator[tuple[subprocess.Popen[str], bytes]]:
         assert process.stdout is not None
         if "ready" not in process.stdout.readline():
             raise JobError(f"the server did not start: {(folder / 'log').read_text()[-500:]}")
+        require_alike(process.pid)
         yield process, master
     finally:
         process.terminate()
@@ -160,14 +172,11 @@ class _Watch:
         self._pace = pace
         self._busy_s: dict[int, float] = {}
 
-    def over(
-        self, duration_s: float, every_s: float, report: Callable[[str], None]
-    ) -> tuple[Series, Mapping[str, Any]]:
-        """Watch for so long; the series, and the server's last statistics."""
+    def over(self, duration_s: float, every_s: float, series: Series) -> Iterator[Mapping[str, Any]]:
+        """Watch for so long; adds to the series, and gives the server's statistics each time."""
         started_s = noted_s = time.monotonic()
         self._load(self._client.stats(), every_s)
-        series = Series([], {name: [] for name in (*_TEXT, "load", "requests")})
-        while True:
+        while noted_s - started_s < duration_s:
             time.sleep(every_s)
             now_s = time.monotonic()
             stats = self._client.stats()
@@ -177,10 +186,7 @@ class _Watch:
             for name, value in sample.items():
                 series.values[name].append(value)
             self._pace.adjust(sample["load"], _WANTED_LOAD)
-            if len(series.at_s) % 12 == 0:
-                report(_line(series))
-            if now_s - started_s >= duration_s:
-                return series, stats
+            yield stats
 
     def _sample(self, stats: Mapping[str, Any], window_s: float) -> dict[str, float]:
         pids = [self._pid, *(int(worker["pid"]) for worker in stats["workers"] if worker.get("pid"))]
@@ -229,8 +235,8 @@ def _line(series: Series) -> str:
     )
 
 
-def _rows(series: Series, last: Mapping[str, Any], counts: Mapping[str, int], quick: bool) -> list[Row]:
-    note = f"{_N_CLIENTS} clients, {series.at_s[-1] / 60:.0f} min" + ("; quick" if quick else "")
+def _rows(series: Series, last: Mapping[str, Any], counts: Mapping[str, int]) -> list[Row]:
+    note = f"{_N_CLIENTS} clients, {series.at_s[-1] / 60:.1f} min"
     load = series.after_warm_up("load")[1]
     rows = [
         observed("requests received by the server", last["requests"], "requests", note=note),
@@ -239,7 +245,7 @@ def _rows(series: Series, last: Mapping[str, Any], counts: Mapping[str, int], qu
         observed("clients that came", counts.get("clients that came", 0), "clients"),
         observed("of them died mid-frame", counts.get("clients that died mid-frame", 0), "clients"),
     ]
-    rows += [_judged(name, series, quick) for name in _TEXT]
+    rows += [_judged(name, series) for name in _TEXT]
     rows.append(
         observed(
             "pool, most ever", last["pool"]["peak_bytes"] / _MIB, "MiB", goal=f"<= {_POOL_BYTES // _MIB}"
@@ -249,43 +255,44 @@ def _rows(series: Series, last: Mapping[str, Any], counts: Mapping[str, int], qu
     return rows + [observed(name, n, "times") for name, n in sorted(others.items())]
 
 
-def _judged(name: str, series: Series, quick: bool) -> Row:
+def _judged(name: str, series: Series) -> Row:
     at_s, values = series.after_warm_up(name)
     scale, unit = (_MIB, "MiB") if name.endswith("_bytes") else (1, "")
     allowed = max(_NOISE[name], statistics.fmean(values) / 50)
-    verdict = "too short to judge" if quick else "flat" if is_flat(at_s, values, _NOISE[name]) else "NOT flat"
+    is_short = at_s[-1] < _LEAST_S
+    verdict = (
+        "too short to judge" if is_short else "flat" if is_flat(at_s, values, _NOISE[name]) else "NOT flat"
+    )
     return observed(
         f"{_TEXT[name]}: growth after warm-up",
         growth(at_s, values) / scale,
         unit,
-        goal="" if quick else f"<= {allowed / scale:.1f}",
+        goal="" if is_short else f"<= {allowed / scale:.1f}",
         note=f"{verdict}; {min(values) / scale:.0f} .. {max(values) / scale:.0f} {unit}".strip(),
     )
 
 
-def _write(folder: Path, series: Series, last: Mapping[str, Any]) -> None:
-    """The series as JSON, and as a picture."""
-    slopes = {name: growth(*series.after_warm_up(name)) for name in _TEXT}
-    document = {"at_s": series.at_s, "values": series.values, "growth_after_warm_up": slopes, "last": last}
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "soak-series.json").write_text(json.dumps(document) + "\n")
-    import matplotlib as mpl
+def draw(report: Report, stem: str) -> list[str]:
+    """Draw the series of a report; returns the file."""
+    at_s, found = report.series.get("at_s"), report.series.get("values")
+    if not at_s or not found:
+        return []
+    from matplotlib.figure import Figure
 
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, (above, below) = plt.subplots(2, 1, sharex=True, figsize=(9, 6), layout="constrained")
-    minutes = [at / 60 for at in series.at_s]
+    figure = Figure(figsize=(9, 6), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True)
+    minutes = [at / 60 for at in at_s]
     for name in ("own_bytes", "rss_bytes", "pss_bytes", "pool_bytes"):
-        above.plot(minutes, [value / _MIB for value in series.values[name]], label=_TEXT[name])
+        above.plot(minutes, [value / _MIB for value in found[name]], label=_TEXT[name])
     above.set_ylabel("MiB")
     for name in ("fds", "threads"):
-        below.plot(minutes, series.values[name], label=_TEXT[name])
-    below.plot(minutes, [100 * value for value in series.values["load"]], label="load, percent", alpha=0.5)
+        below.plot(minutes, found[name], label=_TEXT[name])
+    below.plot(minutes, [100 * value for value in found["load"]], label="load, percent", alpha=0.5)
     below.set_xlabel("minutes")
     for axes in (above, below):
         axes.set_ylim(bottom=0)
         axes.legend(loc="lower right", fontsize="small")
         axes.grid(alpha=0.3)
-    figure.savefig(folder / "soak.png", dpi=120)
-    plt.close(figure)
+    file = f"{stem}-memory.png"
+    figure.savefig(file, dpi=120)
+    return [file]

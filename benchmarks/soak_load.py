@@ -109,7 +109,7 @@ class Crowd:
             credential = rng.choice(self._credentials)
             try:
                 self._one_life(rng, credential)
-            except AccelError as error:
+            except (AccelError, OSError) as error:  # the latter: nobody listens any more
                 self.tally.add(f"connection: {type(error).__name__}")
                 self._stop.wait(0.2)
 

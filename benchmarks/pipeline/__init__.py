@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 
-from benchmarks.result import Report, Row
+from benchmarks.result import Report
 
 __all__ = ["SECTIONS", "draw", "install_triton", "run"]
 
@@ -22,11 +23,27 @@ SECTIONS = (
 )
 
 
-def run(quick: bool, report: Callable[[str], None], only: Sequence[str] = ()) -> list[Row]:
-    """Measure all sections, or those named in `only`."""
-    from benchmarks.pipeline.sections import measure  # late: the benchmark's own processes come by here, too
+def run(
+    quick: bool,
+    say: Callable[[str], None],
+    report: Report,
+    *,
+    only: Sequence[str] = (),
+    cores_may_sleep: bool = False,
+) -> None:
+    """Measure all sections, or those named in `only`; the report has the rows as they come.
 
-    return measure(quick, report, only or SECTIONS)
+    `cores_may_sleep`: the cores are not kept awake for latency and echo, see `awake`.
+    """
+    from benchmarks.pipeline.awake import can_keep_awake  # late: the benchmark's processes come by here, too
+    from benchmarks.pipeline.sections import WITH_PEERS, measure
+
+    sections = only or SECTIONS
+    stay_awake = not cores_may_sleep and can_keep_awake() and any(name in WITH_PEERS for name in sections)
+    report.setting["cores_awake"] = stay_awake
+    with closing(measure(quick, say, sections, stay_awake)) as parts:  # whatever is up goes down at once
+        for rows in parts:
+            report.add(rows)
 
 
 def draw(report: Report, stem: str) -> list[str]:

@@ -1,7 +1,8 @@
 """Throughput and latency of echo, side by side: every candidate in every round, in an order that turns.
 
 A figure of ours divided by another's is the ratio of the medians over the rounds of one cell. Both have
-`WINDOW` requests in flight; a window of one is reported beside it.
+`WINDOW` requests in flight; a window of one is reported beside it. Where the machine lets us, the cores are
+kept awake for everybody (`benchmarks.pipeline.awake`); latency is measured both ways.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
 
+from benchmarks.pipeline.awake import kept_awake
 from benchmarks.pipeline.fleet import Cell, Fleet, Measured
 from benchmarks.pipeline.peers.candidate import Route
 from benchmarks.pipeline.setting import MIB, Setting, size_text
@@ -22,10 +24,10 @@ __all__ = ["PEERS", "Candidate", "latency_rows", "throughput_rows"]
 WINDOW = 4
 PEERS = ("grpc", "flight", "ray", "dask", "zmq")
 BEST_PLACE = "same node"
-_SHORT_S, _LONG_S = 0.35, 0.8
-_LARGE_BYTES = 20 * MIB
-_LARGE_ROUNDS = 3
-_SLOW, _SLOW_ROUNDS = 4.0, 2
+_N_ROUNDS = 5
+_DURATION_S = {64 << 10: 0.12, MIB: 0.12, 8 * MIB: 0.2, 50 * MIB: 0.25}
+"""How long a run sends, by payload; it lasts until all is answered, which takes the slow ones seconds."""
+_LATENCY_S = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +41,24 @@ class Candidate:
 
 def _candidates(place: str, peers: Sequence[str]) -> list[Candidate]:
     """Everybody in one cell: the bare loops, ours as plainly and as well as it goes, the peers' best."""
-    carrier = "tcp" if place == "tcp" else "unix"
+    carrier = _carrier(place)
     bare = [Candidate(f"bare {carrier} {sum_}", "bare", Route(carrier, sum_)) for sum_ in ("none", "xxh3")]
     ours = [
         Candidate(f"ours {carrier} {sum_}", "ours", Route(carrier, sum_))
         for sum_ in ("none", "xxh3", "crc32")
     ]
-    best = Candidate("ours best", "ours", Route("tcp" if place == "tcp" else "memory"))
-    others = [Candidate(name, name, Route(carrier)) for name in peers]
-    return [*bare, *ours, best, *others]
+    if place == BEST_PLACE:
+        ours.append(Candidate(_best(place), "ours", Route("memory")))
+    return [*bare, *ours, *(Candidate(name, name, Route(carrier)) for name in peers)]
+
+
+def _carrier(place: str) -> str:
+    return "tcp" if place == "tcp" else "unix"
+
+
+def _best(place: str) -> str:
+    """Our candidate that is held against the peers; over TCP it is what a client with xxhash chooses."""
+    return "ours best" if place == BEST_PLACE else "ours tcp xxh3"
 
 
 class Rounds:
@@ -60,18 +71,14 @@ class Rounds:
     def run(
         self, cell: Cell, candidates: Sequence[Candidate], n_rounds: int, duration_s: float
     ) -> Mapping[str, list[Measured]]:
-        """Every candidate's runs; one that needs far longer than its time has only `_SLOW_ROUNDS` of them."""
+        """Every candidate's runs, `n_rounds` of them."""
         for candidate in candidates:
             self._prepare(candidate, cell)
         found: dict[str, list[Measured]] = {}
         for turn in range(n_rounds):
             for at in range(len(candidates)):
                 candidate = candidates[(at + turn) % len(candidates)]
-                runs = found.setdefault(candidate.name, [])
-                is_slow = bool(runs) and runs[-1].wall_s > _SLOW * duration_s
-                if is_slow and turn >= _SLOW_ROUNDS:
-                    continue
-                runs += self._go(candidate, cell, duration_s)
+                found.setdefault(candidate.name, []).extend(self._go(candidate, cell, duration_s))
         for program in {each.program for each in candidates}:
             if program not in self.failures:
                 self._fleet.runner(program).end()
@@ -121,7 +128,7 @@ def _cell_rows(
 ) -> list[Row]:
     clients = f"{cell.n_clients} client{'s' if cell.n_clients > 1 else ''}"
     where = f"echo, {place}, {size_text(cell.n_bytes)}, {clients}, window {cell.window}"
-    carrier = "tcp" if place == "tcp" else "unix"
+    carrier = _carrier(place)
     rows = [
         measured(f"{where}: {name}", [run.bytes_per_s / 1e9 for run in runs], "GB/s")
         for name, runs in found.items()
@@ -131,7 +138,7 @@ def _cell_rows(
     for sum_ in ("none", "xxh3"):
         ours, bare = (_rates(found, f"{who} {carrier} {sum_}") for who in ("ours", "bare"))
         rows += _ratio(f"{where}: ours / bare, {sum_}", ours, bare, bound, "")
-    best = _rates(found, "ours best")
+    best = _rates(found, _best(place))
     for name in peers:
         goal = ">= 1" if is_judged else ""
         if name == "ray" and place == BEST_PLACE and cell.n_bytes == 50 * MIB:
@@ -140,64 +147,93 @@ def _cell_rows(
     return rows
 
 
-def throughput_rows(setting: Setting, fleet: Fleet, peers: Sequence[str]) -> list[Row]:
+def throughput_rows(setting: Setting, fleet: Fleet, peers: Sequence[str]) -> Iterator[list[Row]]:
     """All cells; each candidate is up from its first cell to the last."""
-    sizes = (MIB,) if setting.quick else (64 << 10, MIB, 8 * MIB, 50 * MIB)
-    n_rounds = 2 if setting.quick else 5
+    sizes = (MIB,) if setting.quick else tuple(_DURATION_S)
     rounds = Rounds(setting, fleet)
-    rows: list[Row] = []
-    for place in (BEST_PLACE, "tcp"):
-        for n_bytes in sizes:
-            for n_clients in (1, 4):
-                cell = Cell(n_bytes, n_clients, WINDOW)
-                setting.report(f"echo, {place}, {size_text(n_bytes)}, {n_clients} client(s)")
-                duration_s = _LONG_S if n_bytes > _LARGE_BYTES else _SHORT_S
-                n_here = min(n_rounds, _LARGE_ROUNDS) if n_bytes > _LARGE_BYTES else n_rounds
-                found = rounds.run(cell, _candidates(place, peers), n_here, duration_s)
-                rows += _cell_rows(place, cell, found, peers)
-            if not setting.quick:
-                rows += _one_at_a_time(rounds, place, n_bytes, n_rounds)
-    return [*rows, *rounds.failure_rows()]
+    with kept_awake(setting.cores_awake):
+        for place in (BEST_PLACE, "tcp"):
+            for n_bytes in sizes:
+                for n_clients in (1, 4):
+                    cell = Cell(n_bytes, n_clients, WINDOW)
+                    setting.report(f"echo, {place}, {size_text(n_bytes)}, {n_clients} client(s)")
+                    yield _cell(rounds, place, cell, peers, 2 if setting.quick else _N_ROUNDS)
+                if not setting.quick:
+                    yield _one_at_a_time(rounds, place, n_bytes)
+    yield rounds.failure_rows()
 
 
-def _one_at_a_time(rounds: Rounds, place: str, n_bytes: int, n_rounds: int) -> list[Row]:
+def _cell(rounds: Rounds, place: str, cell: Cell, peers: Sequence[str], n_rounds: int) -> list[Row]:
+    found = rounds.run(cell, _candidates(place, peers), n_rounds, _DURATION_S[cell.n_bytes])
+    return _cell_rows(place, cell, found, peers)
+
+
+def _one_at_a_time(rounds: Rounds, place: str, n_bytes: int) -> list[Row]:
     """A window of one, ours against the bare loop: reported only."""
     cell = Cell(n_bytes, 1, 1)
     candidates = [each for each in _candidates(place, ()) if each.name.endswith(("none", "xxh3"))]
-    return _cell_rows(place, cell, rounds.run(cell, candidates, max(2, n_rounds - 2), _SHORT_S), ())
+    found = rounds.run(cell, candidates, _N_ROUNDS, _DURATION_S[n_bytes])
+    return _cell_rows(place, cell, found, ())
 
 
-def latency_rows(setting: Setting, fleet: Fleet, peers: Sequence[str]) -> list[Row]:
-    """64 B there and back, one at a time; the median over the runs of each run's median."""
-    cell = Cell(64, 1, 1)
-    n_rounds = 2 if setting.quick else 7
-    goals = {"unix": "<= 150", "tcp": "<= 200"}
+_GOALS_US = {"unix": "<= 150", "tcp": "<= 200"}
+_AWAKE, _ASLEEP = "cores awake", "cores may sleep"
+
+
+def latency_rows(setting: Setting, fleet: Fleet, peers: Sequence[str]) -> Iterator[list[Row]]:
+    """64 B there and back, one at a time; the median over the runs of each run's median.
+
+    With the cores kept awake for all, and without: there our server keeps its own hands off them, and as it
+    is by its defaults (it keeps them awake itself) it is measured when nobody else could gain by that.
+    """
+    n_rounds = 2 if setting.quick else _N_ROUNDS
     rounds = Rounds(setting, fleet)
-    rows: list[Row] = []
-    for carrier in ("unix", "tcp"):
-        setting.report(f"latency, {carrier}")
-        candidates = [
-            Candidate(f"bare {carrier}", "bare", Route(carrier, "none")),
-            Candidate(f"ours {carrier}", "ours", Route(carrier)),
-            *(Candidate(name, name, Route(carrier)) for name in peers),
-        ]
-        found = rounds.run(cell, candidates, n_rounds, _SHORT_S)
-        for name, runs in found.items():
-            goal = goals[carrier] if name.startswith("ours") else ""
-            note = f"p99 {median(run.p99_s for run in runs) * 1e6:.0f} us"
-            values_us = [run.median_s * 1e6 for run in runs]
-            rows.append(measured(f"latency, 64 B, {carrier}: {name}", values_us, "us", goal=goal, note=note))
-        rows += _latency_ratios(carrier, found, peers)
-    return [*rows, *rounds.failure_rows()]
+    for carrier in _GOALS_US:
+        for cores in (_AWAKE, _ASLEEP) if setting.cores_awake else (_ASLEEP,):
+            setting.report(f"latency, {carrier}, {cores}")
+            yield _latency(rounds, (carrier, cores), peers, n_rounds)
+        yield _latency_by_default(rounds, carrier, n_rounds)
+    fleet.stop("ours-asleep")
+    yield rounds.failure_rows()
 
 
-def _latency_ratios(carrier: str, found: Mapping[str, list[Measured]], peers: Sequence[str]) -> list[Row]:
+def _latency(rounds: Rounds, kind: tuple[str, str], peers: Sequence[str], n_rounds: int) -> list[Row]:
+    carrier, cores = kind
+    is_awake = cores == _AWAKE
+    candidates = [
+        Candidate(f"bare {carrier}", "bare", Route(carrier, "none")),
+        Candidate(f"ours {carrier}", "ours" if is_awake else "ours-asleep", Route(carrier)),
+        *(Candidate(name, name, Route(carrier)) for name in peers),
+    ]
+    with kept_awake(is_awake):
+        found = rounds.run(Cell(64, 1, 1), candidates, n_rounds, _LATENCY_S)
+    what = f"latency, 64 B, {carrier}, {cores}"
+    return [*_latency_rows(what, found, _GOALS_US[carrier]), *_latency_ratios(what, carrier, found, peers)]
+
+
+def _latency_by_default(rounds: Rounds, carrier: str, n_rounds: int) -> list[Row]:
+    candidate = Candidate(f"ours {carrier}", "ours", Route(carrier))
+    found = rounds.run(Cell(64, 1, 1), [candidate], n_rounds, _LATENCY_S)
+    return _latency_rows(f"latency, 64 B, {carrier}, the server's default", found, _GOALS_US[carrier])
+
+
+def _latency_rows(what: str, found: Mapping[str, list[Measured]], goal: str) -> list[Row]:
+    rows = []
+    for name, runs in found.items():
+        note = f"p99 {median(run.p99_s for run in runs) * 1e6:.0f} us"
+        values_us = [run.median_s * 1e6 for run in runs]
+        judged = goal if name.startswith("ours") else ""
+        rows.append(measured(f"{what}: {name}", values_us, "us", goal=judged, note=note))
+    return rows
+
+
+def _latency_ratios(
+    what: str, carrier: str, found: Mapping[str, list[Measured]], peers: Sequence[str]
+) -> list[Row]:
     ours = [run.median_s for run in found.get(f"ours {carrier}", ())]
     rows: list[Row] = []
     for name in peers:
         goal = "" if name == "zmq" else ">= 1"
         theirs = [run.median_s for run in found.get(name, ())]
-        rows += _ratio(
-            f"latency, 64 B, {carrier}: {name} / ours", theirs, ours, goal, "above 1: ours is faster"
-        )
+        rows += _ratio(f"{what}: {name} / ours", theirs, ours, goal, "above 1: ours is faster")
     return rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import repeat, takewhile
 
 from benchmarks.pipeline.lapack import matrix
@@ -22,7 +22,7 @@ _WINDOW = 32
 """More than two batches of the smallest matrices: who has nothing waiting is no part of the overload."""
 
 
-def fairness_rows(setting: Setting) -> list[Row]:
+def fairness_rows(setting: Setting) -> Iterator[list[Row]]:
     """The largest relative deviation of a share, and the shares."""
     duration_s, n_rounds = (2.0, 1) if setting.quick else (6.0, 3)
     tenants = {name: {"weight": weight} for name, weight in _WEIGHTS.items()}
@@ -44,7 +44,7 @@ def fairness_rows(setting: Setting) -> list[Row]:
     total = sum(_WEIGHTS.values())
     worst = [max(abs(got[name] * total / weight - 1) for name, weight in _WEIGHTS.items()) for got in rounds]
     text = ", ".join(f"{rounds[-1][name]:.3f}" for name in _WEIGHTS)
-    return [
+    yield [
         measured(
             "fairness 1:2:4, largest deviation of a share",
             worst,

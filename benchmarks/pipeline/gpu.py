@@ -8,6 +8,7 @@ nothing is claimed.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from itertools import repeat
 from statistics import median
 from typing import Any
@@ -25,27 +26,26 @@ _WINDOW = 4
 _N_REQUESTS = 6
 
 
-def gpu_rows(setting: Setting) -> list[Row]:
+def gpu_rows(setting: Setting) -> Iterator[list[Row]]:
     """Figures of the first device, or one row that says why there are none."""
     from yarn_accel.pipeline.nvml import read_devices
 
     if not read_devices():
-        return [not_measured("GPU: factorizations, batches, overlap", "no CUDA device")]
-    rows: list[Row] = []
+        yield [not_measured("GPU: factorizations, batches, overlap", "no CUDA device")]
+        return
     trace = setting.folder.parent / "bench-pipeline-gpu-trace.json"
     with (
         setting.server("gpu", devices=["cuda:0"], trace_file=str(trace)) as gpu,
         setting.server("gpu-cpu", devices=["cpu"]) as cpu,
     ):
         for n in (1000,) if setting.quick else (1000, 2000, 4000, 6000, 8000, 10000):
-            rows += _large(setting, gpu, cpu, n)
+            yield _large(setting, gpu, cpu, n)
         for n in (32, 128, 512):
             setting.report(f"GPU, batches of n = {n}")
-            rows.append(observed(f"GPU, LU, n = {n}, packed by 64", _packed_rate(gpu, n), "matrices/s"))
-    rows.append(
+            yield [observed(f"GPU, LU, n = {n}, packed by 64", _packed_rate(gpu, n), "matrices/s")]
+    yield [
         observed("GPU: trace of this run", trace.stat().st_size / 1e6, "MB", note=f"{trace}, for Perfetto")
-    )
-    return rows
+    ]
 
 
 def _large(setting: Setting, gpu: OwnServer, cpu: OwnServer, n: int) -> list[Row]:

@@ -4,20 +4,28 @@ A stage alone is what the server itself would do for it, without the other two: 
 server's number of read threads and writes with its number of write threads; the operation runs in a process
 of its own. The bare rates are hdfs-native's own calls, one file at a time: the best of its ways to read,
 and ``write(bytes)``.
+
+The DataNodes compute, too, and here they do it on the cores of everything else: where those are busy all the
+time, no overlap makes the wall time shorter. So the CPU seconds of all that takes part are noted, and the
+share that could be reached at most with them. hdfs-native sleeps half a second when it closes a file before
+the NameNode has heard of its last block, which happens to every fifth file or so; with several write threads
+the others go on meanwhile.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 
+from benchmarks.pipeline.accounts import Accounts, Usage
 from benchmarks.pipeline.fleet import Child, one_thread
 from benchmarks.pipeline.lapack import matrix, order_of
 from benchmarks.pipeline.own_server import OwnServer
 from benchmarks.pipeline.setting import Setting, replies
-from benchmarks.result import Row, measured
+from benchmarks.result import Row, measured, observed
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.client.calls import Call, Reference
 from yarn_accel.cluster import Cluster, UpOptions, take_down
@@ -28,11 +36,13 @@ __all__ = ["hdfs_rows"]
 NAME = "bench-pipeline"
 MB = 1_000_000
 _FOLDER = "hdfs:///bench"
-_N_THREADS = 2
-_WINDOW = 6
+_N_READERS, _N_WRITERS = 2, 6
+_WINDOW = 12
+_N_FILES = {8: 24, 50: 10}
+"""By megabytes."""
 
 
-def hdfs_rows(setting: Setting) -> list[Row]:
+def hdfs_rows(setting: Setting) -> Iterator[list[Row]]:
     """Both sizes; the cluster is taken down whatever happens."""
     lapack = Child("bench", "lapack", setting.folder / "lapack.log", one_thread())
     try:
@@ -40,15 +50,22 @@ def hdfs_rows(setting: Setting) -> list[Row]:
             UpOptions(name=NAME, nodes=4, racks=2, accel_nodes=2, pipeline=False), setting.report
         )
         prefixes = {"read_prefixes": ["hdfs://"], "write_prefixes": ["hdfs://"]}
-        settings = {"read_threads": _N_THREADS, "write_threads": _N_THREADS, "tenants": {"*": prefixes}}
+        settings = {"read_threads": _N_READERS, "write_threads": _N_WRITERS, "tenants": {"*": prefixes}}
         with setting.server("hdfs", workers=1, hdfs_conf_dir=str(cluster.conf_dir), **settings) as server:
-            rows: list[Row] = []
             for size_mb in (8,) if setting.quick else (8, 50):
-                rows += _Size(setting, cluster, server, lapack, size_mb).rows()
-        return rows
+                yield _Size(setting, cluster, server, lapack, size_mb).rows()
     finally:
         lapack.stop()
         take_down(NAME, setting.report)
+
+
+def _pids(cluster: Cluster, server: OwnServer) -> dict[str, list[int]]:
+    """All that takes part."""
+    daemons: dict[str, list[int]] = {}
+    for daemon in cluster.status().daemons:
+        daemons.setdefault(daemon.role, []).append(daemon.pid)
+    workers = [int(worker["pid"]) for worker in server.stats()["workers"] if worker.get("pid")]
+    return {**daemons, "server": [server.process.pid], "workers": workers, "client": [os.getpid()]}
 
 
 class _Size:
@@ -65,7 +82,8 @@ class _Size:
         self._n = order_of(size_mb * MB)
         self._content = matrix("lu", self._n).tobytes("F")
         self._what = f"hdfs, {size_mb} MB"
-        self._n_files = 8 if size_mb < 20 and not setting.quick else 6
+        self._n_files = _N_FILES[size_mb] // (3 if setting.quick else 1)
+        self._accounts = Accounts(_pids(cluster, server))
         self._uris = [f"{_FOLDER}/in-{size_mb}-{at}" for at in range(self._n_files)]
         self._n_written = 0
 
@@ -77,19 +95,49 @@ class _Size:
         compute_s = [median(self._lapack.ask(order)["seconds"])]
         walls_s, reads_s, writes_s = [], [], []
         rates: dict[str, list[float]] = {}
+        used = Usage()
         self._wall_s()  # warms connections and workers
         for turn in range(1 if self._setting.quick else 4):
             self._setting.report(f"{self._what}, round {turn + 1}")
-            reads_s.append(self._per_file_s(self._read_by_store))
-            writes_s.append(self._per_file_s(self._write_by_store))
-            walls_s.append(self._wall_s())
+            reads_s.append(self._per_file_s(self._read_by_store, _N_READERS))
+            writes_s.append(self._per_file_s(self._write_by_store, _N_WRITERS))
+            with self._accounts.noted() as usage:
+                walls_s.append(self._wall_s())
+            used.add(usage)
             compute_s.append(median(self._lapack.ask(order)["seconds"]))
             for name, action in self._single().items():
                 rates.setdefault(name, []).append(self._rate(action))
             rates.setdefault("server reads", []).extend(self._server_rates("read"))
             rates.setdefault("server writes", []).extend(self._server_rates("write"))
         alone_s = {"read": median(reads_s), "compute": median(compute_s), "write": median(writes_s)}
-        return [*self._overlap(walls_s, alone_s), *self._rate_rows(rates)]
+        return [
+            *self._overlap(walls_s, alone_s),
+            *self._bound(used, max(alone_s.values()), len(walls_s)),
+            *self._rate_rows(rates),
+        ]
+
+    def _bound(self, used: Usage, slowest_s: float, n_rounds: int) -> list[Row]:
+        """How busy the cores were, and what could be reached on them."""
+        n_cores = len(os.sched_getaffinity(0))
+        total_s = sum(used.cpu_s.values())
+        n = self._n_files * n_rounds
+        note = ", ".join(f"{who} {seconds / n * 1e3:.0f}" for who, seconds in used.cpu_s.items())
+        busy = total_s / (n_cores * used.wall_s)
+        most = n * slowest_s / (total_s / n_cores)
+        return [
+            observed(
+                f"{self._what}: CPU seconds of all processes / ({n_cores} cores x wall)",
+                busy,
+                "share",
+                note=f"CPU ms of a file: {note}",
+            ),
+            observed(
+                f"{self._what}: slowest stage alone / wall, at most here",
+                most,
+                "share",
+                note=f"if {n_cores} cores were never idle; above 1 they are no bound",
+            ),
+        ]
 
     def _overlap(self, walls_s: Sequence[float], alone_s: dict[str, float]) -> list[Row]:
         slowest_s = max(alone_s.values())
@@ -139,8 +187,8 @@ class _Size:
     def _write_by_store(self, at: int) -> None:
         self._store.write_atomic(f"{_FOLDER}/alone-{self._n}-{at}", [self._content])
 
-    def _per_file_s(self, action: Callable[[int], None]) -> float:
-        with ThreadPoolExecutor(_N_THREADS) as pool:
+    def _per_file_s(self, action: Callable[[int], None], n_threads: int) -> float:
+        with ThreadPoolExecutor(n_threads) as pool:
             start_s = time.perf_counter()
             list(pool.map(action, range(self._n_files)))
             return (time.perf_counter() - start_s) / self._n_files

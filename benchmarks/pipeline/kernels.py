@@ -10,6 +10,7 @@ may have, made at most 1 or 2 % of CPU time here, either way.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from itertools import repeat
 from statistics import median
 
@@ -25,19 +26,17 @@ __all__ = ["kernel_rows"]
 _WINDOW = 2
 
 
-def kernel_rows(setting: Setting) -> list[Row]:
+def kernel_rows(setting: Setting) -> Iterator[list[Row]]:
     """For each factorization and order: both rates, their ratio, and the rate at the client."""
-    rows: list[Row] = []
     lapack = Child("bench", "lapack", setting.folder / "lapack.log", one_thread())
     try:
         with setting.server("kernels", workers=1) as server:
             for n in (1000,) if setting.quick else (1000, 2000, 4000):
                 for operation in ("lu",) if setting.quick else ("lu", "qr", "cholesky"):
                     setting.report(f"kernels, {operation}, n = {n}")
-                    rows += _one(server, lapack, operation, n, n_rounds=2 if setting.quick or n > 2000 else 3)
+                    yield _one(server, lapack, operation, n, n_rounds=2 if setting.quick or n > 2000 else 3)
     finally:
         lapack.stop()
-    return rows
 
 
 def _one(server: OwnServer, lapack: Child, operation: str, n: int, n_rounds: int) -> list[Row]:

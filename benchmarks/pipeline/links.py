@@ -7,7 +7,7 @@ long as the computation takes alone. One stage at a time is a window of one: not
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import repeat
 from typing import Any
 
@@ -25,7 +25,7 @@ _TIMES = 4
 _WINDOW = 4
 
 
-def link_rows(setting: Setting) -> list[Row]:
+def link_rows(setting: Setting) -> Iterator[list[Row]]:
     """One row: the ratio of the wall times."""
     n_rounds, n_requests = (1, 6) if setting.quick else (3, 16)
     n = order_of(_SIZE_BYTES)
@@ -50,7 +50,7 @@ def link_rows(setting: Setting) -> list[Row]:
     note = (
         f"LU 8 MB, c = {_TIMES}: compute {compute_s * 1e3:.0f} ms; relayed at {rate / 1e6:.0f} MB/s each way"
     )
-    return [measured("three stages over one, read + write = compute", gains, "x", goal=">= 1.7", note=note)]
+    yield [measured("three stages over one, read + write = compute", gains, "x", goal=">= 1.7", note=note)]
 
 
 def _wall_s(address: Mapping[str, Any], tensor: Tensor, n: int, window: int) -> float:

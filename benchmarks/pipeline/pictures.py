@@ -11,7 +11,7 @@ from benchmarks.result import Report, Row
 __all__ = ["draw"]
 
 _ECHO = re.compile(r"echo, (?P<place>[^,]+), (?P<size>[^,]+), (?P<n>\d+) clients?, window 4: (?P<who>[^/]+)$")
-_LATENCY = re.compile(r"latency, 64 B, (?P<carrier>\w+): (?P<who>[^/]+)$")
+_LATENCY = re.compile(r"latency, 64 B, (?P<panel>\w+, cores [^:]+): (?P<who>[^/]+)$")
 _EFFICIENCY = re.compile(r"efficiency, (?P<operation>\w+), (?P<size>\d+) MB, c = (?P<times>\d+)$")
 
 #: Enough of them that no two lines of a panel share one.
@@ -88,15 +88,15 @@ def _throughput(rows: Sequence[Row]) -> Any:
 
 def _latency(rows: Sequence[Row]) -> Any:
     found = _found(rows, _LATENCY)
-    carriers = _unique([keys["carrier"] for keys, _ in found])
-    if not carriers:
+    panels = _unique([keys["panel"] for keys, _ in found])
+    if not panels:
         return None
-    figure, axes = _axes(len(carriers))
-    for axis, carrier in zip(axes, carriers, strict=True):
-        bars = sorted((row.value, keys["who"]) for keys, row in found if keys["carrier"] == carrier)
+    figure, axes = _axes(len(panels))
+    for axis, panel in zip(axes, panels, strict=True):
+        bars = sorted((row.value, keys["who"]) for keys, row in found if keys["panel"] == panel)
         colours = ["tab:orange" if who.startswith("ours") else "tab:blue" for _, who in bars]
         axis.barh([who for _, who in bars], [value for value, _ in bars], color=colours)
-        axis.set(title=f"64 B there and back, {carrier}", xlabel="us", xscale="log")
+        axis.set(title=f"64 B there and back, {panel}", xlabel="us", xscale="log")
     return figure
 
 

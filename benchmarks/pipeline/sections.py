@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.pipeline import triton
@@ -22,15 +22,16 @@ from benchmarks.pipeline.workers import worker_rows
 from benchmarks.result import Row, not_measured
 from yarn_accel.errors import StartupError
 
-__all__ = ["measure"]
+__all__ = ["WITH_PEERS", "measure"]
 
 _PEER_MODULES = ("dask", "distributed", "grpc", "pyarrow", "ray", "zmq")
 
-_WITH_PEERS: Mapping[str, Callable[[Setting, Fleet, Sequence[str]], list[Row]]] = {
+WITH_PEERS: Mapping[str, Callable[[Setting, Fleet, Sequence[str]], Iterable[list[Row]]]] = {
     "latency": latency_rows,
     "echo": throughput_rows,
 }
-_ALONE: Mapping[str, Callable[[Setting], list[Row]]] = {
+"""Sections by name; each gives its rows as they come."""
+_ALONE: Mapping[str, Callable[[Setting], Iterable[list[Row]]]] = {
     "stages": stage_rows,
     "links": link_rows,
     "hdfs": hdfs_rows,
@@ -42,26 +43,29 @@ _ALONE: Mapping[str, Callable[[Setting], list[Row]]] = {
 }
 
 
-def measure(quick: bool, report: Callable[[str], None], only: Sequence[str]) -> list[Row]:
-    """The rows of the sections named in `only`; the peers are down again before anything else is measured."""
-    rows: list[Row] = []
-    if any(name in only for name in _WITH_PEERS):
+def measure(
+    quick: bool, say: Callable[[str], None], only: Sequence[str], cores_awake: bool = False
+) -> Generator[list[Row], None, None]:
+    """The rows of the sections named in `only`, as they come.
+
+    The peers are down again before anything else is measured, and whatever is up when the caller ends this.
+    """
+    if any(name in only for name in WITH_PEERS):
         _require_peers()
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        setting = Setting(quick, report, Path(folder))
+        setting = Setting(quick, say, Path(folder), cores_awake)
         with Fleet(setting.folder) as fleet:
-            for name, compare in _WITH_PEERS.items():
+            for name, compare in WITH_PEERS.items():
                 if name in only:
-                    report(f"section {name}")
-                    rows += compare(setting, fleet, _peers(quick))
+                    say(f"section {name}")
+                    yield from compare(setting, fleet, _peers(quick))
         if "echo" in only and "triton" not in _peers(quick):
             why = "left out when quick" if triton.python() else "not installed; --install-triton does it"
-            rows.append(not_measured("echo: PyTriton", why))
+            yield [not_measured("echo: PyTriton", why)]
         for name, section in _ALONE.items():
             if name in only:
-                report(f"section {name}")
-                rows += section(setting)
-    return rows
+                say(f"section {name}")
+                yield from section(setting)
 
 
 def _require_peers() -> None:

@@ -26,11 +26,13 @@ class Setting:
         quick: fewer sizes and rounds; the rows say so.
         report: takes progress lines.
         folder: for logs, sockets and configurations; gone afterwards.
+        cores_awake: whether latency and echo are measured with the cores kept awake, see `awake`.
     """
 
     quick: bool
     report: Callable[[str], None]
     folder: Path
+    cores_awake: bool = False
 
     def server(self, name: str, **settings: Any) -> OwnServer:
         """Our server with these settings."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from statistics import median
 
 from benchmarks.pipeline.own_server import OwnServer
@@ -18,7 +19,7 @@ _PACK = 64
 _MATRICES_UNDER_WAY = 64
 
 
-def small_rows(setting: Setting) -> list[Row]:
+def small_rows(setting: Setting) -> Iterator[list[Row]]:
     """Rates, and the gain at an equal window: of requests, and more strictly of matrices."""
     n_rounds, n_matrices = (2, 2000) if setting.quick else (5, 6000)
     rates: dict[str, list[float]] = {}
@@ -50,7 +51,7 @@ def small_rows(setting: Setting) -> list[Row]:
         f"LU n = {_N}: packing + batching over one frame each", rates[names[2]], rates[names[0]], ">= 4"
     )
     rows += _gain(f"LU n = {_N}: the same, equal matrices under way", rates[names[4]], rates[names[3]], "")
-    return rows
+    yield rows
 
 
 def _rate(server: OwnServer, window: int, pack: int, n_matrices: int) -> float:

@@ -3,25 +3,29 @@
 One CPU worker with one BLAS thread. "Compute alone" is the very same operation run in a process without a
 server, on one core, before and after every run of the server; "read alone" and "write alone" are half of a
 bare Unix socket's round trip of the payload.
+
+All of it has to be done in 5 minutes: where one request takes long there are fewer of them and fewer rounds
+(each row says how many), and QR and Cholesky of 20 MB and more are not repeated 8 times.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from itertools import repeat
+from dataclasses import dataclass
+from itertools import groupby, repeat
 from statistics import median
 from typing import Any
 
 from benchmarks.pipeline.fleet import Cell, Child, Fleet, one_thread
 from benchmarks.pipeline.lapack import matrix, order_of
-from benchmarks.pipeline.own_server import OwnServer
 from benchmarks.pipeline.peers.candidate import Route
 from benchmarks.pipeline.setting import Setting, calls, replies
 from benchmarks.result import Row, measured
 from yarn_accel.client.calls import Tensor
+from yarn_accel.client.client import Client
 
-__all__ = ["stage_rows", "wall_s"]
+__all__ = ["stage_rows", "wall_s", "warm"]
 
 MB = 1_000_000
 WINDOW = 4
@@ -30,36 +34,65 @@ _SMALL_MB, _SMALL_WINDOW = 5, 8
 _GOALS = {1: 0.85, 2: 0.92, 4: 0.95, 8: 0.95}
 _STEP_LOWER = {0.95: 0.92, 0.92: 0.85, 0.85: 0.80}
 """Cholesky has half the work of LU for the same bytes, so it may be one step lower."""
-_LEAST_S = 1.0
-_LEAST_N = 6
+_WALL_S, _ALONE_S = 0.6, 0.25
+"""How long one round shall take with the server and alone."""
+_LEAST_N, _MOST_ALONE = 6, 20
+_SLOW_S = 0.3
+_SLOW_N, _SLOW_ROUNDS, _ROUNDS = 4, 2, 3
+"""A request that takes longer than `_SLOW_S`: fewer of them, and fewer rounds than the others'."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """One figure: which factorization, of how much, how often for one request."""
+
+    operation: str
+    size_mb: int
+    times: int
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The operation's."""
+        return {"times": self.times, **({"form": "packed"} if self.operation == "qr" else {})}
+
+    @property
+    def window(self) -> int:
+        """Requests under way."""
+        return _SMALL_WINDOW if self.size_mb <= _SMALL_MB else WINDOW
+
+    @property
+    def goal(self) -> float:
+        """The least share."""
+        return _STEP_LOWER[_GOALS[self.times]] if self.operation == "cholesky" else _GOALS[self.times]
+
+
+def warm(client: Client, operation: str, params: Mapping[str, Any], tensor: Tensor, window: int) -> None:
+    """Requests that do not count: twice as many as will be under way.
+
+    A new connection's memory is touched for the first time by them, which costs as much as three copies and
+    happens once.
+    """
+    for _ in replies(client, calls(operation, {**params, "times": 1}, repeat(tensor, 2 * window)), window):
+        pass
 
 
 def wall_s(
-    server: OwnServer, operation: str, params: Mapping[str, Any], tensor: Tensor, n: int, window: int = WINDOW
+    client: Client, operation: str, params: Mapping[str, Any], tensor: Tensor, n: int, window: int = WINDOW
 ) -> float:
-    """Wall seconds of `n` equal requests by the carrier the client chooses.
-
-    As many as are under way go before and do not count: a new connection's memory is touched for the first
-    time by them, which costs as much as three copies and happens once.
-    """
-    with server.client() as client:
-        warming = calls(operation, {**params, "times": 1}, repeat(tensor, 2 * window))
-        for _ in replies(client, warming, window):
-            pass
-        start_s = time.perf_counter()
-        for _ in replies(client, calls(operation, params, repeat(tensor, n)), window):
-            pass
-        return time.perf_counter() - start_s
+    """Wall seconds of `n` equal requests by a client that is `warm`."""
+    start_s = time.perf_counter()
+    for _ in replies(client, calls(operation, params, repeat(tensor, n)), window):
+        pass
+    return time.perf_counter() - start_s
 
 
-def _cells(setting: Setting) -> Iterator[tuple[str, int, int]]:
-    """Operation, megabytes, intensity; the largest only as often as time allows."""
+def _cells(setting: Setting) -> Iterator[_Cell]:
     sizes = (1, 10) if setting.quick else (1, 5, 10, 20, 50)
     for operation in ("lu",) if setting.quick else ("lu", "qr", "cholesky"):
         for size_mb in sizes:
             for times in (1, 4) if setting.quick else (1, 2, 4, 8):
-                if size_mb * times <= 200 and not (operation != "lu" and size_mb == 50 and times == 8):
-                    yield operation, size_mb, times
+                if operation == "lu" or size_mb < 20 or times < 8:
+                    yield _Cell(operation, size_mb, times)
 
 
 def _transfer_s(setting: Setting) -> dict[int, float]:
@@ -67,7 +100,7 @@ def _transfer_s(setting: Setting) -> dict[int, float]:
     found = {}
     with Fleet(setting.folder) as fleet:
         runner = fleet.runner("bare")
-        for size_mb in sorted({size_mb for _, size_mb, _ in _cells(setting)}):
+        for size_mb in sorted({cell.size_mb for cell in _cells(setting)}):
             cell = Cell(size_mb * MB, 1, 1)
             runner.prepare("bare", cell, Route("unix", "none"))
             found[size_mb] = runner.go("bare", cell, 0.3).median_s / 2
@@ -75,46 +108,44 @@ def _transfer_s(setting: Setting) -> dict[int, float]:
     return found
 
 
-def stage_rows(setting: Setting) -> list[Row]:
+def stage_rows(setting: Setting) -> Iterator[list[Row]]:
     """A row for each operation, size and intensity."""
     transfer_s = _transfer_s(setting)
-    rows = []
     lapack = Child("bench", "lapack", setting.folder / "lapack.log", one_thread())
     try:
         with setting.server("stages", workers=1) as server:
-            for operation, size_mb, times in _cells(setting):
-                setting.report(f"stages, {operation}, {size_mb} MB, c = {times}")
-                rows.append(
-                    _one(server, lapack, (operation, size_mb, times), transfer_s[size_mb], setting.quick)
-                )
+            for (operation, size_mb), cells in groupby(
+                _cells(setting), lambda cell: (cell.operation, cell.size_mb)
+            ):
+                tensor = Tensor.of(matrix(operation, order_of(size_mb * MB)))
+                with server.client() as client:
+                    for at, cell in enumerate(cells):
+                        setting.report(f"stages, {operation}, {size_mb} MB, c = {cell.times}")
+                        if at == 0:
+                            warm(client, f"repeat_{operation}", cell.params, tensor, cell.window)
+                        yield [_one(client, lapack, cell, tensor, transfer_s[size_mb])]
     finally:
         lapack.stop()
-    return rows
 
 
-def _one(server: OwnServer, lapack: Child, cell: tuple[str, int, int], transfer_s: float, quick: bool) -> Row:
-    operation, size_mb, times = cell
-    params: dict[str, Any] = {"times": times, **({"form": "packed"} if operation == "qr" else {})}
-    n = order_of(size_mb * MB)
-    tensor = Tensor.of(matrix(operation, n))
-    order = {"act": "alone", "operation": f"repeat_{operation}", "params": params, "n": n, "n_times": 1}
-    first_s = float(lapack.ask(order)["seconds"][0])
-    n_requests = max(_LEAST_N, int((_LEAST_S / 2 if quick else _LEAST_S) / first_s))
-    n_rounds = 1 if quick else 3 if first_s < 0.5 else 2
-    window = _SMALL_WINDOW if size_mb <= _SMALL_MB else WINDOW
-    order["n_times"] = max(2, min(20, int(0.4 / first_s)))
+def _one(client: Client, lapack: Child, cell: _Cell, tensor: Tensor, transfer_s: float) -> Row:
+    name = f"repeat_{cell.operation}"
+    n = order_of(cell.size_mb * MB)
+    order = {"act": "alone", "operation": name, "params": cell.params, "n": n, "n_times": 1}
     alone_s = list(lapack.ask(order)["seconds"])
+    is_slow = alone_s[0] > _SLOW_S
+    n_requests = max(_SLOW_N if is_slow else _LEAST_N, int(_WALL_S / alone_s[0]))
+    order["n_times"] = max(1, min(_MOST_ALONE, int(_ALONE_S / alone_s[0])))
     walls_s = []
-    for _ in range(n_rounds):
-        walls_s.append(wall_s(server, f"repeat_{operation}", params, tensor, n_requests, window))
+    for _ in range(_SLOW_ROUNDS if is_slow else _ROUNDS):
+        walls_s.append(wall_s(client, name, cell.params, tensor, n_requests, cell.window))
         alone_s += lapack.ask(order)["seconds"]
     slowest_s = max(median(alone_s), transfer_s)
-    goal = _GOALS[times] if operation != "cholesky" else _STEP_LOWER[_GOALS[times]]
     alone = f"compute {median(alone_s) * 1e3:.3g}, read {transfer_s * 1e3:.2g} ms"
     return measured(
-        f"efficiency, {operation}, {size_mb} MB, c = {times}",
+        f"efficiency, {cell.operation}, {cell.size_mb} MB, c = {cell.times}",
         [n_requests * slowest_s / each for each in walls_s],
         "share",
-        goal=f">= {goal}",
-        note=f"N = {n_requests}, window {window}; alone: {alone}",
+        goal=f">= {cell.goal}",
+        note=f"N = {n_requests}, window {cell.window}; alone: {alone}",
     )

@@ -13,9 +13,11 @@ import os
 import posixpath
 import shutil
 import stat
+import uuid
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
-__all__ = ["LocalFiles"]
+__all__ = ["LocalFiles", "write_atomic"]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -150,6 +152,31 @@ class LocalFiles:
             if is_link and self._no_follow:
                 raise PermissionError(errno.ELOOP, "symbolic links are not followed", name) from None
             raise
+
+
+def write_atomic(path: Path, text: str, mode: int = 0o644) -> None:
+    """Write one of our own files so that readers see the old or the new text and nothing between.
+
+    Nothing is left beside it when writing fails.  It is not forced to the disk: these files describe what
+    runs now, and a machine that lost power runs nothing.
+
+    Args:
+        path: the file; the folders above it are made.
+        text: all of it, written as UTF-8.
+        mode: its permissions, less the umask.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with open(os.open(temporary, _CREATE, mode), "w", encoding="utf-8") as file:  # noqa: PTH123 -- has a mode
+            file.write(text)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def _is_link(name: str, folder: int) -> bool:

@@ -20,7 +20,7 @@ class Home:
         memory: the shared memory of one connection; on another connection the tensor travels like any other.
     """
 
-    memory: object
+    memory: Any
     segment: int
     offset: int
 

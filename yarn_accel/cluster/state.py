@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from yarn_accel.adapters.local_files import write_atomic
 from yarn_accel.cluster.plan import MASTER, ClusterPlan, Mode, UpOptions, check_name, cluster_tag, make_plan
 from yarn_accel.errors import ClusterError, ConfigError
 
@@ -208,16 +209,6 @@ def known_names(parent: Path | None = None) -> list[str]:
             check_name(entry.name)
             names.append(entry.name)
     return names
-
-
-def write_atomic(path: Path, text: str, mode: int = 0o644) -> None:
-    """Write a file so that readers see the old or the new text and nothing between."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with os.fdopen(handle, "w") as stream:
-        stream.write(text)
-    temporary.replace(path)
 
 
 @contextlib.contextmanager

@@ -41,6 +41,7 @@ class Crew:
     """The workers of one device kind, what is queued for them, and the virtual time of that queue.
 
     Attributes:
+        prefetch_below_s: while a worker is busy for shorter than that, the next batch may be sent ahead.
         idle: those with nothing to do, the one that was busy last at the end.
         ready: those busy for so short that the next batch may be sent ahead, the longest busy first.
         queued_s: what all queued items together should take here.
@@ -49,6 +50,7 @@ class Crew:
     """
 
     kind: str
+    prefetch_below_s: float
     workers: dict[int, Worker] = field(default_factory=dict)
     idle: dict[int, Worker] = field(default_factory=dict)
     ready: dict[int, Worker] = field(default_factory=dict)
@@ -58,25 +60,30 @@ class Crew:
     virtual_s: float = 0.0
     furthest_v: float = 0.0
 
-    def place(self, worker: Worker, prefetch_below_s: float) -> None:
+    def place(self, worker: Worker) -> None:
         """Put a worker among the idle, the ready, or neither."""
         self.idle.pop(worker.number, None)
         self.ready.pop(worker.number, None)
         if not worker.batches:
             self.idle[worker.number] = worker
-        elif len(worker.batches) == 1 and worker.batches[0].expected_s < prefetch_below_s:
+        elif len(worker.batches) == 1 and worker.batches[0].expected_s < self.prefetch_below_s:
             self.ready[worker.number] = worker
 
-    def next_worker(self, now_s: float, prefetch_below_s: float) -> Worker | None:
-        """Who gets the next batch: of the idle the one whose memory is still warm.
+    def next_worker(self, now_s: float) -> Worker | None:
+        """Who gets the next batch: the idle come before the ready."""
+        return self.next_idle() if self.idle else self.next_ready(now_s)
 
-        Of the ready only one that keeps to what was expected of it: nothing is put behind a batch that
-        turns out to be long.
+    def next_idle(self) -> Worker:
+        """Of the idle, if there are any, the one whose memory is still warm."""
+        return self.idle[next(reversed(self.idle))]
+
+    def next_ready(self, now_s: float) -> Worker | None:
+        """Of the ready one that keeps to what was expected of it.
+
+        Nothing is put behind a batch that turns out to be long.
         """
-        if self.idle:
-            return self.idle[next(reversed(self.idle))]
         for worker in self.ready.values():
-            if now_s - worker.batches[0].started_s < prefetch_below_s:
+            if now_s - worker.batches[0].started_s < self.prefetch_below_s:
                 return worker
         return None
 

@@ -14,8 +14,10 @@ A full batch goes as soon as a worker is free, another when its first item has w
 with 0 an idle worker never waits.  A batch never mixes tenants.
 
 **Workers** hold one batch, and one more while the first is expected shorter than `prefetch_below_s`, so that
-a short computation does not wait for the way there and back.  Where an item could run on another device kind
-and would be finished earlier there, with all that is queued for it done first, it is left to that kind.
+a short computation does not wait for the way there and back.  Devices that copy while they compute
+(`prefetched_kinds`) hold one more whatever is expected.  Who is idle is served before anybody is sent a
+second batch.  Where an item could run on another device kind and would be finished earlier there, with all
+that is queued for it done first, it is left to that kind.
 """
 
 from __future__ import annotations
@@ -77,6 +79,7 @@ class SchedulerSettings:
 
     Attributes:
         weight_of: the weight of a tenant by its name, above 0; asked once for each time it comes.
+        prefetched_kinds: device kinds that copy the next batch in while they compute.
     """
 
     weight_of: Callable[[str], float]
@@ -85,6 +88,7 @@ class SchedulerSettings:
     max_queue_delay_s: float = 0.0
     prefetch_below_s: float = 0.005
     priority_step_s: float = 10.0
+    prefetched_kinds: tuple[str, ...] = ("cuda",)
 
 
 class Scheduler:
@@ -158,7 +162,7 @@ class Scheduler:
         crew = self._crews.get(kind)
         if now_s > self._now_s:
             self._now_s = now_s
-        worker = self._next_worker(crew) if crew is not None else None
+        worker = crew.next_worker(self._now_s) if crew is not None else None
         if crew is None or worker is None:
             return None
         self._serial += 1
@@ -221,7 +225,7 @@ class Scheduler:
             if worker.batches:
                 worker.batches[0].started_s = self._now_s
         worker.batches = [batch for batch in worker.batches if batch.left]
-        worker.crew.place(worker, self._settings.prefetch_below_s)
+        worker.crew.place(worker)
 
     def _finish(self, worker: Worker, batch: Batch, busy_s: float) -> None:
         """The common case: all that the worker had, in one answer."""
@@ -229,7 +233,7 @@ class Scheduler:
         expected_s = sum([record.item.expected_s[kind] for record in batch.left.values()])
         self._end(worker.crew, batch.tenant, batch.left.values())
         self._charge(worker.crew, batch.tenant, busy_s, expected_s)
-        worker.crew.place(worker, self._settings.prefetch_below_s)
+        worker.crew.place(worker)
 
     def _cancelled(self, event: Cancelled) -> None:
         record = self._records.get(event.id)
@@ -242,7 +246,7 @@ class Scheduler:
         crew = self._crews.get(event.device_kind) or self._add_crew(event.device_kind)
         worker = Worker(event.worker, crew)
         self._workers[event.worker] = crew.workers[event.worker] = worker
-        worker.crew.place(worker, self._settings.prefetch_below_s)
+        worker.crew.place(worker)
 
     def _worker_down(self, event: WorkerDown) -> None:
         self._lose(event.worker)
@@ -331,7 +335,7 @@ class Scheduler:
                 for tenant in self._tenants.values()
                 if (share := tenant.shares.get(crew.kind)) is not None
             )
-            if self._is_open and self._next_worker(crew) is not None:
+            if self._is_open and crew.next_worker(self._now_s) is not None:
                 could_run = [self._first(tenant, crew) for tenant in self._waiting.values()]
                 assert not any(could_run), "a worker is free and something could run"
 
@@ -351,7 +355,9 @@ class Scheduler:
                 del self._tenants[name]
 
     def _add_crew(self, name: str) -> Crew:
-        crew = self._crews[name] = Crew(name)
+        settings = self._settings
+        is_always_fed = name in settings.prefetched_kinds
+        crew = self._crews[name] = Crew(name, _NEVER if is_always_fed else settings.prefetch_below_s)
         return crew
 
     def _settle(self, line: Line) -> None:
@@ -404,17 +410,28 @@ class Scheduler:
         self._retry_s = _NEVER
         if not self._is_open or not self._waiting:
             return
-        for crew in self._crews.values():
-            while crew.n_queued and (worker := self._next_worker(crew)) is not None:
-                chosen = self._choose(crew)
-                if chosen is None:
-                    break
-                self._start(worker, *chosen)
+        is_on = True
+        while is_on:
+            for crew in self._crews.values():
+                while crew.idle and crew.n_queued:
+                    chosen = self._choose(crew)
+                    if chosen is None:
+                        break
+                    self._start(crew.next_idle(), *chosen)
+            is_on = bool(self._waiting) and self._send_ahead()
         if not self._waiting:
             self._retry_s = _NEVER
 
-    def _next_worker(self, crew: Crew) -> Worker | None:
-        return crew.next_worker(self._now_s, self._settings.prefetch_below_s)
+    def _send_ahead(self) -> bool:
+        """Give a second batch to one busy worker of each kind; whether any got one."""
+        was_sent = False
+        for crew in self._crews.values():
+            if crew.ready and crew.n_queued and (worker := crew.next_ready(self._now_s)) is not None:
+                chosen = self._choose(crew)
+                if chosen is not None:
+                    self._start(worker, *chosen)
+                    was_sent = True
+        return was_sent
 
     def _choose(self, crew: Crew) -> tuple[Tenant, Line] | None:
         """The tenant furthest behind of those that have something for this kind, and its first line."""
@@ -482,7 +499,7 @@ class Scheduler:
         tenant.n_running += len(left)
         crew.n_running += len(left)
         self._charge(crew, tenant, expected_s, 0.0, is_used=False)
-        crew.place(worker, self._settings.prefetch_below_s)
+        crew.place(worker)
 
     # Who has it
 

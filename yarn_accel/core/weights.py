@@ -7,9 +7,7 @@ class of the same operation, then by the device's other operations, then by a ra
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 __all__ = ["Weights", "size_class"]
 
@@ -23,7 +21,6 @@ _N_EARLY = 4
 _FIRST_GUESS = {"cpu": 2e9, "cuda": 2e11}
 #: An operation never seen on a device is not believed to be short, so that nothing is queued up behind it.
 _LEAST_GUESS_S = 0.01
-_FORMAT = 1
 
 
 def size_class(work: float) -> int:
@@ -83,41 +80,6 @@ class Weights:
                 weight = classes[nearest]
             return weight.s_per_unit * work
         return max(work * self._typical(device), _LEAST_GUESS_S)
-
-    def knows(self, operation: str, work: float, device: str) -> bool:
-        """Whether just this was seen before, so that calibration can leave it out."""
-        return size_class(work) in self._weights.get((operation, device), {})
-
-    def to_dict(self) -> dict[str, Any]:
-        """All weights as plain values for a JSON file."""
-        return {
-            "format": _FORMAT,
-            "weights": [
-                [operation, device, work_class, weight.s_per_unit, weight.n_seen]
-                for (operation, device), classes in sorted(self._weights.items())
-                for work_class, weight in sorted(classes.items())
-            ],
-        }
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Weights:
-        """The weights of `to_dict`.
-
-        Raises:
-            ValueError: another format or a weight that is none; start with none then.
-        """
-        weights = cls()
-        if not isinstance(content, Mapping) or content.get("format") != _FORMAT:
-            raise ValueError("not a table of weights of this version")
-        try:
-            for operation, device, work_class, s_per_unit, n_seen in content["weights"]:
-                weight = _Weight(float(s_per_unit), int(n_seen))
-                if not 0.0 < weight.s_per_unit < 1e9:
-                    raise ValueError(f"{s_per_unit!r} seconds per unit of work")
-                weights._weights.setdefault((str(operation), str(device)), {})[int(work_class)] = weight
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"not a table of weights ({error})") from None
-        return weights
 
     def _typical(self, device: str) -> float:
         """Seconds per unit of work of a device for an operation it was never seen with: its middle weight."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from yarn_accel.adapters.local_files import write_atomic
 from yarn_accel.errors import ConfigError, StorageError
 from yarn_accel.hadoop.java import ADD_OPENS, LEAN_FLAGS, archive_options
 
@@ -203,10 +204,9 @@ def render(values: Mapping[str, str], target: Path, *, templates: Path | None = 
     """
     templates = templates_dir() if templates is None else templates
     full = _complete(values)
-    target.mkdir(parents=True, exist_ok=True)
     for source in sorted(templates.glob("*.xml")):
-        _write(target / source.name, _render_xml(source, full))
-    _write(target / "log4j.properties", (templates / "log4j.properties").read_text())
+        write_atomic(target / source.name, _render_xml(source, full))
+    write_atomic(target / "log4j.properties", (templates / "log4j.properties").read_text())
     for name in WEBAPPS:
         (target / name).mkdir(parents=True, exist_ok=True)
     return target
@@ -215,15 +215,13 @@ def render(values: Mapping[str, str], target: Path, *, templates: Path | None = 
 def render_node_resources(slots: int, target: Path, *, templates: Path | None = None) -> Path:
     """Write a node's own ``node-resources.xml`` into ``target``, which goes before the conf directory."""
     folder = templates_dir() if templates is None else templates
-    target.mkdir(parents=True, exist_ok=True)
-    _write(target / NODE_RESOURCES, _render_xml(folder / NODE_RESOURCES, {"slots": str(slots)}))
+    write_atomic(target / NODE_RESOURCES, _render_xml(folder / NODE_RESOURCES, {"slots": str(slots)}))
     return target
 
 
 def render_topology(racks: Mapping[str, str], target: Path) -> Path:
     """Write the table of racks (address or name -> rack) for the placeholder ``topology_file``."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _write(target, "".join(f"{name} {rack}\n" for name, rack in racks.items()))
+    write_atomic(target, "".join(f"{name} {rack}\n" for name, rack in racks.items()))
     return target
 
 
@@ -294,9 +292,3 @@ def _render_xml(source: Path, values: Mapping[str, str]) -> str:
             root.remove(node)
     ElementTree.indent(root)
     return '<?xml version="1.0"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text)
-    temporary.replace(path)

@@ -12,9 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from yarn_accel.adapters.credentials import read_master_secret
 from yarn_accel.errors import ConfigError
 
-__all__ = ["PipelineConfig", "Tenant", "load_config"]
+__all__ = ["CORES_MAY_SLEEP", "PipelineConfig", "Tenant", "load_config"]
 
 _MIB = 1024 * 1024
+#: As `PipelineConfig.wake_latency_us`: leave the cores alone.
+CORES_MAY_SLEEP = -1
 
 
 class Tenant(BaseModel):
@@ -76,6 +78,12 @@ class PipelineConfig(BaseModel):
     devices: tuple[str, ...] = Field(("auto",), description="cpu, cuda:0, ...; auto: every GPU, else cpu")
     standby_workers: int = Field(1, ge=0, le=8, description="idle processes that replace lost ones at once")
     pin_workers: bool = Field(True, description="bind each CPU worker to its core group")
+    wake_latency_us: int = Field(
+        0,
+        ge=CORES_MAY_SLEEP,
+        le=1000,
+        description="while requests come often, no core sleeps deeper than this; -1: as the kernel likes",
+    )
     hang_min_s: float = Field(60.0, gt=0, description="no computation is called stuck before this")
     hang_factor: float = Field(20.0, ge=1, description="stuck: this many times the expected seconds")
     max_attempts: int = Field(2, ge=1, le=10, description="workers one request may cost before it fails")
@@ -87,7 +95,7 @@ class PipelineConfig(BaseModel):
     max_batch_bytes: int = Field(4 * _MIB, ge=0, description="inputs of one batch; larger requests go alone")
     max_queue_delay_us: int = Field(0, ge=0, le=1_000_000, description="wait for a batch to fill")
     read_threads: int = Field(2, ge=1, le=64, description="references read at once")
-    write_threads: int = Field(2, ge=1, le=64, description="outputs written to storage at once")
+    write_threads: int = Field(6, ge=1, le=64, description="outputs written to storage at once")
     # Patience
     max_connections: int = Field(4096, ge=1, le=65536, description="connections at once; more are refused")
     max_in_flight: int = Field(64, ge=1, le=4096, description="requests under way per connection")

@@ -69,6 +69,10 @@ class Counters:
         if len(self._noted) >= _MOST_NOTED:
             self.fold()
 
+    def n_requests(self) -> int:
+        """Requests received so far; cheap."""
+        return self._totals["requests"]
+
     def fold(self) -> None:
         """Sum up what was noted, if that is worth while; to be called when nobody waits."""
         if len(self._noted) >= _FOLD_AT:
@@ -82,15 +86,6 @@ class Counters:
             _count(self._operations, operation, name, 1)
             if tenant:
                 _count(self._tenants, tenant, name, 1)
-
-    def add_seconds(self, stage: str, seconds: float, operation: str = "", tenant: str = "") -> None:
-        """Count time spent in a stage; with an operation or tenant it is computing, theirs."""
-        with self._lock:
-            self._seconds[stage] += seconds
-            if operation:
-                _count(self._operations, operation, "compute_s", seconds)
-            if tenant:
-                _count(self._tenants, tenant, "device_s", seconds)
 
     def answered(
         self,
@@ -112,11 +107,6 @@ class Counters:
         self._noted.append((operation, outcome, tenant, seconds, bytes_out))
         if len(self._noted) >= _MOST_NOTED:
             self.fold()
-
-    def observe(self, operation: str, seconds: float) -> None:
-        """Put the seconds from a header's arrival to its answer into the operation's histogram."""
-        with self._lock:
-            self._observe(operation, seconds)
 
     def snapshot(self) -> dict[str, Any]:
         """All of them, fit for JSON.

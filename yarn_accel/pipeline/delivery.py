@@ -1,8 +1,13 @@
-"""How an answer reaches everyone who waits for it, and the memory it lies in goes back."""
+"""How an answer reaches everyone who waits for it, and the memory it lies in goes back.
+
+An answer whose connection is lost on the way is kept by the ledger, within its bounds, for who asks again.
+What lies in memory lent to a client is not: the client can write there, and may have begun to.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -156,23 +161,28 @@ class Delivery:
         if waiters:
             lease.take(len(waiters))
         lease.give_back()
+        keep = functools.partial(self._ledger.keep, work.entry, answer)
         is_owner_told = False
         for waiter in waiters:
             if waiter.session is not work.session or waiter.request_id != work.request.id:
-                self._hand_to_other(answer, waiter, placement is not None)
+                self._hand_to_other(answer, waiter, placement is not None, keep)
             elif placement is None:
                 is_owner_told = True
                 on_gone = _leaving(work.holding, lease) if work.holding.held_bytes else lease.give_back
-                waiter.session.sender.post(Parcel(answer.message, answer.payload, on_gone))
+                parcel = Parcel(answer.message, answer.payload, on_gone, on_unsent=keep)
+                waiter.session.sender.post(parcel)
             else:
                 self._send_place(work, answer, waiter, placement)
         if not is_owner_told:
             work.holding.leave_share()
 
-    def _hand_to_other(self, answer: Answer, waiter: Waiter, is_placed: bool) -> None:
+    def _hand_to_other(
+        self, answer: Answer, waiter: Waiter, is_placed: bool, keep: Callable[[], None]
+    ) -> None:
         assert answer.lease is not None
         if not is_placed:
-            parcel = Parcel(addressed(answer, waiter), answer.payload, answer.lease.give_back)
+            on_gone = answer.lease.give_back
+            parcel = Parcel(addressed(answer, waiter), answer.payload, on_gone, on_unsent=keep)
             waiter.session.sender.post(parcel)
             return
         # The result lies in memory that another client may write to from now on.

@@ -224,7 +224,8 @@ class Flow:
             plan.expected_s = {**plan.expected_s, kind: expected_s}
         if self._trace is not None:
             self._trace.span("queue", "queue", name, work.ready_s, work.started_s, id=work.id)
-            self._trace.span("compute", f"worker {worker}", name, now_s - done.compute_s, now_s, id=work.id)
+            took_s = max(done.compute_s, done.kernel_s)
+            self._trace.span("compute", f"worker {worker}", name, now_s - took_s, now_s, id=work.id)
 
     def _measured(self, found: Measured) -> None:
         kind = found.device.partition(":")[0]
@@ -316,6 +317,7 @@ class Flow:
                     work.output_bytes,
                     not request.keep_inputs,
                     plan.likeness,
+                    work.due_s,
                 )
             )
             expected_s += plan.expected_s.get(kind, 0.0)
@@ -363,10 +365,10 @@ class _Clock:
         self._at_s = 0.0
         self._until_s = 0.0
         self._is_closed = False
-        self._thread = threading.Thread(target=self._run, name="alarm", daemon=True)
+        self._runner = threading.Thread(target=self._run, name="alarm", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        self._runner.start()
 
     def set(self, at_s: float) -> None:
         """Ring then, and not at the time set before; a later time may ring early, which is harmless."""
@@ -379,8 +381,8 @@ class _Clock:
         with self._changed:
             self._is_closed = True
             self._changed.notify()
-        if self._thread.ident is not None:
-            self._thread.join(timeout=5.0)
+        if self._runner.ident is not None:
+            self._runner.join(timeout=5.0)
 
     def _run(self) -> None:
         while True:
@@ -391,6 +393,9 @@ class _Clock:
                 if not self._at_s or now_s < self._at_s:
                     self._until_s = self._at_s
                     self._changed.wait(self._at_s - now_s if self._at_s else None)
-                    continue
-                self._at_s = self._until_s = 0.0
-            self._ring(now_s)
+                    is_due = False
+                else:
+                    self._at_s = self._until_s = 0.0
+                    is_due = True
+            if is_due:
+                self._ring(now_s)

@@ -24,7 +24,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from yarn_accel.pipeline.lease import Lease
 from yarn_accel.wire import Failed, Request, Result
@@ -45,7 +45,7 @@ class Answer(NamedTuple):
     message: Result | Failed
     payload: tuple[memoryview, ...] = ()
     lease: Lease | None = None
-    output_stamp: object = None
+    output_stamp: Any = None
 
     @property
     def nbytes(self) -> int:
@@ -116,7 +116,7 @@ class Ledger:
     """
 
     #: A larger answer is not copied.
-    SMALL_BYTES = 64 * 1024
+    SMALL_BYTES: Final = 64 * 1024
     #: What an answer costs beside its payload: the message, the request it belongs to.
     OVERHEAD_BYTES = 1024
     #: A large answer is worth keeping when computing took longer than this rate would need to copy it.

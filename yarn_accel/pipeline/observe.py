@@ -78,7 +78,7 @@ class Observer:
         self._collector = StatsCollector(self._cache.latest)
         self._registry.register(self._collector)
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="observe", daemon=True)
+        self._runner = threading.Thread(target=self._run, name="observe", daemon=True)
         self._started: concurrent.futures.Future[int] = concurrent.futures.Future()
         self._stop = asyncio.Event()
 
@@ -88,7 +88,7 @@ class Observer:
         Raises:
             StartupError: the address cannot be listened on.
         """
-        self._thread.start()
+        self._runner.start()
         try:
             self.port = self._started.result(_START_TIMEOUT_S)
         except OSError as error:
@@ -99,9 +99,9 @@ class Observer:
 
     def close(self) -> None:
         """Stop listening and end the thread; a second call does nothing."""
-        if self._thread.is_alive():
+        if self._runner.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
-            self._thread.join(timeout=5.0)
+            self._runner.join(timeout=5.0)
 
     def _run(self) -> None:
         try:

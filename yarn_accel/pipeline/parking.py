@@ -37,12 +37,12 @@ class Parking:
         self._parked: dict[int, Parkable] = {}
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._epoll.register(self._wake_fd, select.EPOLLIN)
-        self._thread = threading.Thread(target=self._watch, name="parking", daemon=True)
+        self._runner = threading.Thread(target=self._watch, name="parking", daemon=True)
         self._is_closed = False
 
     def start(self) -> None:
         """Start watching."""
-        self._thread.start()
+        self._runner.start()
 
     @property
     def n_parked(self) -> int:
@@ -73,8 +73,8 @@ class Parking:
                 return
             self._is_closed = True
         os.eventfd_write(self._wake_fd, 1)
-        if self._thread.ident is not None:
-            self._thread.join(timeout=5.0)
+        if self._runner.ident is not None:
+            self._runner.join(timeout=5.0)
         with self._lock:
             left = list(self._parked.values())
             self._parked.clear()

@@ -8,7 +8,6 @@ given back to the system to make room.  The sum of all segments, free or not, ne
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import fcntl
 import itertools
@@ -18,6 +17,7 @@ import threading
 from collections.abc import Callable
 
 from yarn_accel.errors import UnavailableError
+from yarn_accel.pipeline.waiting import WaitingLine
 
 __all__ = ["LEAST_BYTES", "Pool", "Segment", "class_bytes"]
 
@@ -65,15 +65,6 @@ class Segment:
             self._map.close()
 
 
-class _Waiter:
-    __slots__ = ("n_bytes", "ready", "segment")
-
-    def __init__(self, n_bytes: int) -> None:
-        self.n_bytes = n_bytes
-        self.ready = threading.Event()
-        self.segment: Segment | None = None
-
-
 class Pool:
     """All segments of a server; safe to use from several threads.
 
@@ -101,13 +92,12 @@ class Pool:
         self._lock = threading.Lock()
         self._free: dict[int, list[Segment]] = {}
         self._segments: dict[int, Segment] = {}
-        self._waiting: collections.deque[_Waiter] = collections.deque()
-        self._is_closed = False
+        self._line: WaitingLine[Segment] = WaitingLine()
 
     @property
     def n_waiting(self) -> int:
         """Callers waiting in `acquire` now."""
-        return len(self._waiting)
+        return len(self._line.waiters)
 
     @property
     def used_bytes(self) -> int:
@@ -137,7 +127,7 @@ class Pool:
     def try_acquire(self, n_bytes: int) -> Segment | None:
         """A segment of at least `n_bytes` if one can be had now and nobody waits for one."""
         with self._lock:
-            segment, dropped = (None, []) if self._waiting else self._take(n_bytes)
+            segment, dropped = (None, []) if self._line.waiters else self._take(n_bytes)
         self._tell_dropped(dropped)
         return segment
 
@@ -152,24 +142,18 @@ class Pool:
             return segment
         if n_bytes > self.bound_bytes:
             raise UnavailableError(f"{n_bytes} bytes are more than the server has")
-        waiter = _Waiter(n_bytes)
         with self._lock:
-            if self._is_closed:
-                raise UnavailableError("the server is shutting down")
-            self._waiting.append(waiter)
+            waiter = self._line.join(n_bytes)
         self.evict(n_bytes)
         self._serve()
-        waiter.ready.wait()
-        if waiter.segment is None:
-            raise UnavailableError("the server is shutting down")
-        return waiter.segment
+        return waiter.wait()
 
     def release(self, segment: Segment) -> None:
         """Give a segment back."""
         with self._lock:
             self._free.setdefault(segment.n_bytes, []).append(segment)
             self.free_bytes += segment.n_bytes
-            must_serve = bool(self._waiting) or self._is_closed
+            must_serve = bool(self._line.waiters) or self._line.is_closed
         if must_serve:
             self._serve()
 
@@ -180,7 +164,7 @@ class Pool:
         """
         size = self._size(n_bytes)
         with self._lock:
-            if self.lent_bytes + size > self.bound_bytes // 2 or self._waiting or self._is_closed:
+            if self.lent_bytes + size > self.bound_bytes // 2 or self._line.waiters or self._line.is_closed:
                 return None
             dropped = self._make_room(size)
             segment = self._create(size) if dropped is not None else None
@@ -201,25 +185,21 @@ class Pool:
     def close(self) -> None:
         """Let nobody wait any longer, and give all free memory back."""
         with self._lock:
-            self._is_closed = True
-            waiting, self._waiting = list(self._waiting), collections.deque()
-        for waiter in waiting:
-            waiter.ready.set()
+            self._line.close()
         self._serve()
 
     def _serve(self) -> None:
         """Hand freed memory to those who wait, in their order; after `close`, to the system."""
         dropped: list[int] = []
+
+        def take(n_bytes: int) -> Segment | None:
+            segment, gone = self._take(n_bytes)
+            dropped.extend(gone)
+            return segment
+
         with self._lock:
-            while self._waiting:
-                segment, gone = self._take(self._waiting[0].n_bytes)
-                dropped += gone
-                if segment is None:
-                    break
-                waiter = self._waiting.popleft()
-                waiter.segment = segment
-                waiter.ready.set()
-            if self._is_closed:
+            self._line.serve(take)
+            if self._line.is_closed:
                 while self._drop_one(dropped):
                     pass
         self._tell_dropped(dropped)
@@ -233,7 +213,7 @@ class Pool:
         return -(-n_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
 
     def _take(self, n_bytes: int) -> tuple[Segment | None, list[int]]:
-        if self._is_closed:
+        if self._line.is_closed:
             return None, []
         size = self._size(n_bytes)
         free = self._free.get(size)

@@ -49,17 +49,26 @@ class Parcel:
     Attributes:
         on_gone: called once, when it was sent or never will be.
         fd: a descriptor that travels with its first byte; -1: none.
+        on_unsent: called once, before `on_gone`, when it will never be sent, or was only in part.
     """
 
     message: Message
     payload: Sequence[memoryview] = ()
     on_gone: Callable[[], None] | None = None
     fd: int = -1
+    on_unsent: Callable[[], None] | None = None
 
     @property
     def n_bytes(self) -> int:
         """Of the payload."""
         return sum(map(len, self.payload)) if self.payload else 0
+
+    def over(self, was_sent: bool) -> None:
+        """Tell who posted it that it is over."""
+        if not was_sent and self.on_unsent is not None:
+            self.on_unsent()
+        if self.on_gone is not None:
+            self.on_gone()
 
 
 class Sender:
@@ -111,18 +120,17 @@ class Sender:
 
     def post(self, parcel: Parcel) -> None:
         """Send a parcel as soon as may be; never blocks."""
-        is_lost = False
+        was_sent = is_lost = False
         with self._lock:
             if self.is_open and not self._is_closed:
-                if self._n_pending or not self._is_direct:
-                    item: _Transit | Parcel | None = parcel
-                else:
+                item: _Transit | Parcel | None = parcel
+                if not self._n_pending and self._is_direct:
                     item = self._send_directly(parcel)
                 if item is not None and self._leave_to_writer(parcel, item):
                     return
                 is_lost = self._is_closed
-        if parcel.on_gone is not None:
-            parcel.on_gone()
+                was_sent = item is None and not is_lost and self._connection.state is State.OPEN
+        parcel.over(was_sent)
         if is_lost:
             self._on_lost()
 
@@ -203,10 +211,11 @@ class Sender:
 
     def _write(self, item: _Transit | Parcel) -> None:
         parcel = item if isinstance(item, Parcel) else item.parcel
+        was_sent = False
         try:
             transit = self._begin(item) if isinstance(item, Parcel) else item
             if transit is not None and not self._is_closed:
-                self._send_all(transit)
+                was_sent = self._send_all(transit)
         except OSError as error:
             self._lose(error)
             self._on_lost()
@@ -215,8 +224,7 @@ class Sender:
             del item
             transit = None
             n_bytes = parcel.n_bytes
-            if parcel.on_gone is not None:
-                parcel.on_gone()
+            parcel.over(was_sent)
             self._writing.release(n_bytes)
             with self._lock:
                 self._n_pending -= 1
@@ -224,16 +232,17 @@ class Sender:
                     self._stream.close()
             self._on_left()
 
-    def _send_all(self, transit: _Transit) -> None:
+    def _send_all(self, transit: _Transit) -> bool:
+        """Send the rest of a frame; False when the connection was closed meanwhile."""
         due_s = time.monotonic() + self._stall_timeout_s + transit.parcel.n_bytes / self._min_bytes_per_s
         while True:
             try:
                 if transit.send(self._stream, 0):
-                    return
+                    return True
             except BlockingIOError:
                 raise TimeoutError("the peer does not read") from None
             if self._is_closed:
-                return
+                return False
             if time.monotonic() > due_s:
                 raise TimeoutError("the peer reads too slowly")
 

@@ -38,7 +38,9 @@ from yarn_accel.pipeline.stages import Stages
 from yarn_accel.pipeline.tls import TlsStream, server_context
 from yarn_accel.pipeline.trace import Trace
 from yarn_accel.pipeline.visibility import visible
+from yarn_accel.pipeline.wakefulness import Wakefulness
 from yarn_accel.pipeline.work import Work, failed, failure
+from yarn_accel.pipeline.workers import EXPIRED
 from yarn_accel.wire import (
     VERSION,
     Busy,
@@ -99,6 +101,7 @@ class PipelineServer:
         self._reading = ByteBudget(config.queue_bytes)
         self.writing = ByteBudget(config.queue_bytes)
         self._parking = Parking(self._resume)
+        self._wakefulness = Wakefulness(config.wake_latency_us, self.counters.n_requests)
         self._lock = threading.Lock()
         self._sessions: dict[Session, threading.Thread | None] = {}
         self._closing = threading.Event()
@@ -152,6 +155,7 @@ class PipelineServer:
         self._flow.start()
         self._stages.start()
         self._parking.start()
+        self._wakefulness.start()
         self._listeners.start(self._welcome)
         self._run("progress", self._progress_loop)
 
@@ -188,6 +192,7 @@ class PipelineServer:
         for session in self._open_sessions():
             session.close()
         self._parking.close()
+        self._wakefulness.close()
         with self._lock:
             threads = [thread for thread in self._sessions.values() if thread is not None]
         for thread in [*threads, *self._threads]:
@@ -219,6 +224,7 @@ class PipelineServer:
             "in_flight": self._ledger.n_running,
             "open_connections": carriers,
             "parked_connections": self._parking.n_parked,
+            "cores": self._wakefulness.snapshot(),
             "queues": {"read": _queue(self._reading), "write": _queue(self.writing)},
             "pool": {**self.pool.snapshot(), "kept_bytes": self._ledger.kept_bytes},
             "workers": workers,
@@ -330,9 +336,7 @@ class PipelineServer:
         self._flow.room_made()
 
     def _expired(self, work: Work) -> None:
-        self._failed(
-            work, RejectedError("deadline-exceeded", "the deadline passed before the computation began")
-        )
+        self._failed(work, RejectedError(EXPIRED.code, EXPIRED.message))
 
     def _dropped(self, work: Work) -> None:
         if not self._ledger.drop_if_abandoned(work.entry) and not self._closing.is_set():

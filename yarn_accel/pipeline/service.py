@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from yarn_accel.adapters.local_files import write_atomic
 from yarn_accel.errors import StartupError
 from yarn_accel.pipeline.config import PipelineConfig
 from yarn_accel.pipeline.server import PipelineServer
@@ -121,11 +122,8 @@ def _write_state(server: PipelineServer, http_port: int) -> None:
         "started_at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
     }
     path = Path(config.state_file)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
-        temporary.replace(path)
+        write_atomic(path, json.dumps(state, indent=1) + "\n")
     except OSError as error:
         raise StartupError(
             f"state_file {path}: {(error.strerror or str(error)).lower()}", cure="choose another state_file"

@@ -83,8 +83,8 @@ class Trace:
                 cure="choose another trace_file",
             ) from None
         self._write("[\n" + ",\n".join(_stage_names()))
-        self._thread = threading.Thread(target=self._write_loop, name="trace", daemon=True)
-        self._thread.start()
+        self._runner = threading.Thread(target=self._write_loop, name="trace", daemon=True)
+        self._runner.start()
 
     @property
     def n_dropped(self) -> int:
@@ -112,7 +112,7 @@ class Trace:
         if self._closing.is_set():
             return
         self._closing.set()
-        self._thread.join(timeout=10.0)
+        self._runner.join(timeout=10.0)
         self._flush()
         if self._fd >= 0:
             self._write("\n]\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from yarn_accel.errors import AccelError, RejectedError, StorageError, UnavailableError
 from yarn_accel.pipeline.arrays import lay_out
@@ -204,7 +204,7 @@ class Work:
     read_bytes = 0
     bytes_in = 0
     bytes_out = 0
-    output_stamp: object = None
+    output_stamp: Any = None
     inputs: tuple[Area, ...] = ()
     output_segment = 0
     output_offset = 0

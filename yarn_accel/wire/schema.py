@@ -38,7 +38,7 @@ __all__ = [
 Check = Callable[[Any], Any]
 #: JSON nests at most this deep.
 MAX_DEPTH = 32
-_UNWANTED = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
+_UNWANTED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 _DOUBTFUL = re.compile(rb"\\ud[89a-f]|[0-9]{21}")
 
 

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.pipeline import gate_operations
 from yarn_accel.client.binding import Endpoint
+from yarn_accel.client.client import Call
 from yarn_accel.wire.credential import issue
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -143,3 +145,36 @@ def wait_until():
         pytest.fail(f"waited {timeout_s} s in vain: {what}")
 
     return wait
+
+
+class Gate:
+    """The test's end of `gate_operations`: what has begun, and when it may go on."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        folder.mkdir()
+
+    def open(self):
+        (self.folder / "opened").touch()
+
+    @property
+    def n_started(self):
+        started = self.folder / "started"
+        return started.stat().st_size if started.exists() else 0
+
+    def call(self, key, inputs=(), more=(), **options):
+        return Call(key, "wait", {"folder": str(self.folder), **dict(more)}, inputs, **options)
+
+
+@pytest.fixture
+def gate(tmp_path):
+    """A gate that is closed; whoever still waits there passes at the end."""
+    gate = Gate(tmp_path / "gate")
+    yield gate
+    gate.open()
+
+
+@pytest.fixture
+def start_gated(start_server):
+    """A function that starts a server with the operations of `gate_operations`."""
+    return lambda **settings: start_server(extra_operations=(gate_operations.PATH,), **settings)

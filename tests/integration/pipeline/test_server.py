@@ -5,7 +5,6 @@ import threading
 import numpy as np
 import pytest
 
-from tests.integration.pipeline import gate_operations
 from yarn_accel.client.client import Call, Client, Reference, Reply, Tensor
 from yarn_accel.errors import AccelError, RejectedError, StorageError
 from yarn_accel.wire import TensorSpec
@@ -154,38 +153,6 @@ def test_values_in_messages_name_the_place(start_server, credential):
         bad[3, 3] = np.inf
         with pytest.raises(RejectedError, match="3, 3"):
             client.call(Call("k2", "lu", {}, (Tensor.of(bad),)))
-
-
-class Gate:
-    """The test's end of `gate_operations`: what has begun, and when it may go on."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        folder.mkdir()
-
-    def open(self):
-        (self.folder / "opened").touch()
-
-    @property
-    def n_started(self):
-        started = self.folder / "started"
-        return started.stat().st_size if started.exists() else 0
-
-    def call(self, key, inputs=(), more=(), **options):
-        return Call(key, "wait", {"folder": str(self.folder), **dict(more)}, inputs, **options)
-
-
-@pytest.fixture
-def gate(tmp_path):
-    gate = Gate(tmp_path / "gate")
-    yield gate
-    gate.open()
-
-
-@pytest.fixture
-def start_gated(start_server):
-    """A function that starts a server with the operations of `gate_operations`."""
-    return lambda **settings: start_server(extra_operations=(gate_operations.PATH,), **settings)
 
 
 def test_a_broken_operation_fails_its_own_request_only(start_gated, credential, gate):

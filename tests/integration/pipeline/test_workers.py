@@ -18,7 +18,17 @@ import numpy as np
 import pytest
 
 from yarn_accel.pipeline.config import PipelineConfig
-from yarn_accel.pipeline.workers import Area, Job, JobDone, Lost, Measured, WorkerDown, WorkerPool, WorkerUp
+from yarn_accel.pipeline.workers import (
+    EXPIRED,
+    Area,
+    Job,
+    JobDone,
+    Lost,
+    Measured,
+    WorkerDown,
+    WorkerPool,
+    WorkerUp,
+)
 from yarn_accel.wire.tensors import TensorSpec
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -358,7 +368,34 @@ def test_a_worker_that_is_gone_takes_nothing(owner: Owner) -> None:
     old = owner.worker
     replaced(owner, lambda worker: os.kill(pid_of(owner, worker), signal.SIGKILL))
     assert not owner.pool.send(old, [owner.job(2, "echo")])
-    owner.pool.expect(old, 1.0)
+
+
+def test_what_is_due_while_it_waits_behind_another_is_not_begun(owner: Owner) -> None:
+    """Both were sent; the second was late when its turn came, and its inputs are what they were."""
+    first = owner.job(1, "wait", {"seconds": 0.3})
+    late = owner.job(2, "double")._replace(due_s=time.monotonic() + 0.1)
+    in_time = owner.job(3, "double")._replace(due_s=time.monotonic() + PATIENCE_S)
+    for job in (first, late, in_time):
+        owner.answers.pop(job.id, None)
+        owner.pool.send(owner.worker, [job])
+    owner.wait_for(lambda: 3 in owner.answers)
+    answer = owner.answers[2]
+    assert answer.error == EXPIRED
+    assert (answer.compute_s, answer.overwritten, answer.tensors) == (0.0, False, ())
+    assert owner.segments[2].array(late.inputs[0])[0] == 1.0
+    assert owner.result(owner.answers[3])[0] == 2.0
+
+
+def test_of_a_batch_computed_as_one_only_the_late_are_left_out(owner: Owner) -> None:
+    jobs = [owner.job(i, "together") for i in range(10, 16)]
+    for i in (0, 2, 5):
+        jobs[i] = jobs[i]._replace(due_s=time.monotonic() - 1e-3)
+    owner.pool.send(owner.worker, jobs)
+    owner.wait_for(lambda: 15 in owner.answers)
+    assert owner.batches[-1][1] == list(range(10, 16))
+    answers = [owner.answers[i] for i in range(10, 16)]
+    assert [answer.error for answer in answers] == [EXPIRED, None, EXPIRED, None, None, EXPIRED]
+    assert [answer.info.get("n_together") for answer in answers] == [None, None, None, 2, 2, None]
 
 
 def test_a_hang_is_noticed_and_costs_one_worker(make_owner: Callable[..., Owner]) -> None:
@@ -376,9 +413,6 @@ def test_what_is_expected_to_take_long_is_not_called_stuck(make_owner: Callable[
     owner = make_owner(hang_min_s=0.4, hang_factor=2.0)
     owner.pool.send(owner.worker, [owner.job(1, "wait", {"seconds": 1.0})], expected_s=1.0)
     owner.wait_for(lambda: 1 in owner.answers)
-    owner.pool.send(owner.worker, [owner.job(2, "wait", {"seconds": 1.0})])
-    owner.pool.expect(owner.worker, 1.0)
-    owner.wait_for(lambda: 2 in owner.answers)
     assert owner.downs == []
 
 
@@ -629,6 +663,20 @@ def test_a_gpu_worker_pins_memory_and_has_two_lanes(gpu_owner: Owner) -> None:
     owner.wait_for(lambda: 4 in owner.answers)
     assert time.monotonic() - started_s < 1.0
     assert [jobs for _, jobs in owner.batches[-2:]] == [[3], [4]]
+
+
+def test_what_two_lanes_do_at_a_time_is_paid_for_once_and_is_no_lie(gpu_owner: Owner) -> None:
+    """The second is answered as soon as the first, though it took far longer than since then."""
+    owner = gpu_owner
+    worker, started_s = owner.worker, time.monotonic()
+    for number in (1, 2):
+        owner.pool.send(worker, [owner.job(number, "gpu", {"seconds": 1.5})], expected_s=PATIENCE_S)
+    owner.wait_for(lambda: 2 in owner.answers or owner.downs)
+    took_s = time.monotonic() - started_s
+    assert owner.downs == []
+    answers = [owner.answers[number] for number in (1, 2)]
+    assert sum(answer.compute_s for answer in answers) <= took_s
+    assert all(answer.kernel_s >= 1.5 for answer in answers)
 
 
 def test_an_operation_without_a_form_for_the_gpu_is_rejected(gpu_owner: Owner) -> None:

@@ -35,9 +35,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_bytes=st.sampled_from([0, 10, 100]),
         delay_s=st.sampled_from([0.0, 0.5]),
         prefetch_s=st.sampled_from([0.0, 0.005]),
+        prefetched_kinds=st.sampled_from([(), ("cuda",), KINDS]),
     )
-    def start(self, size, max_bytes, delay_s, prefetch_s):
-        self.settings = SchedulerSettings(WEIGHTS.__getitem__, size, max_bytes, delay_s, prefetch_s)
+    def start(self, size, max_bytes, delay_s, prefetch_s, prefetched_kinds):
+        self.settings = SchedulerSettings(
+            WEIGHTS.__getitem__, size, max_bytes, delay_s, prefetch_s, prefetched_kinds=prefetched_kinds
+        )
         self.scheduler = Scheduler(self.settings)
         self.now_s = 100.0
         self.items = {}

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+from collections.abc import Callable
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from benchmarks import compiled
 from benchmarks.__main__ import main
 from benchmarks.registry import BENCHMARKS
 from benchmarks.result import Report, measured, not_measured, observed, ratio
+from yarn_accel.errors import JobError, StartupError
 
 
 def test_row_is_the_median_with_its_spread() -> None:
@@ -38,9 +44,107 @@ def test_json_has_the_agreed_shape(tmp_path: Path) -> None:
     report = Report("demo", [observed("peak", 7.0, "GiB")])
     report.write(tmp_path / "deep" / "r.json")
     document = json.loads((tmp_path / "deep" / "r.json").read_text())
-    assert set(document) == {"name", "commit", "machine", "started_at", "rows"}
+    assert set(document) == {"name", "commit", "compiled", "machine", "started_at", "state", "rows"}
+    assert document["state"] == "running"
     assert set(document["rows"][0]) == {"what", "value", "unit", "n", "spread", "goal", "ok", "note"}
     assert document["machine"]["cores"] >= 1
+
+
+def test_rows_are_in_the_file_as_soon_as_they_are_taken(tmp_path: Path) -> None:
+    report = Report("demo", path=tmp_path / "r.json")
+    report.setting["cores_awake"] = True
+    report.add([observed("peak", 7.0, "GiB")])
+    document = json.loads((tmp_path / "r.json").read_text())
+    assert [row["what"] for row in document["rows"]] == ["peak"]
+    assert document["machine"]["cores_awake"] is True
+    report.series = {"at_s": [1.0]}
+    report.end("complete")
+    document = json.loads((tmp_path / "r.json").read_text())
+    assert (document["state"], document["series"]) == ("complete", {"at_s": [1.0]})
+
+
+class _Benchmark:
+    """Takes one row, then ends as it is told."""
+
+    def __init__(self, ending: Callable[[], None]) -> None:
+        self._ending = ending
+        self.is_down = False
+
+    def run(self, quick: bool, say: Callable[[str], None], report: Report) -> None:
+        try:
+            report.add([observed("first", 1.0, "s")])
+            self._ending()
+            report.add([observed("second", 1.0, "s")])
+        finally:
+            self.is_down = True
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("ending", "state", "n_rows", "exit_code"),
+    [
+        (lambda: None, "complete", 2, 0),
+        (lambda: os.kill(os.getpid(), signal.SIGTERM), "interrupted", 1, 130),
+        (lambda: os.kill(os.getpid(), signal.SIGINT), "interrupted", 1, 130),
+        (lambda: _raise(JobError("broken")), "failed", 1, JobError("").exit_code),
+    ],
+    ids=["to the end", "SIGTERM", "SIGINT", "failure"],
+)
+def test_what_was_measured_is_kept_however_a_run_ends(
+    ending: Callable[[], None],
+    state: str,
+    n_rows: int,
+    exit_code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    benchmark = _Benchmark(ending)
+    monkeypatch.setattr("benchmarks.__main__.load", lambda name: benchmark)
+    before = signal.getsignal(signal.SIGTERM)
+    result = CliRunner().invoke(main, ["images", "--json", str(tmp_path / "r.json")])
+    document = json.loads((tmp_path / "r.json").read_text())
+    assert (document["state"], len(document["rows"])) == (state, n_rows)
+    assert result.exit_code == exit_code
+    assert "first" in result.output
+    assert benchmark.is_down
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_only_one_benchmark_knows_of_sleeping_cores() -> None:
+    result = CliRunner().invoke(main, ["images", "--cores-may-sleep"])
+    assert result.exit_code == 2
+    assert "pipeline" in result.output
+
+
+def test_a_compiled_library_is_told_from_an_interpreted_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suffix = EXTENSION_SUFFIXES[0]
+    found = {name: ModuleSpec("frames", None, origin=str(tmp_path / name)) for name in ("a.py", f"a{suffix}")}
+    for name, expected in (("a.py", False), (f"a{suffix}", True)):
+        monkeypatch.setattr("importlib.util.find_spec", lambda _, name=name: found[name])
+        assert compiled.is_compiled() is expected
+
+
+def test_a_process_shows_the_extension_it_has_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    import _json
+
+    monkeypatch.setattr(compiled, "_FOLDER", "/lib-dynload/_json.")
+    if not getattr(_json, "__file__", ""):
+        pytest.skip("_json is built into this interpreter, so that no file is mapped for it")
+    assert compiled.is_process_compiled(os.getpid())
+    monkeypatch.setattr(compiled, "_FOLDER", "/lib-dynload/_no_such_extension.")
+    assert not compiled.is_process_compiled(os.getpid())
+
+
+def test_server_and_benchmark_must_be_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled.require_alike(os.getpid())
+    monkeypatch.setattr(compiled, "is_process_compiled", lambda pid: not compiled.is_compiled())
+    with pytest.raises(StartupError, match="one checkout"):
+        compiled.require_alike(os.getpid())
 
 
 @pytest.mark.parametrize("name", sorted(BENCHMARKS))

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from benchmarks.soak import Series, growth, is_flat
+from benchmarks.result import Report
+from benchmarks.soak import Series, _rows, draw, growth, is_flat
 from benchmarks.soak_load import Pace
 
 AT_S = [float(n) for n in range(100)]
@@ -47,3 +48,23 @@ def test_the_pace_is_kept_and_adjusted():
     assert pace.calls_per_s == 240.0
     pace.adjust(load=0.9, wanted=0.8)
     assert pace.calls_per_s == pytest.approx(231.7, abs=0.1)
+
+
+def test_the_picture_is_drawn_beside_the_report(tmp_path):
+    names = ("own_bytes", "rss_bytes", "pss_bytes", "pool_bytes", "fds", "threads", "load", "requests")
+    report = Report("soak", series={"at_s": AT_S, "values": {name: AT_S for name in names}})
+    (file,) = draw(report, str(tmp_path / "soak"))
+    assert file == str(tmp_path / "soak-memory.png")
+    assert (tmp_path / "soak-memory.png").stat().st_size > 5000
+    assert draw(Report("soak"), str(tmp_path / "none")) == []
+
+
+@pytest.mark.parametrize(("every_s", "is_short"), [(1.0, True), (15.0, False)])
+def test_a_short_soak_has_rows_but_no_verdict_of_growth(every_s, is_short):
+    names = ("own_bytes", "rss_bytes", "pss_bytes", "pool_bytes", "fds", "threads", "load", "requests")
+    series = Series([every_s * at for at in AT_S], {name: [1.0] * len(AT_S) for name in names})
+    rows = _rows(series, {"requests": 7, "pool": {"peak_bytes": 1 << 20}}, {"answer: BusyError": 2})
+    growths = [row for row in rows if "growth" in row.what]
+    assert len(growths) == 6
+    assert all((row.goal == "") is is_short for row in growths)
+    assert [row.value for row in rows if row.what == "answer: BusyError"] == [2]

@@ -35,6 +35,7 @@ class Told:
 
     def __init__(self, **settings):
         settings.setdefault("prefetch_below_s", 0.0)
+        settings.setdefault("prefetched_kinds", ())
         weights = settings.pop("weights", {})
         self.scheduler = Scheduler(SchedulerSettings(lambda name: weights.get(name, 1.0), **settings))
         self.now_s = 0.0
@@ -247,6 +248,34 @@ def test_nothing_is_sent_ahead_to_who_takes_longer_than_expected():
     told.at(0.006)
     assert told.arrive(2, cpu=0.001) == []
     assert told.finish(0, 1) == [Run(0, (2,))]
+
+
+def test_a_device_that_copies_while_it_computes_has_its_next_batch_whatever_is_expected():
+    told = Told(prefetched_kinds=("cuda",))
+    told.up(0, "cuda")
+    assert told.arrive(1, cpu=None, cuda=100.0) == [Run(0, (1,))]
+    assert told.at(50.0).arrive(2, cpu=None, cuda=100.0) == [Run(0, (2,))]
+    assert told.arrive(3, cpu=None, cuda=100.0) == [], "one ahead, not two"
+    assert told.finish(0, 1, busy_s=60.0) == [Run(0, (3,))]
+
+
+def test_only_the_kinds_that_are_named_are_sent_work_ahead_of_time():
+    told = Told(prefetched_kinds=("cuda",))
+    told.up(0, "cpu")
+    told.arrive(1)
+    assert told.arrive(2) == []
+    assert SchedulerSettings(lambda name: 1.0).prefetched_kinds == ("cuda",)
+
+
+def test_who_is_idle_comes_before_who_can_take_a_second_batch():
+    """The cuda crew is asked first, as it came first, and yet the idle cpu gets what it does sooner."""
+    told = Told(prefetched_kinds=("cuda",))
+    told.up(0, "cuda")
+    told.arrive(1, cpu=None, cuda=10.0)
+    told.up(1, "cpu")
+    assert told.arrive(2, cpu=1.5, cuda=1.0) == [Run(1, (2,))]
+    assert told.arrive(3, cpu=1.5, cuda=1.0) == [Run(0, (3,))]
+    assert told.arrive(4, cpu=1.5, cuda=1.0) == []
 
 
 def test_a_batch_may_be_answered_in_parts():

@@ -35,22 +35,13 @@ def test_an_answer_is_counted_everywhere_at_once():
 @pytest.mark.parametrize(("seconds", "bin_"), [(0.0, 0), (0.0001, 0), (0.00011, 1), (0.3, 7), (1000.0, -1)])
 def test_a_latency_lands_below_the_next_bound(seconds, bin_):
     counters = Counters()
-    counters.observe("lu", seconds)
+    counters.answered("lu", "done", "alice", {"total": seconds})
     latency = counters.snapshot()["latency"]
     counts = latency["operations"]["lu"]["counts"]
     assert latency["bounds_s"] == list(LATENCY_BOUNDS_S)
     assert len(counts) == len(LATENCY_BOUNDS_S) + 1
     assert counts[bin_] == sum(counts) == 1
     assert latency["operations"]["lu"]["sum_s"] == seconds
-
-
-def test_seconds_of_a_stage_of_an_operation_and_of_a_tenant():
-    counters = Counters()
-    counters.add_seconds("read", 0.5)
-    counters.add_seconds("compute", 0.25, "qr", "bob")
-    snapshot = counters.snapshot()
-    assert snapshot["stage_seconds"]["read"] == 0.5
-    assert snapshot["operations"]["qr"]["compute_s"] == snapshot["tenants"]["bob"]["device_s"] == 0.25
 
 
 def test_names_are_bounded_and_nothing_is_lost():

@@ -16,15 +16,15 @@ from yarn_accel.wire import Request, TensorSpec
 class Session:
     """Takes what is posted, and says at once that it has left."""
 
-    def __init__(self):
+    def __init__(self, is_lost=False):
         self.sender = self
+        self.is_lost = is_lost
         self.works = {}
         self.posted = []
 
     def post(self, parcel):
         self.posted.append((parcel.message, [bytes(part) for part in parcel.payload]))
-        if parcel.on_gone is not None:
-            parcel.on_gone()
+        parcel.over(was_sent=not self.is_lost)
 
 
 class Holding:
@@ -49,13 +49,13 @@ class Holding:
         pass
 
 
-def answer(n_items, n_others=0):
+def answer(n_items, n_others=0, is_lost=False, kept_bytes=0):
     """What one request, and others of the same key, come to: sessions, counters, its memory."""
-    counters, ledger = Counters(), Ledger(1 << 20, 60.0)
+    counters, ledger = Counters(), Ledger(1 << 20, 60.0, kept_bytes=kept_bytes)
     delivery = Delivery(SimpleNamespace(name="s"), ledger, counters, None)
     spec = TensorSpec("|u1", (n_items,))
     plan = SimpleNamespace(references=())
-    sessions = [Session() for _ in range(1 + n_others)]
+    sessions = [Session(is_lost) for _ in range(1 + n_others)]
     works = []
     for number, session in enumerate(sessions, 1):
         request = Request(number, "key", "echo", {}, (spec,))
@@ -86,3 +86,27 @@ def test_several_who_wait(n_items):
     assert all(session.posted[0][1] == [bytes([7]) * n_items] for session in sessions)
     assert holding.n_freed == 1
     assert (counted["requests"], counted["done"], counted["duplicates"]) == (3, 3, 2)
+
+
+@pytest.mark.parametrize("n_others", [0, 2])
+@pytest.mark.parametrize("kept_bytes", [0, 1 << 20])
+def test_a_large_answer_that_did_not_arrive_is_kept_while_there_is_room(n_others, kept_bytes):
+    """It was cheap, so had it arrived, it would not have been."""
+    sessions, _, holding, ledger = answer(
+        Ledger.SMALL_BYTES + 1, n_others, is_lost=True, kept_bytes=kept_bytes
+    )
+    assert (holding.n_freed, ledger.kept_bytes) == ((0, 1 << 20) if kept_bytes else (1, 0))
+    again = Request(9, "key", "echo", {}, (TensorSpec("|u1", (Ledger.SMALL_BYTES + 1,)),))
+    entry = ledger.admit("t", again, Waiter(Session(), 9)).entry
+    known = ledger.confirm(entry, b"digest").answer
+    assert (known is not None) == bool(kept_bytes)
+    if known is not None:
+        assert bytes(known.payload[0]) == sessions[0].posted[0][1][0]
+        known.lease.give_back()
+        ledger.evict(1)
+    assert holding.n_freed == 1
+
+
+def test_a_large_cheap_answer_that_arrived_is_not_kept():
+    _, _, holding, ledger = answer(Ledger.SMALL_BYTES + 1, kept_bytes=1 << 20)
+    assert (holding.n_freed, ledger.kept_bytes) == (1, 0)

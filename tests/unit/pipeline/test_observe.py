@@ -29,7 +29,7 @@ def observe():
     yield start
     for observer in observers:
         observer.close()
-        assert not observer._thread.is_alive()
+        assert not observer._runner.is_alive()
 
 
 def ask(observer, path, method="GET", data=None):

@@ -56,6 +56,7 @@ class Ends:
         self.near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
         self.writing = ByteBudget(1 << 40)
         self.gone = []
+        self.unsent = []
         self.lost = threading.Event()
         self.sender = Sender(
             self.near,
@@ -71,8 +72,13 @@ class Ends:
 
     def post(self, name, n_bytes=0):
         payload = (memoryview(os.urandom(n_bytes)),) if n_bytes else ()
-        self.sender.post(Parcel(name, payload, lambda: self.gone.append(name)))
+        on_gone, on_unsent = (lambda: self.gone.append(name)), (lambda: self._note_unsent(name))
+        self.sender.post(Parcel(name, payload, on_gone, on_unsent=on_unsent))
         return payload
+
+    def _note_unsent(self, name):
+        assert name not in self.gone, "its memory was given back before"
+        self.unsent.append(name)
 
     def read(self, n_bytes):
         content = bytearray()
@@ -109,7 +115,7 @@ def ends():
 def test_what_fits_has_left_when_post_returns(ends):
     one = ends()
     (payload,) = one.post("a", 1000)
-    assert one.gone == ["a"]
+    assert (one.gone, one.unsent) == (["a"], [])
     assert one.read(1001) == b"a" + bytes(payload)
 
 
@@ -126,7 +132,7 @@ def test_large_and_small_ones_arrive_whole_and_in_order(ends, is_summed, is_dire
     assert one.writing.used_bytes >= 12 * MIB
     assert one.read(len(expected)) == expected
     one.wait(lambda: len(one.gone) == 5)
-    assert one.gone == [f"m{index}" for index in range(5)]
+    assert (one.gone, one.unsent) == ([f"m{index}" for index in range(5)], [])
 
 
 def test_a_peer_that_never_reads_is_given_up_and_its_memory_returns(ends):
@@ -140,19 +146,45 @@ def test_a_peer_that_never_reads_is_given_up_and_its_memory_returns(ends):
     one.wait(lambda: len(one.gone) == 5)
 
 
+@pytest.mark.parametrize("is_direct", [False, True])
+def test_what_was_under_way_when_the_connection_broke_is_known_to_be_unsent(ends, is_direct):
+    """One that had left, one that was half sent, one that waited behind it."""
+    one = ends(is_direct=is_direct)
+    one.post("whole", 100)
+    one.read(105)
+    one.wait(lambda: one.gone == ["whole"])
+    one.post("half", 9 * MIB)
+    one.post("next", 100)
+    one.read(MIB)
+    assert one.unsent == []
+    one.far.close()
+    assert one.lost.wait(20)
+    one.wait(lambda: len(one.gone) == 3)
+    assert one.unsent == ["half", "next"]
+
+
+def test_what_follows_a_goodbye_is_unsent(ends):
+    one = ends()
+    one.sender._connection.state = State.CLOSED
+    one.sender._connection.send_head = lambda message: (_ for _ in ()).throw(LocalProtocolError("closed"))
+    one.post("late")
+    assert one.gone == one.unsent == ["late"]
+
+
 def test_an_outbox_that_overflows_ends_the_connection(ends):
     one = ends()
-    for _ in range(1100):
-        one.post("x", MIB // 4)
+    for number in range(1100):
+        one.post(f"m{number}", MIB // 4)
     assert one.lost.is_set()
     one.wait(lambda: len(one.gone) == 1100)
+    assert len(one.unsent) == 1100
 
 
 def test_what_cannot_be_said_becomes_a_failure_without_payload(ends):
     one = ends()
     one.post("bad", 1000)
     assert one.read(18) == b"Funsendable-result"
-    assert one.gone == ["bad"]
+    assert (one.gone, one.unsent) == (["bad"], [])
 
 
 def test_after_closing_and_before_opening_nothing_is_sent(ends):
@@ -162,7 +194,7 @@ def test_after_closing_and_before_opening_nothing_is_sent(ends):
     one.sender.is_open = True
     one.sender.close()
     one.post("late")
-    assert one.gone == ["early", "late"]
+    assert one.gone == one.unsent == ["early", "late"]
     one.far.setblocking(False)
     with pytest.raises(BlockingIOError):
         one.far.recv(1)

@@ -1,6 +1,7 @@
 """Worker processes: who computes, where they run, and what happens when one is lost."""
 
 from yarn_accel.pipeline.workers.jobs import (
+    EXPIRED,
     Area,
     Job,
     JobDone,
@@ -14,6 +15,7 @@ from yarn_accel.pipeline.workers.jobs import (
 from yarn_accel.pipeline.workers.pool import WorkerPool
 
 __all__ = [
+    "EXPIRED",
     "Area",
     "Job",
     "JobDone",

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from yarn_accel.adapters.local_files import write_atomic
 from yarn_accel.operations import registry
 from yarn_accel.operations.operation import allocate
 from yarn_accel.pipeline.workers.jobs import Measured
@@ -190,10 +191,7 @@ def _load(path: Path) -> dict[str, list[list[Any]]]:
 def _save(path: Path, key: str, found: list[Measured]) -> None:
     rows = [[one.operation, one.flops, one.n_bytes, one.seconds] for one in found]
     content = {**_load(path), key: rows}
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
-        temporary.replace(path)
+        write_atomic(path, json.dumps(content, indent=1))
     except OSError as error:
         logger.warning("the calibration is not kept: %s", error)

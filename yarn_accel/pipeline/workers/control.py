@@ -10,6 +10,7 @@ import mmap
 import os
 from collections.abc import Container
 from enum import IntEnum
+from typing import Final
 
 __all__ = ["N_LANES", "ControlWord", "State"]
 
@@ -40,9 +41,12 @@ class ControlWord:
             computed as one); `MEASURING`: whether it is at a calibration.
     """
 
-    STATE, FIRST, COUNT, SINCE_NS = range(4)
-    LANE = 4
-    MEASURING = 7
+    STATE: Final = 0
+    FIRST: Final = 1
+    COUNT: Final = 2
+    SINCE_NS: Final = 3
+    LANE: Final = 4
+    MEASURING: Final = 7
 
     def __init__(self, fd: int = -1) -> None:
         self.fd = fd if fd >= 0 else os.memfd_create("yarn-accel-worker", os.MFD_CLOEXEC)

@@ -16,7 +16,7 @@ import numpy as np
 
 from yarn_accel.errors import AccelError, RejectedError, StorageError, UnavailableError
 from yarn_accel.pipeline.workers.control import ControlWord, State
-from yarn_accel.pipeline.workers.jobs import JobError
+from yarn_accel.pipeline.workers.jobs import EXPIRED, JobError
 from yarn_accel.pipeline.workers.memory import Array, OutputArea, OutputTooLargeError, Segments
 from yarn_accel.wire.tensors import ITEM_BYTES, MAX_DIMENSIONS, TensorSpec
 
@@ -67,7 +67,10 @@ class Template:
 
 @dataclass(slots=True)
 class Task:
-    """One job as it arrived; ``places`` are segment and offset of each input, one after the other."""
+    """One job as it arrived; ``places`` are segment and offset of each input, one after the other.
+
+    It is not begun after ``due_s`` (monotonic seconds, the same for all processes of a host; 0: no deadline).
+    """
 
     id: int
     template: Template
@@ -76,6 +79,7 @@ class Task:
     output_offset: int
     output_bytes: int
     places: tuple[int, ...]
+    due_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -112,19 +116,20 @@ class Executor:
         self.explain: Callable[[BaseException], JobError] = error_of
 
     def run(self, tasks: Sequence[Task]) -> list[Answer]:
-        """Answer every task, in order."""
+        """Answer every task, in order; one whose time is over by the error `EXPIRED`."""
         words = self._words
         answers: list[Answer] = []
         start = 0
         while start < len(tasks):
-            stop = start + 1
-            template = tasks[start].template
-            if template.run_batch is not None:
-                while stop < len(tasks) and tasks[stop].template is template:
-                    stop += 1
+            now_ns = monotonic_ns()
+            if _is_late(tasks[start], now_ns):
+                answers.append(Answer(tasks[start].id, error=EXPIRED))
+                start += 1
+                continue
+            stop = _end_of_batch(tasks, start, now_ns)
             words[self._first] = tasks[start].id
             words[self._count] = stop - start
-            words[ControlWord.SINCE_NS] = monotonic_ns()
+            words[ControlWord.SINCE_NS] = now_ns
             words[self._state] = _READING
             if stop - start > 1:
                 answers += self._run_together(tasks[start:stop])
@@ -268,6 +273,20 @@ class Executor:
                 if first <= address and address + array.nbytes <= first + n_bytes:
                     return segment, address - mapping.address
         return None
+
+
+def _end_of_batch(tasks: Sequence[Task], start: int, now_ns: int) -> int:
+    """Behind the last of the tasks that are computed as one with the first."""
+    stop = start + 1
+    template = tasks[start].template
+    if template.run_batch is not None:
+        while stop < len(tasks) and tasks[stop].template is template and not _is_late(tasks[stop], now_ns):
+            stop += 1
+    return stop
+
+
+def _is_late(task: Task, now_ns: int) -> bool:
+    return task.due_s > 0.0 and now_ns >= task.due_s * 1e9
 
 
 def _placed(name: str, array: Array, output: OutputArea) -> tuple[Array, tuple[int, int]]:

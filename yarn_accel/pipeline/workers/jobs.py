@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from yarn_accel.wire.tensors import TensorSpec
 
 __all__ = [
+    "EXPIRED",
     "Area",
     "Job",
     "JobDone",
@@ -41,6 +42,7 @@ class Job(NamedTuple):
             in place, the worker copies them into the output area first, which then needs room for both.
         likeness: equal for jobs of the same operation, parameters and descriptions of inputs, so that these
             need not be compared; None: they are.
+        due_s: not begun after this, monotonic seconds; 0: no deadline.  It is answered by `EXPIRED` then.
     """
 
     id: int
@@ -52,6 +54,7 @@ class Job(NamedTuple):
     output_bytes: int
     may_overwrite: bool
     likeness: Hashable | None = None
+    due_s: float = 0.0
 
 
 class JobError(NamedTuple):
@@ -64,14 +67,19 @@ class JobError(NamedTuple):
     is_transient: bool = False
 
 
+#: Of a job whose time was over before it began, wherever it waited.
+EXPIRED = JobError("rejected", "deadline-exceeded", "the deadline passed before the computation began")
+
+
 class JobDone(NamedTuple):
     """The answer to one job.
 
     Attributes:
         tensors: name and place of each output, inside the output area or inside an input.
         info: facts for the client, fit for JSON; shared between equal answers, so not to be changed.
-        compute_s: seconds the worker spent on the job; of a batch computed as one: an equal share.
-        kernel_s: the part of them inside the operation.
+        compute_s: seconds of the device the job is charged for; of a batch computed as one: an equal share,
+            and half of the time in which the worker was at another batch too.
+        kernel_s: seconds inside the operation, whatever else went on meanwhile.
         overwritten: whether the inputs are no longer what they were.
         error: set when there is no result.
     """

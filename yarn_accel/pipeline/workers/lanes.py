@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from yarn_accel.pipeline.workers.execution import Answer, Executor, Task
@@ -11,8 +12,38 @@ from yarn_accel.pipeline.workers.execution import Answer, Executor, Task
 __all__ = ["Lanes"]
 
 
+class _SharedClock:
+    """Runs at half speed for each of two that are busy at a time: so their times add up to the device's."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._n_busy = 0
+        self._read_s = 0.0
+        self._time_s = 0.0
+
+    def begin(self) -> float:
+        """The time now; one more is busy."""
+        return self._tick(1)
+
+    def end(self) -> float:
+        """The time now; one less is busy."""
+        return self._tick(-1)
+
+    def _tick(self, more: int) -> float:
+        with self._lock:
+            now_s = time.perf_counter()
+            if self._n_busy:
+                self._time_s += (now_s - self._read_s) / self._n_busy
+            self._read_s = now_s
+            self._n_busy += more
+            return self._time_s
+
+
 class Lanes:
     """One thread for each executor.
+
+    While two batches are under way each is charged half of the time, or tenants would pay twice for a device
+    and computations would seem to take longer than they do.
 
     Args:
         executors: each with its own lane of the control word and its own stream.
@@ -21,6 +52,7 @@ class Lanes:
 
     def __init__(self, executors: Sequence[Executor], answer: Callable[[list[Answer]], None]) -> None:
         self._answer = answer
+        self._clock = _SharedClock()
         self._last = threading.Event()
         self._last.set()
         self._n_batches = 0
@@ -45,7 +77,17 @@ class Lanes:
     ) -> None:
         while True:
             tasks, before, done = waiting.get()
+            began_s = self._clock.begin()
             answers = executor.run(tasks)
+            _charge(answers, self._clock.end() - began_s)
             before.wait()
             self._answer(answers)
             done.set()
+
+
+def _charge(answers: list[Answer], most_s: float) -> None:
+    """Reduce what a batch is charged to its part of the device's time."""
+    sum_s = sum(answer.compute_s for answer in answers)
+    if sum_s > most_s:
+        for answer in answers:
+            answer.compute_s *= most_s / sum_s

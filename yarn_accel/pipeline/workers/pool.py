@@ -120,17 +120,16 @@ class WorkerPool:
     def send(self, worker: int, jobs: Sequence[Job], expected_s: float = 0.0) -> bool:
         """Hand a batch to a worker; does not wait, also not for one that is busy.
 
+        Args:
+            worker: its number.
+            jobs: computed in this order.
+            expected_s: how long they should take; by that the watchdog knows who is stuck.
+
         Returns:
             False when that worker is gone: the jobs were not begun, and its `WorkerDown` does not list them.
         """
         process = self._workers.get(worker)
         return process is not None and process.send(jobs, self._limit_s(expected_s))
-
-    def expect(self, worker: int, seconds: float) -> None:
-        """How long the batch just sent should take, for the watchdog; without it `hang_min_s` holds."""
-        process = self._workers.get(worker)
-        if process is not None:
-            process.expect(self._limit_s(seconds))
 
     def drop_segment(self, segment: int) -> None:
         """Have every worker unmap a segment: now, or as soon as it has answered what it is at.

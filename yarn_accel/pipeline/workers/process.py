@@ -72,12 +72,13 @@ class WorkerLiedError(Exception):
 
 @dataclass(slots=True)
 class _Batch:
-    """Jobs sent in one message, answered in one message."""
+    """Jobs sent in one message, answered in one message; first in line since `started_s`."""
 
     jobs: dict[int, Job]
     sizes: list[tuple[int, ...]]
     limit_s: float
-    started_s: float
+    sent_s: float
+    started_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -164,23 +165,17 @@ class WorkerProcess:
             if self._is_gone:
                 return False
             parts = [HEAD.pack(RUN, len(jobs))]
-            batch = _Batch({}, [], limit_s, 0.0)
+            batch = _Batch({}, [], limit_s, time.monotonic())
             for job in jobs:
                 number = self._template(job)
                 parts.append(self._encode_job(job, number))
                 batch.jobs[job.id] = job
                 batch.sizes.append(self._sizes[number])
             if not self._batches:
-                batch.started_s = time.monotonic()
+                batch.started_s = batch.sent_s
             self._batches.append(batch)
             self._tell(b"".join(parts))
         return True
-
-    def expect(self, limit_s: float) -> None:
-        """The batch sent last may take that long."""
-        with self._lock:
-            if self._batches:
-                self._batches[-1].limit_s = limit_s
 
     def order(self, **fields: Any) -> None:
         """Send a JSON message."""
@@ -228,6 +223,7 @@ class WorkerProcess:
             job.output_segment,
             job.output_offset,
             job.output_bytes,
+            job.due_s,
             *places,
         )
 
@@ -302,7 +298,8 @@ class WorkerProcess:
         if n_answers != len(jobs):
             raise WorkerLiedError(f"{n_answers} answers to {len(jobs)} jobs")
         position, done = HEAD.size, []
-        most_s = time.monotonic() - batch.started_s + _CLOCK_SLACK_S
+        # Not since it was first in line: a GPU is at two batches at a time.
+        most_s = time.monotonic() - batch.sent_s + _CLOCK_SLACK_S
         for job, sizes in zip(jobs.values(), batch.sizes, strict=True):
             answer, position = self._answer(job, sizes, message, position)
             # Written so that NaN fails, too: these figures go into everybody's accounts.

@@ -81,12 +81,14 @@ class Worker:
         position = HEAD.size
         tasks: list[Task] = []
         for _ in range(n_jobs):
-            job, number, may_overwrite, segment, offset, n_bytes = JOB_HEAD.unpack_from(message, position)
+            job, number, may_overwrite, segment, offset, n_bytes, due_s = JOB_HEAD.unpack_from(
+                message, position
+            )
             template = self._templates[number]
             place = areas(len(template.layout))
             places = place.unpack_from(message, position + JOB_HEAD.size)
             position += JOB_HEAD.size + place.size
-            tasks.append(Task(job, template, may_overwrite, segment, offset, n_bytes, places))
+            tasks.append(Task(job, template, may_overwrite, segment, offset, n_bytes, places, due_s))
         return tasks
 
     def _encode_answer(self, answer: Answer) -> list[bytes]:

@@ -1,0 +1,31 @@
+"""Compiles the hot path with mypyc if CLUSTER_ACCEL_COMPILED=1 says so; all the rest is in setup.cfg.
+
+The modules named here are the path of one request. They are ordinary Python first: without a compiler the
+same files run as they are and give the same answers, only slower (DECISIONS.md 44).
+"""
+
+import os
+
+from setuptools import setup
+
+COMPILED = {
+    "core": "crew queues scheduling scheduling_events weights",
+    "wire": "connection digest ends frames schema tags varying",
+    "client": "conversation courier lent links mapping memory packs tls transport",
+    "operations": "checks echo operation registry",
+    "pipeline": "admission arrays budget counters delivery flow ledger loans parking pool sending session"
+    " stages waiting work",
+    "pipeline/workers": "control execution jobs memory pool process protocol",
+}
+
+
+def _extensions() -> list:
+    if os.environ.get("CLUSTER_ACCEL_COMPILED") != "1":
+        return []
+    from mypyc.build import mypycify
+
+    files = [f"yarn_accel/{room}/{name}.py" for room, names in COMPILED.items() for name in names.split()]
+    return mypycify(["--config-file", "setup.cfg", *files], opt_level="1")
+
+
+setup(ext_modules=_extensions())

@@ -1,0 +1,89 @@
+"""Two batches at a time: answered in order, and the device's time is charged once."""
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from yarn_accel.pipeline.workers import lanes
+from yarn_accel.pipeline.workers.execution import Answer
+
+
+class Clock:
+    """Stands until it is told to go on."""
+
+    def __init__(self):
+        self.now_s = 100.0
+
+    def perf_counter(self):
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(lanes, "time", clock)
+    return clock
+
+
+def test_time_alone_counts_whole_and_time_together_half(clock):
+    shared = lanes._SharedClock()
+    long_s = shared.begin()
+    clock.now_s += 1.0
+    short_s = shared.begin()
+    clock.now_s += 4.0
+    assert shared.end() - short_s == 2.0
+    clock.now_s += 1.0
+    assert shared.end() - long_s == 4.0
+    clock.now_s += 50.0
+    alone_s = shared.begin()
+    clock.now_s += 3.0
+    assert shared.end() - alone_s == 3.0, "idle time is nobody's"
+
+
+class Executor:
+    """Is done with a batch when the test says so, and says that it took a second for each task."""
+
+    def __init__(self):
+        self.begun = threading.Semaphore(0)
+        self.may_end = threading.Semaphore(0)
+
+    def run(self, tasks):
+        self.begun.release()
+        assert self.may_end.acquire(timeout=20)
+        return [Answer(task.id, compute_s=1.0, kernel_s=1.0) for task in tasks]
+
+
+def test_answers_keep_their_order_and_no_second_is_charged_twice(clock):
+    answered, news = [], threading.Semaphore(0)
+
+    def answer(answers):
+        answered.append(answers)
+        news.release()
+
+    executors = [Executor(), Executor()]
+    both = lanes.Lanes(executors, answer)
+    for number, executor in enumerate(executors):
+        both.put([SimpleNamespace(id=number), SimpleNamespace(id=number + 10)])
+        assert executor.begun.acquire(timeout=20)
+    clock.now_s += 2.0
+    executors[1].may_end.release()
+    assert not news.acquire(timeout=0.05), "the second waits for the first"
+    executors[0].may_end.release()
+    for _ in executors:
+        assert news.acquire(timeout=20)
+    assert [[one.task for one in answers] for answers in answered] == [[0, 10], [1, 11]]
+    assert [one.compute_s for answers in answered for one in answers] == [0.5] * 4
+    assert [one.kernel_s for answers in answered for one in answers] == [1.0] * 4
+
+
+def test_who_was_alone_is_charged_what_it_says(clock):
+    answered, news = [], threading.Semaphore(0)
+    executor = Executor()
+    alone = lanes.Lanes([executor], lambda answers: (answered.append(answers), news.release()))
+    alone.put([SimpleNamespace(id=1)])
+    assert executor.begun.acquire(timeout=20)
+    clock.now_s += 5.0
+    executor.may_end.release()
+    assert news.acquire(timeout=20)
+    assert answered[0][0].compute_s == 1.0
