@@ -1,7 +1,7 @@
-"""Features of images on a GPU: decoded by the CPU, then our own kernels for texture and colour.
+"""Features of images on a GPU: our own kernels for texture and colour.
 
-The kernels give the same whole numbers as the CPU, bit for bit. NVIDIA's JPEG decoder (nvJPEG) has no binding
-in CuPy, so images are decoded by Pillow here too, which is then what takes the time.
+The kernels give the same whole numbers as the CPU from the same pixels, bit for bit. Pixels come from
+`cuda_decoding`: JPEG from nvJPEG where its package is installed, everything else from the CPU.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any, Callable, List, Sequence, Tuple
 
 import numpy as np
 
-from yarn_accel.operations import cuda_source
+from yarn_accel.operations import cuda_decoding, cuda_source
 from yarn_accel.operations import features as images
-from yarn_accel.operations.cuda_linalg import cupy_module
+from yarn_accel.operations.cuda_streams import cupy_module
 from yarn_accel.operations.operation import Outcome, Params, Place, allocate
 
 __all__ = ["colour", "features", "lbp"]
@@ -47,7 +47,7 @@ def _forms() -> images.Forms:
     module = cupy.RawModule(code=cuda_source.IMAGES, options=cuda_source.IMAGE_OPTIONS)
 
     def patterns(group: Sequence[Array]) -> Array:
-        pixels = cupy.asarray(np.stack(group))
+        pixels = _together(group)
         n_images, height, width, _ = pixels.shape
         shades = cupy.empty(pixels.shape[:3], dtype=np.uint8)
         _launch(module, "grey", shades.size, 1, (pixels, np.int64(shades.size), shades))
@@ -57,14 +57,23 @@ def _forms() -> images.Forms:
         return histogram.get().astype(np.int64)
 
     def colour_bins(group: Sequence[Array], bins: Tuple[int, ...]) -> Array:
-        pixels = cupy.asarray(np.stack(group))
+        pixels = _together(group)
         n_images, height, width, _ = pixels.shape
         histogram = cupy.zeros((n_images, int(np.prod(bins))), dtype=np.uint64)
         numbers = (np.int64(height * width), *(np.int32(n) for n in bins))
         _launch(module, "colours", height * width, n_images, (pixels, *numbers, histogram))
         return histogram.get().astype(np.int64)
 
-    return images.Forms("cuda", _in_groups(patterns), _in_groups(colour_bins), _CHUNK_PIXELS)
+    parts = _in_groups(patterns), _in_groups(colour_bins)
+    return images.Forms("cuda", *parts, _CHUNK_PIXELS, cuda_decoding.decode_all)
+
+
+def _together(group: Sequence[Array]) -> Array:
+    """Images of one size, on the host or the device, as one stack on the device."""
+    cupy = cupy_module()
+    if any(hasattr(image, "__cuda_array_interface__") for image in group):
+        return cupy.stack([cupy.asarray(image) for image in group])
+    return cupy.asarray(np.stack(group))
 
 
 def _in_groups(part: Callable[..., Array]) -> Callable[..., Array]:

@@ -10,7 +10,8 @@ __all__ = ["HOUSEHOLDER", "HOUSEHOLDER_SHARED_BYTES", "HOUSEHOLDER_THREADS", "IM
 IMAGE_OPTIONS = ("--fmad=false",)
 HOUSEHOLDER_THREADS = 128
 HOUSEHOLDER_SHARED_BYTES = 44 << 10
-"""The matrix must fit, ``n_columns * (n_rows | 1)`` numbers: 48 KiB are there without asking."""
+"""The matrix must fit, ``n_columns * (n_rows | 1)`` numbers: 48 KiB are there without asking, and 1 KiB of it
+serves to add up what the threads found."""
 
 IMAGES = r"""
 typedef unsigned char byte;
@@ -102,7 +103,7 @@ HOUSEHOLDER = r"""
 
 __device__ REAL block_reduce(REAL value, bool is_maximum)
 {
-    __shared__ REAL parts[1024];
+    __shared__ REAL parts[128]; /* one for each thread */
     __syncthreads();
     parts[threadIdx.x] = value;
     for (int half = blockDim.x / 2; half > 0; half /= 2) {

@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 import warnings
 from functools import lru_cache
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -34,19 +34,21 @@ _WAITING_PIXELS = 1 << 22
 
 
 class Forms(NamedTuple):
-    """One of the two ways to the same histograms.
+    """One of the ways to the same histograms.
 
     Attributes:
-        name: "numba" or "numpy".
+        name: "numba", "numpy" or "cuda".
         patterns: images to histograms of the 256 patterns.
         colours: images and numbers of bins to histograms over colour.
         chunk_pixels: images of one size are given together up to this many pixels.
+        decode_all: see `pixels.decode_all`.
     """
 
     name: str
     patterns: Part
     colours: Callable[[Sequence[Array], Tuple[int, ...]], Array]
     chunk_pixels: int
+    decode_all: Callable[[Array, Array, int], Iterator[Any]] = decoding.decode_all
 
 
 def lbp(
@@ -64,7 +66,7 @@ def lbp(
         RejectedError: ``wrong-length``: the lengths and the bytes do not belong together.
     """
     ways = ways or forms()
-    return _batch(arrays, params, place, [_texture(params, ways)], ways.chunk_pixels)
+    return _batch(arrays, params, place, [_texture(params, ways)], ways)
 
 
 def colour(
@@ -75,7 +77,7 @@ def colour(
     Arguments and errors as for `lbp`, with ``hsv_bins`` (default 16, 4, 4) in place of ``bins``.
     """
     ways = ways or forms()
-    return _batch(arrays, params, place, [_colour(params, ways)], ways.chunk_pixels)
+    return _batch(arrays, params, place, [_colour(params, ways)], ways)
 
 
 def features(
@@ -83,7 +85,7 @@ def features(
 ) -> Outcome:
     """`lbp` and `colour` side by side, each image decoded once: ``features`` ``float32 (n, both)``."""
     ways = ways or forms()
-    return _batch(arrays, params, place, [_texture(params, ways), _colour(params, ways)], ways.chunk_pixels)
+    return _batch(arrays, params, place, [_texture(params, ways), _colour(params, ways)], ways)
 
 
 @lru_cache(maxsize=1)
@@ -148,9 +150,7 @@ def _colour(params: Params, ways: Forms) -> Part:
     return lambda images: ways.colours(images, bins)
 
 
-def _batch(
-    arrays: List[Array], params: Params, place: Place, parts: List[Part], chunk_pixels: int
-) -> Outcome:
+def _batch(arrays: List[Array], params: Params, place: Place, parts: List[Part], ways: Forms) -> Outcome:
     blob, lengths = arrays
     rows = place("features", (lengths.size, _width(parts)), "<f4", "C")
     rows[:] = 0.0
@@ -158,7 +158,7 @@ def _batch(
     n_waiting = 0
     rejected: List[List[Any]] = []
     max_pixels = params.get("max_pixels", decoding.MAX_PIXELS)
-    for index, image in enumerate(decoding.decode_all(blob, lengths, max_pixels)):
+    for index, image in enumerate(ways.decode_all(blob, lengths, max_pixels)):
         if isinstance(image, RejectedError):
             rejected.append([index, image.code, image.message])
             continue
@@ -166,7 +166,7 @@ def _batch(
         group = waiting.setdefault(image.shape, [])
         group.append((index, image))
         n_waiting += n_pixels
-        if len(group) * n_pixels >= chunk_pixels or n_waiting >= _WAITING_PIXELS:
+        if len(group) * n_pixels >= ways.chunk_pixels or n_waiting >= _WAITING_PIXELS:
             n_waiting -= len(group) * n_pixels
             _fill(rows, waiting.pop(image.shape), parts)
     for group in waiting.values():

@@ -10,19 +10,29 @@ from __future__ import annotations
 import io
 import struct
 import zlib
-from typing import Any, Iterator, Tuple, Union
+from typing import Any, Iterable, Iterator, Optional, Tuple, Union
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from yarn_accel.errors import RejectedError
 
-__all__ = ["FORMATS", "MAX_PIXELS", "decode", "decode_all", "grey"]
+__all__ = [
+    "FORMATS",
+    "MAX_PIXELS",
+    "decode",
+    "decode_all",
+    "decode_each",
+    "grey",
+    "jpeg_size",
+    "split",
+]
 
 Array = Any
 FORMATS = ("PNG", "JPEG", "PPM")
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
 MAX_PIXELS = 16 << 20
+_JPEG_START, _JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
 _DECODER_ERRORS = (
     OSError,
     SyntaxError,
@@ -70,6 +80,24 @@ def decode_all(
     Raises:
         RejectedError: ``wrong-length``: the lengths and the bytes do not belong together.
     """
+    return decode_each(split(blob, lengths), max_pixels)
+
+
+def decode_each(images: Iterable[bytes], max_pixels: int) -> Iterator[Union[Array, RejectedError]]:
+    """Each encoded image in turn: its pixels, or the reason why there are none."""
+    for encoded in images:
+        try:
+            yield decode(encoded, max_pixels)
+        except RejectedError as error:
+            yield error
+
+
+def split(blob: Array, lengths: Array) -> Iterator[bytes]:
+    """The encoded images of a batch, one copied after the other.
+
+    Raises (at once):
+        RejectedError: ``wrong-length``: the lengths and the bytes do not belong together.
+    """
     negative = np.flatnonzero(lengths < 0)
     if negative.size:
         raise RejectedError("wrong-length", "input 1: length {} is negative".format(int(negative[0])))
@@ -78,7 +106,24 @@ def decode_all(
         raise RejectedError(
             "wrong-length", "input 1: the lengths add up to {}, input 0 has {} bytes".format(total, blob.size)
         )
-    return _decode_each(blob, lengths.tolist(), max_pixels)
+    return _split(blob, lengths.tolist())
+
+
+def jpeg_size(encoded: bytes, max_pixels: int) -> Optional[Tuple[int, int]]:
+    """Height and width of a JPEG that any decoder reads alike; None for all other images.
+
+    It is whole to its end mark, has three components and tells that they are YCbCr, and is within the limit.
+    """
+    if not (encoded.startswith(_JPEG_START) and encoded.endswith(_JPEG_END)):
+        return None
+    try:
+        with Image.open(io.BytesIO(encoded), formats=("JPEG",)) as image:
+            transform = image.info.get("adobe_transform", 1 if "jfif" in image.info else 0)
+            is_plain = image.format == "JPEG" and image.mode == "RGB" and transform == 1
+            width, height = image.size
+            return (height, width) if is_plain and width * height <= max_pixels else None
+    except (UnidentifiedImageError, *_DECODER_ERRORS):
+        return None
 
 
 def grey(pixels: Array) -> Array:
@@ -90,15 +135,11 @@ def grey(pixels: Array) -> Array:
     return ((pixels.astype(np.int32) @ weights + 32768) >> 16).astype(np.uint8)
 
 
-def _decode_each(blob: Array, lengths: "list[int]", max_pixels: int) -> Iterator[Union[Array, RejectedError]]:
+def _split(blob: Array, lengths: "list[int]") -> Iterator[bytes]:
     start = 0
     for length in lengths:
-        encoded = blob[start : start + length].tobytes()
+        yield blob[start : start + length].tobytes()
         start += length
-        try:
-            yield decode(encoded, max_pixels)
-        except RejectedError as error:
-            yield error
 
 
 def _pixels(image: Image.Image) -> Array:

@@ -30,6 +30,8 @@ def _linear(
     name: str, summary: str, n_inputs: Optional[int], place: str, check: Any, flops: Any, output: Any
 ) -> Operation:
     """An operation of linear algebra: on the CPU through LAPACK, on a GPU by the function of its name."""
+    module = {"gemm": "cuda_products", "solve": "cuda_solution"}.get(name, "cuda_linalg")
+    on_gpu = "{}.{}".format(module, name)
     return Operation(
         name,
         summary,
@@ -40,8 +42,8 @@ def _linear(
         counts.moved,
         output,
         overwrites=name != "gemm",
-        forms={"cpu": place, "cuda": "cuda_linalg." + name},
-        batch={"cuda": "cuda_linalg.{}_batch".format(name)},
+        forms={"cpu": place, "cuda": on_gpu},
+        batch={"cuda": on_gpu + "_batch"},
     )
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from yarn_accel.errors import RejectedError
 from yarn_accel.operations.operation import Outcome, Params, Place, allocate
 
-__all__ = ["LIMIT", "residual"]
+__all__ = ["LIMIT", "residual", "row_order"]
 
 LIMIT = 30.0
 Array = Any
@@ -61,7 +61,7 @@ def _lu_ratios(matrix: Array, factors: List[Array], eps: float) -> Dict[str, flo
     lower = np.tril(packed[:, :least], -1)
     np.fill_diagonal(lower, 1.0)
     norm = _norm(matrix)
-    difference = matrix[_row_order(factors[1], matrix.shape[0])]
+    difference = matrix[row_order(factors[1], matrix.shape[0])]
     difference -= lower @ np.triu(packed[:least])
     return {"factor": _ratio(_norm(difference), norm, matrix.shape[1], eps)}
 
@@ -88,8 +88,12 @@ def _cholesky_ratios(matrix: Array, factors: List[Array], eps: float) -> Dict[st
 _RATIOS = {"lu": _lu_ratios, "qr": _qr_ratios, "cholesky": _cholesky_ratios}
 
 
-def _row_order(pivots: Array, n_rows: int) -> Array:
-    """The order of rows that the swaps ``i <-> pivots[i]`` lead to."""
+def row_order(pivots: Array, n_rows: int) -> Array:
+    """The order of rows that the swaps ``i <-> pivots[i]`` lead to.
+
+    Raises:
+        RejectedError: ``bad-pivot``, with the index.
+    """
     outside = np.flatnonzero((pivots < 0) | (pivots >= n_rows))
     if outside.size:
         i = int(outside[0])

@@ -18,7 +18,7 @@ from yarn_accel.operations.matrices import compute_dtype, factor_form, reply_dty
 from yarn_accel.operations.operation import Outcome, Params, Place, allocate
 from yarn_accel.operations.soundness import AtItem, reject_not_finite
 
-__all__ = ["solve"]
+__all__ = ["sizes_info", "solve"]
 
 Array = Any
 Solver = Callable[[List[Array], Array], Array]
@@ -53,10 +53,11 @@ def solve(arrays: List[Array], params: Params, place: Place = allocate) -> Outco
             if matrix.dtype.kind == "f":
                 reject_not_finite(matrix, "input {}".format(i))
     is_vector = x.ndim == 1 + int(is_stack)
-    return Outcome({"x": x}, _info(n, b.shape[int(is_stack)], 1 if is_vector else x.shape[-1]))
+    return Outcome({"x": x}, sizes_info(n, b.shape[int(is_stack)], 1 if is_vector else x.shape[-1]))
 
 
-def _info(n: int, n_rows: int, n_right: int) -> Dict[str, Any]:
+def sizes_info(n: int, n_rows: int, n_right: int) -> Dict[str, Any]:
+    """The sizes of a system, as ``info`` names them."""
     return {"n": int(n), "m": int(n_rows), "n_right": int(n_right)}
 
 

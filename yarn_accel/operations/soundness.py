@@ -2,7 +2,7 @@
 
 LAPACK carries NaN and infinity into every result without a word, and reads only one triangle of a symmetric
 matrix. Both are looked at through BLAS, at the speed of memory: a finite sum of absolute values has no NaN
-and no infinity among its terms; and a matrix whose two triangles, each taken for a symmetric matrix, send a
+and no infinity among its terms; and a matrix whose upper triangle and whose lower one, transposed, send a
 vector of scattered weights to the same place is symmetric (several differences in one row could only cancel
 by chance). Where the quick look fails, because of overflow perhaps, every element is looked at.
 """
@@ -108,10 +108,11 @@ def _reject_one(matrix: Array, place: str) -> None:
     columns = matrix if matrix.flags.f_contiguous else matrix.T
     allowed = n * float(np.finfo(matrix.dtype).eps) * float(np.abs(matrix.diagonal()).max())
     if columns.flags.f_contiguous:
-        symv = blas.ssymv if matrix.dtype == np.float32 else blas.dsymv
+        trmv = blas.strmv if matrix.dtype == np.float32 else blas.dtrmv
         weights = _weights(n, matrix.dtype.str)
-        difference = symv(1.0, columns, weights, lower=0)
-        difference -= symv(1.0, columns, weights, lower=1)
+        difference = trmv(columns, weights, lower=0)
+        with np.errstate(invalid="ignore"):
+            difference -= trmv(columns, weights, lower=1, trans=1)
         # NaN and infinity end here too: no comparison with them is true.
         if difference.max() <= allowed and difference.min() >= -allowed:
             return

@@ -6,14 +6,17 @@ that layouts, names, counts and errors on the host's side are right, and the ker
 
 import ctypes
 import functools
+import io
 import shutil
 import subprocess
 import tempfile
 import types
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
-from scipy.linalg import lapack
+from PIL import Image
+from scipy.linalg import blas, lapack
 
 SHIM = """
 #include <cmath>
@@ -64,6 +67,10 @@ class DeviceArray(np.ndarray):
     def data(self):
         return types.SimpleNamespace(ptr=self.ctypes.data)
 
+    @property
+    def __cuda_array_interface__(self):
+        return self.__array_interface__
+
     def set(self, host, stream=None):
         assert host.flags.c_contiguous
         assert host.shape == self.shape
@@ -73,13 +80,18 @@ class DeviceArray(np.ndarray):
         if out is None:
             return np.array(self)
         assert out.flags.c_contiguous
+        assert self.flags.c_contiguous
         assert (out.shape, out.dtype) == (self.shape, self.dtype)
-        out[...] = self
+        if blocking:
+            out[...] = self
+        else:
+            # Not before somebody waits for it, as on a GPU.
+            stream.copies.append((out, np.array(self)))
         return out
 
 
-FUNCTIONS = ("asarray", "empty", "zeros", "eye", "arange", "isfinite", "diagonal", "tril", "triu")
-FUNCTIONS += ("ascontiguousarray", "matmul")
+FUNCTIONS = ("asarray", "empty", "zeros", "eye", "arange", "isfinite", "diagonal", "tril", "triu", "stack")
+FUNCTIONS += ("ascontiguousarray", "matmul", "take_along_axis")
 
 
 def _device(function):
@@ -100,17 +112,30 @@ class RawModule:
 
 
 class Stream:
+    current: ClassVar[list] = []
+
     def __init__(self, non_blocking=False):
-        pass
+        self.copies = []
+        self.ptr = id(self)
 
     def __enter__(self):
+        self.current.append(self)
         return self
 
     def __exit__(self, *error):
-        pass
+        assert self.current.pop() is self
 
     def synchronize(self):
-        pass
+        for out, values in self.copies:
+            out[...] = values
+        self.copies.clear()
+
+
+NULL_STREAM = Stream()
+
+
+def _current_stream():
+    return Stream.current[-1] if Stream.current else NULL_STREAM
 
 
 def _at(address, shape, dtype):
@@ -123,7 +148,10 @@ def _at(address, shape, dtype):
 class Solver:
     """cuSOLVER's and cuBLAS's functions, by LAPACK."""
 
-    CUBLAS_FILL_MODE_LOWER = 0
+    CUBLAS_FILL_MODE_LOWER, CUBLAS_FILL_MODE_UPPER = 0, 1
+    CUBLAS_SIDE_LEFT = 0
+    CUBLAS_OP_N, CUBLAS_OP_T = 0, 1
+    CUBLAS_DIAG_NON_UNIT, CUBLAS_DIAG_UNIT = 0, 1
 
     def __getattr__(self, name):
         if name.startswith("_"):
@@ -166,19 +194,87 @@ class Solver:
         matrix[...] = getattr(lapack, letter + "orgqr")(matrix, np.array(_at(tau, (k,), dtype)))[0]
         _at(status, (1,), "<i4")[0] = 0
 
+    def _trsm(self, dtype, letter, handle, side, uplo, trans, diag, m, n, alpha, a, ld, b, ld_b):
+        assert side == self.CUBLAS_SIDE_LEFT
+        assert _at(alpha, (1,), dtype)[0] == 1.0
+        right = _at(b, (ld_b, n), dtype)
+        factor = np.array(_at(a, (ld, m), dtype)[:m], order="F")
+        # BLAS divides by a zero and says nothing, as cuBLAS does.
+        trsm = getattr(blas, letter + "trsm")
+        right[:m] = trsm(1.0, factor, right[:m], lower=uplo == 0, trans_a=trans, diag=diag)
+
+    def _getrsBatched(
+        self, dtype, letter, handle, trans, n, n_right, a, ld, pivots, b, ld_b, status, n_items
+    ):
+        assert pivots == 0
+        _at(status, (1,), "<i4")[0] = 0
+        for factor, right in zip(_at(a, (n_items,), "<u8"), _at(b, (n_items,), "<u8"), strict=True):
+            lower, upper = (0, 0, trans, 1), (0, 1, trans, 0)
+            for kind in (lower, upper) if trans == 0 else (upper, lower):
+                one = np.ones(1, dtype)
+                place = factor, ld, right, ld_b
+                self._trsm(dtype, letter, handle, *kind, n, n_right, one.ctypes.data, *place)
+
+    def _ormqr(self, dtype, letter, handle, side, trans, m, n, k, a, ld, tau, c, ld_c, work, n_work, status):
+        assert (side, trans) == (self.CUBLAS_SIDE_LEFT, self.CUBLAS_OP_T)
+        right = _at(c, (ld_c, n), dtype)
+        scalars = np.array(_at(tau, (k,), dtype))
+        ormqr = getattr(lapack, letter + "ormqr")
+        right[:m] = ormqr("L", "T", np.array(_at(a, (ld, k), dtype)[:m]), scalars, right[:m], lwork=64 * n)[0]
+
+
+class Codec(types.ModuleType):
+    """nvImageCodec's Python package, by Pillow.
+
+    Attributes:
+        n_decoded: how many images came out of it.
+        failing: sizes that it cannot decode.
+        error: raised instead of decoding anything, if set.
+    """
+
+    def __init__(self):
+        super().__init__("nvidia.nvimgcodec")
+        self.n_decoded, self.failing, self.error = 0, (), None
+
+    class CodeStream:
+        def __init__(self, encoded):
+            self.encoded = encoded
+            self.width, self.height = Image.open(io.BytesIO(encoded)).size
+
+    def DecodeParams(self, apply_exif_orientation=True):
+        assert not apply_exif_orientation
+        return "params"
+
+    def Decoder(self, max_num_cpu_threads, options):
+        assert max_num_cpu_threads > 0
+        return types.SimpleNamespace(decode=self._decode)
+
+    def _decode(self, streams, *, params, cuda_stream):
+        assert (params, cuda_stream) == ("params", _current_stream().ptr)
+        if self.error:
+            raise self.error
+        return [self._decode_one(stream) for stream in streams]
+
+    def _decode_one(self, stream):
+        if (stream.width, stream.height) in self.failing:
+            return None
+        self.n_decoded += 1
+        return np.array(Image.open(io.BytesIO(stream.encoded))).view(DeviceArray)
+
 
 def modules():
-    """What to put into ``sys.modules`` for `cuda_linalg` and `cuda_images` to run."""
+    """What to put into ``sys.modules`` for the CUDA forms to run."""
     cupy = types.ModuleType("cupy")
     for name in FUNCTIONS:
         setattr(cupy, name, _device(getattr(np, name)))
     cupy.RawModule = RawModule
-    cupy.cuda = types.SimpleNamespace(Stream=Stream, get_current_stream=Stream)
+    cupy.cuda = types.SimpleNamespace(Stream=Stream, get_current_stream=_current_stream)
     cupyx = types.ModuleType("cupyx")
     cupyx.empty_pinned = lambda shape, dtype: np.empty(shape, dtype)
     device = types.ModuleType("cupy.cuda.device")
     device.get_cublas_handle = device.get_cusolver_handle = lambda: 1
     found = {
+        "nvidia.nvimgcodec": Codec(),
         "cupy": cupy,
         "cupyx": cupyx,
         "cupy.cuda": types.ModuleType("cupy.cuda"),

@@ -8,6 +8,9 @@ from yarn_accel.wire import TensorSpec
 LIMIT = 30.0
 """LAPACK's own tests accept ratios below it."""
 
+PRECISIONS = [("<f8", {}), ("<f4", {}), ("<f4", {"compute": "f64"}), ("<f8", {"reply": "f32"})]
+"""Element type of the inputs, and parameters that change it."""
+
 
 class Area:
     """An output area that counts what is taken from it, rounded up as the worker rounds it."""
@@ -87,3 +90,14 @@ def householder_q(packed, scalars):
         v = np.concatenate([np.zeros(j), [1.0], packed[j + 1 :, j].astype(np.float64)])
         q = q @ (np.eye(m) - float(scalars[j]) * np.outer(v, v))
     return q[:, :least]
+
+
+def compare(found, expected, dtype):
+    """Two outcomes: the same but for rounding."""
+    assert list(found.arrays) == list(expected.arrays)
+    assert found.info == expected.info
+    tolerance = 2e-3 if dtype == "<f4" or "<f4" in {a.dtype.str for a in expected.arrays.values()} else 1e-9
+    for key, array in expected.arrays.items():
+        assert (found.arrays[key].dtype, found.arrays[key].shape) == (array.dtype, array.shape)
+        # A column's sign is free in QR, but Householder's choice of it is everybody's.
+        np.testing.assert_allclose(found.arrays[key], array, atol=tolerance * max(1, np.abs(array).max()))

@@ -62,6 +62,13 @@ def test_the_householder_kernel_is_a_qr_factorization(shape, dtype):
         assert ratio(householder_q(packed, tau) - q, 1.0, m, dtype) < LIMIT
 
 
+def test_the_householder_kernel_has_shared_memory_enough():
+    """What is declared and what is asked for at the launch add up to the 48 KiB that every GPU gives."""
+    declared = 8 * cuda_source.HOUSEHOLDER_THREADS
+    assert f"REAL parts[{cuda_source.HOUSEHOLDER_THREADS}];" in cuda_source.HOUSEHOLDER
+    assert cuda_source.HOUSEHOLDER_SHARED_BYTES + declared <= 48 << 10
+
+
 def nvrtc():
     """NVRTC's library, of a wheel or a CUDA installation; None without one."""
     for name in ("libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12", *_in_wheels()):

@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 _PORTABLE = 1
 """cudaHostRegisterPortable"""
+_OUT_OF_MEMORY = {"CUDARuntimeError": 2, "CUDADriverError": 2, "CUSOLVERError": 2, "CUBLASError": 3}
+"""CuPy's exceptions for errors of the device, and the status of each that only says that memory is short."""
 
 
 class CudaDevice:
@@ -78,11 +80,13 @@ class CudaDevice:
 
     def explain(self, error: BaseException) -> JobError:
         """What a failed computation means; an error of the device itself is also put down as `fault`."""
-        if isinstance(error, self._cupy.cuda.memory.OutOfMemoryError):
+        kind = type(error).__name__
+        is_out = isinstance(error, self._cupy.cuda.memory.OutOfMemoryError)
+        if is_out or _OUT_OF_MEMORY.get(kind, -1) == getattr(error, "status", None):
             self._cupy.get_default_memory_pool().free_all_blocks()
             return JobError("unavailable", "out-of-memory", "the GPU is out of memory", "", True)
-        if type(error).__name__ in ("CUDARuntimeError", "CUDADriverError", "CUSOLVERError", "CUBLASError"):
-            self.fault = f"{type(error).__name__}: {error}"
+        if kind in _OUT_OF_MEMORY:
+            self.fault = f"{kind}: {error}"
             return JobError("unavailable", "sick-device", self.fault, "", True)
         return error_of(error)
 

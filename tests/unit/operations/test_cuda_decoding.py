@@ -1,0 +1,111 @@
+"""JPEG through nvImageCodec, emulated by Pillow; the last test also on a GPU, whatever is installed there."""
+
+import io
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.unit.operations.linear import Area
+from yarn_accel.operations import cuda_decoding, get
+
+
+def picture(size, kind="JPEG", mode="RGB", seed=0, **settings):
+    """An encoded image of that size (width, height), with soft colours as JPEG likes them."""
+    coarse = np.random.default_rng(seed).integers(0, 256, (4, 4, 3)).astype(np.uint8)
+    stream = io.BytesIO()
+    Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC).convert(mode).save(
+        stream, kind, **settings
+    )
+    return stream.getvalue()
+
+
+def packed_images(images):
+    return [np.frombuffer(b"".join(images), np.uint8), np.array([len(image) for image in images], np.int64)]
+
+
+FOR_THE_CPU = {
+    "png": picture((20, 30), "PNG"),
+    "grey": picture((20, 30), mode="L"),
+    "cmyk": picture((20, 30), mode="CMYK"),
+    "rgb": picture((20, 30), keep_rgb=True),
+    "cut short": picture((20, 30))[:-100],
+    "cut short, with an end": picture((20, 30))[:-100] + b"\xff\xd9\x00",
+    "too large": picture((200, 30)),
+    "no image": b"\xff\xd8\xff nothing \xff\xd9",
+}
+
+
+@pytest.mark.parametrize("name", ["lbp", "colour", "features"])
+def test_jpeg_goes_to_the_gpus_decoder_and_nothing_else_does(codec, name):
+    """Emulated."""
+    jpegs = [picture((20, 30), seed=i) for i in range(3)] + [picture((7, 5), progressive=True)]
+    images = [jpegs[0], *FOR_THE_CPU.values(), *jpegs[1:]]
+    expected = get(name).run(packed_images(images), {"max_pixels": 1000})
+    found = get(name).form("cuda")(packed_images(images), {"max_pixels": 1000}, Area().place)
+    np.testing.assert_array_equal(found.arrays["features"], expected.arrays["features"])
+    assert found.info == expected.info
+    assert codec.n_decoded == len(jpegs)
+    assert "too-large" in [code for _, code, _ in found.info["rejected"]]
+
+
+def test_images_are_decoded_window_by_window(codec, monkeypatch):
+    """Emulated."""
+    monkeypatch.setattr(cuda_decoding, "_WINDOW_IMAGES", 3)
+    monkeypatch.setattr(cuda_decoding, "_WINDOW_PIXELS", 1000)
+    images = [picture((20, 10 + i), seed=i) for i in range(5)] + [picture((50, 50)), FOR_THE_CPU["png"]]
+    found = get("colour").form("cuda")(packed_images(images), {}, Area().place)
+    expected = get("colour").run(packed_images(images), {})
+    np.testing.assert_array_equal(found.arrays["features"], expected.arrays["features"])
+    assert codec.n_decoded == 6
+
+
+def test_what_the_gpus_decoder_cannot_do_the_cpu_does(codec):
+    """Emulated."""
+    images = packed_images([picture((20, 30), seed=i) for i in range(2)] + [picture((7, 5))])
+    expected = get("lbp").run(images, {}).arrays["features"]
+    codec.failing = [(7, 5)]
+    np.testing.assert_array_equal(get("lbp").form("cuda")(images, {}).arrays["features"], expected)
+    assert codec.n_decoded == 2
+    codec.error = RuntimeError("no decoder")
+    with pytest.warns(RuntimeWarning, match="JPEG are decoded by the CPU: RuntimeError: no decoder"):
+        found = get("lbp").form("cuda")(images, {}).arrays["features"]
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_jpeg_of_two_sizes_is_left_to_the_cpu(codec, monkeypatch):
+    """Emulated: what was found within the limit must be what is decoded."""
+    monkeypatch.setattr(codec.CodeStream, "height", property(lambda _: 10**5, lambda *_: None), raising=False)
+    images = packed_images([picture((20, 30))])
+    expected = get("lbp").run(images, {}).arrays["features"]
+    np.testing.assert_array_equal(get("lbp").form("cuda")(images, {}).arrays["features"], expected)
+    assert codec.n_decoded == 0
+
+
+def test_without_the_gpus_decoder_the_cpu_decodes(codec, monkeypatch):
+    """Emulated."""
+    images = packed_images([picture((20, 30))])
+    expected = get("lbp").run(images, {}).arrays["features"]
+    monkeypatch.setitem(sys.modules, "nvidia.nvimgcodec", None)
+    np.testing.assert_array_equal(get("lbp").form("cuda")(images, {}).arrays["features"], expected)
+
+
+def test_a_decoder_that_does_not_start_is_done_without(codec, monkeypatch):
+    """Emulated."""
+    images = packed_images([picture((20, 30))])
+    expected = get("lbp").run(images, {}).arrays["features"]
+    monkeypatch.setattr(codec, "DecodeParams", lambda **_: 1 / 0, raising=False)
+    with pytest.warns(RuntimeWarning, match="JPEG are decoded by the CPU: ZeroDivisionError"):
+        found = get("lbp").form("cuda")(images, {}).arrays["features"]
+    np.testing.assert_array_equal(found, expected)
+    assert codec.n_decoded == 0
+
+
+def test_features_of_jpeg_are_close_to_those_of_the_cpu(device):
+    """nvJPEG rounds otherwise than libjpeg, so a pixel on the edge of a bin may move."""
+    images = packed_images([picture((200, 300), seed=i) for i in range(4)] + [picture((64, 64), seed=9)])
+    expected = get("colour").run(images, {})
+    found = get("colour").form("cuda")(images, {}, Area().place)
+    assert found.info == expected.info
+    assert np.abs(found.arrays["features"] - expected.arrays["features"]).sum(axis=1).max() < 0.1

@@ -1,0 +1,147 @@
+"""What a worker does with its GPU: with a fake CuPy, and on a GPU where there is one."""
+
+import importlib
+import mmap
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from yarn_accel.errors import RejectedError, StartupError
+from yarn_accel.pipeline.workers.cuda import CudaDevice
+from yarn_accel.pipeline.workers.memory import Mapping
+
+
+def _has_gpu():
+    try:
+        return importlib.import_module("cupy").cuda.runtime.getDeviceCount() > 0
+    except Exception:  # noqa: BLE001 -- whatever CuPy raises without a driver
+        return False
+
+
+class OutOfMemoryError(MemoryError):
+    pass
+
+
+def library_error(name, status):
+    error = type(name, (RuntimeError,), {})(f"status {status}")
+    error.status = status
+    return error
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """A device without a GPU; `log` has what was asked of it."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "")
+    log = []
+
+    class Stream:
+        def __init__(self, non_blocking=False):
+            log.append(("stream", non_blocking))
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            log.append("left")
+
+        def synchronize(self):
+            log.append("synchronized")
+
+    runtime = types.SimpleNamespace(
+        CUDARuntimeError=type("CUDARuntimeError", (RuntimeError,), {}),
+        hostRegister=lambda *arguments: log.append(arguments),
+        hostUnregister=lambda address: log.append(address),
+    )
+    memory = types.SimpleNamespace(OutOfMemoryError=OutOfMemoryError)
+    pool = types.SimpleNamespace(free_all_blocks=lambda: log.append("freed"))
+    cupy = types.ModuleType("cupy")
+    cupy.cuda = types.SimpleNamespace(Stream=Stream, runtime=runtime, memory=memory)
+    cupy.zeros = np.zeros
+    cupy.get_default_memory_pool = lambda: pool
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    device = CudaDevice("gpu:3")
+    log.clear()
+    return device, log
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OutOfMemoryError(),
+        library_error("CUDARuntimeError", 2),
+        library_error("CUDADriverError", 2),
+        library_error("CUSOLVERError", 2),
+        library_error("CUBLASError", 3),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_memory_that_is_short_is_no_fault_of_the_device(fake, error):
+    device, log = fake
+    assert device.explain(error).code == "out-of-memory"
+    assert device.fault == ""
+    assert log == ["freed"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        library_error("CUDARuntimeError", 700),
+        library_error("CUSOLVERError", 6),
+        library_error("CUBLASError", 13),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_of_the_device_is_put_down(fake, error):
+    device, _ = fake
+    assert device.explain(error).code == "sick-device"
+    assert type(error).__name__ in device.fault
+
+
+def test_an_error_of_the_request_is_its_own(fake):
+    device, _ = fake
+    assert device.explain(RejectedError("not-finite", "nan")).code == "not-finite"
+    assert device.explain(ValueError("x")).code == "internal-error"
+    assert device.fault == ""
+
+
+def test_a_stream_is_waited_for_unless_its_work_failed(fake):
+    device, log = fake
+    with device.stream():
+        pass
+    with pytest.raises(ValueError, match="x"), device.stream():
+        raise ValueError("x")
+    assert log == [("stream", True), "synchronized", "left", ("stream", True), "left"]
+
+
+def test_without_cupy_it_says_what_is_missing(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "")
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(StartupError, match="CuPy cannot be imported"):
+        CudaDevice("gpu:0")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not _has_gpu(), reason="no CUDA device")
+def test_a_gpu_copies_from_and_to_pinned_memory(monkeypatch):
+    import cupy
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "")
+    device = CudaDevice("gpu:0")
+    assert {"cupy", "cuda", "gpu"} <= set(device.versions())
+    memory = mmap.mmap(-1, 1 << 20)
+    values = np.frombuffer(memory, np.float64)
+    values[:] = np.arange(values.size)
+    unpin = device.pin(Mapping(memory, values.ctypes.data))
+    assert cupy.cuda.pinned_memory.is_memory_pinned(values.ctypes.data)
+    with device.stream():
+        on_device = cupy.empty(values.shape)
+        on_device.set(values)
+        (on_device * 2).get(out=values, blocking=False)
+    np.testing.assert_array_equal(values, 2.0 * np.arange(values.size))
+    unpin()
+    assert not cupy.cuda.pinned_memory.is_memory_pinned(values.ctypes.data)
