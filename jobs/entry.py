@@ -14,9 +14,10 @@ from typing import BinaryIO, Mapping, Optional, Sequence, TextIO
 
 from jobs.attempt import Attempt
 from jobs.verbs import TaskContext, parse_verb, run_verb
-from yarn_accel.client.binding import Binding, choose, parse_binding
+from yarn_accel.client.binding import Binding, Endpoint, choose, parse_binding
 from yarn_accel.client.dispatch import Dispatcher
 from yarn_accel.client.fallback import LocalExecutor
+from yarn_accel.client.lookup import Follower
 from yarn_accel.client.reporter import Reporter
 from yarn_accel.client.token_file import read_secrets
 from yarn_accel.client.webhdfs import WebHdfs
@@ -84,6 +85,34 @@ def load_binding(folder: Path) -> Binding:
     return parse_binding(text)
 
 
+class _Servers:
+    """The servers of this task: of the binding that travelled with the job, else of whoever knows now.
+
+    Attributes:
+        first: those to begin with, best first.
+        reason: why there is none.
+    """
+
+    def __init__(self, environ: Mapping[str, str], attempt: Attempt) -> None:
+        self._partition = attempt.partition
+        self._follower: Optional[Follower] = None
+        if (Path.cwd() / BINDING_FILE).exists():
+            binding = load_binding(Path.cwd())
+            self.first = choose(binding, attempt.node, attempt.partition)
+            self.reason = "" if self.first else "the binding names no server"
+        else:
+            self._follower = Follower(environ)
+            found = self._follower.now()
+            self.first = found.endpoints(attempt.partition)
+            self.reason = found.reason or "this node is bound to no server"
+
+    def now(self, is_urgent: bool) -> Sequence[Endpoint]:
+        """For `Dispatcher`: the same as at first, or what the node's agent says by now."""
+        if self._follower is None:
+            return self.first
+        return self._follower.now(is_urgent).endpoints(self._partition)
+
+
 def load_credential(environ: Mapping[str, str], now_s: float) -> Credential:
     """Take this job's credential from the token file that Hadoop wrote for the task.
 
@@ -141,20 +170,24 @@ def _context(
     stderr: TextIO,
 ) -> TaskContext:
     attempt = Attempt.from_environ(environ)
-    binding = load_binding(Path.cwd())
     reporter = Reporter(stderr)
-    if not binding.servers and options.no_fallback:
+    servers = _Servers(environ, attempt)
+    if not servers.first and options.no_fallback:
         raise ConfigError(
-            "the binding names no server and --no-fallback is set", cure="start a pipeline server"
+            "no pipeline server and --no-fallback is set: {}".format(servers.reason),
+            cure="start a pipeline server, or `yarn-accel start`",
         )
-    credential = load_credential(environ, time.time()) if binding.servers else None
+    if not servers.first:
+        reporter.status("computing on this node's CPU: {}".format(servers.reason))
+    credential = load_credential(environ, time.time()) if servers.first else None
     dispatcher = Dispatcher(
-        choose(binding, attempt.node, attempt.partition),
+        servers.first,
         credential or NO_CREDENTIAL,
         fallback=None if options.no_fallback else LocalExecutor(),
         on_wait=reporter.status,
         patience_s=options.patience_s,
         node=attempt.node,
+        follow=servers.now if credential is not None else None,
     )
     return TaskContext(
         attempt=attempt,

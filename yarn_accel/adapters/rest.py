@@ -5,6 +5,7 @@ A proxy named in the environment is not used: these addresses are inside the clu
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -37,7 +38,7 @@ def request_json(method: str, url: str, body: object = None, *, timeout_s: float
         UnavailableError: nobody answers there, or the service has a passing trouble (status 5xx).
         RejectedError: the service refuses (status 4xx); the code is ``http-404`` and the like, the message
             is Hadoop's own when it sends one.
-        RemoteProtocolError: the answer is not JSON, or larger than :data:`MAX_BYTES`.
+        RemoteProtocolError: the answer is not HTTP or not JSON, or larger than :data:`MAX_BYTES`.
     """
     data = None if body is None else json.dumps(body).encode()
     headers = {"Accept": "application/json"}
@@ -81,6 +82,8 @@ def _send(request: urllib.request.Request, timeout_s: float, max_bytes: int) -> 
         if error.code >= 500:
             raise UnavailableError(message) from None
         raise RejectedError(f"http-{error.code}", message) from None
+    except http.client.HTTPException as error:
+        raise RemoteProtocolError(f"{url} does not speak HTTP: {type(error).__name__}: {error}") from error
     except (urllib.error.URLError, OSError) as error:
         reason = str(getattr(error, "reason", error))
         raise UnavailableError(f"no answer from {url}: {reason}") from error

@@ -84,7 +84,7 @@ class Dispatcher:
     """Sends calls to the first of several servers that answers; use it as a context manager.
 
     Args:
-        endpoints: the servers, best first (`binding.choose`).
+        endpoints: the servers, best first (`binding.choose`), to begin with.
         credential: proves the tenant to each of them.
         fallback: an object with ``call(Call) -> Reply`` that computes here; None: such calls fail.
         on_wait: told in a sentence what is being waited for.
@@ -92,6 +92,9 @@ class Dispatcher:
         timeout_s: longest silence of a server before it counts as lost.
         max_attempts: how many servers a call may outlive.
         node: the node this process runs on; see `Client`.
+        follow: the servers of now, best first, and whether that is urgent because one has just failed; asked
+            before each request.  When another becomes the best, what is in flight is finished and the next
+            requests go there.  None: those of the beginning stay.
         client_options: more keyword arguments for `Client`.
     """
 
@@ -106,6 +109,7 @@ class Dispatcher:
         timeout_s: float = 60.0,
         max_attempts: int = 4,
         node: Optional[str] = None,
+        follow: Optional[Callable[[bool], Sequence[Endpoint]]] = None,
         client_options: Optional[Dict[str, Any]] = None,
     ) -> None:
         self._endpoints = list(endpoints)
@@ -114,6 +118,7 @@ class Dispatcher:
         self._on_wait = on_wait or _say_nothing
         self._patience_s = patience_s
         self._max_attempts = max_attempts
+        self._follow = follow
         self._client_options = dict(client_options or {}, timeout_s=timeout_s, node=node)
         self._client: Optional[Client] = None
         self._first = 0
@@ -176,6 +181,9 @@ class Dispatcher:
             while True:
                 self._fill(client, queue, window, flying, pause)
                 if not flying:
+                    if self._has_moved(client):
+                        self._move(client)
+                        return
                     if client.is_draining:
                         self._leave("{} is shutting down".format(client.endpoint.name))
                         return
@@ -198,6 +206,9 @@ class Dispatcher:
 
     def _fill(self, client: Client, queue: _Queue, window: int, flying: List[_Job], pause: _Pause) -> None:
         while len(flying) < window and not client.is_draining and not pause.is_on() and queue.has_more():
+            self._look()
+            if self._has_moved(client):
+                return
             job = queue.take()
             flying.append(job)
             client.submit(job.call)
@@ -230,11 +241,29 @@ class Dispatcher:
                 self._last_error = error
                 yield self._without_server(job)
 
+    def _look(self, is_urgent: bool = False) -> None:
+        """Take over what the servers are now; when nobody is known any more, those of before are kept."""
+        endpoints = list(self._follow(is_urgent)) if self._follow is not None else []
+        if endpoints and endpoints != self._endpoints:
+            self._endpoints = endpoints
+            self._first = 0
+            self._given_up_until_s = 0.0
+
+    def _has_moved(self, client: Client) -> bool:
+        return client.endpoint != self._endpoints[self._first]
+
+    def _move(self, client: Client) -> None:
+        """Leave a server that answers, for the one this node is bound to now."""
+        self.close()
+        better = self._endpoints[self._first].name
+        self._on_wait("bound to server {} now, before to {}".format(better, client.endpoint.name))
+
     def _leave(self, why: str, error: Optional[AccelError] = None) -> None:
         """Turn away from the current server; the next one is tried first from now on."""
         self.close()
         self._last_error = error or UnavailableError(why)
         self._first = (self._first + 1) % len(self._endpoints)
+        self._look(is_urgent=True)
         self._on_wait("looking for another server: {}".format(why))
 
     def _reach(self) -> Optional[Client]:
@@ -244,6 +273,7 @@ class Dispatcher:
         """
         if self._client is not None:
             return self._client
+        self._look()
         started_s = time.monotonic()
         if not self._endpoints or started_s < self._given_up_until_s:
             return None
@@ -259,6 +289,7 @@ class Dispatcher:
                 self._given_up_until_s = time.monotonic() + _GIVEN_UP_S
                 return None
             self._on_wait("waiting for a server: {}".format(self._last_error))
+            self._look()
             time.sleep(min(left_s, pause_s * random.uniform(0.5, 1.0)))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 

@@ -10,20 +10,17 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    InfoMetricFamily,
-    Metric,
-)
+from prometheus_client.core import HistogramMetricFamily, InfoMetricFamily, Metric
+
+from yarn_accel.adapters.metric_families import Vocabulary
 
 __all__ = ["PREFIX", "families"]
 
 PREFIX = "yarn_accel_pipeline_"
 _OUTCOMES = ("done", "rejected", "failed", "busy", "cancelled", "abandoned")
 _Stats = Mapping[str, Any]
-_Sample = tuple[tuple[str, ...], Any]
+_words = Vocabulary(PREFIX)
+_gauge, _counter = _words.gauge, _words.counter
 
 #: name -> (help, key in the statistics)
 _PLAIN_GAUGES = {
@@ -182,19 +179,3 @@ def _rows(stats: _Stats, name: str) -> Sequence[Mapping[str, Any]]:
 def _carrier(label: str) -> tuple[str, ...]:
     carrier, _, checksum = label.partition("/")
     return carrier, checksum or "none"
-
-
-def _gauge(name: str, text: str, labels: Sequence[str], samples: Sequence[_Sample]) -> Metric:
-    return _filled(GaugeMetricFamily(PREFIX + name, text, labels=labels), samples)
-
-
-def _counter(name: str, text: str, labels: Sequence[str], samples: Sequence[_Sample]) -> Metric:
-    return _filled(CounterMetricFamily(PREFIX + name, text, labels=labels), samples)
-
-
-def _filled(family: Any, samples: Sequence[_Sample]) -> Metric:
-    for labels, value in samples:
-        if value is not None:
-            family.add_metric(labels, float(value))
-    filled: Metric = family
-    return filled

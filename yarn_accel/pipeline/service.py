@@ -117,6 +117,7 @@ def _write_state(server: PipelineServer, http_port: int) -> None:
         "host": config.listen_host,
         "port": server.port,
         "unix_path": config.unix_path,
+        "tls": bool(config.tls_cert_file),
         "http_host": config.http_host if http_port else "",
         "http_port": http_port,
         "started_at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),

@@ -126,6 +126,35 @@ def test_a_draining_server_is_left_when_it_has_answered(world):
     assert sorted(servers_of(outcomes)) == ["w1", "w1", "w1", "w2"]
 
 
+def test_a_new_binding_takes_the_next_requests_and_leaves_those_in_flight(world):
+    world.scripts = {"w1": ["ok"] * 9, "w2": ["ok"] * 9}
+    w1, w2 = world.endpoints()
+    asked = []
+
+    def follow(is_urgent):
+        asked.append(is_urgent)
+        return [w1] if len(asked) < 6 else [w2, w1]
+
+    outcomes, texts = run(world, 9, follow=follow)
+    assert servers_of(outcomes) == ["w1"] * 4 + ["w2"] * 5  # asked once before connecting
+    assert world.connected == ["w1", "w2"]
+    assert texts == ["bound to server w2 now, before to w1"]
+    assert not any(asked)
+
+
+def test_after_a_loss_the_binding_is_asked_for_at_once(world):
+    world.scripts = {"w1": ["ok", "lost"], "w2": ["ok"] * 9, "w3": ["ok"] * 9}
+    w1, _, w3 = world.endpoints()
+    outcomes, _ = run(world, 5, follow=lambda is_urgent: [w3, w1] if is_urgent else [])
+    assert servers_of(outcomes) == ["w1", "w3", "w3", "w3", "w3"]
+
+
+def test_when_nobody_knows_a_server_any_more_the_last_ones_stay(world):
+    world.scripts = {"w1": ["ok"] * 5}
+    outcomes, _ = run(world, 5, follow=lambda is_urgent: [])
+    assert servers_of(outcomes) == ["w1"] * 5
+
+
 def test_a_busy_server_is_asked_again_later(world):
     world.scripts = {"w1": [UnavailableError("busy", retry_after_s=1.0), "ok", "ok"]}
     world.scripts["w1"].insert(0, "ok")

@@ -46,11 +46,20 @@ def test_a_wrong_option_is_one_line(start, option):
     assert lines[0].startswith("accel-job: ")
 
 
-def test_a_missing_binding_is_named_with_the_cure(start):
-    code, lines = start("factorize-map", binding=False)
-    assert code == 3
-    assert "binding.json" in lines[0]
-    assert "-files" in lines[0]
+def test_without_a_binding_and_anybody_to_ask_the_own_cpu_computes_and_says_why(start, tmp_path):
+    nobody = {"ACCEL_AGENT": str(tmp_path / "nobody.sock"), "NM_HOST": "w1"}
+    code, lines = start("factorize-map", binding=False, **nobody)
+    assert code == 0
+    assert lines[0].startswith("reporter:status:computing on this node's CPU: agent ")
+    assert "nobody.sock" in lines[0]
+    assert "ACCEL_MASTER is not set" in lines[0]
+
+
+def test_without_a_binding_and_fallback_it_is_an_error_that_names_who_was_asked(start, tmp_path):
+    nobody = {"ACCEL_AGENT": str(tmp_path / "nobody.sock"), "NM_HOST": "w1"}
+    code, lines = start("factorize-map", "--no-fallback", binding=False, **nobody)
+    assert code == 2
+    assert "nobody.sock" in lines[0]
 
 
 def test_a_damaged_binding_is_named(start, tmp_path):
@@ -73,7 +82,8 @@ def test_no_server_and_no_fallback_is_said_at_once(start):
 
 
 def test_no_server_needs_no_credential_and_empty_input_is_fine(start):
-    assert start("factorize-map") == (0, [])
+    why = "reporter:status:computing on this node's CPU: the binding names no server"
+    assert start("factorize-map") == (0, [why])
 
 
 @pytest.mark.parametrize(

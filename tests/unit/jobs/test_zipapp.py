@@ -78,8 +78,8 @@ def test_everything_in_it_is_meant_for_python_3_8():
 def test_it_starts_on_other_pythons_without_any_package(archive, tmp_path, find_python, version):
     python = find_python(version)
     done = run(python, archive, "factorize-map", cwd=tmp_path)
-    assert done.returncode == 3
-    assert done.stderr.splitlines()[0].startswith("accel-job: no readable binding.json")
+    assert done.returncode == 0
+    assert done.stderr.startswith("reporter:status:computing on this node's CPU: agent ")
 
 
 @pytest.mark.parametrize("version", ["2.7", "3.6", "3.7"])

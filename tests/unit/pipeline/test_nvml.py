@@ -13,6 +13,8 @@ class FakeNvml(types.ModuleType):
         pass
 
     NVML_TEMPERATURE_GPU = 0
+    NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
+    NVML_VOLATILE_ECC = 0
 
     def __init__(self, n_devices=1, has_driver=True):
         super().__init__("pynvml")
@@ -33,6 +35,14 @@ class FakeNvml(types.ModuleType):
 
     def nvmlDeviceGetName(self, handle):
         return b"NVIDIA H200" if handle == 0 else "NVIDIA A10"
+
+    def nvmlDeviceGetUUID(self, handle):
+        return f"GPU-{handle}"
+
+    def nvmlDeviceGetTotalEccErrors(self, handle, kind, counter):
+        if handle == 1:
+            raise self.NVMLError("not supported")
+        return 3
 
     def nvmlDeviceGetTemperature(self, handle, sensor):
         return 40 + handle
@@ -63,12 +73,14 @@ def test_two_devices(install):
     assert first == {
         "device": "cuda:0",
         "name": "NVIDIA H200",
+        "uuid": "GPU-0",
         "temperature_c": 40,
         "memory_bytes": 3 << 30,
         "memory_total_bytes": 139 << 30,
         "utilisation": 0.75,
+        "ecc_errors": 3,
     }
-    assert (second["name"], second["utilisation"]) == ("NVIDIA A10", None)
+    assert (second["name"], second["utilisation"], second["ecc_errors"]) == ("NVIDIA A10", None, None)
 
 
 def test_no_library(install):

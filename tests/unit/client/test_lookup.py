@@ -1,0 +1,338 @@
+"""How a mapper finds its server: agent, master, nobody; each with its reason and never for long."""
+
+import contextlib
+import http.server
+import json
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from yarn_accel.client import lookup
+from yarn_accel.client.binding import Binding, Endpoint
+from yarn_accel.client.lookup import Follower, Found, agent_sockets, parse_told, servers_now
+from yarn_accel.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[3]
+W9 = {
+    "name": "w9",
+    "host": "10.0.0.9",
+    "port": 7070,
+    "unix_path": "",
+    "node": "w9",
+    "tls": False,
+    "ca_file": "",
+}
+
+
+def told(servers=(W9,), node="w1", **more):
+    bound = {node: [server["name"] for server in servers]}
+    binding = {"version": 1, "servers": list(servers), "racks": {}, "bound": bound}
+    return {"v": 1, "node": node, "binding": binding, "age_s": 0.25, "reason": "", "slots": 2, **more}
+
+
+def line(document):
+    return json.dumps(document).encode() + b"\n"
+
+
+@contextlib.contextmanager
+def agent(path, answer, pause_s=0.0):
+    """Answers every question on a Unix socket with these bytes; None: never."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+    held = []
+
+    def serve():
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            held.append(connection)
+            if answer is None:
+                continue
+            with contextlib.suppress(OSError):
+                connection.recv(1024)
+                time.sleep(pause_s)
+                connection.sendall(answer)
+                connection.shutdown(socket.SHUT_RDWR)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield str(path)
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()
+        for connection in held:
+            connection.close()
+
+
+@contextlib.contextmanager
+def master(answer, status=200):
+    """Answers every GET with these bytes; ``asked`` collects the paths."""
+    asked = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            if answer is None:
+                time.sleep(1.0)
+                return
+            self.send_response(status)
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                self.wfile.write(answer)
+
+        def log_message(self, *arguments):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_the_agent_is_asked_first(tmp_path):
+    with agent(tmp_path / "a", line(told())) as path, master(line(told())) as (url, asked):
+        found = servers_now({"ACCEL_AGENT": path, "NM_HOST": "w1", "ACCEL_MASTER": url})
+    assert (found.source, found.where, found.node, found.age_s, found.reason) == (
+        "agent",
+        path,
+        "w1",
+        0.25,
+        "",
+    )
+    assert [endpoint.name for endpoint in found.endpoints()] == ["w9"]
+    assert asked == []
+
+
+def test_a_path_may_be_written_as_an_address(tmp_path):
+    with agent(tmp_path / "a", line(told())) as path:
+        assert servers_now({"ACCEL_AGENT": "unix:" + path}).source == "agent"
+
+
+def test_without_an_agent_the_master_is_asked_for_this_node(tmp_path):
+    with master(line(told())) as (url, asked):
+        found = servers_now({"ACCEL_AGENT": str(tmp_path / "no"), "NM_HOST": "w1", "ACCEL_MASTER": url + "/"})
+    assert found.source == "master"
+    assert found.binding.servers[0].name == "w9"
+    assert asked == ["/v1/servers?node=w1"]
+
+
+def test_the_second_master_is_asked_when_the_first_is_away(tmp_path):
+    with master(line(told())) as (url, _):
+        masters = f"http://127.0.0.1:1, {url}"
+        environ = {"ACCEL_AGENT": str(tmp_path / "no"), "NM_HOST": "w1", "ACCEL_MASTER": masters}
+        assert servers_now(environ).source == "master"
+
+
+def test_nobody_gives_the_reason_for_computing_oneself(tmp_path):
+    found = servers_now({"ACCEL_AGENT": str(tmp_path / "no"), "NM_HOST": "w1"})
+    assert (found.source, found.endpoints()) == ("none", ())
+    assert found.reason == f"agent {tmp_path}/no: no such file or directory; ACCEL_MASTER is not set"
+
+
+def test_an_empty_binding_is_an_answer_with_a_reason(tmp_path):
+    with agent(tmp_path / "a", line(told(servers=()))) as path:
+        found = servers_now({"ACCEL_AGENT": path, "NM_HOST": "w1"})
+    assert (found.source, found.endpoints()) == ("agent", ())
+    assert found.reason == "the agent knows no server for this node"
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (b"", "not JSON"),
+        (b"hello\n", "not JSON"),
+        (b"\xff\n", "not JSON"),
+        (b"[" * 100_000 + b"\n", "not JSON"),
+        (b"[]\n", "not of version 1"),
+        (b'{"v": 2}\n', "not of version 1"),
+        (b'{"v": 1, "error": "known: servers"}\n', "refused: known: servers"),
+        (b'{"v": 1, "node": "w1"}\n', "binding"),
+        (line(told(servers=[{**W9, "port": -1}])), "port"),
+        (line(told(node="w2")), "answers for node 'w2'"),
+    ],
+)
+def test_answers_that_are_none(tmp_path, raw, reason):
+    with agent(tmp_path / "a", raw) as path:
+        found = servers_now({"ACCEL_AGENT": path, "NM_HOST": "w1"})
+    assert found.source == "none"
+    assert reason in found.reason
+
+
+def test_a_silent_agent_costs_its_time_out_and_no_more(tmp_path, monkeypatch):
+    monkeypatch.setattr(lookup, "AGENT_TIMEOUT_S", 0.1)
+    with agent(tmp_path / "a", None) as path:
+        found = servers_now({"ACCEL_AGENT": path, "NM_HOST": "w1"})
+    assert "no answer in time" in found.reason
+
+
+def test_an_endless_answer_is_cut_off(tmp_path, monkeypatch):
+    monkeypatch.setattr(lookup, "MAX_ANSWER_BYTES", 1000)
+    with agent(tmp_path / "a", b"x" * 100_000) as path:
+        assert "longer than 1000 bytes" in servers_now({"ACCEL_AGENT": path}).reason
+    with master(b"x" * 100_000) as (url, _):
+        found = servers_now({"ACCEL_AGENT": str(tmp_path / "no"), "NM_HOST": "w1", "ACCEL_MASTER": url})
+        assert "longer than 1000 bytes" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"), [(b"no such page", 404), (b"", 500), (None, 200), (b"<html>", 200)]
+)
+def test_a_master_that_gives_none(tmp_path, monkeypatch, answer, status):
+    monkeypatch.setattr(lookup, "MASTER_TIMEOUT_S", 0.2)
+    with master(answer, status) as (url, _):
+        found = servers_now({"ACCEL_AGENT": str(tmp_path / "no"), "NM_HOST": "w1", "ACCEL_MASTER": url})
+    assert found.source == "none"
+    assert f"master {url}: " in found.reason
+
+
+@pytest.mark.parametrize("url", ["ftp://m/", "file:///etc/passwd", "m:1", "http://[", "http://\x00"])
+def test_addresses_that_are_none(tmp_path, url):
+    found = servers_now({"ACCEL_AGENT": str(tmp_path / "no"), "NM_HOST": "w1", "ACCEL_MASTER": url})
+    assert found.source == "none"
+
+
+def test_the_master_cannot_be_asked_without_a_node(tmp_path):
+    with master(line(told())) as (url, asked):
+        found = servers_now({"ACCEL_AGENT": str(tmp_path / "no"), "ACCEL_MASTER": url})
+    assert "NM_HOST is not set" in found.reason
+    assert asked == []
+
+
+def test_default_places():
+    places = agent_sockets({"NM_HOST": "w1"})
+    assert places == [
+        ("/run/yarn-accel/agent.sock", True),
+        ("/run/yarn-accel/w1/agent.sock", True),
+        (f"/tmp/yarn-accel-{os.geteuid()}/w1/agent.sock", False),
+    ]
+    assert agent_sockets({"NM_HOST": "../evil"}) == [("/run/yarn-accel/agent.sock", True)]
+    assert agent_sockets({"NM_HOST": "w1", "ACCEL_AGENT": "/x"}) == [("/x", True)]
+
+
+def test_where_anybody_could_listen_the_listener_is_checked(tmp_path, monkeypatch):
+    with agent(tmp_path / "a", line(told())) as path:
+        monkeypatch.setattr(lookup, "agent_sockets", lambda environ: [(path, False)])
+        assert servers_now({"NM_HOST": "w1"}).source == "agent"
+        user = os.geteuid()
+        monkeypatch.setattr(lookup.os, "geteuid", lambda: user + 1)
+        if user != 0:  # root is trusted by everybody
+            assert "neither root nor this task's" in servers_now({"NM_HOST": "w1"}).reason
+        monkeypatch.setattr(lookup, "_UCRED", _Stranger)
+        assert "user 4242 listens there" in servers_now({"NM_HOST": "w1"}).reason
+
+
+class _Stranger:
+    size = 12
+
+    @staticmethod
+    def unpack(raw):
+        return 1, 4242, 4242
+
+
+def test_short_and_long_names_of_a_node_are_one(tmp_path):
+    own = {**W9, "name": "own", "node": "w1.example.org"}
+    with agent(tmp_path / "a", line(told(servers=[W9, own], node="w1.example.org"))) as path:
+        found = servers_now({"ACCEL_AGENT": path, "NM_HOST": "w1"})
+    assert found.node == "w1.example.org"
+    assert found.endpoints()[0].name == "own"
+
+
+@pytest.mark.parametrize("age_s", [None, "x", float("inf"), float("nan"), [], True])
+def test_an_age_that_is_none_is_not_believed(age_s):
+    assert parse_told(json.dumps(told(age_s=age_s)).encode(), "w1")[2] in (0.0, 1.0)
+
+
+def test_another_node_is_refused():
+    with pytest.raises(ConfigError, match="answers for node"):
+        parse_told(json.dumps(told(node="w12")).encode(), "w1")
+
+
+# ---- over time
+
+
+class Asked:
+    """Gives these answers, one after the other, the last one for ever; counts."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.n = 0
+
+    def __call__(self, environ):
+        self.n += 1
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+def found(name):
+    return Found(Binding((Endpoint(name, "h", 1),)), "w1", "agent", "/a")
+
+
+def test_answers_are_kept_for_a_while_and_a_failure_asks_at_once():
+    now_s = [0.0]
+    asked = Asked(found("w1"), found("w2"), found("w3"))
+    follower = Follower({}, 2.0, asked, lambda: now_s[0])
+    names = []
+    for at_s, is_urgent in ((0.0, False), (1.9, False), (2.0, False), (2.1, True), (2.2, False)):
+        now_s[0] = at_s
+        names.append(follower.now(is_urgent).binding.servers[0].name)
+    assert names == ["w1", "w1", "w2", "w3", "w3"]
+    assert asked.n == 3
+
+
+def test_the_last_servers_are_kept_when_nobody_answers_any_more():
+    follower = Follower({}, 0.0, Asked(found("w1"), Found(reason="nobody")))
+    follower.now()
+    kept = follower.now()
+    assert kept.binding.servers[0].name == "w1"
+    assert kept.reason == "nobody"
+
+
+def test_an_empty_answer_is_no_silence():
+    """The master takes a server away: then it is away."""
+    empty = Found(Binding(), "w1", "agent", "/a", 0.0, "drained")
+    follower = Follower({}, 0.0, Asked(found("w1"), empty))
+    follower.now()
+    assert follower.now() == empty
+
+
+def old_python():
+    paths = [shutil.which("python3.8"), *sorted(Path.home().glob(".pyenv/versions/3.8.*/bin/python3.8"))]
+    for path in filter(None, paths):
+        if subprocess.run([path, "-V"], capture_output=True, check=False).returncode == 0:
+            return str(path)
+    return ""
+
+
+OLD = old_python()
+
+
+@pytest.mark.skipif(not OLD, reason="no Python 3.8 on this machine")
+def test_python_3_8_without_site_packages(tmp_path):
+    program = (
+        "import sys, os; sys.path.insert(0, '.')\n"
+        "from yarn_accel.client.lookup import servers_now\n"
+        "found = servers_now(os.environ)\n"
+        "print(found.source, found.endpoints()[0].name)\n"
+    )
+    with agent(tmp_path / "a", line(told())) as path, master(line(told())) as (url, _):
+        for environ in ({"ACCEL_AGENT": path}, {"ACCEL_AGENT": "/no", "NM_HOST": "w1", "ACCEL_MASTER": url}):
+            completed = subprocess.run(
+                [OLD, "-S", "-c", program], cwd=ROOT, env=environ, capture_output=True, text=True, check=False
+            )
+            assert completed.returncode == 0, completed.stderr
+            assert completed.stdout.split()[1] == "w9"

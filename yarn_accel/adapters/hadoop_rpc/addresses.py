@@ -1,0 +1,89 @@
+"""Where a cluster's ResourceManagers answer, one or several, read from Hadoop's own properties."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from yarn_accel.errors import ConfigError
+
+__all__ = ["Address", "ResourceManagerAddresses"]
+
+_PREFIX = "yarn.resourcemanager."
+_KEYS = {
+    "client": ("address", 8032),
+    "scheduler": ("scheduler.address", 8030),
+    "admin": ("admin.address", 8033),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A host and a TCP port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @staticmethod
+    def parse(text: str, default_port: int = 0) -> Address:
+        """Read ``host:port``, ``[v6]:port``, or a host alone when there is a default port.
+
+        Raises:
+            ConfigError: something else.
+        """
+        host, colon, port = text.strip().rpartition(":")
+        if not colon or port.endswith("]"):
+            host, port = text.strip(), str(default_port)
+        host = host.removeprefix("[").removesuffix("]")
+        if not host or not port.isascii() or not port.isdigit() or not 0 < int(port[:8]) < 65536:
+            raise ConfigError(f"{text[:200]!r} is no host:port")
+        return Address(host, int(port))
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceManagerAddresses:
+    """The services of every ResourceManager of one cluster, the configured order kept.
+
+    Attributes:
+        client: submit, report, kill.
+        scheduler: for application masters.
+        admin: for operators.
+    """
+
+    client: tuple[Address, ...]
+    scheduler: tuple[Address, ...]
+    admin: tuple[Address, ...]
+
+    @staticmethod
+    def from_properties(properties: Mapping[str, str]) -> ResourceManagerAddresses:
+        """Read ``yarn.resourcemanager.*`` as Hadoop does: ``.address`` of an id wins over ``.hostname``.
+
+        Raises:
+            ConfigError: an address cannot be read, or high availability is on without ids or hosts.
+        """
+        ids = [""]
+        if properties.get(f"{_PREFIX}ha.enabled", "false").strip().lower() == "true":
+            ids = [
+                each.strip() for each in properties.get(f"{_PREFIX}ha.rm-ids", "").split(",") if each.strip()
+            ]
+            if not ids:
+                raise ConfigError(f"{_PREFIX}ha.enabled is true, yet {_PREFIX}ha.rm-ids names none")
+        found = {
+            service: tuple(_address(properties, key, port, each) for each in ids)
+            for service, (key, port) in _KEYS.items()
+        }
+        return ResourceManagerAddresses(**found)
+
+
+def _address(properties: Mapping[str, str], key: str, port: int, rm_id: str) -> Address:
+    suffix = f".{rm_id}" if rm_id else ""
+    host = properties.get(f"{_PREFIX}hostname{suffix}", "").strip()
+    written = properties.get(f"{_PREFIX}{key}{suffix}", "").strip()
+    if "${" in written:  # the default is written with the host's key as a variable
+        written = written.replace("${yarn.resourcemanager.hostname}", host)
+    if not written and not host:
+        raise ConfigError(f"{_PREFIX}{key}{suffix} and {_PREFIX}hostname{suffix} are not set")
+    return Address.parse(written or host, port)

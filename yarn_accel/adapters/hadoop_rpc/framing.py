@@ -1,0 +1,262 @@
+"""Hadoop's RPC (version 9) as an object without a socket: bytes in, events out, bytes to send.
+
+::
+
+    client: "hrpc" 9 class auth          frame = 4 bytes of length, then messages, each after its own length
+            [SASL frames, call id -33]   request = RequestHeader | MethodHeader | arguments
+            context frame, call id -3    answer  = ResponseHeader | result            (nothing after an error)
+            request frames
+
+Without a token the login is skipped and the context names the user.  Calls may be open at the same time;
+answers come in any order.  A frame's length is checked before its bytes are kept.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from yarn_accel.adapters.hadoop_rpc.header_messages import (
+    ConnectionContext,
+    MethodHeader,
+    RequestHeader,
+    ResponseHeader,
+    RpcKind,
+    RpcOperation,
+    RpcStatus,
+    SaslMessage,
+    Token,
+    UserInformation,
+)
+from yarn_accel.adapters.hadoop_rpc.protobuf import decode_delimited, delimited, encode
+from yarn_accel.adapters.hadoop_rpc.rpc_errors import error_of_response
+from yarn_accel.adapters.hadoop_rpc.sasl import TokenLogin
+from yarn_accel.errors import AccelError, LocalProtocolError, RemoteProtocolError
+
+__all__ = [
+    "MAX_FRAME_BYTES",
+    "Answered",
+    "ClientConnection",
+    "Event",
+    "Failed",
+    "Identity",
+    "Opened",
+    "User",
+]
+
+MAX_FRAME_BYTES = 64 << 20
+_VERSION = 9
+_AUTH_SIMPLE, _AUTH_SASL = 0x00, 0xDF
+_CALL_CONTEXT, _CALL_SASL = -3, -33
+_NO_RETRY = -1
+_MAX_CALL_ID = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who calls, on a cluster that believes it (``hadoop.security.authentication`` simple)."""
+
+    name: str
+
+
+Identity = User | Token
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The login is complete; calls may be made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The result of a call, as the bytes of its delimited message."""
+
+    call_id: int
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A call that the server refused."""
+
+    call_id: int
+    error: AccelError
+
+
+Event = Opened | Answered | Failed
+
+
+class _State(Enum):
+    NEW = "new"
+    LOGIN = "login"
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+class ClientConnection:
+    """The client's end of one connection.
+
+    Args:
+        protocol: full Java name of the protocol, which every call names again.
+        identity: a user's name, or a token to log in with.
+        address: only for messages.
+        max_frame_bytes: a longer answer closes the connection.
+        random_bytes: makes the client's id and the nonce of the login; tests give recorded ones.
+    """
+
+    def __init__(
+        self,
+        protocol: str,
+        identity: Identity,
+        address: str = "server",
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+        random_bytes: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
+        self._protocol = protocol
+        self._identity = identity
+        self._address = address
+        self._max_frame_bytes = max_frame_bytes
+        self._client_id = random_bytes(16)
+        self._login = TokenLogin(identity, random_bytes) if isinstance(identity, Token) else None
+        self._state = _State.NEW
+        self._received = bytearray()
+        self._outgoing: list[bytes] = []
+        self._next_call = 0
+        self._open_calls: set[int] = set()
+
+    @property
+    def is_open(self) -> bool:
+        """Calls may be made."""
+        return self._state is _State.OPEN
+
+    @property
+    def n_open_calls(self) -> int:
+        """Calls without an answer yet."""
+        return len(self._open_calls)
+
+    def begin(self) -> list[Event]:
+        """Make the first bytes to send; `Opened` at once when no login is needed.
+
+        Raises:
+            LocalProtocolError: called twice.
+        """
+        if self._state is not _State.NEW:
+            raise LocalProtocolError(f"begin() in state {self._state.value}")
+        auth = _AUTH_SIMPLE if self._login is None else _AUTH_SASL
+        self._outgoing.append(b"hrpc" + bytes((_VERSION, 0, auth)))
+        if self._login is None:
+            return [self._enter()]
+        self._state = _State.LOGIN
+        self._send_sasl(self._login.begin())
+        return []
+
+    def call(self, method: str, arguments: bytes) -> int:
+        """Make a request's bytes and return its call id.
+
+        Raises:
+            LocalProtocolError: the connection is not open.
+        """
+        if self._state is not _State.OPEN:
+            raise LocalProtocolError(f"call of {method} in state {self._state.value}")
+        call_id = self._next_call
+        self._next_call = (call_id + 1) & _MAX_CALL_ID
+        self._open_calls.add(call_id)
+        header = encode(MethodHeader(method, self._protocol, 1))
+        self._send(self._header(call_id, self._client_id, 0), header, arguments)
+        return call_id
+
+    def data_to_send(self) -> bytes:
+        """Everything that waits to be sent; empties it."""
+        data = b"".join(self._outgoing)
+        self._outgoing.clear()
+        return data
+
+    def receive_data(self, data: bytes) -> None:
+        """Keep bytes from the server; `next_event` says what they mean.
+
+        Raises:
+            LocalProtocolError: the connection is closed.
+        """
+        if self._state is _State.CLOSED:
+            raise LocalProtocolError("data for a closed connection")
+        self._received += data
+
+    def next_event(self) -> Event | None:
+        """What happened next, or None until more bytes come.
+
+        Raises:
+            RemoteProtocolError: the bytes break the protocol; the connection is closed.
+            AccelError: the server refused the login, or closes the connection with a reason.
+        """
+        try:
+            while self._state is not _State.CLOSED and (frame := self._next_frame()) is not None:
+                event = self._take(frame)
+                if event is not None:
+                    return event
+        except AccelError:
+            self._state = _State.CLOSED
+            raise
+        return None
+
+    def _next_frame(self) -> bytes | None:
+        if len(self._received) < 4:
+            return None
+        length = int.from_bytes(self._received[:4], "big")
+        if length > self._max_frame_bytes:
+            raise RemoteProtocolError(
+                f"{self._address} announces a frame of {length} bytes, the limit is {self._max_frame_bytes}",
+                cure="check that this is the port of a Hadoop RPC service",
+            )
+        if len(self._received) < 4 + length:
+            return None
+        frame = bytes(memoryview(self._received)[4 : 4 + length])
+        del self._received[: 4 + length]
+        return frame
+
+    def _take(self, frame: bytes) -> Event | None:
+        header, at = decode_delimited(ResponseHeader, frame)
+        call_id = header.call_id - (1 << 32) if header.call_id >> 31 else header.call_id
+        if header.status is not RpcStatus.SUCCESS:
+            error = error_of_response(header, self._address)
+            if header.status is RpcStatus.FATAL or call_id not in self._open_calls:
+                raise error
+            self._open_calls.remove(call_id)
+            return Failed(call_id, error)
+        if self._state is _State.LOGIN:
+            return self._take_login(call_id, frame, at)
+        if call_id not in self._open_calls:
+            raise RemoteProtocolError(f"{self._address} answers call {call_id}, which was not made")
+        self._open_calls.remove(call_id)
+        return Answered(call_id, frame[at:])
+
+    def _take_login(self, call_id: int, frame: bytes, at: int) -> Event | None:
+        if call_id != _CALL_SASL or self._login is None:
+            raise RemoteProtocolError(f"{self._address} sends call {call_id} during the login")
+        message, end = decode_delimited(SaslMessage, frame, at)
+        if end != len(frame):
+            raise RemoteProtocolError(f"{self._address}: something follows a message of the login")
+        answer = self._login.receive(message)
+        if answer is None:
+            return self._enter()
+        self._send_sasl(answer)
+        return None
+
+    def _enter(self) -> Opened:
+        user = UserInformation(self._identity.name) if isinstance(self._identity, User) else None
+        context = encode(ConnectionContext(user, self._protocol))
+        self._send(self._header(_CALL_CONTEXT, self._client_id, _NO_RETRY), context)
+        self._state = _State.OPEN
+        return Opened()
+
+    def _send_sasl(self, message: SaslMessage) -> None:
+        self._send(self._header(_CALL_SASL, b"", _NO_RETRY), encode(message))
+
+    def _header(self, call_id: int, client_id: bytes, retry_count: int) -> bytes:
+        kind, operation = RpcKind.PROTOCOL_BUFFER, RpcOperation.FINAL_PACKET
+        return encode(RequestHeader(kind, operation, call_id, client_id, retry_count))
+
+    def _send(self, *parts: bytes) -> None:
+        frame = b"".join(delimited(part) for part in parts)
+        self._outgoing.append(len(frame).to_bytes(4, "big") + frame)

@@ -1,0 +1,535 @@
+"""What YARN talks about: resources, containers, nodes, what to launch, how an application fares.
+
+The classes are messages (`protobuf`) and values at once.  Memory is in MiB here, as on the wire.
+"""
+
+# ruff: noqa: RUF009 - `enum` and `message` declare fields, as dataclasses.field does
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from urllib.parse import urlsplit
+
+from yarn_accel.adapters.hadoop_rpc.header_messages import Token
+from yarn_accel.adapters.hadoop_rpc.identifiers import ApplicationId, AttemptId, ContainerId, NodeId
+from yarn_accel.adapters.hadoop_rpc.protobuf import (
+    binary,
+    boolean,
+    enum,
+    float32,
+    int32,
+    int64,
+    message,
+    string,
+    uint32,
+)
+from yarn_accel.errors import ConfigError
+
+__all__ = [
+    "ANY_HOST",
+    "ApplicationReport",
+    "ApplicationState",
+    "Container",
+    "ContainerState",
+    "ContainerStatus",
+    "ExitStatus",
+    "FinalStatus",
+    "LaunchContext",
+    "LocalResource",
+    "LocalResourceType",
+    "LocalResourceVisibility",
+    "LogAggregation",
+    "NamedBytes",
+    "NamedResource",
+    "NamedText",
+    "NodeAttribute",
+    "NodeAttributeKey",
+    "NodeAttributeType",
+    "NodeReport",
+    "NodeState",
+    "NodeToken",
+    "Priority",
+    "Resource",
+    "ResourceAmount",
+    "ResourceRequest",
+    "ResourceType",
+    "ResourceTypeKind",
+    "RetryContext",
+    "RetryPolicy",
+    "Url",
+    "pinned",
+]
+
+ANY_HOST = "*"
+_MEMORY, _VCORES = "memory-mb", "vcores"
+
+
+class ResourceTypeKind(IntEnum):
+    """What kinds of resources there are."""
+
+    COUNTABLE = 0
+
+
+class ContainerState(IntEnum):
+    """Of a container, as its NodeManager sees it."""
+
+    NEW = 1
+    RUNNING = 2
+    COMPLETE = 3
+
+
+class ApplicationState(IntEnum):
+    """Of an application, as the ResourceManager sees it."""
+
+    NEW = 1
+    NEW_SAVING = 2
+    SUBMITTED = 3
+    ACCEPTED = 4
+    RUNNING = 5
+    FINISHED = 6
+    FAILED = 7
+    KILLED = 8
+
+    @property
+    def is_final(self) -> bool:
+        """Nothing follows."""
+        return self >= ApplicationState.FINISHED
+
+
+class FinalStatus(IntEnum):
+    """What an application says of itself at its end."""
+
+    UNDEFINED = 0
+    SUCCEEDED = 1
+    FAILED = 2
+    KILLED = 3
+    ENDED = 4
+
+
+class NodeState(IntEnum):
+    """Of a NodeManager, as the ResourceManager sees it."""
+
+    NEW = 1
+    RUNNING = 2
+    UNHEALTHY = 3
+    DECOMMISSIONED = 4
+    LOST = 5
+    REBOOTED = 6
+    DECOMMISSIONING = 7
+    SHUTDOWN = 8
+
+    @property
+    def is_usable(self) -> bool:
+        """New containers may start there."""
+        return self in (NodeState.NEW, NodeState.RUNNING)
+
+
+class LocalResourceType(IntEnum):
+    """What a NodeManager does with a file before the container starts."""
+
+    ARCHIVE = 1
+    FILE = 2
+    PATTERN = 3
+
+
+class LocalResourceVisibility(IntEnum):
+    """Who shares the copy on a node."""
+
+    PUBLIC = 1
+    PRIVATE = 2
+    APPLICATION = 3
+
+
+class RetryPolicy(IntEnum):
+    """When a NodeManager starts a container's process again by itself.
+
+    It never does after exit codes 137 and 143 (killed), so an out-of-memory kill always reaches the master.
+    """
+
+    NEVER_RETRY = 0
+    RETRY_ON_ALL_ERRORS = 1
+    RETRY_ON_SPECIFIC_ERROR_CODES = 2
+
+
+class NodeAttributeType(IntEnum):
+    """What values node attributes have."""
+
+    STRING = 1
+
+
+class ExitStatus(IntEnum):
+    """Exit statuses of containers that are not their process's exit code."""
+
+    INVALID = -1000
+    ABORTED = -100
+    DISKS_FAILED = -101
+    PREEMPTED = -102
+    KILLED_EXCEEDED_VMEM = -103
+    KILLED_EXCEEDED_PMEM = -104
+    KILLED_BY_APPMASTER = -105
+    KILLED_BY_RESOURCEMANAGER = -106
+    KILLED_AFTER_APP_COMPLETION = -107
+    KILLED_BY_CONTAINER_SCHEDULER = -108
+    KILLED_FOR_EXCESS_LOGS = -109
+
+
+# ---- resources
+
+
+@dataclass(frozen=True, slots=True)
+class NamedText:
+    """A text by its name."""
+
+    key: str = string(1, "")
+    value: str = string(2, "")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedBytes:
+    """Bytes by their name."""
+
+    key: str = string(1, "")
+    value: bytes = binary(2, b"")
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceAmount:
+    """How much of one resource; without units its configured ones are meant."""
+
+    key: str = string(1, "", required=True)
+    value: int = int64(2, 0)
+    units: str | None = string(3)
+    kind: ResourceTypeKind | None = enum(4, ResourceTypeKind, name="type")
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceType:
+    """A resource that a cluster counts."""
+
+    name: str = string(1, "", required=True)
+    units: str | None = string(2)
+    kind: ResourceTypeKind | None = enum(3, ResourceTypeKind, name="type")
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """An amount of every resource a cluster counts.
+
+    Attributes:
+        memory_mib: memory.
+        vcores: virtual cores.
+        amounts: entries by name; servers repeat memory and cores there.
+    """
+
+    memory_mib: int = int64(1, 0, name="memory")
+    vcores: int = int32(2, 0, name="virtual_cores")
+    amounts: tuple[ResourceAmount, ...] = message(3, ResourceAmount, repeated=True, name="resource_value_map")
+
+    @staticmethod
+    def of(memory_mib: int, vcores: int, other: Mapping[str, int] | None = None) -> Resource:
+        """A resource from numbers; `other` names the custom types."""
+        entries = (ResourceAmount(name, amount) for name, amount in sorted((other or {}).items()))
+        return Resource(memory_mib, vcores, tuple(entries))
+
+    @property
+    def other(self) -> dict[str, int]:
+        """The custom types: everything but memory and cores."""
+        return {each.key: each.value for each in self.amounts if each.key not in (_MEMORY, _VCORES)}
+
+    def with_amount(self, name: str, amount: int) -> Resource:
+        """The same with one custom type changed, and nothing else: units and order stay."""
+        if name not in {each.key for each in self.amounts}:
+            return replace(self, amounts=(*self.amounts, ResourceAmount(name, amount)))
+        entries = (replace(each, value=amount) if each.key == name else each for each in self.amounts)
+        return replace(self, amounts=tuple(entries))
+
+
+@dataclass(frozen=True, slots=True)
+class Priority:
+    """Smaller is more urgent."""
+
+    value: int = int32(1, 0, name="priority")
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceRequest:
+    """So many containers of this size, at this priority, in this place (`ANY_HOST`, a rack or a host).
+
+    The number is absolute: a new request of the same priority, place, size and `allocation_request_id`
+    replaces the earlier one; 0 takes it back.
+    """
+
+    priority: Priority = message(1, Priority, required=True)
+    place: str = string(2, ANY_HOST, name="resource_name")
+    capability: Resource = message(3, Resource, required=True)
+    n_containers: int = int32(4, 0, name="num_containers")
+    relax_locality: bool = boolean(5, True)
+    label: str | None = string(6, name="node_label_expression")
+    allocation_request_id: int | None = int64(8)
+
+
+def pinned(
+    host: str,
+    rack: str,
+    priority: int,
+    capability: Resource,
+    n_containers: int = 1,
+    *,
+    allocation_request_id: int | None = None,
+    label: str | None = None,
+) -> tuple[ResourceRequest, ...]:
+    """The three requests that mean "on this host and nowhere else".
+
+    Rack and any must be there, for the scheduler counts on every level, and are closed to it by
+    `relax_locality` False. Give `n_containers` 0 to take them back.
+    """
+    return tuple(
+        ResourceRequest(
+            Priority(priority), place, capability, n_containers, relax, label, allocation_request_id
+        )
+        for place, relax in ((host, True), (rack, False), (ANY_HOST, False))
+    )
+
+
+# ---- containers and nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container that the ResourceManager gave; `token` proves it to the NodeManager."""
+
+    id: ContainerId = message(1, ContainerId, required=True)
+    node: NodeId = message(2, NodeId, required=True, name="nodeId")
+    node_http: str | None = string(3, name="node_http_address")
+    resource: Resource | None = message(4, Resource)
+    priority: Priority | None = message(5, Priority)
+    token: Token | None = message(6, Token, name="container_token")
+    allocation_request_id: int = int64(8, -1)
+    version: int = int32(9, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerStatus:
+    """How a container fares, or how it ended (see `ExitStatus` for negative values)."""
+
+    id: ContainerId = message(1, ContainerId, required=True, name="container_id")
+    state: ContainerState | None = enum(2, ContainerState)
+    diagnostics: str = string(3, "")
+    exit_status: int = int32(4, ExitStatus.INVALID.value)
+    capability: Resource | None = message(5, Resource)
+    attributes: tuple[NamedText, ...] = message(7, NamedText, repeated=True, name="container_attributes")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeToken:
+    """The token for one NodeManager."""
+
+    node: NodeId = message(1, NodeId, required=True, name="nodeId")
+    token: Token = message(2, Token, required=True)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAttributeKey:
+    """Name of a node attribute; ``rm.yarn.io`` are those that operators set."""
+
+    prefix: str = string(1, "rm.yarn.io", name="attributePrefix")
+    name: str = string(2, "", required=True, name="attributeName")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAttribute:
+    """A fact about a node, as text."""
+
+    key: NodeAttributeKey = message(1, NodeAttributeKey, required=True, name="attributeKey")
+    kind: NodeAttributeType | None = enum(
+        2, NodeAttributeType, NodeAttributeType.STRING, name="attributeType"
+    )
+    value: str | None = string(3, name="attributeValue")
+
+    @staticmethod
+    def of(name: str, value: str = "", prefix: str = "rm.yarn.io") -> NodeAttribute:
+        """An attribute from its name and value; for a removal the value does not matter."""
+        return NodeAttribute(NodeAttributeKey(prefix, name), NodeAttributeType.STRING, value)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """A node as the ResourceManager sees it."""
+
+    node: NodeId = message(1, NodeId, required=True, name="nodeId")
+    http: str | None = string(2, name="httpAddress")
+    rack: str = string(3, "", name="rackName")
+    used: Resource | None = message(4, Resource)
+    capability: Resource | None = message(5, Resource)
+    n_containers: int = int32(6, 0, name="numContainers")
+    state: NodeState | None = enum(7, NodeState, name="node_state")
+    health_report: str = string(8, "")
+    health_reported_ms: int = int64(9, 0, name="last_health_report_time")
+    labels: tuple[str, ...] = string(10, repeated=True, name="node_labels")
+    decommissioning_timeout_s: int | None = uint32(13, name="decommissioning_timeout")
+    attributes: tuple[NodeAttribute, ...] = message(15, NodeAttribute, repeated=True, name="node_attributes")
+
+    @property
+    def is_usable(self) -> bool:
+        """New containers may start there."""
+        return self.state is not None and self.state.is_usable
+
+
+# ---- what to launch
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """A URI in parts."""
+
+    scheme: str | None = string(1)
+    host: str | None = string(2)
+    port: int | None = int32(3)
+    file: str | None = string(4)
+    user: str | None = string(5, name="userInfo")
+
+    @staticmethod
+    def of(uri: str) -> Url:
+        """Take a URI with a scheme apart.
+
+        Raises:
+            ConfigError: it has none, or no absolute path.
+        """
+        try:
+            parts = urlsplit(uri)
+            port = parts.port
+        except ValueError as error:
+            raise ConfigError(f"{uri!r}: {error}") from None
+        if not parts.scheme or not parts.path.startswith("/"):
+            raise ConfigError(f"{uri!r}: a URI with scheme and absolute path is needed")
+        return Url(parts.scheme, parts.hostname, -1 if port is None else port, parts.path, parts.username)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalResource:
+    """A file that the NodeManager brings to the container; size and time must be those of the file."""
+
+    url: Url = message(1, Url, required=True, name="resource")
+    size_bytes: int = int64(2, 0, name="size")
+    modified_ms: int = int64(3, 0, name="timestamp")
+    type: LocalResourceType = enum(4, LocalResourceType, LocalResourceType.FILE)
+    visibility: LocalResourceVisibility = enum(
+        5, LocalResourceVisibility, LocalResourceVisibility.APPLICATION
+    )
+
+    @staticmethod
+    def of(
+        uri: str,
+        size_bytes: int,
+        modified_ms: int,
+        type: LocalResourceType = LocalResourceType.FILE,
+        visibility: LocalResourceVisibility = LocalResourceVisibility.APPLICATION,
+    ) -> LocalResource:
+        """A file by its URI.
+
+        Never give an ARCHIVE to a container with a retry policy: its second start damages the node's copy.
+
+        Raises:
+            ConfigError: the URI has no scheme or no absolute path.
+        """
+        return LocalResource(Url.of(uri), size_bytes, modified_ms, type, visibility)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedResource:
+    """A file by the name it has in the container's directory."""
+
+    key: str = string(1, "")
+    value: LocalResource = message(2, LocalResource, required=True)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryContext:
+    """Whether the NodeManager starts the process again; intervals below 1000 ms are raised to that."""
+
+    policy: RetryPolicy = enum(1, RetryPolicy, RetryPolicy.NEVER_RETRY, name="retry_policy")
+    error_codes: tuple[int, ...] = int32(2, repeated=True)
+    max_retries: int = int32(3, 0)
+    retry_interval_ms: int = int32(4, 0, name="retry_interval")
+    failures_validity_ms: int = int64(5, -1, name="failures_validity_interval")
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchContext:
+    """What to start in a container.
+
+    Attributes:
+        files: brought to the container's directory before it starts.
+        credentials: a token file's content (`credentials.write_credentials`); the container finds it in
+            HADOOP_TOKEN_FILE_LOCATION.
+        environment: variables; ``$VAR`` and ``<LOG_DIR>`` in values and command are expanded on the node.
+        command: words that a shell on the node joins by blanks: quote what is not ours.
+    """
+
+    files: tuple[NamedResource, ...] = message(1, NamedResource, repeated=True, name="localResources")
+    credentials: bytes | None = binary(2, name="tokens")
+    service_data: tuple[NamedBytes, ...] = message(3, NamedBytes, repeated=True)
+    environment: tuple[NamedText, ...] = message(4, NamedText, repeated=True)
+    command: tuple[str, ...] = string(5, repeated=True)
+    retry: RetryContext | None = message(7, RetryContext, name="container_retry_context")
+
+    def __repr__(self) -> str:
+        return f"LaunchContext({' '.join(self.command)!r}, {len(self.files)} files)"
+
+    @staticmethod
+    def of(
+        command: Iterable[str],
+        environment: Mapping[str, str] | None = None,
+        files: Mapping[str, LocalResource] | None = None,
+        credentials: bytes | None = None,
+        retry: RetryContext | None = None,
+    ) -> LaunchContext:
+        """A launch context from plain mappings."""
+        return LaunchContext(
+            tuple(NamedResource(name, each) for name, each in (files or {}).items()),
+            credentials,
+            (),
+            tuple(NamedText(name, value) for name, value in (environment or {}).items()),
+            tuple(command),
+            retry,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LogAggregation:
+    """Which log files are collected, at the end (include) and while the application runs (rolled)."""
+
+    include: str | None = string(1, name="include_pattern")
+    exclude: str | None = string(2, name="exclude_pattern")
+    rolled_include: str | None = string(3, name="rolled_logs_include_pattern")
+    rolled_exclude: str | None = string(4, name="rolled_logs_exclude_pattern")
+
+
+# ---- applications
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationReport:
+    """How an application fares."""
+
+    id: ApplicationId = message(1, ApplicationId, required=True, name="applicationId")
+    user: str = string(2, "")
+    queue: str = string(3, "")
+    name: str = string(4, "")
+    host: str = string(5, "")
+    rpc_port: int = int32(6, -1)
+    state: ApplicationState | None = enum(8, ApplicationState, name="yarn_application_state")
+    tracking_url: str = string(9, "", name="trackingUrl")
+    diagnostics: str = string(10, "")
+    start_ms: int = int64(11, 0, name="startTime")
+    finish_ms: int = int64(12, 0, name="finishTime")
+    final_status: FinalStatus | None = enum(13, FinalStatus, name="final_application_status")
+    original_tracking_url: str = string(15, "", name="originalTrackingUrl")
+    attempt: AttemptId | None = message(16, AttemptId, name="currentApplicationAttemptId")
+    progress: float = float32(17, 0.0)
+    type: str = string(18, "", name="applicationType")
+    am_rm_token: Token | None = message(19, Token)
+    tags: tuple[str, ...] = string(20, repeated=True, name="applicationTags")
+    launch_ms: int = int64(27, 0, name="launchTime")
+    submit_ms: int = int64(28, 0, name="submitTime")

@@ -1,0 +1,143 @@
+"""What a Hadoop call can end in, as a part of the tree in `yarn_accel.errors`.
+
+::
+
+    AuthenticationError              the server does not take the token or the user
+    └── UnsupportedLoginError        it wants a login this back end does not speak (Kerberos, privacy)
+    UnavailableError                 transient
+    ├── StandbyError                 this ResourceManager is not the active one
+    ├── BusyError                    the server asks to try again
+    └── ConnectionLostError          nobody answered; `was_sent` says whether the call may have been carried
+    out RejectedError
+    └── RemoteCallError              the server refuses; `exception_class` is Java's, `code` a short form of
+    it
+        ├── NotRegisteredError       the master must register again and send all its asks again
+        ├── AttemptGoneError         this attempt is over: the master must end
+        └── ApplicationGoneError     no such application (any more)
+"""
+
+from __future__ import annotations
+
+import re
+
+from yarn_accel.adapters.hadoop_rpc.header_messages import ResponseHeader, RpcStatus
+from yarn_accel.adapters.hadoop_rpc.service_messages import SerializedException
+from yarn_accel.errors import AccelError, AuthenticationError, RejectedError, UnavailableError
+
+__all__ = [
+    "JPYPE_CURE",
+    "ApplicationGoneError",
+    "AttemptGoneError",
+    "BusyError",
+    "ConnectionLostError",
+    "NotRegisteredError",
+    "RemoteCallError",
+    "StandbyError",
+    "UnsupportedLoginError",
+    "error_of_exception",
+    "error_of_response",
+]
+
+JPYPE_CURE = "use the back end `jpype`, which speaks through Hadoop's own client jars"
+_MAX_CHARS = 2000
+_STACK = re.compile(r"\n\s+at |\nCaused by: ")
+
+
+class UnsupportedLoginError(AuthenticationError):
+    """The server wants Kerberos, privacy, or a mechanism that the native back end does not speak."""
+
+
+class StandbyError(UnavailableError):
+    """This ResourceManager is not the active one."""
+
+
+class BusyError(UnavailableError):
+    """The server asks to try again later."""
+
+
+class ConnectionLostError(UnavailableError):
+    """No connection, or it broke, or no answer came in time.
+
+    Args:
+        was_sent: the request left, so it may have been carried out; only a call that may be repeated may be
+            tried again then.
+    """
+
+    def __init__(self, message: str, *, was_sent: bool, cure: str = "") -> None:
+        super().__init__(message, cure=cure)
+        self.was_sent = was_sent
+
+
+class RemoteCallError(RejectedError):
+    """The server threw an exception.
+
+    Args:
+        exception_class: its Java name, such as ``org.apache.hadoop.yarn.exceptions.YarnException``.
+    """
+
+    def __init__(self, exception_class: str, message: str) -> None:
+        super().__init__(_code(exception_class), message)
+        self.exception_class = exception_class
+
+
+class NotRegisteredError(RemoteCallError):
+    """The ResourceManager does not know this master (any more): register again, send all asks again."""
+
+
+class AttemptGoneError(RemoteCallError):
+    """The ResourceManager has given this attempt up: end at once, the next one may run already."""
+
+
+class ApplicationGoneError(RemoteCallError):
+    """There is no such application (any more)."""
+
+
+_REJECTIONS: dict[str, type[RemoteCallError]] = {
+    "ApplicationMasterNotRegisteredException": NotRegisteredError,
+    "ApplicationAttemptNotFoundException": AttemptGoneError,
+    "ApplicationNotFoundException": ApplicationGoneError,
+}
+_TRANSIENT: dict[str, type[UnavailableError]] = {
+    "StandbyException": StandbyError,
+    "RetriableException": BusyError,
+    "NMNotYetReadyException": BusyError,
+}
+_LOGIN = {"InvalidToken", "SaslException"}
+_LOGIN_IF_FATAL = {"AccessControlException", "AuthorizationException"}
+
+
+def error_of_response(header: ResponseHeader, address: str) -> AccelError:
+    """The error that an answer with status ERROR or FATAL stands for."""
+    is_fatal = header.status is RpcStatus.FATAL
+    return _error(header.exception_class, header.error_message, address, is_fatal=is_fatal)
+
+
+def error_of_exception(exception: SerializedException | None, address: str) -> AccelError:
+    """The error that an exception inside an answer stands for."""
+    if exception is None:
+        return RemoteCallError("", f"{address}: no reason given")
+    return _error(exception.class_name, exception.message, address, is_fatal=False)
+
+
+def _error(exception_class: str, text: str, address: str, *, is_fatal: bool) -> AccelError:
+    name = _simple(exception_class)
+    reason = _STACK.split(text[: 2 * _MAX_CHARS], maxsplit=1)[0].strip()
+    reason = reason.removeprefix(f"{exception_class}: ")[:_MAX_CHARS]
+    message = f"{address}: {name or 'no exception named'}: {reason}"
+    if name in _TRANSIENT:
+        return _TRANSIENT[name](message)
+    if name == "AccessControlException" and is_fatal and "SIMPLE authentication is not enabled" in reason:
+        return UnsupportedLoginError(message, cure=JPYPE_CURE)
+    if name in _LOGIN or (is_fatal and name in _LOGIN_IF_FATAL):
+        return AuthenticationError(message)
+    return _REJECTIONS.get(name, RemoteCallError)(exception_class, message)
+
+
+def _simple(exception_class: str) -> str:
+    return re.split(r"[.$]", exception_class[:200])[-1]
+
+
+def _code(exception_class: str) -> str:
+    """``InvalidResourceRequestException`` -> ``invalid-resource-request``."""
+    name = _simple(exception_class).removesuffix("Exception")
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower() or "remote-exception"

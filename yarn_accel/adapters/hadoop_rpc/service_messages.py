@@ -1,0 +1,428 @@
+"""Requests and answers of the four protocols; the names are Hadoop's without ``Proto``."""
+
+# ruff: noqa: RUF009 - `enum` and `message` declare fields, as dataclasses.field does
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from yarn_accel.adapters.hadoop_rpc.header_messages import Token
+from yarn_accel.adapters.hadoop_rpc.identifiers import ApplicationId, ContainerId, NodeId
+from yarn_accel.adapters.hadoop_rpc.protobuf import (
+    binary,
+    boolean,
+    enum,
+    float32,
+    int32,
+    int64,
+    message,
+    string,
+)
+from yarn_accel.adapters.hadoop_rpc.records import (
+    ApplicationReport,
+    ApplicationState,
+    Container,
+    ContainerStatus,
+    FinalStatus,
+    LaunchContext,
+    LogAggregation,
+    NamedBytes,
+    NodeAttribute,
+    NodeReport,
+    NodeState,
+    NodeToken,
+    Priority,
+    Resource,
+    ResourceRequest,
+    ResourceType,
+)
+
+__all__ = [
+    "AllocateRequest",
+    "AllocateResponse",
+    "ApplicationSubmission",
+    "AttributeOperation",
+    "ContainerException",
+    "FinishRequest",
+    "FinishResponse",
+    "GetApplicationReportRequest",
+    "GetApplicationReportResponse",
+    "GetApplicationsRequest",
+    "GetApplicationsResponse",
+    "GetClusterNodesRequest",
+    "GetClusterNodesResponse",
+    "GetContainerStatusesRequest",
+    "GetContainerStatusesResponse",
+    "GetNewApplicationRequest",
+    "GetNewApplicationResponse",
+    "KillApplicationRequest",
+    "KillApplicationResponse",
+    "MapAttributesRequest",
+    "MapAttributesResponse",
+    "MasterCommand",
+    "NodeAttributes",
+    "NodeResource",
+    "RegisterRequest",
+    "RegisterResponse",
+    "ResourceOption",
+    "SerializedException",
+    "StartContainerRequest",
+    "StartContainersRequest",
+    "StartContainersResponse",
+    "StopContainersRequest",
+    "StopContainersResponse",
+    "SubmitApplicationRequest",
+    "SubmitApplicationResponse",
+    "UpdateNodeResourceRequest",
+    "UpdateNodeResourceResponse",
+]
+
+
+class MasterCommand(IntEnum):
+    """What the ResourceManager orders an application master to do; absent nearly always."""
+
+    RESYNC = 1
+    SHUTDOWN = 2
+
+
+class AttributeOperation(IntEnum):
+    """How node attributes change: all of a node replaced, or some added, or some removed."""
+
+    REPLACE = 1
+    ADD = 2
+    REMOVE = 3
+
+
+# ---- the client's protocol
+
+
+@dataclass(frozen=True, slots=True)
+class GetNewApplicationRequest:
+    """Ask for an application id."""
+
+
+@dataclass(frozen=True, slots=True)
+class GetNewApplicationResponse:
+    """An id and the largest container there is."""
+
+    application: ApplicationId = message(1, ApplicationId, required=True, name="application_id")
+    maximum: Resource | None = message(2, Resource, name="maximumCapability")
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationSubmission:
+    """Everything about a new application.
+
+    Attributes:
+        max_attempts: how often its master may run; 0 means the cluster's own limit.
+        attempt_failures_validity_ms: failures older than that do not count; -1: all count.
+        keep_containers: containers of a dead attempt live on and are given to the next.
+    """
+
+    application: ApplicationId = message(1, ApplicationId, required=True, name="application_id")
+    name: str = string(2, "", name="application_name")
+    queue: str = string(3, "default")
+    priority: Priority | None = message(4, Priority)
+    launch: LaunchContext = message(5, LaunchContext, required=True, name="am_container_spec")
+    is_unmanaged: bool | None = boolean(7, name="unmanaged_am")
+    max_attempts: int = int32(8, 0, name="maxAppAttempts")
+    resource: Resource = message(9, Resource, required=True)
+    type: str = string(10, "YARN", name="applicationType")
+    keep_containers: bool = boolean(11, False, name="keep_containers_across_application_attempts")
+    tags: tuple[str, ...] = string(12, repeated=True, name="applicationTags")
+    attempt_failures_validity_ms: int = int64(13, -1, name="attempt_failures_validity_interval")
+    logs: LogAggregation | None = message(14, LogAggregation, name="log_aggregation_context")
+    label: str | None = string(16, name="node_label_expression")
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitApplicationRequest:
+    """Start an application."""
+
+    submission: ApplicationSubmission = message(
+        1, ApplicationSubmission, required=True, name="application_submission_context"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitApplicationResponse:
+    """It is known; `GetApplicationReportRequest` tells more."""
+
+
+@dataclass(frozen=True, slots=True)
+class GetApplicationReportRequest:
+    """Ask how an application fares."""
+
+    application: ApplicationId = message(1, ApplicationId, required=True, name="application_id")
+
+
+@dataclass(frozen=True, slots=True)
+class GetApplicationReportResponse:
+    """How it fares."""
+
+    report: ApplicationReport = message(1, ApplicationReport, required=True, name="application_report")
+
+
+@dataclass(frozen=True, slots=True)
+class KillApplicationRequest:
+    """End an application."""
+
+    application: ApplicationId = message(1, ApplicationId, required=True, name="application_id")
+    diagnostics: str | None = string(2)
+
+
+@dataclass(frozen=True, slots=True)
+class KillApplicationResponse:
+    """Whether it is over already; ask again while not."""
+
+    is_completed: bool = boolean(1, False, name="is_kill_completed")
+
+
+@dataclass(frozen=True, slots=True)
+class GetClusterNodesRequest:
+    """Ask for nodes in these states; none named: all that are not gone."""
+
+    states: tuple[NodeState, ...] = enum(1, NodeState, repeated=True, name="nodeStates")
+
+
+@dataclass(frozen=True, slots=True)
+class GetClusterNodesResponse:
+    """The nodes."""
+
+    reports: tuple[NodeReport, ...] = message(1, NodeReport, repeated=True, name="nodeReports")
+
+
+@dataclass(frozen=True, slots=True)
+class GetApplicationsRequest:
+    """Ask for applications; an empty condition does not restrict."""
+
+    types: tuple[str, ...] = string(1, repeated=True, name="application_types")
+    states: tuple[ApplicationState, ...] = enum(2, ApplicationState, repeated=True, name="application_states")
+    users: tuple[str, ...] = string(3, repeated=True)
+    queues: tuple[str, ...] = string(4, repeated=True)
+    tags: tuple[str, ...] = string(10, repeated=True, name="applicationTags")
+    name: str | None = string(12)
+
+
+@dataclass(frozen=True, slots=True)
+class GetApplicationsResponse:
+    """The applications."""
+
+    reports: tuple[ApplicationReport, ...] = message(1, ApplicationReport, repeated=True, name="applications")
+
+
+# ---- the application master's protocol
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterRequest:
+    """Tell the ResourceManager that this attempt's master runs, and where its page is."""
+
+    host: str = string(1, "")
+    rpc_port: int = int32(2, -1)
+    tracking_url: str = string(3, "")
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterResponse:
+    """What the cluster allows, and what earlier attempts left."""
+
+    maximum: Resource | None = message(1, Resource, name="maximumCapability")
+    client_key: bytes | None = binary(2, name="client_to_am_token_master_key")
+    previous_containers: tuple[Container, ...] = message(
+        4, Container, repeated=True, name="containers_from_previous_attempts"
+    )
+    queue: str = string(5, "")
+    node_tokens: tuple[NodeToken, ...] = message(
+        6, NodeToken, repeated=True, name="nm_tokens_from_previous_attempts"
+    )
+    resource_types: tuple[ResourceType, ...] = message(9, ResourceType, repeated=True)
+
+    def __repr__(self) -> str:
+        return f"RegisterResponse(queue={self.queue!r}, {len(self.previous_containers)} previous containers)"
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateRequest:
+    """A master's heartbeat: what it wants and gives back. `response_id` is that of the last answer."""
+
+    ask: tuple[ResourceRequest, ...] = message(1, ResourceRequest, repeated=True)
+    release: tuple[ContainerId, ...] = message(2, ContainerId, repeated=True)
+    response_id: int = int32(4, 0)
+    progress: float = float32(5, 0.0)
+    tracking_url: str | None = string(11)
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateResponse:
+    """What happened since the last heartbeat.
+
+    Attributes:
+        command: None nearly always. The proto's enum begins with RESYNC, so reading an absent field as its
+            default would order a resync at every heartbeat.
+    """
+
+    command: MasterCommand | None = enum(1, MasterCommand, name="a_m_command")
+    response_id: int = int32(2, 0)
+    allocated: tuple[Container, ...] = message(3, Container, repeated=True, name="allocated_containers")
+    completed: tuple[ContainerStatus, ...] = message(
+        4, ContainerStatus, repeated=True, name="completed_container_statuses"
+    )
+    headroom: Resource | None = message(5, Resource, name="limit")
+    updated_nodes: tuple[NodeReport, ...] = message(6, NodeReport, repeated=True)
+    n_nodes: int | None = int32(7, name="num_cluster_nodes")
+    node_tokens: tuple[NodeToken, ...] = message(9, NodeToken, repeated=True, name="nm_tokens")
+    am_rm_token: Token | None = message(12, Token)
+    previous_containers: tuple[Container, ...] = message(
+        17, Container, repeated=True, name="containers_from_previous_attempts"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FinishRequest:
+    """The application is over."""
+
+    diagnostics: str = string(1, "")
+    tracking_url: str = string(2, "")
+    final_status: FinalStatus = enum(3, FinalStatus, FinalStatus.SUCCEEDED, name="final_application_status")
+
+
+@dataclass(frozen=True, slots=True)
+class FinishResponse:
+    """Whether the ResourceManager has stored the end; ask again while not."""
+
+    is_unregistered: bool = boolean(1, False, name="isUnregistered")
+
+
+# ---- the NodeManager's protocol
+
+
+@dataclass(frozen=True, slots=True)
+class StartContainerRequest:
+    """Start a process in a container that the ResourceManager gave."""
+
+    launch: LaunchContext = message(1, LaunchContext, required=True, name="container_launch_context")
+    token: Token = message(2, Token, required=True, name="container_token")
+
+
+@dataclass(frozen=True, slots=True)
+class StartContainersRequest:
+    """Start several on one node."""
+
+    requests: tuple[StartContainerRequest, ...] = message(
+        1, StartContainerRequest, repeated=True, name="start_container_request"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SerializedException:
+    """A Java exception as data."""
+
+    message: str = string(1, "")
+    class_name: str = string(3, "")
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerException:
+    """Why one container was not started, stopped or found."""
+
+    id: ContainerId = message(1, ContainerId, required=True, name="container_id")
+    exception: SerializedException | None = message(2, SerializedException)
+
+
+@dataclass(frozen=True, slots=True)
+class StartContainersResponse:
+    """Which were started."""
+
+    services: tuple[NamedBytes, ...] = message(1, NamedBytes, repeated=True, name="services_meta_data")
+    succeeded: tuple[ContainerId, ...] = message(2, ContainerId, repeated=True, name="succeeded_requests")
+    failed: tuple[ContainerException, ...] = message(
+        3, ContainerException, repeated=True, name="failed_requests"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StopContainersRequest:
+    """Stop several on one node."""
+
+    ids: tuple[ContainerId, ...] = message(1, ContainerId, repeated=True, name="container_id")
+
+
+@dataclass(frozen=True, slots=True)
+class StopContainersResponse:
+    """Which were stopped."""
+
+    succeeded: tuple[ContainerId, ...] = message(1, ContainerId, repeated=True, name="succeeded_requests")
+    failed: tuple[ContainerException, ...] = message(
+        2, ContainerException, repeated=True, name="failed_requests"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GetContainerStatusesRequest:
+    """Ask how several on one node fare."""
+
+    ids: tuple[ContainerId, ...] = message(1, ContainerId, repeated=True, name="container_id")
+
+
+@dataclass(frozen=True, slots=True)
+class GetContainerStatusesResponse:
+    """How they fare."""
+
+    statuses: tuple[ContainerStatus, ...] = message(1, ContainerStatus, repeated=True, name="status")
+    failed: tuple[ContainerException, ...] = message(
+        2, ContainerException, repeated=True, name="failed_requests"
+    )
+
+
+# ---- the operator's protocol
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceOption:
+    """A node's new resource, and how long containers that no longer fit may stay: -1 for ever, else ms."""
+
+    resource: Resource = message(1, Resource, required=True)
+    over_commit_timeout_ms: int = int32(2, -1, name="over_commit_timeout")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeResource:
+    """Which node gets which resource."""
+
+    node: NodeId = message(1, NodeId, required=True, name="node_id")
+    option: ResourceOption = message(2, ResourceOption, required=True, name="resource_option")
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateNodeResourceRequest:
+    """Set what nodes offer: whole vectors, a type that is not named becomes 0."""
+
+    nodes: tuple[NodeResource, ...] = message(1, NodeResource, repeated=True, name="node_resource_map")
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateNodeResourceResponse:
+    """Done."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAttributes:
+    """Attributes of one host (without its port)."""
+
+    host: str = string(1, "", name="node")
+    attributes: tuple[NodeAttribute, ...] = message(2, NodeAttribute, repeated=True, name="nodeAttributes")
+
+
+@dataclass(frozen=True, slots=True)
+class MapAttributesRequest:
+    """Change attributes of nodes."""
+
+    operation: AttributeOperation = enum(1, AttributeOperation, AttributeOperation.REPLACE)
+    nodes: tuple[NodeAttributes, ...] = message(2, NodeAttributes, repeated=True, name="nodeToAttributes")
+    fail_on_unknown_nodes: bool = boolean(3, False, name="failOnUnknownNodes")
+
+
+@dataclass(frozen=True, slots=True)
+class MapAttributesResponse:
+    """Done."""

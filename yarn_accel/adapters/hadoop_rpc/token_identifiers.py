@@ -1,0 +1,33 @@
+"""What stands inside the identifiers of the tokens an application master holds; servers alone depend on it.
+
+Here it is used to say whose token this is and which of the server's keys made it, which tells a rolled token
+from the one before.
+"""
+
+# ruff: noqa: RUF009 - `enum` and `message` declare fields, as dataclasses.field does
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from yarn_accel.adapters.hadoop_rpc.identifiers import AttemptId, NodeId
+from yarn_accel.adapters.hadoop_rpc.protobuf import int32, message, string
+
+__all__ = ["AmRmIdentifier", "NodeIdentifier"]
+
+
+@dataclass(frozen=True, slots=True)
+class AmRmIdentifier:
+    """In a ``YARN_AM_RM_TOKEN``: the attempt, and the number of the ResourceManager's key."""
+
+    attempt: AttemptId | None = message(1, AttemptId, name="appAttemptId")
+    key_id: int = int32(2, -1, name="keyId")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeIdentifier:
+    """In an ``NMToken``: attempt, node, who submitted the application, and the number of the key."""
+
+    attempt: AttemptId | None = message(1, AttemptId, name="appAttemptId")
+    node: NodeId | None = message(2, NodeId, name="nodeId")
+    submitter: str = string(3, "", name="appSubmitter")
+    key_id: int = int32(4, -1, name="keyId")

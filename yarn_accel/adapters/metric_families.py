@@ -1,0 +1,54 @@
+"""Metric families for Prometheus out of plain values: what all our services that have figures share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import prometheus_client
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+__all__ = ["CONTENT_TYPE", "Sample", "Vocabulary", "exposition"]
+
+CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
+#: The values of the labels, and a number, a bool, or None for "not known": no sample then.
+Sample = tuple[tuple[str, ...], Any]
+
+
+class Vocabulary:
+    """Makes families whose names begin with the same prefix, such as ``yarn_accel_master_``."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+
+    def gauge(self, name: str, text: str, labels: Sequence[str], samples: Iterable[Sample]) -> Metric:
+        """A family of values that go up and down."""
+        return _filled(GaugeMetricFamily(self._prefix + name, text, labels=labels), samples)
+
+    def counter(self, name: str, text: str, labels: Sequence[str], samples: Iterable[Sample]) -> Metric:
+        """A family of values that only grow; ``_total`` is added to its name."""
+        return _filled(CounterMetricFamily(self._prefix + name, text, labels=labels), samples)
+
+
+class _Families(Collector):
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._families
+
+
+def exposition(families: Iterable[Metric]) -> bytes:
+    """The families as text of `CONTENT_TYPE`."""
+    registry = prometheus_client.CollectorRegistry(auto_describe=False)
+    registry.register(_Families(families))
+    return prometheus_client.generate_latest(registry)
+
+
+def _filled(family: Any, samples: Iterable[Sample]) -> Metric:
+    for labels, value in samples:
+        if value is not None:
+            family.add_metric(labels, float(value))
+    filled: Metric = family
+    return filled

@@ -1,0 +1,241 @@
+"""How a mapper finds its server without being configured: ask the agent of its node, else the master.
+
+In this order, each with a short time-out:
+
+1. the agent's Unix socket: ``ACCEL_AGENT``, else where agents listen by default;
+2. the master: each address in ``ACCEL_MASTER`` (comma separated; the ResourceManager's proxy of the
+   application is one that survives attempts), asked for the servers of ``NM_HOST``;
+3. nobody: the reason says why, and the mapper computes by itself.
+
+The answer is a line of JSON with a binding (see `binding`). It is only believed as far as addresses go: a
+pipeline server proves with the job's credential that it is one. Who answers at the default place in ``/tmp``
+is checked all the same, or any local user could send mappers nowhere.
+
+Standard library only, Python 3.8: mappers import it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+import struct
+import time
+from dataclasses import dataclass, field
+from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
+
+from yarn_accel.client.binding import Binding, Endpoint, choose, parse_binding
+from yarn_accel.errors import ConfigError
+
+__all__ = ["Follower", "Found", "agent_sockets", "parse_told", "servers_now"]
+
+AGENT_TIMEOUT_S = 0.5
+MASTER_TIMEOUT_S = 1.0
+MAX_ANSWER_BYTES = 1024 * 1024
+LOOKUP_PATH = "/v1/servers"
+_QUESTION = b'{"v": 1, "want": "servers"}\n'
+_UCRED = struct.Struct("3i")
+_MAX_MASTERS = 4
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was found.
+
+    Attributes:
+        binding: the servers; none when there is nobody to ask, or no server.
+        node: this task's node, as YARN names it.
+        source: ``agent``, ``master`` or ``none``.
+        where: the socket or URL that answered.
+        age_s: how old the master's word was when it was told; 0 when that is not known.
+        reason: why there is no server, or what is doubtful about those there are; else empty.
+    """
+
+    binding: Binding = field(default_factory=Binding)
+    node: str = ""
+    source: str = "none"
+    where: str = ""
+    age_s: float = 0.0
+    reason: str = ""
+
+    def endpoints(self, spread: int = 0) -> Tuple[Endpoint, ...]:
+        """The servers in the order in which to try them; see `binding.choose`."""
+        return choose(self.binding, self.node, spread)
+
+
+def servers_now(environ: Mapping[str, str]) -> Found:
+    """Ask now; never raises, and takes at most the time-outs together."""
+    node = environ.get("NM_HOST", "")
+    failures: List[str] = []
+    for path, is_trusted in agent_sockets(environ):
+        try:
+            return _from_agent(path, is_trusted, node)
+        except (OSError, ValueError, ConfigError) as error:
+            failures.append("agent {}: {}".format(path, _why(error)))
+    masters = [url.strip() for url in environ.get("ACCEL_MASTER", "").split(",") if url.strip()]
+    for url in masters[:_MAX_MASTERS]:
+        if not node:
+            failures.append("master: NM_HOST is not set")
+            break
+        try:
+            return _from_master(url, node)
+        except (OSError, ConfigError, ValueError) as error:
+            failures.append("master {}: {}".format(url, _why(error)))
+    if not masters:
+        failures.append("ACCEL_MASTER is not set")
+    return Found(node=node, reason="; ".join(failures))
+
+
+class Follower:
+    """Keeps asking, but not too often: for a mapper that lives longer than a binding.
+
+    Args:
+        every_s: answers are kept for so long.
+        ask, clock: as `servers_now` and `time.monotonic`.
+    """
+
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        every_s: float = 2.0,
+        ask: Callable[[Mapping[str, str]], Found] = servers_now,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._environ = environ
+        self._every_s = every_s
+        self._ask = ask
+        self._clock = clock
+        self._found: Optional[Found] = None
+        self._until_s = -math.inf
+
+    def now(self, is_urgent: bool = False) -> Found:
+        """The servers of now; `is_urgent` asks again at once, as when a server has just failed.
+
+        When nobody answers any more, the last servers are kept and the reason says so.
+        """
+        if self._found is None or is_urgent or self._clock() >= self._until_s:
+            found = self._ask(self._environ)
+            self._until_s = self._clock() + self._every_s
+            if found.source == "none" and self._found is not None and self._found.binding.servers:
+                last = self._found
+                found = Found(last.binding, last.node, last.source, last.where, last.age_s, found.reason)
+            self._found = found
+        return self._found
+
+
+def agent_sockets(environ: Mapping[str, str]) -> Sequence[Tuple[str, bool]]:
+    """Where an agent may listen, and whether whoever answers there is trusted.
+
+    ``ACCEL_AGENT`` (a path, or ``unix:`` and a path) is the only place when it is set.
+    """
+    given = environ.get("ACCEL_AGENT", "")
+    if given:
+        return [(given[len("unix:") :] if given.startswith("unix:") else given, True)]
+    node = environ.get("NM_HOST", "")
+    # Only root makes folders in /run, so whoever listens there was meant to; in /tmp anybody could.
+    places = [("/run/yarn-accel/agent.sock", True)]
+    if node and "/" not in node:
+        places.append(("/run/yarn-accel/{}/agent.sock".format(node), True))
+        places.append(("/tmp/yarn-accel-{}/{}/agent.sock".format(os.geteuid(), node), False))
+    return places
+
+
+def parse_told(raw: bytes, node: str) -> Tuple[Binding, str, float, str]:
+    """Binding, node, age and reason of an answer.
+
+    Args:
+        node: this task's node, empty when it is not known.
+
+    Raises:
+        ConfigError: it is no answer, or one for another node.
+    """
+    try:
+        document = json.loads(raw.decode("utf-8"))
+    except (ValueError, RecursionError):
+        raise ConfigError("the answer is not JSON") from None
+    if not isinstance(document, dict) or document.get("v") != 1:
+        raise ConfigError("the answer is not of version 1")
+    if document.get("error"):
+        raise ConfigError("refused: {}".format(str(document["error"])[:200]))
+    named = str(document.get("node", ""))
+    if node and named.split(".")[0] != node.split(".")[0]:
+        raise ConfigError("it answers for node {!r}".format(named[:100]))
+    age_s = document.get("age_s")
+    reason = " ".join(str(document.get("reason", "")).split())[:500]
+    binding = parse_binding(json.dumps(document.get("binding")))
+    # What YARN calls the node and what the agent calls it may differ by the domain.
+    is_known = isinstance(age_s, (int, float)) and math.isfinite(age_s)
+    return binding, named, float(age_s or 0) if is_known else 0.0, reason
+
+
+def _from_agent(path: str, is_trusted: bool, node: str) -> Found:
+    deadline_s = time.monotonic() + AGENT_TIMEOUT_S
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.settimeout(AGENT_TIMEOUT_S)
+        sock.connect(path)
+        if not is_trusted:
+            _check_peer(sock)
+        sock.sendall(_QUESTION)
+        raw = b""
+        while not raw.endswith(b"\n"):
+            sock.settimeout(max(0.001, deadline_s - time.monotonic()))
+            part = sock.recv(65536)
+            if not part:
+                break
+            raw += part
+            if len(raw) > MAX_ANSWER_BYTES:
+                raise ConfigError("the answer is longer than {} bytes".format(MAX_ANSWER_BYTES))
+            if time.monotonic() >= deadline_s and not raw.endswith(b"\n"):
+                raise socket.timeout()
+    return _found(raw, node, "agent", path)
+
+
+def _check_peer(sock: socket.socket) -> None:
+    _, user, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    if user not in (0, os.geteuid()):
+        raise ConfigError("user {} listens there, neither root nor this task's".format(user))
+
+
+def _from_master(url: str, node: str) -> Found:
+    # Imported here: with an agent, no mapper needs it.
+    import http.client
+    import urllib.request
+    from urllib.parse import quote
+
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError("not an address with http:// or https://")
+    where = "{}{}?node={}".format(url.rstrip("/"), LOOKUP_PATH, quote(node, safe=""))
+    # A proxy named in the environment is not used: the master is inside the cluster.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    deadline_s = time.monotonic() + MASTER_TIMEOUT_S
+    raw = b""
+    try:
+        with opener.open(where, timeout=MASTER_TIMEOUT_S) as answer:
+            while True:
+                part = answer.read1(65536)
+                if not part:
+                    break
+                raw += part
+                if len(raw) > MAX_ANSWER_BYTES:
+                    raise ConfigError("the answer is longer than {} bytes".format(MAX_ANSWER_BYTES))
+                if time.monotonic() >= deadline_s:
+                    raise socket.timeout()
+    except http.client.HTTPException as error:
+        raise ConfigError("no HTTP: {!r}".format(error)) from None
+    return _found(raw, node, "master", where)
+
+
+def _found(raw: bytes, node: str, source: str, where: str) -> Found:
+    binding, named, age_s, reason = parse_told(raw, node)
+    if not binding.servers and not reason:
+        reason = "the {} knows no server for this node".format(source)
+    return Found(binding, named, source, where, age_s, reason)
+
+
+def _why(error: Any) -> str:
+    if isinstance(error, socket.timeout):
+        return "no answer in time"
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno).lower()
+    return " ".join(str(getattr(error, "reason", "") or error).split())[:200]
