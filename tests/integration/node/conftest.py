@@ -1,0 +1,130 @@
+"""Real agents as processes, and a pretended ResourceManager."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.integration.node.master import PATIENCE_S, key_of
+from yarn_accel.client.lookup import Found, servers_now
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class AgentProcess:
+    """``python -m yarn_accel.node agent`` with a folder of its own."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.run_dir = folder / "run"
+        self.config = folder / "node.yaml"
+        key_file = folder / "node.key"
+        key_file.write_text(key_of("agent:w1").hex())
+        key_file.chmod(0o600)
+        values = {
+            "node": "w1",
+            "address": "127.0.0.1",
+            "run_dir": str(self.run_dir),
+            "key_file": str(key_file),
+            "interval_s": 0.1,
+            "timeout_s": 0.5,
+            "max_backoff_s": 0.3,
+            **settings,
+        }
+        self.config.write_text(yaml.safe_dump(values))
+        self.log = folder / "agent.log"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> AgentProcess:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "yarn_accel.node", "agent", "--config", str(self.config)],
+                stdout=log,
+                stderr=log,
+                cwd=ROOT,
+            )
+        self.until(lambda: self.state().get("pid") == self.process.pid, "it wrote its state")
+        return self
+
+    def kill(self, number: int = 9) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE_S)
+
+    def state(self) -> dict[str, Any]:
+        """The state file, with the agent's pid as ``pid``."""
+        try:
+            state = json.loads((self.run_dir / "state.json").read_text())
+        except OSError:
+            return {}
+        return {**state, "pid": state["agent"]["pid"]}
+
+    def ask(self) -> Found:
+        return servers_now({"ACCEL_AGENT": str(self.run_dir / "agent.sock"), "NM_HOST": "w1"})
+
+    def until(self, condition: Any, what: str) -> None:
+        until_s = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < until_s, f"never: {what}\n{self.log.read_text()}"
+            assert self.process is None or self.process.poll() is None, self.log.read_text()
+            time.sleep(0.005)
+
+
+@pytest.fixture
+def agents(tmp_path: Path) -> Iterator[Any]:
+    made: list[AgentProcess] = []
+
+    def make(**settings: Any) -> AgentProcess:
+        folder = tmp_path / f"agent{len(made)}"
+        folder.mkdir()
+        made.append(AgentProcess(folder, **settings))
+        return made[-1]
+
+    yield make
+    for agent in made:
+        if agent.process is not None and agent.process.poll() is None:
+            agent.kill()
+
+
+@contextlib.contextmanager
+def resource_manager() -> Iterator[tuple[str, dict[str, Any]]]:
+    """A ResourceManager's REST: answers every GET with the report in the dictionary's ``report``."""
+    told: dict[str, Any] = {"report": {}}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps(told["report"]).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", told
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def cpu_s(pid: int) -> float:
+    """Seconds a process has computed."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

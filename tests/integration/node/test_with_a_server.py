@@ -1,0 +1,95 @@
+"""A real agent beside a real pipeline server: what the master and the mappers learn, and how fast."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from tests.integration.node.conftest import ROOT
+from tests.integration.node.master import PATIENCE_S, Master
+
+
+@pytest.fixture
+def serve(tmp_path):
+    """Starts a server whose state file is where this agent looks; returns the process."""
+    started = []
+    secret_file = tmp_path / "secret"
+    secret_file.write_text(secrets.token_hex(32))
+    secret_file.chmod(0o600)
+
+    def start(agent):
+        config = tmp_path / "server.yaml"
+        values = {
+            "name": "w1",
+            "listen_host": "127.0.0.1",
+            "unix_path": str(agent.run_dir / "server.sock"),
+            "http_port": 0,
+            "master_secret_file": str(secret_file),
+            "state_file": str(agent.run_dir / "server.json"),
+            "workers": 1,
+            "standby_workers": 0,
+            "devices": ["cpu"],
+            "calibrate": False,
+            "pool_bytes": 64 << 20,
+            "queue_bytes": 32 << 20,
+            "max_request_bytes": 16 << 20,
+        }
+        config.write_text(yaml.safe_dump(values))
+        argv = [sys.executable, "-m", "yarn_accel", "pipeline", "serve", "--config", str(config)]
+        started.append(subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait(PATIENCE_S)
+
+
+def health(agent):
+    server = agent.state().get("server")
+    return server and server["health"]
+
+
+def test_born_well_killed_replaced_and_drained(agents, serve):
+    with Master() as master:
+        master.answer = {"servers": [], "bound": [], "interval_s": 30.0}
+        agent = agents(master_url=master.url).start()
+        # From here on only news makes it beat.
+        server = serve(agent)
+        agent.until(lambda: health(agent) in ("starting", "ok"), "it is found")
+        found = next(beat for _, beat in master.heard if beat["server"])["server"]
+        assert found["pid"] == server.pid
+        assert found["endpoint"]["unix_path"].endswith("server.sock")
+        assert found["endpoint"]["port"] > 0
+        server.kill()
+        server.wait()
+        agent.until(lambda: health(agent) == "gone", "its death is told at once")
+        assert master.heard[-1][1]["server"]["health"] == "gone"
+        second = serve(agent)
+        agent.until(lambda: health(agent) in ("starting", "ok"), "the next one is found")
+        assert agent.state()["server"]["pid"] == second.pid
+        second.send_signal(signal.SIGTERM)
+        agent.until(lambda: agent.state()["server"] is None, "one that ends in peace is no server")
+
+
+def test_figures_go_to_the_master_and_silence_makes_the_own_server_known(agents, serve):
+    with Master() as master:
+        master.answer = {"servers": [], "bound": [], "interval_s": 0.1}
+        agent = agents(master_url=master.url).start()
+        serve(agent)
+        agent.until(lambda: health(agent) == "ok", "it is well")
+        server = agent.state()["server"]
+        assert (server["in_flight"], server["requests"], server["workers"]) == (0, 0, 1)
+        assert not server["is_local_only"]
+        assert agent.ask().endpoints() == ()
+    agent.kill()
+    (agent.run_dir / "state.json").unlink()
+    agent.start()
+    found = agent.ask()
+    assert [endpoint.name for endpoint in found.endpoints()] == ["w1"]
+    assert "Cannot connect" in found.reason

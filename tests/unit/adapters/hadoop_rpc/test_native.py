@@ -1,0 +1,312 @@
+"""The master's heartbeat against a ResourceManager that restarts, renews tokens and drops answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.unit.adapters.hadoop_rpc.fake_hadoop import CLOSE, NOT_REGISTERED, FakeHadoop, Refusal
+from tests.unit.adapters.hadoop_rpc.test_transport import QUICK, TOKEN, run
+from yarn_accel.adapters.hadoop_rpc import (
+    ApplicationSubmission,
+    AttributeOperation,
+    NativeApplicationMaster,
+    NativeResourceManager,
+    Patience,
+    ResourceManagerAddresses,
+    User,
+)
+from yarn_accel.adapters.hadoop_rpc.backend import ApplicationMaster, ResourceManager
+from yarn_accel.adapters.hadoop_rpc.header_messages import Token
+from yarn_accel.adapters.hadoop_rpc.identifiers import ApplicationId, AttemptId, ContainerId, NodeId
+from yarn_accel.adapters.hadoop_rpc.records import (
+    Container,
+    FinalStatus,
+    LaunchContext,
+    NodeState,
+    Resource,
+    pinned,
+)
+from yarn_accel.adapters.hadoop_rpc.rpc_errors import (
+    AttemptGoneError,
+    ConnectionLostError,
+    NotRegisteredError,
+    RemoteCallError,
+)
+from yarn_accel.adapters.hadoop_rpc.service_messages import (
+    AllocateRequest,
+    AllocateResponse,
+    FinishResponse,
+    GetApplicationsResponse,
+    GetClusterNodesResponse,
+    KillApplicationResponse,
+    MapAttributesResponse,
+    MasterCommand,
+    RegisterResponse,
+    SubmitApplicationResponse,
+    UpdateNodeResourceResponse,
+)
+from yarn_accel.errors import LocalProtocolError
+
+ASK = pinned("w1", "/r1", 1, Resource.of(512, 1))
+APPLICATION = ApplicationId(1, 1)
+
+
+def container(number: int) -> Container:
+    return Container(ContainerId(AttemptId(APPLICATION, 1), number), NodeId("w1", 8041))
+
+
+@dataclass
+class Scheduler:
+    """What the ResourceManager remembers of one master: as its ApplicationMasterService does."""
+
+    is_registered: bool = False
+    last: AllocateResponse = field(default_factory=AllocateResponse)
+    n_carried_out: int = 0
+    command: MasterCommand | None = None
+    renewed: Token | None = None
+    drops: int = 0
+
+    def handlers(self) -> dict[str, Callable[[Any], Any]]:
+        return {
+            "registerApplicationMaster": self.register,
+            "allocate": self.allocate,
+            "finishApplicationMaster": self.finish,
+        }
+
+    def register(self, _: object) -> RegisterResponse:
+        self.is_registered = True
+        self.last = AllocateResponse()
+        return RegisterResponse(queue="default")
+
+    def allocate(self, request: AllocateRequest) -> object:
+        if not self.is_registered:
+            raise Refusal(NOT_REGISTERED, "AM is not registered for known application attempt")
+        if request.response_id == self.last.response_id:
+            self.n_carried_out += 1
+            made = tuple(container(self.n_carried_out * 10 + n) for n in range(bool(request.ask)))
+            self.last = AllocateResponse(
+                self.command, request.response_id + 1, made, am_rm_token=self.renewed, n_nodes=3
+            )
+        elif request.response_id + 1 != self.last.response_id:
+            raise Refusal("org.apache.hadoop.yarn.exceptions.InvalidApplicationMasterRequestException")
+        if self.drops:
+            self.drops -= 1
+            return CLOSE
+        return self.last
+
+    def finish(self, _: object) -> FinishResponse:
+        self.is_registered = False
+        return FinishResponse(True)
+
+
+def addresses(server: FakeHadoop) -> ResourceManagerAddresses:
+    return ResourceManagerAddresses((server.address,), (server.address,), (server.address,))
+
+
+def master_of(server: FakeHadoop, patience: Patience | None = None) -> NativeApplicationMaster:
+    return NativeApplicationMaster(addresses(server), TOKEN, QUICK, patience or Patience(5.0, 0.01, 0.01))
+
+
+def with_master(test: Callable[[Scheduler, FakeHadoop, NativeApplicationMaster], Any]) -> None:
+    async def whole() -> None:
+        scheduler = Scheduler()
+        async with FakeHadoop(scheduler.handlers(), [TOKEN]) as server:
+            master = master_of(server)
+            try:
+                await test(scheduler, server, master)
+            finally:
+                await master.close()
+
+    run(whole)
+
+
+def response_ids(server: FakeHadoop) -> list[int]:
+    return [request.response_id for name, request in server.seen if name == "allocate"]
+
+
+def test_heartbeats_are_numbered() -> None:
+    async def test(scheduler: Scheduler, server: FakeHadoop, master: NativeApplicationMaster) -> None:
+        assert (await master.register("h", 1, "http://h:1/")).queue == "default"
+        assert (await master.allocate(ASK, progress=0.5)).allocated == (container(10),)
+        assert (await master.allocate()).n_nodes == 3
+        assert await master.finish(FinalStatus.SUCCEEDED)
+        assert response_ids(server) == [0, 1]
+        assert server.seen[1][1].ask == ASK
+        assert server.users == [TOKEN.identifier]
+
+    with_master(test)
+
+
+def test_a_lost_answer_is_asked_for_again_and_carried_out_once() -> None:
+    async def test(scheduler: Scheduler, server: FakeHadoop, master: NativeApplicationMaster) -> None:
+        await master.register("h", 1, "")
+        scheduler.drops = 2
+        assert (await master.allocate(ASK)).allocated == (container(10),)
+        assert scheduler.n_carried_out == 1
+        assert response_ids(server) == [0, 0, 0]
+        await master.allocate()
+        assert response_ids(server)[-1] == 1
+
+    with_master(test)
+
+
+def test_a_heartbeat_without_any_answer_is_kept_for_the_next() -> None:
+    """Its asks were carried out; the container it brought must not be lost, and not be asked for twice."""
+
+    async def whole() -> None:
+        scheduler = Scheduler()
+        async with FakeHadoop(scheduler.handlers(), [TOKEN]) as server:
+            master = master_of(server, Patience(0.0))
+            await master.register("h", 1, "")
+            scheduler.drops = 1
+            with pytest.raises(ConnectionLostError):
+                await master.allocate(ASK)
+            both = await master.allocate(ASK)
+            assert both.allocated == (container(10), container(20))
+            assert both.response_id == 2
+            assert [len(request.ask) for name, request in server.seen if name == "allocate"] == [3, 3, 3]
+            assert response_ids(server) == [0, 0, 1]
+            await master.close()
+
+    run(whole)
+
+
+def test_a_refused_heartbeat_is_not_kept() -> None:
+    async def test(scheduler: Scheduler, server: FakeHadoop, master: NativeApplicationMaster) -> None:
+        def refuse(_: object) -> object:
+            raise Refusal("org.apache.hadoop.yarn.exceptions.InvalidResourceRequestException", "too large")
+
+        await master.register("h", 1, "")
+        server.handlers["allocate"] = refuse
+        with pytest.raises(RemoteCallError, match="too large") as caught:
+            await master.allocate(ASK)
+        assert caught.value.code == "invalid-resource-request"
+        server.handlers["allocate"] = scheduler.allocate
+        with pytest.raises(LocalProtocolError):
+            await master.allocate(pinned("w1", "/r1", 1 << 40, Resource.of(512, 1)))
+        assert (await master.allocate()).allocated == ()
+        assert [len(request.ask) for name, request in server.seen if name == "allocate"] == [3, 0]
+        assert response_ids(server) == [0, 0]
+
+    with_master(test)
+
+
+def test_after_a_restart_the_master_registers_again_and_counts_from_zero() -> None:
+    async def test(scheduler: Scheduler, server: FakeHadoop, master: NativeApplicationMaster) -> None:
+        await master.register("h", 1, "")
+        await master.allocate(ASK)
+        await master.allocate()
+        await server.vanish()
+        scheduler.is_registered = False
+        await server.listen()
+        with pytest.raises(NotRegisteredError):
+            await master.allocate(ASK)
+        await master.register("h", 1, "")
+        await master.allocate(ASK)
+        assert response_ids(server)[-2:] == [2, 0]
+
+    with_master(test)
+
+
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [(MasterCommand.RESYNC, NotRegisteredError), (MasterCommand.SHUTDOWN, AttemptGoneError)],
+)
+def test_orders_become_errors(command: MasterCommand, error: type[Exception]) -> None:
+    async def test(scheduler: Scheduler, _: FakeHadoop, master: NativeApplicationMaster) -> None:
+        await master.register("h", 1, "")
+        scheduler.command = command
+        with pytest.raises(error, match="orders to"):
+            await master.allocate()
+
+    with_master(test)
+
+
+def test_an_unknown_attempt_must_end() -> None:
+    async def test(_: Scheduler, server: FakeHadoop, master: NativeApplicationMaster) -> None:
+        def gone(_: object) -> object:
+            raise Refusal("org.apache.hadoop.yarn.exceptions.ApplicationAttemptNotFoundException", "gone")
+
+        server.handlers["allocate"] = gone
+        with pytest.raises(AttemptGoneError, match="gone"):
+            await master.allocate()
+
+    with_master(test)
+
+
+def test_a_renewed_token_is_used_at_the_next_connection() -> None:
+    async def test(scheduler: Scheduler, server: FakeHadoop, master: NativeApplicationMaster) -> None:
+        await master.register("h", 1, "")
+        fresh = [Token(b"renewed-%d" % n, b"fresh", TOKEN.kind, "") for n in range(3)]
+        for token in fresh:
+            assert server.tokens is not None
+            server.tokens.append(token)
+            scheduler.renewed = token
+            await master.allocate()
+            await master.allocate()
+            assert master.token == token
+            scheduler.renewed = None
+            server.tokens.remove(server.tokens[0])
+            await server.vanish()
+            await server.listen()
+            await master.allocate()
+        assert server.users == [TOKEN.identifier, *(token.identifier for token in fresh)]
+        assert response_ids(server) == list(range(9))
+
+    with_master(test)
+
+
+def test_what_clients_and_operators_send() -> None:
+    async def whole() -> None:
+        handlers = {
+            "submitApplication": lambda _: SubmitApplicationResponse(),
+            "forceKillApplication": lambda _: KillApplicationResponse(False),
+            "getApplications": lambda _: GetApplicationsResponse(),
+            "getClusterNodes": lambda _: GetClusterNodesResponse(),
+            "updateNodeResource": lambda _: UpdateNodeResourceResponse(),
+            "mapAttributesToNodes": lambda _: MapAttributesResponse(),
+        }
+        async with FakeHadoop(handlers) as server:
+            rm = NativeResourceManager(addresses(server), User("ann"), QUICK)
+            launch = LaunchContext.of(["true"])
+            resource = Resource.of(1024, 1, {"acct/slot": 3})
+            await rm.submit(
+                ApplicationSubmission(APPLICATION, launch=launch, resource=resource, tags=("Accel",))
+            )
+            assert not await rm.kill(APPLICATION, "enough")
+            assert await rm.applications(types=["ACCEL"], tags=["Accel"]) == ()
+            assert await rm.nodes([NodeState.RUNNING]) == ()
+            await rm.update_node_resource(NodeId("w1", 8041), resource)
+            await rm.map_attributes(AttributeOperation.ADD, {"w1": {"accel-bind": "w2"}})
+            await rm.close()
+        sent = dict(server.seen)
+        assert sent["submitApplication"].submission.tags == sent["getApplications"].tags == ("accel",)
+        assert sent["forceKillApplication"].diagnostics == "enough"
+        assert sent["getClusterNodes"].states == (NodeState.RUNNING,)
+        (update,) = sent["updateNodeResource"].nodes
+        assert update.option.resource.other == {"acct/slot": 3}
+        assert update.option.over_commit_timeout_ms == -1
+        (mapped,) = sent["mapAttributesToNodes"].nodes
+        attribute = mapped.attributes[0]
+        assert (mapped.host, attribute.key.prefix, attribute.key.name, attribute.value) == (
+            "w1",
+            "rm.yarn.io",
+            "accel-bind",
+            "w2",
+        )
+        assert sent["mapAttributesToNodes"].operation is AttributeOperation.ADD
+        assert server.users == ["ann", "ann"]
+
+    run(whole)
+
+
+def test_the_native_back_end_is_one() -> None:
+    """For mypy: both classes fit the protocols."""
+    nowhere = ResourceManagerAddresses.from_properties({"yarn.resourcemanager.hostname": "rm"})
+    resource_manager: ResourceManager = NativeResourceManager(nowhere, User("ann"))
+    master: ApplicationMaster = NativeApplicationMaster(nowhere, TOKEN)
+    assert (resource_manager, master) != (None, None)

@@ -1,0 +1,301 @@
+"""One connection on a real socket: side by side, too late, broken, refused."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from tests.unit.adapters.hadoop_rpc.fake_hadoop import CLOSE, FakeHadoop, Refusal
+from yarn_accel.adapters.hadoop_rpc import methods
+from yarn_accel.adapters.hadoop_rpc.addresses import Address
+from yarn_accel.adapters.hadoop_rpc.framing import Identity, User
+from yarn_accel.adapters.hadoop_rpc.header_messages import SaslAuth, Token
+from yarn_accel.adapters.hadoop_rpc.identifiers import ApplicationId
+from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport
+from yarn_accel.adapters.hadoop_rpc.rpc_errors import (
+    ConnectionLostError,
+    RemoteCallError,
+    UnsupportedLoginError,
+)
+from yarn_accel.adapters.hadoop_rpc.service_messages import (
+    GetApplicationReportRequest,
+    GetApplicationReportResponse,
+    KillApplicationRequest,
+    KillApplicationResponse,
+)
+from yarn_accel.adapters.hadoop_rpc.transport import RpcConnection, RpcSettings
+from yarn_accel.errors import AuthenticationError, LocalProtocolError, RemoteProtocolError
+
+TOKEN = Token(b"identifier", b"password", "YARN_AM_RM_TOKEN", "")
+QUICK = RpcSettings(connect_timeout_s=5.0, call_timeout_s=5.0)
+KILL = KillApplicationRequest(ApplicationId(1, 1))
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 30))
+    gc.collect()  # an unclosed socket would warn, and a warning is an error
+
+
+async def connect(server: FakeHadoop, identity: Identity | None = None, **changes: Any) -> RpcConnection:
+    settings = RpcSettings(**{"connect_timeout_s": 5.0, "call_timeout_s": 5.0, **changes})
+    return await RpcConnection.open(
+        server.address, methods.APPLICATION_CLIENT, identity or User("ann"), settings
+    )
+
+
+def test_calls_run_side_by_side() -> None:
+    async def test() -> None:
+        gates = {number: asyncio.Event() for number in range(1, 6)}
+
+        async def report(request: GetApplicationReportRequest) -> GetApplicationReportResponse:
+            await gates[request.application.number].wait()
+            return GetApplicationReportResponse(ApplicationReport(request.application))
+
+        async with FakeHadoop({"getApplicationReport": report}) as server:
+            connection = await connect(server)
+            calls = [
+                asyncio.create_task(
+                    connection.call(
+                        methods.GET_APPLICATION_REPORT, GetApplicationReportRequest(ApplicationId(1, number))
+                    )
+                )
+                for number in gates
+            ]
+            await server.until_seen(len(gates))
+            assert connection.n_waiting == 5
+            for number in reversed(gates):
+                gates[number].set()
+                answer = await calls[number - 1]
+                assert answer.report.id.number == number
+            assert connection.n_waiting == 0
+            await connection.close()
+            assert server.users == ["ann"]
+
+    run(test)
+
+
+def test_who_gives_up_leaves_the_others_alone() -> None:
+    async def test() -> None:
+        gate = asyncio.Event()
+
+        async def kill(_: object) -> KillApplicationResponse:
+            await gate.wait()
+            return KillApplicationResponse(True)
+
+        async with FakeHadoop({"forceKillApplication": kill}) as server:
+            connection = await connect(server)
+            first, second = (
+                asyncio.create_task(connection.call(methods.KILL_APPLICATION, KILL)) for _ in range(2)
+            )
+            await server.until_seen(2)
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            gate.set()
+            assert (await second).is_completed
+            assert connection.is_usable
+            await connection.close()
+
+    run(test)
+
+
+def test_a_refused_call_leaves_the_connection_open() -> None:
+    async def test() -> None:
+        def kill(_: object) -> KillApplicationResponse:
+            if len(server.seen) == 1:
+                raise Refusal("org.apache.hadoop.yarn.exceptions.YarnException", "not yours")
+            return KillApplicationResponse(True)
+
+        async with FakeHadoop({"forceKillApplication": kill}) as server:
+            connection = await connect(server)
+            with pytest.raises(RemoteCallError, match=r"YarnException: not yours$") as caught:
+                await connection.call(methods.KILL_APPLICATION, KILL)
+            assert (caught.value.code, caught.value.transient) == ("yarn", False)
+            assert (await connection.call(methods.KILL_APPLICATION, KILL)).is_completed
+            await connection.close()
+
+    run(test)
+
+
+def test_a_silent_server_is_given_up() -> None:
+    async def test() -> None:
+        async def never(_: object) -> KillApplicationResponse:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        async with FakeHadoop({"forceKillApplication": never}) as server:
+            connection = await connect(server, call_timeout_s=0.05)
+            other = asyncio.create_task(connection.call(methods.KILL_APPLICATION, KILL, timeout_s=5.0))
+            await asyncio.sleep(0)
+            with pytest.raises(ConnectionLostError, match=r"did not answer .* within 0\.05 s") as caught:
+                await connection.call(methods.KILL_APPLICATION, KILL)
+            assert caught.value.was_sent
+            with pytest.raises(ConnectionLostError, match="silent for"):
+                await other
+            with pytest.raises(ConnectionLostError) as late:
+                await connection.call(methods.KILL_APPLICATION, KILL)
+            assert not late.value.was_sent
+            await connection.close()
+
+    run(test)
+
+
+def test_a_connection_that_breaks_says_that_the_call_had_left() -> None:
+    async def test() -> None:
+        async with FakeHadoop({"forceKillApplication": lambda _: CLOSE}) as server:
+            connection = await connect(server)
+            with pytest.raises(ConnectionLostError) as caught:
+                await connection.call(methods.KILL_APPLICATION, KILL)
+            assert caught.value.was_sent
+            assert caught.value.transient
+            assert not connection.is_usable
+            await connection.close()
+            await connection.close()
+
+    run(test)
+
+
+def test_nobody_there() -> None:
+    async def test() -> None:
+        async with FakeHadoop() as server:
+            pass
+        with pytest.raises(ConnectionLostError, match="no connection to 127") as caught:
+            await connect(server)
+        assert not caught.value.was_sent
+        with pytest.raises(ConnectionLostError, match=r"no connection to nowhere\.invalid"):
+            await RpcConnection.open(
+                Address("nowhere.invalid", 1), methods.APPLICATION_CLIENT, User("a"), QUICK
+            )
+
+    run(test)
+
+
+def test_names_may_be_given() -> None:
+    async def test() -> None:
+        async with FakeHadoop({"forceKillApplication": lambda _: KillApplicationResponse(True)}) as server:
+            settings = RpcSettings(hosts={"rm.invalid": "127.0.0.1"})
+            address = Address("rm.invalid", server.port)
+            connection = await RpcConnection.open(address, methods.APPLICATION_CLIENT, User("ann"), settings)
+            assert (await connection.call(methods.KILL_APPLICATION, KILL)).is_completed
+            await connection.close()
+
+    run(test)
+
+
+def test_a_server_that_takes_connections_and_says_nothing() -> None:
+    async def test() -> None:
+        async def mute(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writers.append(writer)
+
+        writers: list[asyncio.StreamWriter] = []
+        server = await asyncio.start_server(mute, "127.0.0.1", 0)
+        address = Address("127.0.0.1", server.sockets[0].getsockname()[1])
+        with pytest.raises(ConnectionLostError, match=r"nothing within 0\.05 s"):
+            await RpcConnection.open(address, methods.APPLICATION_MASTER, TOKEN, RpcSettings(0.05))
+        for writer in writers:
+            writer.close()
+        server.close()
+        await server.wait_closed()
+
+    run(test)
+
+
+def test_another_kind_of_server() -> None:
+    async def test() -> None:
+        async def web(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(10)
+            writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(web, "127.0.0.1", 0)
+        address = Address("127.0.0.1", server.sockets[0].getsockname()[1])
+        with pytest.raises(RemoteProtocolError, match="port of a Hadoop RPC service"):
+            await RpcConnection.open(address, methods.APPLICATION_MASTER, TOKEN, QUICK)
+        server.close()
+        await server.wait_closed()
+
+    run(test)
+
+
+def test_a_token_logs_in() -> None:
+    async def test() -> None:
+        handlers = {"forceKillApplication": lambda _: KillApplicationResponse(True)}
+        async with FakeHadoop(handlers, [TOKEN]) as server:
+            connection = await connect(server, TOKEN)
+            assert (await connection.call(methods.KILL_APPLICATION, KILL)).is_completed
+            assert server.users == [TOKEN.identifier]
+            await connection.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("identity", "changes", "error", "text"),
+    [
+        (Token(b"identifier", b"wrong", "K", ""), {}, AuthenticationError, "InvalidToken: no such token"),
+        (TOKEN, {"lies": True}, AuthenticationError, "could not prove"),
+        (TOKEN, {"qop": "auth-conf"}, UnsupportedLoginError, "jpype"),
+        (TOKEN, {"auths": (SaslAuth("KERBEROS", "GSSAPI"),)}, UnsupportedLoginError, "jpype"),
+    ],
+)
+def test_logins_that_fail(
+    identity: Identity, changes: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    async def test() -> None:
+        async with FakeHadoop(tokens=[TOKEN], **changes) as server:
+            with pytest.raises(error, match=text):
+                await connect(server, identity)
+
+    run(test)
+
+
+def test_a_user_on_a_secure_cluster_is_told_so() -> None:
+    """The server says it only after the first frames."""
+
+    async def test() -> None:
+        async with FakeHadoop(tokens=[TOKEN]) as server:
+            connection = await connect(server)
+            with pytest.raises(UnsupportedLoginError, match="jpype"):
+                await connection.call(methods.KILL_APPLICATION, KILL)
+            await connection.close()
+
+    run(test)
+
+
+def test_what_cannot_be_written_is_not_sent() -> None:
+    async def test() -> None:
+        async with FakeHadoop() as server:
+            connection = await connect(server)
+            with pytest.raises(LocalProtocolError, match="no int32"):
+                await connection.call(
+                    methods.KILL_APPLICATION, KillApplicationRequest(ApplicationId(1, 1 << 40))
+                )
+            assert connection.n_waiting == 0
+            assert server.seen == []
+            await connection.close()
+
+    run(test)
+
+
+def test_a_long_answer_closes_the_connection() -> None:
+    async def test() -> None:
+        def report(request: GetApplicationReportRequest) -> GetApplicationReportResponse:
+            return GetApplicationReportResponse(
+                ApplicationReport(request.application, diagnostics="x" * 5000)
+            )
+
+        async with FakeHadoop({"getApplicationReport": report}) as server:
+            connection = await connect(server, max_frame_bytes=1000)
+            with pytest.raises(RemoteProtocolError, match="the limit is 1000"):
+                await connection.call(
+                    methods.GET_APPLICATION_REPORT, GetApplicationReportRequest(ApplicationId(1, 1))
+                )
+            assert not connection.is_usable
+            await connection.close()
+
+    run(test)

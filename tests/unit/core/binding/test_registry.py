@@ -1,0 +1,43 @@
+"""Policies by name, and mistakes in their settings."""
+
+import pytest
+
+from yarn_accel.core.binding import POLICIES, SETTINGS, ContainerBinding, make
+from yarn_accel.errors import ConfigError
+
+
+@pytest.mark.parametrize("name", ["paper", "container", "weighted"])
+def test_each_is_called_what_it_is_asked_for(name):
+    assert make(name).name == name
+    assert make(name) is not make(name)
+
+
+def test_the_two_tables_agree():
+    assert POLICIES.keys() == SETTINGS.keys()
+
+
+def test_settings_reach_the_policy():
+    policy = make(
+        "container", {"cross_rack": "allow", "min_gain_s": 1, "min_gain_share": 0.5, "max_moves": 3}
+    )
+    assert isinstance(policy, ContainerBinding)
+    assert policy._guests is not None
+    settings = policy._chooser._settings
+    assert (settings.min_gain_s, settings.min_gain_share, settings.max_moves) == (1.0, 0.5, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("best", {}, "no policy is called 'best'; known: paper, container, weighted"),
+        ("paper", {"max_moves": 1}, "'paper' has no setting 'max_moves'; it has: none"),
+        ("weighted", {"max_moves": 1}, "'weighted' has no setting 'max_moves'; it has: cross_rack"),
+        ("weighted", {"cross_rack": True}, "binding.cross_rack: expected deny or allow, found True"),
+        ("container", {"min_gain_s": -1}, "binding.min_gain_s: expected a number from 0"),
+        ("container", {"min_gain_share": "x"}, "binding.min_gain_share: expected a number from 0"),
+        ("container", {"max_moves": 1.5}, "binding.max_moves: expected a whole number from 0"),
+    ],
+)
+def test_mistakes_are_named(name, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        make(name, settings)

@@ -1,0 +1,220 @@
+"""The NodeManager's script against YARN's own grammar (NodeLabelUtil, ScriptBasedNodeAttributesProvider)."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from yarn_accel.node import nm_attributes
+from yarn_accel.node.nm_attributes import lines
+
+NOW_S = 1_800_000_123.0
+SCRIPT = Path(nm_attributes.__file__)
+NAME = re.compile(r"[0-9a-zA-Z][0-9a-zA-Z-_]*")
+VALUE = re.compile(r"[0-9a-zA-Z][0-9a-zA-Z-_.]*")
+H200 = {"name": "NVIDIA H200", "memory_total_bytes": 150_754_820_096, "health": "ok"}
+
+
+def state(devices=(H200,), at=NOW_S - 1, server="ok", **more):
+    told = None if server is None else {"health": server}
+    return json.dumps({"devices": list(devices), "at": at, "server": told, "epoch": 17, "slots": 4, **more})
+
+
+def parsed(printed):
+    """What YARN makes of it; an AssertionError where YARN throws the whole output away."""
+    found = {}
+    for line in printed:
+        assert "\n" not in line
+        if not line.startswith("NODE_ATTRIBUTE:"):
+            continue
+        fields = line[len("NODE_ATTRIBUTE:") :].split(",")
+        assert len(fields) == 3
+        name, kind, value = fields
+        assert kind == "STRING"
+        assert "/" not in name
+        assert name not in found
+        assert NAME.fullmatch(name)
+        assert len(name) <= 255
+        assert VALUE.fullmatch(value)
+        assert len(value) <= 255
+        found[name] = value
+    return found
+
+
+def test_the_facts_of_an_accelerator_node():
+    assert parsed(lines(state(), NOW_S)) == {
+        "accel-as-of": "20270115-0800",
+        "accel-epoch": "17",
+        "accel-gpu-memory-gib": "140",
+        "accel-gpu-model": "NVIDIA-H200",
+        "accel-gpus": "1",
+        "accel-health": "ok",
+        "accel-server": "ok",
+        "accel-slots": "4",
+    }
+
+
+def test_a_node_without_accelerators():
+    found = parsed(lines(state(devices=(), server=None, slots=None), NOW_S))
+    assert "accel-gpu-model" not in found
+    assert "accel-slots" not in found
+    assert (found["accel-gpus"], found["accel-server"], found["accel-health"]) == ("0", "none", "ok")
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("NVIDIA A100-SXM4-40GB", "NVIDIA-A100-SXM4-40GB"),
+        ("Tesla V100/PCIe, 32GB (rev. 2)", "Tesla-V100-PCIe-32GB-rev.-2"),
+        ("  -_. ", "unknown"),
+        ("", "unknown"),
+        (None, "None"),
+        (
+            "GPU:STRING,evil\nNODE_ATTRIBUTE:accel-health,STRING,ok",
+            "GPU-STRING-evil-NODE_ATTRIBUTE-accel-health-STRING-ok",
+        ),
+        ("显卡 RTX™ 4090", "RTX-4090"),
+        ("٣٢", "unknown"),
+        ("x" * 400, "x" * 255),
+    ],
+)
+def test_nasty_names(name, told):
+    found = parsed(lines(state([{**H200, "name": name}]), NOW_S))
+    assert found["accel-gpu-model"] == told
+    assert found["accel-health"] == "ok"
+
+
+def test_two_models():
+    found = parsed(
+        lines(state([H200, {**H200, "name": "NVIDIA A30", "memory_total_bytes": 24 << 30}, H200]), NOW_S)
+    )
+    assert (found["accel-gpus"], found["accel-gpu-model"], found["accel-gpu-memory-gib"]) == (
+        "3",
+        "NVIDIA-A30_NVIDIA-H200",
+        "24",
+    )
+
+
+@pytest.mark.parametrize(
+    ("device", "server", "health"),
+    [
+        ("ok", "ok", "ok"),
+        ("hot", "draining", "ok"),
+        ("failed", "ok", "sick"),
+        ("lost", "ok", "sick"),
+        ("silent", "ok", "sick"),
+        ("ok", "gone", "sick"),
+        ("ok", "silent", "sick"),
+    ],
+)
+def test_health(device, server, health):
+    assert parsed(lines(state([{**H200, "health": device}], server=server), NOW_S))["accel-health"] == health
+
+
+def test_a_lost_device_is_not_counted():
+    assert parsed(lines(state([H200, {**H200, "health": "lost"}]), NOW_S))["accel-gpus"] == "1"
+
+
+@pytest.mark.parametrize("at", [NOW_S - 31, NOW_S + 3600, 0])
+def test_an_agent_that_stopped_writing_shows(at):
+    assert parsed(lines(state(at=at), NOW_S))["accel-health"] == "stale"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "null",
+        "[]",
+        "{}",
+        '{"devices": 3}',
+        '{"devices": [1], "server": null}',
+        "[" * 100_000,
+        "\ud800",
+    ],
+)
+def test_no_state_no_facts_but_a_health(text):
+    assert parsed(lines(text, NOW_S)) == {"accel-as-of": "20270115-0800", "accel-health": "none"}
+
+
+def test_what_changes_every_second_is_not_printed():
+    busy = {**H200, "utilisation": 0.5, "temperature_c": 40, "memory_bytes": 1 << 30}
+    more = {**H200, "utilisation": 0.9, "temperature_c": 60, "memory_bytes": 9 << 30}
+    assert lines(state([busy], seq=1), NOW_S) == lines(state([more], at=NOW_S, seq=2), NOW_S + 1)
+
+
+_ANY = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=300) | st.lists(st.integers())
+)
+
+
+@given(st.dictionaries(st.sampled_from(["name", "memory_total_bytes", "health"]), _ANY), _ANY, _ANY, _ANY)
+def test_whatever_the_state_says_yarn_can_read_it(device, server, epoch, slots):
+    document = {
+        "devices": [device, H200],
+        "at": NOW_S,
+        "server": {"health": server},
+        "epoch": epoch,
+        "slots": slots,
+    }
+    found = parsed(lines(json.dumps(document), NOW_S))
+    assert {"accel-as-of", "accel-health"} <= set(found)
+
+
+def old_python():
+    """A Python 3.8 of this machine; empty without one."""
+    found = [shutil.which("python3.8"), *sorted(Path.home().glob(".pyenv/versions/3.8.*/bin/python3.8"))]
+    for path in filter(None, found):
+        if subprocess.run([path, "-V"], capture_output=True, check=False).returncode == 0:
+            return str(path)
+    return ""
+
+
+OLD = old_python()
+PYTHONS = [
+    pytest.param(sys.executable, id="this"),
+    pytest.param(OLD, id="3.8", marks=pytest.mark.skipif(not OLD, reason="no Python 3.8 on this machine")),
+]
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_as_the_nodemanager_runs_it(python, tmp_path):
+    alone = tmp_path / "nm_attributes.py"
+    alone.write_text(SCRIPT.read_text())
+    path = tmp_path / "state.json"
+    path.write_text(state(at=time.time()))
+    completed = subprocess.run([python, "-I", "-S", alone, path], capture_output=True, text=True, check=True)
+    assert completed.stderr == ""
+    assert parsed(completed.stdout.splitlines())["accel-gpu-model"] == "NVIDIA-H200"
+    path.unlink()
+    for arguments in ([path], [], [tmp_path]):
+        completed = subprocess.run(
+            [python, "-I", "-S", alone, *arguments], capture_output=True, text=True, check=True
+        )
+        assert parsed(completed.stdout.splitlines())["accel-health"] == "none"
+
+
+def test_a_file_that_never_ends_ends_the_script(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    began_s = time.monotonic()
+    completed = subprocess.run(
+        [sys.executable, SCRIPT, pipe], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert completed.returncode == -14
+    assert completed.stdout == ""
+    assert time.monotonic() - began_s < 30
+
+
+def test_the_script_stays_short():
+    code = SCRIPT.read_text().split('"""', 2)[2]
+    assert len([line for line in code.splitlines() if line.strip()]) <= 45

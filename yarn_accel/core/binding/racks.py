@@ -1,0 +1,282 @@
+"""What `paper` and `weighted` share: who is in which rack, who is bound where, and the rules they agree on.
+
+::
+
+                       rack has an ANode                      rack has none
+    NNode joins        onto the stack that takes next         waits
+    ANode joins        an empty stack, then *rebalance*       the same, then everybody who waited joins
+    NNode is lost      out of its stack, then *rebalance*     forgotten
+    ANode is lost      its NNodes, top of the stack first, join again; when it was the last they wait
+
+*Rebalance* is where the policies differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from yarn_accel.core.binding.events import (
+    ANodeAdded,
+    ANodeLost,
+    BindingEvent,
+    Move,
+    NNodeAdded,
+    NNodeLost,
+    WeightChanged,
+)
+from yarn_accel.core.binding.stacks import Stack, StackQueue, explained, refusal, thousandths
+
+__all__ = ["Pool", "RackBinding"]
+
+#: How many ANodes `explain` names that were not taken.
+_N_REFUSED = 3
+
+
+@dataclass(slots=True, eq=False)
+class Pool:
+    """NNodes that may be bound to any of the same ANodes: those of one rack.
+
+    Attributes:
+        waiting: NNodes that no ANode is there for, in the order they came.
+    """
+
+    name: str
+    queue: StackQueue = field(default_factory=StackQueue)
+    waiting: dict[str, None] = field(default_factory=dict)
+
+
+class RackBinding:
+    """Binding within racks by stacks; a policy adds its name and its way to rebalance."""
+
+    name = ""
+
+    def __init__(self) -> None:
+        self._racks: dict[str, Pool] = {}
+        self._nnodes: dict[str, str] = {}
+        self._anodes: dict[str, str] = {}
+        self._bound: dict[str, str] = {}
+        self._why: dict[str, str] = {}
+        self._changes: dict[str, tuple[str | None, str]] = {}
+        self._cause = ""
+        self._n_arrived = 0
+        self._rules: dict[type, Callable[..., None]] = {
+            NNodeAdded: self._nnode_added,
+            ANodeAdded: self._anode_added,
+            NNodeLost: self._nnode_lost,
+            ANodeLost: self._anode_lost,
+            WeightChanged: self._weight_changed,
+        }
+
+    def apply(self, event: BindingEvent) -> list[Move]:
+        """Take note of an event; returns what changed, every NNode at most once.
+
+        Raises:
+            ValueError: a weight that is not a number above 0; nothing has changed then.
+        """
+        self._changes.clear()
+        self._rules[type(event)](event)
+        self._settle()
+        moves = []
+        for node, (old, reason) in self._changes.items():
+            new = self._bound.get(node)
+            if new != old:
+                moves.append(Move(node, old, new, reason))
+        return moves
+
+    def bound(self) -> Mapping[str, str]:
+        """The ANode of every bound NNode: a read-only view of the current state, to be copied if kept."""
+        return MappingProxyType(self._bound)
+
+    def loads(self) -> Mapping[str, float]:
+        """Of every ANode the number of its NNodes over its weight."""
+        return {stack.anode: stack.load() for rack in self._racks.values() for stack in rack.queue}
+
+    def servers_for(self, node: str) -> tuple[str, ...]:
+        """The ANodes a node may be bound to, in the order they arrived: those of its rack."""
+        rack = self._anodes.get(node, self._nnodes.get(node))
+        return tuple(stack.anode for stack in self._racks[rack].queue) if rack is not None else ()
+
+    def home(self, node: str) -> str | None:
+        """Where a node is bound; an ANode is its own home."""
+        return node if node in self._anodes else self._bound.get(node)
+
+    def explain(self, node: str) -> str:
+        """One sentence or two: why the node is bound there, and what was refused."""
+        if node in self._anodes:
+            return (
+                f"{node} is an accelerator node of {self._anodes[node]}: {explained(self._stack_of(node))}."
+            )
+        if node not in self._nnodes:
+            return f"{node} is not known."
+        rack = self._racks[self._nnodes[node]]
+        home = self._bound.get(node)
+        if home is None:
+            return f"{node} is not bound: {self._nowhere(rack)}; its tasks use its own CPU."
+        queue = self._queue_of(node)
+        text = f"{node} is bound to {explained(queue[home])} ({self._why[node]})."
+        if node in rack.waiting:
+            text += f" It is a guest there, as {rack.name} has no accelerator node."
+        refused = [refusal(stack) for stack in queue.ranked() if stack.anode != home]
+        more = f" and {len(refused) - _N_REFUSED} more" if len(refused) > _N_REFUSED else ""
+        return f"{text} Refused: {'; '.join(refused[:_N_REFUSED])}{more}." if refused else text
+
+    def validate(self) -> None:
+        """Check every invariant.
+
+        Raises:
+            AssertionError: naming what is broken.
+        """
+        both = self._nnodes.keys() & self._anodes.keys()
+        assert not both, f"both NNode and ANode: {sorted(both)}"
+        for rack in self._racks.values():
+            self._validate_pool(rack, {node for node, name in self._nnodes.items() if name == rack.name})
+            known = {anode for anode, name in self._anodes.items() if name == rack.name}
+            assert {stack.anode for stack in rack.queue} == known, f"{rack.name}: stacks are not its ANodes"
+        lost = self._bound.keys() - self._nnodes.keys()
+        assert not lost, f"bound, but no NNode: {sorted(lost)}"
+
+    def _validate_pool(self, pool: Pool, members: set[str]) -> None:
+        pool.queue.validate()
+        assert not (pool.waiting and len(pool.queue)), f"{pool.name}: NNodes wait beside an ANode"
+        stacked: list[str] = list(pool.waiting)
+        for stack in pool.queue:
+            stacked += stack.nodes
+            strangers = [node for node in stack.nodes if self._bound.get(node) != stack.anode]
+            assert not strangers, f"in the stack of {stack.anode}, but not bound to it: {strangers}"
+        assert sorted(stacked) == sorted(members), f"{pool.name}: its stacks do not hold each NNode once"
+
+    def _rebalance(self, pool: Pool, newcomer: Stack | None = None) -> None:
+        """Move NNodes after `newcomer`, now in the queue, or any other change."""
+        raise NotImplementedError
+
+    def _settle(self) -> None:
+        """What is to be done at the end of every event."""
+
+    def _nnode_added(self, event: NNodeAdded) -> None:
+        if self._nnodes.get(event.node) == event.rack:
+            return
+        self._forget(event.node)
+        self._cause = f"{event.node} joined"
+        self._nnodes[event.node] = event.rack
+        self._place(self._rack(event.rack), event.node)
+
+    def _anode_added(self, event: ANodeAdded) -> None:
+        if self._anodes.get(event.node) == event.rack:
+            return
+        weight = thousandths(event.weight)
+        self._forget(event.node)
+        self._cause = f"{event.node} joined"
+        self._anodes[event.node] = event.rack
+        self._n_arrived += 1
+        self._open(self._rack(event.rack), Stack(event.node, weight, self._n_arrived))
+
+    def _nnode_lost(self, event: NNodeLost) -> None:
+        name = self._nnodes.pop(event.node, None)
+        if name is None:
+            return
+        self._cause = f"{event.node} was lost"
+        rack = self._racks[name]
+        if event.node in rack.waiting:
+            self._stop_waiting(rack, event.node)
+        else:
+            self._take(rack, rack.queue[self._bound[event.node]], event.node)
+            self._rebalance(rack)
+        self._why.pop(event.node, None)
+        self._tidy(rack)
+
+    def _anode_lost(self, event: ANodeLost) -> None:
+        name = self._anodes.pop(event.node, None)
+        if name is None:
+            return
+        self._cause = f"{event.node} was lost"
+        self._close(self._racks[name], event.node)
+        self._tidy(self._racks[name])
+
+    def _weight_changed(self, event: WeightChanged) -> None:
+        weight = thousandths(event.weight)
+        name = self._anodes.get(event.node)
+        if name is None:
+            return
+        self._cause = f"{event.node} has weight {weight / 1000:g} now"
+        rack = self._racks[name]
+        rack.queue.weigh(rack.queue[event.node], weight)
+        self._rebalance(rack)
+
+    def _forget(self, node: str) -> None:
+        """A node that is known otherwise is lost there first."""
+        self._nnode_lost(NNodeLost(node))
+        self._anode_lost(ANodeLost(node))
+
+    def _open(self, rack: Pool, stack: Stack) -> None:
+        """An ANode joins: the first takes all who waited, another one its share."""
+        rack.queue.add(stack)
+        for node in list(rack.waiting):
+            self._stop_waiting(rack, node)
+            self._place(rack, node)
+        self._rebalance(rack, stack)
+
+    def _close(self, rack: Pool, anode: str) -> None:
+        """An ANode goes: its NNodes join again, the top of its stack first."""
+        stack = rack.queue.remove(anode)
+        for node in reversed(stack.nodes):
+            self._unbind(node)
+            self._place(rack, node)
+
+    def _place(self, pool: Pool, node: str) -> None:
+        """Rule 1, part 1: onto the stack that takes next."""
+        stack = pool.queue.taker()
+        if stack is None:
+            self._wait(pool, node)
+        else:
+            self._bind(pool, stack, node)
+
+    def _wait(self, pool: Pool, node: str) -> None:
+        pool.waiting[node] = None
+
+    def _stop_waiting(self, pool: Pool, node: str) -> None:
+        del pool.waiting[node]
+
+    def _shift(self, pool: Pool, giver: Stack, taker: Stack) -> None:
+        """The top of one stack goes onto another."""
+        node = next(reversed(giver.nodes))
+        self._take(pool, giver, node)
+        self._bind(pool, taker, node)
+
+    def _bind(self, pool: Pool, stack: Stack, node: str) -> None:
+        pool.queue.push(stack, node)
+        self._bound[node] = stack.anode
+        self._why[node] = self._cause
+        old = self._changes[node][0] if node in self._changes else None
+        self._changes[node] = old, f"{self._cause}: {stack.anode} had the least load, now {stack.load():g}"
+
+    def _take(self, pool: Pool, stack: Stack, node: str) -> None:
+        pool.queue.discard(stack, node)
+        self._unbind(node)
+
+    def _unbind(self, node: str) -> None:
+        old = self._bound.pop(node)
+        self._changes.setdefault(node, (old, f"{self._cause}: no accelerator node is left for {node}"))
+
+    def _stack_of(self, anode: str) -> Stack:
+        """The stack that knows all the NNodes of an ANode."""
+        return self._racks[self._anodes[anode]].queue[anode]
+
+    def _queue_of(self, node: str) -> StackQueue:
+        """The queue a bound NNode stands in."""
+        return self._racks[self._nnodes[node]].queue
+
+    def _nowhere(self, rack: Pool) -> str:
+        """Why an NNode of a rack without an ANode is not bound."""
+        return f"{rack.name} has no accelerator node, and {self.name} keeps racks apart"
+
+    def _rack(self, name: str) -> Pool:
+        rack = self._racks.get(name)
+        if rack is None:
+            rack = self._racks[name] = Pool(name)
+        return rack
+
+    def _tidy(self, rack: Pool) -> None:
+        if not len(rack.queue) and not rack.waiting:
+            del self._racks[rack.name]

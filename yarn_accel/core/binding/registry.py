@@ -1,0 +1,89 @@
+"""The one table of binding policies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from yarn_accel.core.binding.container import ContainerBinding
+from yarn_accel.core.binding.events import BindingPolicy
+from yarn_accel.core.binding.paper import PaperBinding
+from yarn_accel.core.binding.requests import ChooserSettings
+from yarn_accel.core.binding.weighted import WeightedBinding
+from yarn_accel.errors import ConfigError
+
+__all__ = ["POLICIES", "SETTINGS", "make"]
+
+#: The settings each policy takes.
+SETTINGS: dict[str, tuple[str, ...]] = {
+    "paper": (),
+    "container": ("cross_rack", "min_gain_s", "min_gain_share", "max_moves"),
+    "weighted": ("cross_rack",),
+}
+
+
+def make(name: str, settings: Mapping[str, Any] | None = None) -> BindingPolicy:
+    """A new policy without nodes.
+
+    Args:
+        name: a key of `POLICIES`.
+        settings: those in `SETTINGS`; ``cross_rack`` is ``deny`` (default) or ``allow``.
+
+    Raises:
+        ConfigError: an unknown name or setting, or a value out of range; names the known ones.
+    """
+    if name not in POLICIES:
+        raise ConfigError(f"binding.policy: no policy is called {name!r}; known: {', '.join(POLICIES)}")
+    given = settings or {}
+    for key in given:
+        if key not in SETTINGS[name]:
+            known = ", ".join(SETTINGS[name]) or "none"
+            raise ConfigError(f"binding: {name!r} has no setting {key!r}; it has: {known}")
+    return POLICIES[name](given)
+
+
+def _paper(_: Mapping[str, Any]) -> BindingPolicy:
+    return PaperBinding()
+
+
+def _container(given: Mapping[str, Any]) -> BindingPolicy:
+    usual = ChooserSettings()
+    chooser = ChooserSettings(
+        _number(given, "min_gain_s", usual.min_gain_s),
+        _number(given, "min_gain_share", usual.min_gain_share),
+        _count(given, "max_moves", usual.max_moves),
+    )
+    return ContainerBinding(_crosses(given), chooser)
+
+
+def _weighted(given: Mapping[str, Any]) -> BindingPolicy:
+    return WeightedBinding(_crosses(given))
+
+
+POLICIES: dict[str, Callable[[Mapping[str, Any]], BindingPolicy]] = {
+    "paper": _paper,
+    "container": _container,
+    "weighted": _weighted,
+}
+
+
+def _crosses(given: Mapping[str, Any]) -> bool:
+    value = given.get("cross_rack", "deny")
+    if value not in ("deny", "allow"):
+        raise ConfigError(f"binding.cross_rack: expected deny or allow, found {value!r}")
+    return bool(value == "allow")
+
+
+def _number(given: Mapping[str, Any], key: str, usual: float) -> float:
+    value = given.get(key, usual)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ConfigError(f"binding.{key}: expected a number from 0, found {value!r}")
+    return float(value)
+
+
+def _count(given: Mapping[str, Any], key: str, usual: int) -> int:
+    value = given.get(key, usual)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ConfigError(f"binding.{key}: expected a whole number from 0, found {value!r}")
+    return value

@@ -1,0 +1,161 @@
+"""`weighted`: every ANode gets NNodes in proportion to its weight (paper section 5, second idea), always
+balanced.
+
+*Balanced.* The load of an ANode is the number of its NNodes over its weight. A rack is balanced when its
+worst load is as small as it can be, among those ways the second worst, and so on: the loads, worst first,
+are lexicographically least.
+
+*How.* Think of all places: the k-th place of an ANode of weight w costs k / w, and between places of equal
+cost the one of the heavier ANode counts as cheaper. N NNodes are balanced exactly when they sit on the N
+cheapest places. So a newcomer takes the cheapest free place, and after any other event the NNode on the
+dearest taken place moves to the cheapest free one until nothing is gained. Who gives never takes again and
+who takes never gives, hence no other way to the same balance moves fewer NNodes.
+
+*Across racks* (``cross_rack: allow``; off). NNodes of a rack without an ANode become guests. The guests
+of all racks form one pool on top of the racks: an ANode's own NNodes are its first places, and these never
+move for a guest's sake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from yarn_accel.core.binding.events import WeightChanged
+from yarn_accel.core.binding.racks import Pool, RackBinding
+from yarn_accel.core.binding.stacks import Stack, StackQueue, thousandths
+
+__all__ = ["WeightedBinding"]
+
+
+class WeightedBinding(RackBinding):
+    """Loads as balanced as possible with as few moves as possible; with equal weights the sizes of `paper`.
+
+    Args:
+        cross_rack: NNodes of racks without an ANode may be bound to other racks' ANodes.
+    """
+
+    name = "weighted"
+
+    def __init__(self, cross_rack: bool = False) -> None:
+        super().__init__()
+        self._guests = Pool("the guests") if cross_rack else None
+        self._homeless: dict[str, None] = {}
+        self._touched: dict[str, None] = {}
+
+    def servers_for(self, node: str) -> tuple[str, ...]:
+        """The ANodes a node may be bound to: those of its rack; for a guest all."""
+        own = super().servers_for(node)
+        if own or self._guests is None or node not in self._nnodes:
+            return own
+        return tuple(self._anodes)
+
+    def loads(self) -> Mapping[str, float]:
+        """Of every ANode the number of its NNodes, guests included, over its weight."""
+        return {anode: self._stack_of(anode).load() for anode in self._anodes}
+
+    def validate(self) -> None:
+        """Check every invariant.
+
+        Raises:
+            AssertionError: naming what is broken.
+        """
+        super().validate()
+        for rack in self._racks.values():
+            _assert_balanced(rack)
+        if self._guests is None:
+            return
+        assert not self._homeless, f"guests without a place: {sorted(self._homeless)}"
+        guests = {node for rack in self._racks.values() for node in rack.waiting}
+        self._validate_pool(self._guests, guests)
+        _assert_balanced(self._guests)
+        assert {stack.anode for stack in self._guests.queue} == self._anodes.keys(), "guests: wrong ANodes"
+        for stack in self._guests.queue:
+            own = self._racks[self._anodes[stack.anode]].queue[stack.anode]
+            assert stack.n_below == own.size, f"{stack.anode}: its guests see a wrong number of own NNodes"
+            assert stack.thousandths == own.thousandths, f"{stack.anode}: its guests see another weight"
+
+    def _rebalance(self, pool: Pool, newcomer: Stack | None = None) -> None:
+        """The dearest taken place against the cheapest free one, until nothing is gained."""
+        while True:
+            giver, taker = pool.queue.giver(), pool.queue.taker()
+            if giver is None or taker is None or taker.next_key() >= giver.top_key():
+                return
+            self._shift(pool, giver, taker)
+
+    def _open(self, rack: Pool, stack: Stack) -> None:
+        if self._guests is not None:
+            self._guests.queue.add(Stack(stack.anode, stack.thousandths, stack.order))
+        super()._open(rack, stack)
+
+    def _close(self, rack: Pool, anode: str) -> None:
+        if self._guests is not None:
+            for node in reversed(self._guests.queue.remove(anode).nodes):
+                self._unbind(node)
+                self._homeless[node] = None
+            self._touched.pop(anode, None)
+        super()._close(rack, anode)
+
+    def _weight_changed(self, event: WeightChanged) -> None:
+        super()._weight_changed(event)
+        if self._guests is not None and event.node in self._anodes:
+            self._guests.queue.weigh(self._guests.queue[event.node], thousandths(event.weight))
+
+    def _wait(self, pool: Pool, node: str) -> None:
+        super()._wait(pool, node)
+        if self._guests is not None and pool is not self._guests:
+            self._homeless[node] = None
+
+    def _stop_waiting(self, pool: Pool, node: str) -> None:
+        super()._stop_waiting(pool, node)
+        guests = self._guests
+        if guests is None or pool is guests:
+            return
+        if node in self._homeless:
+            del self._homeless[node]
+        elif node in guests.waiting:
+            del guests.waiting[node]
+        else:
+            self._take(guests, guests.queue[self._bound[node]], node)
+
+    def _bind(self, pool: Pool, stack: Stack, node: str) -> None:
+        super()._bind(pool, stack, node)
+        self._touched[stack.anode] = None
+
+    def _take(self, pool: Pool, stack: Stack, node: str) -> None:
+        super()._take(pool, stack, node)
+        self._touched[stack.anode] = None
+
+    def _settle(self) -> None:
+        """Seat the guests, once it is clear how many own NNodes every ANode has."""
+        guests = self._guests
+        if guests is None:
+            return
+        for anode in self._touched:
+            own = self._racks[self._anodes[anode]].queue[anode]
+            guests.queue.raise_to(guests.queue[anode], own.size)
+        self._touched.clear()
+        homeless = list(self._homeless)
+        self._homeless.clear()
+        if len(guests.queue):
+            homeless = [*guests.waiting, *homeless]
+            guests.waiting.clear()
+        for node in homeless:
+            self._place(guests, node)
+        self._rebalance(guests)
+        self._touched.clear()
+
+    def _stack_of(self, anode: str) -> Stack:
+        return self._guests.queue[anode] if self._guests is not None else super()._stack_of(anode)
+
+    def _queue_of(self, node: str) -> StackQueue:
+        own = super()._queue_of(node)
+        return own if self._guests is None or len(own) else self._guests.queue
+
+    def _nowhere(self, rack: Pool) -> str:
+        return super()._nowhere(rack) if self._guests is None else "there is no accelerator node in any rack"
+
+
+def _assert_balanced(pool: Pool) -> None:
+    giver, taker = pool.queue.giver(), pool.queue.taker()
+    if giver is not None and taker is not None and taker.next_key() < giver.top_key():
+        raise AssertionError(f"{pool.name}: not balanced, {giver.anode} should give to {taker.anode}")

@@ -1,0 +1,264 @@
+"""The agent as a process: startup, heartbeats, shutdown.
+
+Once per interval it looks at the node, tells the master, writes the state file, and keeps what the master
+answered for the mappers that ask at the door.  A server that appears or dies is told at once, not at the next
+beat.  Nothing the master does or omits costs more than age.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from yarn_accel.adapters.signed import Signer
+from yarn_accel.errors import AccelError, StartupError
+from yarn_accel.node.answer import Answer, answer_document, told
+from yarn_accel.node.config import AgentConfig
+from yarn_accel.node.devices import DeviceWatch
+from yarn_accel.node.door import Door, user_ids
+from yarn_accel.node.finder import finder_for
+from yarn_accel.node.link import MasterLink
+from yarn_accel.node.own_server import OwnServer
+from yarn_accel.node.pace import Pace
+from yarn_accel.node.sampling import Sampler
+from yarn_accel.node.state_file import make_run_dir, read_last_answer, write_state
+
+__all__ = ["STALE_S", "Agent", "run"]
+
+logger = logging.getLogger(__name__)
+
+#: Without the master for so long, mappers are told of this node's own server as well.
+STALE_S = 10.0
+#: How often the server's state file is looked at between heartbeats.
+_LOOK_S = 0.2
+#: Changes of the server are told at once, but never more often than this.
+_MIN_PAUSE_S = 0.05
+
+
+def run(config: AgentConfig, key: bytes, report: Callable[[str], None]) -> int:
+    """Work until SIGTERM or SIGINT.
+
+    Args:
+        key: this node's.
+        report: told one line when the agent is ready, and one when it ends.
+
+    Raises:
+        StartupError: another agent runs here already, or the run_dir cannot be used.
+        ConfigError: a user of socket_users does not exist.
+    """
+    make_run_dir(Path(config.run_dir))
+    with _only_one(config.lock_path):
+        asyncio.run(_serve(config, key, report))
+    report(f"node agent {config.node}: stopped")
+    return 0
+
+
+async def _serve(config: AgentConfig, key: bytes, report: Callable[[str], None]) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with aiohttp.ClientSession(trust_env=False, auto_decompress=False) as session:
+        agent = Agent(config, key, session)
+        try:
+            await agent.open()
+            report(f"node agent {config.node} ready on {config.socket_path}, pid {os.getpid()}")
+            await agent.beat_until(stop)
+        finally:
+            await agent.close()
+
+
+class Agent:
+    """One agent.
+
+    Args:
+        key: this node's key.
+    """
+
+    def __init__(self, config: AgentConfig, key: bytes, session: aiohttp.ClientSession) -> None:
+        self._config = config
+        self._wake = asyncio.Event()
+        self._devices = DeviceWatch(config.hot_celsius)
+        self._sampler = Sampler(config.network_interfaces)
+        state_file = Path(config.server_state_file)
+        self._server = OwnServer(state_file, config.node, config.address, session, self._wake.set)
+        signer = Signer(key, f"agent:{config.node}")
+        self._link = MasterLink(session, signer, finder_for(config), config.node, config.timeout_s)
+        self._pace = Pace(config.interval_s, config.max_backoff_s, random.random)
+        self._door = Door(
+            config.socket_path,
+            int(config.socket_mode, 8),
+            user_ids(config.socket_users),
+            {"servers": self.told, "status": lambda: {"v": 1, **self._status}},
+        )
+        self._observer: Any = None
+        self._epoch = int(time.time() * 1000)
+        self._seq = 0
+        self._answer: Answer | None = None
+        self._answered_at = 0.0
+        self._silence = "the master was not asked yet"
+        self._status: dict[str, Any] = {"node": config.node, "epoch": self._epoch, "seq": 0}
+        #: How heartbeats ended: ok, failed.
+        self.counts = {"ok": 0, "failed": 0}
+
+    async def open(self) -> None:
+        """Take up what the agent before knew, and open the door."""
+        last = read_last_answer(self._config.state_path, self._config.node)
+        if last is not None:
+            self._answer, self._answered_at = last
+        self._server.look()
+        await self._door.open()
+        if self._config.http_port >= 0:
+            from yarn_accel.node.observe import Observer
+
+            self._observer = Observer(self.snapshot, self._config.http_host, self._config.http_port)
+            await self._observer.open()
+
+    async def close(self) -> None:
+        """Close the door; the state file stays, and ages."""
+        if self._observer is not None:
+            await self._observer.close()
+        await self._door.close()
+        await self._server.close()
+
+    async def beat_until(self, stop: asyncio.Event) -> None:
+        """Heartbeats until ``stop``."""
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            while not stop.is_set():
+                beating = asyncio.create_task(self.beat())
+                await asyncio.wait([beating, stopping], return_when=asyncio.FIRST_COMPLETED)
+                if not beating.done():
+                    beating.cancel()
+                    await asyncio.gather(beating, return_exceptions=True)
+                    return
+                beating.result()
+                await self._pause(stopping)
+        finally:
+            stopping.cancel()
+
+    async def beat(self) -> None:
+        """Look at the node, tell the master, write down what is known."""
+        self._server.look()
+        self._wake.clear()
+        heartbeat = await self.heartbeat()
+        was_away = self._pace.n_failures > 0
+        try:
+            answer = await self._link.tell(heartbeat, self._answer)
+        except AccelError as error:
+            self.counts["failed"] += 1
+            self._pace.failed()
+            self._silence = str(error)[:500]
+            if not was_away:
+                logger.warning("the master is away: %s", error)
+        else:
+            self.counts["ok"] += 1
+            self._pace.succeeded(answer.interval_s)
+            self._answer, self._answered_at, self._silence = answer, time.time(), ""
+            if was_away:
+                logger.info("the master is back at %s", self._link.url)
+        self._write(heartbeat)
+
+    async def heartbeat(self) -> dict[str, Any]:
+        """The body of the next heartbeat."""
+        self._seq += 1
+        devices, server = await asyncio.gather(self._devices.report(), self._server.report())
+        return {
+            "version": 1,
+            "node": self._config.node,
+            "address": self._config.address,
+            "container": os.environ.get("CONTAINER_ID", "")[:100],
+            "epoch": self._epoch,
+            "seq": self._seq,
+            "at": round(time.time(), 3),
+            "devices": devices,
+            "server": server,
+            "revision": 0 if self._answer is None else self._answer.revision,
+            **self._sampler.sample(),
+        }
+
+    def told(self) -> dict[str, Any]:
+        """What a local mapper is told now."""
+        self._server.look()
+        return told(
+            self._config.node,
+            self._answer,
+            age_s=max(0.0, time.time() - self._answered_at),
+            reason=self._silence,
+            own=self._server.endpoint,
+            is_own_gone=self._server.is_gone,
+            stale_s=STALE_S,
+        )
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything for the metrics."""
+        return {
+            **self._status,
+            "heartbeats": dict(self.counts),
+            "questions": dict(self._door.counts),
+            "answer_age_s": None if self._answer is None else max(0.0, time.time() - self._answered_at),
+            "is_master_silent": bool(self._silence),
+        }
+
+    def _write(self, heartbeat: dict[str, Any]) -> None:
+        answer = self._answer
+        self._status = {
+            **heartbeat,
+            "master": {"url": self._link.url, "silence": self._silence},
+            "slots": None if answer is None else answer.slots,
+            "answer": None if answer is None else answer_document(answer, self._config.node),
+            "answered_at": self._answered_at,
+        }
+        try:
+            write_state(self._config.state_path, self._status)
+        except OSError as error:
+            logger.error("the state file cannot be written: %s", error)
+
+    async def _pause(self, stopping: asyncio.Task[Any]) -> None:
+        """Wait for the next beat, or for a reason to beat now."""
+        until_s = time.monotonic() + self._pace.next_wait_s()
+        await asyncio.wait([stopping], timeout=_MIN_PAUSE_S)
+        waking = asyncio.create_task(self._wake.wait())
+        try:
+            while (rest_s := until_s - time.monotonic()) > 0 and not (waking.done() or stopping.done()):
+                await asyncio.wait(
+                    [waking, stopping],
+                    timeout=min(rest_s, _LOOK_S),
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                self._server.look()
+        finally:
+            waking.cancel()
+
+
+@contextlib.contextmanager
+def _only_one(path: Path) -> Iterator[None]:
+    """Hold the lock of this node; the kernel gives it back however we end."""
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    except OSError as error:
+        raise StartupError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(lock, 32).decode("ascii", "replace").strip()
+            raise StartupError(
+                f"another agent (pid {owner or 'unknown'}) serves this node: it holds {path}",
+                cure="stop that one first, or give this one another run_dir",
+            ) from None
+        os.truncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(lock)

@@ -1,0 +1,111 @@
+"""``yarn-accel node``: the agent, its settings, its key, and the files a site installs for it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import secrets
+import sys
+from pathlib import Path
+
+import click
+
+from yarn_accel.errors import ConfigError
+from yarn_accel.node.config import AgentConfig, load_config, read_key
+
+__all__ = ["group"]
+
+_FOLDER = Path(__file__).parent
+_config_option = click.option(
+    "--config", "config_file", type=click.Path(path_type=Path), help="YAML configuration file; default: none."
+)
+
+
+@click.group("node")
+def group() -> None:
+    """The services of every node."""
+
+
+@group.command("agent")
+@_config_option
+@click.option("--node", default="", help="This node's name, as YARN has it.")
+@click.option("--run-dir", default="", help="Folder of socket, state and lock.")
+@click.option(
+    "--dry-run", is_flag=True, help="Print the heartbeat that would be sent, and to whom; send nothing."
+)
+def _agent(config_file: Path | None, node: str, run_dir: str, dry_run: bool) -> None:
+    """Tell the master how this node is, and local mappers where their server is, until SIGTERM."""
+    config = load_config(config_file, os.environ, node=node, run_dir=run_dir)
+    if dry_run:
+        from yarn_accel.node.rehearsal import rehearse
+
+        click.echo(json.dumps(asyncio.run(rehearse(config)), indent=1))
+        return
+    key = read_key(config, os.environ)
+    logging.basicConfig(
+        level=config.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
+    from yarn_accel.node.agent import run
+
+    sys.exit(run(config, key, lambda line: click.echo(line)))
+
+
+@group.command("check-config")
+@_config_option
+def _check_config(config_file: Path | None) -> None:
+    """Print the settings in effect, each with what it means."""
+    config = load_config(config_file, os.environ)
+    if config.key_file:
+        read_key(config, os.environ)
+    values = config.model_dump(mode="json")
+    for name, field in AgentConfig.model_fields.items():
+        click.echo(f"{name}: {json.dumps(values[name])}  # {field.description}")
+
+
+@group.command("make-secret")
+@click.argument("path", type=click.Path(path_type=Path))
+def _make_secret(path: Path) -> None:
+    """Write a fresh secret from which the keys of all nodes are made; it belongs to the master alone."""
+    _write_private(path, secrets.token_bytes(32))
+
+
+@group.command("make-key")
+@click.option(
+    "--secret-file", required=True, type=click.Path(path_type=Path), help="Made by `node make-secret`."
+)
+@click.argument("node")
+@click.argument("path", type=click.Path(path_type=Path))
+def _make_key(secret_file: Path, node: str, path: Path) -> None:
+    """Write the key of NODE, derived from the secret, to PATH; it goes to that node alone."""
+    from yarn_accel.adapters.signed import sender_key
+
+    try:
+        secret = bytes.fromhex(secret_file.read_text(encoding="ascii").strip())
+    except OSError as error:
+        raise ConfigError(f"{secret_file}: {error.strerror}") from None
+    except ValueError:
+        raise ConfigError(f"{secret_file}: not hexadecimal") from None
+    _write_private(path, sender_key(secret, f"agent:{node}"))
+
+
+@group.command("print-unit")
+def _print_unit() -> None:
+    """Print the systemd unit: save it as /etc/systemd/system/yarn-accel-node.service."""
+    click.echo((_FOLDER / "yarn-accel-node.service").read_text(encoding="utf-8"), nl=False)
+
+
+@group.command("print-attribute-script")
+def _print_attribute_script() -> None:
+    """Print the NodeManager's attribute script, which stands alone."""
+    click.echo((_FOLDER / "nm_attributes.py").read_text(encoding="utf-8"), nl=False)
+
+
+def _write_private(path: Path, value: bytes) -> None:
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w", encoding="ascii") as stream:
+            stream.write(value.hex() + "\n")
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None

@@ -1,0 +1,229 @@
+"""The agent's configuration: one frozen object from a YAML file and what YARN tells a container."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from yarn_accel.client.token_file import read_secrets
+from yarn_accel.errors import AccelError, ConfigError
+
+__all__ = ["KEY_ALIAS", "KEY_BYTES", "AgentConfig", "load_config", "read_key"]
+
+#: The name of the node's key among the secrets of a Hadoop credentials file.
+KEY_ALIAS = "yarn-accel.node"
+KEY_BYTES = 32
+_TOKEN_VARIABLE = "HADOOP_TOKEN_FILE_LOCATION"
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}\Z")
+_APPLICATION = re.compile(r"application_[0-9]{1,20}_[0-9]{1,10}\Z")
+_CONTAINER = re.compile(r"container_(?:e[0-9]+_)?([0-9]+_[0-9]+)_[0-9]+_[0-9]+\Z")
+_MAX_SOCKET_PATH = 100
+
+
+class AgentConfig(BaseModel):
+    """Settings of one agent."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    node: str = Field(
+        "", description="this node's name, as YARN has it; default: NM_HOST, else the host name"
+    )
+    address: str = Field("", max_length=255, description="where others reach this node; default: its name")
+    run_dir: str = Field(
+        "",
+        description="folder of socket, state and lock; default: /run/yarn-accel/NODE as root, "
+        "else /tmp/yarn-accel-UID/NODE",
+    )
+    server_state_file: str = Field(
+        "", description="state_file of this node's pipeline server; default: server.json in run_dir"
+    )
+    # The master
+    key_file: str = Field(
+        "",
+        description="file with this node's key in hex, mode 0600; default: from the container's credentials",
+    )
+    master_url: str = Field(
+        "", description="where the master is, when that never changes; default: ask the RM"
+    )
+    rm_urls: tuple[str, ...] = Field(
+        (), description="web addresses of the ResourceManagers, http://host:8088"
+    )
+    application_id: str = Field("", description="the master's application; default: that of this container")
+    application_type: str = Field(
+        "yarn-accel", pattern=r"^[A-Za-z0-9._-]{1,20}$", description="else: running applications of this type"
+    )
+    interval_s: float = Field(
+        1.0, ge=0.1, le=60, description="pause between heartbeats; the master may change it"
+    )
+    timeout_s: float = Field(2.0, gt=0, le=60, description="how long to wait for one answer")
+    max_backoff_s: float = Field(5.0, ge=0.1, le=300, description="longest pause while the master is away")
+    # What is measured
+    network_interfaces: tuple[str, ...] = Field((), description="default: those with the default route")
+    hot_celsius: float = Field(90.0, gt=0, description="a device as warm as this is called hot")
+    # Who may ask
+    socket_mode: str = Field(
+        "0666", pattern=r"^0?[0-7]{3}$", description="rights of the Unix socket, in octal"
+    )
+    socket_users: tuple[str, ...] = Field((), description="who gets answers there; default: every local user")
+    http_host: str = Field("127.0.0.1", description="address of /metrics and /healthz")
+    http_port: int = Field(-1, ge=-1, le=65535, description="their port; 0: any free one; -1: none")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="least level logged")
+
+    @field_validator("node")
+    @classmethod
+    def _check_node(cls, node: str) -> str:
+        if not _NODE.match(node):
+            raise ValueError(f"{node!r} is not a host name")
+        return node
+
+    @field_validator("application_id")
+    @classmethod
+    def _check_application(cls, application_id: str) -> str:
+        if application_id and not _APPLICATION.match(application_id):
+            raise ValueError(f"{application_id!r} is not like application_1700000000000_0001")
+        return application_id
+
+    @field_validator("rm_urls")
+    @classmethod
+    def _check_rm_urls(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(_checked_url(url) for url in urls)
+
+    @field_validator("master_url")
+    @classmethod
+    def _check_master_url(cls, url: str) -> str:
+        return _checked_url(url) if url else url
+
+    @field_validator("run_dir")
+    @classmethod
+    def _check_run_dir(cls, path: str) -> str:
+        if not path.startswith("/"):
+            raise ValueError(f"{path!r} is not an absolute path")
+        if len(path) + len("/agent.sock") > _MAX_SOCKET_PATH:
+            raise ValueError(f"{path!r} is too long for a Unix socket in it; {_MAX_SOCKET_PATH} characters")
+        return path
+
+    @property
+    def socket_path(self) -> Path:
+        """Where local mappers ask."""
+        return Path(self.run_dir) / "agent.sock"
+
+    @property
+    def state_path(self) -> Path:
+        """What the NodeManager's script reads."""
+        return Path(self.run_dir) / "state.json"
+
+    @property
+    def lock_path(self) -> Path:
+        """Held by the agent as long as it lives."""
+        return Path(self.run_dir) / "agent.lock"
+
+
+def load_config(path: Path | None, environ: Mapping[str, str], **flags: object) -> AgentConfig:
+    """The settings: what ``environ`` and this machine say < the file < ``flags``.
+
+    Raises:
+        ConfigError: names the file and the key, and for an unknown key the known ones.
+    """
+    place = "the agent's settings" if path is None else str(path)
+    said = [{} if path is None else _read(path), flags]
+    values = {key: value for given in said for key, value in given.items() if value not in ("", None)}
+    node = str(values.setdefault("node", environ.get("NM_HOST") or socket.gethostname()))
+    values.setdefault("address", node)
+    values.setdefault("run_dir", _default_run_dir(node))
+    values.setdefault("server_state_file", f"{values['run_dir']}/server.json")
+    container = _CONTAINER.match(environ.get("CONTAINER_ID", ""))
+    if container:
+        values.setdefault("application_id", f"application_{container[1]}")
+    try:
+        return AgentConfig(**values)  # type: ignore[arg-type]
+    except ValidationError as error:
+        raise ConfigError(f"{place}: " + "; ".join(_complaints(error))) from None
+
+
+def read_key(config: AgentConfig, environ: Mapping[str, str]) -> bytes:
+    """This node's key: from ``key_file``, else from the credentials that YARN gave the container.
+
+    Raises:
+        ConfigError: there is none, it is damaged, or others may read it.
+    """
+    if config.key_file:
+        return _key_from_file(Path(config.key_file))
+    path = environ.get(_TOKEN_VARIABLE, "")
+    if not path:
+        raise ConfigError(
+            f"key_file is not set, and neither is {_TOKEN_VARIABLE}",
+            cure="make a key with `yarn-accel node make-key`, or let `yarn-accel start` start the agents",
+        )
+    try:
+        key = read_secrets(Path(path).read_bytes())[KEY_ALIAS]
+    except OSError as error:
+        raise ConfigError(f"the credentials {path}: {error.strerror}") from None
+    except KeyError:
+        raise ConfigError(f"the credentials {path} have no secret {KEY_ALIAS!r}") from None
+    except AccelError as error:
+        raise ConfigError(f"the credentials {path}: {error}") from None
+    return _checked_key(key, f"the credentials {path}")
+
+
+def _key_from_file(path: Path) -> bytes:
+    try:
+        mode = path.stat().st_mode & 0o777
+        key = bytes.fromhex(path.read_text(encoding="ascii").strip())
+    except OSError as error:
+        raise ConfigError(f"key_file {path}: {error.strerror}") from None
+    except ValueError:
+        raise ConfigError(f"key_file {path}: not hexadecimal") from None
+    if mode & 0o077:
+        raise ConfigError(f"key_file {path}: others may read it", cure=f"chmod 600 {path}")
+    return _checked_key(key, f"key_file {path}")
+
+
+def _checked_key(key: bytes, place: str) -> bytes:
+    if len(key) != KEY_BYTES:
+        raise ConfigError(f"{place}: a key of {len(key)} bytes, {KEY_BYTES} expected")
+    return key
+
+
+def _default_run_dir(node: str) -> str:
+    # Not tempfile's folder: a container has its own TMPDIR, and mappers must find the same place.
+    base = "/run/yarn-accel" if os.geteuid() == 0 else f"/tmp/yarn-accel-{os.geteuid()}"
+    return f"{base}/{node}"
+
+
+def _checked_url(url: str) -> str:
+    if not re.match(r"https?://[^/\s?#@]+(/[^\s?#]*)?\Z", url):
+        raise ValueError(f"{url!r} is not like http://host:port")
+    return url.rstrip("/")
+
+
+def _read(path: Path) -> dict[str, object]:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: not a mapping of keys to values")
+    return {str(key): value for key, value in values.items()}
+
+
+def _complaints(error: ValidationError) -> list[str]:
+    texts = []
+    for item in error.errors():
+        place = ".".join(str(part) for part in item["loc"])
+        if item["type"] == "extra_forbidden":
+            texts.append(f"{place}: unknown key; known: {', '.join(sorted(AgentConfig.model_fields))}")
+        else:
+            message = item["msg"].removeprefix("Value error, ")
+            texts.append(f"{place}: {message}" if place else message)
+    return texts
