@@ -62,6 +62,10 @@ _TEXT = {
 }
 
 
+#: How long the processes of the server may take to be there.
+_SETTLING_S = 120.0
+
+
 @dataclass(frozen=True)
 class Series:
     """What was noted over time; all lists are equally long.
@@ -102,10 +106,11 @@ def run(quick: bool, say: Callable[[str], None], report: Report) -> None:
     with tempfile.TemporaryDirectory(prefix="soak-") as folder, _server(Path(folder)) as (server, master):
         endpoint = _endpoint(Path(folder))
         crowd = Crowd(endpoint, master, _N_CLIENTS, pace := Pace(_FIRST_CALLS_PER_S))
-        crowd.start()
         last: dict[str, Any] = {}
         try:
             with Client(endpoint, issue(master, "operator", int(time.time()) + 7200, "soak")) as client:
+                _settle(client)
+                crowd.start()
                 for stats in _Watch(server.pid, client, pace).over(duration_s, every_s, series):
                     last.update(stats)
                     if len(series.at_s) % _TELL_EVERY == 0:
@@ -161,6 +166,15 @@ def _server(folder: Path) -> Iterator[tuple[subprocess.Popen[str], bytes]]:
 def _endpoint(folder: Path) -> Endpoint:
     state = json.loads((folder / "state.json").read_text())
     return Endpoint("soak", state["host"], state["port"], str(folder / "socket"), "here")
+
+
+def _settle(client: Client) -> None:
+    """Wait for the standby: it is counted from when it is ready, and under load that takes it minutes."""
+    until_s = time.monotonic() + _SETTLING_S
+    while not any(worker["state"] == "standby" for worker in client.stats()["workers"]):
+        if time.monotonic() > until_s:
+            raise JobError(f"no standby worker was ready within {_SETTLING_S:.0f} s")
+        time.sleep(0.1)
 
 
 class _Watch:
