@@ -8,6 +8,7 @@ from typing import Any
 __all__ = ["BENCHMARKS", "load"]
 
 BENCHMARKS: dict[str, str] = {
+    "binding_scale": "the master with 10,000 nodes in 250 racks, simulated: CPU, time per event, moves",
     "hadoop": "the pseudo-cluster: start, memory, job overhead, container start, HDFS rates",
     "images": "the image job with 50,000 images on the 4-node cluster (quick: 500)",
     "pipeline": "the pipeline server against bare sockets, bare LAPACK and its peers",

@@ -1,34 +1,114 @@
-"""The ``yarn-accel`` command: a group per room, one place where errors become a line and an exit code."""
+"""The ``yarn-accel`` command: a group per room, one place where errors become a line and an exit code.
+
+A room is imported when one of its commands is called: ``--help`` stays quick, and the ApplicationMaster and
+the agents, which are started through here too, do not carry what they never use.
+"""
 
 from __future__ import annotations
 
+import importlib
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import click
 
 from yarn_accel import __version__
-from yarn_accel.cluster.cli import group as cluster_group
 from yarn_accel.errors import AccelError
-from yarn_accel.hadoop.cli import group as hadoop_group
-from yarn_accel.pipeline.cli import group as pipeline_group
-from yarn_accel.pipeline.credential_cli import group as credential_group
 
-__all__ = ["main", "root"]
+__all__ = ["COMMANDS", "LazyCommand", "main", "root"]
 
 
-@click.group()
+@dataclass(frozen=True, slots=True)
+class LazyCommand:
+    """A command that is not imported yet.
+
+    Attributes:
+        module: where it is.
+        attribute: its name there.
+        help: its line in the list of commands; the first sentence of its own help.
+    """
+
+    module: str
+    attribute: str
+    help: str
+
+
+def _verb(name: str, text: str) -> LazyCommand:
+    return LazyCommand("yarn_accel.launch.verbs", name, text)
+
+
+#: Every command, in the order in which they are listed.
+COMMANDS: Mapping[str, LazyCommand] = {
+    "start": _verb("start", "Give the cluster's nodes accelerators: submit the application, or find it."),
+    "status": _verb("status", "Show the application, its servers and bindings."),
+    "top": _verb("top", "Show the same again and again, until ^C."),
+    "explain": _verb("explain", "Say why NODE is bound to its server, and what was refused."),
+    "rebind": _verb("rebind", "Make all bindings anew, as if all nodes had just come."),
+    "drain": _verb("drain", "Take the server of NODE out of use; what it works on is finished."),
+    "undrain": _verb("undrain", "Take the server of NODE back into use."),
+    "stop": _verb("stop", "End the application and leave nothing behind."),
+    "cluster": LazyCommand(
+        "yarn_accel.cluster.cli", "group", "A real Hadoop cluster of several nodes on this one machine."
+    ),
+    "credential": LazyCommand(
+        "yarn_accel.pipeline.credential_cli",
+        "group",
+        "The site's secret, and the credentials of users' jobs.",
+    ),
+    "hadoop": LazyCommand("yarn_accel.hadoop.cli", "group", "Hadoop's jars and configuration templates."),
+    "launch": LazyCommand("yarn_accel.launch.cli", "group", "What `start` would bring to the cluster."),
+    "master": LazyCommand("yarn_accel.master.cli", "group", "The ApplicationMaster, as YARN starts it."),
+    "node": LazyCommand("yarn_accel.node.cli", "group", "The services of every node."),
+    "pipeline": LazyCommand(
+        "yarn_accel.pipeline.cli", "group", "The pipeline server of an accelerator node."
+    ),
+}
+
+
+class _Rooms(click.Group):
+    """Imports a command when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        lazy = COMMANDS.get(cmd_name)
+        if lazy is None:
+            return None
+        command: click.Command = getattr(importlib.import_module(lazy.module), lazy.attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, lazy.help) for name, lazy in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        # click would import every room to guess what a wrong name should have been.
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            ctx.fail(f"No such command {args[0]!r}; there are {', '.join(COMMANDS)}.")
+        return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        from click.shell_completion import CompletionItem
+
+        return [
+            CompletionItem(name, help=lazy.help)
+            for name, lazy in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+
+
+@click.group(cls=_Rooms)
 @click.version_option(__version__, prog_name="yarn-accel")
 def root() -> None:
     """Accelerators on stock Hadoop YARN.
 
     Exit codes: 0 fine, 1 failed, 2 wrong usage or configuration, 3 could not start.
     """
-
-
-root.add_command(cluster_group)
-root.add_command(credential_group)
-root.add_command(hadoop_group)
-root.add_command(pipeline_group)
 
 
 def main() -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import prometheus_client
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-__all__ = ["CONTENT_TYPE", "Sample", "Vocabulary", "exposition"]
+__all__ = ["CONTENT_TYPE", "Sample", "Vocabulary", "exposition", "value_at"]
 
 CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
 #: The values of the labels, and a number, a bool, or None for "not known": no sample then.
@@ -44,6 +44,13 @@ def exposition(families: Iterable[Metric]) -> bytes:
     registry = prometheus_client.CollectorRegistry(auto_describe=False)
     registry.register(_Families(families))
     return prometheus_client.generate_latest(registry)
+
+
+def value_at(values: Any, path: Sequence[str]) -> Any:
+    """What these keys lead to in mappings of mappings; None where one of them is not there."""
+    for key in path:
+        values = values.get(key) if isinstance(values, Mapping) else None
+    return values
 
 
 def _filled(family: Any, samples: Iterable[Sample]) -> Metric:

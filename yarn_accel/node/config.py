@@ -38,8 +38,8 @@ class AgentConfig(BaseModel):
     address: str = Field("", max_length=255, description="where others reach this node; default: its name")
     run_dir: str = Field(
         "",
-        description="folder of socket, state and lock; default: /run/yarn-accel/NODE as root, "
-        "else /tmp/yarn-accel-UID/NODE",
+        description="folder of socket, state and lock, {node} stands for the name; default: "
+        "/run/yarn-accel/{node} as root, else /tmp/yarn-accel-UID/{node}",
     )
     server_state_file: str = Field(
         "", description="state_file of this node's pipeline server; default: server.json in run_dir"
@@ -136,7 +136,7 @@ def load_config(path: Path | None, environ: Mapping[str, str], **flags: object) 
     values = {key: value for given in said for key, value in given.items() if value not in ("", None)}
     node = str(values.setdefault("node", environ.get("NM_HOST") or socket.gethostname()))
     values.setdefault("address", node)
-    values.setdefault("run_dir", _default_run_dir(node))
+    values["run_dir"] = str(values.get("run_dir") or _default_run_dir("{node}")).replace("{node}", node)
     values.setdefault("server_state_file", f"{values['run_dir']}/server.json")
     container = _CONTAINER.match(environ.get("CONTAINER_ID", ""))
     if container:

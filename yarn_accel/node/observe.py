@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import prometheus_client
@@ -10,7 +10,7 @@ from aiohttp import web
 from prometheus_client.core import InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from yarn_accel.adapters.metric_families import Vocabulary
+from yarn_accel.adapters.metric_families import Vocabulary, value_at
 from yarn_accel.errors import StartupError
 
 __all__ = ["PREFIX", "Observer", "families"]
@@ -53,7 +53,7 @@ def families(snapshot: _Snapshot) -> Iterator[Metric]:
     """
     yield InfoMetricFamily(PREFIX + "agent", "who this is", {"node": str(snapshot.get("node", ""))})
     for name, (text, path) in _GAUGES.items():
-        yield _gauge(name, text, (), [((), _at(snapshot, path))])
+        yield _gauge(name, text, (), [((), value_at(snapshot, path))])
     shares = [
         (tuple(key.split("_", 2)), value / 100) for key, value in (snapshot.get("pressure") or {}).items()
     ]
@@ -140,9 +140,3 @@ class Observer(Collector):
             problems.append(f"the master does not answer: {silence or 'not asked yet'}")
         answer = {"ok": not problems, "problems": problems, "node": snapshot.get("node", "")}
         return web.json_response(answer, status=200 if answer["ok"] else 503)
-
-
-def _at(snapshot: Any, path: Sequence[str]) -> Any:
-    for key in path:
-        snapshot = snapshot.get(key) if isinstance(snapshot, Mapping) else None
-    return snapshot

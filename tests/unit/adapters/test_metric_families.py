@@ -1,4 +1,4 @@
-from yarn_accel.adapters.metric_families import CONTENT_TYPE, Vocabulary, exposition
+from yarn_accel.adapters.metric_families import CONTENT_TYPE, Vocabulary, exposition, value_at
 
 WORDS = Vocabulary("yarn_accel_test_")
 
@@ -24,3 +24,10 @@ def test_what_is_not_known_has_no_sample_and_zero_has_one():
 def test_labels_are_escaped():
     family = WORDS.gauge("open_doors", "doors", ("floor",), [(('a"\n\\',), 1)])
     assert r'{floor="a\"\n\\"} 1.0' in exposition([family]).decode()
+
+
+def test_a_value_is_found_where_its_keys_lead():
+    values = {"a": {"b": 0}, "c": 1}
+    assert value_at(values, ("a", "b")) == 0
+    assert value_at(values, ("a", "x")) is None
+    assert value_at(values, ("c", "b", "a")) is None

@@ -127,5 +127,6 @@ def test_no_key_at_all():
 def test_who_we_are_decides_where_we_live(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert load_config(None, CONTAINER).run_dir == "/run/yarn-accel/w7.example.org"
+    assert load_config(None, CONTAINER, run_dir="/x/{node}/y").run_dir == "/x/w7.example.org/y"
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert load_config(None, CONTAINER).run_dir == "/tmp/yarn-accel-1000/w7.example.org"

@@ -1,0 +1,194 @@
+"""What a real NodeManager makes of our commands and files; no ApplicationMaster is needed for that."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import hashlib
+import json
+import os
+import stat
+import time
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from yarn_accel.adapters.hadoop_rpc import (
+    ApplicationSubmission,
+    NativeResourceManager,
+    Patience,
+    ResourceManagerAddresses,
+    RpcSettings,
+    User,
+)
+from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport, LaunchContext, LocalResource, Resource
+from yarn_accel.adapters.hdfs import Store
+from yarn_accel.cluster import Cluster, UpOptions, take_down
+from yarn_accel.errors import StartupError
+from yarn_accel.hadoop.site import Site
+from yarn_accel.launch import bootstrap
+from yarn_accel.launch.command import container_argv, container_command, container_environment
+from yarn_accel.launch.packing import pack
+from yarn_accel.launch.upload import FileResource, upload, upload_script
+
+pytestmark = [pytest.mark.hadoop, pytest.mark.slow]
+
+CLUSTER_NAME = "launch"
+DEADLINE_S = 120.0
+HOSTILE = [
+    "a b",
+    "'",
+    '"',
+    "$HOME",
+    "`id`",
+    "$(id)",
+    "\\",
+    "a\nb",
+    "!",
+    "*",
+    "{{PATH}}",
+    "}}}",
+    "<LOG_DIR>",
+    "",
+]
+#: Stands in for this package: tells what arrived, and where.
+INSIDE = """\
+import fcntl, json, os, sys
+out, *words = sys.argv[1:]
+told = {"words": words, "environ": dict(os.environ), "stdout": os.readlink("/proc/self/fd/1")}
+told["appends"] = bool(fcntl.fcntl(1, fcntl.F_GETFL) & os.O_APPEND)
+told["files"] = sorted(os.listdir("."))
+with open(out + ".tmp", "w") as stream:
+    json.dump(told, stream)
+os.rename(out + ".tmp", out)
+"""
+
+
+@dataclass(frozen=True)
+class Yarn:
+    """A cluster of one worker, and how to start something on it."""
+
+    site: Site
+    store: Store
+    staging_uri: str
+
+    def run(
+        self, environment: FileResource, words: Sequence[str], variables: Mapping[str, str] | None = None
+    ) -> ApplicationReport:
+        """Run one container to its end; the report of its application."""
+        script = upload_script(self.store, self.staging_uri)
+        files = {
+            item.name: LocalResource.of(item.uri, item.n_bytes, item.modified_ms)
+            for item in (environment, script)
+        }
+        launch = LaunchContext.of(
+            [container_command(container_argv(words, environment.name))],
+            container_environment(more=variables),
+            files,
+        )
+        return asyncio.run(self._run(launch))
+
+    async def _run(self, launch: LaunchContext) -> ApplicationReport:
+        addresses = ResourceManagerAddresses.from_properties(self.site.properties)
+        settings = RpcSettings(hosts=self.site.client_hosts)
+        manager = NativeResourceManager(addresses, User(getpass.getuser()), settings, Patience(30.0))
+        try:
+            application = (await manager.new_application()).application
+            resource = Resource.of(512, 1)
+            await manager.submit(
+                ApplicationSubmission(application, "launch", launch=launch, resource=resource, max_attempts=1)
+            )
+            deadline = time.monotonic() + DEADLINE_S
+            while True:
+                report = await manager.report(application)
+                if report.state is not None and report.state.is_final:
+                    return report
+                assert time.monotonic() < deadline, report
+                await asyncio.sleep(0.1)
+        finally:
+            await manager.close()
+
+
+@pytest.fixture(scope="module")
+def yarn() -> Iterator[Yarn]:
+    take_down(CLUSTER_NAME)
+    mode = "netns" if os.geteuid() == 0 else "loopback"
+    try:
+        options = UpOptions(CLUSTER_NAME, nodes=1, racks=1, accel_nodes=0, mode=mode, pipeline=False)
+        cluster = Cluster.up(options)
+        site = Site.load({"HADOOP_CONF_DIR": str(cluster.conf_dir)})
+        yield Yarn(site, Store(cluster.conf_dir), f"{site.properties['fs.defaultFS']}/staging")
+    except StartupError as error:
+        pytest.skip(f"no Hadoop here: {error}")
+    finally:
+        take_down(CLUSTER_NAME)
+
+
+def small(folder: Path, **need: str) -> Path:
+    files = {
+        "yarn_accel/__init__.py": b"",
+        "yarn_accel/launch/__init__.py": b"",
+        "yarn_accel/launch/inside.py": INSIDE.encode(),
+        bootstrap.REQUIREMENT: json.dumps({**bootstrap.node_facts(), **need}).encode(),
+    }
+    entries = {name: (hashlib.sha256(data).hexdigest(), False) for name, data in files.items()}
+    path = folder / f"accel-environment-{bootstrap.content_digest(entries)}.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return path
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """A folder that the container's process can write too."""
+    tmp_path.chmod(0o777)
+    return tmp_path
+
+
+def test_words_and_variables_arrive_as_they_were(yarn, shared) -> None:
+    resource = upload(yarn.store, small(shared), yarn.staging_uri)
+    report = yarn.run(resource, [str(shared / "told"), *HOSTILE], {"X": "a $HOME `id` \" \\ ' \n"})
+    assert (shared / "told").exists(), report.diagnostics
+    told = json.loads((shared / "told").read_text())
+    assert told["words"] == HOSTILE
+    assert told["environ"]["X"] == "a $HOME `id` \" \\ ' \n"
+    assert told["stdout"].endswith("/stdout")
+    assert told["environ"]["LOG_DIRS"].split(",")[0] in told["stdout"]
+    assert told["appends"], "or the file could not be cut while it is written to"
+    assert {"accel-start.py", resource.name} <= set(told["files"])
+    unpacked = Path(told["environ"]["ACCEL_ENVIRONMENT"])
+    assert str(unpacked).startswith(told["environ"]["LOCAL_USER_DIRS"].split(",")[0])
+    assert stat.S_IMODE(unpacked.parent.stat().st_mode) == 0o700
+    # The next application of this user finds it there.
+    before = unpacked.stat().st_mtime_ns
+    yarn.run(resource, [str(shared / "again")])
+    assert json.loads((shared / "again").read_text())["environ"]["ACCEL_ENVIRONMENT"] == str(unpacked)
+    assert unpacked.stat().st_mtime_ns == before
+
+
+def test_a_node_that_does_not_fit_is_reported_with_code_and_message(yarn, shared) -> None:
+    resource = upload(yarn.store, small(shared, glibc="9.99"), yarn.staging_uri)
+    report = yarn.run(resource, [str(shared / "told")])
+    assert f"exitCode: {bootstrap.EXIT_GLIBC}" in report.diagnostics
+    assert "glibc is" in report.diagnostics
+    assert "the environment needs 9.99" in report.diagnostics
+    assert not (shared / "told").exists()
+
+
+def test_the_real_environment_runs_in_a_container(yarn, shared) -> None:
+    packed = pack(folder=shared / "packed")
+    began = time.monotonic()
+    resource = upload(yarn.store, packed.path, yarn.staging_uri)
+    uploaded = time.monotonic()
+    assert upload(yarn.store, packed.path, yarn.staging_uri) == resource
+    for name in ("first", "second"):
+        started = time.monotonic()
+        report = yarn.run(resource, ["credential", "new-secret", str(shared / name)])
+        assert (shared / name).exists(), report.diagnostics
+        seconds = (shared / name).stat().st_mtime - (time.time() - (time.monotonic() - started))
+        print(f"{name}: command done {seconds:.1f} s after submission")
+    print(f"upload of {packed.n_bytes / 1e6:.0f} MB: {uploaded - began:.1f} s")

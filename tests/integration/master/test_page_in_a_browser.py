@@ -1,0 +1,209 @@
+"""The tracking page as people see it: below a path as behind YARN's proxy, in a real browser."""
+
+import asyncio
+import contextlib
+
+import pytest
+from aiohttp import web
+from PIL import Image
+
+from tests.integration.master.browser import CHROMIUM, browser
+from tests.unit.master.scenes import Scene, four_nodes
+from yarn_accel.core.application import events as ev
+from yarn_accel.master import tracking
+from yarn_accel.master.tracking import Visitors, add_routes
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
+
+BELOW = "/proxy/application_1795000000000_0001/"
+EVIL = "<img src=x onerror=window.hacked=1>"
+#: Texts that stick out of their node, their rack, or the picture; widths as this browser's fonts give them.
+STICKING_OUT = """(() => {
+  const found = [];
+  const inside = (text, frame) => {
+    const a = text.getBoundingClientRect(), b = frame.getBoundingClientRect();
+    if (a.left < b.left || a.right > b.right + 0.5 || a.top < b.top || a.bottom > b.bottom + 0.5)
+      found.push(text.textContent);
+  };
+  for (const node of document.querySelectorAll(".node"))
+    for (const text of node.querySelectorAll("text")) inside(text, node.querySelector(".body"));
+  for (const name of document.querySelectorAll(".rack-name"))
+    inside(name, name.parentNode.querySelector(".rack"));
+  return found;
+})()"""
+#: Texts of one node that lie on each other.
+OVERLAPPING = """(() => {
+  const found = [];
+  for (const node of document.querySelectorAll(".node")) {
+    const texts = [...node.querySelectorAll("text")].filter((text) => text.textContent);
+    const boxes = texts.map((text) => text.getBoundingClientRect());
+    boxes.forEach((a, i) => boxes.slice(i + 1).forEach((b, j) => {
+      if (Math.min(a.right, b.right) - Math.max(a.left, b.left) > 0.5
+          && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 3)
+        found.push([texts[i].textContent, texts[i + 1 + j].textContent]);
+    }));
+  }
+  return found;
+})()"""
+
+
+@contextlib.asynccontextmanager
+async def seen(scene, folder, path=""):
+    """The page of a scene in a browser."""
+    inner = web.Application()
+    add_routes(inner, scene.state, Visitors(()), scene.app.explain)
+    outer = web.Application()
+    outer.add_subapp(BELOW.rstrip("/"), inner)
+    runner = web.AppRunner(outer, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    address = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        async with browser(folder) as tab:
+            tab.address = address
+            await tab.open(f"{address}{BELOW}{path}")
+            yield tab
+    finally:
+        await runner.cleanup()
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    """Every look shows the scene as it is."""
+    monkeypatch.setattr(tracking, "CACHE_S", 0.0)
+    monkeypatch.setattr(tracking, "_REST", 0.0)
+
+
+def many_nodes():
+    """Three racks with all kinds of trouble."""
+    nodes = [(f"r{r}a{i}", f"/dc1/rack{r}", True) for r in (1, 2, 3) for i in range(1, (3, 4, 2)[r - 1])]
+    nodes += [(f"r{r}n{i}", f"/dc1/rack{r}", False) for r in (1, 2, 3) for i in range(1, (8, 12, 4)[r - 1])]
+    scene = Scene(nodes, "weighted")
+    for second in range(40):
+        scene.beat(
+            rates={"r1a2": 10.0 + 5 * (second % 9), "r2a1": 4000.0}, silent=("r1n3",) if second > 30 else ()
+        )
+    scene.report(r2n4="gone")
+    scene.tell(ev.Drain, "r3a1")
+    return scene
+
+
+def test_a_picture_of_the_cluster(tmp_path):
+    async def look():
+        async with seen(many_nodes(), tmp_path / "profile") as tab:
+            await tab.screenshot(tmp_path / "page.png")
+            assert await tab.value(STICKING_OUT) == []
+            assert await tab.value(OVERLAPPING) == []
+            assert await tab.value("document.querySelectorAll('.node').length") == 27
+            assert await tab.value("document.documentElement.scrollWidth <= innerWidth")
+            assert tab.complaints == []
+            assert {url.startswith(tab.address + BELOW) for url in tab.requested} == {True}
+
+    asyncio.run(look())
+    with Image.open(tmp_path / "page.png") as image:
+        assert image.width == 1280
+        assert image.height > 1000
+        colours = {colour for _, colour in image.convert("RGB").getcolors(1 << 24)}
+    # The colours of the first two servers, in the light or the dark style: the style was not refused.
+    assert {(0x25, 0x63, 0xC9), (0xC2, 0x57, 0x0C)} <= colours or {
+        (0x6E, 0xA8, 0xFF),
+        (0xFF, 0x9D, 0x5C),
+    } <= colours
+
+
+def test_it_follows_what_happens(tmp_path):
+    scene = four_nodes()
+    lines = "document.querySelectorAll('.binding').length"
+
+    async def look():
+        async with seen(scene, tmp_path / "profile") as tab:
+            assert await tab.value(lines) == 2
+            await tab.value("window.kept = document.querySelector('[data-node=w1]')")
+            container = next(c for c, place in scene.containers.items() if place == ("w1", "acct"))
+            scene.enact = lambda command: None
+            scene.tell(ev.Completed, container, 137, "")
+            await tab.until(f"{lines} === 1")
+            await tab.until("document.querySelector('[data-node=w2]').classList.contains('idle')")
+            assert await tab.value("window.kept === document.querySelector('[data-node=w1]')")
+            assert tab.complaints == []
+
+    asyncio.run(look())
+
+
+def test_it_says_when_the_master_is_away_and_when_it_is_back(tmp_path):
+    stale = "getComputedStyle(document.getElementById('stale')).display === 'block'"
+    scene = four_nodes()
+    state = scene.state()
+    is_away = False
+
+    def look_up():
+        if is_away:
+            raise web.HTTPBadGateway
+        return state
+
+    scene.state = look_up
+
+    async def look():
+        nonlocal is_away
+        async with seen(scene, tmp_path / "profile") as tab:
+            assert not await tab.value(stale)
+            is_away = True
+            await tab.until(stale)
+            assert await tab.value("document.querySelectorAll('.node').length") == 4
+            is_away = False
+            await tab.until(f"!({stale})")
+
+    asyncio.run(look())
+
+
+def test_what_agents_say_does_not_run(tmp_path):
+    scene = Scene([(EVIL, EVIL, True), ("w2", EVIL, False)])
+    for _ in range(3):
+        scene.beat(
+            **{EVIL: {"problems": [EVIL], "devices": [{"name": EVIL, "device": EVIL, "health": EVIL}]}}
+        )
+
+    async def look():
+        async with seen(scene, tmp_path / "profile", "?node=" + EVIL) as tab:
+            await tab.until("performance.getEntriesByType('resource').length >= 2")
+            assert await tab.value("window.hacked") is None
+            assert await tab.value("document.querySelectorAll('img').length") == 0
+            assert tab.complaints == []
+
+    asyncio.run(look())
+
+
+def test_even_what_got_into_the_page_does_not_run(tmp_path, monkeypatch):
+    page = tracking.page
+    monkeypatch.setattr(
+        tracking,
+        "page",
+        lambda *args: page(*args).replace("<main", f"{EVIL}<script>hacked=2</script><main", 1),
+    )
+
+    async def look():
+        async with seen(four_nodes(), tmp_path / "profile") as tab:
+            assert await tab.value("document.querySelectorAll('img').length") == 1
+            assert await tab.value("window.hacked") is None
+            assert any("Content Security Policy" in text for text in tab.complaints)
+
+    asyncio.run(look())
+
+
+def test_links_lead_to_nodes_and_to_the_json(tmp_path):
+    async def look():
+        async with seen(four_nodes(), tmp_path / "profile") as tab:
+            links = await tab.value("[...document.querySelectorAll('footer a')].map((a) => a.href)")
+            assert links == [f"{tab.address}{BELOW}{path}" for path in ("v1/state", "metrics")]
+            await tab.value(
+                "document.querySelector('[data-node=w2]').closest('a').dispatchEvent("
+                "new MouseEvent('click', {bubbles: true, cancelable: true}))"
+            )
+            await tab.until("document.querySelector('#explanation pre') !== null")
+            assert "w2 is bound to w1" in await tab.value(
+                "document.querySelector('#explanation pre').textContent"
+            )
+            assert await tab.value("location.search") == "?node=w2"
+
+    asyncio.run(look())

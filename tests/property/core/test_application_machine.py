@@ -1,0 +1,59 @@
+"""Whatever comes, goes, flaps, is lost, late or told twice: orders make sense and all ends as wanted.
+
+`VirtualCluster` holds the truth and checks each command, `validate()` runs after each event; when the noise
+stops, the truth must become the target within bounded virtual time.
+"""
+
+import random
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from tests.unit.core.application import noise
+from tests.unit.core.application.virtual_cluster import VirtualCluster
+from yarn_accel.core.binding import make
+
+POLICIES = ("paper", "weighted", "container")
+seeds = st.integers(0, 2**32)
+
+
+class ApplicationMachine(RuleBasedStateMachine):
+    """Faults by rules, with traffic between them; `teardown` is the calm after it."""
+
+    @initialize(policy=st.sampled_from(POLICIES), is_up=st.booleans())
+    def start(self, policy, is_up):
+        self.cluster = VirtualCluster(lambda: make(policy))
+        noise.populate(self.cluster)
+        if is_up:
+            self.cluster.calm(3.0)
+            self.cluster.assert_target_is_actual()
+
+    @rule(what=st.sampled_from(list(noise.FAULTS)), seed=seeds)
+    def happens(self, what, seed):
+        what(self.cluster, random.Random(seed))
+
+    @rule(seed=seeds, n=st.integers(1, 60))
+    def traffic(self, seed, n):
+        noise.make_noise(self.cluster, random.Random(seed), n)
+
+    def teardown(self):
+        if hasattr(self, "cluster"):
+            noise.assert_calm_ends_well(self.cluster)
+
+
+TestApplicationMachine = ApplicationMachine.TestCase
+TestApplicationMachine.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_long_noise_ends_well(seed):
+    """Longer stories than hypothesis tells; the same each time."""
+    rng = random.Random(seed)
+    cluster = VirtualCluster(lambda: make(POLICIES[seed % 3]))
+    noise.populate(cluster)
+    for _ in range(60):
+        noise.make_noise(cluster, rng, rng.randint(0, 25))
+        noise.make_noise(cluster, rng, 1, noise.FAULTS)
+    noise.assert_calm_ends_well(cluster)

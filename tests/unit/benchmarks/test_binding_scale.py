@@ -1,0 +1,94 @@
+"""The simulated cluster of `binding_scale`: who falls silent is lost, who comes back is bound again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.__main__ import main
+from benchmarks.binding_scale import (
+    SECTIONS,
+    ApplicationMaster,
+    Master,
+    PolicyMaster,
+    World,
+    cluster,
+    draw,
+    run,
+    simulate,
+)
+from benchmarks.result import Report
+
+pytest.importorskip("simpy", reason="the extra `bench` is not installed")
+
+MASTERS = [
+    lambda: PolicyMaster("paper"),
+    lambda: PolicyMaster("weighted"),
+    lambda: ApplicationMaster("weighted"),
+]
+
+
+def n_bound(master: Master) -> int:
+    return len(master.policy.bound() if isinstance(master, PolicyMaster) else master.core.bound())
+
+
+def test_a_tenth_of_every_rack_has_accelerators() -> None:
+    nodes = cluster(100, 5)
+    assert len({node.name for node in nodes}) == 100
+    assert {
+        node.rack: sum(n.is_accelerator for n in nodes if n.rack == node.rack) for node in nodes
+    } == dict.fromkeys((f"/rack00{number}" for number in range(5)), 2)
+
+
+@pytest.mark.parametrize("make_master", MASTERS)
+def test_after_the_warm_up_every_nnode_is_bound(make_master) -> None:
+    master = make_master()
+    World(master, cluster(100, 5), seed=1).env.run(until=15.0)
+    assert n_bound(master) >= 85
+
+
+def test_silence_is_a_loss_and_a_heartbeat_a_return() -> None:
+    master = PolicyMaster("weighted")
+    nodes = cluster(20, 1)
+    for node in nodes:
+        list(master.hear(node, 0.0))
+    assert n_bound(master) == 18
+    for node in nodes[1:]:
+        list(master.hear(node, 2.9))
+    list(master.tick(3.1))
+    assert set(master.policy.bound().values()) == {"h00010"}
+    list(master.hear(nodes[0], 4.0))
+    assert set(master.policy.bound().values()) == {"h00000", "h00010"}
+
+
+@pytest.mark.parametrize("make_master", MASTERS)
+def test_equal_seeds_give_equal_moves(make_master, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.binding_scale._FLAPS_PER_NODE_S", 0.005)
+    one, other = (simulate(make_master(), cluster(100, 5), 60.0, seed=3) for _ in range(2))
+    assert one.n_moves == other.n_moves > 0
+    assert len(one.change_ns) == len(other.change_ns)
+
+
+def test_the_command_writes_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.binding_scale.cluster", lambda *_: cluster(100, 5))
+    monkeypatch.setattr("benchmarks.binding_scale._FLAPS_PER_NODE_S", 0.005)
+    file = tmp_path / "scale.json"
+    done = CliRunner().invoke(main, ["binding_scale", "--quick", "--json", str(file)])
+    assert done.exit_code == 0, done.output
+    assert "policy paper: time per event" in file.read_text()
+    assert (tmp_path / "scale-time-per-event.png").exists()
+
+
+def test_a_cluster_in_which_nothing_happens_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.binding_scale._FLAPS_PER_NODE_S", 1e-9)
+    monkeypatch.setattr("benchmarks.binding_scale.cluster", lambda *_: cluster(20, 1))
+    report = Report("binding_scale")
+    run(True, lambda _: None, report, ["policies"])
+    assert [row.n for row in report.rows if row.what == "policy paper: time per event"] == [0]
+
+
+def test_without_a_policy_nothing_is_drawn() -> None:
+    assert draw(Report("binding_scale"), "nowhere") == []
+    assert set(SECTIONS) == {"policies", "application", "deviation"}

@@ -1,0 +1,150 @@
+"""The small parts: the table of roles, shares of slots, back-off, exits, alarms."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from yarn_accel.core.application import Resource, Role, Roles, Settings, Where
+from yarn_accel.core.application.alarms import NEVER, Alarms
+from yarn_accel.core.application.backoff import Backoff
+from yarn_accel.core.application.exits import describe_exit, is_excused
+from yarn_accel.core.application.history import History
+from yarn_accel.core.application.slots import shares
+from yarn_accel.errors import ConfigError
+
+SMALL = Resource(128)
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([Role("a", Where.EVERY, SMALL, 1), Role("a", Where.EVERY, SMALL, 2)], "same name"),
+        ([Role("a", Where.EVERY, SMALL, 1), Role("b", Where.EVERY, SMALL, 1)], "same priority"),
+        (
+            [
+                Role("a", Where.EVERY, SMALL, 1, is_server=True),
+                Role("b", Where.EVERY, SMALL, 2, is_server=True),
+            ],
+            "more than one row of servers: a, b",
+        ),
+    ],
+)
+def test_a_wrong_table_is_refused(rows, words):
+    with pytest.raises(ConfigError, match=words):
+        Roles(rows)
+
+
+def test_a_container_tells_its_role_by_its_priority():
+    acct, agent = (
+        Role("acct", Where.ACCELERATOR, SMALL, 10, is_server=True),
+        Role("agent", Where.EVERY, SMALL, 11),
+    )
+    roles = Roles([acct, agent])
+    assert roles.of_priority(10) is acct
+    assert roles.of_priority(11) is agent
+    assert roles.of_priority(12) is None
+    assert roles.server is acct
+    assert Roles([agent]).server is None
+
+
+def test_whole_resources_are_all_that_the_node_has():
+    resource = Resource(1024, 2, (("acct/memory", 3),), ("yarn.io/gpu",))
+    base = {"memory-mb": 1024, "vcores": 2, "acct/memory": 3}
+    assert resource.on({"yarn.io/gpu": 4, "memory-mb": 9}) == base | {"yarn.io/gpu": 4}
+    assert resource.on({"yarn.io/gpu": 0}) == base
+    assert resource.on({}) == base
+
+
+@pytest.mark.parametrize(
+    ("capacity", "bound", "expected"),
+    [
+        (8, [], {"a": 8}),
+        (8, ["n"], {"a": 4, "n": 4}),
+        (8, ["n2", "n1"], {"a": 3, "n1": 3, "n2": 2}),
+        (2, ["n1", "n2", "n3"], {"a": 1, "n1": 1, "n2": 1, "n3": 1}),
+        (0, ["n"], {"a": 1, "n": 1}),
+        (-5, [], {"a": 1}),
+    ],
+)
+def test_shares(capacity, bound, expected):
+    assert shares(capacity, "a", bound) == expected
+
+
+@given(st.integers(-3, 500), st.sets(st.sampled_from([f"n{i}" for i in range(30)])))
+def test_shares_add_up_and_are_even(capacity, bound):
+    share = shares(capacity, "a", bound)
+    assert share.keys() == bound | {"a"}
+    assert sum(share.values()) == max(capacity, len(share))
+    assert max(share.values()) - min(share.values()) <= 1
+    assert share == shares(capacity, "a", sorted(bound, reverse=True))
+
+
+def test_backoff_doubles_up_to_its_bound_and_a_healthy_time_clears_it():
+    settings = Settings(first_delay_s=1.0, max_delay_s=5.0, healthy_s=30.0)
+    backoff = Backoff()
+    waits = []
+    for _ in range(6):
+        backoff.failed(settings, 29.9, "exit status 1", 100.0)
+        waits.append(backoff.until_s - 100.0)
+    assert waits == [0.0, 1.0, 2.0, 4.0, 5.0, 5.0]
+    backoff.failed(settings, 30.0, "exit status 1", 100.0)
+    assert (backoff.until_s, backoff.n_failures) == (100.0, 1)
+
+
+def test_backoff_survives_ten_thousand_failures():
+    backoff = Backoff(n_failures=10_000)
+    assert backoff.delay_s(Settings(max_delay_s=300.0)) == 300.0
+
+
+@pytest.mark.parametrize("status", [-100, -102, -105, -106, -107, -108])
+def test_excused_exits(status):
+    assert is_excused(status)
+
+
+@pytest.mark.parametrize("status", [0, 1, 137, 143, -101, -103, -104, -1000])
+def test_exits_that_count(status):
+    assert not is_excused(status)
+
+
+def test_exits_in_words():
+    assert describe_exit(-102) == "preempted"
+    assert describe_exit(-102, "Container preempted by scheduler") == "preempted"
+    assert describe_exit(7, "\nTraceback\nmore") == "exit status 7: Traceback"
+
+
+def test_history_is_bounded_and_finds_a_node():
+    history = History(3)
+    for i, node in enumerate(["a", "b", "a", "a"]):
+        history.add(float(i), node, "x")
+    assert [note.at_s for note in history] == [1.0, 2.0, 3.0]
+    assert [note.at_s for note in history.about("a", 1)] == [3.0]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.one_of(st.just(NEVER), st.integers(0, 30)), st.integers(0, 3)),
+        max_size=60,
+    )
+)
+def test_alarms_ring_for_each_key_at_its_time_and_at_no_other(story):
+    alarms, now_s, expected = Alarms(), 0.0, {}
+    for key, at_s, step_s in story:
+        alarms.set(key, at_s)
+        expected[key] = at_s
+        now_s += step_s
+        due = {key for key, at_s in expected.items() if at_s <= now_s}
+        assert set(alarms.due(now_s)) == due
+        expected = {key: at_s for key, at_s in expected.items() if key not in due and at_s < NEVER}
+        assert alarms.next_s() <= min(expected.values(), default=NEVER)
+        assert alarms.next_s() > now_s
+        assert all(alarms.at(key) == expected.get(key, NEVER) for key in "abc")
+
+
+def test_a_thousand_heartbeats_leave_no_trail():
+    alarms = Alarms()
+    for i in range(1000):
+        alarms.set("a", i + 3.0)
+    assert alarms.due(500.0) == []
+    assert alarms.next_s() == 1002.0
+    assert alarms.due(1002.0) == ["a"]
+    assert alarms.next_s() == NEVER

@@ -1,0 +1,436 @@
+"""A resource manager, node managers and a shell in a few lines of virtual time, around a real `Application`.
+
+They believe nothing: each command is checked against what was ordered before, and the truth about containers,
+asks and slots is kept apart from what the application thinks.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from yarn_accel.core.application import Application, Resource, Role, Roles, Settings, Where
+from yarn_accel.core.application import commands as cmd
+from yarn_accel.core.application import events as ev
+
+ACCT = Role("acct", Where.ACCELERATOR, Resource(1024, 2, whole=("yarn.io/gpu",)), 10, is_server=True)
+AGENT = Role("agent", Where.EVERY, Resource(128), 11)
+ROLES = Roles([ACCT, AGENT])
+CONFIGURED = 9
+QUICK = Settings(
+    guest_after_s=4.0,
+    settle_s=1.0,
+    max_delay_s=8.0,
+    healthy_s=5.0,
+    ask_again_s=6.0,
+    launch_limit_s=4.0,
+    check_after_s=4.0,
+    hung_s=10.0,
+    stop_again_s=2.0,
+    forget_s=7.0,
+    drain_grace_s=1.0,
+    drain_limit_s=6.0,
+    stop_drain_s=3.0,
+    stop_limit_s=20.0,
+    restore_after_s=5.0,
+    slots_again_s=3.0,
+    recovery_s=5.0,
+    register_again_s=3.0,
+)
+
+
+@dataclass
+class TrueNode:
+    """A node as it is; `state` is the RM's: up, leaving, or gone."""
+
+    host: str
+    rack: str
+    is_accelerator: bool
+    state: str = "up"
+    is_cut: bool = False
+    slots: int = CONFIGURED
+
+    def view(self):
+        capability = {"memory-mb": 8192, "yarn.io/gpu": 2 if self.is_accelerator else 0}
+        return ev.NodeView(
+            self.host,
+            8041,
+            self.rack,
+            is_usable=self.state != "gone",
+            is_accelerator=self.is_accelerator,
+            is_leaving=self.state == "leaving",
+            capability=capability,
+            slots=self.slots,
+        )
+
+
+@dataclass
+class TrueContainer:
+    """A container as it is: granted, running, or ended."""
+
+    container: ev.Container
+    state: str = "granted"
+    is_mute: bool = False
+    is_ill: bool = False
+    n_open: int = 0
+    is_lost: bool = False
+
+
+@dataclass
+class Ordered:
+    """When each command was last given, to find those that are repeated too early."""
+
+    at_s: dict = field(default_factory=dict)
+
+    def check(self, key, now_s, again_s):
+        last_s = self.at_s.get(key)
+        assert last_s is None or now_s >= last_s + again_s, (
+            f"{key} ordered after {now_s - last_s:.2f} s again"
+        )
+        self.at_s[key] = now_s
+
+    def forget(self, *whats):
+        self.at_s = {key: at_s for key, at_s in self.at_s.items() if key[0] not in whats}
+
+
+class VirtualCluster:
+    """The truth, the messages under way, and the application."""
+
+    def __init__(self, make_policy, settings=QUICK):
+        self.make_policy = make_policy
+        self.settings = settings
+        self.now_s = 1000.0
+        self.nodes = {}
+        self.containers = {}
+        self.asks = {}
+        self.drained = set()
+        self.is_stopping = False
+        self.is_rm_registered = False
+        self.messages = deque()
+        self.commands = deque()
+        self.bound = {}
+        self.endpoints = {}
+        self.version = 0
+        self.attempt = 0
+        self.n_containers = 0
+        self.spoken_s = 0.0
+        self.start_attempt()
+
+    # The shell.
+
+    def start_attempt(self):
+        """A new attempt knows nothing but what it is told."""
+        self.attempt += 1
+        self.app = Application(self.settings, ROLES, self.make_policy)
+        self.is_rm_registered = False
+        self.messages.clear()
+        self.commands.clear()
+        self.asks.clear()
+        self.ordered = Ordered()
+        self.wake_s = None
+        for true in self.containers.values():
+            if true.state == "granted":
+                true.state = "ended"
+        self.apply(ev.Tick(self.now_s))
+        for host in sorted(self.drained):
+            self.apply(ev.Drain(host, self.now_s))
+        if self.is_stopping:
+            self.apply(ev.Stop(self.now_s))
+
+    def apply(self, event):
+        if self.wake_s is not None and self.wake_s <= self.now_s:
+            self.wake_s = None
+        commands = self.app.apply(event)
+        for command in commands:
+            self.take(command)
+        self.app.validate()
+        return commands
+
+    def take(self, command):
+        match command:
+            case cmd.WakeAt():
+                assert command.at_s > self.now_s
+                assert self.wake_s is None or command.at_s < self.wake_s
+                self.wake_s = command.at_s
+            case cmd.Publish():
+                self.take_publication(command)
+            case _:
+                self.check_order(command)
+                self.commands.append(command)
+
+    def check_order(self, command):
+        """It makes sense, and was not given a short while ago."""
+        settings = self.settings
+        again_s = 0.0
+        match command:
+            case cmd.Ask():
+                others = [key for key in self.asked() if key[:2] == (command.role, command.node)]
+                assert others in ([], [(command.role, command.node, command.request_id)]), others
+                key, again_s = command.request_id, settings.ask_again_s
+            case cmd.Unask():
+                key, again_s = command.request_id, float("inf")
+            case cmd.Launch():
+                key, again_s = command.container.id, float("inf")
+            case cmd.StopContainer() | cmd.Release():
+                key, again_s = command.container.id, settings.stop_again_s
+            case cmd.Check():
+                key = command.container.id
+            case cmd.SetSlots():
+                key = command.node
+            case _:
+                assert self.is_stopping or isinstance(command, cmd.Register)
+                key, again_s = "", settings.register_again_s
+        self.ordered.check((type(command), key), self.now_s, again_s)
+
+    def asked(self):
+        """Requests that are open as far as commands say: at the RM or on their way there."""
+        asks = dict(self.asks)
+        for command in self.commands:
+            if isinstance(command, cmd.Ask):
+                asks[command.role, command.node, command.request_id] = command
+            elif isinstance(command, cmd.Unask):
+                asks.pop((command.role, command.node, command.request_id), None)
+        under_way = {c.request_id for m in self.messages for c in getattr(m, "containers", ())}
+        return {key: ask for key, ask in asks.items() if key[2] not in under_way}
+
+    def take_publication(self, publication):
+        assert publication.version > self.version
+        self.version = publication.version
+        if publication.is_full:
+            self.bound.clear()
+            self.endpoints.clear()
+        for target, changes in ((self.bound, publication.bound), (self.endpoints, publication.endpoints)):
+            for name, value in changes:
+                if value is None:
+                    target.pop(name, None)
+                else:
+                    target[name] = value
+
+    def send(self, message):
+        """A message to the application: an event whose time is that of its arrival."""
+        self.messages.append(message)
+
+    def deliver(self, i=0, *, is_kept=False):
+        message = self.messages[i]
+        if not is_kept:
+            del self.messages[i]
+        if isinstance(message, ev.Resynced):
+            self.ordered.forget(cmd.Register, cmd.Ask, cmd.Unregister)
+        self.apply(at(message, self.now_s))
+
+    # The cluster.
+
+    def carry_out(self):
+        """Do the command that was given first."""
+        command = self.commands.popleft()
+        match command:
+            case cmd.Register():
+                self.is_rm_registered = True
+                running = [
+                    t.container for t in self.running() if self.nodes[t.container.node].state != "gone"
+                ]
+                self.send(ev.Registered(tuple(running), self.attempt, 0.0))
+                self.send(self.report())
+            case cmd.Unregister():
+                if self.is_rm_registered:
+                    self.send(ev.Unregistered(0.0))
+            case cmd.Ask() if self.is_rm_registered:
+                self.asks[command.role, command.node, command.request_id] = command
+            case cmd.Unask():
+                self.asks.pop((command.role, command.node, command.request_id), None)
+            case cmd.Launch():
+                self.launch(command.container)
+            case cmd.StopContainer() | cmd.Check():
+                self.to_nm(command)
+            case cmd.Release() if self.is_rm_registered:
+                self.end(command.container.id, -100)
+            case cmd.SetSlots():
+                self.nodes[command.node].slots = CONFIGURED if command.n_slots is None else command.n_slots
+                self.send(ev.SlotsSet(command.node, command.n_slots, 0.0))
+
+    def launch(self, container):
+        true, node = self.containers[container.id], self.nodes[container.node]
+        if true.state == "granted" and node.state != "gone" and not node.is_cut:
+            true.state = "running"
+            self.send(ev.Started(container.id, 0.0))
+        else:
+            self.send(ev.StartFailed(container.id, "refused", 0.0))
+
+    def to_nm(self, command):
+        node = self.nodes[command.container.node]
+        true = self.containers[command.container.id]
+        if node.is_cut or node.state == "gone":
+            return
+        if isinstance(command, cmd.StopContainer):
+            if true.state == "running":
+                self.end(command.container.id, -105)
+        elif true.state == "running":
+            self.send(ev.Started(command.container.id, 0.0))
+        else:
+            self.send(ev.Completed(command.container.id, -100, "unknown", 0.0))
+
+    def allocate(self, key):
+        """The RM answers a request."""
+        ask = self.asks.pop(key)
+        assert self.nodes[ask.node].state != "gone"
+        self.n_containers += 1
+        container = ev.Container(f"c{self.n_containers:05}", ask.node, ask.priority, ask.request_id)
+        self.containers[container.id] = TrueContainer(container)
+        self.send(ev.Allocated((container,), 0.0))
+
+    def allocatable(self):
+        return sorted(key for key in self.asks if self.nodes[key[1]].state == "up")
+
+    def end(self, container, status):
+        true = self.containers[container]
+        if true.state != "ended":
+            true.state = "ended"
+            self.send(ev.Completed(container, status, "", 0.0))
+
+    def running(self, role=None):
+        return [
+            true
+            for true in self.containers.values()
+            if true.state == "running" and (role is None or true.container.priority == role.priority)
+        ]
+
+    def add_node(self, host, rack, is_accelerator):
+        self.nodes[host] = TrueNode(host, rack, is_accelerator)
+        self.send(self.report(host))
+
+    def report(self, *hosts):
+        """A report of these nodes; of all, and complete, without names."""
+        names = hosts or sorted(self.nodes)
+        return ev.NodesReported(tuple(self.nodes[name].view() for name in names), 0.0, is_complete=not hosts)
+
+    def set_state(self, host, state):
+        """The RM's opinion of a node changes; what runs on a gone node is killed when that is back."""
+        node = self.nodes[host]
+        was_gone, node.state = node.state == "gone", state
+        for true in self.containers.values():
+            if true.container.node != host or true.state == "ended":
+                continue
+            if state == "gone":
+                true.is_lost = True
+                true.state = "ended" if true.state == "granted" else true.state
+                self.send(ev.Completed(true.container.id, -100, "", 0.0))
+            elif was_gone and true.is_lost:
+                true.state = "ended"
+        if was_gone and state != "gone":
+            node.slots = CONFIGURED
+        self.send(self.report(host))
+
+    def restart_rm(self):
+        """It forgets requests and what it gave but was not started."""
+        self.asks.clear()
+        self.is_rm_registered = False
+        for true in self.containers.values():
+            if true.state == "granted":
+                true.state = "ended"
+        self.send(ev.Resynced(0.0))
+
+    def heartbeat(self, true, *, has_id=True):
+        """A container speaks, if its network lets it."""
+        container = true.container
+        if true.state != "running" or true.is_mute or self.nodes[container.node].is_cut:
+            return
+        role = ROLES.of_priority(container.priority)
+        self.apply(
+            ev.Heard(
+                container.node,
+                role.name,
+                self.now_s,
+                container.id if has_id else "",
+                f"{container.node}:7070",
+                not true.is_ill,
+                "ill" if true.is_ill else "",
+                ev.Gauges(8, true.n_open),
+            )
+        )
+
+    # Time.
+
+    def wait(self, seconds):
+        """Let time pass, waking the application whenever it asked for it."""
+        until_s = self.now_s + seconds
+        while self.wake_s is not None and self.wake_s <= until_s:
+            self.now_s = max(self.wake_s, self.now_s)
+            self.apply(ev.Tick(self.now_s))
+        self.now_s = until_s
+        self.apply(ev.Tick(self.now_s))
+
+    def step(self, seconds=0.25):
+        """Everything works for a moment: commands are carried out, messages arrive, servers speak."""
+        for _ in range(1000):
+            if self.commands:
+                self.carry_out()
+            elif self.messages:
+                self.deliver()
+            elif self.allocatable() and self.is_rm_registered:
+                self.allocate(self.allocatable()[0])
+            else:
+                break
+        else:
+            raise AssertionError("commands and messages chase each other without end")
+        if not self.is_rm_registered and not self.app.is_over:
+            self.send(ev.Resynced(0.0))
+        if self.now_s >= self.spoken_s + 1.0:
+            self.spoken_s = self.now_s
+            for true in self.running():
+                self.heartbeat(true)
+        self.wait(seconds)
+
+    def calm(self, seconds):
+        """Everything works for a while, and the shell polls the nodes."""
+        for i in range(int(seconds * 4)):
+            if i % 8 == 0:
+                self.send(self.report())
+            self.step()
+
+    def assert_target_is_actual(self):
+        """What runs is what should run, and the world knows it."""
+        wanted = set()
+        for node in self.nodes.values():
+            if node.state == "up" and not self.is_stopping:
+                wanted.add((node.host, "agent"))
+                if node.is_accelerator and node.host not in self.drained:
+                    wanted.add((node.host, "acct"))
+        there = [
+            (true.container.node, ROLES.of_priority(true.container.priority).name)
+            for true in self.running()
+            if not true.is_lost
+        ]
+        assert sorted(there) == sorted(wanted), (sorted(there), sorted(wanted))
+        assert not self.asks
+        assert not [true for true in self.containers.values() if true.state == "granted"]
+        servers = {host: f"{host}:7070" for host, role in wanted if role == "acct"}
+        assert self.endpoints == servers
+        self.assert_bound(set(servers))
+        self.assert_slots(set(servers))
+
+    def assert_bound(self, servers):
+        racks = {self.nodes[host].rack for host in servers}
+        nnodes = {n.host for n in self.nodes.values() if n.state != "gone" and n.host not in servers}
+        expected = {host for host in nnodes if self.nodes[host].rack in racks}
+        assert self.bound.keys() == (expected if not self.is_stopping else set())
+        for host, server in self.bound.items():
+            assert server in servers
+            assert self.nodes[server].rack == self.nodes[host].rack
+
+    def assert_slots(self, servers):
+        for node in self.nodes.values():
+            if node.state == "gone":
+                continue
+            if not servers:
+                assert node.slots == CONFIGURED, node
+            elif node.host in servers or node.host in self.bound:
+                assert node.slots >= 1, node
+            else:
+                assert node.slots == 0, node
+        for server in servers:
+            members = [server, *(host for host, other in self.bound.items() if other == server)]
+            assert sum(self.nodes[host].slots for host in members) == max(8, len(members))
+
+
+def at(message, now_s):
+    """The same event, arriving now."""
+    values = {name: getattr(message, name) for name in message.__slots__}
+    return type(message)(**(values | {"now_s": now_s}))

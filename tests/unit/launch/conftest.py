@@ -1,0 +1,77 @@
+"""Small environments, made by hand, for what the bootstrap does with them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from yarn_accel.launch import bootstrap
+
+SCRIPT = Path(bootstrap.__file__)
+#: An interpreter that sees nothing of the environment the tests run in.
+BARE_PYTHON = getattr(sys, "_base_executable", sys.executable)
+#: Stands in for this package: what the bootstrap ends as.
+INSIDE = """\
+import json, os, sys
+print(json.dumps({"words": sys.argv[1:], "path": sys.path, "environ": dict(os.environ), "pid": os.getpid()}))
+sys.stdout.flush()
+if "wait" in sys.argv:
+    sys.stdin.read()
+"""
+
+Pack = Callable[..., Path]
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def pack_small(tmp_path: Path) -> Pack:
+    """Write an archive like a packed environment: of these files, needing this."""
+
+    def pack(content: Mapping[str, bytes] | None = None, digest: str = "", **need: str) -> Path:
+        files = {
+            "yarn_accel/__init__.py": b"",
+            "yarn_accel/launch/__init__.py": b"",
+            "yarn_accel/launch/inside.py": INSIDE.encode(),
+            bootstrap.REQUIREMENT: json.dumps({**bootstrap.node_facts(), **need}).encode(),
+            **(content or {}),
+        }
+        entries = {name: (hashlib.sha256(data).hexdigest(), False) for name, data in files.items()}
+        digest = digest or bootstrap.content_digest(entries)
+        path = tmp_path / f"accel-environment-{digest}.zip"
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+            for name, data in files.items():
+                archive.writestr(name, data)
+        return path
+
+    return pack
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start the bootstrap as a container does; everything still running is killed at the end."""
+    processes = []
+
+    def begin(archive: Path, *words: str, **environ: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [BARE_PYTHON, "-I", "-S", str(SCRIPT), str(archive), *words],
+            env={"PATH": os.environ["PATH"], "ACCEL_CACHE_DIR": str(tmp_path / "cache"), **environ},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        processes.append(process)
+        return process
+
+    yield begin
+    for process in processes:
+        process.kill()
+        process.communicate()

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from yarn_accel.errors import ConfigError
+from yarn_accel.launch.cli import group
+from yarn_accel.launch.config import LaunchConfig, load_launch_config
+
+
+def loaded(tmp_path: Path, text: str) -> LaunchConfig:
+    path = tmp_path / "launch.yaml"
+    path.write_text(text)
+    return load_launch_config(path)
+
+
+def test_an_empty_file_means_the_defaults(tmp_path) -> None:
+    assert loaded(tmp_path, "") == LaunchConfig.model_validate({})
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("ap: {}", r"ap: unknown key; known: acct, agent, app, environment, master, pipeline"),
+        (
+            "app: {quue: x}",
+            r"app.quue: unknown key; known: attempt_failures_validity_interval_s, max_attempts, name",
+        ),
+        ("acct: {gpu: 1}", r"acct.gpu: unknown key; known: .*gpus.*worker_overhead_mib"),
+        ("pipeline: {pool_byte: 1}", r"pipeline.*pool_byte"),
+        ("pipeline: {master_secret_file: x}", "containers get their secret through credentials"),
+        ("acct: {devices: some}", "acct.devices"),
+        ("acct: {memory_mib: 64}", r"64 is less than pool_bytes.*\d{4}"),
+        ("app: {queue: ''}", "app.queue"),
+        ("[1]", "not a mapping"),
+        ("a: [", "not YAML"),
+    ],
+)
+def test_a_wrong_setting_is_named(tmp_path, text, complaint) -> None:
+    with pytest.raises(ConfigError, match=complaint) as caught:
+        loaded(tmp_path, text)
+    assert "launch.yaml" in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml: No such file"):
+        load_launch_config(tmp_path / "nowhere.yaml")
+
+
+def test_an_accelerator_container_holds_its_buffers_and_its_processes(tmp_path) -> None:
+    common = (
+        "pipeline: {pool_bytes: 1073741824, workers: 3, standby_workers: 1, reply_cache_bytes: 1048576}\n"
+    )
+    once = loaded(
+        tmp_path, common + "acct: {buffers_counted: once, overhead_mib: 100, worker_overhead_mib: 10}"
+    )
+    assert once.acct_memory_mib == 1024 + 1 + 100 + 4 * 10
+    each = loaded(tmp_path, common + "acct: {overhead_mib: 100, worker_overhead_mib: 10}")
+    assert each.acct_memory_mib == 4 * 1024 + 1 + 100 + 4 * 10
+    given = loaded(tmp_path, common + "acct: {buffers_counted: once, memory_mib: 9000}")
+    assert given.acct_memory_mib == 9000
+
+
+def test_each_gpu_has_a_worker(tmp_path) -> None:
+    one = loaded(tmp_path, "acct: {gpus: 1, vcores: 1}").acct_memory_mib
+    four = loaded(tmp_path, "acct: {gpus: 4, vcores: 1}").acct_memory_mib
+    assert four - one == 3 * (1024 + 256)
+    assert loaded(tmp_path, "acct: {devices: '4', vcores: 1}").acct_memory_mib == four
+
+
+def test_check_config_prints_every_setting_in_a_form_that_can_be_read_back(tmp_path) -> None:
+    path = tmp_path / "launch.yaml"
+    path.write_text("app: {queue: 'a: b # c', tags: [x, y]}\npipeline: {workers: 2}\n")
+    result = CliRunner().invoke(group, ["check-config", "--config", str(path)])
+    assert result.exit_code == 0, result.output
+    config = load_launch_config(path)
+    assert LaunchConfig.model_validate(yaml.safe_load(result.output)) == config
+    for name in ("app", "environment", "master", "acct", "agent"):
+        for key, field in type(getattr(config, name)).model_fields.items():
+            assert field.description, key
+            assert f"  {key}: " in result.output
+    assert f"{config.acct_memory_mib} MiB" in result.output

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.unit.launch.yarn import Yarn, app, gateway, report
+from yarn_accel.adapters.hadoop_rpc.records import ApplicationState
+from yarn_accel.errors import ConfigError, StorageError, UnavailableError
+from yarn_accel.launch.gateway import find_running, kill, one_of
+
+
+def test_uploads_go_to_the_users_home_or_where_the_settings_say(tmp_path) -> None:
+    ours = gateway(tmp_path, **{"fs.defaultFS": "hdfs://nn:8020/"})
+    assert ours.staging_uri() == "hdfs://nn:8020/user/alice/.yarn-accel"
+    assert ours.staging_uri("hdfs://nn:8020/apps/accel/") == "hdfs://nn:8020/apps/accel"
+    with pytest.raises(StorageError, match="absolute"):
+        ours.staging_uri("hdfs://nn:8020/../x")
+    with pytest.raises(ConfigError, match=r"fs\.defaultFS is not set.*staging_uri"):
+        gateway(tmp_path).staging_uri()
+
+
+def test_names_that_only_the_cluster_knows_become_addresses(tmp_path) -> None:
+    ours = gateway(tmp_path)
+    assert ours.url_of(report(1)) == "http://10.0.0.2:4000"
+    assert ours.url_of(report(1, host="other")) == "http://other:4000"
+    assert ours.page_of(report(1)) == f"http://10.0.0.1:8088/proxy/{app(1)}/"
+    assert ours.page_of(report(1, tracking_url="")) == ""
+    assert ours.page_of(report(1, tracking_url="https://other/x")) == "https://other/x"
+
+
+@pytest.mark.parametrize("away", [{"rpc_port": -1}, {"host": "N/A"}, {"host": ""}])
+def test_a_master_between_two_attempts_has_no_address(tmp_path, away) -> None:
+    with pytest.raises(UnavailableError, match="does not run at the moment"):
+        gateway(tmp_path).url_of(report(1, **away))
+
+
+def test_only_live_applications_of_ours_are_found_oldest_first() -> None:
+    yarn = Yarn()
+    for each in (
+        report(5),
+        report(3, ApplicationState.ACCEPTED),
+        report(4, name="other"),
+        report(1, ApplicationState.FINISHED),
+        report(2, type="MAPREDUCE"),
+    ):
+        yarn.add(each)
+    assert [each.id.number for each in asyncio.run(find_running(yarn))] == [3, 4, 5]
+    assert [each.id.number for each in asyncio.run(find_running(yarn, "other"))] == [4]
+
+
+def test_the_one_that_is_meant() -> None:
+    several = [report(1), report(2)]
+    assert one_of(several[:1]) is several[0]
+    assert one_of(several, str(app(2))) is several[1]
+    with pytest.raises(ConfigError, match=f"{app(1)}.*{app(2)}.*--application"):
+        one_of(several)
+    with pytest.raises(UnavailableError, match="no application of type yarn-accel runs: yarn-accel start"):
+        one_of([])
+    with pytest.raises(UnavailableError, match=f"{app(3)} does not run"):
+        one_of(several, str(app(3)))
+    with pytest.raises(ConfigError, match="no application id"):
+        one_of(several, "yarn-accel")
+
+
+def test_a_kill_is_asked_for_until_it_is_done() -> None:
+    yarn = Yarn()
+    yarn.add(report(1))
+    asyncio.run(kill(yarn, app(1), "why"))
+    assert yarn.killed == [app(1), app(1)]
+
+    class Stuck(Yarn):
+        async def kill(self, application, diagnostics="") -> bool:
+            return False
+
+    with pytest.raises(UnavailableError, match="has not ended"):
+        asyncio.run(kill(Stuck(), app(1), "why", wait_s=0))

@@ -1,0 +1,200 @@
+"""Packing of an installation made for the test: some distributions, one for developers, our package."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from yarn_accel.errors import StartupError
+from yarn_accel.launch import bootstrap, closure, packing
+
+LIBRARY = b"\x7fELF" + bytes(20) + b"\0GLIBC_2.17\0GLIBC_2.29\0GLIBC_2.4.5\0GLIBCXX_3.4.30\0text GLIBC_2.99\0"
+
+
+def install(site: Path, name: str, files: dict[str, bytes], requires: tuple[str, ...] = ()) -> None:
+    """Write a distribution as pip does."""
+    info = f"{name.replace('-', '_')}-1.0.dist-info"
+    text = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
+    extras = {part.split("'")[1] for part in requires if "extra ==" in part}
+    text += "".join(f"Provides-Extra: {extra}\n" for extra in extras)
+    text += "".join(f"Requires-Dist: {line}\n" for line in requires)
+    files = {
+        **files,
+        f"{info}/METADATA": text.encode(),
+        f"{info}/direct_url.json": b'{"url": "file:///somewhere"}',
+        f"{info}/INSTALLER": b"pip",
+    }
+    for path, content in files.items():
+        (site / path).parent.mkdir(parents=True, exist_ok=True)
+        (site / path).write_bytes(content)
+    record = "".join(f"{path},,\n" for path in [*files, f"{info}/RECORD", "../../../bin/tool"])
+    (site / info / "RECORD").write_text(record)
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch) -> Path:
+    site = tmp_path / "site"
+    ours = (
+        "base-lib",
+        "fast-lib[speed]; extra == 'yarn'",
+        "dev-tool; extra == 'dev'",
+        "gone; python_version < '3'",
+    )
+    install(site, "cluster-accel", {}, ours)
+    install(site, "base-lib", {"base_lib.py": b"", "base_lib.pyi": b"", "__pycache__/base_lib.pyc": b"x"})
+    install(
+        site,
+        "fast-lib",
+        {"fast/__init__.py": b"", "fast/tests/test.py": b"", "fast.libs/lib.so": LIBRARY, "fast/run": b"#!"},
+        ("turbo; extra == 'speed'", "never-installed; extra == 'slow'", "Base_Lib>=1"),
+    )
+    install(site, "turbo", {"turbo.py": b""})
+    install(site, "dev-tool", {"dev_tool.py": b""})
+    (site / "fast/run").chmod(0o755)
+    package = tmp_path / "ours" / "yarn_accel"
+    (package / "__pycache__").mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "__pycache__" / "__init__.pyc").write_bytes(b"x")
+    monkeypatch.setattr(closure.yarn_accel, "__file__", str(package / "__init__.py"))
+    monkeypatch.syspath_prepend(str(site))
+    return site
+
+
+def packed_names(environment: packing.Environment) -> set[str]:
+    with zipfile.ZipFile(environment.path) as archive:
+        return set(archive.namelist())
+
+
+def test_what_the_extra_needs_is_packed_and_nothing_else(site, tmp_path) -> None:
+    environment = packing.pack(folder=tmp_path / "packed")
+    assert packed_names(environment) == {
+        "accel-requirement.json",
+        "base_lib-1.0.dist-info/METADATA",
+        "base_lib.py",
+        "fast_lib-1.0.dist-info/METADATA",
+        "fast.libs/lib.so",
+        "fast/__init__.py",
+        "fast/run",
+        "turbo-1.0.dist-info/METADATA",
+        "turbo.py",
+        "yarn_accel/__init__.py",
+    }
+    assert environment.n_files == 10
+    assert environment.n_bytes == environment.path.stat().st_size
+
+
+def test_further_packages_can_be_named(site, tmp_path) -> None:
+    environment = packing.pack((), ("dev-tool",), tmp_path / "packed")
+    assert {"dev_tool.py", "base_lib.py"} < packed_names(environment)
+    assert "turbo.py" not in packed_names(environment)
+
+
+def test_it_knows_what_a_node_must_have(site, tmp_path) -> None:
+    environment = packing.pack(folder=tmp_path / "packed")
+    facts = bootstrap.node_facts()
+    assert environment.requirement == packing.Requirement(**{**facts, "glibc": "2.29"})
+    with zipfile.ZipFile(environment.path) as archive:
+        assert json.loads(archive.read("accel-requirement.json"))["glibc"] == "2.29"
+
+
+def test_equal_installations_give_equal_bytes(site, tmp_path) -> None:
+    first = packing.pack(folder=tmp_path / "first")
+    for path in site.rglob("*.py"):
+        os.utime(path, (1, 1))
+    program = "from pathlib import Path; from yarn_accel.launch import closure, packing; import yarn_accel\n"
+    program += f"yarn_accel.__file__ = {closure.yarn_accel.__file__!r}\n"
+    program += f"print(packing.pack(folder=Path({str(tmp_path / 'second')!r})).digest)\n"
+    completed = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,  # beside the checkout there may be metadata of the real distribution
+        env={**os.environ, "PYTHONPATH": f"{site}:{Path(__file__).parents[3]}", "PYTHONHASHSEED": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert completed.stdout.strip() == first.digest
+    (second,) = (tmp_path / "second").glob("*.zip")
+    assert second.name == first.path.name
+    assert second.read_bytes() == first.path.read_bytes()
+
+
+def test_the_bootstrap_takes_what_was_packed(site, tmp_path) -> None:
+    environment = packing.pack(folder=tmp_path / "packed")
+    folder, lock = bootstrap.provide(str(environment.path), [tmp_path / "cache"])
+    os.close(lock)
+    assert (folder / "fast/run").stat().st_mode & 0o111
+    assert not (folder / "fast.libs/lib.so").stat().st_mode & 0o111
+    n_bytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    assert n_bytes - len(bootstrap._boot()) == environment.n_unpacked_bytes
+
+
+def test_it_is_packed_once_and_again_when_a_file_changes(site, tmp_path, monkeypatch) -> None:
+    folder = tmp_path / "packed"
+    first = packing.pack(folder=folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(packing, "_pack", None)
+        assert packing.pack(folder=folder) == first
+    (site / "turbo.py").write_text("changed = True\n")
+    second = packing.pack(folder=folder)
+    assert second.digest != first.digest
+    assert first.path.exists(), "an application may still want it"
+
+
+def test_a_damaged_cache_is_made_anew(site, tmp_path) -> None:
+    folder = tmp_path / "packed"
+    first = packing.pack(folder=folder)
+    first.path.write_bytes(b"short")
+    for record in folder.glob("*.json"):
+        assert packing._remembered(record) is None
+    assert packing.pack(folder=folder) == first
+    next(folder.glob("*.json")).write_text("[]")
+    assert packing.pack(folder=folder) == first
+
+
+def test_only_so_many_archives_are_kept(site, tmp_path) -> None:
+    for number in range(5):
+        (site / "turbo.py").write_text(f"version = {number}\n")
+        packing.pack(folder=tmp_path / "packed")
+    assert len(list((tmp_path / "packed").glob("*.zip"))) == packing._KEEP
+    assert len(list((tmp_path / "packed").glob("*.json"))) == packing._KEEP
+    assert not list((tmp_path / "packed").glob(".*"))
+
+
+def test_what_is_not_installed_is_named(site, tmp_path) -> None:
+    install(site, "cluster-accel", {}, ("never-installed",))
+    with pytest.raises(StartupError, match="never-installed is not installed"):
+        packing.pack(folder=tmp_path / "packed")
+
+
+def test_a_distribution_without_its_files_is_named(site, tmp_path) -> None:
+    (site / "turbo-1.0.dist-info/RECORD").write_text("turbo-1.0.dist-info/METADATA,,\n")
+    with pytest.raises(StartupError, match="turbo does not say which files"):
+        packing.pack(folder=tmp_path / "packed")
+
+
+def test_a_file_that_is_gone_is_named(site, tmp_path) -> None:
+    (site / "turbo.py").unlink()
+    with pytest.raises(StartupError, match=r"turbo\.py is gone: install turbo again"):
+        packing.pack(folder=tmp_path / "packed")
+
+
+def test_a_folder_that_cannot_be_written_is_named(site, tmp_path) -> None:
+    (tmp_path / "packed").write_text("a file")
+    with pytest.raises(StartupError, match="XDG_CACHE_HOME"):
+        packing.pack(folder=tmp_path / "packed")
+
+
+def test_the_library_that_compiled_modules_share_goes_with_them(site) -> None:
+    ours = Path(closure.yarn_accel.__file__).parent
+    (ours / "wire.cpython-311-x86_64-linux-gnu.so").write_bytes(b"\x7fELF import 0a1b__mypyc now")
+    (ours.parent / "0a1b__mypyc.cpython-311-x86_64-linux-gnu.so").write_bytes(b"\x7fELF")
+    (ours.parent / "9f9f__mypyc.cpython-311-x86_64-linux-gnu.so").write_bytes(b"somebody else's")
+    names = set(closure.own_files())
+    assert "0a1b__mypyc.cpython-311-x86_64-linux-gnu.so" in names
+    assert not any(name.startswith("9f9f") for name in names)

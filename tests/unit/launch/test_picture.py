@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tests.unit.launch.yarn import app, report
+from yarn_accel.core import binding
+from yarn_accel.core.application import Application, Resource, Role, Roles, Settings, Where
+from yarn_accel.core.application import events as ev
+from yarn_accel.launch.picture import n_serving, picture
+
+PAGE = "http://rm:8088/proxy/x/"
+
+
+def drawn(answer: object) -> str:
+    console = Console(width=160, file=io.StringIO())
+    console.print(picture(report(1), PAGE, answer))  # type: ignore[arg-type]
+    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+
+def node(**values: Any) -> dict[str, Any]:
+    return {"rack": "/r1", "state": "usable", "is_accelerator": True, "is_serving": False, **values}
+
+
+def answer(**nodes: Any) -> dict[str, Any]:
+    return {"attempt": 2, "state": {"policy": "paper", "nodes": nodes, "notes": []}}
+
+
+def row(text: str, name: str) -> str:
+    return next(line for line in text.splitlines() if line.startswith(name))
+
+
+def test_who_serves_whom() -> None:
+    text = drawn(
+        answer(
+            w1=node(is_serving=True, members=["w2", "w3"], load={"open": 3, "capacity": 8}),
+            w2=node(is_accelerator=False, bound="w1", slots={"wanted": 4, "is_set": True}),
+            w3=node(is_accelerator=False, bound="w1", slots={"wanted": 4, "is_set": False}),
+        )
+    )
+    assert f"{app(1)} yarn-accel (alice" in text
+    assert "attempt 2, policy paper, 1 of 1 accelerator nodes serve" in text
+    assert PAGE in text
+    assert row(text, "w1").split() == ["w1", "/r1", "usable", "serves", "-", "w2", "w3", "3/8", "-"]
+    assert row(text, "w2").split() == ["w2", "/r1", "usable", "-", "w1", "-", "-", "4"]
+    assert row(text, "w3").endswith("4 (not set yet)")
+
+
+@pytest.mark.parametrize(
+    ("place", "word"),
+    [
+        ({"containers": [{"phase": "running"}]}, "running"),
+        ({"containers": [], "asked_for_s": 3.0}, "asked for"),
+        ({"containers": [], "retry_in_s": 7.4, "last_failure": "no\nroom"}, "failed, again in 7 s: no room"),
+        ({"containers": [], "retry_in_s": 1, "last_failure": "x" * 999}, f"again in 1 s: {'x' * 40}  "),
+        ({}, "none"),
+    ],
+)
+def test_what_a_server_that_does_not_serve_waits_for(place, word) -> None:
+    text = drawn(answer(w1=node(places={"acct": place})))
+    assert word in row(text, "w1")
+    assert n_serving(answer(w1=node())) == (0, 1)
+
+
+def test_what_an_admin_should_know_is_said() -> None:
+    told = answer(w1=node(is_drained=True))
+    told["state"]["service"] = {"problems": ["slots are not set: no right"]}
+    told["state"]["is_stopping"] = True
+    told["state"]["notes"] = [{"what": f"event {n}", "reason": "why", "age_s": 20.0 - n} for n in range(12)]
+    text = drawn(told)
+    assert "note: slots are not set: no right" in text
+    assert "usable, drained" in text
+    assert "stopping" in text
+    assert "9.0 s ago  event 11 (why)" in text
+    assert "event 3 " not in text, "only the last ones"
+
+
+def test_the_picture_of_the_real_core_is_understood() -> None:
+    """The form is agreed nowhere else."""
+    roles = Roles([Role("acct", Where.ACCELERATOR, Resource(512), priority=10, is_server=True)])
+    core = Application(Settings(), roles, make_policy=lambda: binding.make("paper"))
+    core.apply(ev.Tick(0.0))
+    core.apply(ev.Registered((), 1, 0.1))
+    nodes = (ev.NodeView("w1", 1, "/r1", is_accelerator=True), ev.NodeView("w2", 1, "/r1"))
+    core.apply(ev.NodesReported(nodes, is_complete=True, now_s=0.2))
+    told = {"attempt": 1, "state": core.snapshot(1.0)}
+    assert n_serving(told) == (0, 1)
+    text = drawn(told)
+    assert "policy paper" in text
+    assert "asked for" in row(text, "w1")
+    assert "node joined" in text
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [
+        {},
+        {"state": None},
+        {"state": {"nodes": [], "notes": {}, "service": 3}},
+        {"state": {"nodes": {"w1": 4, "w2": {"places": [], "load": "x", "members": 5, "slots": 1}}}},
+        {"state": {"notes": [None, 3, {"age_s": "old"}]}},
+    ],
+)
+def test_a_master_of_another_version_is_shown_as_far_as_it_goes(strange) -> None:
+    assert str(app(1)) in drawn(strange)
+    n_serving(strange)
+
+
+def test_nothing_steers_the_terminal() -> None:
+    hostile = "w1\x1b]0;title\x07\x1b[31m[bold]red[/bold]"
+    told = answer(**{hostile: node(rack=hostile, bound=hostile)})
+    told["state"]["notes"] = [{"what": hostile, "reason": hostile, "age_s": 1.0}]
+    text = drawn(told)
+    assert "\x1b" not in text
+    assert "[bold]red[/bold]" in text
+
+
+def test_a_large_cluster_is_cut_and_says_so() -> None:
+    text = drawn(answer(**{f"w{n:04d}": node() for n in range(250)}))
+    assert "w0199" in text
+    assert "w0200" not in text
+    assert "50 nodes more" in text

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+
+from yarn_accel.launch.config import LaunchConfig
+from yarn_accel.launch.fitness import EXIT_REASONS
+from yarn_accel.launch.plan import ROLES, LaunchPlan, make_plan
+from yarn_accel.launch.upload import SCRIPT_NAME, FileResource
+
+NAME = f"accel-environment-{'0f' * 16}.zip"
+ENVIRONMENT = FileResource(NAME, f"hdfs://nn/user/u/.yarn-accel/{NAME}", 100, 1700000000000)
+SCRIPT = FileResource(SCRIPT_NAME, "hdfs://nn/user/u/.yarn-accel/accel-start-0.py", 10, 1700000000001)
+
+
+def planned(**values: object) -> LaunchPlan:
+    return make_plan(LaunchConfig.model_validate(values), ENVIRONMENT, SCRIPT)
+
+
+def test_every_row_of_the_table_is_planned() -> None:
+    plan = planned(environment={"python": "/opt/py/bin/python3"})
+    assert set(plan.roles) == {row.name for row in ROLES} == {"master", "acct", "agent"}
+    for row in ROLES:
+        role = plan.roles[row.name]
+        words = shlex.split(role.command)
+        assert words[:6] == ["exec", "/opt/py/bin/python3", "-I", "-S", SCRIPT_NAME, NAME]
+        assert tuple(words[6 : 6 + len(row.words)]) == row.words
+        assert words[-2:] == ["1>><LOG_DIR>/stdout", "2>><LOG_DIR>/stderr"]
+        assert role.resources == (ENVIRONMENT, SCRIPT)
+        assert role.memory_mib > 0
+
+
+def test_it_survives_the_journey() -> None:
+    plan = planned(acct={"gpus": 2}, agent={"environment": {"A": "b"}})
+    assert LaunchPlan.from_json(plan.to_json()) == plan
+    assert plan.exit_reasons == EXIT_REASONS
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        LaunchPlan.from_json(json.dumps({"roles": {"a": {}}}))
+
+
+def test_gpus_are_asked_of_yarn_or_locked_by_us() -> None:
+    ours = planned().roles["acct"]
+    assert (dict(ours.other), ours.environment) == ({}, {"ACCEL_DEVICES": "all"})
+    yarns = planned(acct={"gpus": 2}).roles["acct"]
+    assert (dict(yarns.other), yarns.environment) == ({"yarn.io/gpu": 2}, {})
+    assert planned(acct={"devices": "none"}).roles["acct"].environment == {}
+    assert "ACCEL_DEVICES" not in planned().roles["agent"].environment
+
+
+def test_agents_of_systemd_are_left_out() -> None:
+    assert set(planned(agent={"enabled": False}).roles) == {"master", "acct"}
+
+
+def test_a_role_has_files_of_its_own() -> None:
+    settings = FileResource("pipeline.yaml", "hdfs://nn/x", 1, 1)
+    plan = make_plan(LaunchConfig.model_validate({}), ENVIRONMENT, SCRIPT, {"acct": [settings]})
+    assert plan.roles["acct"].resources[-1] == settings
+    assert plan.roles["agent"].resources == (ENVIRONMENT, SCRIPT)

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+
+from tests.unit.launch.yarn import FakeGateway, gateway
+from yarn_accel.adapters.hdfs import Store
+from yarn_accel.errors import ConfigError
+from yarn_accel.launch.bootstrap import node_facts
+from yarn_accel.launch.config import LaunchConfig
+from yarn_accel.launch.packing import Environment, Requirement
+from yarn_accel.launch.staging import check_settings, rehearse, server_document, stage
+from yarn_accel.master.config import load_config as load_master
+from yarn_accel.node.config import load_config as load_agent
+from yarn_accel.pipeline.config import PipelineConfig
+
+APPLICATION = "application_1700000000000_0001"
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> Environment:
+    path = tmp_path / f"accel-environment-{'0a' * 16}.zip"
+    path.write_bytes(b"zip")
+    return Environment(path, "0a" * 16, Requirement(**node_facts()), 3, 10, 1)
+
+
+def config(tmp_path: Path, **sections: object) -> LaunchConfig:
+    staging = {"environment": {"staging_uri": f"file://{tmp_path}/staging"}}
+    return LaunchConfig.model_validate({**staging, **sections})
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> FakeGateway:
+    return gateway(tmp_path)
+
+
+def content(uri: str) -> Path:
+    return Path(urlsplit(uri).path)
+
+
+def test_every_role_finds_what_its_command_names(ours, packed, tmp_path) -> None:
+    staged = stage(ours, Store(), config(tmp_path), packed, APPLICATION)
+    assert staged.folder_uri == f"file://{tmp_path}/staging/applications/{APPLICATION}"
+    assert set(staged.plan.roles) == {"master", "acct", "agent"}
+    for role in staged.plan.roles.values():
+        names = {resource.name for resource in role.resources}
+        words = role.command.replace("'", "").split()
+        assert {word for word in words if word.endswith((".yaml", ".json", ".zip", ".py"))} <= names
+        for resource in role.resources:
+            path = content(resource.uri)
+            assert path.stat().st_size == resource.n_bytes
+            assert path.stat().st_mtime_ns // 1_000_000 == resource.modified_ms
+    # What the master starts from is what was submitted, without the master's own list of files.
+    plan = next(each for each in staged.plan.roles["master"].resources if each.name == "plan.json")
+    told = json.loads(content(plan.uri).read_text())
+    assert told["roles"]["acct"]["command"] == staged.plan.roles["acct"].command
+
+
+def test_the_documents_are_what_their_readers_take(ours, packed, tmp_path) -> None:
+    sections = {
+        "app": {"name": "mine"},
+        "master": {"settings": {"accelerator_nodes": ["w1"], "policy": "weighted"}},
+        "agent": {"settings": {"hot_celsius": 80.0}},
+        "pipeline": {"pool_bytes": 64 << 20, "queue_bytes": 1 << 20, "max_request_bytes": 1 << 20},
+    }
+    staged = stage(ours, Store(), config(tmp_path, **sections), packed, APPLICATION)
+    files = {each.name: content(each.uri) for role in staged.plan.roles.values() for each in role.resources}
+    master = load_master(files["master.json"])
+    assert (master.accelerator_nodes, master.policy, master.application_name) == (("w1",), "weighted", "mine")
+    assert (master.rm_client, master.user) == (("rm:8032",), "alice")
+    agent = load_agent(files["agent.yaml"], {"NM_HOST": "w1"})
+    assert (agent.hot_celsius, agent.rm_urls) == (80.0, ("http://10.0.0.1:8088",))
+    server = PipelineConfig(**yaml.safe_load(files["pipeline.yaml"].read_text()), master_secret_file="x")
+    assert server.pool_bytes == 64 << 20
+
+
+@pytest.mark.parametrize(("workers", "vcores", "expected"), [(0, 3, 3), (5, 3, 5), (None, 2, 2)])
+def test_a_server_has_the_workers_its_container_was_sized_for(tmp_path, workers, vcores, expected) -> None:
+    pipeline = {} if workers is None else {"workers": workers}
+    settings = config(tmp_path, acct={"vcores": vcores}, pipeline=pipeline)
+    assert server_document(settings)["workers"] == expected
+
+
+def test_no_secret_is_in_any_file(ours, packed, tmp_path) -> None:
+    stage(ours, Store(), config(tmp_path), packed, APPLICATION)
+    texts = [path.read_bytes() for path in (tmp_path / "staging").rglob("*") if path.is_file()]
+    assert len(texts) >= 6
+    assert not any(b"ab" * 32 in text for text in texts)
+
+
+def test_a_rehearsal_writes_nothing(ours, packed, tmp_path) -> None:
+    settings = config(tmp_path)
+    rehearsed = rehearse(ours, settings, packed)
+    assert not (tmp_path / "staging").exists()
+    staged = stage(ours, Store(), settings, packed, APPLICATION)
+    assert {name: role.command for name, role in rehearsed.plan.roles.items()} == {
+        name: role.command for name, role in staged.plan.roles.items()
+    }
+    for name, role in staged.plan.roles.items():
+        assert [each.name for each in rehearsed.plan.roles[name].resources] == [
+            each.name for each in role.resources
+        ]
+
+
+@pytest.mark.parametrize(
+    ("sections", "complaint"),
+    [
+        ({"master": {"settings": {"polcy": "paper"}}}, "polcy"),
+        ({"master": {"settings": {"policy": "best"}}}, "best"),
+        ({"agent": {"settings": {"hot": 1}}}, "hot"),
+    ],
+)
+def test_settings_of_master_and_agents_are_checked_before(ours, tmp_path, sections, complaint) -> None:
+    check_settings(ours, config(tmp_path))
+    with pytest.raises(ConfigError, match=complaint):
+        check_settings(ours, config(tmp_path, **sections))

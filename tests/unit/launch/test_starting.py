@@ -1,0 +1,293 @@
+"""`start` and `stop` against a ResourceManager that lives in a list; the real one is in tests/integration."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.launch import yarn as fake
+from tests.unit.launch.yarn import FakeGateway, Yarn, app, node, report
+from yarn_accel.adapters.hadoop_rpc import read_token_file
+from yarn_accel.adapters.hadoop_rpc.records import ApplicationState, FinalStatus, NodeAttribute, Resource
+from yarn_accel.errors import (
+    AuthenticationError,
+    ConfigError,
+    JobError,
+    StartupError,
+    StorageError,
+    UnavailableError,
+)
+from yarn_accel.launch import start as starting
+from yarn_accel.launch import stop as stopping
+from yarn_accel.launch.bootstrap import EXIT_GLIBC, node_facts
+from yarn_accel.launch.config import LaunchConfig
+from yarn_accel.launch.kept import Kept, kept_applications
+from yarn_accel.launch.packing import Environment, Requirement
+from yarn_accel.launch.start import dry_run, start
+from yarn_accel.launch.stop import clear_ended, force
+
+RUNNING, ACCEPTED, FAILED = ApplicationState.RUNNING, ApplicationState.ACCEPTED, ApplicationState.FAILED
+
+
+class Scene:
+    """A gateway, a packed environment, and what was reported."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.yarn = Yarn()
+        self.gateway: FakeGateway = fake.gateway(folder, self.yarn)
+        self.config = LaunchConfig.model_validate(
+            {"environment": {"staging_uri": f"file://{folder}/staging"}, "acct": {"memory_mib": 6000}}
+        )
+        self.lines: list[str] = []
+
+    def start(self, wait_s: float = 20.0) -> starting.Started:
+        return asyncio.run(start(self.gateway, self.config, self.lines.append, wait_s))
+
+    def left(self) -> tuple[list[Path], tuple[Kept, ...]]:
+        """Folders of applications in the storage, and what is kept on this machine."""
+        return list((self.folder / "staging" / "applications").glob("*")), kept_applications()
+
+
+@pytest.fixture
+def scene(tmp_path, monkeypatch) -> Scene:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    path = tmp_path / f"accel-environment-{'0a' * 16}.zip"
+    path.write_bytes(b"zip")
+    packed = Environment(path, "0a" * 16, Requirement(**node_facts()), 3, 10, 1)
+    monkeypatch.setattr(starting, "pack", lambda *_: packed)
+    monkeypatch.setattr(starting, "_POLL_S", 0.0)
+    monkeypatch.setattr(stopping, "_POLL_S", 0.0)
+    return Scene(tmp_path)
+
+
+def test_it_is_submitted_and_waited_for(scene) -> None:
+    scene.yarn.story = [report(1, ACCEPTED, rpc_port=-1), report(1, RUNNING, rpc_port=-1), report(1)]
+    started = scene.start()
+    assert started.is_new
+    assert started.report.rpc_port == 4000
+    (submission,) = scene.yarn.submitted
+    assert submission.application == app(1)
+    assert f"submitted {app(1)}" in scene.lines
+    folders, kept = scene.left()
+    assert [folder.name for folder in folders] == [str(app(1))]
+    assert [each.application for each in kept] == [str(app(1))]
+    assert kept[0].staging_uri().endswith(f"/applications/{app(1)}")
+
+
+def test_a_second_start_finds_the_first_and_does_nothing(scene) -> None:
+    scene.yarn.add(report(7))
+    started = scene.start()
+    assert (started.is_new, started.report.id) == (False, app(7))
+    assert not scene.yarn.submitted
+    assert scene.left() == ([], ())
+
+
+def test_a_site_without_a_secret_for_jobs_gets_one_and_is_told_where(scene) -> None:
+    site = replace(scene.gateway.site, master_secret_file=None)
+    object.__setattr__(scene.gateway, "site", site)
+    scene.yarn.story = [report(1)]
+    scene.start()
+    path = scene.folder / "state" / "cluster-accel" / "master-secret"
+    assert any(f"master_secret_file: {path}" in line for line in scene.lines)
+    (submission,) = scene.yarn.submitted
+    assert submission.launch.credentials is not None
+    assert bytes.fromhex(path.read_text()) in read_token_file(submission.launch.credentials).secrets.values()
+
+
+def test_another_name_is_another_application(scene) -> None:
+    scene.yarn.add(report(7, name="other"))
+    scene.yarn.story = [report(8)]
+    assert scene.start().is_new
+
+
+def test_of_two_starts_at_once_the_older_application_stays(scene, monkeypatch) -> None:
+    submit = scene.yarn.submit
+
+    async def submit_second(submission: Any) -> None:
+        await submit(submission)
+        scene.yarn.add(report(1, ACCEPTED))
+
+    scene.yarn.next_number = 2
+    monkeypatch.setattr(scene.yarn, "submit", submit_second)
+    started = scene.start()
+    assert (started.is_new, started.report.id) == (False, app(1))
+    assert scene.yarn.reports[app(2)].state is ApplicationState.KILLED
+    assert scene.left() == ([], ())
+
+
+def test_of_two_starts_at_once_the_first_goes_on(scene, monkeypatch) -> None:
+    submit = scene.yarn.submit
+
+    async def submit_first(submission: Any) -> None:
+        await submit(submission)
+        scene.yarn.add(report(2, ACCEPTED))
+
+    monkeypatch.setattr(scene.yarn, "submit", submit_first)
+    scene.yarn.story = [report(1)]
+    assert scene.start().report.id == app(1)
+    assert not scene.yarn.killed
+
+
+def test_what_fails_before_the_submission_leaves_nothing(scene, monkeypatch) -> None:
+    async def refuse(_: object) -> None:
+        raise UnavailableError("the queue is full")
+
+    monkeypatch.setattr(scene.yarn, "submit", refuse)
+    with pytest.raises(UnavailableError, match="queue is full"):
+        scene.start()
+    assert scene.left() == ([], ())
+
+
+def test_a_container_that_cannot_be_is_refused_before_the_submission(scene) -> None:
+    scene.yarn.maximum = Resource.of(4000, 8)
+    with pytest.raises(ConfigError, match="role acct needs memory-mb 6000"):
+        scene.start()
+    assert not scene.yarn.submitted
+    assert scene.left() == ([], ())
+
+
+def test_an_end_is_told_with_what_our_exit_code_means(scene) -> None:
+    words = f"AM Container for appattempt_1 exited with  exitCode: {EXIT_GLIBC}\nFailing this attempt."
+    scene.yarn.story = [report(1, FAILED, diagnostics=words)]
+    with pytest.raises(JobError, match=r"FAILED: the node's glibc is older.*yarn logs -applicationId"):
+        scene.start()
+
+
+def test_a_master_that_does_not_come_is_told_with_yarns_reason(scene) -> None:
+    waiting = report(1, ACCEPTED, rpc_port=-1, diagnostics="Queue's AM resource limit exceeded.")
+    scene.yarn.story = [waiting] * 3
+    with pytest.raises(StartupError, match="after 0 s: Queue's AM resource limit exceeded"):
+        scene.start(wait_s=0)
+    assert scene.left()[1], "it still may come, and will be asked then"
+
+
+def test_nodes_that_tell_they_cannot_run_it_are_told(scene) -> None:
+    scene.yarn.story = [report(1)]
+    scene.yarn.node_reports = (node("w1", accel_python="2.7"), node("w2"))
+    scene.start()
+    assert any("w1" in line and "2.7" in line for line in scene.lines)
+    assert any("1 nodes tell neither" in line for line in scene.lines)
+
+
+def test_nothing_is_submitted_where_no_node_can_run_it(scene) -> None:
+    scene.yarn.node_reports = (node("w1", accel_python="2.7"), node("w2", accel_glibc="2.5"))
+    with pytest.raises(StartupError, match="none of the 2 nodes"):
+        scene.start()
+    scene.yarn.node_reports = ()
+    with pytest.raises(UnavailableError, match="no usable node"):
+        scene.start()
+    assert not scene.yarn.submitted
+
+
+def test_a_rehearsal_finds_the_running_one_and_the_warnings(scene) -> None:
+    rehearsal = asyncio.run(dry_run(scene.gateway, scene.config, scene.lines.append))
+    assert rehearsal.running is None
+    assert any("no node is large enough for a container of role acct" in each for each in rehearsal.warnings)
+    scene.yarn.add(report(7))
+    rehearsal = asyncio.run(dry_run(scene.gateway, scene.config, scene.lines.append))
+    assert rehearsal.running == report(7)
+    assert scene.left() == ([], ())
+
+
+# ---- stop
+
+
+def started(scene: Scene) -> None:
+    scene.yarn.story = [report(1)]
+    scene.start()
+
+
+def test_stop_asks_the_master_and_clears_away(scene, monkeypatch) -> None:
+    started(scene)
+    asked: list[str] = []
+
+    async def ask(_: object, verb: str, document: object = None) -> dict[str, Any]:
+        asked.append(verb)
+        ending = report(1, RUNNING)
+        ended = report(1, ApplicationState.FINISHED, final_status=FinalStatus.SUCCEEDED)
+        scene.yarn.story = [ending, ending, ended]
+        return {}
+
+    monkeypatch.setattr(stopping.Control, "ask", ask)
+    ended = asyncio.run(stopping.stop(scene.gateway, scene.yarn, report(1), scene.lines.append))
+    assert asked == ["stop"]
+    assert ended.final_status is FinalStatus.SUCCEEDED
+    assert scene.left() == ([], ())
+
+
+def test_without_the_secret_nothing_is_stopped(scene) -> None:
+    started(scene)
+    Kept.of(str(app(1))).remove()
+    with pytest.raises(AuthenticationError, match="control secret"):
+        asyncio.run(stopping.stop(scene.gateway, scene.yarn, report(1), scene.lines.append))
+    assert scene.left()[0]
+
+
+def test_one_that_does_not_end_in_time_is_told(scene, monkeypatch) -> None:
+    started(scene)
+
+    async def ask(*_: object) -> dict[str, Any]:
+        return {}
+
+    monkeypatch.setattr(stopping.Control, "ask", ask)
+    with pytest.raises(UnavailableError, match=r"has not ended after 0 s.*--force"):
+        asyncio.run(stopping.stop(scene.gateway, scene.yarn, report(1), scene.lines.append, wait_s=0))
+    assert scene.left()[1], "the next `stop` needs the secret"
+
+
+def test_force_needs_no_master_and_no_secret(scene) -> None:
+    started(scene)
+    (scene.left()[1][0].folder / "control-secret").unlink()
+    ended = asyncio.run(force(scene.gateway, scene.yarn, report(1), scene.lines.append))
+    assert ended.state is ApplicationState.KILLED
+    assert scene.left() == ([], ())
+
+
+def test_force_restores_what_the_master_would_have_restored(scene) -> None:
+    started(scene)
+    changed = node("w1")
+    assert changed.capability is not None
+    ours = [NodeAttribute.of("accel-slots", "7"), NodeAttribute.of("accel-bind", "w2")]
+    theirs = [NodeAttribute.of("rack-height", "42")]
+    capability = changed.capability.with_amount("acct/slot", 2)
+    changed = replace(changed, capability=capability, attributes=(*ours, *theirs))
+    scene.yarn.node_reports = (changed, node("w2"))
+    asyncio.run(force(scene.gateway, scene.yarn, report(1), scene.lines.append))
+    restored = scene.yarn.node_reports[0]
+    assert restored.capability == capability.with_amount("acct/slot", 7)
+    assert [each.key.name for each in restored.attributes] == ["rack-height"]
+    assert not any("note" in line and "left as they are" in line for line in scene.lines)
+
+
+def test_what_ended_by_itself_is_cleared_away_later(scene) -> None:
+    started(scene)
+    scene.yarn.add(report(1, FAILED))
+    Kept.of("application_1600000000000_0009").create(f"file://{scene.folder}/x")
+    (scene.folder / "state" / "cluster-accel" / "applications" / "notes").mkdir()
+    asyncio.run(clear_ended(scene.gateway, scene.yarn, scene.lines.append))
+    folders, kept = scene.left()
+    assert not folders
+    # Another cluster's may still run there.
+    assert {each.application for each in kept} == {"application_1600000000000_0009", "notes"}
+
+
+def test_a_storage_that_is_away_is_tried_again_by_the_next_stop(scene, monkeypatch) -> None:
+    started(scene)
+    scene.yarn.add(report(1, FAILED))
+
+    class Away:
+        def delete(self, uri: str) -> bool:
+            raise StorageError(f"{uri}: no NameNode")
+
+    monkeypatch.setattr(FakeGateway, "store", lambda _: Away())
+    asyncio.run(clear_ended(scene.gateway, scene.yarn, scene.lines.append))
+    assert any("no NameNode" in line for line in scene.lines)
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_STATE_HOME", str(scene.folder / "state"))
+    asyncio.run(clear_ended(scene.gateway, scene.yarn, scene.lines.append))
+    assert scene.left() == ([], ())

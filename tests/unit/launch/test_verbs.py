@@ -1,0 +1,153 @@
+"""The verbs as commands: the ResourceManager is a list, the master a function."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.unit.launch import yarn as fake
+from tests.unit.launch.yarn import FakeGateway, Yarn, app, report
+from yarn_accel.cli import root
+from yarn_accel.errors import AuthenticationError, ConfigError, UnavailableError
+from yarn_accel.launch import verbs
+from yarn_accel.launch.gateway import Gateway
+from yarn_accel.launch.kept import Kept
+from yarn_accel.launch.start import Started
+
+
+class Desk:
+    """An admin's desk: runs commands, and notes what the master was asked."""
+
+    def __init__(self, folder: Path) -> None:
+        self.yarn = Yarn()
+        self.gateway: FakeGateway = fake.gateway(folder, self.yarn)
+        self.asked: list[tuple[str, Any]] = []
+        self.answer: dict[str, Any] = {}
+
+    async def ask(self, _: object, verb: str, document: object = None) -> dict[str, Any]:
+        self.asked.append((verb, document))
+        return self.answer
+
+    def run(self, *words: str) -> Result:
+        return CliRunner().invoke(root, words)
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch) -> Desk:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    made = Desk(tmp_path)
+    monkeypatch.setattr(Gateway, "load", staticmethod(lambda: made.gateway))
+
+    async def ask(control: object, verb: str, document: object = None) -> dict[str, Any]:
+        return await made.ask(control, verb, document)
+
+    monkeypatch.setattr(verbs.Control, "ask", ask)
+    return made
+
+
+@pytest.fixture
+def running(desk) -> Desk:
+    desk.yarn.add(report(1))
+    Kept.of(str(app(1))).create("")
+    return desk
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        (["explain", "w2"], ("explain", {"node": "w2"})),
+        (["drain", "w1"], ("drain", {"node": "w1"})),
+        (["undrain", "w1"], ("undrain", {"node": "w1"})),
+        (["rebind"], ("rebind", None)),
+        (["rebind", "--application", str(app(1))], ("rebind", None)),
+    ],
+)
+def test_a_verb_reaches_the_master_and_its_words_are_shown(running, words, asked) -> None:
+    running.answer = {"text": "the master's words"}
+    result = running.run(*words)
+    assert (result.exit_code, result.output) == (0, "the master's words\n")
+    assert running.asked == [asked]
+
+
+@pytest.mark.parametrize("verb", ["status", "explain", "drain", "undrain", "rebind"])
+def test_without_an_application_there_is_nobody_to_ask(desk, verb) -> None:
+    words = [verb, "w1"] if verb in ("explain", "drain", "undrain") else [verb]
+    result = desk.run(*words)
+    assert isinstance(result.exception, UnavailableError)
+    assert "yarn-accel start" in str(result.exception)
+
+
+def test_without_the_secret_nobody_is_asked(desk) -> None:
+    desk.yarn.add(report(1))
+    result = desk.run("rebind")
+    assert isinstance(result.exception, AuthenticationError)
+    assert not desk.asked
+
+
+def test_status_is_a_table_or_everything(running) -> None:
+    running.answer = {"attempt": 1, "state": {"nodes": {"w1": {"rack": "/r1"}}}}
+    assert "w1    /r1" in running.run("status").output
+    told = json.loads(running.run("status", "--json").output)
+    assert told == {**running.answer, "page": f"http://10.0.0.1:8088/proxy/{app(1)}/"}
+
+
+def test_stop_without_an_application_is_fine(desk) -> None:
+    result = desk.run("stop")
+    assert (result.exit_code, result.output) == (0, "nothing runs\n")
+
+
+def test_stop_by_force_asks_no_master(running) -> None:
+    result = running.run("stop", "--force")
+    assert result.exit_code == 0, result.exception
+    assert f"{app(1)} has ended: KILLED (KILLED)" in result.output
+    assert not running.asked
+
+
+def test_start_says_which_one_runs(desk, monkeypatch) -> None:
+    async def found(*_: object) -> Started:
+        return Started(report(1), is_new=False)
+
+    monkeypatch.setattr(verbs, "start_application", found)
+    result = desk.run("start")
+    assert result.exit_code == 0
+    assert f"{app(1)} runs already (yarn-accel, submitted by alice)" in result.output
+
+
+def serving(*flags: bool) -> dict[str, Any]:
+    nodes = {f"w{n}": {"is_accelerator": True, "is_serving": flag} for n, flag in enumerate(flags)}
+    return {"attempt": 1, "state": {"nodes": nodes}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [(serving(True, False), "1 of 2 accelerator nodes serve"), (serving(), "no node is known to have")],
+)
+def test_start_waits_for_every_accelerator_node(running, monkeypatch, answer, complaint) -> None:
+    async def found(*_: object) -> Started:
+        return Started(report(1), is_new=True, took_s=1.0)
+
+    monkeypatch.setattr(verbs, "start_application", found)
+    running.answer = serving(True, True)
+    assert "every accelerator node serves" in running.run("start", "--wait").output
+    running.answer = answer
+    result = running.run("start", "--wait", "--wait-s", "1")
+    assert isinstance(result.exception, UnavailableError)
+    assert complaint in str(result.exception)
+
+
+def test_top_ends_with_an_interrupt(running, monkeypatch) -> None:
+    def interrupted(*_: object) -> dict[str, Any]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(verbs.Control, "ask", interrupted)
+    assert running.run("top").exit_code == 0
+
+
+def test_a_rehearsal_without_a_place_for_uploads_names_the_setting(desk) -> None:
+    result = desk.run("start", "--dry-run")
+    assert isinstance(result.exception, ConfigError)
+    assert "staging_uri" in str(result.exception)

@@ -1,0 +1,502 @@
+"""A small YARN that speaks the real protocol on real sockets: a ResourceManager, nodes, and their agents."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import aiohttp
+
+from tests.unit.adapters.hadoop_rpc.fake_hadoop import NOT_REGISTERED, FakeHadoop, Refusal
+from yarn_accel.adapters.hadoop_rpc import (
+    ApplicationId,
+    AttemptId,
+    AttributeOperation,
+    ContainerId,
+    NodeId,
+    Token,
+    TokenFile,
+    write_token_file,
+)
+from yarn_accel.adapters.hadoop_rpc.records import (
+    Container,
+    ContainerState,
+    ContainerStatus,
+    LaunchContext,
+    NodeAttribute,
+    NodeAttributeKey,
+    NodeReport,
+    NodeState,
+    NodeToken,
+    Priority,
+    Resource,
+    ResourceType,
+)
+from yarn_accel.adapters.hadoop_rpc.service_messages import (
+    AllocateRequest,
+    AllocateResponse,
+    ContainerException,
+    FinishRequest,
+    FinishResponse,
+    GetClusterNodesResponse,
+    GetContainerStatusesResponse,
+    MapAttributesRequest,
+    MapAttributesResponse,
+    RegisterResponse,
+    SerializedException,
+    StartContainersRequest,
+    StartContainersResponse,
+    StopContainersRequest,
+    StopContainersResponse,
+    UpdateNodeResourceRequest,
+    UpdateNodeResourceResponse,
+)
+from yarn_accel.adapters.signed import Signer, exchange
+from yarn_accel.client.token_file import read_secrets
+from yarn_accel.core.application import Settings
+from yarn_accel.errors import AccelError
+from yarn_accel.master.config import MasterConfig, parse_config
+from yarn_accel.master.service import Master
+from yarn_accel.master.surroundings import surroundings
+
+CONTROL = b"the control secret of this test"
+SERVER = b"the servers' secret of this test"
+NM_TOKEN = Token(b"nm", b"nm password", "NMToken", "")
+AM_TOKEN = Token(b"am", b"am password", "YARN_AM_RM_TOKEN", "")
+DENIED = "org.apache.hadoop.yarn.exceptions.YarnException"
+PATIENCE_S = 20.0
+SLOTS = 2
+PLAN = """{"roles": {
+ "master": {"name": "master", "nodes": "one"},
+ "acct": {"name": "acct", "nodes": "accelerator", "command": "exec serve", "environment": {"A": "b"},
+    "resources": [{"name": "x.zip", "uri": "hdfs://nn:8020/x.zip", "n_bytes": 5, "modified_ms": 7,
+    "visibility": "PRIVATE"}],
+    "memory_mib": 512, "vcores": 2, "other": {}, "priority": 10},
+ "agent": {"name": "agent", "nodes": "every", "command": "exec agent", "environment": {},
+    "resources": [],
+    "memory_mib": 128, "vcores": 1, "other": {}, "priority": 20}},
+ "exit_reasons": {"112": "its glibc is too old"}}"""
+
+
+@dataclass
+class Run:
+    """One container and what runs in it."""
+
+    container: Container
+    launch: LaunchContext | None = None
+    is_over: bool = False
+
+    @property
+    def secrets(self) -> dict[str, bytes]:
+        assert self.launch is not None
+        return dict(read_secrets(self.launch.credentials or b""))
+
+
+@dataclass
+class FakeNode:
+    """A NodeManager and what the ResourceManager knows of it."""
+
+    host: str
+    rack: str
+    yarn: FakeYarn
+    other: dict[str, int] = field(default_factory=dict)
+    state: NodeState = NodeState.RUNNING
+    attributes: dict[str, str] = field(default_factory=dict)
+    refuses: str = ""
+    hadoop: FakeHadoop = field(default_factory=FakeHadoop)
+    #: What the node's agent says beside the usual.
+    says: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.capability = Resource.of(4096, 4, {"acct/slot": SLOTS, **self.other})
+        self.hadoop.handlers = {
+            "startContainers": self._start,
+            "stopContainers": self._stop,
+            "getContainerStatuses": self._statuses,
+        }
+        self.hadoop.tokens = [NM_TOKEN]
+
+    @property
+    def id(self) -> NodeId:
+        return NodeId(self.host, self.hadoop.port)
+
+    @property
+    def slots(self) -> int:
+        return self.capability.other["acct/slot"]
+
+    def report(self) -> NodeReport:
+        attributes = tuple(
+            NodeAttribute(NodeAttributeKey("rm.yarn.io", k), value=v) for k, v in self.attributes.items()
+        )
+        return NodeReport(
+            self.id, rack=self.rack, capability=self.capability, state=self.state, attributes=attributes
+        )
+
+    def runs(self, role: str) -> list[Run]:
+        """What runs there in a role."""
+        return [
+            run
+            for run in self.yarn.runs.values()
+            if run.container.node.host == self.host
+            and run.launch
+            and not run.is_over
+            and role in run.launch.command[0]
+        ]
+
+    def _start(self, request: StartContainersRequest) -> StartContainersResponse:
+        succeeded = []
+        for each in request.requests:
+            key = str(int(each.token.identifier))
+            run = self.yarn.runs[key]
+            if self.refuses:
+                failed = ContainerException(run.container.id, SerializedException(self.refuses, DENIED))
+                return StartContainersResponse(failed=(failed,))
+            run.launch = each.launch
+            succeeded.append(run.container.id)
+        return StartContainersResponse(succeeded=tuple(succeeded))
+
+    def _stop(self, request: StopContainersRequest) -> StopContainersResponse:
+        for each in request.ids:
+            self.yarn.end(str(each.number), -105)
+        return StopContainersResponse(succeeded=request.ids)
+
+    def _statuses(self, request: Any) -> GetContainerStatusesResponse:
+        states = {False: ContainerState.RUNNING, True: ContainerState.COMPLETE}
+        known = [
+            self.yarn.runs[str(each.number)] for each in request.ids if str(each.number) in self.yarn.runs
+        ]
+        return GetContainerStatusesResponse(
+            tuple(ContainerStatus(run.container.id, states[run.is_over]) for run in known)
+        )
+
+
+class FakeYarn:
+    """All of it. ``async with FakeYarn({"w1": "/r1"}) as yarn``."""
+
+    def __init__(self, racks: dict[str, str]) -> None:
+        self.attempt = AttemptId(ApplicationId(1763700000000, 1), 1)
+        self.nodes = {host: FakeNode(host, rack, self) for host, rack in racks.items()}
+        self.runs: dict[str, Run] = {}
+        self.is_operator = True
+        self.resource_types = ("memory-mb", "vcores", "acct/slot")
+        self.is_registered = False
+        self.final: FinishRequest | None = None
+        self.n_refused = 0
+        self._granted: list[Container] = []
+        self._completed: list[ContainerStatus] = []
+        self._updated: list[NodeReport] = []
+        self._response_id = 0
+        self.rm = FakeHadoop(
+            {
+                "registerApplicationMaster": self._register,
+                "allocate": self._allocate,
+                "finishApplicationMaster": self._finish,
+            },
+            tokens=[AM_TOKEN],
+        )
+        self.clients = FakeHadoop(
+            {
+                "getClusterNodes": lambda _: GetClusterNodesResponse(
+                    tuple(node.report() for node in self.nodes.values() if node.state is NodeState.RUNNING)
+                ),
+                "updateNodeResource": self._update,
+                "mapAttributesToNodes": self._map,
+            }
+        )
+
+    async def __aenter__(self) -> FakeYarn:
+        self._stack = contextlib.AsyncExitStack()
+        await self._stack.enter_async_context(self.rm)
+        await self._stack.enter_async_context(self.clients)
+        for node in self.nodes.values():
+            await self._stack.enter_async_context(node.hadoop)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    # ---- what happens to it
+
+    def end(self, number: str, exit_status: int) -> None:
+        run = self.runs[number]
+        if not run.is_over:
+            run.is_over = True
+            self._completed.append(
+                ContainerStatus(run.container.id, ContainerState.COMPLETE, "", exit_status)
+            )
+
+    def kill(self, run: Run, exit_status: int = 137) -> None:
+        self.end(str(run.container.id.number), exit_status)
+
+    async def add(self, host: str, rack: str) -> FakeNode:
+        node = FakeNode(host, rack, self)
+        await self._stack.enter_async_context(node.hadoop)
+        self.nodes[host] = node
+        self._updated.append(node.report())
+        return node
+
+    def lose(self, host: str) -> None:
+        """The ResourceManager has not heard of the node for too long."""
+        node = self.nodes[host]
+        node.state = NodeState.LOST
+        self._updated.append(node.report())
+        for number, run in self.runs.items():
+            if run.container.node.host == host:
+                self.end(number, -100)
+
+    def forget(self) -> None:
+        """The ResourceManager was restarted."""
+        self.is_registered = False
+
+    def next_attempt(self) -> None:
+        self.attempt = replace(self.attempt, number=self.attempt.number + 1)
+        self.is_registered = False
+
+    # ---- the protocols
+
+    def _running(self) -> tuple[Container, ...]:
+        return tuple(
+            replace(run.container, token=None)
+            for run in self.runs.values()
+            if run.launch is not None and not run.is_over
+        )
+
+    def _tokens(self) -> tuple[NodeToken, ...]:
+        return tuple(NodeToken(node.id, NM_TOKEN) for node in self.nodes.values())
+
+    def _register(self, request: Any) -> RegisterResponse:
+        self.address = (request.host, request.rpc_port, request.tracking_url)
+        self.is_registered = True
+        self._response_id = 0
+        types = tuple(ResourceType(name) for name in self.resource_types)
+        return RegisterResponse(
+            previous_containers=self._running(), node_tokens=self._tokens(), resource_types=types
+        )
+
+    def _allocate(self, request: AllocateRequest) -> AllocateResponse:
+        if not self.is_registered:
+            raise Refusal(NOT_REGISTERED)
+        assert request.response_id == self._response_id
+        self._response_id += 1
+        for each in request.ask:
+            node = self.nodes.get(each.place)
+            if node is not None and each.n_containers:
+                self._grant(node, each.priority.value, each.capability, each.allocation_request_id)
+        for released in request.release:
+            self.end(str(released.number), -100)
+        granted, self._granted = self._granted, []
+        completed, self._completed = self._completed, []
+        updated, self._updated = self._updated, []
+        return AllocateResponse(
+            response_id=self._response_id,
+            allocated=tuple(granted),
+            completed=tuple(completed),
+            updated_nodes=tuple(updated),
+            node_tokens=self._tokens() if granted else (),
+        )
+
+    def _grant(self, node: FakeNode, priority: int, size: Resource, request_id: int | None) -> None:
+        number = len(self.runs) + 2
+        token = Token(str(number).encode(), b"-", "ContainerToken", "")
+        container = Container(
+            ContainerId(self.attempt, number),
+            node.id,
+            resource=size,
+            priority=Priority(priority),
+            token=token,
+            allocation_request_id=-1 if request_id is None else request_id,
+        )
+        self.runs[str(number)] = Run(container)
+        self._granted.append(container)
+
+    def _finish(self, request: FinishRequest) -> FinishResponse:
+        is_stored, self.final = self.final is not None, request
+        return FinishResponse(is_stored)
+
+    def _check_operator(self) -> None:
+        if not self.is_operator:
+            self.n_refused += 1
+            raise Refusal(DENIED, "org.apache.hadoop.security.AccessControlException: User has no permission")
+
+    def _update(self, request: UpdateNodeResourceRequest) -> UpdateNodeResourceResponse:
+        self._check_operator()
+        for each in request.nodes:
+            self.nodes[each.node.host].capability = each.option.resource
+        return UpdateNodeResourceResponse()
+
+    def _map(self, request: MapAttributesRequest) -> MapAttributesResponse:
+        self._check_operator()
+        for each in request.nodes:
+            attributes = self.nodes[each.host].attributes
+            for attribute in each.attributes:
+                if request.operation is AttributeOperation.REMOVE:
+                    attributes.pop(attribute.key.name, None)
+                else:
+                    assert request.operation is AttributeOperation.ADD, "others' attributes must survive"
+                    # As YARN does: a value that is there stays.
+                    attributes.setdefault(attribute.key.name, attribute.value or "")
+        return MapAttributesResponse()
+
+
+# ---- agents
+
+
+def beat(node: FakeNode, run: Run | None, **server: Any) -> dict[str, Any]:
+    """A heartbeat as an agent sends it; with a server when one runs."""
+    told = None
+    if run is not None:
+        name = str(run.container.id)
+        told = {
+            "endpoint": {
+                "name": name,
+                "host": "10.0.0.1",
+                "port": 7000 + run.container.id.number,
+                "node": node.host,
+            },
+            "is_local_only": False,
+            "pid": 1,
+            "health": "ok",
+            "workers": 2.0,
+            "in_flight": 0.0,
+            **server,
+        }
+    return {"version": 1, "node": node.host, "devices": [], "server": told, **node.says}
+
+
+class Agents:
+    """The agents of all nodes that run one; each speaks with the key it was started with."""
+
+    def __init__(self, yarn: FakeYarn, port: Callable[[], int]) -> None:
+        self._yarn = yarn
+        self._port = port
+        self.answers: dict[str, dict[str, Any]] = {}
+        self.errors: dict[str, str] = {}
+        self.silent: set[str] = set()
+
+    async def run(self) -> None:
+        signers: dict[bytes, Signer] = {}
+        async with aiohttp.ClientSession() as session:
+            while True:
+                for node in list(self._yarn.nodes.values()):
+                    agents, servers = node.runs("agent"), node.runs("serve")
+                    if not agents or node.host in self.silent:
+                        continue
+                    key = agents[0].secrets["yarn-accel.node"]
+                    signer = signers.setdefault(key, Signer(key, f"agent:{node.host}"))
+                    document = beat(node, servers[0] if servers else None)
+                    try:
+                        self.answers[node.host] = await exchange(
+                            session,
+                            signer,
+                            "POST",
+                            f"http://127.0.0.1:{self._port()}",
+                            "/v1/heartbeat",
+                            document,
+                        )
+                    except AccelError as error:
+                        self.errors[node.host] = str(error)
+                await asyncio.sleep(0.03)
+
+
+@dataclass
+class Rig:
+    """A master at work."""
+
+    yarn: FakeYarn
+    master: Master
+    agents: Agents
+    work: asyncio.Task[None]
+
+    async def until(self, what: str, ask: Callable[[], object]) -> None:
+        """Wait until something is true; ends at once when the master has ended."""
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not ask():
+            if self.work.done() and self.work.exception():
+                raise AssertionError(f"the master broke while waiting for: {what}") from self.work.exception()
+            assert time.monotonic() < deadline_s, f"not within {PATIENCE_S:g} s: {what}"
+            await asyncio.sleep(0.01)
+
+    async def control(self, verb: str, document: Any = None, sender: str = "control:test") -> Any:
+        """An admin's order."""
+        from yarn_accel.adapters.signed import sender_key
+
+        async with aiohttp.ClientSession() as session:
+            url = f"http://127.0.0.1:{self.master.port}"
+            signer = Signer(sender_key(CONTROL, sender), sender)
+            return await exchange(session, signer, "POST", url, f"/v1/control/{verb}", document or {})
+
+    async def get(self, path: str) -> tuple[int, str]:
+        url = f"http://127.0.0.1:{self.master.port}{path}"
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            return answer.status, await answer.text()
+
+    def problems(self) -> list[str]:
+        problems: list[str] = self.master.state()["service"]["problems"]
+        return problems
+
+    def bound(self) -> dict[str, str]:
+        """Node -> server's node, as published."""
+        return {
+            host: node.attributes["accel-bind"]
+            for host, node in self.yarn.nodes.items()
+            if "accel-bind" in node.attributes
+        }
+
+
+def config_for(yarn: FakeYarn, folder: Any, **settings: Any) -> MasterConfig:
+    """Settings for this YARN, all of it quick."""
+    (folder / "plan.json").write_text(PLAN)
+    tokens = TokenFile({"": AM_TOKEN}, {"yarn-accel.control": CONTROL, "yarn_accel.master": SERVER})
+    (folder / "tokens").write_bytes(write_token_file(tokens))
+    timing = {
+        "silence_s": 0.5,
+        "settle_s": 0.3,
+        "restore_after_s": 0.3,
+        "drain_grace_s": 0.1,
+        "guest_after_s": 0.3,
+    }
+    assert set(timing) <= set(Settings.__dataclass_fields__)
+    return parse_config(
+        {
+            "plan_file": str(folder / "plan.json"),
+            "rm_client": [str(yarn.clients.address)],
+            "rm_scheduler": [str(yarn.rm.address)],
+            "rm_admin": [str(yarn.clients.address)],
+            "user": "ann",
+            "hosts": {host: "127.0.0.1" for host in [*yarn.nodes, "a3"]},
+            "accelerator_nodes": ["a*"],
+            "heartbeat_interval_s": 0.05,
+            "busy_interval_s": 0.05,
+            "report_interval_s": 0.5,
+            "http_host": "127.0.0.1",
+            "timing": {**timing, **settings.pop("timing", {})},
+            **settings,
+        }
+    )
+
+
+@contextlib.asynccontextmanager
+async def rig(yarn: FakeYarn, folder: Any, **settings: Any) -> AsyncIterator[Rig]:
+    """A master of this YARN's current attempt with its agents."""
+    config = config_for(yarn, folder, **settings)
+    environ = {
+        "CONTAINER_ID": str(ContainerId(yarn.attempt, 1)),
+        "NM_HOST": "127.0.0.1",
+        "HADOOP_TOKEN_FILE_LOCATION": str(folder / "tokens"),
+    }
+    master = Master(config, surroundings(config, environ))
+    await master.open()
+    agents = Agents(yarn, lambda: master.port)
+    work = asyncio.create_task(master.work())
+    beating = asyncio.create_task(agents.run())
+    try:
+        yield Rig(yarn, master, agents, work)
+    finally:
+        for task in (beating, work):
+            task.cancel()
+        await asyncio.gather(beating, work, return_exceptions=True)
+        await master.close()

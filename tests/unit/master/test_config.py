@@ -1,0 +1,155 @@
+"""Settings, the plan, and the secrets: what is refused, and that our reader reads what `launch` writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tests.unit.master.fake_yarn import PLAN
+from yarn_accel.adapters.hadoop_rpc import Token, TokenFile, User, write_token_file
+from yarn_accel.adapters.hadoop_rpc.records import LocalResourceType, LocalResourceVisibility, RetryPolicy
+from yarn_accel.client.token_file import read_secrets
+from yarn_accel.core.application import Where
+from yarn_accel.errors import AccelError, AuthenticationError, ConfigError, StartupError
+from yarn_accel.launch.config import LaunchConfig
+from yarn_accel.launch.plan import make_plan
+from yarn_accel.launch.secrets import MASTER_ALIAS
+from yarn_accel.launch.upload import FileResource
+from yarn_accel.master.cli import group
+from yarn_accel.master.config import load_config, parse_config
+from yarn_accel.master.credentials import NODE_KEY_ALIAS, SERVER_ALIAS, read_credentials
+from yarn_accel.master.plan_file import load_plan, parse_plan
+from yarn_accel.node.config import KEY_ALIAS
+
+SITE: dict[str, Any] = {"rm_client": ["rm:8032"], "rm_scheduler": ["rm:8030"], "rm_admin": ["rm:8033"]}
+CONTROL = b"0123456789abcdef0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"polcy": "paper"}, "polcy: unknown key; known: accelerator_nodes"),
+        ({"policy": "best"}, "paper"),
+        ({"policy": "paper", "policy_settings": {"cross_rack": "allow"}}, "cross_rack"),
+        ({"timing": {"silence": 3}}, "silence_s"),
+        ({"timing": {"silence_s": -1}}, "silence_s"),
+        ({"weights": {"devices": {"a*b": 2}}}, "weights"),
+        ({"rm_client": ["rm"]}, "rm_client"),
+        ({"rm_admin": []}, "rm_admin"),
+        ({"heartbeat_interval_s": 0}, "heartbeat_interval_s"),
+        ({"version": 2}, "version"),
+    ],
+)
+def test_wrong_settings_are_named(values: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words.replace("*", r"\*")):
+        parse_config({**SITE, **values})
+
+
+def test_settings_reach_the_core() -> None:
+    config = parse_config({**SITE, "timing": {"silence_s": 9}, "slots": False, "policy": "weighted"})
+    assert (config.core_settings.silence_s, config.core_settings.has_slots) == (9, False)
+    assert [str(each) for each in config.addresses.admin] == ["rm:8033"]
+
+
+def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
+    for content in ("[1]", "a: [", "policy: worst"):
+        (tmp_path / "master.json").write_text(content)
+        with pytest.raises(ConfigError, match=r"master\.json"):
+            load_config(tmp_path / "master.json")
+    with pytest.raises(ConfigError, match="No such file"):
+        load_config(tmp_path / "none")
+
+
+def test_settings_in_effect_are_shown(tmp_path: Path) -> None:
+    path = tmp_path / "master.json"
+    path.write_text(json.dumps({**SITE, "policy": "container"}))
+    shown = CliRunner().invoke(group, ["check-config", "--config", str(path)])
+    assert shown.exit_code == 0, shown.output
+    assert 'policy: "container"  # who is bound to whom' in shown.output
+
+
+def test_the_plan_that_launch_writes_is_read(tmp_path: Path) -> None:
+    archive = FileResource(f"accel-environment-{'0' * 32}.zip", "hdfs://nn:8020/e.zip", 10, 20)
+    script = FileResource("accel-start.py", "hdfs://nn:8020/s.py", 11, 21)
+    settings = FileResource("agent.yaml", "hdfs://nn:8020/a", 12, 22, "APPLICATION")
+    config = LaunchConfig.model_validate({"acct": {"gpus": 2}})
+    written = make_plan(config, archive, script, {"agent": [settings]})
+    (tmp_path / "plan.json").write_text(written.to_json())
+    plan = load_plan(tmp_path / "plan.json")
+    rows = {row.name: row for row in plan.roles}
+    assert rows.keys() == plan.launches.keys() == {"acct", "agent"}
+    assert (rows["acct"].where, rows["agent"].where) == (Where.ACCELERATOR, Where.EVERY)
+    assert rows["acct"].is_server
+    assert not rows["agent"].is_server
+    assert rows["acct"].resource.on({})["yarn.io/gpu"] == 2
+    assert rows["acct"].resource.memory_mib == config.acct_memory_mib
+    assert plan.exit_reasons == written.exit_reasons
+    launch = plan.launches["agent"].context(b"secrets", retries=3)
+    assert launch.command == (written.roles["agent"].command,), "it is quoted already"
+    files = {each.key: each.value for each in launch.files}
+    assert files.keys() == {archive.name, script.name, settings.name}
+    assert files["agent.yaml"].visibility is LocalResourceVisibility.APPLICATION
+    assert files[archive.name].visibility is LocalResourceVisibility.PRIVATE
+    assert {each.type for each in files.values()} == {LocalResourceType.FILE}
+    assert launch.retry is not None
+    assert launch.retry.policy is RetryPolicy.RETRY_ON_SPECIFIC_ERROR_CODES
+    assert not {0, 112, 137, 143} & set(launch.retry.error_codes)
+    assert plan.launches["agent"].context(b"", retries=0).retry is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"accelerator"', '"some"'),
+        ('"memory_mib": 512', '"memory_mib": "much"'),
+        ('"n_bytes": 5, ', ""),
+        ('"PRIVATE"', '"SECRET"'),
+        ("hdfs://nn:8020", ""),
+        ('{"112"', '{"x"'),
+        ('"acct": {', '"server": {'),
+        ('"priority": 20', '"priority": 10'),
+        ('{"roles"', '["roles"'),
+    ],
+)
+def test_a_damaged_plan_is_refused(old: str, new: str) -> None:
+    assert old in PLAN
+    parse_plan(PLAN)
+    with pytest.raises(ConfigError):
+        parse_plan(PLAN.replace(old, new))
+
+
+def token_file(path: Path, *, kind: str = "YARN_AM_RM_TOKEN", control: bytes = CONTROL) -> dict[str, str]:
+    tokens = {"rm": Token(b"i", b"p", kind, "")}
+    secrets = {"yarn-accel.control": control, SERVER_ALIAS: b"pipeline"} if control else {}
+    path.write_bytes(write_token_file(TokenFile(tokens, secrets)))
+    return {"HADOOP_TOKEN_FILE_LOCATION": str(path)}
+
+
+def test_secrets_go_where_they_belong(tmp_path: Path) -> None:
+    assert (NODE_KEY_ALIAS, SERVER_ALIAS) == (KEY_ALIAS, MASTER_ALIAS), "the aliases of the readers"
+    credentials = read_credentials(token_file(tmp_path / "tokens"))
+    assert read_secrets(credentials.of_container("acct", "w1")) == {MASTER_ALIAS: b"pipeline"}
+    keys = [read_secrets(credentials.of_container("agent", node)) for node in ("w1", "w2")]
+    assert keys[0] == {KEY_ALIAS: credentials.key_of("agent:w1")}
+    assert keys[0] != keys[1]
+    assert credentials.identity("ann") == User("ann")
+    assert "0123" not in repr(credentials)
+    assert "pipeline" not in repr(credentials)
+
+
+def test_without_its_secrets_no_master_starts(tmp_path: Path) -> None:
+    with pytest.raises(StartupError, match="HADOOP_TOKEN_FILE_LOCATION"):
+        read_credentials({})
+    with pytest.raises(StartupError, match="No such file"):
+        read_credentials({"HADOOP_TOKEN_FILE_LOCATION": str(tmp_path / "none")})
+    with pytest.raises(StartupError, match=r"yarn-accel\.control"):
+        read_credentials(token_file(tmp_path / "tokens", control=b""))
+    with pytest.raises(AuthenticationError, match="YARN_AM_RM_TOKEN"):
+        read_credentials(token_file(tmp_path / "tokens", kind="another"))
+    (tmp_path / "tokens").write_bytes(b"HDTS?")
+    with pytest.raises(AccelError):
+        read_credentials({"HADOOP_TOKEN_FILE_LOCATION": str(tmp_path / "tokens")})

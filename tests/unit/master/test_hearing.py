@@ -1,0 +1,153 @@
+"""Heartbeats as values: who is believed, what the core is told, and what is answered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from yarn_accel.client.binding import Endpoint
+from yarn_accel.core.application import Answer
+from yarn_accel.core.binding import DeviceWeights
+from yarn_accel.errors import RejectedError
+from yarn_accel.master.hearing import MAX_SERVERS, answer_document, heard, parse_beat
+from yarn_accel.node.answer import parse_answer
+
+CONTAINER = "container_e01_1763700000000_0001_01_000007"
+OURS = "application_1763700000000_0001"
+ENDPOINT = {"name": CONTAINER, "host": "10.0.0.1", "port": 7070, "unix_path": "/run/s", "node": "elsewhere"}
+WEIGHTS = DeviceWeights.from_mapping({"default": 1, "devices": {"NVIDIA H200": 10, "w2": 3}})
+
+
+def beat(**values: Any) -> dict[str, Any]:
+    return {"version": 1, "node": "w1", "devices": [], "server": None, **values}
+
+
+def server(**values: Any) -> dict[str, Any]:
+    return {"endpoint": ENDPOINT, "health": "ok", "workers": 2.0, "in_flight": 3.0, **values}
+
+
+def events(document: dict[str, Any], before: dict[str, Any] | None = None, node: str = "w1") -> list[Any]:
+    last = parse_beat("agent:w1", beat(server=before), OURS).server if before is not None else None
+    parsed = parse_beat(f"agent:{node}", document, OURS)
+    return list(heard(parsed, last, 5.0, WEIGHTS, mappers_per_worker=4))
+
+
+@pytest.mark.parametrize(
+    ("sender", "document"),
+    [
+        ("agent:w2", beat()),
+        ("control:w1", beat()),
+        ("agent:w1", None),
+        ("agent:w1", []),
+        ("agent:w1", beat(version=2)),
+        ("agent:w1", beat(server={})),
+        ("agent:w1", beat(server=server(endpoint="x"))),
+        ("agent:w1", beat(server=server(endpoint={**ENDPOINT, "port": "7"}))),
+    ],
+)
+def test_who_speaks_for_another_or_makes_no_sense_is_refused(sender: str, document: Any) -> None:
+    with pytest.raises(RejectedError):
+        parse_beat(sender, document, OURS)
+
+
+def test_a_server_is_that_of_the_node_that_signed() -> None:
+    agent, acct = events(beat(server=server()))
+    assert (agent.node, agent.role) == ("w1", "agent")
+    assert acct.endpoint == Endpoint("w1", "10.0.0.1", 7070, "/run/s", "w1")
+    assert acct.container == CONTAINER
+    assert acct.is_healthy
+    assert (acct.gauges.capacity, acct.gauges.n_open, acct.gauges.weight) == (8, 3, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_ours"),
+    [
+        ("container_1763700000000_0001_02_000003", True),
+        ("container_e17_1763700000000_0001_01_000007", True),
+        ("container_1763700000000_0002_01_000007", False),
+        ("container_e01_1763700000009_0001_01_000007", False),
+        ("a name of the site's", True),
+    ],
+)
+def test_a_server_that_another_application_left_behind_is_not_adopted(name: str, is_ours: bool) -> None:
+    found = events(beat(server=server(endpoint={**ENDPOINT, "name": name})))
+    assert len(found) == 1 + is_ours
+
+
+def test_weights_are_those_of_the_devices_else_of_the_node() -> None:
+    devices = [{"name": "NVIDIA H200", "health": "ok"}, {"name": "NVIDIA H200", "health": "hot"}]
+    assert events(beat(server=server(), devices=devices))[1].gauges.weight == 20
+    assert events(beat(node="w2", server=server()), node="w2")[1].gauges.weight == 3
+
+
+@pytest.mark.parametrize("health", ["starting", "draining", "unhealthy", "silent", "gone", "anything", None])
+def test_only_a_well_server_serves(health: Any) -> None:
+    _, acct = events(beat(server=server(health=health, problems=["no room"])))
+    assert not acct.is_healthy
+    assert acct.endpoint is None
+    assert "no room" in acct.detail
+
+
+def test_a_server_that_no_other_node_can_reach_does_not_serve() -> None:
+    assert not events(beat(server=server(is_local_only=True)))[1].is_healthy
+    assert events(beat(server=server(health="unwatched")))[1].is_healthy
+
+
+def test_a_draining_server_still_says_what_is_open() -> None:
+    nameless = {**ENDPOINT, "name": "s"}
+    draining = server(endpoint=nameless, health="draining")
+    assert events(beat(server=draining), before=draining)[1].gauges.n_open == 3
+
+
+def test_a_server_that_ended_is_told_once() -> None:
+    (_, ended) = events(beat(), before=server())
+    assert (ended.container, ended.is_healthy) == (CONTAINER, False)
+    assert len(events(beat())) == 1
+
+
+def test_the_dead_without_a_name_are_not_taken_for_their_replacements() -> None:
+    gone = server(endpoint={**ENDPOINT, "name": "s"}, health="gone")
+    assert len(events(beat(server=gone), before=server(endpoint={**ENDPOINT, "name": "s"}))) == 2
+    assert len(events(beat(server=gone), before=gone)) == 1
+    named = server(health="gone")
+    assert len(events(beat(server=named), before=named)) == 2
+
+
+@pytest.mark.parametrize(
+    ("healths", "expected"),
+    [
+        ((), None),
+        (("ok",), True),
+        (("failed", "hot"), True),
+        (("failed", "lost"), False),
+        (("silent",), None),
+        (("lost", "silent"), None),
+    ],
+)
+def test_whether_a_device_works(healths: tuple[str, ...], expected: bool | None) -> None:
+    devices = [{"name": "d", "health": health} for health in healths]
+    assert parse_beat("agent:w1", beat(devices=devices), OURS).has_device is expected
+
+
+@pytest.mark.parametrize("figure", [float("nan"), float("inf"), -1, "7", None, True, 1e300, [1]])
+def test_figures_that_are_none_count_as_nothing(figure: Any) -> None:
+    _, acct = events(beat(server=server(workers=figure, in_flight=figure)))
+    assert (acct.gauges.capacity, acct.gauges.n_open) == (4, 0)
+
+
+def test_agents_read_what_they_are_answered() -> None:
+    servers = tuple((f"a{i}", Endpoint(f"a{i}", "10.0.0.1", 7000 + i, "", f"a{i}")) for i in range(300))
+    document = answer_document(
+        Answer(7, servers, ("a3", "a299"), 4),
+        "w1",
+        {"w1": "/r1", "a3": "/r1"}.get,
+        interval_s=2.0,
+        application="application_1_0001",
+        attempt=3,
+    )
+    answer = parse_answer(document, "w1")
+    assert len(answer.binding.servers) == MAX_SERVERS
+    assert answer.binding.bound["w1"] == ("a3",), "none that was left out"
+    assert answer.binding.racks == {"w1": "/r1", "a3": "/r1"}
+    assert (answer.slots, answer.interval_s, answer.attempt, answer.revision) == (4, 2.0, 3, 7)

@@ -1,0 +1,308 @@
+"""The lines to the scheduler and to NodeManagers when answers are late, lost or strange."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from yarn_accel.adapters.hadoop_rpc import (
+    ApplicationId,
+    AttemptGoneError,
+    AttemptId,
+    ConnectionLostError,
+    ContainerId,
+    NodeId,
+    NotRegisteredError,
+)
+from yarn_accel.adapters.hadoop_rpc.records import (
+    Container,
+    ContainerState,
+    ContainerStatus,
+    FinalStatus,
+    LaunchContext,
+)
+from yarn_accel.adapters.hadoop_rpc.service_messages import (
+    AllocateResponse,
+    ContainerException,
+    GetContainerStatusesResponse,
+    RegisterResponse,
+    StartContainersResponse,
+)
+from yarn_accel.core.application import commands as cmd
+from yarn_accel.core.application import events as ev
+from yarn_accel.errors import UnavailableError
+from yarn_accel.master.containers import Containers
+from yarn_accel.master.inventory import Inventory
+from yarn_accel.master.scheduler_link import SchedulerLink
+
+ID = ContainerId(AttemptId(ApplicationId(1763700000000, 1), 1), 2)
+W1, W2 = NodeId("w1", 1), NodeId("w2", 1)
+
+
+def ask(number: int) -> cmd.Ask:
+    return cmd.Ask("acct", "w1", "/r", {"memory-mb": 512, "vcores": 1, "yarn.io/gpu": 2}, 10, number)
+
+
+class Scheduler:
+    """Notes what it is told; ``trouble`` is raised by the next calls, in order."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, ...]] = []
+        self.asked: list[Any] = []
+        self.trouble: list[Exception | None] = []
+
+    def _next(self) -> None:
+        if self.trouble and (error := self.trouble.pop(0)) is not None:
+            raise error
+
+    async def register(self, *_: Any) -> RegisterResponse:
+        self.heard.append(("register",))
+        return RegisterResponse()
+
+    async def allocate(self, asks: Any, releases: Any, *_: Any) -> AllocateResponse:
+        self._next()
+        self.asked += asks
+        told = [f"{'+' if each.n_containers else '-'}{each.allocation_request_id}" for each in asks[::3]]
+        self.heard.append(("allocate", *told, *(f"release {each.number}" for each in releases)))
+        return AllocateResponse()
+
+    async def finish(self, status: FinalStatus, *_: Any) -> bool:
+        self.heard.append(("finish", status.name))
+        return self.heard.count(("finish", status.name)) > 1
+
+
+class NoNodes:
+    def learn(self, tokens: Any) -> None:
+        pass
+
+
+def play(scheduler: Scheduler, story: Callable[[SchedulerLink, list[Any]], Awaitable[None]]) -> list[Any]:
+    told: list[Any] = []
+
+    async def before_end() -> None:
+        scheduler.heard.append(("restored",))
+
+    async def run() -> None:
+        link = SchedulerLink(
+            scheduler,  # type: ignore[arg-type]
+            NoNodes(),  # type: ignore[arg-type]
+            Inventory(),
+            told.append,
+            asyncio.get_running_loop().time,
+            1,
+            lambda: ("w9", 1, ""),
+            before_end,
+            idle_s=0.02,
+            busy_s=0.01,
+        )
+        link.register()
+        working = asyncio.create_task(link.run())
+        try:
+            telling = asyncio.create_task(story(link, told))
+            await asyncio.wait({working, telling}, return_when=asyncio.FIRST_COMPLETED)
+            if telling.done():
+                telling.result()
+            telling.cancel()
+            link.finish(FinalStatus.SUCCEEDED)
+            await asyncio.wait_for(working, 20)
+        finally:
+            working.cancel()
+
+    asyncio.run(run())
+    return told
+
+
+async def until(condition: Callable[[], object]) -> None:
+    for _ in range(2000):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("never")
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("yarn_accel.master.scheduler_link._AWAY_PAUSE_S", 0.01)
+
+
+def test_asks_made_while_the_resource_manager_is_away_come_when_it_is_back() -> None:
+    """The adapter keeps the first heartbeat that fails, and no other: what came later must wait here."""
+    scheduler = Scheduler()
+
+    async def story(link: SchedulerLink, told: list[Any]) -> None:
+        await until(lambda: ("allocate",) in scheduler.heard)
+        scheduler.trouble = [UnavailableError("gone")] * 3
+        await until(lambda: link.figures.is_away)
+        link.ask(ask(1))
+        link.release(ID)
+        await until(lambda: not link.figures.is_away)
+        await until(lambda: ("allocate", "+1", "release 2") in scheduler.heard)
+
+    play(scheduler, story)
+    assert sum("+1" in each for each in scheduler.heard) == 1
+    places = [(each.place, each.relax_locality) for each in scheduler.asked]
+    assert places == [("w1", True), ("/r", False), ("*", False)]
+    assert scheduler.asked[0].capability.other == {"yarn.io/gpu": 2}
+
+
+def test_the_end_is_told_after_everything_is_restored_and_until_it_is_stored() -> None:
+    scheduler = Scheduler()
+
+    async def story(link: SchedulerLink, told: list[Any]) -> None:
+        await until(lambda: told)
+
+    told = play(scheduler, story)
+    assert scheduler.heard[-3:] == [("restored",), ("finish", "SUCCEEDED"), ("finish", "SUCCEEDED")]
+    assert isinstance(told[-1], ev.Unregistered)
+
+
+def test_a_request_is_taken_back_as_it_was_made_and_only_once() -> None:
+    scheduler = Scheduler()
+
+    async def story(link: SchedulerLink, told: list[Any]) -> None:
+        link.ask(ask(1))
+        await until(lambda: any("+1" in each for each in scheduler.heard))
+        for _ in range(2):
+            link.unask(cmd.Unask("acct", "w1", "/r", 10, 1))
+        link.unask(cmd.Unask("acct", "w1", "/r", 10, 77))
+        await until(lambda: any("-1" in each for each in scheduler.heard))
+
+    play(scheduler, story)
+    assert sum("-1" in each for each in scheduler.heard) == 1
+    assert scheduler.asked[0].capability == scheduler.asked[-1].capability
+
+
+def test_a_restarted_resource_manager_is_registered_with_when_the_core_says_so() -> None:
+    scheduler = Scheduler()
+
+    async def story(link: SchedulerLink, told: list[Any]) -> None:
+        await until(lambda: ("allocate",) in scheduler.heard)
+        scheduler.trouble = [NotRegisteredError("", "who?")]
+        await until(lambda: any(isinstance(each, ev.Resynced) for each in told))
+        n_heard = len(scheduler.heard)
+        await asyncio.sleep(0.05)
+        assert len(scheduler.heard) == n_heard, "no heartbeat before"
+        link.register()
+        await until(lambda: scheduler.heard.count(("register",)) == 2)
+
+    play(scheduler, story)
+
+
+def test_an_attempt_that_is_over_ends() -> None:
+    scheduler = Scheduler()
+    scheduler.trouble = [None, AttemptGoneError("", "over")]
+
+    async def never(link: SchedulerLink, told: list[Any]) -> None:
+        await asyncio.sleep(20)
+
+    with pytest.raises(AttemptGoneError):
+        play(scheduler, never)
+
+
+# ---- NodeManagers
+
+
+class Nodes:
+    """NodeManagers that do what ``on`` says."""
+
+    def __init__(self, **on: Any) -> None:
+        self.on = on
+        self.called: list[str] = []
+
+    async def _call(self, name: str, node: NodeId, empty: Any) -> Any:
+        self.called.append(f"{name} {node.host}")
+        result = self.on.get(name, empty)
+        if isinstance(result, asyncio.Event):
+            await result.wait()
+            return empty
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    async def start(self, node: NodeId, launches: Any) -> Any:
+        return await self._call("start", node, StartContainersResponse(succeeded=(ID,)))
+
+    async def stop(self, node: NodeId, ids: Any) -> Any:
+        return await self._call("stop", node, GetContainerStatusesResponse())
+
+    async def statuses(self, node: NodeId, ids: Any) -> Any:
+        return await self._call("statuses", node, GetContainerStatusesResponse())
+
+
+def outcome(nodes: Nodes, action: Callable[[Containers], None]) -> list[Any]:
+    told: list[Any] = []
+
+    async def run() -> None:
+        containers = Containers(nodes, told.append, lambda: 0.0)  # type: ignore[arg-type]
+        action(containers)
+        await until(lambda: not containers._tasks)
+        await containers.close()
+
+    asyncio.run(run())
+    return told
+
+
+def start(containers: Containers) -> None:
+    containers.start(Container(ID, W1), LaunchContext())
+
+
+LOST = ConnectionLostError("w1: silent", was_sent=True)
+UNSENT = ConnectionLostError("w1: no route", was_sent=False)
+STATUS = {
+    "running": GetContainerStatusesResponse((ContainerStatus(ID, ContainerState.RUNNING),)),
+    "over": GetContainerStatusesResponse((ContainerStatus(ID, ContainerState.COMPLETE, "boom", 7),)),
+    "unknown": GetContainerStatusesResponse(failed=(ContainerException(ID),)),
+}
+
+
+@pytest.mark.parametrize(
+    ("on", "expected"),
+    [
+        ({}, ["Started"]),
+        ({"start": UnavailableError("no")}, ["StartFailed"]),
+        ({"start": StartContainersResponse(failed=(ContainerException(ID),))}, ["StartFailed"]),
+        (
+            {"start": ConnectionLostError("no", was_sent=False), "statuses": STATUS["running"]},
+            ["StartFailed"],
+        ),
+        ({"start": LOST, "statuses": STATUS["running"]}, ["Started"]),
+        ({"start": LOST, "statuses": STATUS["unknown"]}, ["Completed", "StartFailed"]),
+        ({"start": LOST, "statuses": UnavailableError("no")}, ["StartFailed"]),
+    ],
+)
+def test_what_comes_of_a_start(on: dict[str, Any], expected: list[str]) -> None:
+    assert [type(each).__name__ for each in outcome(Nodes(**on), start)] == expected
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (STATUS["running"], [ev.Started(str(ID), 0.0)]),
+        (STATUS["over"], [ev.Completed(str(ID), 7, "boom", 0.0)]),
+        (STATUS["unknown"], [ev.Completed(str(ID), -100, "unknown to its NodeManager", 0.0)]),
+        (UnavailableError("no"), []),
+    ],
+)
+def test_what_comes_of_a_check(answer: Any, expected: list[Any]) -> None:
+    assert outcome(Nodes(statuses=answer), lambda containers: containers.check(W1, ID)) == expected
+
+
+def test_a_node_that_hangs_holds_up_its_own_calls_only() -> None:
+    async def run() -> None:
+        hang = asyncio.Event()
+        nodes = Nodes(stop=hang)
+        told: list[Any] = []
+        containers = Containers(nodes, told.append, lambda: 0.0)  # type: ignore[arg-type]
+        containers.stop(W1, ID)
+        start(containers)
+        containers.check(W2, ID)
+        await until(lambda: "statuses w2" in nodes.called)
+        assert "start w1" not in nodes.called
+        hang.set()
+        await until(lambda: "start w1" in nodes.called)
+        await containers.close()
+
+    asyncio.run(run())

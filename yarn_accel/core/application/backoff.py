@@ -1,0 +1,37 @@
+"""How long to wait before a role is tried on a node again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from yarn_accel.core.application.settings import Settings
+
+__all__ = ["Backoff"]
+
+
+@dataclass(slots=True)
+class Backoff:
+    """The record of one role on one node.
+
+    The first failure costs nothing, so that a server that was killed is back at once; the second costs
+    `first_delay_s`, each later one twice as much as the one before, up to `max_delay_s`.
+    """
+
+    n_failures: int = 0
+    until_s: float = 0.0
+    reason: str = ""
+
+    def failed(self, settings: Settings, well_for_s: float, reason: str, now_s: float) -> None:
+        """A container failed that had been well for `well_for_s`; long enough clears what was before."""
+        if well_for_s >= settings.healthy_s:
+            self.n_failures = 0
+        self.n_failures += 1
+        self.reason = reason
+        self.until_s = now_s + self.delay_s(settings)
+
+    def delay_s(self, settings: Settings) -> float:
+        """The wait after the failures so far."""
+        if self.n_failures < 2:
+            return 0.0
+        doublings = min(self.n_failures - 2, 60)
+        return float(min(settings.first_delay_s * 2**doublings, settings.max_delay_s))

@@ -1,0 +1,196 @@
+"""Tells the policy who is there, and the world who is bound where.
+
+Nothing is told before `open`: a later attempt of the application listens first, for otherwise the first
+server that reports would get every node of its rack and give most of them away again.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, replace
+
+from yarn_accel.core.application.commands import Publish
+from yarn_accel.core.application.history import History
+from yarn_accel.core.binding.events import (
+    ANodeAdded,
+    ANodeLost,
+    BindingEvent,
+    BindingPolicy,
+    Move,
+    NNodeAdded,
+    NNodeLost,
+    WeightChanged,
+)
+
+__all__ = ["Bindings", "Kind", "Station"]
+
+_FIRST_OF_ATTEMPT = 32
+#: Changes of speed by less than this factor move nobody.
+_WEIGHT_STEP = 1.2
+
+
+class Kind(enum.Enum):
+    """What a node is to the policy."""
+
+    NNODE = "NNode"
+    ANODE = "ANode"
+
+
+@dataclass(frozen=True, slots=True)
+class Station:
+    """A node as the policy sees it; all but kind and rack are those of an ANode's server."""
+
+    kind: Kind
+    rack: str
+    weight: float = 1.0
+    endpoint: Hashable = None
+    capacity: int = 1
+
+
+class Bindings:
+    """The policy, what it was told, and what was published."""
+
+    def __init__(self, make_policy: Callable[[], BindingPolicy], history: History) -> None:
+        self._make_policy = make_policy
+        self._history = history
+        self.policy = make_policy()
+        self.stations: dict[str, Station] = {}
+        self.bound: dict[str, str] = {}
+        self.members: dict[str, dict[str, None]] = {}
+        self.racks: dict[str, dict[str, None]] = {}
+        self.is_open = False
+        self.version = 0
+        self._is_published = False
+        self._changed: dict[str, None] = {}
+        self._changed_servers: dict[str, None] = {}
+        self._touched: dict[str, None] = {}
+
+    def begin(self, attempt: int) -> None:
+        """Versions of this attempt are above those of the ones before."""
+        self.version = max(self.version, attempt << _FIRST_OF_ATTEMPT)
+
+    def set(self, node: str, station: Station | None, now_s: float) -> None:
+        """The node is this from now on; None: nothing to the policy."""
+        old = self.stations.get(node)
+        if station is not None and old is not None and _is_near(old.weight, station.weight):
+            station = replace(station, weight=old.weight)
+        if station == old:
+            return
+        self._index(node, old, station)
+        if self.is_open:
+            for event in _events(node, old, station):
+                self._tell(event, now_s)
+        if station is None or station.kind is Kind.NNODE:
+            self.members.pop(node, None)
+
+    def open(self, now_s: float) -> None:
+        """Begin to tell: first all ANodes, then all NNodes, by name; so nobody moves twice."""
+        if self.is_open:
+            return
+        self.is_open = True
+        self._tell_all(now_s)
+
+    def rebind(self, now_s: float) -> None:
+        """Make all bindings anew, without a memory of those before."""
+        if not self.is_open:
+            return
+        before, self.bound = self.bound, {}
+        changed, self._changed = self._changed, {}
+        self.members = {server: {} for server in self.members}
+        self._touched.update(dict.fromkeys(self.members))
+        self.policy = self._make_policy()
+        self._tell_all(now_s)
+        nodes = before.keys() | self.bound.keys()
+        self._changed = changed | {node: None for node in nodes if before.get(node) != self.bound.get(node)}
+        self._history.add(now_s, "", "all bindings made anew", "an admin asked for it")
+
+    def publication(self) -> Publish | None:
+        """What changed since the last time; None: nothing."""
+        if not self.is_open or (self._is_published and not self._changed and not self._changed_servers):
+            return None
+        self.version += 1
+        is_full, self._is_published = not self._is_published, True
+        bound = tuple((node, self.bound.get(node)) for node in sorted(self._changed))
+        endpoints = tuple((node, self.endpoint(node)) for node in sorted(self._changed_servers))
+        self._changed.clear()
+        self._changed_servers.clear()
+        return Publish(self.version, bound, endpoints, is_full)
+
+    def endpoint(self, node: str) -> Hashable:
+        """Where the node's server listens; None: it does not serve."""
+        station = self.stations.get(node)
+        return station.endpoint if station is not None and station.kind is Kind.ANODE else None
+
+    def touched(self) -> list[str]:
+        """Servers that came, went, changed, or got other nodes since the last call."""
+        servers = list(self._touched)
+        self._touched.clear()
+        return servers
+
+    def servers_for(self, node: str, rack: str | None) -> Iterable[str]:
+        """Nodes whose servers the node may use, best first: its own, the bound one, its rack's."""
+        first = [name for name in (node, self.bound.get(node)) if name is not None and name in self.members]
+        others = self.racks.get(rack, {}) if rack is not None else {}
+        return dict.fromkeys((*first, *others))
+
+    def _index(self, node: str, old: Station | None, new: Station | None) -> None:
+        was_server = old is not None and old.kind is Kind.ANODE
+        is_server = new is not None and new.kind is Kind.ANODE
+        if old is not None and was_server:
+            self.racks[old.rack].pop(node)
+            if not self.racks[old.rack]:
+                del self.racks[old.rack]
+        if new is not None and is_server:
+            self.racks.setdefault(new.rack, {})[node] = None
+            self.members.setdefault(node, {})
+        if new is None:
+            del self.stations[node]
+        else:
+            self.stations[node] = new
+        if was_server or is_server:
+            self._touched[node] = None
+            if old is None or new is None or (old.kind, old.endpoint) != (new.kind, new.endpoint):
+                self._changed_servers[node] = None
+
+    def _tell_all(self, now_s: float) -> None:
+        names = sorted(self.stations)
+        for kind in (Kind.ANODE, Kind.NNODE):
+            for node in names:
+                if self.stations[node].kind is kind:
+                    for event in _events(node, None, self.stations[node]):
+                        self._tell(event, now_s)
+
+    def _tell(self, event: BindingEvent, now_s: float) -> None:
+        for move in self.policy.apply(event):
+            self._move(move, now_s)
+
+    def _move(self, move: Move, now_s: float) -> None:
+        old = self.bound.pop(move.node, None)
+        if old is not None:
+            self.members[old].pop(move.node)
+            self._touched[old] = None
+        if move.new is not None:
+            self.bound[move.node] = move.new
+            self.members.setdefault(move.new, {})[move.node] = None
+            self._touched[move.new] = None
+        self._changed[move.node] = None
+        self._history.add(now_s, move.node, f"bound to {move.new or 'nobody'}", move.reason)
+
+
+def _is_near(old: float, new: float) -> bool:
+    return max(old, new) < min(old, new) * _WEIGHT_STEP
+
+
+def _events(node: str, old: Station | None, new: Station | None) -> list[BindingEvent]:
+    """What the policy must be told for the node to become another."""
+    is_same = old is not None and new is not None and (old.kind, old.rack) == (new.kind, new.rack)
+    if is_same and old is not None and new is not None:
+        return [WeightChanged(node, new.weight)] if old.weight != new.weight else []
+    events: list[BindingEvent] = []
+    if old is not None:
+        events.append(ANodeLost(node) if old.kind is Kind.ANODE else NNodeLost(node))
+    if new is not None:
+        is_anode = new.kind is Kind.ANODE
+        events.append(ANodeAdded(node, new.rack, new.weight) if is_anode else NNodeAdded(node, new.rack))
+    return events

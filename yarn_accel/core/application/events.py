@@ -1,0 +1,267 @@
+"""What the application is told: plain values; `now_s` is the shell's monotonic clock in seconds.
+
+Every event may come twice, late, or not at all: what is not confirmed in time is ordered again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+
+__all__ = [
+    "Allocated",
+    "Completed",
+    "Container",
+    "Drain",
+    "Event",
+    "Gauges",
+    "Heard",
+    "NodeView",
+    "NodesReported",
+    "Rebind",
+    "Recovered",
+    "Registered",
+    "Resynced",
+    "SlotsRefused",
+    "SlotsSet",
+    "StartFailed",
+    "Started",
+    "Stop",
+    "Tick",
+    "Undrain",
+    "Unregistered",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container as the RM describes it.
+
+    Attributes:
+        id: as YARN writes it; the shell keeps its token under it.
+        node: host of its node.
+        priority: names the role.
+        request_id: `allocation_request_id`: the `Ask` it answers; -1: unknown.
+    """
+
+    id: str
+    node: str
+    priority: int
+    request_id: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node as the RM and its agent describe it.
+
+    Attributes:
+        host: its name everywhere in this program; one NM on each.
+        is_usable: RUNNING or DECOMMISSIONING; all other states mean that its containers are gone.
+        is_leaving: DECOMMISSIONING: what runs may end in peace, nothing new is started.
+        is_accelerator: it has a healthy accelerator.
+        capability: amounts by resource type, such as ``{"memory-mb": 4096, "yarn.io/gpu": 2}``.
+        slots: the `acct/slot` it has now; None: not known.
+    """
+
+    host: str
+    port: int
+    rack: str
+    is_usable: bool = True
+    is_accelerator: bool = False
+    is_leaving: bool = False
+    capability: Mapping[str, int] = field(default_factory=dict)
+    slots: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gauges:
+    """What a server says about its load.
+
+    Attributes:
+        capacity: requests it can feed at a time; values outside 1..100000 are brought inside.
+        n_open: requests it has taken and not yet answered.
+        weight: its speed against other servers'; taken for 1 unless it is within 0.001..1000.
+    """
+
+    capacity: int = 1
+    n_open: int = 0
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The RM accepted us.
+
+    Attributes:
+        previous: our running containers as far as the RM knows them by now.
+        attempt: number of the application attempt, from 1; makes versions and request ids grow over attempts.
+    """
+
+    previous: tuple[Container, ...]
+    attempt: int
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """The RM tells late about containers of before, as NMs come back to it."""
+
+    containers: tuple[Container, ...]
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Resynced:
+    """The RM was restarted and has forgotten our requests; we must register again."""
+
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class NodesReported:
+    """States of nodes; `is_complete`: of all, so a known node that is not listed is gone."""
+
+    nodes: tuple[NodeView, ...]
+    now_s: float
+    is_complete: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Allocated:
+    """The RM gave us containers."""
+
+    containers: tuple[Container, ...]
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A container ended, says the RM, or its NM when it was asked by `Check`."""
+
+    container: str
+    exit_status: int
+    diagnostics: str
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The NM runs the container: the answer to `Launch`, and to `Check`."""
+
+    container: str
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StartFailed:
+    """The NM refused the `Launch`, or could not be reached."""
+
+    container: str
+    why: str
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A container of a role spoke, or the agent of its node on its behalf.
+
+    Attributes:
+        role: name of the row; a name without a row (an agent run by systemd) only shows that the node is
+            there.
+        container: its id; empty: whichever we have there, which may be mistaken for a moment after a
+            replacement.
+        endpoint: passed on unseen to those who are bound to it, and compared.
+        is_healthy: it takes requests.
+        detail: why not, for people.
+    """
+
+    node: str
+    role: str
+    now_s: float
+    container: str = ""
+    endpoint: Hashable = None
+    is_healthy: bool = True
+    detail: str = ""
+    gauges: Gauges = Gauges()
+
+
+@dataclass(frozen=True, slots=True)
+class SlotsSet:
+    """A `SetSlots` was carried out; `n_slots` as ordered there."""
+
+    node: str
+    n_slots: int | None
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SlotsRefused:
+    """We have no right to set slots: it is not tried again in this attempt."""
+
+    why: str
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """An admin wants no server on the node until `Undrain`; the agent stays."""
+
+    node: str
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Undrain:
+    """The node may have its server again."""
+
+    node: str
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rebind:
+    """An admin wants all bindings made anew."""
+
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End everything, in peace."""
+
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unregistered:
+    """The RM has accepted the end; nothing is ordered any more."""
+
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed: the answer to `WakeAt`, harmless at any other time."""
+
+    now_s: float
+
+
+Event = (
+    Registered
+    | Recovered
+    | Resynced
+    | NodesReported
+    | Allocated
+    | Completed
+    | Started
+    | StartFailed
+    | Heard
+    | SlotsSet
+    | SlotsRefused
+    | Drain
+    | Undrain
+    | Rebind
+    | Stop
+    | Unregistered
+    | Tick
+)

@@ -1,0 +1,63 @@
+"""How patient the application is; all in seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Settings"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Times after which something is taken for granted or ordered again.
+
+    Attributes:
+        silence_s: a server not heard for so long is not bound any more.
+        guest_after_s: an accelerator node without a server for so long is bound like a node without
+            accelerator.
+        settle_s: a later attempt listens for so long before it publishes its first binding, so that servers
+            which report one after the other do not make every node move.
+        first_delay_s: back-off after the second failure in a row (none after the first); then it doubles.
+        max_delay_s: bound of the back-off.
+        healthy_s: a container that was well for so long begins with a clean record.
+        ask_again_s: a request without an answer is repeated.
+        launch_limit_s: a launch neither confirmed nor refused counts as failed.
+        check_after_s: the NM is asked about a container that is silent for so long, and again after as long.
+        hung_s: a container that is not well for so long, on a node that can be reached, is replaced.
+        stop_again_s: an order to stop is repeated.
+        forget_s: a container that should stop and is not confirmed is not waited for any longer.
+        drain_grace_s: a server is drained at least so long: its clients learn of their new one meanwhile.
+        drain_limit_s: ... and at most so long.
+        stop_drain_s: the same bound when the whole application stops.
+        stop_limit_s: from `Stop` on, the RM is told the end after so long whatever is not done yet.
+        restore_after_s: with no server at all for so long, slots get their configured values.
+        slots_again_s: slots not confirmed are set again.
+        recovery_s: for so long after registering a node that a complete report lacks may only not be back
+            yet.
+        register_again_s: registering and unregistering are repeated.
+        has_slots: slots are set at all.
+        n_notes: last events kept for people.
+    """
+
+    silence_s: float = 3.0
+    guest_after_s: float = 10.0
+    settle_s: float = 2.0
+    first_delay_s: float = 1.0
+    max_delay_s: float = 300.0
+    healthy_s: float = 30.0
+    ask_again_s: float = 60.0
+    launch_limit_s: float = 30.0
+    check_after_s: float = 30.0
+    hung_s: float = 120.0
+    stop_again_s: float = 5.0
+    forget_s: float = 30.0
+    drain_grace_s: float = 3.0
+    drain_limit_s: float = 60.0
+    stop_drain_s: float = 10.0
+    stop_limit_s: float = 60.0
+    restore_after_s: float = 10.0
+    slots_again_s: float = 10.0
+    recovery_s: float = 60.0
+    register_again_s: float = 10.0
+    has_slots: bool = True
+    n_notes: int = 500

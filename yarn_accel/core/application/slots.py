@@ -1,0 +1,133 @@
+"""How many accelerated mappers YARN may start on each node: `acct/slot`.
+
+A server that can feed C requests at a time is shared evenly by its own node and the k nodes bound to it::
+
+    share = C // (k + 1), one more for the first C % (k + 1): the server's node, then the others by name
+    share = max(share, 1)
+
+so the shares add up to C, or to k + 1 where there are more nodes than requests.  A node without a server
+gets 0.
+
+While there is no server anywhere, for `restore_after_s` nothing is changed, then every node gets its
+configured value (None), so that jobs go on with their CPUs; the same on `Stop`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from yarn_accel.core.application.alarms import NEVER
+from yarn_accel.core.application.commands import Command, SetSlots
+from yarn_accel.core.application.settings import Settings
+
+__all__ = ["Mode", "SlotBook", "shares"]
+
+
+def shares(capacity: int, server: str, bound: Iterable[str]) -> dict[str, int]:
+    """Slots of a server's own node and of the nodes bound to it, by the formula above."""
+    members = [server, *sorted(bound)]
+    share, n_more = divmod(max(capacity, 0), len(members))
+    return {node: max(share + (i < n_more), 1) for i, node in enumerate(members)}
+
+
+class Mode(enum.Enum):
+    """What slots follow: the shares; nothing is changed; the configured values."""
+
+    SHARE = "share"
+    WAIT = "wait"
+    RESTORE = "restore"
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """The last order for a node."""
+
+    asked: int | None
+    asked_s: float
+
+
+class SlotBook:
+    """Desired and given slots of every node, `_unset` where an order is not carried out yet."""
+
+    def __init__(self, settings: Settings, orders: list[Command]) -> None:
+        self._settings = settings
+        self._orders = orders
+        self._share: dict[str, int] = {}
+        self._sharers: dict[str, tuple[str, ...]] = {}
+        self._entries: dict[str, _Entry] = {}
+        self._unset: set[str] = set()
+        self.mode = Mode.WAIT
+        self.refusal = "" if settings.has_slots else "switched off"
+
+    @property
+    def is_settled(self) -> bool:
+        """Every order was carried out, or none can be."""
+        return bool(self.refusal) or not self._unset
+
+    def share(self, servers: Mapping[str, tuple[int, Iterable[str]] | None]) -> list[str]:
+        """Share servers out anew, each given as capacity and bound nodes; None: it serves no more.
+
+        Returns:
+            The nodes whose share changed.
+        """
+        before: dict[str, int | None] = {}
+        for server in servers:
+            before.update((node, self._share.pop(node)) for node in self._sharers.pop(server, ()))
+        for server, served in servers.items():
+            if served is not None:
+                share = shares(served[0], server, served[1])
+                self._share.update(share)
+                self._sharers[server] = tuple(share)
+                for node in share:
+                    before.setdefault(node, None)
+        return [node for node, share in before.items() if share != self._share.get(node)]
+
+    def wanted(self, node: str) -> int | None:
+        """What the node should have; None: the configured value."""
+        return None if self.mode is Mode.RESTORE else self._share.get(node, 0)
+
+    def given(self, node: str) -> tuple[int | None, bool] | None:
+        """The last order and whether it was carried out; None: there was none."""
+        entry = self._entries.get(node)
+        return (entry.asked, node not in self._unset) if entry is not None else None
+
+    def reconcile(self, node: str, now_s: float) -> float:
+        """Order what the node lacks; returns when to look again."""
+        if self.refusal or self.mode is Mode.WAIT:
+            return NEVER
+        wanted = self.wanted(node)
+        entry = self._entries.get(node)
+        again_s = self._settings.slots_again_s
+        if entry is not None and entry.asked == wanted:
+            if node not in self._unset:
+                return NEVER
+            if now_s < entry.asked_s + again_s:
+                return entry.asked_s + again_s
+        self._entries[node] = _Entry(wanted, now_s)
+        self._unset.add(node)
+        self._orders.append(SetSlots(node, wanted))
+        return now_s + again_s
+
+    def carried_out(self, node: str, n_slots: int | None) -> None:
+        """An order was carried out; an older one than the last confirms nothing."""
+        entry = self._entries.get(node)
+        if entry is not None and entry.asked == n_slots:
+            self._unset.discard(node)
+
+    def seen(self, node: str, n_slots: int | None) -> bool:
+        """The RM says what the node has (None: it does not say); whether that is not what we ordered."""
+        entry = self._entries.get(node)
+        if entry is None or n_slots is None or entry.asked is None:
+            return False
+        if entry.asked == n_slots:
+            self._unset.discard(node)
+            return False
+        self._unset.add(node)
+        return True
+
+    def forget(self, node: str) -> None:
+        """The node is gone; when it comes back it has its configured value."""
+        self._entries.pop(node, None)
+        self._unset.discard(node)

@@ -1,0 +1,63 @@
+"""All the application knows, in one place: nodes, containers, bindings, slots, alarms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from yarn_accel.core.application.alarms import NEVER, Alarms
+from yarn_accel.core.application.bindings import Bindings
+from yarn_accel.core.application.commands import Command
+from yarn_accel.core.application.history import History
+from yarn_accel.core.application.lifecycle import Lifecycle
+from yarn_accel.core.application.places import Node, Place
+from yarn_accel.core.application.roles import Roles
+from yarn_accel.core.application.settings import Settings
+from yarn_accel.core.application.slots import SlotBook
+from yarn_accel.core.application.staff import Staff
+from yarn_accel.core.binding.events import BindingPolicy
+
+__all__ = ["World"]
+
+
+class World:
+    """What is known, and the orders that follow from it since the last event.
+
+    Attributes:
+        drained: nodes that shall have no server, known or not.
+        dirty: nodes to be reconciled at the end of this event.
+        settled_s: when bindings are first made and published.
+        registered_s: when the RM last accepted us.
+    """
+
+    def __init__(self, settings: Settings, roles: Roles, make_policy: Callable[[], BindingPolicy]) -> None:
+        self.settings = settings
+        self.roles = roles
+        self.orders: list[Command] = []
+        self.history = History(settings.n_notes)
+        self.life = Lifecycle(settings, self.orders)
+        self.staff = Staff(settings, self.history, self.orders)
+        self.bindings = Bindings(make_policy, self.history)
+        self.slots = SlotBook(settings, self.orders)
+        self.alarms = Alarms()
+        self.nodes: dict[str, Node] = {}
+        self.drained: set[str] = set()
+        self.dirty: dict[str, None] = {}
+        self.now_s = -NEVER
+        self.settled_s = NEVER
+        self.registered_s = -NEVER
+
+    def node(self, host: str) -> Node:
+        """The node of this name; a new one is made."""
+        node = self.nodes.get(host)
+        if node is None:
+            node = Node(host, None, {role.name: Place(host, role) for role in self.roles})
+            self.nodes[host] = node
+        return node
+
+    def server_place(self, node: Node) -> Place | None:
+        """Where the node's server is or would be."""
+        return node.places[self.roles.server.name] if self.roles.server is not None else None
+
+    def note(self, host: str, what: str, reason: str = "") -> None:
+        """Note something for people."""
+        self.history.add(self.now_s, host, what, reason)

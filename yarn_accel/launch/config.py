@@ -1,0 +1,218 @@
+"""How we run on a cluster: one frozen object from one YAML file; every default lives here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from yarn_accel.errors import ConfigError
+from yarn_accel.pipeline.config import PipelineConfig
+
+__all__ = [
+    "AgentRole",
+    "AppSettings",
+    "EnvironmentSettings",
+    "LaunchConfig",
+    "MasterRole",
+    "RoleSettings",
+    "ServerRole",
+    "load_launch_config",
+]
+
+_MIB = 1024 * 1024
+_FORBID = ConfigDict(frozen=True, extra="forbid")
+#: Stands in for the file that a container's secret is written to there; needed to check `pipeline`.
+_SECRET_PLACE = "master-secret"
+
+
+class EnvironmentSettings(BaseModel):
+    """What the containers run with."""
+
+    model_config = _FORBID
+
+    python: str = Field("python3", min_length=1, description="interpreter of the nodes: a name or a path")
+    extras: tuple[str, ...] = Field(("yarn",), description="extras of cluster-accel that are packed")
+    packages: tuple[str, ...] = Field((), description="further installed distributions that are packed")
+    staging_uri: str = Field("", description="folder for uploads; default: .yarn-accel in the user's home")
+    cache_dir: str = Field("", description="where nodes unpack; default: beside the container's folder")
+
+
+class AppSettings(BaseModel):
+    """The application as YARN sees it."""
+
+    model_config = _FORBID
+
+    name: str = Field("yarn-accel", min_length=1, max_length=100, description="name of the application")
+    queue: str = Field("default", min_length=1, description="queue it is submitted to")
+    priority: int = Field(0, ge=0, description="priority among the applications of the queue")
+    node_label: str = Field("", description="node label of all containers; empty: the queue's own")
+    tags: tuple[str, ...] = Field((), description="tags that `yarn application -list` can filter by")
+    max_attempts: int = Field(100, ge=1, description="attempts of the master (the site's limit holds too)")
+    attempt_failures_validity_interval_s: float = Field(
+        300.0, gt=0, description="only failures younger than this count against max_attempts"
+    )
+
+
+class RoleSettings(BaseModel):
+    """What every kind of container has."""
+
+    model_config = _FORBID
+
+    memory_mib: int = Field(0, ge=0, description="container memory; 0: what the role needs")
+    vcores: int = Field(1, ge=1, description="virtual cores")
+    priority: int = Field(10, ge=0, description="priority of its requests: a smaller number is served first")
+    environment: dict[str, str] = Field(default_factory=dict, description="further environment variables")
+
+
+class MasterRole(RoleSettings):
+    """The ApplicationMaster."""
+
+    memory_mib: int = Field(256, ge=64, description="container memory")
+    priority: int = Field(0, ge=0, description="priority of its request")
+    settings: dict[str, Any] = Field(
+        default_factory=dict, description="settings of the master that differ from their defaults"
+    )
+
+
+class AgentRole(RoleSettings):
+    """The agent of each node."""
+
+    enabled: bool = Field(True, description="off where systemd runs the agents")
+    memory_mib: int = Field(192, ge=64, description="container memory")
+    priority: int = Field(20, ge=0, description="priority of its requests")
+    settings: dict[str, Any] = Field(
+        default_factory=dict, description="settings of the agents that differ from their defaults"
+    )
+
+
+class ServerRole(RoleSettings):
+    """The accelerator container (AcCt), which runs the pipeline server."""
+
+    vcores: int = Field(2, ge=1, description="virtual cores")
+    gpus: int = Field(0, ge=0, description="yarn.io/gpu to ask for; 0: the site does not give out GPUs")
+    devices: str = Field("all", pattern=r"^(all|none|[1-9]\d*)$", description="GPUs locked where gpus is 0")
+    devices_dir: str = Field("", description="node-wide folder of these locks; default: below /var/tmp")
+    overhead_mib: int = Field(256, ge=0, description="memory of the server beside its buffers")
+    worker_overhead_mib: int = Field(256, ge=0, description="memory of each worker beside its buffers")
+    buffers_counted: Literal["once", "per_process"] = Field(
+        "per_process",
+        description="how YARN's memory check counts shared buffers: stock adds up the processes' resident "
+        "sets; `once` with cgroup control or smaps-based-rss",
+    )
+
+
+class LaunchConfig(BaseModel):
+    """Settings of one `yarn-accel start`."""
+
+    model_config = _FORBID
+
+    app: AppSettings = Field(default_factory=lambda: AppSettings.model_validate({}))
+    environment: EnvironmentSettings = Field(default_factory=lambda: EnvironmentSettings.model_validate({}))
+    master: MasterRole = Field(default_factory=lambda: MasterRole.model_validate({}))
+    acct: ServerRole = Field(default_factory=lambda: ServerRole.model_validate({}))
+    agent: AgentRole = Field(default_factory=lambda: AgentRole.model_validate({}))
+    pipeline: dict[str, Any] = Field(
+        default_factory=dict, description="settings of the pipeline servers that differ from their defaults"
+    )
+
+    @field_validator("pipeline")
+    @classmethod
+    def _check_pipeline(cls, values: dict[str, Any]) -> dict[str, Any]:
+        if "master_secret_file" in values:
+            raise ValueError("master_secret_file: containers get their secret through credentials")
+        PipelineConfig.model_validate({**values, "master_secret_file": _SECRET_PLACE})
+        return values
+
+    @model_validator(mode="after")
+    def _check_memory(self) -> LaunchConfig:
+        if 0 < self.acct.memory_mib < self._needed_mib():
+            raise ValueError(
+                f"acct.memory_mib {self.acct.memory_mib} is less than pool_bytes and the overheads together "
+                f"need ({self._needed_mib()}); 0 computes it"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_priorities(self) -> LaunchConfig:
+        # YARN gives a container back with its priority and nothing else that says which role it has.
+        if self.acct.priority == self.agent.priority:
+            raise ValueError(f"acct.priority and agent.priority: both {self.acct.priority}; they must differ")
+        return self
+
+    @property
+    def acct_memory_mib(self) -> int:
+        """Memory of an accelerator container: its buffers' ceiling, as YARN counts them, and overhead."""
+        return self.acct.memory_mib or self._needed_mib()
+
+    def _needed_mib(self) -> int:
+        server = PipelineConfig.model_validate({**self.pipeline, "master_secret_file": _SECRET_PLACE})
+        # Neither cores nor GPUs of the nodes are known here: what the container asks for is what it gets.
+        n_devices = int(self.acct.devices) if self.acct.devices.isdecimal() else 0
+        n_workers = max(server.workers or self.acct.vcores, self.acct.gpus, n_devices)
+        # A worker keeps what it has touched mapped, so in time each has every buffer in its resident set
+        # (72 LU of 18 MB, 2 workers: 1177 MiB resident in all, 553 MiB real).  A standby has none yet.
+        n_counted = 1 + n_workers if self.acct.buffers_counted == "per_process" else 1
+        buffers_mib = math.ceil((server.pool_bytes * n_counted + server.reply_cache_bytes) / _MIB)
+        n_processes = n_workers + server.standby_workers
+        return buffers_mib + self.acct.overhead_mib + n_processes * self.acct.worker_overhead_mib
+
+    def lines(self) -> Iterator[str]:
+        """The settings in effect as YAML, each with what it means."""
+        for section, field in type(self).model_fields.items():
+            value = getattr(self, section)
+            if isinstance(value, BaseModel):
+                yield f"{section}:"
+                shown = value.model_dump(mode="json")
+                for name, inner in type(value).model_fields.items():
+                    yield f"  {name}: {_shown(shown[name])}  # {inner.description}"
+            else:
+                yield f"{section}: {_shown(value)}  # {field.description}"
+
+
+def _shown(value: object) -> str:
+    return str(yaml.safe_dump(value, default_flow_style=True, width=math.inf)).removesuffix("...\n").strip()
+
+
+def load_launch_config(path: Path) -> LaunchConfig:
+    """Read a YAML file; an empty one means all defaults.
+
+    Raises:
+        ConfigError: names the file and key, and for an unknown key the known ones.
+    """
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    if values is not None and not isinstance(values, dict):
+        raise ConfigError(f"{path}: not a mapping of keys to values")
+    try:
+        return LaunchConfig.model_validate({str(key): value for key, value in (values or {}).items()})
+    except ValidationError as error:
+        raise ConfigError(f"{path}: " + "; ".join(_complaints(error))) from None
+
+
+def _complaints(error: ValidationError) -> Iterator[str]:
+    for item in error.errors():
+        place = ".".join(str(part) for part in item["loc"])
+        if item["type"] == "extra_forbidden":
+            known = ", ".join(sorted(_known_keys(item["loc"][:-1])))
+            yield f"{place}: unknown key; known: {known}"
+        else:
+            message = item["msg"].removeprefix("Value error, ")
+            yield f"{place}: {message}" if place else message
+
+
+def _known_keys(place: tuple[int | str, ...]) -> Mapping[str, object]:
+    model: type[BaseModel] = LaunchConfig
+    for part in place:
+        inner = model.model_fields[str(part)].annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            model = inner
+    return model.model_fields

@@ -1,0 +1,96 @@
+"""Whether the nodes can run a packed environment: told before a submission as far as stock YARN lets us know.
+
+A NodeManager says nothing of its node's Python or C library.  Nodes that publish them as node attributes are
+judged before; every other one judges itself when its first container starts, and ends it with an exit code of
+its own, which the ApplicationMaster reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from yarn_accel.launch import bootstrap
+from yarn_accel.launch.device_lock import EXIT_DEVICES
+from yarn_accel.launch.packing import Requirement
+
+__all__ = [
+    "ATTRIBUTES",
+    "EXIT_REASONS",
+    "Fitness",
+    "attribute_facts",
+    "check_nodes",
+    "explain_exit",
+]
+
+#: Node attribute (any prefix) -> the fact it tells.
+ATTRIBUTES = {
+    "accel-python": "python",
+    "accel-glibc": "glibc",
+    "accel-machine": "machine",
+    "accel-extension-suffix": "extension_suffix",
+}
+
+#: What the exit codes of our containers mean when they end before their command began.
+EXIT_REASONS: Mapping[int, str] = {
+    bootstrap.EXIT_PYTHON: "the node's python3 has another minor version than the packed environment",
+    bootstrap.EXIT_GLIBC: "the node's glibc is older than the packed environment needs",
+    bootstrap.EXIT_PLATFORM: "the node is another platform than the environment was packed on",
+    bootstrap.EXIT_DISK: "the node has no room or no folder to unpack the environment",
+    bootstrap.EXIT_DAMAGED: "the environment that came to the node is damaged",
+    EXIT_DEVICES: "another process holds the node's accelerators",
+    126: "the node's interpreter (`python:` in the launch settings) cannot be run",
+    127: "the node has no interpreter of the name set with `python:` in the launch settings",
+}
+#: The same node will answer the same tomorrow: asking again is of no use before its administrator acted.
+_LASTING = frozenset({bootstrap.EXIT_PYTHON, bootstrap.EXIT_GLIBC, bootstrap.EXIT_PLATFORM, 126, 127})
+
+
+@dataclass(frozen=True, slots=True)
+class Fitness:
+    """What is known of the nodes before a submission.
+
+    Attributes:
+        misfits: node -> why it cannot run the environment, with the cure.
+        unknown: nodes that told nothing; they judge themselves.
+    """
+
+    misfits: Mapping[str, str]
+    unknown: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = [f"{node}: {why}" for node, why in sorted(self.misfits.items())]
+        if self.unknown:
+            lines.append(f"{len(self.unknown)} nodes tell neither Python nor glibc: each checks itself")
+        return "\n".join(lines)
+
+
+def check_nodes(requirement: Requirement, facts: Mapping[str, Mapping[str, str]]) -> Fitness:
+    """Judge every node by what is known of it.
+
+    Args:
+        requirement: of the packed environment.
+        facts: node -> its facts by the names of `Requirement`, as far as known (see `attribute_facts`).
+    """
+    misfits, unknown = {}, []
+    need = asdict(requirement)
+    for node, have in facts.items():
+        if not have:
+            unknown.append(node)
+        try:
+            bootstrap.check_node(need, dict(have))
+        except bootstrap.Refused as error:
+            misfits[node] = str(error)
+    return Fitness(misfits, tuple(sorted(unknown)))
+
+
+def attribute_facts(attributes: Mapping[str, str]) -> dict[str, str]:
+    """What a node's attributes (name, with or without prefix, -> value) tell about Python and C library."""
+    names = {name.rpartition("/")[2]: value for name, value in attributes.items()}
+    return {fact: names[name] for name, fact in ATTRIBUTES.items() if names.get(name)}
+
+
+def explain_exit(exit_code: int) -> tuple[str, bool] | None:
+    """What a container's exit code says of its node, and whether that lasts; None: its command's own code."""
+    reason = EXIT_REASONS.get(exit_code)
+    return None if reason is None else (reason, exit_code in _LASTING)

@@ -1,0 +1,163 @@
+"""The cluster as the user's machine sees it: its ResourceManager, its storage, and our applications there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import getpass
+import os
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from yarn_accel.adapters.hadoop_rpc import (
+    ApplicationId,
+    NativeResourceManager,
+    Patience,
+    ResourceManagerAddresses,
+    RpcSettings,
+    User,
+)
+from yarn_accel.adapters.hadoop_rpc.backend import ResourceManager
+from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport, ApplicationState
+from yarn_accel.adapters.hdfs import Store, split_uri
+from yarn_accel.errors import ConfigError, UnavailableError
+from yarn_accel.hadoop.site import Site
+
+__all__ = ["APPLICATION_TYPE", "Gateway", "find_running", "kill", "one_of"]
+
+#: What YARN lists our applications as; agents that systemd runs look for it too.
+APPLICATION_TYPE = "yarn-accel"
+_RM_PATIENCE_S = 15.0
+_POLL_S = 0.1
+_STAGING_FOLDER = ".yarn-accel"
+_LIVE = tuple(state for state in ApplicationState if not state.is_final)
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """How to reach one cluster, and as whom.
+
+    Attributes:
+        site: its configuration.
+        user: who we are to YARN; it is believed where Hadoop's authentication is ``simple``.
+        addresses: of its ResourceManagers.
+    """
+
+    site: Site
+    user: str
+    addresses: ResourceManagerAddresses
+
+    @staticmethod
+    def load(environ: Mapping[str, str] | None = None) -> Gateway:
+        """Read ``HADOOP_CONF_DIR``.
+
+        Raises:
+            StartupError: it is not set, or not there.
+            ConfigError: a file in it is wrong.
+        """
+        environ = os.environ if environ is None else environ
+        site = Site.load(environ)
+        addresses = ResourceManagerAddresses.from_properties(site.properties)
+        return Gateway(site, environ.get("HADOOP_USER_NAME") or getpass.getuser(), addresses)
+
+    @contextlib.asynccontextmanager
+    async def manager(self) -> AsyncIterator[ResourceManager]:
+        """A connection to whichever ResourceManager is active."""
+        settings = RpcSettings(hosts=self.site.client_hosts)
+        manager = NativeResourceManager(self.addresses, User(self.user), settings, Patience(_RM_PATIENCE_S))
+        try:
+            yield manager
+        finally:
+            await manager.close()
+
+    def store(self) -> Store:
+        """The cluster's storage."""
+        return Store(self.site.conf_dir)
+
+    def staging_uri(self, configured: str = "") -> str:
+        """The folder for everything we upload; by default in the user's home.
+
+        Raises:
+            ConfigError: a relative one, or the cluster has no default file system.
+        """
+        root = self.site.properties.get("fs.defaultFS", "").rstrip("/")
+        if not configured and not root.startswith("hdfs://"):
+            raise ConfigError(
+                f"fs.defaultFS is {root or 'not set'}", cure="set `staging_uri` in the launch settings"
+            )
+        uri = configured or f"{root}/user/{self.user}/{_STAGING_FOLDER}"
+        split_uri(uri)
+        return uri.rstrip("/")
+
+    def url_of(self, report: ApplicationReport) -> str:
+        """Where the master of an application answers: ``http://host:port``.
+
+        Raises:
+            UnavailableError: it has not registered yet, or not again yet.
+        """
+        if report.rpc_port <= 0 or not report.host or report.host == "N/A":
+            state = report.state.name if report.state is not None else "unknown"
+            raise UnavailableError(
+                f"the master of {report.id} does not run at the moment (state {state})",
+                cure="YARN starts it again by itself; see `yarn application -status`",
+            )
+        return f"http://{self.site.resolve(report.host)}:{report.rpc_port}"
+
+    def page_of(self, report: ApplicationReport) -> str:
+        """Web address of an application's page, with an address where this machine knows no name."""
+        parts = urlsplit(report.tracking_url)
+        host = parts.hostname or ""
+        if host not in self.site.client_hosts:
+            return report.tracking_url
+        port = f":{parts.port}" if parts.port else ""
+        return parts._replace(netloc=f"{self.site.resolve(host)}{port}").geturl()
+
+
+async def find_running(manager: ResourceManager, name: str = "") -> tuple[ApplicationReport, ...]:
+    """Our applications that are not over, oldest first.
+
+    Args:
+        name: only those of this name.
+    """
+    reports = await manager.applications(types=[APPLICATION_TYPE], states=_LIVE)
+    live = (report for report in reports if report.state is None or not report.state.is_final)
+    return tuple(sorted((each for each in live if not name or each.name == name), key=lambda each: each.id))
+
+
+async def kill(manager: ResourceManager, application: ApplicationId, why: str, wait_s: float = 60.0) -> None:
+    """End an application without its master, and wait until it is over.
+
+    Raises:
+        UnavailableError: it is not over after `wait_s`.
+    """
+    until_s = time.monotonic() + wait_s
+    is_over = await manager.kill(application, why)
+    while not is_over:
+        if time.monotonic() >= until_s:
+            raise UnavailableError(f"YARN has not ended {application} after {wait_s:g} s", cure="try again")
+        await asyncio.sleep(_POLL_S)
+        is_over = await manager.kill(application, why)
+
+
+def one_of(reports: Iterable[ApplicationReport], application: str = "") -> ApplicationReport:
+    """The application that is meant: the one with that id, else the only one.
+
+    Raises:
+        UnavailableError: there is none.
+        ConfigError: there are several and none was named, or the name is no application id.
+    """
+    found = list(reports)
+    if application:
+        wanted = ApplicationId.parse(application)
+        found = [report for report in found if report.id == wanted]
+    if not found:
+        what = application or f"no application of type {APPLICATION_TYPE}"
+        raise UnavailableError(
+            f"{what} does not run" if application else f"{what} runs", cure="yarn-accel start"
+        )
+    if len(found) > 1:
+        listed = ", ".join(f"{report.id} ({report.name}, {report.user})" for report in found)
+        raise ConfigError(f"several applications run: {listed}", cure="say which: --application ID")
+    return found[0]

@@ -1,0 +1,37 @@
+"""What runs first in our containers: small logs, the container's secret, its devices; then it is the command.
+
+``python -m yarn_accel.launch.inside WORD...`` is ``yarn-accel WORD...`` for a process that NodeManagers run
+for weeks: YARN never rotates the files it opens for it.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from pathlib import Path
+
+from yarn_accel.errors import AccelError
+from yarn_accel.launch.device_lock import take_from_environment
+from yarn_accel.launch.rotation import rotate_output
+from yarn_accel.launch.secrets import deliver_secret
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command of ``sys.argv``; its exit code is ours."""
+    rotate_output()
+    try:
+        deliver_secret(os.environ, Path())
+        # The locks end with this process: nothing gives them back before.
+        take_from_environment(os.environ)
+    except AccelError as error:
+        sys.stderr.write(f"yarn-accel: {error}\n")
+        sys.exit(error.exit_code)
+    sys.argv[0] = "yarn-accel"
+    runpy.run_module("yarn_accel", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""What `start` keeps on the user's machine for each application: the secret that control verbs sign with."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from yarn_accel.adapters.credentials import create_master_secret, read_master_secret
+from yarn_accel.adapters.local_files import write_atomic
+from yarn_accel.errors import AuthenticationError, ConfigError, StartupError
+
+__all__ = ["Kept", "kept_applications", "own_master_secret", "state_dir"]
+
+_SECRET = "control-secret"
+_NOTES = "start.json"
+_VERSION = 1
+
+
+def state_dir(environ: Mapping[str, str] | None = None) -> Path:
+    """The folder of this user's state: under XDG_STATE_HOME or ~/.local/state."""
+    environ = os.environ if environ is None else environ
+    home = environ.get("XDG_STATE_HOME") or str(Path(environ.get("HOME") or Path.home()) / ".local" / "state")
+    return Path(home).absolute() / "cluster-accel"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One application's folder (0700).
+
+    Attributes:
+        application: its id.
+        folder: where the secret (0600) and the notes lie.
+    """
+
+    application: str
+    folder: Path
+
+    @staticmethod
+    def of(application: str, environ: Mapping[str, str] | None = None) -> Kept:
+        """The folder of an application, there or not."""
+        return Kept(application, state_dir(environ) / "applications" / application)
+
+    def create(self, staging_uri: str) -> bytes:
+        """Make the folder and a fresh secret of 32 bytes; to be called before the application exists.
+
+        Raises:
+            StartupError: the folder cannot be written.
+            ConfigError: there is a secret for this application already.
+        """
+        try:
+            self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.folder.mkdir(mode=0o700, exist_ok=True)
+            write_atomic(self.folder / _NOTES, json.dumps({"version": _VERSION, "staging_uri": staging_uri}))
+        except OSError as error:
+            raise StartupError(
+                f"{self.folder}: {error.strerror}", cure="set XDG_STATE_HOME to a folder you can write"
+            ) from None
+        create_master_secret(self.folder / _SECRET)
+        return self.secret()
+
+    def secret(self) -> bytes:
+        """What control requests are signed with.
+
+        Raises:
+            AuthenticationError: it is not on this machine.
+            ConfigError: others may read it, or it is damaged.
+        """
+        path = self.folder / _SECRET
+        if not path.exists():
+            raise AuthenticationError(
+                f"the control secret of {self.application} is not here ({path})",
+                cure="work as the user and on the machine that ran `yarn-accel start`, or copy the file",
+            )
+        return read_master_secret(path)
+
+    def staging_uri(self) -> str:
+        """The application's folder in the cluster's storage; empty when that is not known here.
+
+        Raises:
+            ConfigError: the notes are damaged.
+        """
+        path = self.folder / _NOTES
+        try:
+            notes = json.loads(path.read_text(encoding="utf-8"))
+            return str(notes["staging_uri"])
+        except FileNotFoundError:
+            return ""
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{path} is damaged: {error}") from None
+
+    def remove(self) -> None:
+        """Delete the folder; fine when it is gone."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def kept_applications(environ: Mapping[str, str] | None = None) -> tuple[Kept, ...]:
+    """Everything kept on this machine, the oldest application first."""
+    folder = state_dir(environ) / "applications"
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    return tuple(Kept(name, folder / name) for name in names)
+
+
+def own_master_secret(environ: Mapping[str, str] | None = None) -> Path:
+    """The pipeline servers' master secret where the site names none: this user's, made when first needed."""
+    path = state_dir(environ) / "master-secret"
+    if not path.exists():
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        create_master_secret(path)
+    return path

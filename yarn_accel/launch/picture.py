@@ -1,0 +1,132 @@
+"""What `status` and `top` show: the master's own account of itself, as a table.
+
+It comes over the network, from a master that may be older or newer than this program: what is not there is
+shown as a dash, never as an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport
+
+__all__ = ["n_serving", "picture"]
+
+_DASH = "-"
+_MAX_ROWS = 200
+_N_NOTES = 8
+#: `explain NODE` has the whole text.
+_MAX_REASON = 40
+
+
+def picture(report: ApplicationReport, page_url: str, answer: Mapping[str, Any]) -> RenderableType:
+    """The whole picture.
+
+    Args:
+        report: what the ResourceManager says.
+        page_url: of the tracking page.
+        answer: the master's answer to `status`.
+    """
+    state = _mapping(answer.get("state"))
+    parts: list[RenderableType] = [_head(report, page_url, answer, state), _nodes(state)]
+    nodes = _mapping(state.get("nodes"))
+    if len(nodes) > _MAX_ROWS:
+        parts.append(Text(f"... and {len(nodes) - _MAX_ROWS} nodes more; all of them: status --json"))
+    parts += [_note(each) for each in _items(state.get("notes"))[-_N_NOTES:]]
+    return Group(*parts)
+
+
+def n_serving(answer: Mapping[str, Any]) -> tuple[int, int]:
+    """How many accelerator nodes serve, and how many there are."""
+    nodes = _mapping(_mapping(answer.get("state")).get("nodes"))
+    accelerators = [node for node in map(_mapping, nodes.values()) if node.get("is_accelerator")]
+    return sum(bool(node.get("is_serving")) for node in accelerators), len(accelerators)
+
+
+def _head(
+    report: ApplicationReport, page_url: str, answer: Mapping[str, Any], state: Mapping[str, Any]
+) -> Text:
+    serving, there_are = n_serving(answer)
+    words = [
+        f"{report.id} {report.name} ({report.user}, queue {report.queue})",
+        f"attempt {answer.get('attempt', _DASH)}",
+        f"policy {state.get('policy', _DASH)}",
+        f"{serving} of {there_are} accelerator nodes serve",
+    ]
+    if state.get("is_stopping"):
+        words.append("stopping")
+    lines = [", ".join(words), page_url or "no page yet"]
+    lines += [f"note: {problem}" for problem in _items(_mapping(state.get("service")).get("problems"))]
+    # Text, not markup: nothing that a node says is a command to the terminal.
+    return Text("\n".join(_plain(line) for line in lines))
+
+
+def _nodes(state: Mapping[str, Any]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("node", "rack", "state", "server", "bound to", "serves", "open", "slots"):
+        table.add_column(title, justify="right" if title in ("open", "slots") else "left")
+    for name, node in sorted(_mapping(state.get("nodes")).items())[:_MAX_ROWS]:
+        table.add_row(*(Text(_plain(cell)) for cell in _row(name, _mapping(node))))
+    return table
+
+
+def _row(name: str, node: Mapping[str, Any]) -> Iterable[str]:
+    load, slots = _mapping(node.get("load")), _mapping(node.get("slots"))
+    wanted = slots.get("wanted")
+    return (
+        name,
+        _cell(node.get("rack")),
+        _cell(node.get("state")) + (", drained" if node.get("is_drained") else ""),
+        _server(node),
+        _cell(node.get("bound")),
+        " ".join(str(member) for member in _items(node.get("members"))) or _DASH,
+        f"{_cell(load.get('open'))}/{_cell(load.get('capacity'))}" if load else _DASH,
+        _DASH if wanted is None else f"{wanted}{'' if slots.get('is_set') else ' (not set yet)'}",
+    )
+
+
+def _server(node: Mapping[str, Any]) -> str:
+    """One word for the server of an accelerator node: what it does, or what keeps it from that."""
+    if not node.get("is_accelerator"):
+        return _DASH
+    if node.get("is_serving"):
+        return "serves"
+    place = _mapping(_mapping(node.get("places")).get("acct"))
+    held = _items(place.get("containers"))
+    if held:
+        return str(_mapping(held[0]).get("phase", _DASH))
+    retry_in_s = place.get("retry_in_s")
+    if isinstance(retry_in_s, (int, float)) and retry_in_s > 0:
+        why = " ".join(str(place.get("last_failure", "")).split())
+        return f"failed, again in {retry_in_s:.0f} s: {why[:_MAX_REASON]}"
+    return "asked for" if place.get("asked_for_s") is not None else "none"
+
+
+def _note(note: object) -> Text:
+    values = _mapping(note)
+    age_s = values.get("age_s")
+    age = f"{age_s:8.1f} s ago" if isinstance(age_s, (int, float)) else ""
+    reason = f" ({values['reason']})" if values.get("reason") else ""
+    return Text(_plain(f"{age}  {values.get('what', '')}{reason}"))
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _items(value: object) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else []
+
+
+def _cell(value: object) -> str:
+    return _DASH if value is None or value == "" else str(value)
+
+
+def _plain(text: str) -> str:
+    """Without the characters that steer a terminal."""
+    return "".join(char if char.isprintable() or char == "\n" else "?" for char in text)

@@ -1,0 +1,135 @@
+"""All that a submission says of each kind of container, as values: what to run, with what, how large.
+
+The plan travels to the ApplicationMaster as JSON, so that it starts containers without knowing how an
+environment is packed.  Roles are rows of a table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from yarn_accel.launch.command import container_argv, container_command, container_environment
+from yarn_accel.launch.config import LaunchConfig, RoleSettings
+from yarn_accel.launch.fitness import EXIT_REASONS
+from yarn_accel.launch.upload import FileResource
+
+__all__ = ["ROLES", "LaunchPlan", "RoleLaunch", "RoleRow", "make_plan"]
+
+
+@dataclass(frozen=True, slots=True)
+class RoleRow:
+    """One kind of container.
+
+    Attributes:
+        name: also the section of its settings.
+        words: what stands after ``yarn-accel`` in its command.
+        nodes: where it runs: ``one``, ``accelerator`` or ``every``.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    nodes: str
+
+
+#: Add a row, and a section in the settings, for a new kind of container.
+ROLES = (
+    RoleRow("master", ("master", "run", "--config", "master.json"), "one"),
+    RoleRow("acct", ("launch", "serve", "--config", "pipeline.yaml", "--agent", "agent.yaml"), "accelerator"),
+    RoleRow("agent", ("node", "agent", "--config", "agent.yaml"), "every"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RoleLaunch:
+    """What a container of one role is started with.
+
+    Attributes:
+        name: of the role.
+        nodes: where it runs: ``one``, ``accelerator`` or ``every``.
+        command: the one command of its ContainerLaunchContext, quoted for a NodeManager.
+        environment: its variables, quoted likewise.
+        resources: the files it finds in its folder.
+        memory_mib: its size.
+        vcores: its virtual cores.
+        other: further resource types, such as ``yarn.io/gpu``, and how many.
+        priority: of its requests; a smaller number is served first.
+    """
+
+    name: str
+    nodes: str
+    command: str
+    environment: Mapping[str, str]
+    resources: tuple[FileResource, ...]
+    memory_mib: int
+    vcores: int
+    other: Mapping[str, int]
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """The roles of one application, and what the exit codes of their containers mean."""
+
+    roles: Mapping[str, RoleLaunch]
+    exit_reasons: Mapping[int, str]
+
+    def to_json(self) -> str:
+        """The plan as text; `from_json` takes it back."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> LaunchPlan:
+        """Raises ValueError, KeyError or TypeError when it is not such a text."""
+        values = json.loads(text)
+        roles = {}
+        for name, role in values["roles"].items():
+            resources = tuple(FileResource(**resource) for resource in role.pop("resources"))
+            roles[name] = RoleLaunch(resources=resources, **role)
+        return cls(roles, {int(code): reason for code, reason in values["exit_reasons"].items()})
+
+
+def make_plan(
+    config: LaunchConfig,
+    environment: FileResource,
+    script: FileResource,
+    more: Mapping[str, Sequence[FileResource]] | None = None,
+) -> LaunchPlan:
+    """Put settings and uploads together.
+
+    Args:
+        config: the settings.
+        environment: the uploaded environment.
+        script: the uploaded bootstrap.
+        more: role -> further files of its containers, such as their settings.
+    """
+    roles = {}
+    for row in ROLES:
+        settings: RoleSettings = getattr(config, row.name)
+        if not getattr(settings, "enabled", True):
+            continue
+        is_server = row.name == "acct"
+        argv = container_argv(row.words, environment.name, config.environment.python)
+        roles[row.name] = RoleLaunch(
+            name=row.name,
+            nodes=row.nodes,
+            command=container_command(argv),
+            environment=container_environment(
+                config.environment.cache_dir,
+                _locked_devices(config) if is_server else "",
+                config.acct.devices_dir if is_server else "",
+                settings.environment,
+            ),
+            resources=(environment, script, *(more or {}).get(row.name, ())),
+            memory_mib=config.acct_memory_mib if is_server else settings.memory_mib,
+            vcores=settings.vcores,
+            other={"yarn.io/gpu": config.acct.gpus} if is_server and config.acct.gpus else {},
+            priority=settings.priority,
+        )
+    return LaunchPlan(roles, EXIT_REASONS)
+
+
+def _locked_devices(config: LaunchConfig) -> str:
+    """What the server locks itself: nothing where YARN gives out the GPUs."""
+    return "" if config.acct.gpus or config.acct.devices == "none" else config.acct.devices

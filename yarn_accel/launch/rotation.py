@@ -1,0 +1,84 @@
+"""Keeps the files that YARN opened for a container small, while its processes go on writing to them.
+
+The content is copied to ``stdout.1`` and the file is cut to nothing: every writer, worker processes and
+native libraries included, appends to the open file and needs to know nothing.  What is written between the
+copy and the cut, some microseconds, is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import stat
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+__all__ = ["rotate", "rotate_output"]
+
+logger = logging.getLogger(__name__)
+
+MAX_BYTES = 16 << 20
+KEEP = 3
+_INTERVAL_S = 5.0
+_PIECE_BYTES = 1 << 20
+
+
+def rotate_output(
+    descriptors: Sequence[int] = (1, 2),
+    max_bytes: int = MAX_BYTES,
+    keep: int = KEEP,
+    interval_s: float = _INTERVAL_S,
+) -> threading.Event:
+    """Watch this process' output from a daemon thread; set the event to end it.
+
+    Only regular files opened for appending are touched: a terminal or a pipe has no length.
+    """
+    done = threading.Event()
+    watched = [fd for fd in descriptors if _is_log(fd)]
+
+    def watch() -> None:
+        while not done.wait(interval_s):
+            for fd in watched:
+                with contextlib.suppress(OSError):
+                    rotate(fd, max_bytes, keep)
+
+    if watched:
+        threading.Thread(target=watch, name="log-rotation", daemon=True).start()
+    return done
+
+
+def rotate(descriptor: int, max_bytes: int, keep: int) -> bool:
+    """Move the content of an open log file away if it is longer than `max_bytes`; whether it was.
+
+    Raises:
+        OSError: no room for the copy, or the file has no name any more; the file is cut all the same.
+    """
+    if os.fstat(descriptor).st_size <= max_bytes:
+        return False
+    path = Path(f"/proc/self/fd/{descriptor}").readlink()
+    try:
+        for number in range(keep - 1, 0, -1):
+            with contextlib.suppress(FileNotFoundError):
+                path.with_name(f"{path.name}.{number}").replace(path.with_name(f"{path.name}.{number + 1}"))
+        _copy(path, path.with_name(f"{path.name}.1"))
+    finally:
+        os.ftruncate(descriptor, 0)
+    return True
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy until nothing more comes: the shortest time between the last read and the cut."""
+    with source.open("rb", buffering=0) as reader, target.open("wb", buffering=0) as writer:
+        while piece := reader.read(_PIECE_BYTES):
+            writer.write(piece)
+
+
+def _is_log(descriptor: int) -> bool:
+    try:
+        is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        return is_file and bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_APPEND)
+    except OSError:
+        return False

@@ -1,0 +1,157 @@
+"""What the containers of one application read: written here, uploaded to a folder of its own."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from yarn_accel.adapters.hdfs import Store
+from yarn_accel.errors import StartupError
+from yarn_accel.launch.config import LaunchConfig
+from yarn_accel.launch.gateway import Gateway
+from yarn_accel.launch.packing import Environment
+from yarn_accel.launch.plan import LaunchPlan, make_plan
+from yarn_accel.launch.upload import SCRIPT_NAME, FileResource, upload, upload_script
+from yarn_accel.master.config import parse_config
+from yarn_accel.node.config import load_config
+
+__all__ = [
+    "Staged",
+    "agent_document",
+    "application_uri",
+    "check_settings",
+    "master_document",
+    "rehearse",
+    "server_document",
+    "stage",
+]
+
+_VERSION = 1
+_PLAN_FILE = "plan.json"
+_SERVER_FILE, _AGENT_FILE, _MASTER_FILE = "pipeline.yaml", "agent.yaml", "master.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """An application's files in the cluster's storage.
+
+    Attributes:
+        plan: the roles, the master's own row with all its files.
+        folder_uri: the folder that is this application's alone.
+    """
+
+    plan: LaunchPlan
+    folder_uri: str
+
+
+def application_uri(gateway: Gateway, config: LaunchConfig, application: str) -> str:
+    """The folder of one application."""
+    return f"{gateway.staging_uri(config.environment.staging_uri)}/applications/{application}"
+
+
+def server_document(config: LaunchConfig) -> dict[str, Any]:
+    """Settings of the pipeline servers; each node adds its own (`serving`)."""
+    workers = config.pipeline.get("workers") or config.acct.vcores
+    # Without a number a server takes every core of its node, and the container was sized for fewer.
+    return {**config.pipeline, "workers": workers}
+
+
+def agent_document(gateway: Gateway, config: LaunchConfig) -> dict[str, Any]:
+    """Settings of the agents."""
+    return {"rm_urls": gateway.site.resourcemanager_webs(), **config.agent.settings}
+
+
+def master_document(gateway: Gateway, config: LaunchConfig, folder_uri: str) -> dict[str, Any]:
+    """Settings of the ApplicationMaster."""
+    addresses = gateway.addresses
+    return {
+        "version": _VERSION,
+        "plan_file": _PLAN_FILE,
+        "rm_client": [str(address) for address in addresses.client],
+        "rm_scheduler": [str(address) for address in addresses.scheduler],
+        "rm_admin": [str(address) for address in addresses.admin],
+        "rm_webs": gateway.site.resourcemanager_webs(),
+        "user": gateway.user,
+        "application_name": config.app.name,
+        "staging_uri": folder_uri,
+        **config.master.settings,
+    }
+
+
+def stage(
+    gateway: Gateway, store: Store, config: LaunchConfig, packed: Environment, application: str
+) -> Staged:
+    """Upload everything; the environment only when it is not there yet.
+
+    Raises:
+        StorageError: it cannot be written.
+        StartupError: a local file cannot be read or written.
+    """
+    root = gateway.staging_uri(config.environment.staging_uri)
+    folder = application_uri(gateway, config, application)
+    environment = upload(store, packed.path, f"{root}/environments")
+    script = upload_script(store, f"{root}/environments")
+    texts = _texts(gateway, config, folder)
+    files = {name: _upload_text(store, folder, name, text) for name, text in texts.items()}
+    of_roles = _files_of_roles(files)
+    # The master reads the plan of the others: it is uploaded first, and is then one of the master's files.
+    plan = make_plan(config, environment, script, of_roles)
+    listed = _upload_text(store, folder, _PLAN_FILE, plan.to_json())
+    of_roles["master"] = [*of_roles["master"], listed]
+    return Staged(make_plan(config, environment, script, of_roles), folder)
+
+
+def rehearse(gateway: Gateway, config: LaunchConfig, packed: Environment) -> Staged:
+    """The same without an upload, and without an application: for `--dry-run`."""
+    root = gateway.staging_uri(config.environment.staging_uri)
+    folder = application_uri(gateway, config, "APPLICATION")
+    environment = FileResource(packed.path.name, f"{root}/environments/{packed.path.name}", packed.n_bytes, 0)
+    script = FileResource(SCRIPT_NAME, f"{root}/environments/{SCRIPT_NAME}", 0, 0)
+    texts = {**_texts(gateway, config, folder), _PLAN_FILE: ""}
+    files = {name: FileResource(name, f"{folder}/{name}", len(text), 0) for name, text in texts.items()}
+    of_roles = _files_of_roles(files)
+    of_roles["master"] = [*of_roles["master"], files[_PLAN_FILE]]
+    return Staged(make_plan(config, environment, script, of_roles), folder)
+
+
+def check_settings(gateway: Gateway, config: LaunchConfig) -> None:
+    """Check what `master` and `agent` say before anything is uploaded.
+
+    Raises:
+        ConfigError: names the key and the known ones.
+    """
+    parse_config(master_document(gateway, config, gateway.staging_uri(config.environment.staging_uri)))
+    # An agent's name is known on its node alone.
+    load_config(None, {}, node="node", **agent_document(gateway, config))
+
+
+def _texts(gateway: Gateway, config: LaunchConfig, folder: str) -> dict[str, str]:
+    return {
+        _SERVER_FILE: yaml.safe_dump(server_document(config), sort_keys=True),
+        _AGENT_FILE: yaml.safe_dump(agent_document(gateway, config), sort_keys=True),
+        _MASTER_FILE: json.dumps(master_document(gateway, config, folder), indent=1, sort_keys=True),
+    }
+
+
+def _files_of_roles(files: Mapping[str, FileResource]) -> dict[str, Sequence[FileResource]]:
+    return {
+        "master": [files[_MASTER_FILE]],
+        "acct": [files[_SERVER_FILE], files[_AGENT_FILE]],
+        "agent": [files[_AGENT_FILE]],
+    }
+
+
+def _upload_text(store: Store, folder_uri: str, name: str, text: str) -> FileResource:
+    with tempfile.TemporaryDirectory(prefix="yarn-accel-") as folder:
+        path = Path(folder) / name
+        try:
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise StartupError(f"{path}: {error.strerror}") from None
+        return upload(store, path, folder_uri)

@@ -1,0 +1,248 @@
+"""``yarn-accel start``: look, pack, upload, submit, wait until the master is there; or find the first start.
+
+Nothing is left behind by a start that fails: what it uploaded and kept for its application goes away again,
+the packed environment apart, which the next start uses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from yarn_accel.adapters.credentials import read_master_secret
+from yarn_accel.adapters.hadoop_rpc import ApplicationId
+from yarn_accel.adapters.hadoop_rpc.backend import ResourceManager
+from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport, ApplicationState, NodeReport
+from yarn_accel.adapters.hdfs import Store
+from yarn_accel.errors import AccelError, JobError, StartupError, UnavailableError
+from yarn_accel.hadoop.site import SITE_FILE
+from yarn_accel.launch.config import LaunchConfig
+from yarn_accel.launch.fitness import EXIT_REASONS, Fitness, attribute_facts, check_nodes
+from yarn_accel.launch.gateway import Gateway, find_running, kill
+from yarn_accel.launch.kept import Kept, own_master_secret
+from yarn_accel.launch.packing import Environment, pack
+from yarn_accel.launch.staging import Staged, application_uri, check_settings, rehearse, stage
+from yarn_accel.launch.submission import check_sizes, make_submission
+
+__all__ = ["Rehearsal", "Report", "Started", "dry_run", "pipeline_secret_file", "start"]
+
+logger = logging.getLogger(__name__)
+
+_POLL_S = 0.1
+_EXIT_CODE = re.compile(r"exitCode: (-?\d+)")
+
+#: Gets one line per step.
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """An application that runs.
+
+    Attributes:
+        report: what the ResourceManager says of it.
+        is_new: this start submitted it; else it ran already.
+        took_s: from the submission until its master was registered; 0 when it ran already.
+    """
+
+    report: ApplicationReport
+    is_new: bool
+    took_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """What a start would do.
+
+    Attributes:
+        running: the application that it would find; None: it would submit one.
+        packed: the environment it would upload.
+        staged: the files and the plan.
+        warnings: what may not work on some nodes.
+    """
+
+    running: ApplicationReport | None
+    packed: Environment
+    staged: Staged
+    warnings: tuple[str, ...]
+
+
+def pipeline_secret_file(gateway: Gateway) -> Path:
+    """The pipeline servers' master secret, from which the credentials of jobs are made.
+
+    It is the site's when that names one (``master_secret_file`` in yarn-accel-site.yaml), else this user's.
+    """
+    return gateway.site.master_secret_file or own_master_secret()
+
+
+async def dry_run(gateway: Gateway, config: LaunchConfig, report: Report) -> Rehearsal:
+    """Look at everything and change nothing in the cluster."""
+    check_settings(gateway, config)
+    async with gateway.manager() as manager:
+        running = await find_running(manager, config.app.name)
+        nodes = await manager.nodes()
+        packed = _pack(config, report)
+        staged = rehearse(gateway, config, packed)
+        return Rehearsal(
+            running[0] if running else None,
+            packed,
+            staged,
+            (*_fitness_warnings(packed, nodes), *check_sizes(staged.plan, None, nodes)),
+        )
+
+
+async def start(gateway: Gateway, config: LaunchConfig, report: Report, wait_s: float = 120.0) -> Started:
+    """Submit the application and wait until its master is registered, or find the one that runs.
+
+    Args:
+        report: gets one line per step.
+        wait_s: how long to wait; the application stays when that is over.
+
+    Raises:
+        StartupError: no node can run it, or the master is not there after `wait_s`.
+        JobError: the application ended.
+        ConfigError: a setting cannot be met by this cluster.
+        UnavailableError: no ResourceManager answers.
+    """
+    check_settings(gateway, config)
+    async with gateway.manager() as manager:
+        running = await find_running(manager, config.app.name)
+        if running:
+            return Started(running[0], is_new=False)
+        nodes = await manager.nodes()
+        secret_file = pipeline_secret_file(gateway)
+        pipeline = read_master_secret(secret_file)
+        if gateway.site.master_secret_file is None:
+            report(
+                f"note: for the credentials of jobs, say `master_secret_file: {secret_file}` in {SITE_FILE}"
+            )
+        packed = _pack(config, report)
+        _check_fitness(packed, nodes, report)
+        submitted_s = time.monotonic()
+        application = await _submit(gateway, manager, config, packed, pipeline, nodes, report)
+        earlier = [each for each in await find_running(manager, config.app.name) if each.id < application]
+        if earlier:
+            # Two starts at once: both looked before either had submitted. The older application stays.
+            await _withdraw(gateway, manager, config, application)
+            return Started(earlier[0], is_new=False)
+        found = await _until_registered(manager, application, wait_s, report)
+        return Started(found, is_new=True, took_s=time.monotonic() - submitted_s)
+
+
+async def _submit(
+    gateway: Gateway,
+    manager: ResourceManager,
+    config: LaunchConfig,
+    packed: Environment,
+    pipeline: bytes,
+    nodes: tuple[NodeReport, ...],
+    report: Report,
+) -> ApplicationId:
+    given = await manager.new_application()
+    application = given.application
+    store = gateway.store()
+    kept = Kept.of(str(application))
+    try:
+        control = kept.create(application_uri(gateway, config, str(application)))
+        report(f"uploading what the containers need ({packed.n_bytes / 1e6:.0f} MB at most)")
+        staged = stage(gateway, store, config, packed, str(application))
+        _warn(check_sizes(staged.plan, given.maximum, nodes), report)
+        await manager.submit(make_submission(application, config, staged.plan, control, pipeline))
+    except BaseException:
+        _forget(store, gateway, config, kept)
+        raise
+    report(f"submitted {application}")
+    return application
+
+
+def _forget(store: Store, gateway: Gateway, config: LaunchConfig, kept: Kept) -> None:
+    kept.remove()
+    try:
+        store.delete(application_uri(gateway, config, kept.application))
+    except AccelError:
+        logger.debug("not cleared away: %s", kept.application, exc_info=True)
+
+
+async def _withdraw(
+    gateway: Gateway, manager: ResourceManager, config: LaunchConfig, application: ApplicationId
+) -> None:
+    await kill(manager, application, "another start was first")
+    _forget(gateway.store(), gateway, config, Kept.of(str(application)))
+
+
+async def _until_registered(
+    manager: ResourceManager, application: ApplicationId, wait_s: float, report: Report
+) -> ApplicationReport:
+    until_s = time.monotonic() + wait_s
+    told: object = None
+    while True:
+        found = await manager.report(application)
+        if found.state is ApplicationState.RUNNING and found.rpc_port > 0:
+            return found
+        if found.state is not None and found.state.is_final:
+            raise JobError(
+                f"{application} ended as {found.state.name}: {_diagnosis(found.diagnostics)}",
+                cure=f"yarn logs -applicationId {application}",
+            )
+        if found.state is not told:
+            told = found.state
+            report(f"{application}: {found.state.name if found.state is not None else 'unknown'}")
+        if time.monotonic() >= until_s:
+            raise StartupError(
+                f"the master of {application} is not there after {wait_s:g} s: "
+                f"{_diagnosis(found.diagnostics) or 'YARN gives no reason'}",
+                cure="YARN goes on; see `yarn application -status`, or end it: yarn-accel stop --force",
+            )
+        await asyncio.sleep(_POLL_S)
+
+
+def _diagnosis(diagnostics: str) -> str:
+    """YARN's words on one line, with what our own exit codes mean in front."""
+    text = " ".join(diagnostics.split())[:600]
+    reasons = [
+        EXIT_REASONS[int(code)] for code in _EXIT_CODE.findall(diagnostics) if int(code) in EXIT_REASONS
+    ]
+    return f"{reasons[-1]} ({text})" if reasons else text
+
+
+# ---- looking before
+
+
+def _pack(config: LaunchConfig, report: Report) -> Environment:
+    report("packing the environment")
+    return pack(config.environment.extras, config.environment.packages)
+
+
+def _facts(nodes: tuple[NodeReport, ...]) -> Mapping[str, Mapping[str, str]]:
+    return {
+        node.node.host: attribute_facts({each.key.name: each.value or "" for each in node.attributes})
+        for node in nodes
+        if node.is_usable
+    }
+
+
+def _fitness_warnings(packed: Environment, nodes: tuple[NodeReport, ...]) -> list[str]:
+    return str(check_nodes(packed.requirement, _facts(nodes))).splitlines()
+
+
+def _check_fitness(packed: Environment, nodes: tuple[NodeReport, ...], report: Report) -> None:
+    facts = _facts(nodes)
+    if not facts:
+        raise UnavailableError(
+            "the cluster has no usable node", cure="start NodeManagers; see `yarn node -list`"
+        )
+    fitness: Fitness = check_nodes(packed.requirement, facts)
+    if len(fitness.misfits) == len(facts):
+        node, why = sorted(fitness.misfits.items())[0]
+        raise StartupError(f"none of the {len(facts)} nodes can run this environment; {node}: {why}")
+    _warn(str(fitness).splitlines(), report)
+
+
+def _warn(lines: list[str], report: Report) -> None:
+    for line in lines:
+        report(f"note: {line}")

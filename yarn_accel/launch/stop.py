@@ -1,0 +1,125 @@
+"""``yarn-accel stop``: the master ends everything; here we wait for it and clear away what `start` made."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from yarn_accel.adapters.hadoop_rpc import ApplicationGoneError, ApplicationId
+from yarn_accel.adapters.hadoop_rpc.backend import ResourceManager
+from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport
+from yarn_accel.errors import AccelError, ConfigError, StorageError, UnavailableError
+from yarn_accel.launch.control import Control
+from yarn_accel.launch.gateway import Gateway, find_running, kill
+from yarn_accel.launch.kept import Kept, kept_applications
+from yarn_accel.launch.start import Report
+from yarn_accel.master.operating import Operator
+
+__all__ = ["clear_ended", "force", "stop"]
+
+_POLL_S = 0.1
+
+
+async def stop(
+    gateway: Gateway,
+    manager: ResourceManager,
+    found: ApplicationReport,
+    report: Report,
+    wait_s: float = 120.0,
+) -> ApplicationReport:
+    """Have the master stop its containers, restore what it changed and end; then clear away.
+
+    Args:
+        found: the application.
+        wait_s: how long its end is waited for.
+
+    Raises:
+        UnavailableError: the master does not answer, or has not ended after `wait_s`.
+        AuthenticationError: the control secret is not here.
+    """
+    kept = Kept.of(str(found.id))
+    async with Control(gateway, manager, found.id, kept.secret()) as control:
+        try:
+            await control.ask("stop")
+        except UnavailableError as error:
+            if not await _is_over(manager, found.id):
+                raise UnavailableError(
+                    error.message, cure="try again, or end it without its master: yarn-accel stop --force"
+                ) from None
+    report(f"{found.id} stops its containers")
+    ended = await _until_over(manager, found.id, wait_s)
+    _clear(gateway, kept, report)
+    return ended
+
+
+async def force(
+    gateway: Gateway, manager: ResourceManager, found: ApplicationReport, report: Report, wait_s: float = 60.0
+) -> ApplicationReport:
+    """End an application whose master does not answer, restore the nodes in its place, and clear away.
+
+    Raises:
+        UnavailableError: it has not ended after `wait_s`.
+    """
+    await kill(manager, found.id, "yarn-accel stop --force", wait_s)
+    ended = await _until_over(manager, found.id, wait_s)
+    if not await find_running(manager):
+        await _restore_nodes(manager, report)
+    _clear(gateway, Kept.of(str(found.id)), report)
+    return ended
+
+
+async def clear_ended(gateway: Gateway, manager: ResourceManager, report: Report) -> None:
+    """Clear away what is kept here of applications that this cluster knows to be over."""
+    for kept in kept_applications():
+        try:
+            is_over = await _is_over(manager, ApplicationId.parse(kept.application))
+        except (ApplicationGoneError, ConfigError):
+            # Another cluster's, or one that the ResourceManager has forgotten: nothing says which.
+            continue
+        if is_over:
+            _clear(gateway, kept, report)
+
+
+async def _restore_nodes(manager: ResourceManager, report: Report) -> None:
+    """Give nodes their configured slots and take our attributes away, as far as we have the right to."""
+    operator = Operator(manager, lambda _: None, time.monotonic)
+    try:
+        await operator.restore()
+    except AccelError as error:
+        report(f"note: slots and attributes of the nodes are left as they are: {error}")
+    for what, why in operator.refusals.items():
+        if why:
+            report(f"note: {what} of the nodes are left as they are: {why}")
+
+
+async def _is_over(manager: ResourceManager, application: ApplicationId) -> bool:
+    state = (await manager.report(application)).state
+    return state is not None and state.is_final
+
+
+async def _until_over(
+    manager: ResourceManager, application: ApplicationId, wait_s: float
+) -> ApplicationReport:
+    until_s = time.monotonic() + wait_s
+    while True:
+        report = await manager.report(application)
+        if report.state is not None and report.state.is_final:
+            return report
+        if time.monotonic() >= until_s:
+            raise UnavailableError(
+                f"{application} has not ended after {wait_s:g} s",
+                cure="see its page with `yarn-accel status`, or end it: yarn-accel stop --force",
+            )
+        await asyncio.sleep(_POLL_S)
+
+
+def _clear(gateway: Gateway, kept: Kept, report: Report) -> None:
+    try:
+        uri = kept.staging_uri()
+        if uri:
+            gateway.store().delete(uri)
+    except (StorageError, ConfigError) as error:
+        # What is kept here names the folder: the next `stop` tries again.
+        report(f"note: {error}")
+        return
+    kept.remove()

@@ -1,0 +1,97 @@
+"""Puts what containers need where every NodeManager can fetch it: once, named by its content."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from yarn_accel.adapters.hdfs import Store, split_uri
+from yarn_accel.errors import StartupError, StorageError
+from yarn_accel.launch import bootstrap
+
+__all__ = ["ARCHIVE_PATTERN", "SCRIPT_NAME", "FileResource", "upload", "upload_script"]
+
+#: The bootstrap's name in a container's folder.
+SCRIPT_NAME = "accel-start.py"
+ARCHIVE_PATTERN = re.compile(r"accel-environment-[0-9a-f]{32}\.zip")
+_PIECE_BYTES = 4 << 20
+
+Visibility = Literal["PUBLIC", "PRIVATE", "APPLICATION"]
+
+
+@dataclass(frozen=True, slots=True)
+class FileResource:
+    """A LocalResource of type FILE, the only type we use.
+
+    An ARCHIVE together with a retry in place ruins the localized copy: the second start links into it.
+
+    Attributes:
+        name: in the container's folder.
+        uri: where NodeManagers fetch it.
+        n_bytes: its length; a NodeManager refuses another one.
+        modified_ms: its modification time in milliseconds; likewise.
+        visibility: whose cache of a node it goes to; PRIVATE is kept for the user's next application.
+    """
+
+    name: str
+    uri: str
+    n_bytes: int
+    modified_ms: int
+    visibility: Visibility = "PRIVATE"
+
+
+def upload(store: Store, path: Path, folder_uri: str) -> FileResource:
+    """Upload a file whose name says its content, unless it is there already.
+
+    Args:
+        store: the cluster's storage.
+        path: such as the archive of an `Environment`.
+        folder_uri: a folder that only its owner can write, or others could make us run their code.
+
+    Raises:
+        StorageError: it cannot be written.
+        StartupError: the local file cannot be read.
+    """
+    uri = f"{folder_uri.rstrip('/')}/{path.name}"
+    try:
+        n_bytes = path.stat().st_size
+        if not _is_there(store, uri, n_bytes):
+            store.write_atomic(uri, lambda: _pieces(path))
+    except OSError as error:
+        raise StartupError(f"{path}: {error.strerror}", cure="pack the environment again") from None
+    return _resource(store, path.name, uri)
+
+
+def upload_script(store: Store, folder_uri: str) -> FileResource:
+    """Upload the bootstrap, unless it is there already."""
+    content = Path(bootstrap.__file__).read_bytes()
+    digest = hashlib.sha256(content).hexdigest()[:32]
+    uri = f"{folder_uri.rstrip('/')}/accel-start-{digest}.py"
+    if not _is_there(store, uri, len(content)):
+        store.write_atomic(uri, lambda: iter([content]))
+    return _resource(store, SCRIPT_NAME, uri)
+
+
+def _is_there(store: Store, uri: str, n_bytes: int) -> bool:
+    """Whether the name is taken by a file of that length; it says its content, so that will be it."""
+    return store.exists(uri) and store.stamp(uri).n_bytes == n_bytes
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as stream:
+        while piece := stream.read(_PIECE_BYTES):
+            yield piece
+
+
+def _resource(store: Store, name: str, uri: str) -> FileResource:
+    stamp = store.stamp(uri)
+    scheme, _, _ = split_uri(uri)
+    # The storage's own units: HDFS milliseconds, a local file nanoseconds.
+    modified_ms = stamp.modified if scheme == "hdfs" else stamp.modified // 1_000_000
+    if not stamp.n_bytes:
+        raise StorageError(f"{uri}: empty", cure="delete it and try again")
+    return FileResource(name, uri, stamp.n_bytes, modified_ms)

@@ -1,0 +1,298 @@
+"""``yarn-accel start | status | top | explain | rebind | drain | undrain | stop``: the application itself.
+
+They find the cluster through ``HADOOP_CONF_DIR``, the application through the ResourceManager, and sign what
+they ask of its master with the secret that `start` kept on this machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport
+from yarn_accel.errors import UnavailableError
+from yarn_accel.launch import stop as stopping
+from yarn_accel.launch.config import LaunchConfig, load_launch_config
+from yarn_accel.launch.control import Control
+from yarn_accel.launch.gateway import Gateway, find_running, one_of
+from yarn_accel.launch.kept import Kept
+from yarn_accel.launch.picture import n_serving, picture
+from yarn_accel.launch.start import Rehearsal, Report, dry_run
+from yarn_accel.launch.start import start as start_application
+
+__all__ = ["drain", "explain", "rebind", "start", "status", "stop", "top", "undrain"]
+
+#: A table in a file is not folded.
+_FILE_WIDTH = 140
+_POLL_S = 0.2
+
+_application_option = click.option(
+    "--application", default="", metavar="ID", help="Which one, where several run."
+)
+_json_option = click.option("--json", "as_json", is_flag=True, help="Everything the master knows, as JSON.")
+
+
+@click.command("start")
+@click.option(
+    "--config", "config_file", default=None, type=click.Path(path_type=Path), help="YAML configuration file."
+)
+@click.option("--dry-run", "is_dry", is_flag=True, help="Print what would be done; change nothing.")
+@click.option("--wait", "is_waiting", is_flag=True, help="Wait until every accelerator node serves.")
+@click.option(
+    "--wait-s",
+    default=120.0,
+    show_default=True,
+    type=click.FloatRange(1, 86400),
+    help="How long to wait, in seconds.",
+)
+def start(config_file: Path | None, is_dry: bool, is_waiting: bool, wait_s: float) -> None:
+    """Give the cluster's nodes accelerators: submit the application, or find it.
+
+    A start that finds the application of this name running says so and ends with 0.
+    """
+    config = LaunchConfig.model_validate({}) if config_file is None else load_launch_config(config_file)
+    gateway = Gateway.load()
+    if is_dry:
+        _print_rehearsal(gateway, asyncio.run(dry_run(gateway, config, _line)))
+        return
+    until_s = time.monotonic() + wait_s
+    with _progress() as report:
+        started = asyncio.run(start_application(gateway, config, report, wait_s))
+    found = started.report
+    if started.is_new:
+        click.echo(f"{found.id} runs after {started.took_s:.1f} s")
+    else:
+        click.echo(f"{found.id} runs already ({found.name}, submitted by {found.user})")
+    click.echo(f"page: {gateway.page_of(found)}")
+    if is_waiting:
+        with _progress() as report:
+            seconds = asyncio.run(_until_serving(gateway, found, until_s, report))
+        click.echo(f"every accelerator node serves after another {seconds:.1f} s")
+
+
+@click.command("status")
+@_application_option
+@_json_option
+def status(application: str, as_json: bool) -> None:
+    """Show the application, its servers and bindings."""
+    gateway = Gateway.load()
+    found, answer = asyncio.run(_asked(gateway, application, "status"))
+    if as_json:
+        click.echo(json.dumps({**answer, "page": gateway.page_of(found)}, indent=1))
+    else:
+        _console().print(picture(found, gateway.page_of(found), answer))
+
+
+@click.command("top")
+@_application_option
+@click.option(
+    "--interval",
+    "interval_s",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(0.2, 60),
+    help="Seconds.",
+)
+def top(application: str, interval_s: float) -> None:
+    """Show the same again and again, until ^C."""
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(_top(application, interval_s))
+
+
+@click.command("explain")
+@click.argument("node")
+@_application_option
+def explain(node: str, application: str) -> None:
+    """Say why NODE is bound to its server, and what was refused."""
+    _, answer = asyncio.run(_asked(Gateway.load(), application, "explain", {"node": node}))
+    click.echo(answer.get("text", ""))
+
+
+@click.command("rebind")
+@_application_option
+def rebind(application: str) -> None:
+    """Make all bindings anew, as if all nodes had just come."""
+    found, answer = asyncio.run(_asked(Gateway.load(), application, "rebind"))
+    click.echo(answer.get("text") or f"{found.id} binds all nodes anew")
+
+
+@click.command("drain")
+@click.argument("node")
+@_application_option
+def drain(node: str, application: str) -> None:
+    """Take the server of NODE out of use; what it works on is finished."""
+    _, answer = asyncio.run(_asked(Gateway.load(), application, "drain", {"node": node}))
+    click.echo(answer.get("text") or f"{node} is drained; yarn-accel undrain {node} brings it back")
+
+
+@click.command("undrain")
+@click.argument("node")
+@_application_option
+def undrain(node: str, application: str) -> None:
+    """Take the server of NODE back into use."""
+    _, answer = asyncio.run(_asked(Gateway.load(), application, "undrain", {"node": node}))
+    click.echo(answer.get("text") or f"{node} is in use again")
+
+
+@click.command("stop")
+@_application_option
+@click.option("--force", "is_forced", is_flag=True, help="Without its master: for one that does not answer.")
+@click.option(
+    "--wait-s",
+    default=120.0,
+    show_default=True,
+    type=click.FloatRange(1, 3600),
+    help="How long to wait for the end, in seconds.",
+)
+def stop(application: str, is_forced: bool, wait_s: float) -> None:
+    """End the application and leave nothing behind.
+
+    Its containers end, the slots of the nodes get their configured values, the bindings go. The packed
+    environment stays in the cluster's storage for the next start.
+    """
+    with _progress() as report:
+        ended = asyncio.run(_stop(application, is_forced, wait_s, report))
+    if ended is None:
+        click.echo("nothing runs")
+        return
+    final = ended.final_status.name if ended.final_status is not None else "UNDEFINED"
+    click.echo(f"{ended.id} has ended: {ended.state.name if ended.state is not None else ''} ({final})")
+
+
+# ---- behind the commands
+
+
+async def _with_control(
+    gateway: Gateway, application: str, work: Callable[[ApplicationReport, Control], Awaitable[Any]]
+) -> Any:
+    async with gateway.manager() as manager:
+        found = one_of(await find_running(manager), application)
+        secret = Kept.of(str(found.id)).secret()
+        async with Control(gateway, manager, found.id, secret) as control:
+            return await work(found, control)
+
+
+async def _asked(
+    gateway: Gateway, application: str, verb: str, document: dict[str, Any] | None = None
+) -> tuple[ApplicationReport, dict[str, Any]]:
+    async def ask(found: ApplicationReport, control: Control) -> tuple[ApplicationReport, dict[str, Any]]:
+        return found, await control.ask(verb, document)
+
+    answered: tuple[ApplicationReport, dict[str, Any]] = await _with_control(gateway, application, ask)
+    return answered
+
+
+async def _top(application: str, interval_s: float) -> None:
+    gateway = Gateway.load()
+
+    async def follow(found: ApplicationReport, control: Control) -> None:
+        with Live(auto_refresh=False, screen=True) as live:
+            while True:
+                try:
+                    shown: Any = picture(found, gateway.page_of(found), await control.ask("status"))
+                except UnavailableError as error:
+                    shown = Text(f"{error}\nasking again; end with ^C")
+                live.update(shown, refresh=True)
+                await asyncio.sleep(interval_s)
+
+    await _with_control(gateway, application, follow)
+
+
+async def _until_serving(gateway: Gateway, found: ApplicationReport, until_s: float, report: Report) -> float:
+    """Wait until every accelerator node that the master knows serves; the seconds it took."""
+    began_s = time.monotonic()
+    told = (-1, -1)
+    secret = Kept.of(str(found.id)).secret()
+    # Nodes that unpack the environment are busy, and the master runs on one of them.
+    patience_s = max(0.0, until_s - began_s)
+    async with (
+        gateway.manager() as manager,
+        Control(gateway, manager, found.id, secret, patience_s) as control,
+    ):
+        while True:
+            serving, there_are = n_serving(await control.ask("status"))
+            if there_are and serving == there_are:
+                return time.monotonic() - began_s
+            if (serving, there_are) != told:
+                told = (serving, there_are)
+                report(f"{serving} of {there_are} accelerator nodes serve")
+            if time.monotonic() >= until_s:
+                raise _not_all_serve(serving, there_are)
+            await asyncio.sleep(_POLL_S)
+
+
+def _not_all_serve(serving: int, there_are: int) -> UnavailableError:
+    if there_are:
+        cure = "see what the others wait for: yarn-accel status"
+        return UnavailableError(f"{serving} of {there_are} accelerator nodes serve", cure=cure)
+    return UnavailableError(
+        "no node is known to have an accelerator",
+        cure="a node has one when YARN gives out its yarn.io/gpu, when its agent sees one, or when it is "
+        "named in `accelerator_nodes` of the master's settings",
+    )
+
+
+async def _stop(application: str, is_forced: bool, wait_s: float, report: Report) -> ApplicationReport | None:
+    gateway = Gateway.load()
+    async with gateway.manager() as manager:
+        running = await find_running(manager)
+        ended = None
+        if running or application:
+            found = one_of(running, application)
+            work = stopping.force if is_forced else stopping.stop
+            ended = await work(gateway, manager, found, report, wait_s)
+        await stopping.clear_ended(gateway, manager, report)
+        return ended
+
+
+def _print_rehearsal(gateway: Gateway, rehearsal: Rehearsal) -> None:
+    packed, plan = rehearsal.packed, rehearsal.staged.plan
+    if rehearsal.running is not None:
+        click.echo(f"nothing would be done: {rehearsal.running.id} runs already")
+        return
+    click.echo(f"as user {gateway.user} to {', '.join(map(str, gateway.addresses.client))}:")
+    click.echo(f"would upload {packed.path.name} ({packed.n_bytes / 1e6:.0f} MB) unless it is there already")
+    click.echo(f"would upload settings and plan to {rehearsal.staged.folder_uri}")
+    for role in plan.roles.values():
+        other = "".join(f", {name} {amount}" for name, amount in role.other.items())
+        click.echo(f"role {role.name} on {role.nodes}: {role.memory_mib} MiB, {role.vcores} vcores{other}")
+        click.echo(f"    {role.command}")
+        click.echo(f"    files: {', '.join(each.name for each in role.resources)}")
+    for warning in rehearsal.warnings:
+        click.echo(f"note: {warning}")
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Report]:
+    """A line per step: a spinner where somebody watches, plain lines on stderr elsewhere."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _line
+        return
+    with console.status("") as spinner:
+
+        def report(line: str) -> None:
+            if line.startswith("note:"):
+                console.print(Text(line))
+            spinner.update(Text(line))
+
+        yield report
+
+
+def _line(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _console() -> Console:
+    return Console(width=None if sys.stdout.isatty() else _FILE_WIDTH)

@@ -1,0 +1,1 @@
+"""The ApplicationMaster: the asyncio shell between `core.application`, which decides, and YARN."""

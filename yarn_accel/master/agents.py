@@ -1,0 +1,105 @@
+"""Hears the agents and answers them: the only way by which the core learns how servers are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from yarn_accel.core.application import Answer, Application
+from yarn_accel.core.application.events import Event, NodesReported
+from yarn_accel.errors import UnavailableError
+from yarn_accel.master.config import MasterConfig
+from yarn_accel.master.figures import Figures
+from yarn_accel.master.hearing import ServerBeat, answer_document, heard, parse_beat
+from yarn_accel.master.inventory import Inventory
+
+__all__ = ["Agents"]
+
+#: As long as an agent may wait until it looks for a new master.
+_YOUNG_S = 10.0
+
+
+class Agents:
+    """All agents.
+
+    Args:
+        figures: what people see of heartbeats.
+        tell: takes the events of a heartbeat.
+        clock: of events.
+        application, attempt: ours, as agents are told.
+        is_settled: it has made its bindings. A later attempt listens first, and some agents report late:
+            meanwhile nobody is told that he has no server, and agents keep what they were told before.
+    """
+
+    def __init__(
+        self,
+        config: MasterConfig,
+        core: Application,
+        inventory: Inventory,
+        figures: Figures,
+        tell: Callable[[Event], None],
+        clock: Callable[[], float],
+        application: str,
+        attempt: int,
+        is_settled: Callable[[], bool],
+    ) -> None:
+        self._interval_s = config.agent_interval_s
+        self._mappers_per_worker = config.mappers_per_worker
+        self._weights = config.device_weights
+        self._core = core
+        self._inventory = inventory
+        self._tell = tell
+        self._clock = clock
+        self._application, self._attempt = application, attempt
+        self._is_settled = is_settled
+        self._young_until_s = clock() + _YOUNG_S if attempt > 1 else clock()
+        self._figures = figures
+        self._servers: dict[str, ServerBeat | None] = {}
+        self.n_heard = 0
+
+    async def heartbeat(self, sender: str, document: Any) -> Any:
+        """Take a heartbeat; what its node is to be told.
+
+        Raises:
+            RejectedError: it is none.
+            UnavailableError: nothing is bound yet.
+        """
+        beat = parse_beat(sender, document, self._application)
+        now_s = self._clock()
+        self.n_heard += 1
+        self._figures.heard(beat.node, document, now_s)
+        view = self._inventory.devices(beat.node, beat.has_device)
+        if view is not None:
+            self._tell(NodesReported((view,), now_s))
+        before = self._servers.get(beat.node)
+        self._servers[beat.node] = beat.server
+        for event in heard(beat, before, now_s, self._weights, self._mappers_per_worker):
+            self._tell(event)
+        answer = self.answer(beat.node)
+        if answer is None:
+            raise UnavailableError("nothing is bound yet in this attempt")
+        return answer_document(
+            answer,
+            beat.node,
+            self.rack,
+            interval_s=self._interval_s,
+            application=self._application,
+            attempt=self._attempt,
+        )
+
+    def answer(self, node: str) -> Answer | None:
+        """What a node may use; None: that is not known yet, see `is_settled`."""
+        if not self._is_settled():
+            return None
+        answer = self._core.answer(node)
+        is_young = self._clock() < self._young_until_s
+        return None if is_young and not answer.servers else answer
+
+    def rack(self, node: str) -> str | None:
+        """The rack of a node."""
+        return self._inventory.rack(node)
+
+    def forget(self) -> None:
+        """Drop what was said of nodes that are gone."""
+        for node in [node for node in self._servers if node not in self._inventory]:
+            del self._servers[node]

@@ -1,0 +1,176 @@
+"""The master's configuration: one frozen object from the file that `yarn-accel start` ships beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from yarn_accel.adapters.hadoop_rpc import Address, ResourceManagerAddresses
+from yarn_accel.core import binding
+from yarn_accel.core.application import Settings
+from yarn_accel.core.binding import DeviceWeights
+from yarn_accel.errors import ConfigError
+
+__all__ = ["MasterConfig", "load_config", "parse_config"]
+
+_TIMES = tuple(each.name for each in fields(Settings) if each.name not in ("has_slots", "n_notes"))
+
+
+class MasterConfig(BaseModel):
+    """Settings of one ApplicationMaster."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    version: Literal[1] = Field(1, description="of this file's form")
+    # What the submission knows
+    plan_file: str = Field("plan.json", min_length=1, description="what to start in containers of each role")
+    rm_client: tuple[str, ...] = Field(min_length=1, description="host:port of the RMs' service for clients")
+    rm_scheduler: tuple[str, ...] = Field(min_length=1, description="host:port of that for masters")
+    rm_admin: tuple[str, ...] = Field(min_length=1, description="host:port of that for operators")
+    rm_webs: tuple[str, ...] = Field((), description="web addresses of the RMs; their hosts may see the page")
+    user: str = Field("", description="who asks the RM for nodes, slots and attributes; default: our user")
+    application_name: str = Field("yarn-accel", description="what people call the application")
+    staging_uri: str = Field("", description="folder of this application's files")
+    hosts: dict[str, str] = Field(
+        default_factory=dict, description="addresses of names that the master's node cannot resolve"
+    )
+    # What is bound to what
+    policy: str = Field("paper", description="who is bound to whom: paper, weighted or container")
+    policy_settings: dict[str, Any] = Field(default_factory=dict, description="settings of that policy")
+    weights: dict[str, Any] = Field(
+        default_factory=dict,
+        description="speed of devices against each other: {default, devices: {name or prefix*: weight}}; a "
+        "node without known devices is looked up by its own name",
+    )
+    accelerator_nodes: tuple[str, ...] = Field(
+        (), description="names or globs of nodes that get a server although no accelerator is found there"
+    )
+    slots: bool = Field(True, description="limit mappers with acct/slot to what the bound server can feed")
+    mappers_per_worker: float = Field(
+        4.0, gt=0, le=1000, description="mappers that one worker of a server can feed"
+    )
+    attributes: bool = Field(True, description="publish bindings as node attributes rm.yarn.io/accel-bind")
+    # How often
+    heartbeat_interval_s: float = Field(1.0, ge=0.05, le=60, description="pause between heartbeats to the RM")
+    busy_interval_s: float = Field(0.2, ge=0.05, le=60, description="the same while containers are asked for")
+    agent_interval_s: float = Field(1.0, ge=0.1, le=60, description="pause between heartbeats of the agents")
+    report_interval_s: float = Field(10.0, ge=0.5, le=600, description="pause between looks at all nodes")
+    timing: dict[str, float] = Field(default_factory=dict, description="patience: " + ", ".join(_TIMES))
+    retries: int = Field(
+        3, ge=0, le=100, description="restarts of a container in place before it is replaced"
+    )
+    # Who may ask
+    http_host: str = Field("0.0.0.0", description="address of heartbeats, control and page")
+    http_port: int = Field(0, ge=0, le=65535, description="their port; 0: any free one")
+    page_clients: tuple[str, ...] = Field(
+        (), description="addresses that may see the page directly, beside this node and the RMs"
+    )
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="least level logged")
+
+    @field_validator("rm_client", "rm_scheduler", "rm_admin")
+    @classmethod
+    def _check_addresses(cls, addresses: tuple[str, ...]) -> tuple[str, ...]:
+        for address in addresses:
+            _complain(lambda address=address: Address.parse(address))
+        return addresses
+
+    @field_validator("weights")
+    @classmethod
+    def _check_weights(cls, values: dict[str, Any]) -> dict[str, Any]:
+        _complain(lambda: DeviceWeights.from_mapping(values))
+        return values
+
+    @field_validator("timing")
+    @classmethod
+    def _check_timing(cls, values: dict[str, float]) -> dict[str, float]:
+        for name, value in values.items():
+            if name not in _TIMES:
+                raise ValueError(f"unknown key {name}; known: {', '.join(_TIMES)}")
+            if not 0 <= value <= 86400:
+                raise ValueError(f"{name}: {value} is not within 0..86400 seconds")
+        return values
+
+    def check_policy(self) -> None:
+        """Make the policy once.
+
+        Raises:
+            ConfigError: no such policy, or a setting it does not know.
+        """
+        binding.make(self.policy, self.policy_settings)
+
+    @property
+    def addresses(self) -> ResourceManagerAddresses:
+        """Where the ResourceManagers answer."""
+        client, scheduler, admin = (
+            tuple(Address.parse(each) for each in some)
+            for some in (self.rm_client, self.rm_scheduler, self.rm_admin)
+        )
+        return ResourceManagerAddresses(client, scheduler, admin)
+
+    @property
+    def core_settings(self) -> Settings:
+        """How patient the core is."""
+        return Settings(has_slots=self.slots, **self.timing)  # type: ignore[arg-type]
+
+    @property
+    def device_weights(self) -> DeviceWeights:
+        """The table of speeds."""
+        return DeviceWeights.from_mapping(self.weights)
+
+
+def parse_config(values: Mapping[str, object]) -> MasterConfig:
+    """Check settings.
+
+    Raises:
+        ConfigError: names the key, and for an unknown key the known ones.
+    """
+    try:
+        config = MasterConfig.model_validate(dict(values))
+    except ValidationError as error:
+        raise ConfigError("master: " + "; ".join(_complaints(error))) from None
+    config.check_policy()
+    return config
+
+
+def load_config(path: Path) -> MasterConfig:
+    """Read a JSON or YAML file.
+
+    Raises:
+        ConfigError: names the file and the key.
+    """
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: not a mapping of keys to values")
+    try:
+        return parse_config({str(key): value for key, value in values.items()})
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error.message}", cure=error.cure) from None
+
+
+def _complain(check: Any) -> None:
+    try:
+        check()
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+
+
+def _complaints(error: ValidationError) -> list[str]:
+    texts = []
+    for item in error.errors():
+        place = ".".join(str(part) for part in item["loc"])
+        if item["type"] == "extra_forbidden":
+            texts.append(f"{place}: unknown key; known: {', '.join(sorted(MasterConfig.model_fields))}")
+        else:
+            message = item["msg"].removeprefix("Value error, ")
+            texts.append(f"{place}: {message}" if place else message)
+    return texts

@@ -1,0 +1,191 @@
+"""What the master answers over HTTP: heartbeats of agents, look-ups of mappers, and an admin's orders.
+
+Heartbeats and orders are signed (`adapters.signed`); a look-up only reads.  The page is `tracking`'s.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Protocol
+
+from aiohttp import web
+
+from yarn_accel.adapters.signed import Gate, guarded
+from yarn_accel.client.binding import format_binding
+from yarn_accel.errors import RejectedError, StartupError
+from yarn_accel.master.agents import Agents
+from yarn_accel.master.hearing import binding_of
+
+__all__ = ["Admin", "Door"]
+
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
+_CONTROL = "control:"
+
+
+class Admin(Protocol):
+    """Who carries out an admin's orders."""
+
+    def state(self) -> dict[str, Any]:
+        """Everything, for people."""
+        ...
+
+    def status(self) -> dict[str, Any]:
+        """The same for the admin's command."""
+        ...
+
+    def check_known(self, node: str) -> None:
+        """Raises RejectedError when there is no such node."""
+        ...
+
+    def explain(self, node: str) -> str:
+        """Why a node is bound as it is, or that it is not known."""
+        ...
+
+    def drain(self, node: str, *, is_drained: bool) -> None:
+        """Take a node's server out of use, or back."""
+        ...
+
+    def rebind(self) -> None:
+        """Make all bindings anew."""
+        ...
+
+    def stop(self) -> None:
+        """End everything."""
+        ...
+
+
+class Door:
+    """The HTTP server.
+
+    Args:
+        gate: who may speak.
+        friends: names or addresses of hosts that may see the page, beside this one.
+    """
+
+    def __init__(
+        self,
+        agents: Agents,
+        admin: Admin,
+        gate: Gate,
+        host: str,
+        port: int,
+        friends: Iterable[str] = (),
+    ) -> None:
+        self._agents = agents
+        self._admin = admin
+        self._gate = gate
+        self._host = host
+        self.port = port
+        self._friends = tuple(friends)
+        self._runner: web.AppRunner | None = None
+
+    async def open(self) -> None:
+        """Listen; `port` is known afterwards.
+
+        Raises:
+            StartupError: the address cannot be listened on.
+        """
+        # AppRunner keeps no log of its own: one line per heartbeat of 10,000 nodes is no log.
+        self._runner = web.AppRunner(self._application(), access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, self._host, self.port, backlog=1024).start()
+        except OSError as error:
+            raise StartupError(
+                f"cannot listen on {self._host}:{self.port}: {error.strerror or error}"
+            ) from None
+        self.port = self._runner.addresses[0][1]
+
+    async def close(self) -> None:
+        """Answer nobody any more."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    def _application(self) -> web.Application:
+        # Imported here: `tracking` brings what only people's page needs.
+        from yarn_accel.master.tracking import Visitors, add_routes
+
+        application = web.Application(client_max_size=1 << 20, middlewares=[_hung_up])
+        router = application.router
+        router.add_post("/v1/heartbeat", guarded(self._gate, self._agents.heartbeat))
+        router.add_get("/v1/servers", self._servers, allow_head=False)
+        for verb, handler in self._verbs().items():
+            router.add_post(f"/v1/control/{verb}", guarded(self._gate, _for_admins(handler)))
+        add_routes(application, self._admin.state, Visitors(self._friends), explain=self._admin.explain)
+        return application
+
+    def _verbs(self) -> dict[str, Callable[[Any], dict[str, Any]]]:
+        admin = self._admin
+
+        def known(document: Any) -> str:
+            node = _node_of(document)
+            admin.check_known(node)
+            return node
+
+        def drained(document: Any, *, is_drained: bool) -> dict[str, Any]:
+            node = known(document)
+            admin.drain(node, is_drained=is_drained)
+            return {"text": f"{node} is drained" if is_drained else f"{node} is drained no more"}
+
+        def done(action: Callable[[], None]) -> dict[str, Any]:
+            action()
+            return {}
+
+        return {
+            "status": lambda _: admin.status(),
+            "explain": lambda document: {"text": admin.explain(known(document))},
+            "drain": lambda document: drained(document, is_drained=True),
+            "undrain": lambda document: drained(document, is_drained=False),
+            "rebind": lambda _: done(admin.rebind),
+            "stop": lambda _: done(admin.stop),
+        }
+
+    async def _servers(self, request: web.Request) -> web.Response:
+        """What a node's agent would say, for mappers without one; the form is the agent's."""
+        node = request.query.get("node", "")
+        if not _NODE.match(node):
+            return web.Response(status=400, text="which node? ?node=NAME\n")
+        answer = self._agents.answer(node)
+        if answer is None:
+            return web.Response(status=503, text="nothing is bound yet\n")
+        binding = binding_of(answer, node, self._agents.rack)
+        document = {
+            "v": 1,
+            "node": node,
+            "binding": json.loads(format_binding(binding)),
+            "age_s": 0.0,
+            "reason": "" if binding.servers else "the master has bound no server to this node",
+            "slots": answer.slots,
+        }
+        return web.json_response(document)
+
+
+@web.middleware
+async def _hung_up(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Who hangs up in the middle of a request is no fault of ours, and nobody hears the answer."""
+    try:
+        return await handler(request)
+    except ConnectionResetError:
+        return web.Response(status=400)
+
+
+def _for_admins(handler: Callable[[Any], dict[str, Any]]) -> Callable[[str, Any], Awaitable[Any]]:
+    """A handler for senders with the key of an admin's command."""
+
+    async def handle(sender: str, document: Any) -> Any:
+        if not sender.startswith(_CONTROL):
+            raise RejectedError("not-allowed", f"{sender} may not control the application")
+        return handler(document)
+
+    return handle
+
+
+def _node_of(document: Any) -> str:
+    node = document.get("node") if isinstance(document, dict) else None
+    if not isinstance(node, str) or not _NODE.match(node):
+        raise RejectedError("no-node", "which node?")
+    return node

@@ -1,0 +1,93 @@
+"""The secrets the master was given, and those it gives to containers: through YARN's credentials alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from yarn_accel.adapters.hadoop_rpc import AM_RM_KIND, Token, TokenFile, read_token_file, write_token_file
+from yarn_accel.adapters.hadoop_rpc.framing import Identity, User
+from yarn_accel.adapters.signed import sender_key
+from yarn_accel.errors import AuthenticationError, StartupError
+
+__all__ = ["CONTROL_ALIAS", "NODE_KEY_ALIAS", "SERVER_ALIAS", "Credentials", "read_credentials"]
+
+#: Secret that the keys of agents and of control verbs are derived from.
+CONTROL_ALIAS = "yarn-accel.control"
+#: The pipeline servers' master secret, under the same name in our credentials and in theirs.
+SERVER_ALIAS = "yarn_accel.master"
+#: The key of a node's agent in its credentials.
+NODE_KEY_ALIAS = "yarn-accel.node"
+_TOKEN_VARIABLE = "HADOOP_TOKEN_FILE_LOCATION"
+_RM_DELEGATION_KIND = "RM_DELEGATION_TOKEN"
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What the master's own token file holds.
+
+    Attributes:
+        am_rm: the token of this attempt.
+        control: see `CONTROL_ALIAS`.
+        server: see `SERVER_ALIAS`; empty: the servers have theirs from elsewhere.
+        delegation: who acts for our user where logins are not simple.
+    """
+
+    am_rm: Token = field(repr=False)
+    control: bytes = field(repr=False)
+    server: bytes = field(default=b"", repr=False)
+    delegation: Token | None = field(default=None, repr=False)
+
+    def identity(self, user: str) -> Identity:
+        """Who asks the ResourceManager for what is not the masters' protocol."""
+        return self.delegation if self.delegation is not None else User(user)
+
+    def key_of(self, sender: str) -> bytes:
+        """The key that a sender's messages are signed with.
+
+        Raises:
+            AuthenticationError: its name is not a possible one.
+        """
+        return sender_key(self.control, sender)
+
+    def of_container(self, role: str, node: str) -> bytes:
+        """The token file of a container; it has no tokens, only the secret of its role."""
+        secrets = {}
+        if role == "agent":
+            secrets[NODE_KEY_ALIAS] = self.key_of(f"agent:{node}")
+        elif self.server:
+            secrets[SERVER_ALIAS] = self.server
+        return write_token_file(TokenFile(secrets=secrets))
+
+
+def read_credentials(environ: Mapping[str, str]) -> Credentials:
+    """Read the token file that YARN names in the environment.
+
+    Raises:
+        StartupError: there is none, or it lacks the control secret.
+        AuthenticationError: it lacks the token for the ResourceManager.
+        RemoteProtocolError: it is damaged.
+    """
+    place = environ.get(_TOKEN_VARIABLE, "")
+    if not place:
+        raise StartupError(
+            f"{_TOKEN_VARIABLE} is not set", cure="only YARN starts a master: `yarn-accel start`"
+        )
+    try:
+        files = read_token_file(Path(place).read_bytes())
+    except OSError as error:
+        raise StartupError(f"{place}: {error.strerror}") from None
+    control = files.secrets.get(CONTROL_ALIAS, b"")
+    if not control:
+        raise StartupError(f"{place} has no secret {CONTROL_ALIAS}")
+    return Credentials(
+        files.of_kind(AM_RM_KIND), control, files.secrets.get(SERVER_ALIAS, b""), _delegation(files)
+    )
+
+
+def _delegation(files: TokenFile) -> Token | None:
+    try:
+        return files.of_kind(_RM_DELEGATION_KIND)
+    except AuthenticationError:
+        return None

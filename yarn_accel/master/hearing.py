@@ -1,0 +1,223 @@
+"""What an agent's heartbeat says, and what it is answered: values and JSON, no I/O.
+
+An agent speaks for its own node only, and nothing it says is believed further than that: the server's node is
+the node whose key signed the heartbeat, and texts and numbers are bounded.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from yarn_accel.client.binding import Binding, Endpoint, parse_binding
+from yarn_accel.core.application import Answer
+from yarn_accel.core.application.events import Gauges, Heard
+from yarn_accel.core.binding import DeviceWeights
+from yarn_accel.errors import ConfigError, RejectedError
+from yarn_accel.master.plan_file import SERVER_ROLE
+
+__all__ = [
+    "AGENT_ROLE",
+    "MAX_SERVERS",
+    "Beat",
+    "ServerBeat",
+    "answer_document",
+    "binding_of",
+    "heard",
+    "parse_beat",
+]
+
+AGENT_ROLE = "agent"
+MAX_SERVERS = 256
+_SENDER = "agent:"
+_SERVING = ("ok", "unwatched")
+_MAX_TEXT = 200
+_MAX_COUNT = 2**53
+_CONTAINER = re.compile(r"container_(?:e[0-9]+_)?(?P<application>[0-9]+_[0-9]+)_[0-9]+_[0-9]+\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerBeat:
+    """What is said of the node's server.
+
+    Attributes:
+        container: the server's container, when it names itself after it; else empty.
+        is_gone: its process is dead.
+        n_open: requests it has taken and not answered.
+    """
+
+    endpoint: Endpoint
+    container: str
+    is_gone: bool
+    is_healthy: bool
+    detail: str
+    n_workers: int
+    n_open: int
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """One heartbeat.
+
+    Attributes:
+        has_device: a healthy accelerator, or only broken ones; None: the agent knows of none.
+        devices: names of the devices that work.
+        server: None: the node has none.
+    """
+
+    node: str
+    has_device: bool | None
+    devices: tuple[str, ...]
+    server: ServerBeat | None
+
+
+def parse_beat(sender: str, document: Any, application: str) -> Beat:
+    """Read a heartbeat that `sender` signed; a server in another application's container is none of ours.
+
+    Args:
+        application: ours, as YARN writes it.
+
+    Raises:
+        RejectedError: it is none, or speaks for another node.
+    """
+    node = sender.removeprefix(_SENDER)
+    if not sender.startswith(_SENDER) or not isinstance(document, dict) or document.get("node") != node:
+        raise RejectedError("not-yours", f"{sender} sent no heartbeat of its own node")
+    if document.get("version") != 1:
+        raise RejectedError("bad-heartbeat", f"version {str(document.get('version'))[:40]}, not 1")
+    found = document.get("devices")
+    devices = [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+    healths = [str(each.get("health")) for each in devices]
+    names = tuple(
+        str(each.get("name"))[:_MAX_TEXT]
+        for each, health in zip(devices, healths, strict=True)
+        if health in ("ok", "hot")
+    )
+    has_device: bool | None = bool(names)
+    if not devices or (not names and "silent" in healths):
+        has_device = None
+    server = document.get("server")
+    told = _server(node, server) if isinstance(server, dict) else None
+    if told is not None and not _is_of(told.container, application):
+        told = None
+    return Beat(node, has_device, names, told)
+
+
+def heard(
+    beat: Beat, before: ServerBeat | None, now_s: float, weights: DeviceWeights, mappers_per_worker: float
+) -> list[Heard]:
+    """The events of a heartbeat.
+
+    Args:
+        before: what was said of the server the last time.
+        weights: speeds by device, see `MasterConfig.weights`.
+    """
+    events = [Heard(beat.node, AGENT_ROLE, now_s)]
+    server = beat.server
+    if server is None:
+        if before is not None:
+            detail = "it has ended"
+            events.append(
+                Heard(beat.node, SERVER_ROLE, now_s, before.container, None, is_healthy=False, detail=detail)
+            )
+        return events
+    if server.is_gone and not server.container and before is not None and before.is_gone:
+        # One that is dead and does not say which container it was must not be taken for its replacement.
+        return events
+    gauges = Gauges(
+        max(1, round(server.n_workers * mappers_per_worker)),
+        server.n_open,
+        weights.of_node(beat.devices or (beat.node,)),
+    )
+    endpoint = server.endpoint if server.is_healthy else None
+    events.append(
+        Heard(
+            beat.node,
+            SERVER_ROLE,
+            now_s,
+            server.container,
+            endpoint,
+            is_healthy=server.is_healthy,
+            detail=server.detail,
+            gauges=gauges,
+        )
+    )
+    return events
+
+
+def binding_of(answer: Answer, node: str, rack_of: Callable[[str], str | None]) -> Binding:
+    """What a node may use, as its mappers read it; servers are named after their nodes."""
+    servers = tuple(each for _, each in answer.servers[:MAX_SERVERS] if isinstance(each, Endpoint))
+    names = {each.name for each in servers}
+    nodes = (node, *(each.node for each in servers))
+    racks = {each: rack for each in nodes if (rack := rack_of(each)) is not None}
+    return Binding(servers, racks, {node: tuple(each for each in answer.bound if each in names)})
+
+
+def answer_document(
+    answer: Answer,
+    node: str,
+    rack_of: Callable[[str], str | None],
+    *,
+    interval_s: float,
+    application: str,
+    attempt: int,
+) -> dict[str, Any]:
+    """The answer to a heartbeat."""
+    binding = binding_of(answer, node, rack_of)
+    return {
+        "version": 1,
+        "servers": [asdict(each) for each in binding.servers],
+        "bound": list(binding.bound[node]),
+        "racks": dict(binding.racks),
+        "interval_s": interval_s,
+        "slots": answer.slots,
+        "application": application,
+        "attempt": attempt,
+        "revision": answer.version,
+    }
+
+
+def _is_of(container: str, application: str) -> bool:
+    match = _CONTAINER.match(container)
+    return match is None or f"application_{match['application']}" == application
+
+
+def _server(node: str, values: Mapping[str, Any]) -> ServerBeat:
+    endpoint, container = _endpoint(node, values.get("endpoint"))
+    health = str(values.get("health"))[:_MAX_TEXT]
+    problems = values.get("problems")
+    texts = [str(each)[:_MAX_TEXT] for each in problems[:3]] if isinstance(problems, list) else []
+    is_local_only = values.get("is_local_only") is True
+    if is_local_only:
+        texts.insert(0, "no other node can reach it")
+    return ServerBeat(
+        endpoint,
+        container,
+        is_gone=health == "gone",
+        is_healthy=health in _SERVING and not is_local_only,
+        detail="; ".join((f"it is {health}", *texts)),
+        n_workers=max(1, _count(values.get("workers"))),
+        n_open=_count(values.get("in_flight")),
+    )
+
+
+def _endpoint(node: str, values: Any) -> tuple[Endpoint, str]:
+    """Where the server listens, renamed after its node, and its container if it bears that name."""
+    document = {"version": 1, "servers": [values]}
+    try:
+        (endpoint,) = parse_binding(json.dumps(document)).servers
+    except (ConfigError, ValueError, TypeError) as error:
+        raise RejectedError("bad-heartbeat", f"server.endpoint: {error}") from None
+    container = endpoint.name if _CONTAINER.match(endpoint.name) else ""
+    return replace(endpoint, name=node, node=node), container
+
+
+def _count(value: Any) -> int:
+    """Figures come as whole numbers written as floats."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _MAX_COUNT:
+        return 0
+    return int(value)

@@ -1,0 +1,348 @@
+"""The ApplicationMaster as a process: startup, main loop, shutdown.
+
+::
+
+    RM ── SchedulerLink ──▶ events ──▶ Application.apply ──▶ commands ──▶ Enactor ──▶ SchedulerLink,
+    agents ── Agents ─────▶                 (core)                                    Containers, Operator,
+    NMs ── Containers ────▶                                                           the alarm
+
+Everything happens in one event loop, and the core is called by one place, `Master.tell`.  Whatever this
+process knows it can learn anew: from the ResourceManager, from the nodes' attributes, and from the agents,
+which report within a second.  So it ends at the first thing that should never happen, and the next attempt
+begins from what is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from yarn_accel import __version__
+from yarn_accel.adapters.hadoop_rpc import (
+    AttemptGoneError,
+)
+from yarn_accel.adapters.signed import Gate
+from yarn_accel.core import binding
+from yarn_accel.core.application import Application
+from yarn_accel.core.application import events as ev
+from yarn_accel.errors import AccelError, RejectedError, UnavailableError
+from yarn_accel.master.agents import Agents
+from yarn_accel.master.config import MasterConfig
+from yarn_accel.master.containers import Containers
+from yarn_accel.master.control import Door
+from yarn_accel.master.enact import Enactor
+from yarn_accel.master.figures import Figures
+from yarn_accel.master.inventory import Inventory, attribute_of
+from yarn_accel.master.operating import DRAINED, OFF, Operator
+from yarn_accel.master.scheduler_link import SchedulerLink
+from yarn_accel.master.surroundings import Surroundings, surroundings
+
+__all__ = ["Master", "run"]
+
+logger = logging.getLogger(__name__)
+
+_RESTORE_LIMIT_S = 10.0
+_RETRY_S = 1.0
+_CANCEL_AGAIN_S = 0.2
+
+
+def run(config: MasterConfig, environ: Mapping[str, str], report: Callable[[str], None]) -> int:
+    """Work until the application is over or this attempt is; returns the exit code.
+
+    Args:
+        report: told one line when the master listens.
+
+    Raises:
+        StartupError: this is no container of YARN, or the port is taken.
+        ConfigError: the plan is wrong.
+    """
+    return asyncio.run(_serve(config, environ, report))
+
+
+async def _serve(config: MasterConfig, environ: Mapping[str, str], report: Callable[[str], None]) -> int:
+    around = surroundings(config, environ)
+    master = Master(config, around)
+    try:
+        await master.open()
+        report(f"master of {master.application}, attempt {master.attempt}, on port {master.port}")
+        await master.work()
+    except AttemptGoneError as error:
+        logger.error("this attempt is over: %s", error)
+        return 1
+    finally:
+        await master.close()
+    return 0
+
+
+class Master:
+    """One attempt of the ApplicationMaster.
+
+    Args:
+        clock: monotonic; also that of the event loop.
+    """
+
+    def __init__(
+        self, config: MasterConfig, around: Surroundings, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._config = config
+        self._around = around
+        self._clock = clock
+        self.application = str(around.container.attempt.application)
+        self.attempt = around.container.attempt.number
+        self._core = Application(
+            config.core_settings,
+            around.plan.roles,
+            lambda: binding.make(config.policy, config.policy_settings),
+        )
+        self._inventory = Inventory(config.accelerator_nodes)
+        self._containers = Containers(around.nm, self.tell, clock)
+        self._operator = Operator(
+            around.rm, self.tell, clock, has_slots=config.slots, has_attributes=config.attributes
+        )
+        self._link = self._made_link()
+        self._enactor = self._made_enactor()
+        self._figures = Figures()
+        self._about = self._made_about()
+        self._agents = self._made_agents()
+        gate = Gate(around.credentials.key_of, not_before_s=time.time())
+        friends = (around.node, *config.rm_webs, *config.page_clients)
+        self._door = Door(self._agents, self, gate, config.http_host, config.http_port, friends)
+        self._broken: asyncio.Future[None] | None = None
+        self._n_events, self._apply_s = 0, 0.0
+
+    def _made_link(self) -> SchedulerLink:
+        return SchedulerLink(
+            self._around.am,
+            self._around.nm,
+            self._inventory,
+            self.tell,
+            self._clock,
+            self.attempt,
+            self._address,
+            self._before_end,
+            idle_s=self._config.heartbeat_interval_s,
+            busy_s=self._config.busy_interval_s,
+        )
+
+    def _made_enactor(self) -> Enactor:
+        return Enactor(
+            self._around.plan,
+            self._around.credentials,
+            self._inventory,
+            self._link,
+            self._containers,
+            self._operator,
+            self.tell,
+            self._clock,
+            self._config.retries,
+        )
+
+    def _made_agents(self) -> Agents:
+        return Agents(
+            self._config,
+            self._core,
+            self._inventory,
+            self._figures,
+            self.tell,
+            self._clock,
+            self.application,
+            self.attempt,
+            lambda: self.attempt == 1 or self._enactor.has_published,
+        )
+
+    def _made_about(self) -> dict[str, Any]:
+        """Who this application is, for people."""
+        proxies = [f"{url.rstrip('/')}/proxy/{self.application}/" for url in self._config.rm_webs]
+        return {
+            "application": self.application,
+            "name": self._config.application_name,
+            "user": self._config.user,
+            "started_at": time.time(),
+            "proxy_url": proxies[0] if proxies else "",
+            "version": __version__,
+        }
+
+    # ---- startup, main loop, shutdown
+
+    @property
+    def port(self) -> int:
+        """Where agents, mappers and admins reach it."""
+        return self._door.port
+
+    async def open(self) -> None:
+        """Listen.
+
+        Raises:
+            StartupError: the port is taken.
+        """
+        self._broken = asyncio.get_running_loop().create_future()
+        await self._door.open()
+
+    async def work(self) -> None:
+        """Register and keep the application as it should be, until it is stopped.
+
+        Raises:
+            AttemptGoneError: the ResourceManager has given this attempt up.
+            AccelError: the ResourceManager refuses us.
+        """
+        assert self._broken is not None, "open() comes first"
+        link = asyncio.create_task(self._link.run(), name="scheduler")
+        others = [
+            asyncio.create_task(self._operator.work(), name="operator"),
+            asyncio.create_task(self._look_at_nodes(), name="nodes"),
+        ]
+        waiting: set[asyncio.Future[Any]] = {link, self._broken, *others}
+        try:
+            self.tell(ev.Tick(self._clock()))
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for each in done:
+                each.result()
+        finally:
+            await _end(link, *others)
+
+    async def close(self) -> None:
+        """Close everything; containers run on."""
+        self._enactor.close()
+        await self._containers.close()
+        await self._door.close()
+        for each in (self._around.am, self._around.nm, self._around.rm):
+            await each.close()
+
+    def tell(self, event: ev.Event) -> None:
+        """Let the core take note of an event, and carry out what it orders."""
+        began_s = time.perf_counter()
+        try:
+            commands = self._core.apply(self._annotated(event))
+        except Exception as error:
+            # A fault of ours: the state may be wrong.  The next attempt begins from what is.
+            if self._broken is not None and not self._broken.done():
+                self._broken.set_exception(error)
+            raise
+        self._apply_s += time.perf_counter() - began_s
+        self._n_events += 1
+        self._enactor.carry_out(commands)
+        if isinstance(event, ev.Registered):
+            self._operator.lack(self._link.resource_types)
+
+    def _annotated(self, event: ev.Event) -> ev.Event:
+        """With what the exit code of one of our containers means, in our words."""
+        if isinstance(event, ev.Completed):
+            reason = self._around.plan.exit_reasons.get(event.exit_status)
+            if reason is not None:
+                return replace(event, diagnostics=reason)
+        return event
+
+    def _address(self) -> tuple[str, int, str]:
+        node = self._around.node
+        host = f"[{node}]" if ":" in node else node
+        return node, self.port, f"http://{host}:{self.port}/"
+
+    async def _look_at_nodes(self) -> None:
+        """A complete report of all nodes, again and again; the first also tells what admins wanted before."""
+        is_first = True
+        while True:
+            try:
+                reports = await self._around.rm.nodes()
+            except UnavailableError as error:
+                logger.warning("nodes are not known anew: %s", error)
+                await asyncio.sleep(_RETRY_S)
+                continue
+            for report in reports if is_first else ():
+                if attribute_of(report, DRAINED) == "true":
+                    self.tell(ev.Drain(report.node.host, self._clock()))
+            is_first = False
+            views = self._inventory.complete(reports)
+            self.tell(ev.NodesReported(views, self._clock(), is_complete=True))
+            self._agents.forget()
+            await asyncio.sleep(self._config.report_interval_s)
+
+    async def _before_end(self) -> None:
+        try:
+            await asyncio.wait_for(self._operator.restore(), _RESTORE_LIMIT_S)
+        except (AccelError, asyncio.TimeoutError) as error:
+            logger.error("slots or attributes of nodes are left as they are: %s", error)
+
+    # ---- what an admin asks for by way of `Door`
+
+    def explain(self, node: str) -> str:
+        """Why a node is bound as it is, or that it is not known."""
+        return self._core.explain(node)
+
+    def drain(self, node: str, *, is_drained: bool) -> None:
+        """Take a node's server out of use, or back."""
+        now_s = self._clock()
+        self._operator.drain(node, is_drained=is_drained)
+        self.tell(ev.Drain(node, now_s) if is_drained else ev.Undrain(node, now_s))
+
+    def rebind(self) -> None:
+        """Make all bindings anew."""
+        self.tell(ev.Rebind(self._clock()))
+
+    def stop(self) -> None:
+        """End everything."""
+        self.tell(ev.Stop(self._clock()))
+
+    def status(self) -> dict[str, Any]:
+        """For the admin's command."""
+        return {"application": self.application, "attempt": self.attempt, "state": self.state()}
+
+    def state(self) -> dict[str, Any]:
+        """Everything, as values that JSON can carry."""
+        now_s = self._clock()
+        return self._figures.state(self._core.snapshot(now_s), now_s, self._about, self._service(now_s))
+
+    def _service(self, now_s: float) -> dict[str, Any]:
+        """How this process fares."""
+        link = self._link.figures
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        numbers = {
+            "rm_heartbeats": link.heartbeats,
+            "rm_failures": link.failed,
+            "rm_heartbeat_s": link.last_s,
+            "nm_calls": self._containers.n_calls,
+            "nm_failures": self._containers.n_failed,
+            "events": self._n_events,
+            "apply_s": self._apply_s,
+            "heartbeats": self._agents.n_heard,
+            "rss_bytes": _rss_bytes(),
+            "cpu_s": used.ru_utime + used.ru_stime,
+        }
+        if link.answered_s:
+            numbers["rm_age_s"] = now_s - link.answered_s
+        return {"problems": self._problems(), **numbers}
+
+    def _problems(self) -> list[str]:
+        """What an admin should know of, each said once."""
+        texts = {"slots": "slots are not set", "attributes": "bindings are not published as attributes"}
+        refusals = self._operator.refusals.items()
+        found = [f"{texts[what]}: {why}" for what, why in refusals if why not in ("", OFF)]
+        return [*found, "the resource manager does not answer"] if self._link.figures.is_away else found
+
+    def check_known(self, node: str) -> None:
+        """Raises RejectedError when there is no such node."""
+        if node not in self._inventory:
+            raise RejectedError("unknown-node", f"the resource manager has no node {node}")
+
+
+async def _end(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks until they are done: before Python 3.12 `asyncio.wait_for` may swallow a cancellation."""
+    left = set(tasks)
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=_CANCEL_AGAIN_S)
+
+
+def _rss_bytes() -> int:
+    """Resident memory now; the largest there was where the kernel does not say."""
+    try:
+        n_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return n_pages * resource.getpagesize()
