@@ -106,6 +106,25 @@ class _Servers:
             self.first = found.endpoints(attempt.partition)
             self.reason = found.reason or "this node is bound to no server"
 
+    def credential(self, environ: Mapping[str, str]) -> Optional[Credential]:
+        """What the servers want to see; None when there are none.
+
+        Servers that nobody promised this job are no use without one: then they are none, and the reason says
+        so.
+
+        Raises:
+            StartupError: as `load_credential`, where the binding travelled with the job.
+        """
+        if not self.first:
+            return None
+        try:
+            return load_credential(environ, time.time())
+        except StartupError as error:
+            if self._follower is None:
+                raise
+            self.first, self.reason = (), str(error)
+            return None
+
     def now(self, is_urgent: bool) -> Sequence[Endpoint]:
         """For `Dispatcher`: the same as at first, or what the node's agent says by now."""
         if self._follower is None:
@@ -172,6 +191,7 @@ def _context(
     attempt = Attempt.from_environ(environ)
     reporter = Reporter(stderr)
     servers = _Servers(environ, attempt)
+    credential = servers.credential(environ)
     if not servers.first and options.no_fallback:
         raise ConfigError(
             "no pipeline server and --no-fallback is set: {}".format(servers.reason),
@@ -179,7 +199,6 @@ def _context(
         )
     if not servers.first:
         reporter.status("computing on this node's CPU: {}".format(servers.reason))
-    credential = load_credential(environ, time.time()) if servers.first else None
     dispatcher = Dispatcher(
         servers.first,
         credential or NO_CREDENTIAL,

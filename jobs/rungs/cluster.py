@@ -79,7 +79,7 @@ class ClusterRung:
         return f"{self._home}/{name}"
 
     def binding(self) -> Binding:
-        """The binding jobs get now; without a file it names no server."""
+        """The binding jobs get now; without a file it names no server, and tasks ask their nodes' agents."""
         if self._binding_file is None:
             return Binding()
         try:
@@ -95,14 +95,23 @@ class ClusterRung:
         with contextlib.ExitStack() as stack:
             temporary = tempfile.TemporaryDirectory(prefix="accel-job-", dir=self._scratch)
             folder = Path(stack.enter_context(temporary))
-            (folder / BINDING_FILE).write_text(format_binding(binding))
             build_zipapp(folder / ARCHIVE_NAME)
-            credentials = stack.enter_context(self._credentials()) if binding.servers else None
-            files = (folder / ARCHIVE_NAME, folder / BINDING_FILE, *step.files)
+            files = (folder / ARCHIVE_NAME, *step.files)
+            is_wanted = bool(binding.servers)
+            if self._binding_file is None:
+                is_wanted = self._has_credentials
+            else:
+                (folder / BINDING_FILE).write_text(format_binding(binding))
+                files = (*files, folder / BINDING_FILE)
+            credentials = stack.enter_context(self._credentials()) if is_wanted else None
             job = streaming_job(step, self._python, files, credentials, _has_slots(self.site))
             result = run_streaming(self.site, job, report).check()
         parts = sorted(uri for uri in Store(self.site.conf_dir).list(step.output_uri) if "/part-" in uri)
         return StepResult(tuple(parts), _counters(result), _tasks(result), result.wall_s, result.job_id)
+
+    @property
+    def _has_credentials(self) -> bool:
+        return self._credential_file is not None or self.site.master_secret_file is not None
 
     def _credentials(self) -> contextlib.AbstractContextManager[Path]:
         """The token file the job gets: the one the user was given, else one from the site's secret."""

@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import io
 import time
+import types
 
 import pytest
 
+from jobs import entry
 from jobs.credentials import token_file
 from jobs.entry import load_credential, main, read_uri
 from yarn_accel.adapters.credentials import issue_token_file, read_master_secret
 from yarn_accel.client.binding import Binding, Endpoint, format_binding
+from yarn_accel.client.lookup import Found
 from yarn_accel.client.token_file import write_secrets
 from yarn_accel.errors import StartupError, StorageError
 from yarn_accel.wire.credential import SECRET_ALIAS
@@ -53,6 +56,14 @@ def test_without_a_binding_and_anybody_to_ask_the_own_cpu_computes_and_says_why(
     assert lines[0].startswith("reporter:status:computing on this node's CPU: agent ")
     assert "nobody.sock" in lines[0]
     assert "ACCEL_MASTER is not set" in lines[0]
+
+
+def test_a_server_found_here_is_no_use_without_a_credential(start, monkeypatch):
+    found = Found(Binding((NOBODY,)), "w1", "agent")
+    monkeypatch.setattr(entry, "Follower", lambda environ: types.SimpleNamespace(now=lambda: found))
+    code, lines = start("factorize-map", binding=False)
+    assert code == 0
+    assert lines[0].startswith("reporter:status:computing on this node's CPU: no credential")
 
 
 def test_without_a_binding_and_fallback_it_is_an_error_that_names_who_was_asked(start, tmp_path):
