@@ -35,10 +35,10 @@ class Alarms:
         """When it rings for `key`."""
         return self._at_s.get(key, NEVER)
 
-    def due(self, now_s: float) -> list[str]:
-        """Keys whose time has come; their alarms are off then."""
+    def due(self, now_s: float, n_max: int) -> list[str]:
+        """Keys whose time has come, at most so many; their alarms are off then."""
         keys: list[str] = []
-        while self._heap and self._heap[0][0] <= now_s:
+        while self._heap and self._heap[0][0] <= now_s and len(keys) < n_max:
             heaped_s, key = heapq.heappop(self._heap)
             if heaped_s != self._heaped_s.get(key):
                 continue

@@ -39,6 +39,8 @@ __all__ = ["Answer", "Application"]
 
 #: The alarm of the application itself; nodes have names.
 _SELF = ""
+#: Alarms that ring in one event: ten thousand at once would hold up everything else for too long.
+_N_ALARMS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +84,10 @@ class Application:
             return []
         world.now_s = max(world.now_s, event.now_s)
         self._inbox.take(event)
-        world.dirty.update(dict.fromkeys(world.alarms.due(world.now_s)))
+        world.dirty.update(dict.fromkeys(world.alarms.due(world.now_s, _N_ALARMS)))
         world.dirty.pop(_SELF, None)
-        if world.now_s >= world.settled_s and not world.bindings.is_open:
+        is_ending = world.life.stopping_s is not None and world.life.attempt > 0
+        if world.now_s >= world.settled_s or is_ending:
             world.bindings.open(world.now_s)
         dirty, world.dirty = world.dirty, {}
         for host in dirty:

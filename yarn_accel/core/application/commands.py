@@ -114,7 +114,7 @@ class SetSlots:
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """Send a `Tick` at this time or soon after; replaces the time named before."""
+    """Send a `Tick` at this time or soon after, at once if it is past; replaces the time named before."""
 
     at_s: float
 

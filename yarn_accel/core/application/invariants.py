@@ -24,6 +24,8 @@ def check(world: World, wake_s: float) -> None:
     assert wake_s <= next_s, f"nobody is woken at {next_s}, but at {wake_s}"
     _check_index(world)
     for node in world.nodes.values():
+        if world.alarms.at(node.host) <= world.now_s:
+            continue
         for place in node.places.values():
             _check_place(world, node, place)
         _check_server(world, node)

@@ -133,18 +133,27 @@ def test_alarms_ring_for_each_key_at_its_time_and_at_no_other(story):
         expected[key] = at_s
         now_s += step_s
         due = {key for key, at_s in expected.items() if at_s <= now_s}
-        assert set(alarms.due(now_s)) == due
+        assert set(alarms.due(now_s, 9)) == due
         expected = {key: at_s for key, at_s in expected.items() if key not in due and at_s < NEVER}
         assert alarms.next_s() <= min(expected.values(), default=NEVER)
         assert alarms.next_s() > now_s
         assert all(alarms.at(key) == expected.get(key, NEVER) for key in "abc")
 
 
+def test_not_all_alarms_ring_at_once():
+    alarms = Alarms()
+    for key in "cab":
+        alarms.set(key, 1.0)
+    assert alarms.due(2.0, 2) == ["a", "b"]
+    assert alarms.next_s() == 1.0
+    assert alarms.due(2.0, 2) == ["c"]
+
+
 def test_a_thousand_heartbeats_leave_no_trail():
     alarms = Alarms()
     for i in range(1000):
         alarms.set("a", i + 3.0)
-    assert alarms.due(500.0) == []
+    assert alarms.due(500.0, 9) == []
     assert alarms.next_s() == 1002.0
-    assert alarms.due(1002.0) == ["a"]
+    assert alarms.due(1002.0, 9) == ["a"]
     assert alarms.next_s() == NEVER

@@ -1,0 +1,24 @@
+"""Applications in a state that many tests begin with."""
+
+import pytest
+
+from tests.unit.core.application.driver import Driver, accelerator, acct_only, only, plain
+from yarn_accel.core.application import commands as cmd
+from yarn_accel.core.application import events as ev
+
+
+@pytest.fixture
+def driver():
+    """Only servers; one accelerator node whose server is asked for."""
+    return Driver(roles=acct_only())
+
+
+@pytest.fixture
+def serving():
+    """As `driver`, with the server of a1 serving, and n1 bound to it."""
+    driver = Driver(roles=acct_only())
+    (ask,) = only(driver.nodes(accelerator(), plain()), cmd.Ask)
+    driver.container = driver.run(ask)
+    driver.hear("a1", container=driver.container.id, gauges=ev.Gauges(8))
+    assert driver.app.bound() == {"n1": "a1"}
+    return driver

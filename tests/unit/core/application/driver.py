@@ -1,0 +1,83 @@
+"""An `Application` with a clock in a test's hands, and words to say what was ordered."""
+
+from tests.unit.core.application.virtual_cluster import ACCT, ROLES
+from yarn_accel.core.application import Application, Roles, Settings
+from yarn_accel.core.application import commands as cmd
+from yarn_accel.core.application import events as ev
+from yarn_accel.core.binding import PaperBinding
+
+USUAL = Settings()
+
+
+class Driver:
+    """Applies events at a clock of its own, validates after each, and keeps what was ordered."""
+
+    def __init__(self, settings=USUAL, roles=ROLES, attempt=1, previous=(), is_registered=True):
+        self.app = Application(settings, roles, PaperBinding)
+        self.now_s = 0.0
+        self.n = 0
+        if is_registered:
+            self(ev.Tick)
+            self(ev.Registered, previous, attempt)
+
+    def __call__(self, kind, *args, **more):
+        commands = self.app.apply(kind(*args, **more, now_s=self.now_s))
+        self.app.validate()
+        return commands
+
+    def wait(self, seconds):
+        self.now_s += seconds
+        return self(ev.Tick)
+
+    def nodes(self, *views, **more):
+        return self(ev.NodesReported, views, **more)
+
+    def hear(self, node, role="acct", container="", **more):
+        return self(ev.Heard, node, role, container=container, endpoint=f"{node}:7070", **more)
+
+    def run(self, ask):
+        """What the RM and the NM do about a request."""
+        self.n += 1
+        container = ev.Container(f"c{self.n}", ask.node, ask.priority, ask.request_id)
+        assert kinds(self(ev.Allocated, (container,))) >= {cmd.Launch}
+        self(ev.Started, container.id)
+        return container
+
+
+def kinds(commands):
+    return {type(command) for command in commands}
+
+
+def only(commands, kind):
+    return [command for command in commands if isinstance(command, kind)]
+
+
+def accelerator(host="a1", rack="/r1", **more):
+    return ev.NodeView(host, 8041, rack, is_accelerator=True, capability={"yarn.io/gpu": 2}, **more)
+
+
+def plain(host="n1", rack="/r1", **more):
+    return ev.NodeView(host, 8041, rack, **more)
+
+
+def acct_only():
+    return Roles([ACCT])
+
+
+def retry_s(driver):
+    """How long the server of a1 will not be asked for."""
+    return driver.app.snapshot(driver.now_s)["nodes"]["a1"]["places"]["acct"]["retry_in_s"]
+
+
+def held(driver):
+    """The containers of the server of a1."""
+    places = driver.app.snapshot(driver.now_s)["nodes"]["a1"]["places"]
+    return [container["id"] for container in places["acct"]["containers"]]
+
+
+def members(driver, server):
+    return [node for node, other in driver.app.bound().items() if other == server]
+
+
+def slots(commands):
+    return {command.node: command.n_slots for command in only(commands, cmd.SetSlots)}

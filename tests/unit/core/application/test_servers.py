@@ -1,0 +1,403 @@
+"""Serving, binding, draining, stopping, slots, attempts: each rule by itself."""
+
+import json
+
+from tests.unit.core.application.driver import (
+    Driver,
+    accelerator,
+    acct_only,
+    held,
+    kinds,
+    members,
+    only,
+    plain,
+    slots,
+)
+from tests.unit.core.application.virtual_cluster import AGENT
+from yarn_accel.core.application import Roles, Settings
+from yarn_accel.core.application import commands as cmd
+from yarn_accel.core.application import events as ev
+
+# Serving and binding.
+
+
+def test_a_server_is_published_when_it_speaks_and_withdrawn_when_it_is_silent(serving):
+    assert serving.wait(2.9) == []
+    commands = serving.wait(0.1)
+    (publication,) = only(commands, cmd.Publish)
+    assert publication.bound == (("n1", None),)
+    assert publication.endpoints == (("a1", None),)
+    (again,) = only(serving.hear("a1", container="c1", gauges=ev.Gauges(8)), cmd.Publish)
+    assert again.version > publication.version
+    assert again.bound == (("n1", "a1"),)
+    assert again.endpoints == (("a1", "a1:7070"),)
+
+
+def test_an_ill_server_is_withdrawn_at_once(serving):
+    commands = serving.hear("a1", container="c1", is_healthy=False, detail="no device")
+    assert only(commands, cmd.Publish)
+    assert serving.app.bound() == {}
+    assert "no device" in serving.app.explain("a1")
+
+
+def test_a_server_that_ended_is_withdrawn_before_it_is_silent(serving):
+    assert only(serving(ev.Completed, "c1", 137, ""), cmd.Publish)
+    assert serving.app.answer("n1").servers == ()
+
+
+def test_the_dead_are_not_heard(serving):
+    serving(ev.Completed, "c1", 137, "")
+    assert serving.hear("a1", container="c1") == []
+    assert serving.hear("a1") == []
+    assert serving.app.bound() == {}
+
+
+def test_a_new_endpoint_is_published(serving):
+    commands = serving(ev.Heard, "a1", "acct", container="c1", endpoint="elsewhere", gauges=ev.Gauges(8))
+    (publication,) = only(commands, cmd.Publish)
+    assert publication.endpoints == (("a1", "elsewhere"),)
+    assert publication.bound == ()
+
+
+def test_a_heartbeat_that_says_nothing_new_orders_nothing(serving):
+    for _ in range(9):
+        serving.now_s += 1.0
+        assert kinds(serving.hear("a1", container="c1", gauges=ev.Gauges(8, n_open=3))) <= {cmd.WakeAt}
+
+
+def test_an_agent_outside_yarn_is_listened_to_but_has_no_place(serving):
+    assert serving.hear("n1", "agent", "systemd") == []
+    assert serving.hear("nowhere", "agent") == []
+
+
+def test_a_second_server_takes_its_part(serving):
+    serving.nodes(plain("n2"))
+    (ask,) = only(serving.nodes(accelerator("a2")), cmd.Ask)
+    second = serving.run(ask)
+    assert only(serving.hear("a2", container=second.id), cmd.Publish)
+    assert sorted(serving.app.bound().values()) == ["a1", "a2"]
+    assert [name for name, _ in serving.app.answer("a2").servers] == ["a2", "a1"]
+
+
+def test_an_accelerator_node_without_a_server_is_a_guest_after_a_while():
+    driver = Driver(Settings(has_slots=False, silence_s=100.0), acct_only())
+    (ask, _) = only(driver.nodes(accelerator("a1"), accelerator("a2")), cmd.Ask)
+    driver.hear("a1", container=driver.run(ask).id)
+    driver.wait(9.9)
+    assert driver.app.bound() == {}
+    driver.wait(0.1)
+    assert driver.app.bound() == {"a2": "a1"}
+
+
+def test_a_node_that_moves_to_another_rack_is_unbound(serving):
+    serving.nodes(plain("n1", "/r2"))
+    assert serving.app.bound() == {}
+
+
+def test_rebinding_publishes_the_difference(serving):
+    assert only(serving(ev.Rebind), cmd.Publish) == []
+    serving.nodes(plain("n2"), plain("n3"), accelerator("a2"))
+    second = serving.run(serving_ask(serving))
+    serving.hear("a2", container=second.id, gauges=ev.Gauges(8))
+    serving.nodes(*(plain(name, is_usable=False) for name in members(serving, "a2")))
+    assert len(members(serving, "a1")) == 2
+    (publication,) = only(serving(ev.Rebind), cmd.Publish)
+    assert len(publication.bound) == 1
+    assert len(members(serving, "a1")) == len(members(serving, "a2")) == 1
+
+
+def serving_ask(driver, host="a2"):
+    """The request that waits for `host`, as a repetition of it shows."""
+    driver(ev.Resynced)
+    asks = only(driver(ev.Registered, (driver.container,), 1), cmd.Ask)
+    return next(ask for ask in asks if ask.node == host)
+
+
+# Draining and stopping.
+
+
+def test_a_drained_server_is_unbound_finishes_and_is_not_asked_for_again(serving):
+    commands = serving(ev.Drain, "a1")
+    assert only(commands, cmd.Publish)
+    assert only(commands, cmd.StopContainer) == []
+    for _ in range(5):
+        serving.now_s += 1.0
+        assert only(serving.hear("a1", container="c1", gauges=ev.Gauges(8, 2)), cmd.StopContainer) == []
+    stops = only(serving.hear("a1", container="c1", gauges=ev.Gauges(8, 0)), cmd.StopContainer)
+    assert stops == [cmd.StopContainer(serving.container)]
+    assert only(serving(ev.Completed, "c1", -105, ""), cmd.Ask) == []
+    assert only(serving.nodes(accelerator()), cmd.Ask) == []
+    assert len(only(serving(ev.Undrain, "a1"), cmd.Ask)) == 1
+
+
+def test_an_ill_server_that_has_nothing_open_is_not_waited_for(serving):
+    serving.hear("a1", container="c1", is_healthy=False, gauges=ev.Gauges(8, n_open=1))
+    serving(ev.Drain, "a1")
+    serving.now_s = 5.0
+    commands = serving.hear("a1", container="c1", is_healthy=False, gauges=ev.Gauges(8))
+    assert only(commands, cmd.StopContainer) == [cmd.StopContainer(serving.container)]
+
+
+def test_a_thousand_alarms_ring_in_turns():
+    driver = Driver(roles=Roles([AGENT]))
+    driver.nodes(*(plain(f"n{i}") for i in range(1000)))
+    n_asks = []
+    commands = driver.wait(60.0)
+    while asks := only(commands, cmd.Ask):
+        assert cmd.WakeAt(60.0) in commands or sum(n_asks) + len(asks) == 1000
+        n_asks.append(len(asks))
+        commands = driver(ev.Tick)
+    assert sum(n_asks) == 1000
+    assert max(n_asks) <= 64
+
+
+def test_an_idle_server_has_the_time_to_tell_its_clients(serving):
+    serving(ev.Drain, "a1")
+    serving.now_s = 2.9
+    assert only(serving.hear("a1", container="c1", gauges=ev.Gauges(8)), cmd.StopContainer) == []
+    serving.now_s = 3.0
+    assert only(serving.hear("a1", container="c1", gauges=ev.Gauges(8)), cmd.StopContainer)
+
+
+def test_a_drain_has_an_end(serving):
+    serving(ev.Drain, "a1")
+    stops = []
+    while not stops:
+        serving.now_s += 1.0
+        stops = only(serving.hear("a1", container="c1", gauges=ev.Gauges(8, 5)), cmd.StopContainer)
+    assert serving.now_s == 60.0
+
+
+def test_a_drain_taken_back_in_time_costs_nothing(serving):
+    serving(ev.Drain, "a1")
+    assert serving.app.bound() == {}
+    serving(ev.Undrain, "a1")
+    assert serving.app.bound() == {"n1": "a1"}
+    assert held(serving) == ["c1"]
+
+
+def test_a_drained_node_is_a_guest_of_another(serving):
+    (ask,) = only(serving.nodes(accelerator("a2")), cmd.Ask)
+    second = serving.run(ask)
+    serving.hear("a2", container=second.id, gauges=ev.Gauges(8))
+    serving(ev.Drain, "a1")
+    assert serving.app.bound() == {"n1": "a2", "a1": "a2"}
+
+
+def test_stop_ends_everything_restores_slots_and_unregisters(serving):
+    commands = serving(ev.Stop)
+    assert only(commands, cmd.SetSlots) == [cmd.SetSlots("a1", None), cmd.SetSlots("n1", None)]
+    (publication,) = only(commands, cmd.Publish)
+    assert publication.bound == (("n1", None),)
+    assert only(commands, cmd.StopContainer) == [cmd.StopContainer(serving.container)]
+    serving(ev.SlotsSet, "a1", None)
+    serving(ev.SlotsSet, "n1", None)
+    assert only(serving(ev.Completed, "c1", -105, ""), cmd.Unregister) == [cmd.Unregister("SUCCEEDED")]
+    assert serving(ev.Stop) == []
+    assert only(serving.wait(10.0), cmd.Unregister)
+    serving(ev.Unregistered)
+    assert serving.app.is_over
+    assert serving(ev.Registered, (), 1) == []
+
+
+def test_stop_withdraws_what_the_attempt_before_has_published():
+    driver = Driver(roles=acct_only(), attempt=2)
+    (publication,) = only(driver(ev.Stop), cmd.Publish)
+    assert (publication.is_full, publication.bound) == (True, ())
+
+
+def test_stop_does_not_wait_for_ever(serving):
+    serving(ev.Stop)
+    assert only(serving.wait(59.9), cmd.Unregister) == []
+    assert only(serving.wait(0.1), cmd.Unregister)
+
+
+def test_stop_lets_a_busy_server_finish_for_a_while(serving):
+    serving.hear("a1", container="c1", gauges=ev.Gauges(8, n_open=3))
+    assert only(serving(ev.Stop), cmd.StopContainer) == []
+    assert only(serving.wait(10.0), cmd.StopContainer)
+
+
+def test_stop_before_the_rm_has_answered():
+    driver = Driver(is_registered=False)
+    assert driver(ev.Stop)[0] == cmd.Register()
+    assert only(driver(ev.Registered, (), 1), cmd.Unregister)
+
+
+# Slots.
+
+
+def test_slots_follow_the_shares():
+    driver = Driver(roles=acct_only())
+    (ask,) = only(driver.nodes(accelerator(), plain(), plain("n9", "/r9")), cmd.Ask)
+    container = driver.run(ask)
+    assert slots(driver.hear("a1", container=container.id, gauges=ev.Gauges(8))) == {
+        "a1": 4,
+        "n1": 4,
+        "n9": 0,
+    }
+    assert slots(driver.nodes(plain("n2"))) == {"a1": 3, "n1": 3, "n2": 2}
+    assert slots(driver.hear("a1", container=container.id, gauges=ev.Gauges(9))) == {"n2": 3}
+    assert slots(driver.nodes(plain("n1", is_usable=False))) == {"a1": 5, "n2": 4}
+
+
+def test_slots_not_confirmed_are_set_again(serving):
+    serving.now_s = 0.5
+    serving(ev.SlotsSet, "a1", 4)
+    serving(ev.SlotsSet, "n1", 3)
+    for _ in range(18):
+        serving.now_s += 0.5
+        assert slots(serving.hear("a1", container="c1", gauges=ev.Gauges(8))) == {}
+    serving.now_s = 10.0
+    assert slots(serving(ev.Tick)) == {"n1": 4}
+
+
+def test_slots_that_something_else_changed_are_set_again(serving):
+    serving(ev.SlotsSet, "a1", 4)
+    serving(ev.SlotsSet, "n1", 4)
+    assert slots(serving.nodes(plain(slots=4))) == {}
+    serving.now_s = 2.0
+    assert slots(serving.nodes(plain(slots=9))) == {}
+    found = []
+    for _ in range(10):
+        serving.now_s += 1.0
+        found.append(slots(serving.hear("a1", container="c1", gauges=ev.Gauges(8))))
+    assert [order for order in found if order] == [{"n1": 4}]
+    serving(ev.SlotsSet, "n1", 4)
+    serving.now_s += 10.0
+    serving.hear("a1", container="c1", gauges=ev.Gauges(8))
+    assert slots(serving.nodes(plain(slots=9))) == {"n1": 4}
+
+
+def test_slots_of_a_node_that_was_away_are_set_again(serving):
+    serving.nodes(plain(is_usable=False))
+    assert slots(serving.nodes(plain())) == {"a1": 4, "n1": 4}
+
+
+def test_when_the_last_server_is_lost_slots_are_kept_for_a_while_and_then_restored(serving):
+    serving(ev.Completed, "c1", 137, "")
+    assert slots(serving.wait(9.9)) == {}
+    assert slots(serving.wait(0.1)) == {"a1": None, "n1": None}
+    assert serving.app.answer("n1").slots is None
+
+
+def test_a_server_that_is_back_in_time_changes_no_slots(serving):
+    serving(ev.SlotsSet, "a1", 4)
+    serving(ev.SlotsSet, "n1", 4)
+    serving(ev.Completed, "c1", 137, "")
+    serving.now_s = 2.0
+    serving(ev.Allocated, (ev.Container("c2", "a1", 10),))
+    assert slots(serving.hear("a1", container="c2", gauges=ev.Gauges(8))) == {}
+
+
+def test_without_the_right_slots_are_left_alone_and_it_is_said(serving):
+    serving(ev.SlotsRefused, "no admin right")
+    assert slots(serving.nodes(plain("n2"))) == {}
+    assert "no admin right" in serving.app.explain("n1")
+    assert only(serving(ev.Stop), cmd.SetSlots) == []
+
+
+def test_slots_can_be_switched_off():
+    driver = Driver(Settings(has_slots=False), acct_only())
+    (ask,) = only(driver.nodes(accelerator()), cmd.Ask)
+    assert slots(driver.hear("a1", container=driver.run(ask).id)) == {}
+
+
+def test_a_lying_server_cannot_have_absurd_shares(serving):
+    commands = serving.hear("a1", container="c1", gauges=ev.Gauges(10**12, 0, float("nan")))
+    assert slots(commands) == {"a1": 50_000, "n1": 50_000}
+    assert slots(serving.hear("a1", container="c1", gauges=ev.Gauges(-7))) == {"a1": 1, "n1": 1}
+
+
+# Attempts.
+
+
+def test_a_later_attempt_adopts_what_runs_and_listens_before_it_publishes():
+    running = (ev.Container("c1", "a1", 10, 7), ev.Container("c2", "a2", 10, 8), ev.Container("c3", "n1", 99))
+    driver = Driver(roles=acct_only(), is_registered=False)
+    driver(ev.Tick)
+    commands = driver(ev.Registered, running, 2)
+    assert only(commands, cmd.Release) == [cmd.Release(running[2])]
+    commands = driver.nodes(accelerator("a1"), accelerator("a2"), plain("n1"), plain("n2"))
+    assert not kinds(commands) & {cmd.Ask, cmd.Launch, cmd.StopContainer, cmd.Publish, cmd.SetSlots}
+    driver.now_s = 0.5
+    assert only(driver.hear("a1", container="c1", gauges=ev.Gauges(4)), cmd.Publish) == []
+    driver.now_s = 1.5
+    assert only(driver.hear("a2", container="c2", gauges=ev.Gauges(4)), cmd.Publish) == []
+    (publication,) = only(driver.wait(0.5), cmd.Publish)
+    assert publication.is_full
+    assert publication.version > 2 << 32
+    assert dict(publication.bound).keys() == {"n1", "n2"}
+    assert dict(publication.endpoints) == {"a1": "a1:7070", "a2": "a2:7070"}
+
+
+def test_what_is_found_twice_on_one_node_is_stopped_but_once():
+    running = (ev.Container("c2", "a1", 10), ev.Container("c1", "a1", 10))
+    driver = Driver(roles=acct_only(), attempt=2, previous=running)
+    driver.hear("a1", container="c2")
+    assert only(driver.nodes(accelerator()), cmd.StopContainer) == [cmd.StopContainer(running[1])]
+    assert held(driver) == ["c2", "c1"]
+
+
+def test_a_stranger_that_speaks_is_adopted(driver):
+    (ask,) = only(driver.nodes(accelerator()), cmd.Ask)
+    commands = driver.hear("a1", container="c7")
+    assert [unask.request_id for unask in only(commands, cmd.Unask)] == [ask.request_id]
+    assert only(commands, cmd.Publish)
+    assert driver(ev.Recovered, (ev.Container("c7", "a1", 10),)) == []
+
+
+def test_what_the_rm_finds_late_is_adopted(driver):
+    driver(ev.Recovered, (ev.Container("c7", "a1", 10),))
+    assert only(driver.nodes(accelerator()), cmd.Ask) == []
+
+
+def test_versions_and_request_ids_grow_over_attempts():
+    first, second = Driver(roles=acct_only()), Driver(roles=acct_only(), attempt=2)
+    (early,) = only(first.nodes(accelerator()), cmd.Ask)
+    (late,) = only(second.nodes(accelerator()), cmd.Ask)
+    assert late.request_id > early.request_id
+    assert second.app.answer("a1").version > first.app.answer("a1").version
+
+
+def test_a_later_attempt_without_servers_restores_slots():
+    driver = Driver(roles=acct_only(), attempt=3)
+    driver.nodes(accelerator(), plain())
+    assert slots(driver.wait(2.0)) == {}
+    assert slots(driver.wait(10.0)) == {"a1": None, "n1": None}
+
+
+# For people.
+
+
+def test_explain_says_what_there_is_to_say(serving):
+    text = serving.app.explain("n1")
+    assert "without an accelerator" in text
+    assert "bound to a1" in text
+    assert "Slots: 4" in text
+    assert "c1 running" in serving.app.explain("a1")
+    assert "not known" in serving.app.explain("x")
+    serving(ev.Drain, "a1")
+    assert "drained" in serving.app.explain("a1")
+
+
+def test_the_snapshot_is_json(serving):
+    picture = json.loads(json.dumps(serving.app.snapshot(5.0), allow_nan=False))
+    assert picture["nodes"]["n1"]["bound"] == "a1"
+    assert picture["nodes"]["a1"]["members"] == ["n1"]
+    assert picture["nodes"]["a1"]["load"]["capacity"] == 8
+    assert picture["notes"][-1]["reason"]
+
+
+def test_time_does_not_run_backwards(serving):
+    serving.now_s = 2.0
+    serving(ev.Tick)
+    serving.now_s = -50.0
+    assert serving(ev.Tick) == []
+    assert serving.app.bound() == {"n1": "a1"}
+
+
+def test_only_agents_need_no_servers():
+    driver = Driver(roles=Roles([AGENT]))
+    assert len(only(driver.nodes(accelerator(), plain()), cmd.Ask)) == 2
+    assert driver.app.bound() == {}
