@@ -80,4 +80,4 @@ def test_a_users_own_master_secret_stays_the_same(environ) -> None:
 
 
 def test_the_folder_is_that_of_the_user() -> None:
-    assert state_dir({"HOME": "/home/u"}) == Path("/home/u/.local/state/cluster-accel")
+    assert state_dir({"HOME": "/srv/u"}) == Path("/srv/u/.local/state/cluster-accel")
