@@ -204,11 +204,10 @@ class Site:
                 found[int(path.name)] = command
         return found
 
-    def kill(self, container: str, signum: int = signal.SIGKILL) -> float:
-        """Kill the main process of a container; when it was done."""
-        pids = [
-            pid for pid, command in self.processes(container).items() if "yarn_accel.launch.inside" in command
-        ]
+    def kill(self, container: str = "", what: str = "", signum: int = signal.SIGKILL) -> float:
+        """Kill the main process of a container, or what is named; when it was done."""
+        main = f"yarn_accel.launch.inside {what}"
+        pids = [pid for pid, command in self.processes(container).items() if main in command]
         assert pids, self.processes(container)
         at = time.time()
         os.kill(min(pids), signum)

@@ -73,8 +73,7 @@ def test_masters_die_five_times_and_what_runs_is_adopted(site: Site, caller: Cal
     before = {role: site.container(*role) for role in roles}
     for _ in range(N_MASTERS):
         attempt = site.state()["attempt"]
-        name = before[roles[0]].rsplit("_", 2)[0]
-        at = site.kill(f"{name}_{attempt:02d}_000001")
+        at = site.kill(what="master run")
         site.until("the next attempt", lambda attempt=attempt: site.state()["attempt"] > attempt)
         registered = time.time()
         site.until("it has bound all", site.is_whole)
@@ -148,8 +147,7 @@ def test_a_drained_node_ends_what_it_has(site: Site, caller: Caller) -> None:
     site.until("the mapper calls the other", lambda: caller.after(at, node=other))
     assert caller.failures() == [], "it had moved on before the server ended"
     attempt = site.state()["attempt"]
-    name = site.container(other, "acct").rsplit("_", 2)[0]
-    site.kill(f"{name}_{attempt:02d}_000001")
+    site.kill(what="master run")
     site.until("the next attempt", lambda: site.state()["attempt"] > attempt)
     site.until("it knows of the drain", lambda: site.state()["nodes"].get(host, {}).get("is_drained"))
     site.verb("undrain", host)

@@ -26,7 +26,8 @@ class Settings:
         hung_s: a container that is not well for so long, on a node that can be reached, is replaced.
         stop_again_s: an order to stop is repeated.
         forget_s: a container that should stop and is not confirmed is not waited for any longer.
-        drain_grace_s: a server is drained at least so long: its clients learn of their new one meanwhile.
+        drain_grace_s: a server is drained at least so long: its clients learn of their new one meanwhile,
+            which takes an agent's heartbeat (1 s) and the time a mapper keeps an answer (2 s).
         drain_limit_s: ... and at most so long.
         stop_drain_s: the same bound when the whole application stops.
         stop_limit_s: from `Stop` on, the RM is told the end after so long whatever is not done yet.
@@ -51,7 +52,7 @@ class Settings:
     hung_s: float = 120.0
     stop_again_s: float = 5.0
     forget_s: float = 30.0
-    drain_grace_s: float = 3.0
+    drain_grace_s: float = 5.0
     drain_limit_s: float = 60.0
     stop_drain_s: float = 10.0
     stop_limit_s: float = 60.0

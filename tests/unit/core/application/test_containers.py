@@ -274,7 +274,7 @@ def test_a_leaving_node_drains_its_server_and_keeps_its_agent_until_then():
     server, agent = driver.run(server_ask), driver.run(agent_ask)
     driver.hear("a1", container=server.id, gauges=ev.Gauges(8, n_open=1))
     assert only(driver.nodes(accelerator(is_leaving=True)), cmd.StopContainer) == []
-    driver.now_s += 4.0
+    driver.now_s += 6.0
     stop = driver.hear("a1", container=server.id, gauges=ev.Gauges(8, n_open=0))
     assert only(stop, cmd.StopContainer) == [cmd.StopContainer(server)]
     stop = driver(ev.Completed, server.id, -105, "")

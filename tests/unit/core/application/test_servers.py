@@ -153,9 +153,9 @@ def test_a_thousand_alarms_ring_in_turns():
 
 def test_an_idle_server_has_the_time_to_tell_its_clients(serving):
     serving(ev.Drain, "a1")
-    serving.now_s = 2.9
+    serving.now_s = 4.9
     assert only(serving.hear("a1", container="c1", gauges=ev.Gauges(8)), cmd.StopContainer) == []
-    serving.now_s = 3.0
+    serving.now_s = 5.0
     assert only(serving.hear("a1", container="c1", gauges=ev.Gauges(8)), cmd.StopContainer)
 
 
