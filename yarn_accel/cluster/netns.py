@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from yarn_accel.adapters.commands import run
+from yarn_accel.adapters.local_files import write_atomic
 from yarn_accel.cluster.plan import (
     SUBNET_PREFIX,
     ClusterPlan,
@@ -26,7 +27,7 @@ from yarn_accel.cluster.plan import (
     namespace_prefix,
     rate_bits_per_s,
 )
-from yarn_accel.cluster.state import Place, write_atomic
+from yarn_accel.cluster.state import Place
 from yarn_accel.errors import ClusterError, StartupError
 
 __all__ = [

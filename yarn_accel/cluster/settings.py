@@ -9,11 +9,12 @@ from pathlib import Path
 import yaml
 
 from yarn_accel.adapters.credentials import create_master_secret
+from yarn_accel.adapters.local_files import write_atomic
 from yarn_accel.client.binding import Binding, Endpoint, format_binding
 from yarn_accel.cluster.netns import hosts_text
 from yarn_accel.cluster.plan import ClusterPlan, Mode, NodePlan, bound_servers
 from yarn_accel.cluster.processes import MARK_PROPERTY, mark_of
-from yarn_accel.cluster.state import Place, write_atomic
+from yarn_accel.cluster.state import Place
 from yarn_accel.hadoop.conf import (
     ONE_MACHINE,
     PER_NODE,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from yarn_accel.adapters.settings_file import complaints, read_settings
 from yarn_accel.errors import ConfigError
 from yarn_accel.pipeline.config import PipelineConfig
 
@@ -185,34 +186,6 @@ def load_launch_config(path: Path) -> LaunchConfig:
         ConfigError: names the file and key, and for an unknown key the known ones.
     """
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
-    if values is not None and not isinstance(values, dict):
-        raise ConfigError(f"{path}: not a mapping of keys to values")
-    try:
-        return LaunchConfig.model_validate({str(key): value for key, value in (values or {}).items()})
+        return LaunchConfig.model_validate(read_settings(path, may_be_empty=True))
     except ValidationError as error:
-        raise ConfigError(f"{path}: " + "; ".join(_complaints(error))) from None
-
-
-def _complaints(error: ValidationError) -> Iterator[str]:
-    for item in error.errors():
-        place = ".".join(str(part) for part in item["loc"])
-        if item["type"] == "extra_forbidden":
-            known = ", ".join(sorted(_known_keys(item["loc"][:-1])))
-            yield f"{place}: unknown key; known: {known}"
-        else:
-            message = item["msg"].removeprefix("Value error, ")
-            yield f"{place}: {message}" if place else message
-
-
-def _known_keys(place: tuple[int | str, ...]) -> Mapping[str, object]:
-    model: type[BaseModel] = LaunchConfig
-    for part in place:
-        inner = model.model_fields[str(part)].annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            model = inner
-    return model.model_fields
+        raise ConfigError(f"{path}: {complaints(error, LaunchConfig)}") from None

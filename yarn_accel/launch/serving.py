@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from yarn_accel.adapters.settings_file import read_settings
 from yarn_accel.errors import ConfigError, StartupError
 from yarn_accel.launch.secrets import MASTER_SECRET_FILE
 from yarn_accel.node.config import load_config
@@ -67,7 +68,7 @@ def prepare(settings_file: Path, agent_file: Path | None, environ: Mapping[str, 
         )
     agent = load_config(agent_file, environ)
     make_run_dir(Path(agent.run_dir))
-    site = _read(settings_file)
+    site = read_settings(settings_file, may_be_empty=True)
     values = node_settings(site, node, container, Path(agent.run_dir), agent.server_state_file)
     target = Path(NODE_SETTINGS_FILE)
     try:
@@ -75,15 +76,3 @@ def prepare(settings_file: Path, agent_file: Path | None, environ: Mapping[str, 
     except OSError as error:
         raise StartupError(f"{target}: {error.strerror}") from None
     return target
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
-    if values is not None and not isinstance(values, dict):
-        raise ConfigError(f"{path}: not a mapping of keys to values")
-    return {str(key): value for key, value in (values or {}).items()}

@@ -7,10 +7,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from yarn_accel.adapters.hadoop_rpc import Address, ResourceManagerAddresses
+from yarn_accel.adapters.settings_file import complaints, read_settings
 from yarn_accel.core import binding
 from yarn_accel.core.application import Settings
 from yarn_accel.core.binding import DeviceWeights
@@ -132,7 +132,7 @@ def parse_config(values: Mapping[str, object]) -> MasterConfig:
     try:
         config = MasterConfig.model_validate(dict(values))
     except ValidationError as error:
-        raise ConfigError("master: " + "; ".join(_complaints(error))) from None
+        raise ConfigError(f"master: {complaints(error, MasterConfig)}") from None
     config.check_policy()
     return config
 
@@ -143,16 +143,9 @@ def load_config(path: Path) -> MasterConfig:
     Raises:
         ConfigError: names the file and the key.
     """
+    values = read_settings(path)
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: not a mapping of keys to values")
-    try:
-        return parse_config({str(key): value for key, value in values.items()})
+        return parse_config(values)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error.message}", cure=error.cure) from None
 
@@ -162,15 +155,3 @@ def _complain(check: Any) -> None:
         check()
     except ConfigError as error:
         raise ValueError(str(error)) from None
-
-
-def _complaints(error: ValidationError) -> list[str]:
-    texts = []
-    for item in error.errors():
-        place = ".".join(str(part) for part in item["loc"])
-        if item["type"] == "extra_forbidden":
-            texts.append(f"{place}: unknown key; known: {', '.join(sorted(MasterConfig.model_fields))}")
-        else:
-            message = item["msg"].removeprefix("Value error, ")
-            texts.append(f"{place}: {message}" if place else message)
-    return texts

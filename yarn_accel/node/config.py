@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from yarn_accel.adapters.settings_file import complaints, read_settings
 from yarn_accel.client.token_file import read_secrets
 from yarn_accel.errors import AccelError, ConfigError
 
@@ -132,7 +132,7 @@ def load_config(path: Path | None, environ: Mapping[str, str], **flags: object) 
         ConfigError: names the file and the key, and for an unknown key the known ones.
     """
     place = "the agent's settings" if path is None else str(path)
-    said = [{} if path is None else _read(path), flags]
+    said = [{} if path is None else read_settings(path, may_be_empty=True), flags]
     values = {key: value for given in said for key, value in given.items() if value not in ("", None)}
     node = str(values.setdefault("node", environ.get("NM_HOST") or socket.gethostname()))
     values.setdefault("address", node)
@@ -142,9 +142,9 @@ def load_config(path: Path | None, environ: Mapping[str, str], **flags: object) 
     if container:
         values.setdefault("application_id", f"application_{container[1]}")
     try:
-        return AgentConfig(**values)  # type: ignore[arg-type]
+        return AgentConfig(**values)
     except ValidationError as error:
-        raise ConfigError(f"{place}: " + "; ".join(_complaints(error))) from None
+        raise ConfigError(f"{place}: {complaints(error, AgentConfig)}") from None
 
 
 def read_key(config: AgentConfig, environ: Mapping[str, str]) -> bytes:
@@ -201,29 +201,3 @@ def _checked_url(url: str) -> str:
     if not re.match(r"https?://[^/\s?#@]+(/[^\s?#]*)?\Z", url):
         raise ValueError(f"{url!r} is not like http://host:port")
     return url.rstrip("/")
-
-
-def _read(path: Path) -> dict[str, object]:
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: not a mapping of keys to values")
-    return {str(key): value for key, value in values.items()}
-
-
-def _complaints(error: ValidationError) -> list[str]:
-    texts = []
-    for item in error.errors():
-        place = ".".join(str(part) for part in item["loc"])
-        if item["type"] == "extra_forbidden":
-            texts.append(f"{place}: unknown key; known: {', '.join(sorted(AgentConfig.model_fields))}")
-        else:
-            message = item["msg"].removeprefix("Value error, ")
-            texts.append(f"{place}: {message}" if place else message)
-    return texts

@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 from typing import Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from yarn_accel.adapters.credentials import read_master_secret
+from yarn_accel.adapters.settings_file import complaints, read_settings
 from yarn_accel.errors import ConfigError
 
 __all__ = ["CORES_MAY_SLEEP", "PipelineConfig", "Tenant", "load_config"]
@@ -149,27 +149,6 @@ def load_config(path: Path) -> PipelineConfig:
         ConfigError: names the file and key, and for an unknown key the known ones.
     """
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: not a mapping of keys to values")
-    try:
-        return PipelineConfig(**{str(key): value for key, value in values.items()})
+        return PipelineConfig(**read_settings(path))
     except ValidationError as error:
-        raise ConfigError(f"{path}: " + "; ".join(_complaints(error))) from None
-
-
-def _complaints(error: ValidationError) -> list[str]:
-    texts = []
-    for item in error.errors():
-        place = ".".join(str(part) for part in item["loc"])
-        if item["type"] == "extra_forbidden":
-            known = ", ".join(sorted(PipelineConfig.model_fields))
-            texts.append(f"{place}: unknown key; known: {known}")
-        else:
-            message = item["msg"].removeprefix("Value error, ")
-            texts.append(f"{place}: {message}" if place else message)
-    return texts
+        raise ConfigError(f"{path}: {complaints(error, PipelineConfig)}") from None
