@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 
 from torque_sched import __version__
+from torque_sched.commands.emulate import emulate
+from torque_sched.commands.parse import parse
 
 __all__ = ["main"]
 
@@ -19,3 +21,7 @@ def main(context: click.Context) -> None:
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
+
+
+main.add_command(parse)
+main.add_command(emulate)

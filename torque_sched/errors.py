@@ -5,12 +5,29 @@
     TorqueSchedError       anything a user of this package may catch
     ├── ConfigError        a setting is wrong: names the key and the known ones       exit 2
     ├── StartupError       something the machine or the rights lack: what, the cure   exit 3
-    └── ModelError         a job or a node that cannot exist (negative processors, no name)
+    ├── CommandError       a Torque command did not end well; its output is not used
+    ├── SnapshotError      no complete look at the cluster: nothing is decided on it
+    ├── ModelError         a job or a node that cannot exist (negative processors, no name)
+    │   └── UnitError      a text that is no size, no duration, no count
+    └── ParseError         what a command printed is not what Torque prints
+        ├── RecordError    one record is damaged; the others were read
+        └── DocumentError  the whole output is unusable: cut off, too large, another format
 
 ``transient`` says whether trying the same thing again later may work.
 """
 
-__all__ = ["ConfigError", "ModelError", "StartupError", "TorqueSchedError"]
+__all__ = [
+    "CommandError",
+    "ConfigError",
+    "DocumentError",
+    "ModelError",
+    "ParseError",
+    "RecordError",
+    "SnapshotError",
+    "StartupError",
+    "TorqueSchedError",
+    "UnitError",
+]
 
 
 class TorqueSchedError(Exception):
@@ -45,5 +62,35 @@ class StartupError(TorqueSchedError):
     exit_code = 3
 
 
+class CommandError(TorqueSchedError):
+    """A command was not there, ran too long, printed too much or failed; asking again may work."""
+
+    transient = True
+
+
+class SnapshotError(TorqueSchedError):
+    """One part of the cluster's picture is missing, so there is no picture; the next cycle asks again."""
+
+    transient = True
+
+
 class ModelError(TorqueSchedError):
     """A value that no real server could mean, caught where it is built."""
+
+
+class UnitError(ModelError):
+    """A text that is no size, no duration, no count."""
+
+
+class ParseError(TorqueSchedError):
+    """What a command printed is not what Torque prints."""
+
+
+class RecordError(ParseError):
+    """One record of an output is damaged; the message names the record and the attribute."""
+
+
+class DocumentError(ParseError):
+    """An output is unusable as a whole; asking again may give a good one."""
+
+    transient = True

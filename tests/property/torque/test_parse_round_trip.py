@@ -1,0 +1,205 @@
+"""Whatever the model can hold is printed and read back: nodes, jobs, queues, requests, accounting."""
+
+from __future__ import annotations
+
+import dataclasses
+import string
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torque_sched.core.model import (
+    Dependency,
+    GpuSlot,
+    HostSlots,
+    Job,
+    JobId,
+    JobSlots,
+    Node,
+    NodeName,
+    Queue,
+    QueueName,
+    Resources,
+    UsedResources,
+    job_number,
+)
+from torque_sched.core.request import AccessPolicy, Chunk, GenericResource, Request
+from torque_sched.core.states import HoldType, JobState, NodeState
+from torque_sched.core.units import duration_s, format_duration, format_size, size_bytes
+from torque_sched.parse.accounting import AccountingRecord, format_accounting, parse_accounting
+from torque_sched.parse.jobs import record_from_job
+from torque_sched.parse.pbsnodes import parse_pbsnodes, parse_status, record_from_node
+from torque_sched.parse.qstat import parse_jobs, parse_queues, record_from_queue
+from torque_sched.parse.records import Record
+from torque_sched.parse.request import format_nodes_spec, format_request, parse_nodes_spec, parse_request
+from torque_sched.parse.slots import format_exec_host, parse_exec_host
+from torque_sched.parse.text import format_pbsnodes_text, format_qstat_text, read_text
+from torque_sched.parse.times import epoch_s, format_ctime, format_stamp, stamp_s
+from torque_sched.parse.xml import format_xml
+
+words = st.text(string.ascii_letters + string.digits + "_-.", min_size=1, max_size=12).filter(
+    lambda word: word[0].isalpha() and "-gpu" not in word
+)
+sentences = st.text(
+    st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Zl", "Zp", "Zs")), min_size=1
+)
+sizes = st.none() | st.integers(0, 2**50)
+seconds = st.none() | st.integers(0, 10**7).map(float)
+moments = st.none() | st.integers(0, 4 * 10**9).map(float)
+small = st.integers(0, 200)
+job_ids = st.builds(
+    lambda number, index, server: f"{number}{'' if index is None else f'[{index}]'}.{server}",
+    st.integers(0, 10**6), st.none() | small, words,
+).map(JobId)  # fmt: skip
+chunks = st.one_of(
+    st.builds(Chunk, st.integers(1, 99), st.integers(1, 64), small, st.lists(words, max_size=3).map(tuple)),
+    st.builds(
+        Chunk, st.just(1), st.integers(1, 64), st.integers(1, 8), name=words, gpu_mode=st.just("shared")
+    ),
+)
+tasks = st.builds(Chunk, st.integers(1, 99), st.integers(1, 64), small, mem_bytes=st.integers(0, 2**40))
+requests = st.builds(
+    Request,
+    chunks=st.lists(chunks, min_size=1, max_size=3).map(tuple),
+    tasks=st.lists(tasks, max_size=2).map(tuple),
+    procs=small, ncpus=small, walltime_s=seconds, cput_s=seconds, mem_bytes=sizes, pmem_bytes=sizes,
+    vmem_bytes=sizes, pvmem_bytes=sizes,
+    gres=st.lists(st.builds(GenericResource, words, small), max_size=2).map(tuple),
+    host=st.none() | words, features=st.lists(words, max_size=2).map(tuple),
+    node_exclusive=st.booleans(), access=st.none() | st.sampled_from(AccessPolicy),
+    software=st.just("") | words,
+)  # fmt: skip
+
+
+def ranges(owner: st.SearchStrategy[str], build: type) -> st.SearchStrategy[tuple[object, ...]]:
+    """Slots with a gap between ranges, so that none can be joined with its neighbour."""
+    lengths = st.lists(st.tuples(owner, st.integers(1, 5)), max_size=4)
+
+    def placed(parts: list[tuple[str, int]]) -> tuple[object, ...]:
+        at, found = 0, []
+        for name, length in parts:
+            found.append(build(name, at, at + length - 1))
+            at += length + 1
+        return tuple(found)
+
+    return lengths.map(placed)
+
+
+dependencies = st.builds(Dependency, words, st.lists(job_ids, max_size=2).map(tuple))
+jobs = st.builds(
+    Job,
+    id=job_ids, state=st.sampled_from(JobState), queue=words.map(QueueName),
+    request=requests.map(lambda request: parse_request(format_request(request))),
+    name=sentences, owner=words, user=words, group=words, priority=st.integers(-1024, 1023),
+    ctime_s=moments, qtime_s=moments, etime_s=moments, start_s=moments, comp_s=moments,
+    execution_time_s=moments,
+    start_count=small, exit_status=st.none() | st.integers(-20, 300), walltime_remaining_s=seconds,
+    hold_types=st.frozensets(st.sampled_from(HoldType)), substate=small,
+    depend=st.lists(dependencies, max_size=2).map(tuple),
+    exec_host=ranges(words, HostSlots),
+    exec_gpus=st.lists(st.builds(GpuSlot, words.map(NodeName), st.integers(0, 15)), max_size=3).map(tuple),
+    comment=st.just("") | sentences, account=st.just("") | words, interactive=st.booleans(),
+    rerunnable=st.booleans(), queue_rank=small,
+).map(lambda job: with_used(job))  # fmt: skip
+nodes = st.builds(
+    Node,
+    name=words.map(NodeName), np=small, states=st.frozensets(st.sampled_from(NodeState)),
+    properties=st.lists(words, max_size=3).map(tuple), gpus=small, jobs=ranges(job_ids, JobSlots),
+    power_state=st.sampled_from(["", "Running", "Standby"]), ntype=words, note=st.just("") | sentences,
+    status=st.none() | st.dictionaries(words.map(lambda word: word.replace("-", "_")), words, min_size=1).map(
+        lambda pairs: parse_status(",".join(f"{key}={value}" for key, value in pairs.items()))
+    ),
+)  # fmt: skip
+queues = st.builds(
+    Queue,
+    name=words.map(QueueName), is_enabled=st.booleans(), is_started=st.booleans(),
+    priority=st.integers(-9, 99),
+    max_running=st.none() | small, max_user_run=st.none() | small, max_group_run=st.none() | small,
+    resources_max=st.dictionaries(words, words, max_size=3).map(Resources),
+    keep_completed_s=seconds, features_required=st.lists(words, max_size=2).map(tuple),
+)  # fmt: skip
+
+
+def with_used(job: Job) -> Job:
+    """The same job with its numbers as its id says, and with something used when it has run."""
+    sequence, index = job_number(job.id)
+    used = UsedResources(1.0, 2.0, 1024, 2048, 0.5) if job.exec_host else UsedResources()
+    return dataclasses.replace(job, sequence=sequence, array_index=index, used=used)
+
+
+@given(st.lists(jobs, max_size=3))
+def test_jobs_as_xml(found: list[Job]) -> None:
+    parsed = parse_jobs(format_xml([record_from_job(job) for job in found], header=True).encode())
+    assert (list(parsed.items), parsed.problems) == (found, ())
+
+
+@given(st.lists(jobs, max_size=3), st.booleans())
+def test_jobs_as_text(found: list[Job], fold: bool) -> None:
+    parsed = parse_jobs(format_qstat_text([record_from_job(job) for job in found], fold=fold))
+    assert (list(parsed.items), parsed.problems) == (found, ())
+
+
+@given(st.lists(nodes, min_size=1, max_size=3))
+def test_nodes_as_xml_and_text(found: list[Node]) -> None:
+    records = [record_from_node(node) for node in found]
+    assert list(parse_pbsnodes(format_xml(records)).items) == found
+    assert list(parse_pbsnodes(format_pbsnodes_text(records)).items) == found
+
+
+@given(st.lists(queues, max_size=3), st.booleans())
+def test_queues_as_text(found: list[Queue], fold: bool) -> None:
+    parsed = parse_queues(format_qstat_text([record_from_queue(queue) for queue in found], fold=fold))
+    assert (list(parsed.items), parsed.problems) == (found, ())
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\n\t\r"), max_size=400))
+def test_folding_loses_nothing(value: str) -> None:
+    text = format_qstat_text([Record("Job", "1.h", {"Variable_List": value})], fold=True)
+    (record,) = read_text(text, "Job", "qstat").items
+    assert record.attributes == {"Variable_List": value}
+
+
+@given(st.lists(chunks, min_size=1, max_size=4).map(tuple))
+def test_nodes_specs(found: tuple[Chunk, ...]) -> None:
+    assert parse_nodes_spec(format_nodes_spec(found)) == found
+
+
+@given(requests)
+def test_requests(request: Request) -> None:
+    again = parse_request(format_request(request))
+    assert again.trouble == ""
+    assert format_request(again) == format_request(request)
+    assert (again.n_procs, again.n_gpus, again.mem_bytes) == (
+        request.n_procs,
+        request.n_gpus,
+        request.mem_bytes,
+    )
+
+
+@given(ranges(words, HostSlots))
+def test_exec_host_in_both_dialects(parts: tuple[HostSlots, ...]) -> None:
+    if parts:
+        assert parse_exec_host(format_exec_host(parts)) == parts
+        assert parse_exec_host(format_exec_host(parts, dialect=4)) == parts
+
+
+@given(st.integers(0, 2**60), st.integers(0, 10**8), st.integers(0, 4 * 10**9))
+def test_sizes_durations_and_times(n_bytes: int, duration: int, at: int) -> None:
+    assert size_bytes(format_size(n_bytes)) == n_bytes
+    assert duration_s(format_duration(duration)) == duration
+    assert epoch_s(format_ctime(at)) == epoch_s(str(at)) == at
+    assert stamp_s(format_stamp(at)) == at
+
+
+ACCOUNTING_NAMES = ("user", "queue", "jobname", "Resource_List.nodes", "resources_used.mem")
+
+
+@given(
+    st.integers(0, 4 * 10**9).map(float),
+    st.sampled_from("QSEDRA"),
+    job_ids,
+    st.dictionaries(st.sampled_from(ACCOUNTING_NAMES), words),
+)
+def test_accounting(at_s: float, kind: str, job: str, attributes: dict[str, str]) -> None:
+    record = AccountingRecord(at_s, kind, job, attributes)
+    assert parse_accounting(format_accounting(record)).items == (record,)

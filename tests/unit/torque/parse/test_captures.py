@@ -1,0 +1,289 @@
+"""Golden tests: what real servers printed is understood in full and printed again byte for byte."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+from torque_sched.core.model import GpuSlot, HostSlots, Job, Node
+from torque_sched.core.states import HoldType, JobState, NodeState
+from torque_sched.parse.accounting import format_accounting, job_from_accounting, parse_accounting
+from torque_sched.parse.jobs import job_from_record, record_from_job
+from torque_sched.parse.pbsnodes import node_from_record, parse_pbsnodes, record_from_node
+from torque_sched.parse.qmgr import format_qmgr, parse_qmgr
+from torque_sched.parse.qrun import RunKind, classify_qrun
+from torque_sched.parse.qstat import (
+    parse_jobs,
+    parse_queues,
+    parse_server,
+    queue_from_record,
+    record_from_queue,
+    record_from_server,
+    server_from_record,
+)
+from torque_sched.parse.text import format_pbsnodes_text, format_qstat_text, read_text
+from torque_sched.parse.xml import format_xml, read_xml
+
+GOLDEN = Path(__file__).resolve().parents[3] / "golden" / "torque"
+NODES = {
+    "baseline-pbsnodes-a": 4, "down-pbsnodes-a": 4, "gpu-1job-pbsnodes": 1, "gpu-idle-pbsnodes-x": 1,
+    "gpu-idle-pbsnodes": 1, "healthcheck-pbsnodes": 1, "idle-pbsnodes-a": 4, "idle-pbsnodes-one": 1,
+    "idle-pbsnodes-x": 4, "running-pbsnodes-a": 4, "running-pbsnodes-x": 4, "v42-pbsnodes-a": 2,
+    "varattr-pbsnodes": 1,
+}  # fmt: skip
+JOBS = {
+    "baseline2-qstat-f": 12, "completed-qstat-f-x": 1, "completed-qstat-f": 1, "idle-qstat-f-x": 0,
+    "idle-qstat-f": 0, "interactive-qstat-f": 1, "running-qstat-f-1": 9, "running-qstat-f-as-user": 5,
+    "running-qstat-f-t-x": 12, "running-qstat-f-t": 12, "running-qstat-f-x": 9, "running-qstat-f": 9,
+    "v42-qstat-f-t": 6,
+}  # fmt: skip
+QUEUES = ("idle-qstat-Q-f-1", "idle-qstat-Q-f", "running-qstat-Q-f-1", "running-qstat-Q-f-x")
+SERVERS = ("idle-qstat-B-f", "running-qstat-B-f-x", "v42-qstat-B-f")
+QMGR = ("qmgr-print-node", "qmgr-print-server", "qmgr-print-server-alice", "v42-qmgr-print-server")
+KINDS: dict[str, Collection[str]] = {"Node": NODES, "Job": JOBS, "Queue": QUEUES, "Server": SERVERS}
+PARSED = re.compile(
+    r"(?<!serverdown-)pbsnodes(-a|-x|-one)?$|qstat-(Q-|B-)?f\b|qmgr-print|qrun.*\.stderr$|accounting"
+)
+"""Captures of forms that are parsed; of the others the emulation's tests are the users."""
+QRUN = {
+    "err-qrun-already-running": RunKind.ALREADY_RUNNING, "err-qrun-array-parent": RunKind.ARRAY_PARENT,
+    "err-qrun-array-slot-limit": RunKind.ARRAY_LIMIT, "err-qrun-async-not-enough": RunKind.NOT_NOW,
+    "err-qrun-bad-spec": RunKind.NEVER, "err-qrun-down-node": RunKind.NOT_NOW,
+    "err-qrun-gpus-missing": RunKind.NEVER, "err-qrun-malformed-id": RunKind.BAD_ID,
+    "err-qrun-never-fits": RunKind.NEVER, "err-qrun-no-args": RunKind.USAGE,
+    "err-qrun-not-enough-slots-now": RunKind.NOT_NOW, "err-qrun-offline-node": RunKind.NOT_NOW,
+    "err-qrun-procs-without-H": RunKind.NO_REQUEST, "err-qrun-property-as-host": RunKind.NEVER,
+    "err-qrun-queue-stopped": RunKind.QUEUE_STOPPED, "err-qrun-unauthorised": RunKind.UNAUTHORISED,
+    "err-qrun-unknown-job": RunKind.UNKNOWN_JOB, "err-qrun-unknown-node": RunKind.NEVER,
+    "err-qrun-unknown-second-node": RunKind.NEVER, "err-qrun-waiting": RunKind.WRONG_STATE,
+    "gpu-3rd-shared-qrun": RunKind.NOT_NOW, "gpu-4th-excl-qrun": RunKind.NOT_NOW,
+    "serverdown-qrun": RunKind.SERVER_GONE, "v42-err-qrun-busy": RunKind.NOT_NOW,
+    "v42-err-qrun-unknown-job": RunKind.UNKNOWN_JOB, "v42-err-qrun-unknown-node": RunKind.NEVER,
+    "v42-err-qrun-user": RunKind.UNAUTHORISED,
+}  # fmt: skip
+
+
+def capture(name: str) -> bytes:
+    return (GOLDEN / f"{name}.txt").read_bytes()
+
+
+def nodes(name: str) -> dict[str, Node]:
+    return {node.name: node for node in parse_pbsnodes(capture(name)).items}
+
+
+def jobs(name: str) -> dict[str, Job]:
+    return {job.id: job for job in parse_jobs(capture(name)).items}
+
+
+def test_no_capture_is_left_untested() -> None:
+    named = {*NODES, *JOBS, *QUEUES, *SERVERS, *QMGR, "accounting-log"} | {f"{name}.stderr" for name in QRUN}
+    assert named <= {path.stem for path in GOLDEN.glob("*.txt")}
+    left = {path.stem for path in GOLDEN.glob("*.txt") if PARSED.search(path.stem)} - named
+    assert left == set()
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_every_node_is_understood(name: str) -> None:
+    parsed = parse_pbsnodes(capture(name))
+    assert (len(parsed.items), parsed.problems) == (NODES[name], ())
+    assert all(node.status is not None and node.status.physmem_bytes for node in parsed.items)
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_every_job_is_understood(name: str) -> None:
+    parsed = parse_jobs(capture(name))
+    assert (len(parsed.items), parsed.problems) == (JOBS[name], ())
+    assert not [job.request.trouble for job in parsed.items if job.request.trouble]
+
+
+@pytest.mark.parametrize("name", [*NODES, *JOBS, *QUEUES, *SERVERS])
+def test_records_are_printed_again_byte_for_byte(name: str) -> None:
+    text = capture(name).decode()
+    kind = next(
+        k
+        for k, names in (("Node", NODES), ("Job", JOBS), ("Queue", QUEUES), ("Server", SERVERS))
+        if name in names
+    )
+    if text.lstrip().startswith("<"):
+        assert format_xml(read_xml(text, kind, name).items, header=kind == "Job") == text
+    elif kind == "Node":
+        assert format_pbsnodes_text(read_text(text, kind, name).items) == text
+    else:
+        assert format_qstat_text(read_text(text, kind, name).items, fold=not name.endswith("-1")) == text
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_nodes_survive_format_and_parse(name: str) -> None:
+    for node in parse_pbsnodes(capture(name)).items:
+        assert node_from_record(record_from_node(node)) == node
+        assert node_from_record(record_from_node(node, dialect=4)).jobs == node.jobs
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_jobs_survive_format_and_parse(name: str) -> None:
+    for job in parse_jobs(capture(name)).items:
+        assert job_from_record(record_from_job(job)) == job
+        assert job_from_record(record_from_job(job, dialect=4)) == job
+
+
+def test_xml_and_text_of_one_moment_say_the_same() -> None:
+    assert nodes("running-pbsnodes-x") == nodes("running-pbsnodes-a")
+    assert jobs("running-qstat-f-t-x") == jobs("running-qstat-f-t")
+    assert jobs("running-qstat-f-x") == jobs("running-qstat-f") == jobs("running-qstat-f-1")
+
+
+def test_what_running_nodes_show() -> None:
+    found = nodes("running-pbsnodes-x")
+    node2, node4 = found["node2"], found["node4"]
+    assert node2.states == {NodeState.JOB_EXCLUSIVE}
+    assert [(part.job, part.n_slots) for part in node2.jobs] == [
+        ("46.head", 2),
+        ("47[0].head", 1),
+        ("47[1].head", 1),
+    ]
+    assert (node4.np, node4.gpus, node4.slots_free, node4.properties) == (4, 2, 2, ("gpunode",))
+    assert node4.status is not None
+    assert (node4.status.ncpus, node4.status.loadave, node4.status.rectime_s) == (2, 2.21, 1795195736.0)
+    assert node4.mem_bytes == 24684092 * 1024
+    assert node4.extra == {"mom_service_port": "15002", "mom_manager_port": "15003"}
+
+
+def test_down_and_offline_nodes_with_notes() -> None:
+    found = nodes("down-pbsnodes-a")
+    assert found["node1"].states == {NodeState.DOWN}
+    assert found["node2"].states == {NodeState.OFFLINE, NodeState.JOB_EXCLUSIVE}
+    assert found["node2"].note == "fan broken, ticket 42 <&>"
+    assert not found["node2"].is_up
+
+
+def test_the_older_dialect_lists_slots_one_by_one_and_the_status_backwards() -> None:
+    node2 = nodes("v42-pbsnodes-a")["node2"]
+    assert [(part.job, part.first, part.last) for part in node2.jobs] == [
+        ("19.head", 0, 1),
+        ("20[1].head", 2, 2),
+    ]
+    assert (node2.power_state, node2.is_up) == ("", True)
+    assert node2.status is not None
+    assert node2.status.jobs == ("19.head", "20[1].head")
+
+
+def test_varattr_gres_and_health_check() -> None:
+    status = nodes("healthcheck-pbsnodes")["node1"].status
+    assert status is not None
+    assert status.varattr == {"gputype": "a100+a40", "rack": "r12"}
+    assert status.gres == {"matlab_lic": "4"}
+    assert status.message == "ERROR /scratch not mounted"
+    assert nodes("varattr-pbsnodes")["node1"].states == {NodeState.BUSY}
+
+
+def test_gpus_are_in_order_with_their_readings() -> None:
+    report = nodes("gpu-1job-pbsnodes")["node4"].gpu_report
+    assert report is not None
+    assert (report.driver, report.timestamp) == ("535.104.05", "Fri Nov 20 17:33:00 2026")
+    first, second = report.devices
+    assert (first.index, first.utilization, first.memory_used_bytes) == (0, 0.37, 5120 * 1024**2)
+    assert (first.mode, first.state, first.temperature_c) == ("Exclusive_Process", "Exclusive", 48.0)
+    assert (second.index, second.state, second.memory_total_bytes) == (1, "Unallocated", 40960 * 1024**2)
+
+
+def test_what_jobs_show() -> None:
+    found = jobs("running-qstat-f-t-x")
+    gpu, multi = found["45.head"], found["46.head"]
+    assert gpu.exec_gpus == (GpuSlot("node4", 0),)  # type: ignore[arg-type]
+    assert (gpu.request.n_procs, gpu.request.n_gpus, gpu.walltime_s) == (2, 1, 1800.0)
+    assert (gpu.request.mem_bytes, gpu.request.pmem_bytes, gpu.used.mem_bytes) == (2**31, 2**30, 8156 * 1024)
+    assert multi.exec_host == (HostSlots("node2", 0, 1), HostSlots("node3", 2, 3))  # type: ignore[arg-type]
+    assert (multi.user, multi.group, multi.owner) == ("bob", "hpc", "bob@head")
+    assert found["48.head"].hold_types == {HoldType.USER}
+    assert found["49.head"].depend[0].jobs == ("44.head",)
+    assert (found["50.head"].state, found["50.head"].execution_time_s) == (JobState.WAITING, 1798761540.0)
+    assert found["51.head"].request.chunks[0].properties == ("big",)
+    assert found["52.head"].request.procs == 3
+
+
+def test_array_members_know_their_array_and_its_limit() -> None:
+    member = jobs("running-qstat-f-t-x")["47[2].head"]
+    assert (member.array, member.array_index, member.array_slot_limit) == (47, 2, 2)
+    assert member.hold_types == {HoldType.ARRAY_SLOT_LIMIT}
+    parent = jobs("running-qstat-f-x")["47[].head"]
+    assert (parent.is_array_parent, parent.array_slot_limit) == (True, 2)
+
+
+def test_a_property_in_place_of_a_count_stays_a_name() -> None:
+    single = [job.request.chunks[0].name for job in jobs("baseline2-qstat-f").values() if job.request.chunks]
+    assert [name for name in single if name] == ["gpunode", "gpunode"]
+
+
+def test_a_completed_job_says_what_it_used() -> None:
+    job = jobs("completed-qstat-f-x")["64.head"]
+    assert (job.state, job.exit_status, job.total_runtime_s) == (JobState.COMPLETED, 3, 8.314668)
+    assert (job.comp_s, job.used.walltime_s, job.used.cput_s) == (1795196041.0, 8.0, 3.0)
+
+
+@pytest.mark.parametrize("name", QUEUES)
+def test_queues(name: str) -> None:
+    parsed = parse_queues(capture(name))
+    assert parsed.problems == ()
+    gpuq, batch = parsed.items
+    assert (gpuq.name, gpuq.priority, gpuq.max_user_run, gpuq.is_started) == ("gpuq", 50, 2, True)
+    assert gpuq.resources_max.amount("walltime") == 7200.0
+    assert batch.max_running is None
+    assert [queue_from_record(record_from_queue(queue)) for queue in parsed.items] == [gpuq, batch]
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_servers(name: str) -> None:
+    server = parse_server(capture(name))
+    assert (server.name, server.scheduling, server.default_queue) == ("head", False, "batch")
+    assert sum(server.state_count.values()) == server.total_jobs
+    assert server_from_record(record_from_server(server)) == server
+
+
+@pytest.mark.parametrize("name", QMGR)
+def test_qmgr_commands_are_read_and_printed_again(name: str) -> None:
+    parsed = parse_qmgr(capture(name))
+    assert parsed.problems == ()
+    assert format_qmgr(parsed.items) == capture(name).decode()
+
+
+def test_queues_from_qmgr_equal_those_of_qstat_in_what_is_configured() -> None:
+    record = next(r for r in parse_qmgr(capture("qmgr-print-server")).items if r.name == "gpuq")
+    queue = queue_from_record(record)
+    assert (queue.max_user_run, queue.priority, queue.is_enabled) == (2, 50, True)
+
+
+@pytest.mark.parametrize("name", QRUN)
+def test_refusals_of_qrun_are_told_apart(name: str) -> None:
+    exit_code = 1 if QRUN[name] in {RunKind.BAD_ID, RunKind.USAGE} else 2
+    result = classify_qrun(exit_code, capture(f"{name}.stderr"))
+    assert result.kind is QRUN[name]
+    assert result.text
+    assert "\n" not in result.text
+
+
+def test_the_accounting_file_is_read_whole_and_printed_again() -> None:
+    text = capture("accounting-log").decode()
+    parsed = parse_accounting(text)
+    assert (len(parsed.items), parsed.problems) == (471, ())
+    again = "".join(format_accounting(record) for record in parsed.items)
+    assert [line.rstrip() for line in again.split("\n")] == [line.rstrip() for line in text.split("\n")]
+
+
+def test_finished_jobs_of_the_accounting_file() -> None:
+    records = [record for record in parse_accounting(capture("accounting-log")).items if record.type == "E"]
+    finished = {job.id: job for job in map(job_from_accounting, records)}
+    assert (len(records), len(finished)) == (119, 107)
+    assert {job.exit_status for job in finished.values()} == {-11, 0, 3, 265, 271}
+    job = finished["0.head"]  # type: ignore[index]
+    assert (job.user, job.group, job.used.walltime_s, job.used.mem_bytes) == (
+        "alice",
+        "hpc",
+        190.0,
+        7908 * 1024,
+    )
+    assert (job.start_s, job.comp_s, job.request.n_procs) == (1795195261.0, 1795195451.0, 2)
+    task = finished["136.head"].request.tasks[0]  # type: ignore[index]
+    assert (task.count, task.ppn, task.mem_bytes) == (1, 2, 2**30)

@@ -1,0 +1,1 @@
+"""One file for each verb of ``torque-sched``: it parses arguments and calls."""

@@ -1,0 +1,106 @@
+"""``torque-sched parse``: what we understood of an output, for bug reports."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, BinaryIO
+
+import click
+
+from torque_sched.errors import DocumentError
+from torque_sched.parse.accounting import parse_accounting
+from torque_sched.parse.pbsnodes import parse_pbsnodes
+from torque_sched.parse.qmgr import parse_qmgr
+from torque_sched.parse.qstat import parse_jobs, parse_queues, parse_server
+from torque_sched.parse.records import Parsed
+
+__all__ = ["parse", "plain"]
+
+
+@click.command()
+@click.argument("form", type=click.Choice(["pbsnodes", "qstat", "qmgr", "accounting"]))
+@click.argument("file", type=click.File("rb"))
+@click.option("--json", "as_json", is_flag=True, help="Print every value as JSON instead of a summary.")
+def parse(form: str, file: BinaryIO, as_json: bool) -> None:
+    """Show what was understood of an output saved in FILE (``-`` for standard input).
+
+    FORM says which command printed it; XML and text, jobs, queues (qstat -Q -f) and the server
+    (qstat -B -f) are told apart. Exit code 1 when a record or the whole output is damaged.
+    """
+    data = file.read()
+    try:
+        parsed = _FORMS[form](data)
+    except DocumentError as error:
+        if as_json:
+            click.echo(json.dumps({"form": form, "error": str(error)}, indent=2))
+        raise click.ClickException(str(error)) from error
+    if as_json:
+        click.echo(json.dumps(_report(form, parsed), indent=2, allow_nan=False))
+    else:
+        click.echo(f"{len(parsed.items)} understood, {len(parsed.problems)} damaged")
+        for item in parsed.items:
+            click.echo(f"  {_line(item)}")
+    for problem in parsed.problems:
+        click.echo(f"damaged: {problem}", err=True)
+    if parsed.problems:
+        click.get_current_context().exit(1)
+
+
+def _qstat(data: bytes) -> Parsed[Any]:
+    start = data.lstrip()[:8]
+    # Pasted text often lost the blank line that ends it.
+    text = data if start.startswith(b"<") or not start else data.rstrip() + b"\n\n"
+    if start.startswith(b"Queue:"):
+        return parse_queues(text)
+    if start.startswith(b"Server:"):
+        return Parsed((parse_server(text),))
+    return parse_jobs(text)
+
+
+def _pbsnodes(data: bytes) -> Parsed[Any]:
+    is_xml = data.lstrip().startswith(b"<")
+    return parse_pbsnodes(data if is_xml or not data.strip() else data.rstrip() + b"\n\n")
+
+
+_FORMS: dict[str, Callable[[bytes], Parsed[Any]]] = {
+    "pbsnodes": _pbsnodes,
+    "qstat": _qstat,
+    "qmgr": parse_qmgr,
+    "accounting": parse_accounting,
+}
+
+
+def _report(form: str, parsed: Parsed[Any]) -> dict[str, Any]:
+    return {
+        "form": form,
+        "records": parsed.n_records,
+        "understood": len(parsed.items),
+        "damaged": [str(problem) for problem in parsed.problems],
+        "items": [plain(item) for item in parsed.items],
+    }
+
+
+def plain(value: Any) -> Any:
+    """A value of the model as what JSON can hold: enums by value, sets sorted, classes as objects."""
+    if isinstance(value, enum.Enum):
+        return value.value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(member) for key, member in value.items()}
+    if isinstance(value, frozenset):
+        return sorted(plain(member) for member in value)
+    if isinstance(value, tuple):
+        return [plain(member) for member in value]
+    return value
+
+
+def _line(item: Any) -> str:
+    name = getattr(item, "id", None) or getattr(item, "name", None) or getattr(item, "job", "")
+    state = getattr(item, "state", None) or getattr(item, "states", None) or getattr(item, "type", "")
+    words = plain(state)
+    text = ",".join(words) if isinstance(words, list) else str(words or "")
+    return f"{name}  {text or ('free' if hasattr(item, 'states') else '')}".rstrip()

@@ -1,0 +1,88 @@
+"""What a policy may answer for a queued job: Start, Reserve or Hold, exactly one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from torque_sched.core.model import JobId, NodeName
+from torque_sched.core.reasons import Reason, comment_for
+from torque_sched.errors import ModelError
+
+__all__ = ["Decision", "Hold", "NodeShare", "Reserve", "Start", "hosts_argument"]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeShare:
+    """What one job gets of one node."""
+
+    node: NodeName
+    ppn: int
+    gpus: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.node or self.ppn < 1 or self.gpus < 0:
+            raise ModelError(f"a share of {self.node or 'no node'} needs ppn >= 1 and gpus >= 0")
+
+
+def hosts_argument(allocation: Iterable[NodeShare]) -> str:
+    """The ``-H`` argument of qrun; the first node becomes mother superior.
+
+    qrun replaces the job's whole node request by it, so ppn and gpus are always written out.
+
+    >>> hosts_argument([NodeShare(NodeName("n1"), 2, 1), NodeShare(NodeName("n2"), 2)])
+    'n1:ppn=2:gpus=1+n2:ppn=2'
+    """
+    return "+".join(
+        f"{share.node}:ppn={share.ppn}" + (f":gpus={share.gpus}" if share.gpus else "")
+        for share in allocation
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Run the job now on these nodes."""
+
+    job: JobId
+    allocation: tuple[NodeShare, ...]
+    score: float = 0.0
+    """The policy's own figure for this placement; only compared within one policy."""
+
+    @property
+    def hosts(self) -> str:
+        """The ``-H`` argument of qrun."""
+        return hosts_argument(self.allocation)
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """The job waits, and these nodes are kept for it from ``start_s`` on."""
+
+    job: JobId
+    start_s: float
+    allocation: tuple[NodeShare, ...]
+    reason: Reason = Reason.RESERVED
+    details: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def comment(self) -> str:
+        """The sentence its owner sees."""
+        return comment_for(self.reason, self.details)
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """The job stays queued; ``reason`` becomes the comment its owner sees."""
+
+    job: JobId
+    reason: Reason
+    details: Mapping[str, str] = field(default_factory=dict)
+    """What the reason's sentence names, by the words in its braces; others go to ``explain`` only."""
+
+    @property
+    def comment(self) -> str:
+        """The sentence its owner sees."""
+        return comment_for(self.reason, self.details)
+
+
+Decision = Start | Reserve | Hold

@@ -1,0 +1,16 @@
+"""A stateful emulation of Torque's server, moms and commands, to try a scheduler without a cluster.
+
+Programs named like Torque's go on PATH (``qsub``, ``qstat``, ``pbsnodes``, ``qrun`` ...); behind them
+one server process keeps the state, lets jobs start and end, and knocks at the scheduler's port. What
+they print and how they fail follows outputs of real servers, 6.1.3 and 4.2.10; ``pbs_version`` and the
+moms' ``version`` end in ``-emulated``, so nobody takes it for the real thing.
+
+What is not emulated: routing queues, reservations, pbs_mom's own configuration file, checkpointing,
+interactive sessions (``qsub -I`` makes a job without a terminal), accounting by tokens, IPv6, several
+servers in one cluster.
+"""
+
+from torque_sched.emulation.emulated import EmulatedTorque, ManualClock, SentEvent
+from torque_sched.emulation.faults import Fault
+
+__all__ = ["EmulatedTorque", "Fault", "ManualClock", "SentEvent"]

@@ -1,0 +1,147 @@
+"""Runs the jobs' scripts as child processes, as one mom for all nodes of the emulated cluster.
+
+Each attempt has a folder. The wrapper makes ``started`` in it first and stops if it is there already, so a
+server that was killed between writing "running" and starting the process can start it again and not run it
+twice; ``exit`` appears when the script is over, whoever is the server then. Scripts run as the user who runs
+the server.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+from torque_sched.emulation.model import EmulatedJob, seconds_of
+from torque_sched.emulation.submit import parse_pairs
+from torque_sched.emulation.world import World
+
+__all__ = ["Processes"]
+
+_WRAPPER = """#!/bin/sh
+# $1 folder, $2 shell, $3 output, $4 errors, $5 working directory
+mkdir "$1/started" 2>/dev/null || exit 0
+echo $$ > "$1/pid"
+cd "$5" || cd "$1"
+case "$4" in
+"$3") "$2" "$1/script" > "$3" 2>&1 < /dev/null ;;
+*) "$2" "$1/script" > "$3" 2> "$4" < /dev/null ;;
+esac
+echo $? > "$1/exit.new"
+mv "$1/exit.new" "$1/exit"
+"""
+_KILLED = 256 + signal.SIGKILL
+
+
+class Processes:
+    """The running scripts of one cluster."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._watched: dict[str, Path] = {}
+        self._children: list[subprocess.Popen[bytes]] = []
+
+    def start(self, world: World, job: EmulatedJob) -> None:
+        """Start, or take up again after a restart of the server."""
+        folder = self._folder(job)
+        self._watched[job.id] = folder
+        if (folder / "started").exists():
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "wrapper").write_text(_WRAPPER, encoding="utf-8")
+        (folder / "script").write_text(job.script, encoding="utf-8")
+        hosts = [name for name, indices in job.slots for _ in indices]
+        (folder / "nodes").write_text("".join(f"{name}\n" for name in hosts), encoding="utf-8")
+        (folder / "gpus").write_text("".join(f"{name}-gpu{i}\n" for name, i in job.gpus), encoding="utf-8")
+        out, err = self._outputs(job, folder)
+        shell = job.attributes.get("Shell_Path_List", "/bin/sh")
+        environment = _environment(world, job, folder)
+        argv = ["/bin/sh", str(folder / "wrapper"), str(folder), shell, out, err, environment["HOME"]]
+        child = subprocess.Popen(argv, env=environment, cwd=folder, start_new_session=True, close_fds=True)
+        self._children.append(child)
+
+    def finished(self) -> list[tuple[str, int]]:
+        """Jobs whose script is over, with the exit status; each is told once."""
+        self._children = [child for child in self._children if child.poll() is None]
+        over = []
+        for job_id, folder in list(self._watched.items()):
+            status = self._status(folder)
+            if status is not None:
+                del self._watched[job_id]
+                over.append((job_id, status))
+        return over
+
+    def send(self, job_id: str, name: str) -> None:
+        """Send a signal by name to all processes of a job."""
+        folder = self._watched.get(job_id)
+        number = getattr(signal, f"SIG{name}", None)
+        if folder is None or number is None:
+            return
+        with suppress(OSError, ValueError):
+            os.killpg(int((folder / "pid").read_text(encoding="utf-8")), number)
+
+    def forget(self, job_id: str) -> None:
+        """No longer watch a job that was ended by other means."""
+        self._watched.pop(job_id, None)
+
+    def _folder(self, job: EmulatedJob) -> Path:
+        return self._directory / f"{job.id}.{job.attributes.get('start_count', '1')}"
+
+    def _outputs(self, job: EmulatedJob, folder: Path) -> tuple[str, str]:
+        paths = []
+        for key, plain in (("Output_Path", "out"), ("Error_Path", "err")):
+            wanted = Path(job.attributes[key].partition(":")[2] or job.attributes[key])
+            paths.append(str(wanted if wanted.parent.is_dir() else folder / plain))
+        joined = job.attributes.get("Join_Path", "n")
+        first = paths[1] if joined == "eo" else paths[0]
+        return (first, first) if joined in ("oe", "eo") else (paths[0], paths[1])
+
+    def _status(self, folder: Path) -> int | None:
+        try:
+            code = int((folder / "exit").read_text(encoding="utf-8"))
+            return code if code < 128 else code + 128
+        except (OSError, ValueError):
+            pass
+        try:
+            os.kill(int((folder / "pid").read_text(encoding="utf-8")), 0)
+        except ProcessLookupError:
+            return None if (folder / "exit").exists() else _KILLED
+        except (OSError, ValueError):
+            pass
+        return None
+
+
+def _environment(world: World, job: EmulatedJob, folder: Path) -> dict[str, str]:
+    variables = parse_pairs(job.attributes["Variable_List"])
+    home = variables.get("PBS_O_HOME", "/")
+    slots = sum(len(indices) for _, indices in job.slots)
+    environment = {
+        **variables,
+        "HOME": home if Path(home).is_dir() else str(folder),
+        "LOGNAME": job.user,
+        "USER": job.user,
+        "PATH": variables.get("PBS_O_PATH") or "/usr/local/bin:/usr/bin:/bin",
+        "SHELL": variables.get("PBS_O_SHELL", "/bin/sh"),
+        "PBS_ENVIRONMENT": "PBS_BATCH",
+        "PBS_JOBID": job.id,
+        "PBS_JOBNAME": job.attributes["Job_Name"],
+        "PBS_QUEUE": job.queue,
+        "PBS_SERVER": world.settings.server,
+        "PBS_NODEFILE": str(folder / "nodes"),
+        "PBS_MSHOST": job.slots[0][0],
+        "PBS_NODENUM": "0",
+        "PBS_NP": str(slots),
+        "PBS_NUM_NODES": str(len({name for name, _ in job.slots})),
+        "PBS_NUM_PPN": str(len(job.slots[0][1])),
+        "PBS_RESOURCE_NODES": job.resources.get("nodes", ""),
+    }
+    if "walltime" in job.resources:
+        environment["PBS_WALLTIME"] = str(seconds_of(job.resources["walltime"]))
+    if job.gpus:
+        first = job.slots[0][0]
+        mine = sorted(index for name, index in job.gpus if name == first)
+        environment["PBS_GPUFILE"] = str(folder / "gpus")
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in mine)
+    return environment

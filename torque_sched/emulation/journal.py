@@ -1,0 +1,181 @@
+"""The state on disk: a snapshot and the changes since, one line per command; a killed server reads both
+back.
+
+A line is written with one ``write`` before the client hears of the change, so what a client was told is
+never lost when the server is killed. (It is not flushed to the disk: a power cut may lose the last
+seconds.) Generations: ``snapshot.json`` names the journal that follows it, and is replaced by renaming.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from torque_sched.emulation.model import EmulatedJob, EmulatedNode, EmulatedQueue, from_record, to_record
+from torque_sched.emulation.world import Settings, World
+
+__all__ = ["Journal"]
+
+_COMPACT_BYTES = 64 * 1024 * 1024
+_KINDS = {"job": EmulatedJob, "queue": EmulatedQueue, "node": EmulatedNode}
+
+
+class Journal:
+    """Reads and writes the state under one directory.
+
+    Args:
+        directory: the ``state`` folder; accounting goes to ``server_priv/accounting`` in it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._generation = 0
+        self._file = -1
+        self._size = 0
+        self._accounting = directory / "server_priv" / "accounting"
+
+    def load(self) -> World:
+        """The world as last committed, with everything derived built anew."""
+        text = (self._directory / "snapshot.json").read_text(encoding="utf-8")
+        snapshot = json.loads(text)
+        self._generation = snapshot["generation"]
+        settings = snapshot["settings"]
+        settings["listeners"] = tuple(settings["listeners"])
+        settings["admins"] = tuple(settings["admins"])
+        world = World(Settings(**settings))
+        _apply(world, snapshot)
+        last: dict[str, Any] = {}
+        path = self._journal_path()
+        if path.exists():
+            for line in path.read_bytes().split(b"\n")[:-1]:
+                last = json.loads(line)
+                _apply(world, last)
+        self._repair_accounting(last)
+        for node in world.nodes.values():
+            world.slots[node.name] = [None] * node.np
+            world.gpu_slots[node.name] = [None] * node.gpus
+        for job in world.jobs.values():
+            if job.state in "RE":
+                world.occupy(job)
+        world.dirty.clear()
+        self.compact(world)
+        return world
+
+    def compact(self, world: World) -> None:
+        """Write a snapshot and begin an empty journal."""
+        self._generation += 1
+        record = _whole(world)
+        record["generation"] = self._generation
+        record["settings"] = asdict(world.settings)
+        old = self._file
+        temporary = self._directory / "snapshot.json.new"
+        temporary.write_text(json.dumps(record), encoding="utf-8")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+        self._file = os.open(self._journal_path(), flags, 0o644)
+        self._size = 0
+        temporary.replace(self._directory / "snapshot.json")
+        if old >= 0:
+            os.close(old)
+        for path in self._directory.glob("journal.*.jsonl"):
+            if path != self._journal_path():
+                path.unlink()
+
+    def commit(self, world: World) -> None:
+        """Write what changed since the last commit, and its accounting records."""
+        if not world.dirty and not world.records and not world.altered:
+            return
+        record: dict[str, Any] = {"now_s": world.now_s}
+        for kind in _KINDS:
+            table = _table(world, kind)
+            changed = world.dirty.get(kind)
+            if changed:
+                record[kind] = {key: to_record(table[key]) if key in table else None for key in changed}
+        whole = world.dirty.get("job", ())
+        record["attributes"] = {
+            key: {name: world.jobs[key].attributes[name] for name in names}
+            for key, names in world.altered.items()
+            if key not in whole
+        }
+        if "server" in world.dirty or "job" in world.dirty:
+            record["server"] = _server_record(world)
+        text = ""
+        if world.records:
+            path = self._accounting / time.strftime("%Y%m%d", time.localtime(world.records[0][0]))
+            text = "".join(
+                f"{time.strftime('%m/%d/%Y %H:%M:%S', time.localtime(at_s))};{line}\n"
+                for at_s, line in world.records
+            )
+            at = path.stat().st_size if path.exists() else 0
+            record["accounting"] = {"file": path.name, "at": at, "text": text}
+        line = json.dumps(record, separators=(",", ":")).encode() + b"\n"
+        os.write(self._file, line)
+        if text:
+            self._account(record["accounting"])
+        world.dirty.clear()
+        world.altered.clear()
+        world.records.clear()
+        self._size += len(line)
+        if self._size > _COMPACT_BYTES:
+            self.compact(world)
+
+    def _journal_path(self) -> Path:
+        return self._directory / f"journal.{self._generation}.jsonl"
+
+    def _account(self, entry: dict[str, Any]) -> None:
+        with (self._accounting / entry["file"]).open("a", encoding="utf-8") as file:
+            file.write(entry["text"])
+
+    def _repair_accounting(self, last: dict[str, Any]) -> None:
+        """Only the newest line can have lost its records: write them again at their place."""
+        entry = last.get("accounting")
+        if entry:
+            path = self._accounting / entry["file"]
+            path.touch()
+            os.truncate(path, min(path.stat().st_size, entry["at"]))
+            self._account(entry)
+
+
+def _table(world: World, kind: str) -> dict[str, Any]:
+    tables: dict[str, dict[str, Any]] = {"job": world.jobs, "queue": world.queues, "node": world.nodes}
+    return tables[kind]
+
+
+def _server_record(world: World) -> dict[str, Any]:
+    return {
+        "attributes": world.server,
+        "next_job": world.next_job,
+        "next_rank": world.next_rank,
+        "assigned": world.assigned,
+    }
+
+
+def _whole(world: World) -> dict[str, Any]:
+    return {
+        "now_s": world.now_s,
+        "server": _server_record(world),
+        "queue": {key: to_record(value) for key, value in world.queues.items()},
+        "node": {key: to_record(value) for key, value in world.nodes.items()},
+        "job": {key: to_record(value) for key, value in world.jobs.items()},
+    }
+
+
+def _apply(world: World, record: dict[str, Any]) -> None:
+    world.now_s = max(world.now_s, record["now_s"])
+    for kind in _KINDS:
+        table = _table(world, kind)
+        for key, value in record.get(kind, {}).items():
+            if value is None:
+                table.pop(key, None)
+            else:
+                table[key] = from_record(_KINDS[kind], value)
+    for key, values in record.get("attributes", {}).items():
+        world.jobs[key].attributes.update(values)
+    server = record.get("server")
+    if server:
+        world.server = dict(server["attributes"])
+        world.next_job, world.next_rank = server["next_job"], server["next_rank"]
+        world.assigned = list(server["assigned"])

@@ -1,0 +1,116 @@
+"""qrun: the checks the server makes, and none of those it leaves to the scheduler."""
+
+from __future__ import annotations
+
+import re
+
+from torque_sched.emulation.call import Answer, Call, read_options
+from torque_sched.emulation.lifecycle import start
+from torque_sched.emulation.model import EmulatedJob, Refused
+from torque_sched.emulation.placing import NeverFits, NotNow, find_placement
+from torque_sched.emulation.spec import GPU_MODES, gpu_mode
+from torque_sched.emulation.world import World
+
+__all__ = ["WELL_FORMED", "qrun"]
+
+WELL_FORMED = re.compile(r"\d+(\[\d*\])?(\.[\w.-]+)?(@[\w.-]+)?$")
+_STATE_WORDS = {
+    "W": "WAITING", "C": "COMPLETE", "E": "EXITING", "T": "TRANSIT", "R": "RUNNING", "S": "SUSPENDED",
+}  # fmt: skip
+_USAGE = "Usage: qrun [-a] [-H host] job_id ...\n"
+_HANGING_S = 300.0
+_REFUSED_S = 2.0
+
+
+def qrun(world: World, call: Call) -> Answer:
+    """The command: silent on success; 1 for usage or a malformed id, else 2."""
+    options = read_options(call.arguments, "aH:")
+    if options.error or not options.words:
+        return Answer(err=_USAGE, code=1)
+    answer = Answer()
+    for word in options.words:
+        if not WELL_FORMED.match(word):
+            answer.err += f"qrun: illegally formed job identifier: {word}\n"
+            answer.code = 1
+            continue
+        try:
+            answer.delay_s += _run_one(world, call, word, options.last("H"), in_background=options.has("a"))
+        except Refused as error:
+            answer.err += f"qrun: {error.text}\n"
+            answer.code = 2
+    if answer.delay_s and not answer.err:
+        # The mom did not take it: the waiting client learns it when the server gives up.
+        full = world.full_id(options.words[-1])
+        answer.err = (
+            f"qrun: Execution server rejected request MSG=cannot send job to mom, state=PRERUN {full}\n"
+        )
+        answer.code = 2
+    return answer
+
+
+def _run_one(world: World, call: Call, word: str, hosts: str, *, in_background: bool) -> float:
+    full = world.full_id(word.split("@")[0])
+    if not world.is_admin(call.user):
+        detail = "" if world.settings.is_old else "MSG=operation not permitted "
+        raise Refused(15007, f"Unauthorized Request  {detail}{full}")
+    job = world.job(full)
+    _check_state(world, job)
+    needs = hosts or _own_needs(job)
+    try:
+        placement = find_placement(world, job, needs)
+    except NeverFits as error:
+        shown = hosts[:16] if hosts else "(null)"
+        raise Refused(15062, f"Unknown node in hostlist '{shown}...' for job {full}") from error
+    except NotNow as error:
+        raise Refused(
+            15046,
+            "Resource temporarily unavailable MSG=job allocation request exceeds currently available cluster "
+            f"nodes, {error.requested} requested, {error.available} available {full}",
+        ) from error
+    mode = gpu_mode(needs) or gpu_mode(job.resources.get("neednodes", ""))
+    fails, hangs = _mom_refuses(world, [name for name, _ in placement.slots])
+    start(world, job, placement, GPU_MODES.get(mode, 1), fails=fails)
+    if not fails or in_background:
+        return 0.0
+    return _HANGING_S if hangs else _REFUSED_S
+
+
+def _check_state(world: World, job: EmulatedJob) -> None:
+    word = _STATE_WORDS.get(job.state)
+    if job.members:
+        if job.state in "QH":
+            raise Refused(15004, f"Invalid request MSG=cannot run a job array {job.id}")
+        raise Refused(15018, f"Request invalid for state of job MSG=job {job.id} state {word} {job.id}")
+    if job.state in "RS":
+        raise Refused(15018, f"Request invalid for state of job MSG=job already running {job.id}")
+    if word is not None:
+        raise Refused(15018, f"Request invalid for state of job MSG=job {job.id} state {word} {job.id}")
+    queue = world.queues[job.queue]
+    if queue.attributes.get("queue_type", "Execution") != "Execution" or not queue.is_true("started"):
+        raise Refused(15004, f"Invalid request MSG=attempt to start job in non-started queue {job.id}")
+    parent = world.jobs.get(job.parent)
+    if parent is not None and parent.slot_limit:
+        running = sum(world.jobs[name].state in "RE" for name in parent.members if name in world.jobs)
+        if running >= parent.slot_limit:
+            raise Refused(
+                15004,
+                f"Invalid request MSG=Cannot run job. Array slot limit is {parent.slot_limit} and there are "
+                f"already {running} jobs running\n {job.id}",
+            )
+
+
+def _own_needs(job: EmulatedJob) -> str:
+    needs = job.resources.get("neednodes")
+    if needs is not None:
+        return needs
+    if "procs" in job.resources:
+        raise Refused(15062, f"Unknown node-attribute  {job.id}")
+    if "L_Request" in job.attributes:
+        raise Refused(15062, f"Unknown node in hostlist '(null)...' for job {job.id}")
+    return "1"
+
+
+def _mom_refuses(world: World, names: list[str]) -> tuple[bool, bool]:
+    nodes = [world.nodes[name] for name in names]
+    hangs = any(node.mom == "hanging" for node in nodes)
+    return hangs or any(node.is_failing or node.mom == "stopped" for node in nodes), hangs

@@ -1,0 +1,356 @@
+"""The emulated pbs_server: owns the state, answers the clients, lets time pass, knocks at the scheduler.
+
+One process, one event loop, one writer. Every command is applied and committed to the journal before
+its answer goes out. Start it with ``bin/pbs_server`` or ``torque-sched emulate DIR start``; kill it as
+hard as you like.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import pwd
+import signal
+import socket
+import struct
+import sys
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from torque_sched.emulation import act, manage, query, run, submit
+from torque_sched.emulation.call import Answer, Call, Verb
+from torque_sched.emulation.control_verb import Control
+from torque_sched.emulation.events import EventSender
+from torque_sched.emulation.execute import Processes
+from torque_sched.emulation.faults import Fault, Faults
+from torque_sched.emulation.journal import Journal
+from torque_sched.emulation.lifecycle import COMMANDS, advance, end
+from torque_sched.emulation.mom import report
+from torque_sched.emulation.world import World
+from torque_sched.errors import ConfigError, StartupError
+
+__all__ = ["EmulatedServer", "main"]
+
+_POLL_S = 0.05
+_LONGEST_S = 3600.0
+
+
+class EmulatedServer:
+    """The server over one state folder.
+
+    Args:
+        directory: the ``state`` folder that :func:`~torque_sched.emulation.install.install` made.
+        listeners: more ``host:port`` that get the events (``pbs_server -l``).
+
+    Raises:
+        StartupError: another server already owns the folder.
+    """
+
+    def __init__(self, directory: Path, listeners: tuple[str, ...] = ()) -> None:
+        self._directory = directory
+        self._lock = _lock(directory / "server.lock")
+        self._journal = Journal(directory)
+        had_jobs = (directory / "server_priv" / "accounting").exists()
+        self.world = self._journal.load()
+        settings = self.world.settings
+        self._sender = EventSender(
+            (settings.scheduler, *settings.listeners, *listeners),
+            settings.event_gap_s,
+            directory / "events.log",
+        )
+        self._processes = Processes(directory / "run")
+        self._faults = Faults(directory / "faults.json")
+        self._verbs = _verbs(self.world)
+        self._ticks = asyncio.Event()
+        self._closing = asyncio.Event()
+        self._restore(had_jobs)
+
+    def _restore(self, had_jobs: bool) -> None:
+        world = self.world
+        world.now_s = max(world.now_s, self._clock_s())
+        for node in world.nodes.values():
+            report(world, node)
+        for job in world.jobs.values():
+            if job.state == "R" and job.substate == 40:
+                world.due(world.now_s + 2.0, "abort", job.id)
+            elif job.state == "R" and job.ends_s is not None:
+                world.due(job.ends_s, "end", job.id)
+            elif job.state == "W":
+                world.due(job.seconds("Execution_Time"), "release", job.id)
+            elif job.state == "C":
+                keep = (
+                    world.queues[job.queue].attributes.get("keep_completed")
+                    if job.queue in world.queues
+                    else None
+                )
+                keep_s = float(keep or world.server.get("keep_completed", "0"))
+                world.due(job.seconds("comp_time") + keep_s, "forget", job.id)
+            if job.executes and job.state == "R" and job.substate == 42:
+                world.spawn.append(job.id)
+        world.due(world.now_s + float(world.server.get("scheduler_iteration", "600")), "iteration", "")
+        if world.server.get("scheduling") == "True":
+            world.was_scheduling = True
+            self._sender.post([COMMANDS["first"]])
+            if had_jobs and world.jobs:
+                # Seen on 6.1.3: a restart with jobs is followed by some empty events.
+                self._sender.post([COMMANDS["null"]] * 3, one_by_one=True)
+
+    # -- time
+
+    def _clock_s(self) -> float:
+        if self.world.settings.clock == "real":
+            return time.time()
+        with suppress(OSError, ValueError):
+            return float((self._directory / "clock").read_text(encoding="utf-8"))
+        return self.world.now_s
+
+    def tick(self) -> None:
+        """Bring the state up to now and write what that changed."""
+        advance(self.world, self._clock_s())
+        self._settle()
+
+    def _settle(self) -> None:
+        world = self.world
+        self._journal.commit(world)
+        for job_id in world.spawn:
+            if job_id in world.jobs and world.jobs[job_id].state == "R":
+                self._processes.start(world, world.jobs[job_id])
+        world.spawn.clear()
+        for job_id, name in world.kill:
+            self._processes.send(job_id, name)
+            if name in ("TERM", "KILL") and (job_id not in world.jobs or world.jobs[job_id].state != "R"):
+                self._processes.forget(job_id)
+        world.kill.clear()
+        if world.events:
+            self._sender.post(world.events)
+            world.events.clear()
+        self._ticks.set()
+
+    async def _timer(self) -> None:
+        while True:
+            wait_s = _LONGEST_S
+            if self.world.timers and self.world.settings.clock == "real":
+                wait_s = max(0.0, self.world.timers[0][0] - time.time())
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._ticks.wait(), min(wait_s, _LONGEST_S))
+            self._ticks.clear()
+            if self.world.timers and self.world.timers[0][0] <= self._clock_s():
+                self.tick()
+
+    async def _watch_processes(self) -> None:
+        while True:
+            await asyncio.sleep(_POLL_S)
+            for job_id, status in self._processes.finished():
+                job = self.world.jobs.get(job_id)
+                if job is not None and job.state in "RS":
+                    advance(self.world, self._clock_s())
+                    end(self.world, job, status)
+                    self._settle()
+
+    # -- commands
+
+    def perform(self, call: Call) -> Answer:
+        """Run one command now and commit it."""
+        verb = self._verbs.get(call.name)
+        if verb is None:
+            return Answer(err=f"{call.name}: not emulated\n", code=127)
+        if call.arguments[:1] == ("--version",):
+            return self._version()
+        wanted = call.environment.get("PBS_DEFAULT", "")
+        if wanted and wanted not in (self.world.settings.server, "localhost", "127.0.0.1"):
+            return _unknown_host(call.name, wanted)
+        advance(self.world, self._clock_s())
+        try:
+            answer = verb(self.world, call)
+        except (ConfigError, ValueError) as error:
+            answer = Answer(err=f"{call.name}: {error}\n", code=1)
+        self._settle()
+        return answer
+
+    def _version(self) -> Answer:
+        """As the source of each version has it; not among the captures."""
+        settings = self.world.settings
+        if settings.is_old:
+            return Answer(err=f"version: {settings.pbs_version}\n")
+        return Answer(err=f"Version: {settings.pbs_version}\nCommit: emulated\n")
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one client."""
+        try:
+            call = await self._read(reader, writer)
+            await self._answer(call, reader, writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Call:
+        size = int.from_bytes(await reader.readexactly(4), "big")
+        fields = [os.fsdecode(part) for part in (await reader.readexactly(size)).split(b"\0")[:-1]]
+        name, cwd, count = fields[0], fields[1], int(fields[2])
+        environment = dict(text.partition("=")[::2] for text in fields[3 + count :])
+        user = environment.get("EMULATED_USER") or _peer(writer)
+        return Call(name, tuple(fields[3 : 3 + count]), cwd, environment, user)
+
+    async def _answer(self, call: Call, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        fault = None if call.name == "emulated" else self._faults.pick(call.name, call.arguments)
+        if fault is not None and await self._misbehave(fault, call, reader, writer):
+            return
+        answer = self.perform(call)
+        if answer.wants_stdin:
+            writer.write(b"i\0\0\0\0")
+            size = int.from_bytes(await reader.readexactly(4), "big")
+            answer = self.perform(replace(call, stdin=await reader.readexactly(size)))
+        if answer.delay_s:
+            await asyncio.sleep(answer.delay_s)
+        out = answer.out.encode("utf-8", "surrogateescape")
+        if fault is not None and fault.kind == "partial":
+            out = out[: int(len(out) * fault.fraction)]
+        _send(writer, b"o", out)
+        _send(writer, b"e", answer.err.encode("utf-8", "surrogateescape"))
+        _send(writer, b"x", str(answer.code).encode())
+        await writer.drain()
+
+    async def _misbehave(
+        self, fault: Fault, call: Call, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> bool:
+        """Do what the order says; whether the call is over with that."""
+        if fault.performs and fault.kind != "partial":
+            self.perform(call)
+        if fault.kind == "slow":
+            await asyncio.sleep(fault.seconds)
+        elif fault.kind == "hang":
+            await reader.read()
+        elif fault.kind == "exit":
+            _send(writer, b"e", fault.text.encode())
+            _send(writer, b"x", str(fault.code).encode())
+        elif fault.kind == "gone":
+            code, text = self._gone(call.name)
+            _send(writer, b"e", text)
+            _send(writer, b"x", code)
+        return fault.kind in ("hang", "exit", "gone") or (fault.kind == "slow" and fault.performs)
+
+    def _gone(self, name: str) -> tuple[bytes, bytes]:
+        path = self._directory / "gone" / name
+        code, _, text = path.read_bytes().partition(b"\n") if path.exists() else (b"111", b"", b"")
+        return code, text
+
+    # -- life
+
+    async def serve(self, ready: int = -1) -> None:
+        """Serve until SIGTERM; ``ready`` is a descriptor that gets one byte when clients may come."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._closing.set)
+        self.tick()
+        server = await asyncio.start_unix_server(self.answer, sock=self._socket(), limit=1 << 24)
+        tasks = [
+            asyncio.create_task(each()) for each in (self._timer, self._watch_processes, self._sender.run)
+        ]
+        (self._directory / "server.pid").write_text(f"{os.getpid()}\n", encoding="ascii")
+        if ready >= 0:
+            os.write(ready, b"1")
+            os.close(ready)
+        await self._closing.wait()
+        server.close()
+        for task in tasks:
+            task.cancel()
+        (self._directory / "socket").unlink(missing_ok=True)
+        self._journal.compact(self.world)
+
+    def close(self) -> None:
+        """Ask :meth:`serve` to end."""
+        self._closing.set()
+
+    def _socket(self) -> socket.socket:
+        """Bound under another name and renamed: a client finds the old one, the new one, never a half one."""
+        place = os.open(self._directory, os.O_PATH | os.O_DIRECTORY)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        (self._directory / "socket.new").unlink(missing_ok=True)
+        sock.bind(f"/proc/self/fd/{place}/socket.new")
+        sock.listen(512)
+        path = self._directory / "socket.new"
+        path.chmod(0o777)
+        path.replace(self._directory / "socket")
+        os.close(place)
+        return sock
+
+
+def _verbs(world: World) -> dict[str, Verb]:
+    """Every emulated program by name."""
+    return {
+        "qsub": submit.qsub, "qrun": run.qrun, "qstat": query.qstat, "pbsnodes": query.Pbsnodes(),
+        "qalter": act.qalter, "qhold": act.qhold, "qrls": act.qrls, "qsig": act.qsig, "qdel": act.qdel,
+        "qrerun": act.qrerun, "qselect": act.qselect, "qmgr": manage.qmgr, "qstart": manage.switch_queue,
+        "qstop": manage.switch_queue, "qenable": manage.switch_queue, "qdisable": manage.switch_queue,
+        "emulated": Control(),
+    }  # fmt: skip
+
+
+def _send(writer: asyncio.StreamWriter, kind: bytes, payload: bytes) -> None:
+    if payload:
+        writer.write(kind + len(payload).to_bytes(4, "big"))
+        writer.write(payload)
+
+
+def _peer(writer: asyncio.StreamWriter) -> str:
+    sock = writer.get_extra_info("socket")
+    _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _unknown_host(name: str, host: str) -> Answer:
+    once = f"Can not resolve name for server {host}. (rc = -1 - )\n"
+    once += f"Cannot resolve specified server host '{host}'.\n"
+    denied = "Access from host not allowed, or unknown host"
+    tail = (
+        f"{name}: cannot connect to server {host} (errno=15010) {denied}\n{name}: Error (15010 - {denied}) \n"
+    )
+    return Answer(err=once * 3 + tail, code=15010 % 256)
+
+
+def _lock(path: Path) -> int:
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise StartupError(f"{path}: another emulated server owns it", cure="stop that one first") from error
+    return handle
+
+
+def main(arguments: list[str]) -> int:
+    """``python -m torque_sched.emulation.server STATE [--detach] [--ready FD] [-l host:port ...]``."""
+    directory, rest = Path(arguments[0]), arguments[1:]
+    ready = -1
+    listeners = []
+    while rest:
+        word = rest.pop(0)
+        if word == "--detach":
+            if os.fork():
+                return 0
+            os.setsid()
+        elif word == "--ready":
+            ready = int(rest.pop(0))
+        elif word == "-l":
+            listeners.append(rest.pop(0))
+
+    async def serve() -> None:
+        await EmulatedServer(directory, tuple(listeners)).serve(ready)
+
+    try:
+        asyncio.run(serve())
+    except (StartupError, OSError, json.JSONDecodeError) as error:
+        sys.stderr.write(f"pbs_server (emulated): {error}\n")
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

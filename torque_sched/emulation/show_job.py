@@ -1,0 +1,295 @@
+"""Jobs as qstat prints them: XML, ``name = value`` text and tables."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from xml.sax.saxutils import escape
+
+from torque_sched.emulation.model import EmulatedJob, seconds_of, size_kb, walltime_text
+from torque_sched.emulation.mom import refresh_used, report
+from torque_sched.emulation.spec import SpecError, parse_spec
+from torque_sched.emulation.world import World
+
+__all__ = ["ctime_text", "fold", "full_text", "full_xml", "short_table", "wide_table"]
+
+_TIMES = frozenset(
+    ("ctime", "mtime", "qtime", "etime", "start_time", "comp_time", "Execution_Time")
+)  # fmt: skip
+_OPERATORS_ONLY = frozenset(("Resource_List.neednodes", "substate", "hashname", "queue_rank"))
+_ORDER = [
+    "Job_Name",
+    "Job_Owner",
+    "resources_used",
+    "job_state",
+    "queue",
+    "server",
+    "Account_Name",
+    "Checkpoint",
+    "ctime",
+    "depend",
+    "Error_Path",
+    "exec_host",
+    "exec_port",
+    "exec_gpus",
+    "Execution_Time",
+    "group_list",
+    "Hold_Types",
+    "interactive",
+    "Join_Path",
+    "Keep_Files",
+    "Mail_Points",
+    "Mail_Users",
+    "mtime",
+    "Output_Path",
+    "Priority",
+    "qtime",
+    "Rerunable",
+    "Resource_List",
+    "session_id",
+    "Shell_Path_List",
+    "substate",
+    "User_List",
+    "Variable_List",
+    "euser",
+    "egroup",
+    "hashname",
+    "queue_rank",
+    "queue_type",
+    "comment",
+    "etime",
+    "exit_status",
+    "submit_args",
+    "job_array_id",
+    "job_array_request",
+    "umask",
+    "start_time",
+    "Walltime.Remaining",
+    "start_count",
+    "fault_tolerant",
+    "comp_time",
+    "job_radix",
+    "total_runtime",
+    "submit_host",
+    "x",
+    "init_work_dir",
+    "gpu_flags",
+    "node_exclusive",
+    "request_version",
+    "req_information",
+    "L_Request",
+]
+_FIRST_COLUMN, _AFTER_COMMA, _AFTER_FOLD, _LAST_COLUMN = 4, 9, 8, 78
+
+
+def full_xml(world: World, jobs: Iterable[EmulatedJob], *, privileged: bool) -> str:
+    """``qstat -f -x``: one document on one line."""
+    body = "".join(_xml(world, job, privileged) for job in jobs)
+    return f'<?xml version="1.0"?>\n<Data>{body}</Data>\n'
+
+
+def full_text(world: World, jobs: Iterable[EmulatedJob], *, privileged: bool, one_line: bool) -> str:
+    """``qstat -f``: folded at 78 columns unless ``one_line``."""
+    blocks = []
+    for job in jobs:
+        lines = [f"Job Id: {job.id}"]
+        for name, value in _attributes(world, job, privileged):
+            shown = ctime_text(int(value)) if name in _TIMES else value
+            lines.append(f"    {name} = {shown}" if one_line else fold(name, shown))
+        blocks.append("\n".join(lines) + "\n\n")
+    return "".join(blocks)
+
+
+def ctime_text(at_s: int) -> str:
+    """Epoch seconds the way C's ctime writes them, in local time."""
+    return time.strftime("%a %b %e %H:%M:%S %Y", time.localtime(at_s))
+
+
+def fold(name: str, value: str) -> str:
+    """``    name = value`` folded as Torque folds: after commas where it fits, else within words."""
+    out = [f"    {name} = "]
+    column = len(out[0])
+    for place, piece in enumerate(value.split(",")):
+        if place:
+            out.append(",")
+            column += 1
+        if column + len(piece) + 1 <= _LAST_COLUMN:
+            out.append(piece)
+            column += len(piece)
+            continue
+        if place:
+            out.append("\n\t")
+            column = _AFTER_COMMA
+        while column + len(piece) >= _LAST_COLUMN:
+            cut = _LAST_COLUMN - column
+            out.append(piece[:cut] + "\n\t")
+            piece, column = piece[cut:], _AFTER_FOLD
+        out.append(piece)
+        column += len(piece)
+    return "".join(out)
+
+
+def _xml(world: World, job: EmulatedJob, privileged: bool) -> str:
+    moving = job.is_active and not job.members
+    key = f"xml{privileged}"
+    if not moving and key in job.cached:
+        return job.cached[key]
+    out: list[str] = ["<Job><Job_Id>", escape(job.id, _QUOTE), "</Job_Id>"]
+    group = ""
+    for name, value in _attributes(world, job, privileged):
+        head, dot, leaf = name.partition(".")
+        if group and head != group:
+            out.append(f"</{group}>")
+            group = ""
+        if dot:
+            if not group:
+                out.append(f"<{head}>")
+                group = head
+            # Tag names may not hold a second dot's index, so `task_count.0` stays as it is.
+            out.append(f"<{leaf}>{escape(value, _QUOTE)}</{leaf}>")
+        else:
+            out.append(f"<{head}>{escape(value, _QUOTE)}</{head}>")
+    if group:
+        out.append(f"</{group}>")
+    out.append("</Job>")
+    text = "".join(out)
+    if not moving:
+        job.cached[key] = text
+    return text
+
+
+_QUOTE = {'"': "&quot;"}
+
+
+def _attributes(world: World, job: EmulatedJob, privileged: bool) -> Iterator[tuple[str, str]]:
+    values = {
+        **job.attributes,
+        "job_state": job.state,
+        "queue": job.queue,
+        "server": world.settings.server,
+        "substate": str(job.substate),
+        "euser": job.user,
+        "egroup": job.group,
+        "queue_rank": str(job.rank),
+        "queue_type": "E",
+    }
+    if job.state == "R" and job.substate == 42 and "walltime" in job.resources and not job.members:
+        left = seconds_of(job.resources["walltime"]) - (world.now_s - job.start_s)
+        values["Walltime.Remaining"] = str(int(left))
+    for name in _ORDER:
+        if name == "resources_used":
+            yield from ((f"{name}.{key}", value) for key, value in _used(world, job).items())
+        elif name == "Resource_List":
+            yield from (
+                (f"{name}.{key}", value)
+                for key, value in _resources(world, job)
+                if privileged or f"{name}.{key}" not in _OPERATORS_ONLY
+            )
+        elif name == "req_information":
+            yield from ((key, value) for key, value in values.items() if key.startswith("req_information."))
+        elif name in values and (privileged or name not in _OPERATORS_ONLY):
+            yield name, values[name]
+
+
+def _resources(world: World, job: EmulatedJob) -> list[tuple[str, str]]:
+    pairs = list(job.resources.items())
+    return sorted(pairs) if world.settings.is_old else pairs
+
+
+def _used(world: World, job: EmulatedJob) -> dict[str, str]:
+    """As of the newest report of the first node, which is how the server learns it."""
+    if job.state != "R" or job.substate != 42 or not job.slots:
+        return job.used
+    node = world.nodes.get(job.slots[0][0])
+    if node is None:
+        return job.used
+    at_s = report(world, node).at_s
+    if at_s <= job.start_s:
+        return job.used
+    now_s, world.now_s = world.now_s, float(at_s)
+    try:
+        refresh_used(world, job)
+    finally:
+        world.now_s = now_s
+    return job.used
+
+
+# -- tables
+
+
+def short_table(world: World, jobs: Iterable[EmulatedJob]) -> str:
+    """Plain ``qstat``; nothing at all without jobs."""
+    rows = [
+        f"{job.id:<26} {job.attributes['Job_Name'][:16]:<16} {job.user[:15]:<15} "
+        f"{_used(world, job).get('cput', '0'):>8} {job.state} {job.queue[:15]:<15}"
+        for job in jobs
+    ]
+    if not rows:
+        return ""
+    head = "Job ID                    Name             User            Time Use S Queue\n"
+    rule = "------------------------- ---------------- --------------- -------- - -----\n"
+    return head + rule + "\n".join(rows) + "\n"
+
+
+def wide_table(world: World, jobs: Iterable[EmulatedJob], *, hosts: bool, one_line: bool, giga: bool) -> str:
+    """``qstat -a``, ``-n``, ``-r``, ``-i``, ``-G``."""
+    old = world.settings.is_old
+    listed = list(jobs)
+    if not listed:
+        return ""
+    left = f"\n{world.settings.server}: \n"
+    if old:
+        left += f"{'':82}Req'd    Req'd       Elap\n"
+        columns, rule, width = "Memory   Time    S   Time", "------ --------- - ---------", 6
+    else:
+        left += f"{'':82}Req'd       Req'd       Elap\n"
+        columns, rule, width = "Memory      Time    S   Time", "--------- --------- - ---------", 9
+    left += f"Job ID                  Username    Queue    Jobname          SessID  NDS   TSK   {columns}\n"
+    left += f"----------------------- ----------- -------- ---------------- ------ ----- ------ {rule}\n"
+    rows = []
+    for job in listed:
+        row = _wide_row(job, width, giga) + f" {job.state} {_elapsed(world, job):>9}"
+        if hosts:
+            where = job.attributes.get("exec_host")
+            shown = f"   {where}" if where else "    -- "
+            row += shown if one_line else f"\n{shown}"
+        rows.append(row)
+    return left + "\n".join(rows) + "\n"
+
+
+def _wide_row(job: EmulatedJob, width: int, giga: bool) -> str:
+    nodes, tasks = _shape(job)
+    session = job.attributes.get("session_id", "-- ")
+    memory = next(
+        (value for key, value in reversed(job.resources.items()) if key in ("mem", "pmem", "vmem", "pvmem")),
+        "-- ",
+    )
+    if giga and memory != "-- ":
+        memory = f"{-(-size_kb(memory) // 1048576)}gb"
+    walltime = walltime_text(seconds_of(job.resources["walltime"])) if "walltime" in job.resources else "-- "
+    name = job.attributes["Job_Name"][:16]
+    return (
+        f"{job.id:<23} {job.user[:11]:<11} {job.queue[:8]:<8} {name:<16} {session:>6} {nodes:>5} {tasks:>6} "
+        f"{memory:>{width}} {walltime:>9}"
+    )
+
+
+def _shape(job: EmulatedJob) -> tuple[str, str]:
+    text = job.resources.get("nodes")
+    if text is None:
+        return "-- ", job.resources.get("procs") or job.resources.get("ncpus") or "1"
+    try:
+        chunks = parse_spec(text)
+    except SpecError:
+        return "1", "1"
+    return str(sum(c.count for c in chunks)), str(sum(c.count * c.ppn for c in chunks))
+
+
+def _elapsed(world: World, job: EmulatedJob) -> str:
+    walltime = seconds_of(job.resources["walltime"]) if "walltime" in job.resources else None
+    if job.state == "W" or (job.state == "R" and job.members):
+        # Seen on 6.1.3: no remaining time is read as "all of it is over".
+        return walltime_text(walltime) if walltime is not None else "-- "
+    if job.state == "R":
+        return walltime_text(world.now_s - job.start_s)
+    return "-- "

@@ -1,0 +1,207 @@
+"""Jobs: the attributes of a record to a :class:`Job`, and back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import timezone, tzinfo
+from typing import TypeVar
+
+from torque_sched.core.model import Dependency, Job, JobId, QueueName, UsedResources, job_number
+from torque_sched.core.states import HoldType, JobState
+from torque_sched.core.units import boolean, count, duration_s, format_duration, format_size, size_bytes
+from torque_sched.errors import ModelError, RecordError, UnitError
+from torque_sched.parse.records import Record
+from torque_sched.parse.request import format_request, parse_request
+from torque_sched.parse.slots import format_exec_gpus, format_exec_host, parse_exec_gpus, parse_exec_host
+from torque_sched.parse.times import epoch_s, format_ctime
+
+__all__ = ["job_from_record", "parse_dependencies", "record_from_job"]
+
+N = TypeVar("N", int, float)
+_STATES = {state.value: state for state in JobState}
+# OpenPBS letters: an array with members under way, and a member that is done.
+_STATES.update({"B": JobState.RUNNING, "X": JobState.COMPLETED, "F": JobState.COMPLETED})
+_HOLDS = {hold.value: hold for hold in HoldType}
+_NO_HOLDS: frozenset[HoldType] = frozenset()
+_DIGITS = frozenset(map(str, range(100)))
+_NOTHING_USED = UsedResources()
+_SLOT_LIMIT = re.compile(r"(?:^|\s)-t\s*\S*%([0-9]{1,9})(?=\s|$)")
+_ARRAY_LIMIT = re.compile(r"[^%]*%([0-9]{1,9})")
+
+
+def job_from_record(record: Record, zone: tzinfo = timezone.utc) -> Job:
+    """The job a record describes; ``zone`` is that of text times.
+
+    Raises:
+        RecordError: id, state, queue, a time or the slots it holds are missing or garbled. A request that
+            cannot be understood is no error: it is in ``request.trouble``.
+    """
+    try:
+        return _job(record, zone)
+    except KeyError as error:
+        raise RecordError(
+            f"{record.place}: no {error.args[0]}", cure="is this the output of qstat -f -t -x?"
+        ) from error
+    except (ModelError, RecordError) as error:
+        raise RecordError(f"{record.place}: {error.message}", cure=error.cure) from error
+
+
+def _job(record: Record, zone: tzinfo) -> Job:
+    given = record.attributes
+    get = given.get
+    sequence, index = job_number(record.name)
+    exec_host, exec_gpus, hold, depend = get("exec_host"), get("exec_gpus"), get("Hold_Types"), get("depend")
+    owner, submit_args = get("Job_Owner", ""), get("submit_args", "")
+    return Job(
+        id=JobId(record.name), state=_state(given["job_state"]), queue=QueueName(given["queue"]),
+        request=parse_request(given), name=get("Job_Name", ""), owner=owner,
+        user=get("euser") or owner.partition("@")[0], group=get("egroup", ""), sequence=sequence,
+        array_index=index,
+        array_slot_limit=None if index is None else _slot_limit(get("job_array_request", ""), submit_args),
+        priority=_count(given, "Priority"),
+        ctime_s=_time(given, "ctime", zone), qtime_s=_time(given, "qtime", zone),
+        etime_s=_time(given, "etime", zone), start_s=_time(given, "start_time", zone),
+        execution_time_s=_time(given, "Execution_Time", zone), comp_s=_time(given, "comp_time", zone),
+        start_count=_count(given, "start_count"),
+        exit_status=count(given["exit_status"]) if "exit_status" in given else None,
+        total_runtime_s=_lenient(given, "total_runtime", float),
+        walltime_remaining_s=_lenient(given, "Walltime.Remaining", float),
+        hold_types=_NO_HOLDS if hold is None or hold == "n" else _holds(hold),
+        substate=_count(given, "substate"), depend=parse_dependencies(depend) if depend else (),
+        exec_host=parse_exec_host(exec_host) if exec_host else (),
+        exec_gpus=parse_exec_gpus(exec_gpus) if exec_gpus else (),
+        used=_used(given) if "resources_used.walltime" in given or exec_host else _NOTHING_USED,
+        comment=get("comment", ""), account=get("Account_Name", ""), submit_args=submit_args,
+        init_work_dir=get("init_work_dir", ""),
+        interactive=boolean(given["interactive"]) if "interactive" in given else False,
+        rerunnable=get("Rerunable", "True") == "True", queue_rank=_count(given, "queue_rank"),
+    )  # fmt: skip
+
+
+def _state(text: str) -> JobState:
+    state = _STATES.get(text.strip())
+    if state is None:
+        raise RecordError(f"job_state {text[:20]!r} is unknown", cure="known are T Q H W R S E C")
+    return state
+
+
+def _count(given: Mapping[str, str], name: str) -> int:
+    text = given.get(name)
+    return 0 if text is None else int(text) if text in _DIGITS else count(text)
+
+
+def _time(given: Mapping[str, str], name: str, zone: tzinfo) -> float | None:
+    text = given.get(name)
+    if text is None:
+        return None
+    return float(text) if len(text) == 10 and text.isascii() and text.isdigit() else epoch_s(text, zone)
+
+
+def _lenient(given: Mapping[str, str], name: str, read: Callable[[str], N]) -> N | None:
+    """A figure nothing depends on: None when missing or garbled (moms do report ``-1kb``)."""
+    text = given.get(name)
+    if text is None:
+        return None
+    try:
+        value = read(text)
+    except (ValueError, UnitError):
+        return None
+    return value if abs(value) < 1e18 else None
+
+
+def _used(given: Mapping[str, str]) -> UsedResources:
+    return UsedResources(
+        cput_s=_lenient(given, "resources_used.cput", duration_s),
+        walltime_s=_lenient(given, "resources_used.walltime", duration_s),
+        mem_bytes=_lenient(given, "resources_used.mem", size_bytes),
+        vmem_bytes=_lenient(given, "resources_used.vmem", size_bytes),
+        energy_used=_lenient(given, "resources_used.energy_used", float),
+    )
+
+
+def _holds(text: str) -> frozenset[HoldType]:
+    letters = text.replace(",", "").replace(" ", "").replace("n", "")
+    # An unknown letter is a hold all the same.
+    return frozenset(_HOLDS.get(letter, HoldType.SYSTEM) for letter in letters)
+
+
+def parse_dependencies(text: str) -> tuple[Dependency, ...]:
+    """The parts of ``depend``; the job ids keep a server or host the text names after ``@``.
+
+    >>> parse_dependencies("afterok:44.head:45.head,beforeany:50.head")[0]
+    Dependency(kind='afterok', jobs=('44.head', '45.head'))
+    """
+    parts = (part.strip().split(":") for part in text.split(","))
+    return tuple(Dependency(words[0], tuple(words[1:])) for words in parts if words[0])
+
+
+def _slot_limit(array_request: str, submit_args: str) -> int | None:
+    """The array's ``%N``. Members do not show it, so it is taken from the submission."""
+    found = _ARRAY_LIMIT.fullmatch(array_request) or _SLOT_LIMIT.search(submit_args)
+    return int(found.group(1)) if found else None
+
+
+def record_from_job(job: Job, *, dialect: int = 6, zone: tzinfo | None = None) -> Record:
+    """The record of a job, with epoch times (``zone`` None, as XML) or text times; parsing gives it back."""
+    attributes = _format_first(job, dialect, zone) | format_request(job.request) | _format_last(job, zone)
+    return Record("Job", job.id, {name: text for name, text in attributes.items() if text})
+
+
+def _format_first(job: Job, dialect: int, zone: tzinfo | None) -> dict[str, str]:
+    """The attributes Torque prints before the request."""
+    return {
+        "Job_Name": job.name,
+        "Job_Owner": job.owner,
+        **_format_used(job.used),
+        "job_state": job.state.value,
+        "queue": job.queue,
+        "Account_Name": job.account,
+        "ctime": _format_time(job.ctime_s, zone),
+        "depend": ",".join(":".join((part.kind, *part.jobs)) for part in job.depend),
+        "exec_host": format_exec_host(job.exec_host, dialect=dialect),
+        "exec_gpus": format_exec_gpus(job.exec_gpus),
+        "Execution_Time": _format_time(job.execution_time_s, zone),
+        "Hold_Types": "".join(hold.value for hold in HoldType if hold in job.hold_types) or "n",
+        "Priority": str(job.priority),
+        "qtime": _format_time(job.qtime_s, zone),
+        "Rerunable": str(job.rerunnable),
+    }
+
+
+def _format_last(job: Job, zone: tzinfo | None) -> dict[str, str]:
+    """The attributes Torque prints after the request."""
+    return {
+        "interactive": "True" if job.interactive else "",
+        "substate": str(job.substate),
+        "euser": job.user,
+        "egroup": job.group,
+        "queue_rank": str(job.queue_rank),
+        "comment": job.comment,
+        "etime": _format_time(job.etime_s, zone),
+        "exit_status": "" if job.exit_status is None else str(job.exit_status),
+        "submit_args": job.submit_args,
+        "job_array_request": "" if job.array_slot_limit is None else f"0%{job.array_slot_limit}",
+        "start_time": _format_time(job.start_s, zone),
+        "Walltime.Remaining": "" if job.walltime_remaining_s is None else str(job.walltime_remaining_s),
+        "start_count": str(job.start_count),
+        "comp_time": _format_time(job.comp_s, zone),
+        "total_runtime": "" if job.total_runtime_s is None else str(job.total_runtime_s),
+        "init_work_dir": job.init_work_dir,
+    }
+
+
+def _format_time(at_s: float | None, zone: tzinfo | None) -> str:
+    if at_s is None:
+        return ""
+    return str(int(at_s)) if zone is None else format_ctime(at_s, zone)
+
+
+def _format_used(used: UsedResources) -> dict[str, str]:
+    return {
+        "resources_used.cput": "" if used.cput_s is None else format_duration(used.cput_s),
+        "resources_used.energy_used": "" if used.energy_used is None else str(used.energy_used),
+        "resources_used.mem": "" if used.mem_bytes is None else format_size(used.mem_bytes),
+        "resources_used.vmem": "" if used.vmem_bytes is None else format_size(used.vmem_bytes),
+        "resources_used.walltime": "" if used.walltime_s is None else format_duration(used.walltime_s),
+    }

@@ -1,0 +1,188 @@
+"""Nodes from ``pbsnodes -x`` (XML of 6.x and of 4.x) and from the text of ``pbsnodes -a``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from torque_sched.core.model import JobId, Node, NodeName, NodeStatus
+from torque_sched.core.states import NodeState
+from torque_sched.core.units import count, size_bytes
+from torque_sched.errors import RecordError, UnitError
+from torque_sched.parse.gpus import format_gpu_status, parse_gpu_status
+from torque_sched.parse.records import Parsed, Record, convert, decoded
+from torque_sched.parse.slots import format_node_jobs, parse_node_jobs
+from torque_sched.parse.text import read_text
+from torque_sched.parse.xml import build_from_xml
+
+__all__ = ["format_states", "node_from_record", "parse_pbsnodes", "parse_status", "record_from_node"]
+
+T = TypeVar("T")
+_STATES = {state.value: state for state in NodeState}
+_FREE_WORDS = frozenset({"", "free"})
+_KNOWN = frozenset(
+    {"state", "power_state", "np", "properties", "ntype", "jobs", "status", "note", "gpus", "gpu_status"}
+)
+_STATUS_KEYS = frozenset(
+    {
+        "opsys", "uname", "sessions", "nsessions", "nusers", "idletime", "totmem", "availmem", "physmem",
+        "ncpus", "loadave", "message", "gres", "netload", "size", "state", "varattr", "cpuclock", "macaddr",
+        "version", "rectime", "jobs", "arch", "max_load", "ideal_load", "quota", "jobdata", "numa",
+    }
+)  # fmt: skip
+_STATUS_KEY = re.compile(r"[A-Za-z_][\w.]{0,60}", re.ASCII)
+
+
+def parse_pbsnodes(data: bytes | str, command: str = "pbsnodes") -> Parsed[Node]:
+    """Nodes of a whole ``pbsnodes`` output, XML or text, which is told from its first character.
+
+    Raises:
+        DocumentError: the output is unusable as a whole.
+    """
+    text = decoded(data, command)
+    if text.lstrip()[:1] == "<":
+        return build_from_xml(text, "Node", command, node_from_record)
+    return convert(read_text(text, "Node", command), node_from_record)
+
+
+def node_from_record(record: Record) -> Node:
+    """The node a record describes.
+
+    Raises:
+        RecordError: a slot count, a GPU count or the list of jobs is missing or garbled; a node whose
+            free slots are unknown must not be used. Everything the mom reports may be missing.
+    """
+    attributes = record.attributes
+    if "np" not in attributes:
+        raise RecordError(f"{record.place}: no np", cure="is this the output of pbsnodes -x or -a?")
+    status = attributes.get("status", "")
+    gpu_status = attributes.get("gpu_status", "")
+    try:
+        return Node(
+            name=NodeName(record.name),
+            np=_count_within(attributes["np"]),
+            states=_states(attributes.get("state", NodeState.UNKNOWN.value)),
+            properties=_words(attributes.get("properties", "")),
+            gpus=_count_within(attributes.get("gpus", "0")),
+            jobs=parse_node_jobs(attributes["jobs"]) if attributes.get("jobs", "").strip() else (),
+            power_state=attributes.get("power_state", ""),
+            ntype=attributes.get("ntype", "cluster"),
+            note=attributes.get("note", ""),
+            status=parse_status(status) if status else None,
+            gpu_report=parse_gpu_status(gpu_status) if gpu_status else None,
+            extra={name: text for name, text in attributes.items() if name not in _KNOWN},
+        )
+    except (RecordError, UnitError) as error:
+        raise RecordError(f"{record.place}: {error.message}", cure=error.cure) from error
+
+
+def _count_within(text: str) -> int:
+    number = count(text)
+    if not 0 <= number <= 1_000_000:
+        raise UnitError(f"{text[:40]} is no possible number of slots or GPUs")
+    return number
+
+
+def _words(text: str) -> tuple[str, ...]:
+    # Slurm's wrapper separates properties by blanks.
+    return tuple(word for word in re.split(r"[,\s]+", text) if word)
+
+
+def _states(text: str) -> frozenset[NodeState]:
+    words = (word.strip() for word in text.split(","))
+    return frozenset(_STATES.get(word, NodeState.OTHER) for word in words if word not in _FREE_WORDS)
+
+
+def parse_status(text: str) -> NodeStatus:
+    """What the mom reported. A value that is missing or garbled becomes None; nothing here is required."""
+    values = _pairs(text)
+    return NodeStatus(
+        rectime_s=_reading(values, "rectime", float),
+        ncpus=_reading(values, "ncpus", count),
+        loadave=_reading(values, "loadave", float),
+        physmem_bytes=_reading(values, "physmem", size_bytes),
+        totmem_bytes=_reading(values, "totmem", size_bytes),
+        availmem_bytes=_reading(values, "availmem", size_bytes),
+        idletime_s=_reading(values, "idletime", float),
+        netload_bytes=_reading(values, "netload", count),
+        nusers=_reading(values, "nusers", count),
+        nsessions=_reading(values, "nsessions", count),
+        jobs=tuple(JobId(job) for job in values.get("jobs", "").split()),
+        varattr=_map(values.get("varattr", ""), ";"),
+        gres=_map(values.get("gres", ""), "+"),
+        message=values.get("message", "").strip(),
+        state=values.get("state", ""),
+        version=values.get("version", ""),
+        values=values,
+    )
+
+
+def _pairs(text: str) -> dict[str, str]:
+    """``key=value`` pairs; a comma inside of a value (health check, varattr) does not end it."""
+    values: dict[str, str] = {}
+    last = ""
+    for part in text.split(","):
+        key, equals, value = part.partition("=")
+        is_new = bool(equals) and (key in _STATUS_KEYS or _may_begin(key, last))
+        if is_new and key not in values:
+            values[key] = value
+            last = key
+        elif last:
+            values[last] += "," + part
+    return values
+
+
+def _may_begin(key: str, last: str) -> bool:
+    return last not in {"message", "varattr"} and _STATUS_KEY.fullmatch(key) is not None
+
+
+def _reading(values: Mapping[str, str], key: str, read: Callable[[str], T]) -> T | None:
+    text = values.get(key)
+    if text is None:
+        return None
+    try:
+        value = read(text)
+    except (ValueError, UnitError):
+        return None
+    # float("nan") and float("inf") are readings no mom has.
+    return value if not isinstance(value, float) or abs(value) < 1e15 else None
+
+
+def _map(text: str, separator: str) -> dict[str, str]:
+    pairs = (part.partition(":") for part in text.split(separator))
+    return {key.strip(): value.strip() for key, _, value in pairs if key.strip()}
+
+
+def record_from_node(node: Node, *, dialect: int = 6) -> Record:
+    """The record of a node as Torque 6 or 4 prints it; parsing it gives an equal node."""
+    attributes = {"state": format_states(node.states)}
+    optional = {
+        "power_state": node.power_state if dialect >= 6 else "",
+        "np": str(node.np),
+        "properties": ",".join(node.properties),
+        "ntype": node.ntype,
+        "jobs": format_node_jobs(node.jobs, dialect=dialect),
+        "status": "" if node.status is None else _format_pairs(node.status.values),
+        "note": node.note,
+        **node.extra,
+        "gpus": str(node.gpus) if node.gpus else "",
+        "gpu_status": "" if node.gpu_report is None else format_gpu_status(node.gpu_report),
+    }
+    attributes.update((name, text) for name, text in optional.items() if text)
+    return Record("Node", node.name, attributes)
+
+
+def format_states(states: frozenset[NodeState]) -> str:
+    """The ``state`` of a node: ``free`` alone, or its words in the server's order."""
+    return ",".join(state.value for state in _STATE_ORDER if state in states) or "free"
+
+
+_STATE_ORDER = (
+    NodeState.DOWN, NodeState.OFFLINE, NodeState.RESERVE, NodeState.JOB_EXCLUSIVE, NodeState.JOB_SHARING,
+    NodeState.BUSY, NodeState.UNKNOWN, NodeState.DELETED, NodeState.NO_MOM_LIST, NodeState.OTHER,
+)  # fmt: skip
+
+
+def _format_pairs(values: Mapping[str, str]) -> str:
+    return ",".join(f"{key}={value}" for key, value in values.items())

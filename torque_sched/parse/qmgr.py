@@ -1,0 +1,82 @@
+"""The command list of ``qmgr -c 'print server'`` (queues and server) and ``print node``: records again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from torque_sched.errors import DocumentError, RecordError
+from torque_sched.parse.records import Parsed, Record, decoded
+
+__all__ = ["format_qmgr", "parse_qmgr"]
+
+_CREATE = re.compile(r"create (queue|node) (\S+)\s*")
+_SET = re.compile(r"set (queue|node|server)(?: ([^\s=]+))?? ([A-Za-z_][\w.]{0,199}) (=|\+=) ?(.*)", re.ASCII)
+_KINDS = {"queue": "Queue", "node": "Node", "server": "Server"}
+
+
+def parse_qmgr(data: bytes | str, command: str = "qmgr") -> Parsed[Record]:
+    """Records of queues, nodes and the server from qmgr's own commands; comments are skipped.
+
+    A line that is no such command is one problem. The server's record has an empty name, because
+    ``print server`` does not name it.
+
+    Raises:
+        DocumentError: the output is empty or has no command at all.
+    """
+    text = decoded(data, command)
+    records: dict[tuple[str, str], Record] = {}
+    problems: list[RecordError] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        created, found = _CREATE.fullmatch(line), _SET.fullmatch(line)
+        if created is not None:
+            _record(records, created.group(1), created.group(2))
+        elif found is not None and (found.group(2) or found.group(1) == "server"):
+            kind, name, attribute, operator, value = found.groups()
+            attributes = _record(records, kind, name or "").attributes
+            if operator == "+=" and attribute in attributes:
+                attributes[attribute] += "," + value
+            else:
+                attributes[attribute] = value
+        else:
+            problems.append(
+                RecordError(
+                    f"{command}: line {number} is no create or set command: {line.strip()[:60]!r}",
+                    cure="the other lines are used; this reads 'print', not 'list'",
+                )
+            )
+    if not records:
+        raise DocumentError(f"{command} printed no commands", cure="is this the output of 'print server'?")
+    return Parsed(tuple(records.values()), tuple(problems))
+
+
+def _record(records: dict[tuple[str, str], Record], kind: str, name: str) -> Record:
+    return records.setdefault((kind, name), Record(_KINDS[kind], name, {}))
+
+
+def format_qmgr(records: Iterable[Record]) -> str:
+    """The commands that make these queues and set these attributes, with qmgr's comments."""
+    lines: list[str] = []
+    heading = ""
+    for record in records:
+        kind = record.kind.lower()
+        if heading != kind:
+            heading = kind
+            lines += ["#", _HEADINGS[kind], "#"]
+        if kind != "server":
+            lines += ["#", f"# Create and define {kind} {record.name}", "#", f"create {kind} {record.name}"]
+        target = kind if kind == "server" else f"{kind} {record.name}"
+        for name, value in record.attributes.items():
+            first, *others = value.split(",") if kind == "node" and name == "status" else [value]
+            lines.append(f"set {target} {name} = {first}")
+            lines += [f"set {target} {name} += {other}" for other in others]
+    return "".join(line + "\n" for line in lines)
+
+
+_HEADINGS = {
+    "queue": "# Create queues and set their attributes.",
+    "node": "# Create nodes and set their properties.",
+    "server": "# Set server attributes.",
+}

@@ -1,0 +1,281 @@
+"""What a job asks for, from the attributes the server keeps, and the grammar of ``nodes=``.
+
+::
+
+    nodes   = chunk {"+" chunk} ["#" property {":" property}]
+    chunk   = (count | name) {":" ("ppn=" N | "gpus=" N [":" mode] | "mics=" N | property)}
+
+A single word in place of the count is a node's name or a property; only somebody who knows the nodes
+can tell, so it stays :attr:`Chunk.name`. Words after ``#`` hold for every chunk.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from torque_sched.core.request import AccessPolicy, Chunk, GenericResource, Request
+from torque_sched.core.units import boolean, count, duration_s, format_duration, format_size, size_bytes
+from torque_sched.errors import ModelError, RecordError
+
+__all__ = [
+    "GPU_MODES",
+    "format_nodes_spec",
+    "format_request",
+    "parse_nodes_spec",
+    "parse_request",
+]
+
+T = TypeVar("T")
+GPU_MODES = frozenset(
+    {"exclusive_thread", "exclusive", "exclusive_process", "default", "shared", "reseterr", "prohibited"}
+)
+_WORD = re.compile(r"[^\s:+#=,]{1,255}")
+_MOST_PIECES = 1_000_000
+_FAMILY = "Resource_List."
+_NAMES = (
+    "nodes", "procs", "ncpus", "walltime", "cput", "mem", "pmem", "vmem", "pvmem", "gres", "host", "feature",
+    "naccesspolicy", "software", "arch", "opsys", "neednodes",
+)  # fmt: skip
+_KEYS = tuple(_FAMILY + name for name in _NAMES)
+_EXTRA_KEYS = ("node_exclusive", "x", "L_Request")
+
+
+@functools.lru_cache(maxsize=4096)
+def parse_nodes_spec(text: str) -> tuple[Chunk, ...]:
+    """The chunks of a ``nodes=`` text.
+
+    >>> parse_nodes_spec("2:ppn=4:gpus=1:big")
+    (Chunk(count=2, ppn=4, gpus=1, properties=('big',), name=None, gpu_mode='', mics=0, mem_bytes=0),)
+
+    Raises:
+        RecordError: the text does not follow the grammar.
+    """
+    if len(text) > 100_000:
+        raise RecordError(f"nodes={text[:40]}... is {len(text)} characters long")
+    spec, _, everywhere = text.strip().partition("#")
+    shared = tuple(word for word in everywhere.split(":") if word and word not in {"shared", "excl"})
+    chunks = tuple(_chunk(part.strip(), shared, text) for part in spec.split("+"))
+    if sum(chunk.count for chunk in chunks) > _MOST_PIECES:
+        raise RecordError(f"nodes={text[:40]} asks for more than {_MOST_PIECES} nodes")
+    return chunks
+
+
+def _chunk(part: str, shared: tuple[str, ...], text: str) -> Chunk:
+    first, *words = part.split(":")
+    numbers = {"ppn": 1, "gpus": 0, "mics": 0}
+    properties: list[str] = []
+    mode = ""
+    previous = ""
+    for word in words:
+        key, equals, value = word.partition("=")
+        if equals and key in numbers and value.isascii() and value.isdigit() and len(value) < 10:
+            numbers[key] = int(value)
+        elif previous.startswith("gpus=") and word in GPU_MODES:
+            mode = word
+        elif _WORD.fullmatch(word):
+            properties.append(word)
+        else:
+            raise _bad_nodes(text, word)
+        previous = word
+    is_number = first.isascii() and first.isdigit() and len(first) < 10
+    if not is_number and not _WORD.fullmatch(first):
+        raise _bad_nodes(text, first)
+    if numbers["ppn"] < 1 or (is_number and int(first) < 1):
+        raise _bad_nodes(text, part)
+    return Chunk(
+        count=int(first) if is_number else 1,
+        name=None if is_number else first,
+        properties=(*properties, *shared),
+        gpu_mode=mode,
+        **numbers,
+    )
+
+
+def _bad_nodes(text: str, word: str) -> RecordError:
+    return RecordError(
+        f"nodes={text[:80]}: {word[:40]!r} is not understood",
+        cure="write COUNT_OR_NAME[:ppn=N][:gpus=N[:MODE]][:PROPERTY]..., joined by +",
+    )
+
+
+def format_nodes_spec(chunks: tuple[Chunk, ...]) -> str:
+    """The ``nodes=`` text of chunks; ``ppn=1`` and ``gpus=0`` are left out.
+
+    >>> format_nodes_spec((Chunk(2, 4, 1, ("big",)), Chunk(name="node3")))
+    '2:ppn=4:gpus=1:big+node3'
+    """
+    return "+".join(_format_chunk(chunk) for chunk in chunks)
+
+
+def _format_chunk(chunk: Chunk) -> str:
+    words = [chunk.name if chunk.name is not None else str(chunk.count)]
+    words += [f"ppn={chunk.ppn}"] if chunk.ppn > 1 else []
+    words += [f"mics={chunk.mics}"] if chunk.mics else []
+    words += [f"gpus={chunk.gpus}"] if chunk.gpus or chunk.gpu_mode else []
+    words += [chunk.gpu_mode] if chunk.gpu_mode else []
+    return ":".join([*words, *chunk.properties])
+
+
+def parse_request(attributes: Mapping[str, str]) -> Request:
+    """The request in a job's attributes. What cannot be understood goes into ``trouble``.
+
+    Equal requests are one object: ten thousand jobs have a few hundred shapes.
+    """
+    values = tuple(map(attributes.get, _KEYS))
+    extra = tuple(map(attributes.get, _EXTRA_KEYS))
+    tasks: tuple[tuple[str, str], ...] = ()
+    if extra[2] is not None or "req_information.task_count.0" in attributes:
+        tasks = tuple((k, v) for k, v in attributes.items() if k.startswith("req_information."))
+    return _request(values, extra, tasks)
+
+
+@functools.lru_cache(maxsize=16384)
+def _request(
+    values: tuple[str | None, ...], extra: tuple[str | None, ...], tasks: tuple[tuple[str, str], ...]
+) -> Request:
+    given = {name: text for name, text in zip(_NAMES, values, strict=True) if text is not None}
+    exclusive, x, l_request = extra
+    reader = _Reader(given)
+    return Request(
+        chunks=reader.read("nodes", parse_nodes_spec, ()),
+        tasks=reader.guard("-L", lambda: _tasks(dict(tasks), l_request or ""), ()),
+        procs=reader.read("procs", _natural, 0),
+        ncpus=reader.read("ncpus", _natural, 0),
+        walltime_s=reader.read("walltime", duration_s, None),
+        cput_s=reader.read("cput", duration_s, None),
+        mem_bytes=reader.read("mem", size_bytes, None),
+        pmem_bytes=reader.read("pmem", size_bytes, None),
+        vmem_bytes=reader.read("vmem", size_bytes, None),
+        pvmem_bytes=reader.read("pvmem", size_bytes, None),
+        gres=reader.read("gres", _gres, ()),
+        host=given.get("host"),
+        features=tuple(word for word in re.split(r"[:,]", given.get("feature", "")) if word),
+        node_exclusive=reader.guard("node_exclusive", lambda: boolean(exclusive or "False"), False),
+        access=_access(given.get("naccesspolicy", ""), x or ""),
+        software=given.get("software", ""),
+        arch=given.get("arch", ""),
+        opsys=given.get("opsys", ""),
+        nodes_text=given.get("nodes", ""),
+        trouble="; ".join(reader.troubles),
+    )
+
+
+class _Reader:
+    """Reads values one by one and collects what could not be read."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._given = given
+        self.troubles: list[str] = []
+
+    def read(self, name: str, convert: Callable[[str], T], default: T) -> T:
+        text = self._given.get(name)
+        return default if text is None else self.guard(name, lambda: convert(text), default)
+
+    def guard(self, name: str, call: Callable[[], T], default: T) -> T:
+        try:
+            return call()
+        except (RecordError, ModelError) as error:
+            message = error.message
+            self.troubles.append(message if message.startswith(f"{name}=") else f"{name}: {message}")
+            return default
+
+
+def _natural(text: str) -> int:
+    number = count(text)
+    if number < 0:
+        raise ModelError(f"{text} is negative")
+    return number
+
+
+def _gres(text: str) -> tuple[GenericResource, ...]:
+    entries = []
+    for part in re.split(r"[+,]", text):
+        words = re.split(r"[:=]", part.strip())
+        number = words[1] if len(words) > 1 and words[1] else "1"
+        if words[0]:
+            entries.append(GenericResource(words[0], _natural(number)))
+    return tuple(entries)
+
+
+def _access(policy: str, x: str) -> AccessPolicy | None:
+    found = re.search(r"NACCESSPOLICY[:=]([A-Za-z]+)", x)
+    word = (policy or (found.group(1) if found else "")).strip().lower()
+    return next((member for member in AccessPolicy if member.value == word), None)
+
+
+def _tasks(information: Mapping[str, str], l_request: str) -> tuple[Chunk, ...]:
+    """Tasks from ``req_information.NAME.N``, else from the ``L_Request`` text."""
+    chunks = []
+    for number in range(1000):
+        prefix, suffix = "req_information.", f".{number}"
+        if f"{prefix}task_count{suffix}" not in information:
+            break
+        words = ("task_count", "lprocs", "gpus", "memory")
+        chunks.append(_task({word: information.get(f"{prefix}{word}{suffix}", "") for word in words}))
+    if chunks or not l_request:
+        return tuple(chunks)
+    for text in re.split(r"\s*(?:-L\s+|;)\s*", l_request):
+        pairs = (word.partition("=") for word in text.split(":"))
+        given = {key: value for key, _, value in pairs}
+        if "tasks" in given:
+            chunks.append(_task({**given, "task_count": given["tasks"]}))
+    return tuple(chunks)
+
+
+def _task(given: Mapping[str, str]) -> Chunk:
+    memory = given.get("memory", "")
+    return Chunk(
+        count=_natural(given["task_count"]),
+        ppn=_natural(given.get("lprocs") or "1"),
+        gpus=_natural(given.get("gpus") or "0"),
+        # The server keeps the number in kb and does not always say so.
+        mem_bytes=size_bytes(memory + "kb" if memory.isdigit() else memory) if memory else 0,
+    )
+
+
+def format_request(request: Request) -> dict[str, str]:
+    """The attributes of a request, such that :func:`parse_request` gives the same request."""
+    family = {
+        "nodes": _nodes_text(request),
+        "procs": str(request.procs or ""),
+        "ncpus": str(request.ncpus or ""),
+        "walltime": _if_given(request.walltime_s, format_duration),
+        "cput": _if_given(request.cput_s, format_duration),
+        "mem": _if_given(request.mem_bytes, format_size),
+        "pmem": _if_given(request.pmem_bytes, format_size),
+        "vmem": _if_given(request.vmem_bytes, format_size),
+        "pvmem": _if_given(request.pvmem_bytes, format_size),
+        "gres": "+".join(f"{entry.name}:{entry.count}" for entry in request.gres),
+        "host": request.host or "",
+        "feature": ":".join(request.features),
+        "naccesspolicy": request.access.value if request.access else "",
+        "software": request.software,
+        "arch": request.arch,
+        "opsys": request.opsys,
+    }
+    attributes = {_FAMILY + name: text for name, text in family.items() if text}
+    if request.node_exclusive:
+        attributes["node_exclusive"] = "True"
+    for number, task in enumerate(request.tasks):
+        attributes[f"req_information.task_count.{number}"] = str(task.count)
+        attributes[f"req_information.lprocs.{number}"] = str(task.ppn)
+        attributes[f"req_information.gpus.{number}"] = str(task.gpus)
+        attributes[f"req_information.memory.{number}"] = format_size(task.mem_bytes)
+    return attributes
+
+
+def _nodes_text(request: Request) -> str:
+    """The text as stored, unless the chunks have been changed since."""
+    try:
+        if parse_nodes_spec(request.nodes_text) == request.chunks:
+            return request.nodes_text
+    except RecordError:
+        pass
+    return format_nodes_spec(request.chunks)
+
+
+def _if_given(value: T | None, formatter: Callable[[T], str]) -> str:
+    return "" if value is None else formatter(value)

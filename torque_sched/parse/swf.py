@@ -1,0 +1,122 @@
+"""The Standard Workload Format of the Parallel Workloads Archive: one job a line, 18 numbers, -1 for unknown.
+
+https://www.cs.huji.ac.il/labs/parallel/workload/swf.html. Lines with ``;`` are the header, ``; Key: value``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from torque_sched.errors import RecordError
+
+__all__ = ["SwfJob", "SwfTrace", "parse_swf"]
+
+_N_FIELDS = 18
+_MAX_PROBLEMS = 1000
+
+
+class SwfJob(NamedTuple):
+    """One line; -1 where the log does not know. Times count from the log's start."""
+
+    number: int
+    submit_s: float
+    wait_s: float
+    run_s: float
+    procs: int
+    """Allocated processors."""
+    cpu_s: float
+    """Mean CPU time of a processor."""
+    memory_kb: float
+    """Mean memory of a processor, in KiB."""
+    requested_procs: int
+    requested_s: float
+    """Requested run time: the user's estimate."""
+    requested_kb: float
+    status: int
+    user: int
+    group: int
+    executable: int
+    queue: int
+    partition: int
+    preceding: int
+    think_s: float
+
+    @property
+    def width(self) -> int:
+        """Processors it needs: those requested, else those it got (CTC requests are all unknown)."""
+        return self.requested_procs if self.requested_procs > 0 else self.procs
+
+    @property
+    def end_s(self) -> float:
+        """When it ended in the log's own schedule."""
+        return self.submit_s + max(self.wait_s, 0.0) + max(self.run_s, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class SwfTrace:
+    """A log: n_lines == len(jobs) + n_problems."""
+
+    header: dict[str, str]
+    jobs: tuple[SwfJob, ...]
+    n_problems: int = 0
+    problems: tuple[RecordError, ...] = field(default_factory=tuple)
+    """The first thousand of them."""
+
+    @property
+    def n_lines(self) -> int:
+        """Lines that should be jobs."""
+        return len(self.jobs) + self.n_problems
+
+    @property
+    def max_procs(self) -> int | None:
+        """Processors of the machine, as the header says; None when it does not."""
+        for key in ("MaxProcs", "MaxNodes"):
+            words = self.header.get(key, "").split()
+            if words and words[0].isdigit():
+                return int(words[0])
+        return None
+
+
+def parse_swf(lines: Iterable[str]) -> SwfTrace:
+    """Read a log in the order of its lines, which need not be that of submission.
+
+    A damaged line becomes a problem that names it; the others are read.
+    """
+    header: dict[str, str] = {}
+    jobs: list[SwfJob] = []
+    problems: list[RecordError] = []
+    n_problems = 0
+    for number, line in enumerate(lines, start=1):
+        if line.startswith(";"):
+            key, colon, value = line.lstrip("; \t").partition(":")
+            if colon:
+                header.setdefault(key.strip(), value.strip())
+        elif line.strip():
+            try:
+                jobs.append(_job(line.split()))
+            except (ValueError, OverflowError) as error:
+                n_problems += 1
+                if len(problems) < _MAX_PROBLEMS:
+                    problems.append(_damaged(number, line, error))
+    return SwfTrace(header, tuple(jobs), n_problems, tuple(problems))
+
+
+def _job(words: list[str]) -> SwfJob:
+    if len(words) < _N_FIELDS:
+        raise ValueError(f"{len(words)} numbers instead of {_N_FIELDS}")
+    a = [float(word) for word in words[:_N_FIELDS]]
+    # NaN is not equal to itself, and no time is infinite.
+    if not all(value - value == 0 for value in a):
+        raise ValueError("a number that is not finite")
+    codes = [int(code) for code in a[10:17]]
+    user, group, executable, queue, partition, preceding = codes[1:]
+    return SwfJob(
+        int(a[0]), a[1], a[2], a[3], int(a[4]), a[5], a[6], int(a[7]), a[8], a[9],
+        codes[0], user, group, executable, queue, partition, preceding, a[17],
+    )  # fmt: skip
+
+
+def _damaged(number: int, line: str, error: Exception) -> RecordError:
+    return RecordError(f"line {number} is no job ({error}): {line.strip()[:60]!r}")

@@ -1,0 +1,141 @@
+"""The text of ``qstat -f`` (jobs, ``-Q`` queues, ``-B`` server) and ``pbsnodes -a``, folded or not.
+
+``qstat`` breaks long values by a newline and a TAB, also inside of words and numbers; ``-1`` does not.
+Slurm's wrappers indent by a TAB instead of blanks. Values may hold newlines of their own (``qsub -V``
+with shell functions), so a line that is no attribute belongs to the value before it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from torque_sched.errors import DocumentError, RecordError
+from torque_sched.parse.records import Parsed, Record, decoded
+
+__all__ = ["FOLD_COLUMNS", "folded", "format_pbsnodes_text", "format_qstat_text", "read_text"]
+
+FOLD_COLUMNS = 78
+"""No character of a folded line is printed beyond this column; the TAB counts as eight."""
+
+_TITLES = {"Job": "Job Id:", "Queue": "Queue:", "Server": "Server:"}
+_ATTRIBUTE = re.compile(r"[ \t]+([A-Za-z_][\w.\-]{0,199}) = ?(.*)", re.ASCII | re.DOTALL)
+_NODE_NAME = re.compile(r"[A-Za-z0-9][^\s=]{0,254}[ \t]*")
+
+
+def read_text(data: bytes | str, kind: str, command: str) -> Parsed[Record]:
+    """Records of one kind (``Job``, ``Node``, ``Queue``, ``Server``) from a whole text output.
+
+    Nothing at all is an empty list: ``qstat -f`` prints nothing when there is no job.
+
+    Raises:
+        DocumentError: the output does not end with the blank line Torque ends it with, is too large,
+            or has no such record.
+    """
+    text = decoded(data, command).replace("\r\n", "\n")
+    if not text.strip():
+        return Parsed(())
+    if not text.endswith("\n\n"):
+        raise DocumentError(f"{command}: the output is cut off", cure="ask again; nothing of it is used")
+    lines = text.split("\n")
+    starts = [at for at, line in enumerate(lines) if _starts_record(lines, at, line, kind)]
+    if not starts:
+        raise DocumentError(
+            f"{command} printed no {kind.lower()} but {text.strip()[:60]!r}",
+            cure="run it by hand; is this the output of another command?",
+        )
+    problems: list[RecordError] = []
+    if any(line.strip() for line in lines[: starts[0]]):
+        problems.append(_damaged(kind, lines[0], "is text before the first record", command))
+    records = []
+    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+        try:
+            records.append(_record(lines[start:end], kind, command))
+        except RecordError as error:
+            problems.append(error)
+    return Parsed(tuple(records), tuple(problems))
+
+
+def _starts_record(lines: list[str], at: int, line: str, kind: str) -> bool:
+    """Whether a record starts here: by its title, for nodes by a bare name after a blank line."""
+    if not line or line[0] in " \t":
+        return False
+    if kind == "Node":
+        after_blank = at == 0 or not lines[at - 1].strip()
+        return after_blank and _NODE_NAME.fullmatch(line) is not None
+    return line.startswith(_TITLES[kind])
+
+
+def _damaged(kind: str, text: str, trouble: str, command: str) -> RecordError:
+    return RecordError(
+        f"{command}: {kind.lower()} record {trouble}, near {text.strip()[:60]!r}",
+        cure="the other records are used; if it stays, attach the output to a bug report",
+    )
+
+
+def _record(lines: list[str], kind: str, command: str) -> Record:
+    title = lines[0]
+    name = title.strip() if kind == "Node" else title[len(_TITLES[kind]) :].strip()
+    if not name:
+        raise _damaged(kind, title, "has no name", command)
+    is_tab_indented = len(lines) > 1 and lines[1].startswith("\t")
+    attributes: dict[str, str] = {}
+    current = ""
+    for line in lines[1:]:
+        found = None
+        if line and (is_tab_indented or line[0] == " "):
+            found = _ATTRIBUTE.fullmatch(line)
+        # An attribute is printed once: a second is a line of some value that looks like one.
+        if found is not None and found.group(1) not in attributes:
+            current, attributes[found.group(1)] = found.groups()
+        elif line and not current:
+            raise _damaged(kind, title, "does not begin with an attribute", command)
+        elif line:
+            attributes[current] += line[1:] if line[0] == "\t" else "\n" + line
+    if not attributes:
+        raise _damaged(kind, title, "has no attributes", command)
+    return Record(kind, name, attributes)
+
+
+def folded(name: str, value: str) -> str:
+    """One attribute line as ``qstat -f`` folds it: at commas where that fits, else in mid word.
+
+    A piece that ends exactly in the last column is followed by an empty folded line, as in Torque.
+    """
+    parts = [f"    {name} = "]
+    column = len(parts[0])
+    for at, piece in enumerate(value.split(",")):
+        if at:
+            parts.append(",")
+            column += 1
+            if column + len(piece) >= FOLD_COLUMNS:
+                parts.append("\n\t")
+                column = 9  # Torque counts one more here than after a break in mid word
+        while column + len(piece) >= FOLD_COLUMNS:
+            room = max(0, FOLD_COLUMNS - column)
+            parts.append(piece[:room] + "\n\t")
+            piece, column = piece[room:], 8
+        parts.append(piece)
+        column += len(piece)
+    return "".join(parts)
+
+
+def format_qstat_text(records: Iterable[Record], *, fold: bool) -> str:
+    """What ``qstat -f`` (or with ``-1`` and ``fold=False``) prints for jobs, queues or the server."""
+    lines = []
+    for record in records:
+        lines.append(f"{_TITLES[record.kind]} {record.name}")
+        for name, value in record.attributes.items():
+            lines.append(folded(name, value) if fold else f"    {name} = {value}")
+        lines.append("")
+    return "".join(line + "\n" for line in lines)
+
+
+def format_pbsnodes_text(records: Iterable[Record]) -> str:
+    """What ``pbsnodes -a`` prints."""
+    lines = []
+    for record in records:
+        lines.append(record.name)
+        lines.extend(f"     {name} = {value}" for name, value in record.attributes.items())
+        lines.append("")
+    return "".join(line + "\n" for line in lines)

@@ -1,0 +1,121 @@
+"""The default predictor: a chain of kinds of jobs, short windows, and the weight of whoever was right."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from torque_sched.policies.predict.calibration import UpperBound
+from torque_sched.policies.predict.checks import finite
+from torque_sched.policies.predict.estimate import Estimate
+from torque_sched.policies.predict.fingerprint import Fingerprint, Key
+from torque_sched.policies.predict.window import RULES, Window
+
+__all__ = ["ChainPredictor", "ChainSettings"]
+
+_LEVEL_DECAY = 0.999
+#: An error no smaller than this, or a rule that was exact twice would outvote everybody.
+_FLOOR = 1e-3
+_POWER = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ChainSettings:
+    """How a chain learns.
+
+    Attributes:
+        coverage: share of jobs that should stay within `Estimate.upper`.
+        doubt: checks as many of a rule's own as its level's mean error counts; large: a new kind of job is
+            judged by how its level does elsewhere.
+        max_kinds: kinds of jobs kept; the one not seen for longest goes first. Bounds the memory.
+    """
+
+    coverage: float = 0.9
+    doubt: float = 20.0
+    max_kinds: int = 200_000
+
+
+class _Level:
+    """How the rules do over all kinds of one level, the older the less."""
+
+    __slots__ = ("errors", "weight")
+
+    def __init__(self) -> None:
+        self.errors = [0.0] * len(RULES)
+        self.weight = 0.0
+
+    def add(self, errors: tuple[float, ...]) -> None:
+        self.errors = [_LEVEL_DECAY * old + new for old, new in zip(self.errors, errors, strict=True)]
+        self.weight = _LEVEL_DECAY * self.weight + 1
+
+
+class ChainPredictor:
+    """Every kind of job in a fingerprint's chain answers by every rule; the weighted median of all is taken.
+
+    An answer's weight falls with the fourth power of the error that rule had for that kind (drawn to its
+    level's mean while there are few checks). So a user's own last runs decide where they repeat, what the
+    script does for others where they do not, and no single wild answer moves the result.
+    """
+
+    def __init__(self, settings: ChainSettings | None = None) -> None:
+        self._settings = settings or ChainSettings()
+        self._windows: OrderedDict[Key, Window] = OrderedDict()
+        self._levels: dict[str, _Level] = {}
+        self._upper = UpperBound(self._settings.coverage)
+
+    def __len__(self) -> int:
+        """Kinds of jobs known."""
+        return len(self._windows)
+
+    def predict(self, job: Fingerprint, fallback: float = 0.0) -> Estimate:
+        """As `Predictor.predict`."""
+        known = [(key, window) for key in job.chain() if (window := self._windows.get(key)) is not None]
+        if not known:
+            return Estimate(fallback)
+        value, error = self._middle(known)
+        key, window = known[0]
+        return Estimate(value, self._upper.bound(value, error), window.n, key[0], error)
+
+    def _middle(self, known: list[tuple[Key, Window]]) -> tuple[float, float]:
+        """The weighted median of all answers, and the error to expect of it."""
+        answers: list[tuple[float, float]] = []
+        error = weights = 0.0
+        doubt = self._settings.doubt
+        for key, window in known:
+            level = self._levels.get(key[0])
+            for rule, answer in enumerate(window.answers()):
+                typical = level.errors[rule] / level.weight if level is not None else 1.0
+                expected = (window.errors[rule] + doubt * typical) / (window.weight + doubt) + _FLOOR
+                weight = expected**-_POWER
+                answers.append((answer, weight))
+                error += weight * expected
+                weights += weight
+        answers.sort()
+        half, middle = weights / 2, answers[-1][0]
+        for answer, weight in answers:
+            half -= weight
+            if half <= 0:
+                middle = answer
+                break
+        return middle, error / weights
+
+    def observe(self, job: Fingerprint, value: float, predicted: Estimate | None = None) -> None:
+        """As `Predictor.observe`."""
+        finite(value)
+        said = predicted if predicted is not None else self.predict(job)
+        if said.upper is not None and said.error is not None:
+            self._upper.observe(value, said.value, said.error, said.upper)
+        for key in job.chain():
+            window = self._windows.get(key)
+            if window is None:
+                window = self._windows[key] = Window()
+            else:
+                self._windows.move_to_end(key)
+            errors = window.add(value)
+            if errors:
+                level = self._levels.get(key[0])
+                if level is None:
+                    level = self._levels[key[0]] = _Level()
+                level.add(errors)
+        while len(self._windows) > self._settings.max_kinds:
+            self._windows.popitem(last=False)
