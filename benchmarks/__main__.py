@@ -18,6 +18,7 @@ from rich.table import Table
 
 from benchmarks.registry import BENCHMARKS, load
 from benchmarks.result import Report, Row
+from torque_sched.errors import TorqueSchedError
 from yarn_accel.errors import AccelError
 
 _INTERRUPTED = 130
@@ -101,6 +102,30 @@ def _check_sections(name: str, only: Sequence[str]) -> None:
             )
 
 
+def _special(name: str, json_file: Path | None, only: Sequence[str], **given: Any) -> dict[str, Any]:
+    """The options that only some benchmarks know.
+
+    Raises:
+        BadParameter: this one does not know an option that is given.
+    """
+    owners = {
+        "cores_may_sleep": ("pipeline", "only `pipeline` keeps them awake"),
+        "resume": ("yarn_paper", "only `yarn_paper` with --json resumes"),
+        "rounds": ("yarn_faults", "only `yarn_faults` has rounds"),
+        "log": ("predictor", "only `predictor` replays a log"),
+        "target": ("predictor", "only `predictor` has targets"),
+    }
+    options: dict[str, Any] = {"only": only} if only else {}
+    for key, value in given.items():
+        owner, why = owners[key]
+        if not value:
+            continue
+        if name != owner or (key == "resume" and json_file is None):
+            raise click.BadParameter(why, param_hint=f"--{key.replace('_', '-')}")
+        options[key] = value
+    return options
+
+
 @click.command()
 @click.argument("name", required=False, type=click.Choice([*BENCHMARKS, "all"]))
 @click.option("--quick", is_flag=True, help="Under a minute, fewer repetitions; the rows say so.")
@@ -109,36 +134,42 @@ def _check_sections(name: str, only: Sequence[str]) -> None:
 @click.option(
     "--cores-may-sleep", is_flag=True, help="`pipeline`: do not keep the cores awake for latency and echo."
 )
+@click.option("--resume", is_flag=True, help="`yarn_paper`: keep what the JSON file has, run the rest.")
+@click.option("--rounds", type=click.IntRange(min=1), help="`yarn_faults`: how often each fault happens.")
+@click.option(
+    "--log", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="`predictor`: an SWF log."
+)
+@click.option("--target", type=click.Choice(["cpu", "memory", "runtime"]), help="`predictor`: only this.")
 @click.option("--install-triton", is_flag=True, help="Install PyTriton for `pipeline` and do nothing else.")
 def main(
     name: str | None,
     quick: bool,
     json_file: Path | None,
     only: tuple[str, ...],
-    cores_may_sleep: bool,
     install_triton: bool,
+    **special: Any,
 ) -> None:
     """Run one benchmark and print its figures; without NAME list them all."""
     if name is None:
         Console().print(_listing())
         return
     _check_sections(name, only)
-    options: dict[str, Any] = {"only": only} if only else {}
-    if cores_may_sleep:
-        if name != "pipeline":
-            raise click.BadParameter("only `pipeline` keeps them awake", param_hint="--cores-may-sleep")
-        options["cores_may_sleep"] = True
+    if name == "predictor" and special["log"] is None:
+        raise click.BadParameter(
+            "give a log of the Parallel Workloads Archive, FILE.swf or FILE.swf.gz", param_hint="--log"
+        )
+    options = _special(name, json_file, only, **special)
     try:
         if install_triton:
             load("pipeline").install_triton(click.echo)
             return
         for each in BENCHMARKS if name == "all" else [name]:
             several = json_file and name == "all"
-            target = (
+            path = (
                 json_file.with_name(f"{json_file.stem}-{each}.json") if several and json_file else json_file
             )
-            _run(each, target, quick, options)
-    except AccelError as error:
+            _run(each, path, quick, options)
+    except (AccelError, TorqueSchedError) as error:
         click.echo(f"benchmarks: {error}", err=True)
         sys.exit(error.exit_code)
 

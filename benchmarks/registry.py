@@ -12,7 +12,11 @@ BENCHMARKS: dict[str, str] = {
     "hadoop": "the pseudo-cluster: start, memory, job overhead, container start, HDFS rates",
     "images": "the image job with 50,000 images on the 4-node cluster (quick: 500)",
     "pipeline": "the pipeline server against bare sockets, bare LAPACK and its peers",
+    "predictor": "jobs of a log (--log FILE) predicted from those before, against the paper's own rule",
     "soak": "half an hour at 80 % load with 64 clients coming and going: is memory flat? (quick: 1 minute)",
+    "yarn_paper": "the YARN paper's experiments on a real cluster, beside its claims (quick: some cells)",
+    "yarn_faults": "faults on a real cluster while a job runs: how long until the next answer, what is lost",
+    "yarn_master": "the ApplicationMaster on a real cluster: submit to RUNNING, allocate, containers, memory",
 }
 
 

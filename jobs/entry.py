@@ -10,16 +10,18 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import BinaryIO, Mapping, Optional, Sequence, TextIO
+from typing import Any, BinaryIO, Callable, Dict, Iterator, Mapping, Optional, Sequence, TextIO
 
 from jobs.attempt import Attempt
 from jobs.verbs import TaskContext, parse_verb, run_verb
 from yarn_accel.client.binding import Binding, Endpoint, choose, parse_binding
 from yarn_accel.client.dispatch import Dispatcher
 from yarn_accel.client.fallback import LocalExecutor
+from yarn_accel.client.guidance import Guidance
 from yarn_accel.client.lookup import Follower
 from yarn_accel.client.reporter import Reporter
 from yarn_accel.client.token_file import read_secrets
+from yarn_accel.client.vital import LOST_AFTER_S
 from yarn_accel.client.webhdfs import WebHdfs
 from yarn_accel.errors import AccelError, ConfigError, StartupError, StorageError
 from yarn_accel.wire.credential import SECRET_ALIAS, Credential, decode
@@ -36,6 +38,8 @@ __all__ = [
 
 BINDING_FILE = "binding.json"
 TOKEN_VARIABLE = "HADOOP_TOKEN_FILE_LOCATION"
+#: Seconds without an acknowledgement after which a server's node is lost to this task.
+LOST_AFTER_VARIABLE = "ACCEL_LOST_AFTER_S"
 NO_CREDENTIAL = Credential("nobody", 1, "none", b"")
 """For a dispatcher that has no server to show a credential to."""
 
@@ -46,11 +50,17 @@ def main(
     stdin: Optional[BinaryIO] = None,
     stdout: Optional[BinaryIO] = None,
     stderr: Optional[TextIO] = None,
+    parse: Callable[[Sequence[str]], argparse.Namespace] = parse_verb,
+    run: Callable[[argparse.Namespace, TaskContext], None] = run_verb,
 ) -> int:
-    """Run one verb; every expected failure becomes one line on stderr and an exit code."""
+    """Run one verb; every expected failure becomes one line on stderr and an exit code.
+
+    Args:
+        parse, run: another table of verbs than that of `jobs.verbs`.
+    """
     errors = sys.stderr if stderr is None else stderr
     try:
-        options = parse_verb(argv)
+        options = parse(argv)
         context = _context(
             options,
             os.environ if environ is None else environ,
@@ -59,7 +69,7 @@ def main(
             errors,
         )
         with context.reporter.keep_alive(lambda: _progress(context.reporter)):
-            run_verb(options, context)
+            run(options, context)
     except AccelError as error:
         errors.write("accel-job: {}\n".format(" ".join(str(error).split())))
         errors.flush()
@@ -131,6 +141,10 @@ class _Servers:
             return self.first
         return self._follower.now(is_urgent).endpoints(self._partition)
 
+    def guidance(self) -> Optional[Guidance]:
+        """For `Dispatcher`: what the agent tells for choosing a server for each request, if it does."""
+        return None if self._follower is None else self._follower.guidance()
+
 
 def load_credential(environ: Mapping[str, str], now_s: float) -> Credential:
     """Take this job's credential from the token file that Hadoop wrote for the task.
@@ -181,6 +195,37 @@ def _progress(reporter: Reporter) -> str:
     return ", ".join("{} {}".format(name.replace("_", " "), reporter.total(name)) for name in names)
 
 
+def _lost_after_s(environ: Mapping[str, str]) -> float:
+    given = environ.get(LOST_AFTER_VARIABLE, "")
+    try:
+        seconds = float(given) if given else LOST_AFTER_S
+    except ValueError:
+        seconds = 0.0
+    if not 1.0 <= seconds <= 3600.0:
+        raise ConfigError("{} is {!r}: seconds from 1 to 3600 expected".format(LOST_AFTER_VARIABLE, given))
+    return seconds
+
+
+def _counted(dispatcher: Dispatcher, reporter: Reporter) -> Callable[..., Iterator[Any]]:
+    """`Dispatcher.map`, with what became of requests on their way among the job's counters."""
+
+    def map_calls(*arguments: Any, **options: Any) -> Iterator[Any]:
+        told = dict(dispatcher.counts)
+        for answer in dispatcher.map(*arguments, **options):
+            if dispatcher.counts != told:
+                told = _report(dispatcher.counts, told, reporter)
+            yield answer
+        _report(dispatcher.counts, told, reporter)
+
+    return map_calls
+
+
+def _report(counts: Mapping[str, int], told: Mapping[str, int], reporter: Reporter) -> Dict[str, int]:
+    for name, amount in counts.items():
+        reporter.count(name, amount - told[name])
+    return dict(counts)
+
+
 def _context(
     options: argparse.Namespace,
     environ: Mapping[str, str],
@@ -207,10 +252,12 @@ def _context(
         patience_s=options.patience_s,
         node=attempt.node,
         follow=servers.now if credential is not None else None,
+        guidance=servers.guidance if credential is not None else None,
+        lost_after_s=_lost_after_s(environ),
     )
     return TaskContext(
         attempt=attempt,
-        map_calls=dispatcher.map,
+        map_calls=_counted(dispatcher, reporter),
         read_bytes=lambda uri: read_uri(uri, environ),
         reporter=reporter,
         stdin=stdin,

@@ -35,11 +35,11 @@ def run(
 
     `cores_may_sleep`: the cores are not kept awake for latency and echo, see `awake`.
     """
-    from benchmarks.pipeline.awake import can_keep_awake  # late: the benchmark's processes come by here, too
+    from benchmarks.pipeline import awake  # late: the benchmark's processes come by here, too
     from benchmarks.pipeline.sections import WITH_PEERS, measure
 
     sections = only or SECTIONS
-    stay_awake = not cores_may_sleep and can_keep_awake() and any(name in WITH_PEERS for name in sections)
+    stay_awake = not cores_may_sleep and awake.is_possible() and any(name in WITH_PEERS for name in sections)
     report.setting["cores_awake"] = stay_awake
     with closing(measure(quick, say, sections, stay_awake)) as parts:  # whatever is up goes down at once
         for rows in parts:

@@ -16,7 +16,13 @@ from yarn_accel.client.token_file import write_secrets
 from yarn_accel.errors import ConfigError
 from yarn_accel.wire.credential import SECRET_ALIAS, encode, issue
 
-__all__ = ["MIN_SECRET_BYTES", "create_master_secret", "issue_token_file", "read_master_secret"]
+__all__ = [
+    "MIN_SECRET_BYTES",
+    "create_master_secret",
+    "issue_token_file",
+    "read_master_secret",
+    "write_secret",
+]
 
 MIN_SECRET_BYTES = 32
 
@@ -27,11 +33,23 @@ def create_master_secret(path: Path) -> None:
     Raises:
         ConfigError: the file exists already; a running site must not lose its secret.
     """
-    _write_private(path, secrets.token_hex(MIN_SECRET_BYTES).encode("ascii") + b"\n")
+    write_secret(path, secrets.token_bytes(MIN_SECRET_BYTES))
 
 
-def read_master_secret(path: Path) -> bytes:
-    """The site's master secret.
+def write_secret(path: Path, secret: bytes) -> None:
+    """Write a secret in hex (0600), as `read_master_secret` reads it.
+
+    Raises:
+        ConfigError: the file exists already, or cannot be written.
+    """
+    _write_private(path, secret.hex().encode("ascii") + b"\n")
+
+
+def read_master_secret(path: Path, key: str = "master_secret_file") -> bytes:
+    """A secret of the site, such as its master secret.
+
+    Args:
+        key: the setting that names the file, for errors.
 
     Raises:
         ConfigError: not there, not hex, too short, or readable by others.
@@ -41,17 +59,15 @@ def read_master_secret(path: Path) -> bytes:
         secret = bytes.fromhex(path.read_text(encoding="ascii").strip())
     except OSError as error:
         raise ConfigError(
-            f"master_secret_file {path}: {error.strerror}",
+            f"{key} {path}: {error.strerror}",
             cure="ask the site's administrator for a credential, or run as the user who owns the file",
         ) from None
     except ValueError:
-        raise ConfigError(f"master_secret_file {path}: not hexadecimal") from None
+        raise ConfigError(f"{key} {path}: not hexadecimal") from None
     if mode & 0o077:
-        raise ConfigError(f"master_secret_file {path}: others may read it", cure=f"chmod 600 {path}")
+        raise ConfigError(f"{key} {path}: others may read it", cure=f"chmod 600 {path}")
     if len(secret) < MIN_SECRET_BYTES:
-        raise ConfigError(
-            f"master_secret_file {path}: {len(secret)} bytes, at least {MIN_SECRET_BYTES} are needed"
-        )
+        raise ConfigError(f"{key} {path}: {len(secret)} bytes, at least {MIN_SECRET_BYTES} are needed")
     return secret
 
 

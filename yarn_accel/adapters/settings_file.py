@@ -1,7 +1,9 @@
-"""Settings from a YAML file, and what is wrong with them in one line."""
+"""Settings from a YAML file, what is wrong with them in one line, and those in effect as such a file."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from yarn_accel.errors import ConfigError
 
-__all__ = ["complaints", "read_settings"]
+__all__ = ["complaints", "described", "read_settings"]
 
 
 def read_settings(path: Path, *, may_be_empty: bool = False) -> dict[str, Any]:
@@ -30,6 +32,18 @@ def read_settings(path: Path, *, may_be_empty: bool = False) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: not a mapping of keys to values")
     return {str(key): value for key, value in values.items()}
+
+
+def described(settings: BaseModel, indent: str = "") -> Iterator[str]:
+    """The settings in effect as lines of YAML, each with what it means."""
+    values = settings.model_dump(mode="json")
+    for name, field in type(settings).model_fields.items():
+        value = getattr(settings, name)
+        if isinstance(value, BaseModel):
+            yield f"{indent}{name}:"
+            yield from described(value, indent + "  ")
+        else:
+            yield f"{indent}{name}: {json.dumps(values[name])}  # {field.description}"
 
 
 def complaints(error: ValidationError, model: type[BaseModel]) -> str:

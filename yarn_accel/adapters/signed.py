@@ -28,12 +28,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
-
-import aiohttp
-from aiohttp import web
+from typing import TYPE_CHECKING, Any
 
 from yarn_accel.errors import AuthenticationError, RejectedError, RemoteProtocolError, UnavailableError
+
+if TYPE_CHECKING:
+    # A master that starts signs nothing before it has registered, and aiohttp is half of all it loads.
+    import aiohttp
+    from aiohttp import web
 
 __all__ = [
     "Admission",
@@ -264,20 +266,7 @@ async def exchange(
     sent = signer.sign(method, path, body, now_s=clock())
     headers = {"Content-Type": "application/json", **sent.headers}
     url = base_url.rstrip("/") + path
-    try:
-        async with session.request(
-            method,
-            url,
-            data=body,
-            headers=headers,
-            allow_redirects=False,
-            timeout=aiohttp.ClientTimeout(total=timeout_s),
-        ) as answer:
-            status, told = answer.status, answer.headers.copy()
-            raw = await _read_bounded(answer.content, max_bytes)
-    except (aiohttp.ClientError, OSError, asyncio.TimeoutError, ValueError) as error:
-        why = f"no answer within {timeout_s:g} s" if isinstance(error, asyncio.TimeoutError) else str(error)
-        raise UnavailableError(f"{url}: {why or type(error).__name__}") from None
+    status, told, raw = await _request(session, method, url, body, headers, timeout_s, max_bytes)
     if raw is None:
         raise RemoteProtocolError(f"{url} sent more than {max_bytes} bytes")
     if SIGNATURE not in told:
@@ -287,6 +276,30 @@ async def exchange(
     if status != 200:
         raise _refused(url, status, found)
     return found
+
+
+async def _request(
+    session: aiohttp.ClientSession,
+    method: str,
+    url: str,
+    body: bytes,
+    headers: Mapping[str, str],
+    timeout_s: float,
+    max_bytes: int,
+) -> tuple[int, Mapping[str, str], bytes | None]:
+    """Status, headers and body of the answer; no body when it is too long."""
+    import aiohttp
+
+    limit = aiohttp.ClientTimeout(total=timeout_s)
+    try:
+        async with session.request(
+            method, url, data=body, headers=headers, allow_redirects=False, timeout=limit
+        ) as answer:
+            status, told = answer.status, answer.headers.copy()
+            return status, told, await _read_bounded(answer.content, max_bytes)
+    except (aiohttp.ClientError, OSError, asyncio.TimeoutError, ValueError) as error:
+        why = f"no answer within {timeout_s:g} s" if isinstance(error, asyncio.TimeoutError) else str(error)
+        raise UnavailableError(f"{url}: {why or type(error).__name__}") from None
 
 
 #: Gets the sender's name and the decoded document (None without a body); returns the document to answer.
@@ -301,6 +314,7 @@ def guarded(
     ``handler`` may raise `RejectedError` (400, with its code) and `UnavailableError` (503). Who is not
     admitted gets 401 with the reason, unsigned.
     """
+    from aiohttp import web
 
     async def handle(request: web.Request) -> web.Response:
         try:

@@ -38,6 +38,7 @@ from yarn_accel.client.links import CARRIERS
 from yarn_accel.client.mapping import Outcome, Source
 from yarn_accel.client.memory import ReplyPool
 from yarn_accel.client.transport import Transport
+from yarn_accel.client.vital import LOST_AFTER_S
 from yarn_accel.errors import AccelError
 from yarn_accel.wire import Credential, TensorSpec
 
@@ -67,6 +68,8 @@ class Client:
         copy_results: hand out results as memory of their own, never as views of shared memory; for callers
             that keep many results.
         on_progress: told the call, its stage and its seconds so far while the server works on it.
+        lost_after_s: after so long without an acknowledgement from the server's node it is off the network
+            (see `vital`); a busy node acknowledges, so this may be much shorter than ``timeout_s``.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class Client:
         max_reply_bytes: int = DEFAULT_MAX_REPLY_BYTES,
         copy_results: bool = False,
         on_progress: Optional[Callable[[Call, str, float], None]] = None,
+        lost_after_s: float = LOST_AFTER_S,
     ) -> None:
         self.endpoint = endpoint
         is_local = node is None or node == endpoint.node
@@ -93,6 +97,7 @@ class Client:
             "checksums": checksums,
             "max_payload_bytes": max_reply_bytes,
             "tls": tls,
+            "lost_after_s": lost_after_s,
         }
         self._credential = credential
         self._on_progress = on_progress
@@ -198,16 +203,36 @@ class Client:
             conversation.abandon()
             raise
 
-    def submit(self, call: Call) -> None:
+    def submit(self, call: Call, is_patient: bool = True) -> None:
         """Send a call; returns when its bytes have left, taking answers that arrive meanwhile.
 
         A call that cannot be said at all (a key that is too long) or is too large for the server gets its
         `RejectedError` as outcome like any other.
 
+        Args:
+            is_patient: False: return at once; `arrived` sends what has not left by then.
+
         Raises:
             UnavailableError: the server was lost.
         """
-        self._connected().submit(call)
+        self._connected().submit(call, is_patient)
+
+    def arrived(self) -> Optional[Tuple[Call, Outcome]]:
+        """The next answer if it is here, or None; never waits, and sends on what has not left.
+
+        Raises:
+            UnavailableError: the server was lost, or silent for too long.
+        """
+        return self._connected().arrived()
+
+    def fileno(self) -> int:
+        """The descriptor to wait for until `arrived` makes sense, for who waits for several clients."""
+        return self._connected().transport.fileno()
+
+    @property
+    def has_outgoing(self) -> bool:
+        """Whether `arrived` has something to send when the descriptor takes it."""
+        return self._conversation is not None and self._conversation.transport.has_outgoing
 
     def cancel(self, call: Call) -> None:
         """Tell the server that a submitted call is no longer wanted.

@@ -107,6 +107,7 @@ class Conversation:
         self._answers: Dict[int, Any] = {}
         self._lends: Dict[int, int] = {}
         self._receiving: Optional[_Receiving] = None
+        self._heard_s = 0.0
 
     def close(self) -> None:
         """Close the connection; arrays handed out stay valid."""
@@ -122,13 +123,32 @@ class Conversation:
         """The calls that were submitted and not answered, oldest first."""
         return [entry.call for entry in (*self._open.values(), *self._again)]
 
-    def submit(self, call: Call) -> None:
+    def submit(self, call: Call, is_patient: bool = True) -> None:
         """Send a call; returns when its bytes have left, taking answers that arrive meanwhile.
+
+        Args:
+            is_patient: False: return at once; `arrived` sends what has not left.
 
         Raises:
             UnavailableError: the server was lost.
         """
-        self._submit(call, 0)
+        if not is_patient and not self._open:
+            self._heard_s = time.monotonic()
+        self._submit(call, 0, is_patient)
+
+    def arrived(self) -> Optional[Tuple[Call, Outcome]]:
+        """The next answer if it is here, or None; never waits.
+
+        Raises:
+            UnavailableError: the server was lost, or silent for too long.
+        """
+        while not self._ready:
+            if self._again:
+                entry = self._again.popleft()
+                self._submit(entry.call, entry.n_again + 1, is_patient=False)
+            if not self._take_one():
+                return None
+        return self._ready.popleft()
 
     def next_outcome(self) -> Tuple[Call, Outcome]:
         """Wait for the next answer.
@@ -200,7 +220,23 @@ class Conversation:
         n_bytes = sum(aligned(spec.nbytes) for spec in specs)
         return self._courier.allocate(specs, self._segment(n_bytes) if n_bytes else None)
 
-    def _submit(self, call: Call, n_again: int) -> None:
+    def _take_one(self) -> bool:
+        """Take one event, or some bytes, without waiting; False when there is neither."""
+        try:
+            event = self.transport.next_event()
+            if event is not NEED_DATA:
+                self._take(event)
+            elif self.transport.pump_now():
+                self._heard_s = time.monotonic()
+            else:
+                self.transport.check(time.monotonic() - self._heard_s if self._open else 0.0)
+                return False
+        except (UnavailableError, RemoteProtocolError) as error:
+            self.close()
+            raise self._lost(error) from None
+        return True
+
+    def _submit(self, call: Call, n_again: int, is_patient: bool = True) -> None:
         request_id = self._new_id()
         self._open[request_id] = _Open(call, None, n_again)
         used: Optional[Segment] = None
@@ -213,7 +249,7 @@ class Conversation:
             if self.lent is not None:
                 for number in self.lent.to_return():
                     self.transport.send_later(GiveBack(number))
-            is_alone = len(self._open) == 1
+            is_alone = is_patient and len(self._open) == 1
             self.transport.send(parcel.request, parcel.payload, parcel.n_bytes, is_alone)
         except LocalProtocolError as error:
             del self._open[request_id]
@@ -228,7 +264,7 @@ class Conversation:
             raise self._lost(error) from None
         if used is not None:
             self._open[request_id] = _Open(call, used, n_again)
-        while self.transport.has_outgoing:
+        while is_patient and self.transport.has_outgoing:
             self._step()
 
     def _segment(self, n_bytes: int) -> Optional[Segment]:

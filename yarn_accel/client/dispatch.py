@@ -7,15 +7,13 @@ servers go is suspected to be the reason: it goes to the fallback, or fails.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import random
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import (
     Any,
     Callable,
-    Deque,
     Dict,
     Generator,
     Iterable,
@@ -30,7 +28,12 @@ from typing import (
 from yarn_accel.client.binding import Endpoint
 from yarn_accel.client.calls import Call, Reply
 from yarn_accel.client.client import Client
+from yarn_accel.client.guidance import Guidance
 from yarn_accel.client.mapping import Outcome, Source
+from yarn_accel.client.outbox import LONGEST_PAUSE_S, STORAGE_PAUSE_S, Job, Outbox, Pause
+from yarn_accel.client.reporter import WAY_NAMES
+from yarn_accel.client.routing import Router, Rules
+from yarn_accel.client.vital import LOST_AFTER_S
 from yarn_accel.errors import (
     AccelError,
     AuthenticationError,
@@ -45,39 +48,10 @@ __all__ = ["FALLBACK_DEVICE", "Dispatcher"]
 
 FALLBACK_DEVICE = "cpu:fallback"
 _FIRST_PAUSE_S = 0.05
-_LONGEST_PAUSE_S = 2.0
-_STORAGE_PAUSE_S = 0.5
 #: Having given up on all servers, this long nothing is asked of them.
 _GIVEN_UP_S = 30.0
-
-
-@dataclass
-class _Job:
-    """A call on its way, and how many servers were lost (or storage trials failed) with it in flight."""
-
-    call: Call
-    n_attempts: int = 0
-
-
-class _Queue:
-    """The requests still to be sent: those given back first, then what the source says."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._waiting: Deque[_Job] = collections.deque()
-
-    def has_more(self) -> bool:
-        if not self._waiting:
-            following = self._source.next()
-            if following is not None:
-                self._waiting.append(_Job(following))
-        return bool(self._waiting)
-
-    def take(self) -> _Job:
-        return self._waiting.popleft()
-
-    def give_back(self, job: _Job) -> None:
-        self._waiting.append(job)
+#: A server that was lost is tried after all others for so long.
+_SHUN_S = 10.0
 
 
 class Dispatcher:
@@ -95,7 +69,14 @@ class Dispatcher:
         follow: the servers of now, best first, and whether that is urgent because one has just failed; asked
             before each request.  When another becomes the best, what is in flight is finished and the next
             requests go there.  None: those of the beginning stay.
+        guidance: what is known of the servers, when every single request is to go where it should be finished
+            first (`routing`); None now, or at all: to the best of ``follow``.
+        lost_after_s: see `Client`.
         client_options: more keyword arguments for `Client`.
+
+    Attributes:
+        counts: ``lost_servers``; ``resubmitted``, how often a request was sent again, with its key, because
+            its server was lost; ``moved``, how often one went elsewhere while it waited.
     """
 
     def __init__(
@@ -110,6 +91,8 @@ class Dispatcher:
         max_attempts: int = 4,
         node: Optional[str] = None,
         follow: Optional[Callable[[bool], Sequence[Endpoint]]] = None,
+        guidance: Optional[Callable[[], Optional[Guidance]]] = None,
+        lost_after_s: float = LOST_AFTER_S,
         client_options: Optional[Dict[str, Any]] = None,
     ) -> None:
         self._endpoints = list(endpoints)
@@ -119,7 +102,12 @@ class Dispatcher:
         self._patience_s = patience_s
         self._max_attempts = max_attempts
         self._follow = follow
-        self._client_options = dict(client_options or {}, timeout_s=timeout_s, node=node)
+        self._client_options = dict(
+            client_options or {}, timeout_s=timeout_s, node=node, lost_after_s=lost_after_s
+        )
+        self.counts = dict.fromkeys(WAY_NAMES, 0)
+        self._router = None if guidance is None else self._make_router(guidance)
+        self._shunned_until_s: Dict[Endpoint, float] = {}
         self._client: Optional[Client] = None
         self._first = 0
         self._given_up_until_s = 0.0
@@ -133,7 +121,12 @@ class Dispatcher:
         self.close()
 
     def close(self) -> None:
-        """Close the connection to the current server."""
+        """Close the connections to servers."""
+        if self._router is not None:
+            self._router.close()
+        self._close_client()
+
+    def _close_client(self) -> None:
         if self._client is not None:
             self._client.close()
             self._client = None
@@ -161,22 +154,26 @@ class Dispatcher:
             RemoteProtocolError: every server speaks another version.
         """
         source = Source(calls, window, ordered, pack)
-        with contextlib.closing(self._answers(_Queue(source), window)) as answers:
+        with contextlib.closing(self._answers(Outbox(source), window)) as answers:
             for call, outcome in answers:
                 yield from source.settle(call, outcome)
 
-    def _answers(self, queue: _Queue, window: int) -> Generator[Tuple[Call, Outcome], None, None]:
+    def _answers(self, queue: Outbox, window: int) -> Generator[Tuple[Call, Outcome], None, None]:
         while queue.has_more():
+            if self._router is not None and self._router.is_of_use():
+                self._close_client()
+                yield from self._router.answers(queue, window)
+                continue
             client = self._reach()
             if client is None:
                 yield self._without_server(queue.take())
             else:
                 yield from self._converse(client, queue, window)
 
-    def _converse(self, client: Client, queue: _Queue, window: int) -> Iterator[Tuple[Call, Outcome]]:
+    def _converse(self, client: Client, queue: Outbox, window: int) -> Iterator[Tuple[Call, Outcome]]:
         """Work with one server until there is nothing left or it is lost."""
-        flying: List[_Job] = []
-        pause = _Pause(self._patience_s)
+        flying: List[Job] = []
+        pause = Pause(self._patience_s)
         try:
             while True:
                 self._fill(client, queue, window, flying, pause)
@@ -198,13 +195,15 @@ class Dispatcher:
                 if not self._comes_again(job, outcome, queue, pause):
                     yield call, outcome
         except UnavailableError as error:
+            # One that only asked for patience, too often, is not lost.
+            self.counts["lost_servers"] += not error.retry_after_s
             self._leave(error.message, error)
             yield from self._relaunch(flying, queue, error)
         finally:
             if flying:
-                self.close()
+                self._close_client()
 
-    def _fill(self, client: Client, queue: _Queue, window: int, flying: List[_Job], pause: _Pause) -> None:
+    def _fill(self, client: Client, queue: Outbox, window: int, flying: List[Job], pause: Pause) -> None:
         while len(flying) < window and not client.is_draining and not pause.is_on() and queue.has_more():
             self._look()
             if self._has_moved(client):
@@ -213,55 +212,89 @@ class Dispatcher:
             flying.append(job)
             client.submit(job.call)
 
-    def _comes_again(self, job: _Job, outcome: Outcome, queue: _Queue, pause: _Pause) -> bool:
+    def _comes_again(self, job: Job, outcome: Outcome, queue: Outbox, pause: Pause) -> bool:
         """Give a call back that was answered with "not now"; whether it was."""
         if isinstance(outcome, UnavailableError):
             queue.give_back(job)
-            pause.begin(outcome.retry_after_s or _STORAGE_PAUSE_S, outcome)
+            pause.begin(outcome.retry_after_s or STORAGE_PAUSE_S, outcome)
             return True
         pause.over()
         if isinstance(outcome, StorageError) and outcome.transient:
             job.n_attempts += 1
             if job.n_attempts < self._max_attempts:
                 queue.give_back(job)
-                pause.begin(_STORAGE_PAUSE_S, outcome)
+                pause.begin(STORAGE_PAUSE_S, outcome)
                 return True
         return False
 
     def _relaunch(
-        self, flying: List[_Job], queue: _Queue, error: AccelError
+        self, flying: List[Job], queue: Outbox, error: AccelError
     ) -> Iterator[Tuple[Call, Outcome]]:
         lost, flying[:] = list(flying), []
         for job in lost:
             job.n_attempts += 1
             if job.n_attempts < self._max_attempts:
+                self.counts["resubmitted"] += 1
                 queue.give_back(job)
         for job in lost:
             if job.n_attempts >= self._max_attempts:
-                self._last_error = error
-                yield self._without_server(job)
+                yield self._give_up(job, error)
+
+    def _give_up(self, job: Job, error: AccelError) -> Tuple[Call, Outcome]:
+        """The outcome of a call that may be the reason why its servers were lost."""
+        self._last_error = error
+        return self._without_server(job)
+
+    def _make_router(self, guidance: Callable[[], Optional[Guidance]]) -> Router:
+        rules = Rules(self._connect, self._now, guidance, self._give_up, self._on_wait, self._max_attempts)
+        return Router(rules, self.counts)
+
+    def _now(self, is_urgent: bool) -> Sequence[Endpoint]:
+        """The servers of now."""
+        self._look(is_urgent)
+        return self._endpoints
+
+    def _connect(self, endpoint: Endpoint) -> Client:
+        client = Client(endpoint, self._credential, **self._client_options)
+        client.connect()
+        return client
 
     def _look(self, is_urgent: bool = False) -> None:
         """Take over what the servers are now; when nobody is known any more, those of before are kept."""
         endpoints = list(self._follow(is_urgent)) if self._follow is not None else []
         if endpoints and endpoints != self._endpoints:
             self._endpoints = endpoints
-            self._first = 0
+            self._first = self._order()[0]
             self._given_up_until_s = 0.0
 
+    def _order(self, first: int = 0) -> List[int]:
+        """The places of all servers from `first` on; those that were just lost come last."""
+        n = len(self._endpoints)
+        now_s = time.monotonic()
+        places = [(first + step) % n for step in range(n)]
+        return sorted(
+            places, key=lambda place: self._shunned_until_s.get(self._endpoints[place], 0.0) > now_s
+        )
+
     def _has_moved(self, client: Client) -> bool:
+        if self._router is not None and self._router.is_of_use():
+            return True
         return client.endpoint != self._endpoints[self._first]
 
     def _move(self, client: Client) -> None:
         """Leave a server that answers, for the one this node is bound to now."""
-        self.close()
+        self._close_client()
+        if self._router is not None and self._router.is_of_use():
+            self._on_wait("from now on each request goes where it should be finished first")
+            return
         better = self._endpoints[self._first].name
         self._on_wait("bound to server {} now, before to {}".format(better, client.endpoint.name))
 
     def _leave(self, why: str, error: Optional[AccelError] = None) -> None:
         """Turn away from the current server; the next one is tried first from now on."""
-        self.close()
+        self._close_client()
         self._last_error = error or UnavailableError(why)
+        self._shunned_until_s[self._endpoints[self._first]] = time.monotonic() + _SHUN_S
         self._first = (self._first + 1) % len(self._endpoints)
         self._look(is_urgent=True)
         self._on_wait("looking for another server: {}".format(why))
@@ -291,15 +324,13 @@ class Dispatcher:
             self._on_wait("waiting for a server: {}".format(self._last_error))
             self._look()
             time.sleep(min(left_s, pause_s * random.uniform(0.5, 1.0)))
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _try_all(self) -> Optional[Client]:
         refusals = []
-        for step in range(len(self._endpoints)):
-            index = (self._first + step) % len(self._endpoints)
-            client = Client(self._endpoints[index], self._credential, **self._client_options)
+        for index in self._order(self._first):
             try:
-                client.connect()
+                client = self._connect(self._endpoints[index])
             except (AuthenticationError, RemoteProtocolError) as error:
                 refusals.append(error)
                 self._last_error = error
@@ -312,7 +343,7 @@ class Dispatcher:
             raise refusals[0]
         return None
 
-    def _without_server(self, job: _Job) -> Tuple[Call, Outcome]:
+    def _without_server(self, job: Job) -> Tuple[Call, Outcome]:
         if self._fallback is None:
             return job.call, self._nobody()
         try:
@@ -331,37 +362,6 @@ class Dispatcher:
             "no pipeline server answers (tried {}); last: {}".format(names, self._last_error)
         )
         return error
-
-
-class _Pause:
-    """A time in which nothing is sent, because the server or the storage asked for it."""
-
-    def __init__(self, patience_s: float) -> None:
-        self._patience_s = patience_s
-        self._until_s = 0.0
-        self._since_s: Optional[float] = None
-
-    def begin(self, seconds: float, why: AccelError) -> None:
-        """Send nothing for some seconds, a few more so that the clients do not all come back at once.
-
-        A series of these longer than the patience gives the server up.
-        """
-        now_s = time.monotonic()
-        if self._since_s is None:
-            self._since_s = now_s
-        if isinstance(why, UnavailableError) and now_s - self._since_s > self._patience_s:
-            raise why
-        self._until_s = now_s + min(seconds, _LONGEST_PAUSE_S) * random.uniform(1.0, 1.25)
-
-    def over(self) -> None:
-        """The server answers again: the patience starts anew."""
-        self._since_s = None
-
-    def is_on(self) -> bool:
-        return time.monotonic() < self._until_s
-
-    def sleep(self) -> None:
-        time.sleep(max(0.0, self._until_s - time.monotonic()))
 
 
 def _say_nothing(text: str) -> None:

@@ -16,6 +16,7 @@ import struct
 from typing import TYPE_CHECKING, Deque, List, Optional, Sequence, Tuple
 
 from yarn_accel.client.binding import Endpoint
+from yarn_accel.client.vital import LOST_AFTER_S, ask_often, mute_s
 from yarn_accel.errors import RemoteProtocolError, UnavailableError
 from yarn_accel.wire import Buffer
 
@@ -75,6 +76,14 @@ class Link:
             self._interest = interest
         return bool(self._poll.poll(timeout_s * 1000))
 
+    def fileno(self) -> int:
+        """The descriptor of the socket, to be waited for among others."""
+        return self._socket.fileno()
+
+    def mute_s(self) -> float:
+        """For how long the node at the other end has not even acknowledged what it was sent; see `vital`."""
+        return mute_s(self._socket)
+
     def close(self) -> None:
         """Close the socket and what nobody took of `descriptors`; harmless when closed already."""
         self._socket.close()
@@ -122,6 +131,7 @@ class PlainLink(Link):
 def connect(
     endpoint: Endpoint,
     timeout_s: float,
+    lost_after_s: float = LOST_AFTER_S,
     *,
     carriers: Sequence[str] = CARRIERS,
     tls: Optional[ssl.SSLContext] = None,
@@ -129,6 +139,8 @@ def connect(
     """The best link to a server that this node can have.
 
     Args:
+        timeout_s: limit for connecting; over a network `lost_after_s` is one too, since a node that is there
+            accepts at once, however busy its server is.
         carriers: those that may be used.
         tls: how to speak TLS; made from the endpoint when that says so and none is given.
 
@@ -139,7 +151,7 @@ def connect(
     failures: List[str] = []
     for carrier, family, address in _ways(endpoint, carriers, tls):
         try:
-            return _open(carrier, family, address, timeout_s, endpoint, tls)
+            return _open(carrier, family, address, timeout_s, lost_after_s, endpoint, tls)
         except OSError as error:
             failures.append("{}: {}".format(_written(address), reason(error)))
     why = "; ".join(failures) or "it has no address that this node can use"
@@ -164,18 +176,20 @@ def _open(
     family: int,
     address: object,
     timeout_s: float,
+    lost_after_s: float,
     endpoint: Endpoint,
     tls: Optional[ssl.SSLContext],
 ) -> Link:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
-        sock.settimeout(timeout_s)
+        sock.settimeout(timeout_s if family == socket.AF_UNIX else min(timeout_s, lost_after_s))
         sock.connect(address)  # type: ignore[arg-type]
+        sock.settimeout(timeout_s)
         if family == socket.AF_UNIX:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNIX_BUFFER_BYTES)
         else:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            ask_often(sock, lost_after_s)
         if carrier == "tls":
             from yarn_accel.client.tls import speak_tls
 

@@ -22,16 +22,19 @@ import os
 import socket
 import struct
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
 from yarn_accel.client.binding import Binding, Endpoint, choose, parse_binding
+from yarn_accel.client.guidance import Guidance, parse_guidance
 from yarn_accel.errors import ConfigError
 
 __all__ = ["Follower", "Found", "agent_sockets", "parse_told", "servers_now"]
 
 AGENT_TIMEOUT_S = 0.5
 MASTER_TIMEOUT_S = 1.0
+#: Agents hear of the loads of servers once in a second.
+GUIDED_EVERY_S = 1.0
 MAX_ANSWER_BYTES = 1024 * 1024
 LOOKUP_PATH = "/v1/servers"
 _QUESTION = b'{"v": 1, "want": "servers"}\n'
@@ -50,6 +53,7 @@ class Found:
         where: the socket or URL that answered.
         age_s: how old the master's word was when it was told; 0 when that is not known.
         reason: why there is no server, or what is doubtful about those there are; else empty.
+        guidance: for choosing a server for every single request; None: they all go to the first.
     """
 
     binding: Binding = field(default_factory=Binding)
@@ -58,6 +62,7 @@ class Found:
     where: str = ""
     age_s: float = 0.0
     reason: str = ""
+    guidance: Optional[Guidance] = None
 
     def endpoints(self, spread: int = 0) -> Tuple[Endpoint, ...]:
         """The servers in the order in which to try them; see `binding.choose`."""
@@ -91,7 +96,7 @@ class Follower:
     """Keeps asking, but not too often: for a mapper that lives longer than a binding.
 
     Args:
-        every_s: answers are kept for so long.
+        every_s: answers are kept for so long; those with guidance for a second at most.
         ask, clock: as `servers_now` and `time.monotonic`.
     """
 
@@ -116,12 +121,17 @@ class Follower:
         """
         if self._found is None or is_urgent or self._clock() >= self._until_s:
             found = self._ask(self._environ)
-            self._until_s = self._clock() + self._every_s
+            every_s = self._every_s if found.guidance is None else min(self._every_s, GUIDED_EVERY_S)
+            self._until_s = self._clock() + every_s
             if found.source == "none" and self._found is not None and self._found.binding.servers:
                 last = self._found
                 found = Found(last.binding, last.node, last.source, last.where, last.age_s, found.reason)
             self._found = found
         return self._found
+
+    def guidance(self) -> Optional[Guidance]:
+        """For `Dispatcher`: what the agent told for choosing a server for every single request, if it did."""
+        return self.now().guidance
 
 
 def agent_sockets(environ: Mapping[str, str]) -> Sequence[Tuple[str, bool]]:
@@ -141,8 +151,8 @@ def agent_sockets(environ: Mapping[str, str]) -> Sequence[Tuple[str, bool]]:
     return places
 
 
-def parse_told(raw: bytes, node: str) -> Tuple[Binding, str, float, str]:
-    """Binding, node, age and reason of an answer.
+def parse_told(raw: bytes, node: str) -> Found:
+    """An answer; where it came from is not in it.
 
     Args:
         node: this task's node, empty when it is not known.
@@ -166,7 +176,9 @@ def parse_told(raw: bytes, node: str) -> Tuple[Binding, str, float, str]:
     binding = parse_binding(json.dumps(document.get("binding")))
     # What YARN calls the node and what the agent calls it may differ by the domain.
     is_known = isinstance(age_s, (int, float)) and math.isfinite(age_s)
-    return binding, named, float(age_s or 0) if is_known else 0.0, reason
+    age = float(age_s or 0) if is_known else 0.0
+    guidance = parse_guidance(document, binding, named or node, age)
+    return Found(binding, named, age_s=age, reason=reason, guidance=guidance)
 
 
 def _from_agent(path: str, is_trusted: bool, node: str) -> Found:
@@ -227,10 +239,11 @@ def _from_master(url: str, node: str) -> Found:
 
 
 def _found(raw: bytes, node: str, source: str, where: str) -> Found:
-    binding, named, age_s, reason = parse_told(raw, node)
-    if not binding.servers and not reason:
+    told = parse_told(raw, node)
+    reason = told.reason
+    if not told.binding.servers and not reason:
         reason = "the {} knows no server for this node".format(source)
-    return Found(binding, named, source, where, age_s, reason)
+    return replace(told, source=source, where=where, reason=reason)
 
 
 def _why(error: Any) -> str:

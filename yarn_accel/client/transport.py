@@ -9,12 +9,14 @@ is in the processor's cache.
 from __future__ import annotations
 
 import collections
+import errno
 import secrets
 import time
-from typing import TYPE_CHECKING, Callable, Deque, Iterator, List, Optional, Sequence
+from typing import TYPE_CHECKING, Callable, Deque, Iterator, List, Optional, Sequence, Tuple
 
 from yarn_accel.client.binding import Endpoint
 from yarn_accel.client.links import CARRIERS, Link, connect, reason
+from yarn_accel.client.vital import LOST_AFTER_S
 from yarn_accel.errors import AccelError, AuthenticationError, RemoteProtocolError, UnavailableError
 from yarn_accel.wire import (
     MEMFD,
@@ -39,6 +41,8 @@ __all__ = ["Transport", "describe"]
 #: shorter ones the additional system calls cost more than the cache gives back.
 _WHOLE_BYTES = 8 * 1024 * 1024
 _PIECE_BYTES = 1024 * 1024
+#: Who waits looks so often whether the node at the other end is still there.
+_LOOK_S = 0.25
 
 
 def describe(endpoint: Endpoint) -> str:
@@ -55,6 +59,7 @@ class Transport:
         credential: what this side proves itself with.
         connect_timeout_s: limit for connecting and the handshake together.
         timeout_s: longest silence while something is expected.
+        lost_after_s: after so long a node that acknowledges nothing any more is lost, see `vital`.
         carriers: which of `CARRIERS` may be used.
         checksums: payload checksums accepted over plain TCP, best first; None: all this Python can compute.
             The other carriers need none.
@@ -81,27 +86,28 @@ class Transport:
         checksums: Optional[Sequence[str]] = None,
         max_payload_bytes: int,
         tls: Optional[ssl.SSLContext] = None,
+        lost_after_s: float = LOST_AFTER_S,
     ) -> None:
         self.where = describe(endpoint)
-        self._timeout_s = timeout_s
+        self._timeout_s, self._lost_after_s = timeout_s, lost_after_s
+        self._look_s = min(_LOOK_S, timeout_s)
         self._held: List[Buffer] = []
         self._sending: List[Buffer] = []
         self._to_send: Deque[Iterator[List[Buffer]]] = collections.deque()
         deadline_s = time.monotonic() + connect_timeout_s
-        self._link = connect(endpoint, connect_timeout_s, carriers=carriers, tls=tls)
+        self._link = connect(endpoint, connect_timeout_s, lost_after_s, carriers=carriers, tls=tls)
         self._link.set_patience(connect_timeout_s)
-        is_unix = self._link.carrier == "unix"
         self.connection = ClientConnection(
             credential,
             secrets.token_bytes(NONCE_BYTES),
             _offered(self._link, checksums),
             Limits(payload_bytes=max_payload_bytes),
-            (MEMFD,) if is_unix and "memfd" in carriers and _can_share() else (),
+            _capabilities(self._link, carriers),
         )
         self._may_bring = False
         try:
             self._shake_hands(deadline_s)
-            self._link.set_patience(timeout_s)
+            self._link.set_patience(self._look_s)
         except BaseException:
             self.close()
             raise
@@ -152,11 +158,16 @@ class Transport:
                 self._sending = parts
             else:
                 self._to_send.append(iter((parts,)))
-        try:
-            while self._send_some(is_alone):
-                pass
-        except OSError as error:
-            raise self._lost(error) from None
+        waited_s = 0.0
+        while True:
+            try:
+                while self._send_some(is_alone):
+                    pass
+                return
+            except BlockingIOError:
+                waited_s = self._waited(waited_s)
+            except OSError as error:
+                raise self._lost(error) from None
 
     def take_descriptor(self) -> int:
         """The file descriptor that came first, now the caller's to close.
@@ -174,13 +185,56 @@ class Transport:
         Raises:
             UnavailableError: the server vanished, or was silent for too long.
         """
+        waited_s = 0.0
+        while True:
+            try:
+                if not self._sending and not self._to_send:
+                    self._receive(is_patient=True)
+                else:
+                    self._move_both_ways()
+                return
+            except BlockingIOError:
+                waited_s = self._waited(waited_s)
+            except OSError as error:
+                raise self._lost(error) from None
+
+    def pump_now(self) -> bool:
+        """As `pump`, but without waiting; whether anything moved.
+
+        Raises:
+            UnavailableError: the server vanished.
+        """
+        has_moved = False
         try:
-            if not self._sending and not self._to_send:
-                self._receive(is_patient=True)
-            else:
-                self._move_both_ways()
+            while self._send_some(is_patient=False):
+                has_moved = True
+            self._receive(is_patient=False)
+        except BlockingIOError:
+            return has_moved
         except OSError as error:
             raise self._lost(error) from None
+        return True
+
+    def fileno(self) -> int:
+        """The descriptor to wait for, for receiving and, with `has_outgoing`, for sending."""
+        return self._link.fileno()
+
+    def check(self, waited_s: float) -> None:
+        """Look whether the server may still be waited for.
+
+        Args:
+            waited_s: how long nothing came.
+
+        Raises:
+            UnavailableError: it was silent for too long, or its node is off the network.
+        """
+        if waited_s >= self._timeout_s:
+            raise self._lost(BlockingIOError())
+        mute_s = self._link.mute_s()
+        if mute_s >= self._lost_after_s:
+            raise UnavailableError(
+                "server {} is lost: its node acknowledged nothing for {:.1f} s".format(self.where, mute_s)
+            )
 
     def close(self) -> None:
         """Close the socket; harmless when closed already."""
@@ -193,8 +247,14 @@ class Transport:
         try:
             self._receive(is_patient=False)
         except BlockingIOError:
-            if not has_moved and not self._link.wait(self._timeout_s, for_sending=True):
+            if not has_moved and not self._link.wait(self._look_s, for_sending=True):
                 raise
+
+    def _waited(self, waited_s: float) -> float:
+        """One more look was without news: the seconds waited now, if waiting makes sense."""
+        waited_s += self._look_s
+        self.check(waited_s)
+        return waited_s
 
     def _send_some(self, is_patient: bool) -> bool:
         """Send what goes in one system call; False when there is nothing left, or no room for it now."""
@@ -262,6 +322,8 @@ class Transport:
             why = "closed the connection"
         elif isinstance(error, BlockingIOError):
             why = "has been silent for {:g} s".format(self._timeout_s)
+        elif error.errno == errno.ETIMEDOUT:
+            why = "is lost: its node acknowledges nothing any more"
         else:
             why = "is gone ({})".format(reason(error))
         return UnavailableError("server {} {}".format(self.where, why))
@@ -293,6 +355,10 @@ def _offered(link: Link, checksums: Optional[Sequence[str]]) -> Sequence[str]:
     """What to offer as checksum: none first where the carrier itself is safe against damage."""
     known = available_checksums() if checksums is None else tuple(checksums)
     return known if link.carrier == "tcp" else ("none", *(name for name in known if name != "none"))
+
+
+def _capabilities(link: Link, carriers: Sequence[str]) -> Tuple[str, ...]:
+    return (MEMFD,) if link.carrier == "unix" and "memfd" in carriers and _can_share() else ()
 
 
 def _can_share() -> bool:

@@ -136,8 +136,8 @@ class BringUp:
             ]
             if pending:
                 return False
-            hosts = {node.host for node in plan.workers}
-            return n_live_datanodes(plan) >= len(hosts) and running_nodemanagers(plan) >= hosts
+            hosts = {node.host for node, role in plan.daemons() if role is Role.NODEMANAGER}
+            return n_live_datanodes(plan) >= len(plan.workers) and running_nodemanagers(plan) >= hosts
 
         self._wait(all_well, "all daemons to be healthy", pending, WORKER_DEADLINE_S)
 

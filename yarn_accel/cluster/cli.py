@@ -27,7 +27,7 @@ from yarn_accel.cluster.teardown import take_down, take_down_all
 from yarn_accel.core.units import format_bytes
 from yarn_accel.errors import ConfigError
 
-__all__ = ["cut", "down", "exec_", "group", "heal", "kill", "list_", "logs", "start", "status", "up"]
+__all__ = ["cut", "down", "exec_", "group", "heal", "kill", "list_", "logs", "slow", "start", "status", "up"]
 
 FOLLOW_POLL_S = 0.3
 PIPE_WIDTH = 120
@@ -75,6 +75,12 @@ def _name_option(command: Callable[..., None]) -> Callable[..., None]:
     "--accel-nodes", default=UpOptions.accel_nodes, show_default=True, help="Workers with an accelerator."
 )
 @click.option("--slots", default=UpOptions.slots, show_default=True, help="acct/slot of each worker.")
+@click.option(
+    "--late",
+    default=UpOptions.late,
+    show_default=True,
+    help="Last workers whose NodeManagers wait for `start`.",
+)
 @click.option("--link", default="", help="Rate of every node's link in both directions, such as 1gbit.")
 @click.option(
     "--delay", default="", help="Delay of every node's link, such as 2ms (if the kernel has netem)."
@@ -231,6 +237,16 @@ def heal(name: str, node: str) -> None:
     """Join NODE again after `cut`."""
     Cluster.open(name).heal(node)
     _say(f"node {node} is joined again")
+
+
+@group.command()
+@_name_option
+@click.argument("node")
+@click.argument("rate", default="")
+def slow(name: str, node: str, rate: str) -> None:
+    """Limit NODE's link to RATE, such as 10mbit; without RATE it is as at first again."""
+    Cluster.open(name).slow(node, rate)
+    _say(f"the link of node {node} carries {rate or 'what it did at first'}")
 
 
 @group.command()

@@ -25,6 +25,7 @@ from yarn_accel.cluster.plan import (
     UpOptions,
     check_options,
     namespace_prefix,
+    rate_bits_per_s,
 )
 from yarn_accel.cluster.processes import Process, mark_of, members, send, snapshot, stop_all
 from yarn_accel.cluster.settings import write_settings
@@ -217,6 +218,21 @@ class Cluster:
             ConfigError: no such node, or loopback mode.
         """
         netns.set_link(self._linked(node), "up", marked_environ(self._place))
+
+    def slow(self, node: str, link: str) -> None:
+        """Limit a node's link to a rate such as ``10mbit``; empty: as the cluster was made again.
+
+        Raises:
+            ConfigError: no such node, not a rate, or loopback mode.
+            StartupError: the kernel cannot do it.
+        """
+        target = self._linked(node)
+        env = marked_environ(self._place)
+        options = self._plan.options
+        if link:
+            rate_bits_per_s(link)
+            netns.check_shaping(link, "", env)
+        netns.shape_node(target, link or options.link, options.delay, env)
 
     def _linked(self, node: str) -> NodePlan:
         if self._plan.mode is Mode.LOOPBACK:

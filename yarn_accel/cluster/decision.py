@@ -15,7 +15,7 @@ from yarn_accel.errors import ClusterError, ConfigError
 
 __all__ = ["decide", "ports_of"]
 
-_FIXED_OPTIONS = ("nodes", "racks", "accel_nodes", "slots")
+_FIXED_OPTIONS = ("nodes", "racks", "accel_nodes", "slots", "late")
 
 
 def decide(place: Place, existing: Intent | None, options: UpOptions, mode: Mode) -> Intent:

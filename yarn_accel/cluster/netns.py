@@ -51,6 +51,7 @@ __all__ = [
     "set_link",
     "shape",
     "shape_argvs",
+    "shape_node",
     "used_subnets",
 ]
 
@@ -248,12 +249,17 @@ def shape(plan: ClusterPlan, env: Mapping[str, str]) -> None:
     if not (plan.options.link or plan.options.delay or _is_shaped(plan, env)):
         return
     for node in plan.nodes:
-        # The host's end comes last: as long as it is shaped, the other end may be.
-        for interface, namespace in ((INSIDE, node.namespace), (node.interface, "")):
-            tc = ["tc", *(["-n", namespace] if namespace else []), "qdisc", "del", "dev", interface, "root"]
-            run(tc, COMMAND_TIMEOUT_S, env=env)  # fails when there is none
-            for argv in shape_argvs(interface, plan.options.link, plan.options.delay, namespace):
-                _run(argv, env)
+        shape_node(node, plan.options.link, plan.options.delay, env)
+
+
+def shape_node(node: NodePlan, link: str, delay: str, env: Mapping[str, str]) -> None:
+    """Give one node's link a rate and a delay in both directions; empty ones free it."""
+    # The host's end comes last: as long as it is shaped, the other end may be.
+    for interface, namespace in ((INSIDE, node.namespace), (node.interface, "")):
+        tc = ["tc", *(["-n", namespace] if namespace else []), "qdisc", "del", "dev", interface, "root"]
+        run(tc, COMMAND_TIMEOUT_S, env=env)  # fails when there is none
+        for argv in shape_argvs(interface, link, delay, namespace):
+            _run(argv, env)
 
 
 def _is_shaped(plan: ClusterPlan, env: Mapping[str, str]) -> bool:

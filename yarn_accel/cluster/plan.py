@@ -85,6 +85,8 @@ class UpOptions:
         mode: ``auto`` (netns when root), ``netns`` or ``loopback``.
         pipeline: whether the accelerator nodes run pipeline servers.
         slots: how many ``acct/slot`` each worker offers.
+        late: so many of the workers, the last ones, join YARN later: ``up`` leaves their NodeManagers alone,
+            ``start`` starts them.
     """
 
     name: str = "default"
@@ -96,6 +98,7 @@ class UpOptions:
     mode: str = "auto"
     pipeline: bool = True
     slots: int = DEFAULT_SLOTS
+    late: int = 0
 
 
 @dataclass(frozen=True)
@@ -179,6 +182,11 @@ class ClusterPlan:
         return self.nodes[1:]
 
     @property
+    def late_nodes(self) -> tuple[NodePlan, ...]:
+        """The workers that join YARN later."""
+        return self.nodes[len(self.nodes) - self.options.late :]
+
+    @property
     def accel_nodes(self) -> tuple[NodePlan, ...]:
         """The workers with an accelerator."""
         return tuple(node for node in self.workers if node.is_accel)
@@ -202,8 +210,10 @@ class ClusterPlan:
         return WORKER_ROLES + ((Role.PIPELINE,) if node.is_accel and self.options.pipeline else ())
 
     def daemons(self) -> tuple[tuple[NodePlan, Role], ...]:
-        """Return every (node, role) of the cluster, master first."""
-        return tuple((node, role) for node in self.nodes for role in self.roles(node))
+        """Return every (node, role) that ``up`` sees to, master first."""
+        absent = {(node, Role.NODEMANAGER) for node in self.late_nodes}
+        every = ((node, role) for node in self.nodes for role in self.roles(node))
+        return tuple(daemon for daemon in every if daemon not in absent)
 
 
 def check_options(options: UpOptions) -> None:
@@ -218,6 +228,7 @@ def check_options(options: UpOptions) -> None:
         ("racks", options.racks, 1, options.nodes),
         ("accel-nodes", options.accel_nodes, 0, options.nodes),
         ("slots", options.slots, 0, 1000),
+        ("late", options.late, 0, options.nodes),
     ):
         if not low <= value <= high:
             raise ConfigError(f"--{key} is {value}", cure=f"give a number from {low} to {high}")

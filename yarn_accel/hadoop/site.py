@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,6 +26,7 @@ __all__ = [
     "SITE_FILE",
     "SITE_KEYS",
     "Site",
+    "SiteSettings",
 ]
 
 SITE_FILE = "yarn-accel-site.yaml"
@@ -42,12 +43,11 @@ def _silent(_: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
-    """How to reach one Hadoop cluster.
+class SiteSettings:
+    """How to reach one Hadoop cluster, as far as files say; neither Java nor jars are needed.
 
     Attributes:
         conf_dir: the configuration directory.
-        install: the jars: of HADOOP_HOME when that is set, else our own.
         properties: all properties of the ``*-site.xml`` files.
         client_jvm_options: options for the JVM of job clients, name resolution included.
         client_hosts: names that this machine cannot resolve itself -> address.
@@ -56,7 +56,6 @@ class Site:
     """
 
     conf_dir: Path
-    install: HadoopInstall
     properties: Mapping[str, str] = field(repr=False)
     client_jvm_options: tuple[str, ...] = ()
     client_hosts: Mapping[str, str] = field(default_factory=dict)
@@ -64,40 +63,29 @@ class Site:
     master_secret_file: Path | None = None
 
     @staticmethod
-    def load(environ: Mapping[str, str] | None = None, report: Callable[[str], None] = _silent) -> Site:
-        """Read the site from HADOOP_CONF_DIR (else HADOOP_HOME/etc/hadoop) and pick the jars.
+    def read(environ: Mapping[str, str] | None = None) -> SiteSettings:
+        """Read them from HADOOP_CONF_DIR (else HADOOP_HOME/etc/hadoop).
 
         Raises:
-            StartupError: neither is set, the directory is not there, or jars or Java are missing.
+            StartupError: neither is set, or the directory is not there.
             ConfigError: a file in it is wrong.
         """
         environ = os.environ if environ is None else environ
-        home = environ.get("HADOOP_HOME", "")
-        conf_dir = _conf_dir(environ.get("HADOOP_CONF_DIR", ""), home)
+        conf_dir = _conf_dir(environ.get("HADOOP_CONF_DIR", ""), environ.get("HADOOP_HOME", ""))
         settings = _read_settings(conf_dir / SITE_FILE)
-        if home:
-            install = from_hadoop_home(Path(home), find_java(environ), cache_dir(environ))
-        else:
-            install = ensure_hadoop(report, environ)
         options = settings.get("client_jvm_options") or []
         options = shlex.split(options) if isinstance(options, str) else [str(option) for option in options]
         hosts_file = _path(settings, "client_hosts_file", conf_dir)
         if hosts_file is not None:
             options.insert(0, f"-Djdk.net.hosts.file={hosts_file}")
-        return Site(
+        return SiteSettings(
             conf_dir,
-            install,
             read_site(conf_dir),
             tuple(options),
             _read_hosts(hosts_file) if hosts_file else {},
             _path(settings, "binding_file", conf_dir),
             _path(settings, "master_secret_file", conf_dir),
         )
-
-    @property
-    def archive(self) -> Path | None:
-        """The class data archive for these jars when it was built already; it is never built here."""
-        return find_archive(self.install)
 
     def resolve(self, host: str) -> str:
         """The address to connect to for a host name, through the site's hosts file."""
@@ -147,6 +135,40 @@ class Site:
         if host == "0.0.0.0":
             host = "localhost"
         return self.resolve(host), port
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site(SiteSettings):
+    """A cluster that jobs are submitted to: its settings, and the jars their clients run from.
+
+    Attributes:
+        install: the jars: of HADOOP_HOME when that is set, else our own.
+    """
+
+    install: HadoopInstall
+
+    @staticmethod
+    def load(environ: Mapping[str, str] | None = None, report: Callable[[str], None] = _silent) -> Site:
+        """Read the settings and pick the jars.
+
+        Raises:
+            StartupError: no directory of settings, or jars or Java are missing.
+            ConfigError: a file is wrong.
+        """
+        environ = os.environ if environ is None else environ
+        settings = SiteSettings.read(environ)
+        home = environ.get("HADOOP_HOME", "")
+        if home:
+            install = from_hadoop_home(Path(home), find_java(environ), cache_dir(environ))
+        else:
+            install = ensure_hadoop(report, environ)
+        read = {each.name: getattr(settings, each.name) for each in fields(settings)}
+        return Site(**read, install=install)
+
+    @property
+    def archive(self) -> Path | None:
+        """The class data archive for these jars when it was built already; it is never built here."""
+        return find_archive(self.install)
 
 
 def _conf_dir(conf: str, home: str) -> Path:

@@ -138,7 +138,8 @@ def check_node(need: "dict[str, str]", have: "dict[str, str]") -> None:
         Refused: names both sides and the cure.
     """
     python, glibc = have.get("python"), have.get("glibc")
-    if python is not None and python != need["python"]:
+    # A node may tell of all its interpreters, joined by `_`: the one that is needed is found there.
+    if python is not None and need["python"] not in python.split("_"):
         raise Refused(
             EXIT_PYTHON,
             "python3 is {}, the environment was packed with Python {}: install python{} on this node, name "

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from yarn_accel.adapters.settings_file import described
 from yarn_accel.launch.config import LaunchConfig, load_launch_config
 
 __all__ = ["group"]
@@ -31,7 +32,7 @@ def group() -> None:
 def _check_config(config_file: Path | None) -> None:
     """Print the settings in effect, each with what it means."""
     config = _config(config_file)
-    for line in config.lines():
+    for line in described(config):
         click.echo(line)
     click.echo(f"# memory of an accelerator container: {config.acct_memory_mib} MiB")
 

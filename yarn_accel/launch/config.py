@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from yarn_accel.adapters.settings_file import complaints, read_settings
@@ -86,6 +84,11 @@ class AgentRole(RoleSettings):
     enabled: bool = Field(True, description="off where systemd runs the agents")
     memory_mib: int = Field(192, ge=64, description="container memory")
     priority: int = Field(20, ge=0, description="priority of its requests")
+    secret_file: str = Field(
+        "",
+        description="secret of `yarn-accel node make-secret`, from which agents that systemd runs have their "
+        "keys; default: a fresh one for each application, which only its own agents know",
+    )
     settings: dict[str, Any] = Field(
         default_factory=dict, description="settings of the agents that differ from their defaults"
     )
@@ -95,10 +98,14 @@ class ServerRole(RoleSettings):
     """The accelerator container (AcCt), which runs the pipeline server."""
 
     vcores: int = Field(2, ge=1, description="virtual cores")
-    gpus: int = Field(0, ge=0, description="yarn.io/gpu to ask for; 0: the site does not give out GPUs")
-    devices: str = Field("all", pattern=r"^(all|none|[1-9]\d*)$", description="GPUs locked where gpus is 0")
+    gpus: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
+        "auto", description="yarn.io/gpu to ask for; auto: all of a node's, where the site gives out GPUs"
+    )
+    devices: str = Field(
+        "all", pattern=r"^(all|none|[1-9]\d*)$", description="GPUs locked, unless gpus is a number above 0"
+    )
     devices_dir: str = Field("", description="node-wide folder of these locks; default: below /var/tmp")
-    overhead_mib: int = Field(256, ge=0, description="memory of the server beside its buffers")
+    overhead_mib: int = Field(248, ge=0, description="memory of the server beside its buffers")
     worker_overhead_mib: int = Field(256, ge=0, description="memory of each worker beside its buffers")
     buffers_counted: Literal["once", "per_process"] = Field(
         "per_process",
@@ -145,6 +152,15 @@ class LaunchConfig(BaseModel):
             raise ValueError(f"acct.priority and agent.priority: both {self.acct.priority}; they must differ")
         return self
 
+    @model_validator(mode="after")
+    def _check_agents(self) -> LaunchConfig:
+        if not self.agent.enabled and not self.agent.secret_file:
+            raise ValueError(
+                "agent.enabled is off, so the site runs the agents: name the secret that their keys are made "
+                "from in agent.secret_file, or the master hears none of them"
+            )
+        return self
+
     @property
     def acct_memory_mib(self) -> int:
         """Memory of an accelerator container: its buffers' ceiling, as YARN counts them, and overhead."""
@@ -154,29 +170,14 @@ class LaunchConfig(BaseModel):
         server = PipelineConfig.model_validate({**self.pipeline, "master_secret_file": _SECRET_PLACE})
         # Neither cores nor GPUs of the nodes are known here: what the container asks for is what it gets.
         n_devices = int(self.acct.devices) if self.acct.devices.isdecimal() else 0
-        n_workers = max(server.workers or self.acct.vcores, self.acct.gpus, n_devices)
+        n_gpus = self.acct.gpus if isinstance(self.acct.gpus, int) else 0
+        n_workers = max(server.workers or self.acct.vcores, n_gpus, n_devices)
         # A worker keeps what it has touched mapped, so in time each has every buffer in its resident set
         # (72 LU of 18 MB, 2 workers: 1177 MiB resident in all, 553 MiB real).  A standby has none yet.
         n_counted = 1 + n_workers if self.acct.buffers_counted == "per_process" else 1
         buffers_mib = math.ceil((server.pool_bytes * n_counted + server.reply_cache_bytes) / _MIB)
         n_processes = n_workers + server.standby_workers
         return buffers_mib + self.acct.overhead_mib + n_processes * self.acct.worker_overhead_mib
-
-    def lines(self) -> Iterator[str]:
-        """The settings in effect as YAML, each with what it means."""
-        for section, field in type(self).model_fields.items():
-            value = getattr(self, section)
-            if isinstance(value, BaseModel):
-                yield f"{section}:"
-                shown = value.model_dump(mode="json")
-                for name, inner in type(value).model_fields.items():
-                    yield f"  {name}: {_shown(shown[name])}  # {inner.description}"
-            else:
-                yield f"{section}: {_shown(value)}  # {field.description}"
-
-
-def _shown(value: object) -> str:
-    return str(yaml.safe_dump(value, default_flow_style=True, width=math.inf)).removesuffix("...\n").strip()
 
 
 def load_launch_config(path: Path) -> LaunchConfig:

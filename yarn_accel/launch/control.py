@@ -14,7 +14,7 @@ from yarn_accel.adapters.hadoop_rpc import ApplicationId
 from yarn_accel.adapters.hadoop_rpc.backend import ResourceManager
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport
 from yarn_accel.adapters.signed import Signer, exchange, sender_key
-from yarn_accel.errors import RemoteProtocolError, UnavailableError
+from yarn_accel.errors import AuthenticationError, RejectedError, RemoteProtocolError, UnavailableError
 from yarn_accel.launch.gateway import Gateway
 
 __all__ = ["Control"]
@@ -24,6 +24,8 @@ _PATH = "/v1/control/"
 _PATIENCE_S = 15.0
 _PAUSE_S = 0.5
 _TIMEOUT_S = 5.0
+#: Of the `Gate`'s refusal of a request that was signed before the master began.
+_TOO_EARLY = "older than this master"
 _MAX_BYTES = 64 * 1024 * 1024
 
 
@@ -77,6 +79,10 @@ class Control:
         while True:
             try:
                 return await self._ask_once(verb, document or {})
+            except AuthenticationError as error:
+                # The master began a moment ago, or its clock is a little ahead of ours.
+                if _TOO_EARLY not in error.message or time.monotonic() >= until_s:
+                    raise
             except UnavailableError as error:
                 if time.monotonic() >= until_s or await self._is_over():
                     raise UnavailableError(
@@ -89,16 +95,20 @@ class Control:
     async def _ask_once(self, verb: str, document: dict[str, Any]) -> dict[str, Any]:
         assert self._session is not None, "use it with `async with`"
         url = self._gateway.url_of(await self.report())
-        answer = await exchange(
-            self._session,
-            self._signer,
-            "POST",
-            url,
-            _PATH + verb,
-            document,
-            timeout_s=_TIMEOUT_S,
-            max_bytes=_MAX_BYTES,
-        )
+        try:
+            answer = await exchange(
+                self._session,
+                self._signer,
+                "POST",
+                url,
+                _PATH + verb,
+                document,
+                timeout_s=_TIMEOUT_S,
+                max_bytes=_MAX_BYTES,
+            )
+        except RejectedError as error:
+            # Where the master answers is of no interest to who asked it for something.
+            raise RejectedError(error.code, error.message.removeprefix(f"{url}{_PATH}{verb}: ")) from None
         if not isinstance(answer, dict):
             raise RemoteProtocolError(f"{url} did not answer with an object")
         return answer

@@ -28,7 +28,6 @@ ATTRIBUTES = {
     "accel-python": "python",
     "accel-glibc": "glibc",
     "accel-machine": "machine",
-    "accel-extension-suffix": "extension_suffix",
 }
 
 #: What the exit codes of our containers mean when they end before their command began.

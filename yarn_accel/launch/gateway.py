@@ -23,7 +23,7 @@ from yarn_accel.adapters.hadoop_rpc.backend import ResourceManager
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport, ApplicationState
 from yarn_accel.adapters.hdfs import Store, split_uri
 from yarn_accel.errors import ConfigError, UnavailableError
-from yarn_accel.hadoop.site import Site
+from yarn_accel.hadoop.site import SiteSettings
 
 __all__ = ["APPLICATION_TYPE", "Gateway", "find_running", "kill", "one_of"]
 
@@ -45,7 +45,7 @@ class Gateway:
         addresses: of its ResourceManagers.
     """
 
-    site: Site
+    site: SiteSettings
     user: str
     addresses: ResourceManagerAddresses
 
@@ -58,7 +58,7 @@ class Gateway:
             ConfigError: a file in it is wrong.
         """
         environ = os.environ if environ is None else environ
-        site = Site.load(environ)
+        site = SiteSettings.read(environ)
         addresses = ResourceManagerAddresses.from_properties(site.properties)
         return Gateway(site, environ.get("HADOOP_USER_NAME") or getpass.getuser(), addresses)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from yarn_accel.errors import AccelError
 from yarn_accel.launch.device_lock import take_from_environment
 from yarn_accel.launch.rotation import rotate_output
-from yarn_accel.launch.secrets import deliver_secret
+from yarn_accel.launch.secrets import deliver
 
 __all__ = ["main"]
 
@@ -23,7 +23,7 @@ def main() -> None:
     """Run the command of ``sys.argv``; its exit code is ours."""
     rotate_output()
     try:
-        deliver_secret(os.environ, Path())
+        deliver(os.environ, Path())
         # The locks end with this process: nothing gives them back before.
         take_from_environment(os.environ)
     except AccelError as error:

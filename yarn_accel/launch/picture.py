@@ -20,6 +20,7 @@ __all__ = ["n_serving", "picture"]
 _DASH = "-"
 _MAX_ROWS = 200
 _N_NOTES = 8
+_N_NODES = 6
 #: `explain NODE` has the whole text.
 _MAX_REASON = 40
 
@@ -37,7 +38,7 @@ def picture(report: ApplicationReport, page_url: str, answer: Mapping[str, Any])
     nodes = _mapping(state.get("nodes"))
     if len(nodes) > _MAX_ROWS:
         parts.append(Text(f"... and {len(nodes) - _MAX_ROWS} nodes more; all of them: status --json"))
-    parts += [_note(each) for each in _items(state.get("notes"))[-_N_NOTES:]]
+    parts += [Text(line) for line in _notes(_items(state.get("notes")))]
     return Group(*parts)
 
 
@@ -60,7 +61,7 @@ def _head(
     ]
     if state.get("is_stopping"):
         words.append("stopping")
-    lines = [", ".join(words), page_url or "no page yet"]
+    lines = [words[0], ", ".join(words[1:]), page_url or "no page yet"]
     lines += [f"note: {problem}" for problem in _items(_mapping(state.get("service")).get("problems"))]
     # Text, not markup: nothing that a node says is a command to the terminal.
     return Text("\n".join(_plain(line) for line in lines))
@@ -99,7 +100,9 @@ def _server(node: Mapping[str, Any]) -> str:
     place = _mapping(_mapping(node.get("places")).get("acct"))
     held = _items(place.get("containers"))
     if held:
-        return str(_mapping(held[0]).get("phase", _DASH))
+        phase = str(_mapping(held[0]).get("phase", _DASH))
+        # The container runs; whether its server does, its agent has not told yet.
+        return "starting" if phase == "running" else phase
     retry_in_s = place.get("retry_in_s")
     if isinstance(retry_in_s, (int, float)) and retry_in_s > 0:
         why = " ".join(str(place.get("last_failure", "")).split())
@@ -107,12 +110,25 @@ def _server(node: Mapping[str, Any]) -> str:
     return "asked for" if place.get("asked_for_s") is not None else "none"
 
 
-def _note(note: object) -> Text:
-    values = _mapping(note)
-    age_s = values.get("age_s")
-    age = f"{age_s:8.1f} s ago" if isinstance(age_s, (int, float)) else ""
-    reason = f" ({values['reason']})" if values.get("reason") else ""
-    return Text(_plain(f"{age}  {values.get('what', '')}{reason}"))
+def _notes(notes: list[Any]) -> list[str]:
+    """A line for each of the last things that happened; the same of several nodes in a row is one."""
+    lines: list[tuple[str, list[str], str]] = []
+    for values in map(_mapping, notes):
+        age_s = values.get("age_s")
+        age = f"{age_s:8.1f} s ago" if isinstance(age_s, (int, float)) else ""
+        reason = f" ({values['reason']})" if values.get("reason") else ""
+        what, node = f"{values.get('what', '')}{reason}", str(values.get("node") or "")
+        if node and lines and lines[-1][1] and lines[-1][2] == what:
+            lines[-1] = (age, [*lines[-1][1], node], what)
+        else:
+            lines.append((age, [node] if node else [], what))
+    return [_plain(f"{age}  {_named(nodes)}{what}") for age, nodes, what in lines[-_N_NOTES:]]
+
+
+def _named(nodes: list[str]) -> str:
+    shown = " ".join(nodes[:_N_NODES])
+    more = f" and {len(nodes) - _N_NODES} more" if len(nodes) > _N_NODES else ""
+    return f"{shown}{more}: " if nodes else ""
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -17,6 +17,8 @@ from yarn_accel.launch.upload import FileResource
 
 __all__ = ["ROLES", "LaunchPlan", "RoleLaunch", "RoleRow", "make_plan"]
 
+_GPU = "yarn.io/gpu"
+
 
 @dataclass(frozen=True, slots=True)
 class RoleRow:
@@ -55,6 +57,7 @@ class RoleLaunch:
         vcores: its virtual cores.
         other: further resource types, such as ``yarn.io/gpu``, and how many.
         priority: of its requests; a smaller number is served first.
+        whole: resource types of which it asks for all that its node has, and for none where there is none.
     """
 
     name: str
@@ -66,6 +69,7 @@ class RoleLaunch:
     vcores: int
     other: Mapping[str, int]
     priority: int
+    whole: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,8 @@ class LaunchPlan:
         roles = {}
         for name, role in values["roles"].items():
             resources = tuple(FileResource(**resource) for resource in role.pop("resources"))
-            roles[name] = RoleLaunch(resources=resources, **role)
+            whole = tuple(role.pop("whole", ()))
+            roles[name] = RoleLaunch(resources=resources, whole=whole, **role)
         return cls(roles, {int(code): reason for code, reason in values["exit_reasons"].items()})
 
 
@@ -124,12 +129,21 @@ def make_plan(
             resources=(environment, script, *(more or {}).get(row.name, ())),
             memory_mib=config.acct_memory_mib if is_server else settings.memory_mib,
             vcores=settings.vcores,
-            other={"yarn.io/gpu": config.acct.gpus} if is_server and config.acct.gpus else {},
+            other=_counted_gpus(config) if is_server else {},
             priority=settings.priority,
+            whole=(_GPU,) if is_server and config.acct.gpus == "auto" else (),
         )
     return LaunchPlan(roles, EXIT_REASONS)
 
 
+def _counted_gpus(config: LaunchConfig) -> dict[str, int]:
+    return {_GPU: config.acct.gpus} if isinstance(config.acct.gpus, int) and config.acct.gpus else {}
+
+
 def _locked_devices(config: LaunchConfig) -> str:
-    """What the server locks itself: nothing where YARN gives out the GPUs."""
-    return "" if config.acct.gpus or config.acct.devices == "none" else config.acct.devices
+    """What the server locks itself: nothing where YARN surely gives out the GPUs.
+
+    With ``auto`` that is known of each node only when it is asked for: a server locks what it sees, and where
+    YARN has given that out, nobody else holds it.
+    """
+    return "" if _counted_gpus(config) or config.acct.devices == "none" else config.acct.devices

@@ -1,7 +1,10 @@
-"""The secret of a container: from the credentials YARN brought along into a file that only we can read.
+"""What YARN's credentials brought along for a container: its secret, and small files of its own.
 
-It is in no command line, environment variable or resource; the file is in the container's own folder, which
-goes with the container, as the credentials' file beside it does.
+The secret is in no command line, environment variable or resource; the file it becomes is in the container's
+own folder, which goes with the container, as the credentials' file beside it does.
+
+A small file that only this application has comes the same way where every moment counts: as a resource it
+would cost the node a localizer, which takes longer than all else there before the master's process begins.
 """
 
 from __future__ import annotations
@@ -13,34 +16,48 @@ from pathlib import Path
 from yarn_accel.client.token_file import read_secrets
 from yarn_accel.errors import RemoteProtocolError, StartupError
 
-__all__ = ["MASTER_ALIAS", "MASTER_SECRET_FILE", "deliver_secret"]
+__all__ = ["FILE_ALIAS", "MASTER_ALIAS", "MASTER_SECRET_FILE", "deliver"]
 
 #: The alias of the site's master secret (raw bytes) among a container's credentials.
 MASTER_ALIAS = "yarn_accel.master"
+#: What stands before the name of a file among a container's credentials.
+FILE_ALIAS = "yarn-accel.file/"
 #: What `master_secret_file` of a container's settings names, relative to its folder.
 MASTER_SECRET_FILE = "accel-master-secret"
 
 
-def deliver_secret(environ: Mapping[str, str], folder: Path) -> bool:
-    """Write the master secret in hex (0600) into the container's folder, if it was given one; whether it was.
+def deliver(environ: Mapping[str, str], folder: Path) -> tuple[str, ...]:
+    """Write what the container was given into its folder, the master secret in hex; returns the files' names.
 
     Raises:
-        StartupError: the credentials cannot be read, or the file cannot be written.
+        StartupError: the credentials cannot be read, or a file cannot be written.
     """
     place = environ.get("HADOOP_TOKEN_FILE_LOCATION")
     if not place or "CONTAINER_ID" not in environ:
-        return False
+        return ()
     try:
-        secret = read_secrets(Path(place).read_bytes()).get(MASTER_ALIAS)
-        if secret is None:
-            return False
-        temporary = folder / f".{MASTER_SECRET_FILE}.{os.getpid()}"
-        # A retry of the container finds the file of its predecessor: it is replaced.
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
-            stream.write(secret.hex().encode() + b"\n")
-        temporary.replace(folder / MASTER_SECRET_FILE)
+        given = read_secrets(Path(place).read_bytes())
+        files = {
+            alias.removeprefix(FILE_ALIAS): content
+            for alias, content in given.items()
+            if alias.startswith(FILE_ALIAS)
+        }
+        if MASTER_ALIAS in given:
+            files[MASTER_SECRET_FILE] = given[MASTER_ALIAS].hex().encode() + b"\n"
+        for name, content in files.items():
+            _write(folder, name, content)
     except OSError as error:
         raise StartupError(f"{error.filename or place}: {error.strerror}") from None
     except RemoteProtocolError as error:
         raise StartupError(f"{place}: {error}") from None
-    return True
+    return tuple(files)
+
+
+def _write(folder: Path, name: str, content: bytes) -> None:
+    if Path(name).name != name or name in ("", ".."):
+        raise StartupError(f"{name!r} is not the name of a file in the container's folder")
+    temporary = folder / f".{name}.{os.getpid()}"
+    # A retry of the container finds the file of its predecessor: it is replaced.
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
+        stream.write(content)
+    temporary.replace(folder / name)

@@ -42,12 +42,14 @@ class Staged:
     """An application's files in the cluster's storage.
 
     Attributes:
-        plan: the roles, the master's own row with all its files.
+        plan: the roles.
         folder_uri: the folder that is this application's alone.
+        delivered: files of the master that come to it with its credentials, see `secrets`: name -> text.
     """
 
     plan: LaunchPlan
     folder_uri: str
+    delivered: Mapping[str, str]
 
 
 def application_uri(gateway: Gateway, config: LaunchConfig, application: str) -> str:
@@ -97,14 +99,9 @@ def stage(
     folder = application_uri(gateway, config, application)
     environment = upload(store, packed.path, f"{root}/environments")
     script = upload_script(store, f"{root}/environments")
-    texts = _texts(gateway, config, folder)
+    texts = _texts(gateway, config)
     files = {name: _upload_text(store, folder, name, text) for name, text in texts.items()}
-    of_roles = _files_of_roles(files)
-    # The master reads the plan of the others: it is uploaded first, and is then one of the master's files.
-    plan = make_plan(config, environment, script, of_roles)
-    listed = _upload_text(store, folder, _PLAN_FILE, plan.to_json())
-    of_roles["master"] = [*of_roles["master"], listed]
-    return Staged(make_plan(config, environment, script, of_roles), folder)
+    return _staged(gateway, config, folder, make_plan(config, environment, script, _files_of_roles(files)))
 
 
 def rehearse(gateway: Gateway, config: LaunchConfig, packed: Environment) -> Staged:
@@ -113,11 +110,9 @@ def rehearse(gateway: Gateway, config: LaunchConfig, packed: Environment) -> Sta
     folder = application_uri(gateway, config, "APPLICATION")
     environment = FileResource(packed.path.name, f"{root}/environments/{packed.path.name}", packed.n_bytes, 0)
     script = FileResource(SCRIPT_NAME, f"{root}/environments/{SCRIPT_NAME}", 0, 0)
-    texts = {**_texts(gateway, config, folder), _PLAN_FILE: ""}
+    texts = _texts(gateway, config)
     files = {name: FileResource(name, f"{folder}/{name}", len(text), 0) for name, text in texts.items()}
-    of_roles = _files_of_roles(files)
-    of_roles["master"] = [*of_roles["master"], files[_PLAN_FILE]]
-    return Staged(make_plan(config, environment, script, of_roles), folder)
+    return _staged(gateway, config, folder, make_plan(config, environment, script, _files_of_roles(files)))
 
 
 def check_settings(gateway: Gateway, config: LaunchConfig) -> None:
@@ -131,17 +126,20 @@ def check_settings(gateway: Gateway, config: LaunchConfig) -> None:
     load_config(None, {}, node="node", **agent_document(gateway, config))
 
 
-def _texts(gateway: Gateway, config: LaunchConfig, folder: str) -> dict[str, str]:
+def _staged(gateway: Gateway, config: LaunchConfig, folder: str, plan: LaunchPlan) -> Staged:
+    settings = json.dumps(master_document(gateway, config, folder), indent=1, sort_keys=True)
+    return Staged(plan, folder, {_MASTER_FILE: settings, _PLAN_FILE: plan.to_json()})
+
+
+def _texts(gateway: Gateway, config: LaunchConfig) -> dict[str, str]:
     return {
         _SERVER_FILE: yaml.safe_dump(server_document(config), sort_keys=True),
         _AGENT_FILE: yaml.safe_dump(agent_document(gateway, config), sort_keys=True),
-        _MASTER_FILE: json.dumps(master_document(gateway, config, folder), indent=1, sort_keys=True),
     }
 
 
 def _files_of_roles(files: Mapping[str, FileResource]) -> dict[str, Sequence[FileResource]]:
     return {
-        "master": [files[_MASTER_FILE]],
         "acct": [files[_SERVER_FILE], files[_AGENT_FILE]],
         "agent": [files[_AGENT_FILE]],
     }

@@ -26,6 +26,7 @@ from yarn_accel.launch.fitness import EXIT_REASONS, Fitness, attribute_facts, ch
 from yarn_accel.launch.gateway import Gateway, find_running, kill
 from yarn_accel.launch.kept import Kept, own_master_secret
 from yarn_accel.launch.packing import Environment, pack
+from yarn_accel.launch.sizing import fitted
 from yarn_accel.launch.staging import Staged, application_uri, check_settings, rehearse, stage
 from yarn_accel.launch.submission import check_sizes, make_submission
 
@@ -33,7 +34,7 @@ __all__ = ["Rehearsal", "Report", "Started", "dry_run", "pipeline_secret_file", 
 
 logger = logging.getLogger(__name__)
 
-_POLL_S = 0.1
+_POLL_S = 0.05
 _EXIT_CODE = re.compile(r"exitCode: (-?\d+)")
 
 #: Gets one line per step.
@@ -47,7 +48,7 @@ class Started:
     Attributes:
         report: what the ResourceManager says of it.
         is_new: this start submitted it; else it ran already.
-        took_s: from the submission until its master was registered; 0 when it ran already.
+        took_s: from the submission, all uploads done, until its master was registered; 0 when it ran already.
     """
 
     report: ApplicationReport
@@ -83,16 +84,22 @@ def pipeline_secret_file(gateway: Gateway) -> Path:
 async def dry_run(gateway: Gateway, config: LaunchConfig, report: Report) -> Rehearsal:
     """Look at everything and change nothing in the cluster."""
     check_settings(gateway, config)
+    _agents_secret(config)
     async with gateway.manager() as manager:
         running = await find_running(manager, config.app.name)
         nodes = await manager.nodes()
+        config, sized = fitted(config, gateway.site.properties, nodes)
         packed = _pack(config, report)
         staged = rehearse(gateway, config, packed)
         return Rehearsal(
             running[0] if running else None,
             packed,
             staged,
-            (*_fitness_warnings(packed, nodes), *check_sizes(staged.plan, None, nodes)),
+            (
+                *sized,
+                *_fitness_warnings(packed, nodes),
+                *check_sizes(staged.plan, None, nodes),
+            ),
         )
 
 
@@ -115,6 +122,8 @@ async def start(gateway: Gateway, config: LaunchConfig, report: Report, wait_s: 
         if running:
             return Started(running[0], is_new=False)
         nodes = await manager.nodes()
+        config, sized = fitted(config, gateway.site.properties, nodes)
+        _warn(list(sized), report)
         secret_file = pipeline_secret_file(gateway)
         pipeline = read_master_secret(secret_file)
         if gateway.site.master_secret_file is None:
@@ -123,8 +132,7 @@ async def start(gateway: Gateway, config: LaunchConfig, report: Report, wait_s: 
             )
         packed = _pack(config, report)
         _check_fitness(packed, nodes, report)
-        submitted_s = time.monotonic()
-        application = await _submit(gateway, manager, config, packed, pipeline, nodes, report)
+        application, submitted_s = await _submit(gateway, manager, config, packed, pipeline, nodes, report)
         earlier = [each for each in await find_running(manager, config.app.name) if each.id < application]
         if earlier:
             # Two starts at once: both looked before either had submitted. The older application stays.
@@ -142,7 +150,9 @@ async def _submit(
     pipeline: bytes,
     nodes: tuple[NodeReport, ...],
     report: Report,
-) -> ApplicationId:
+) -> tuple[ApplicationId, float]:
+    """The application, and when it was submitted, by the monotonic clock."""
+    agents = _agents_secret(config)
     given = await manager.new_application()
     application = given.application
     store = gateway.store()
@@ -152,12 +162,21 @@ async def _submit(
         report(f"uploading what the containers need ({packed.n_bytes / 1e6:.0f} MB at most)")
         staged = stage(gateway, store, config, packed, str(application))
         _warn(check_sizes(staged.plan, given.maximum, nodes), report)
-        await manager.submit(make_submission(application, config, staged.plan, control, pipeline))
+        submission = make_submission(
+            application, config, staged.plan, control, pipeline, agents, staged.delivered
+        )
+        submitted_s = time.monotonic()
+        await manager.submit(submission)
     except BaseException:
         _forget(store, gateway, config, kept)
         raise
     report(f"submitted {application}")
-    return application
+    return application, submitted_s
+
+
+def _agents_secret(config: LaunchConfig) -> bytes:
+    path = config.agent.secret_file
+    return read_master_secret(Path(path), "agent.secret_file") if path else b""
 
 
 def _forget(store: Store, gateway: Gateway, config: LaunchConfig, kept: Kept) -> None:

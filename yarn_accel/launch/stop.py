@@ -15,7 +15,7 @@ from yarn_accel.launch.kept import Kept, kept_applications
 from yarn_accel.launch.start import Report
 from yarn_accel.master.operating import Operator
 
-__all__ = ["clear_ended", "force", "stop"]
+__all__ = ["clear_ended", "force", "restore_nodes", "stop"]
 
 _POLL_S = 0.1
 
@@ -63,7 +63,7 @@ async def force(
     await kill(manager, found.id, "yarn-accel stop --force", wait_s)
     ended = await _until_over(manager, found.id, wait_s)
     if not await find_running(manager):
-        await _restore_nodes(manager, report)
+        await restore_nodes(manager, report)
     _clear(gateway, Kept.of(str(found.id)), report)
     return ended
 
@@ -80,16 +80,21 @@ async def clear_ended(gateway: Gateway, manager: ResourceManager, report: Report
             _clear(gateway, kept, report)
 
 
-async def _restore_nodes(manager: ResourceManager, report: Report) -> None:
-    """Give nodes their configured slots and take our attributes away, as far as we have the right to."""
+async def restore_nodes(manager: ResourceManager, report: Report) -> bool:
+    """Give nodes their configured slots and take our attributes away; whether all of that was done.
+
+    It needs an operator's rights; what is left is reported.
+    """
     operator = Operator(manager, lambda _: None, time.monotonic)
     try:
         await operator.restore()
     except AccelError as error:
         report(f"note: slots and attributes of the nodes are left as they are: {error}")
-    for what, why in operator.refusals.items():
-        if why:
-            report(f"note: {what} of the nodes are left as they are: {why}")
+        return False
+    refused = {what: why for what, why in operator.refusals.items() if why}
+    for what, why in refused.items():
+        report(f"note: {what} of the nodes are left as they are: {why}")
+    return not refused
 
 
 async def _is_over(manager: ResourceManager, application: ApplicationId) -> bool:

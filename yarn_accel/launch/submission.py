@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from yarn_accel.adapters.hadoop_rpc import ApplicationId, ApplicationSubmission, TokenFile, write_token_file
 from yarn_accel.adapters.hadoop_rpc.records import (
     LaunchContext,
@@ -15,13 +17,20 @@ from yarn_accel.errors import ConfigError
 from yarn_accel.launch.config import LaunchConfig
 from yarn_accel.launch.gateway import APPLICATION_TYPE
 from yarn_accel.launch.plan import LaunchPlan, RoleLaunch
-from yarn_accel.master.credentials import CONTROL_ALIAS, SERVER_ALIAS
+from yarn_accel.launch.secrets import FILE_ALIAS
+from yarn_accel.master.credentials import AGENTS_ALIAS, CONTROL_ALIAS, SERVER_ALIAS
 
 __all__ = ["check_sizes", "make_submission"]
 
 
 def make_submission(
-    application: ApplicationId, config: LaunchConfig, plan: LaunchPlan, control: bytes, pipeline: bytes
+    application: ApplicationId,
+    config: LaunchConfig,
+    plan: LaunchPlan,
+    control: bytes,
+    pipeline: bytes,
+    agents: bytes = b"",
+    files: Mapping[str, str] | None = None,
 ) -> ApplicationSubmission:
     """The submission of the master.
 
@@ -30,9 +39,13 @@ def make_submission(
         plan: with all files of the role ``master``.
         control: the application's own secret.
         pipeline: the pipeline servers' master secret.
+        agents: the secret of agents that the site runs; empty: their keys come from `control`.
+        files: small files of the master, by name.
     """
     role = plan.roles["master"]
-    secrets = TokenFile(secrets={CONTROL_ALIAS: control, SERVER_ALIAS: pipeline})
+    given = {CONTROL_ALIAS: control, SERVER_ALIAS: pipeline, AGENTS_ALIAS: agents}
+    given.update({FILE_ALIAS + name: text.encode() for name, text in (files or {}).items()})
+    secrets = TokenFile(secrets={alias: secret for alias, secret in given.items() if secret})
     app = config.app
     return ApplicationSubmission(
         application,

@@ -71,7 +71,7 @@ def start(config_file: Path | None, is_dry: bool, is_waiting: bool, wait_s: floa
         started = asyncio.run(start_application(gateway, config, report, wait_s))
     found = started.report
     if started.is_new:
-        click.echo(f"{found.id} runs after {started.took_s:.1f} s")
+        click.echo(f"{found.id} runs after {started.took_s:.2f} s")
     else:
         click.echo(f"{found.id} runs already ({found.name}, submitted by {found.user})")
     click.echo(f"page: {gateway.page_of(found)}")
@@ -159,12 +159,13 @@ def stop(application: str, is_forced: bool, wait_s: float) -> None:
     """End the application and leave nothing behind.
 
     Its containers end, the slots of the nodes get their configured values, the bindings go. The packed
-    environment stays in the cluster's storage for the next start.
+    environment stays in the cluster's storage for the next start. With --force the nodes are restored also
+    when nothing runs any more, as after `yarn application -kill`.
     """
     with _progress() as report:
-        ended = asyncio.run(_stop(application, is_forced, wait_s, report))
+        ended, is_restored = asyncio.run(_stop(application, is_forced, wait_s, report))
     if ended is None:
-        click.echo("nothing runs")
+        click.echo("nothing runs; the nodes are as configured" if is_restored else "nothing runs")
         return
     final = ended.final_status.name if ended.final_status is not None else "UNDEFINED"
     click.echo(f"{ended.id} has ended: {ended.state.name if ended.state is not None else ''} ({final})")
@@ -243,17 +244,22 @@ def _not_all_serve(serving: int, there_are: int) -> UnavailableError:
     )
 
 
-async def _stop(application: str, is_forced: bool, wait_s: float, report: Report) -> ApplicationReport | None:
+async def _stop(
+    application: str, is_forced: bool, wait_s: float, report: Report
+) -> tuple[ApplicationReport | None, bool]:
+    """What has ended, None when nothing ran; and whether nodes that nobody looks after were restored."""
     gateway = Gateway.load()
     async with gateway.manager() as manager:
         running = await find_running(manager)
-        ended = None
+        ended, is_restored = None, False
         if running or application:
             found = one_of(running, application)
             work = stopping.force if is_forced else stopping.stop
             ended = await work(gateway, manager, found, report, wait_s)
+        elif is_forced:
+            is_restored = await stopping.restore_nodes(manager, report)
         await stopping.clear_ended(gateway, manager, report)
-        return ended
+        return ended, is_restored
 
 
 def _print_rehearsal(gateway: Gateway, rehearsal: Rehearsal) -> None:
@@ -266,9 +272,11 @@ def _print_rehearsal(gateway: Gateway, rehearsal: Rehearsal) -> None:
     click.echo(f"would upload settings and plan to {rehearsal.staged.folder_uri}")
     for role in plan.roles.values():
         other = "".join(f", {name} {amount}" for name, amount in role.other.items())
+        other += "".join(f", all {name} of its node" for name in role.whole)
         click.echo(f"role {role.name} on {role.nodes}: {role.memory_mib} MiB, {role.vcores} vcores{other}")
         click.echo(f"    {role.command}")
-        click.echo(f"    files: {', '.join(each.name for each in role.resources)}")
+        delivered = rehearsal.staged.delivered if role.name == "master" else ()
+        click.echo(f"    files: {', '.join([*(each.name for each in role.resources), *delivered])}")
     for warning in rehearsal.warnings:
         click.echo(f"note: {warning}")
 

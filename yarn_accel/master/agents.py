@@ -10,8 +10,9 @@ from yarn_accel.core.application.events import Event, NodesReported
 from yarn_accel.errors import UnavailableError
 from yarn_accel.master.config import MasterConfig
 from yarn_accel.master.figures import Figures
-from yarn_accel.master.hearing import ServerBeat, answer_document, heard, parse_beat
+from yarn_accel.master.hearing import ServerBeat, answer_document, heard, load_of, parse_beat
 from yarn_accel.master.inventory import Inventory
+from yarn_accel.node.loads import ServerLoad
 
 __all__ = ["Agents"]
 
@@ -46,6 +47,7 @@ class Agents:
         self._interval_s = config.agent_interval_s
         self._mappers_per_worker = config.mappers_per_worker
         self._weights = config.device_weights
+        self._choice = config.choice
         self._core = core
         self._inventory = inventory
         self._tell = tell
@@ -55,6 +57,7 @@ class Agents:
         self._young_until_s = clock() + _YOUNG_S if attempt > 1 else clock()
         self._figures = figures
         self._servers: dict[str, ServerBeat | None] = {}
+        self._loads: dict[str, ServerLoad | None] = {}
         self.n_heard = 0
 
     async def heartbeat(self, sender: str, document: Any) -> Any:
@@ -73,6 +76,7 @@ class Agents:
             self._tell(NodesReported((view,), now_s))
         before = self._servers.get(beat.node)
         self._servers[beat.node] = beat.server
+        self._loads[beat.node] = load_of(beat, self._weights)
         for event in heard(beat, before, now_s, self._weights, self._mappers_per_worker):
             self._tell(event)
         answer = self.answer(beat.node)
@@ -85,6 +89,8 @@ class Agents:
             interval_s=self._interval_s,
             application=self._application,
             attempt=self._attempt,
+            policy=self._choice,
+            loads=self._loads,
         )
 
     def answer(self, node: str) -> Answer | None:
@@ -102,4 +108,4 @@ class Agents:
     def forget(self) -> None:
         """Drop what was said of nodes that are gone."""
         for node in [node for node in self._servers if node not in self._inventory]:
-            del self._servers[node]
+            del self._servers[node], self._loads[node]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
 from pathlib import Path
 
 import click
-
-from yarn_accel.master.config import MasterConfig, load_config
 
 __all__ = ["group"]
 
@@ -28,19 +25,20 @@ def group() -> None:
 @_config_option
 def _run(config_file: Path) -> None:
     """Keep the application as it should be until `yarn-accel stop`; only in a container of YARN."""
-    config = load_config(config_file)
     logging.basicConfig(
-        level=config.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
-    from yarn_accel.master.service import run
+    from yarn_accel.master.process import run
 
-    sys.exit(run(config, os.environ, lambda line: click.echo(line)))
+    sys.exit(run(config_file, os.environ, lambda line: click.echo(line)))
 
 
 @group.command("check-config")
 @_config_option
 def _check_config(config_file: Path) -> None:
     """Print the settings in effect, each with what it means."""
-    values = load_config(config_file).model_dump(mode="json")
-    for name, field in MasterConfig.model_fields.items():
-        click.echo(f"{name}: {json.dumps(values[name])}  # {field.description}")
+    from yarn_accel.adapters.settings_file import described
+    from yarn_accel.master.config import load_config
+
+    for line in described(load_config(config_file)):
+        click.echo(line)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from yarn_accel.adapters.settings_file import complaints, read_settings
 from yarn_accel.core import binding
 from yarn_accel.core.application import Settings
 from yarn_accel.core.binding import DeviceWeights
+from yarn_accel.core.requests import ChooserSettings
 from yarn_accel.errors import ConfigError
 
 __all__ = ["MasterConfig", "load_config", "parse_config"]
@@ -116,6 +117,15 @@ class MasterConfig(BaseModel):
     def core_settings(self) -> Settings:
         """How patient the core is."""
         return Settings(has_slots=self.slots, **self.timing)  # type: ignore[arg-type]
+
+    @property
+    def choice(self) -> dict[str, Any] | None:
+        """How mappers choose a server for every single request; None: where their node is bound."""
+        if self.policy != "container":
+            return None
+        usual = asdict(ChooserSettings())
+        given = {name: value for name, value in self.policy_settings.items() if name in usual}
+        return {"name": self.policy, **usual, **given}
 
     @property
     def device_weights(self) -> DeviceWeights:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Protocol
 
@@ -14,25 +15,26 @@ from aiohttp import web
 
 from yarn_accel.adapters.signed import Gate, guarded
 from yarn_accel.client.binding import format_binding
-from yarn_accel.errors import RejectedError, StartupError
+from yarn_accel.errors import RejectedError
 from yarn_accel.master.agents import Agents
 from yarn_accel.master.hearing import binding_of
+from yarn_accel.master.states import States
 
 __all__ = ["Admin", "Door"]
 
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
 _CONTROL = "control:"
+_BACKLOG = 1024
+_Answer = dict[str, Any] | Awaitable[dict[str, Any]]
 
 
 class Admin(Protocol):
     """Who carries out an admin's orders."""
 
-    def state(self) -> dict[str, Any]:
-        """Everything, for people."""
-        ...
+    states: States
 
-    def status(self) -> dict[str, Any]:
-        """The same for the admin's command."""
+    async def status(self) -> dict[str, Any]:
+        """Everything, for the admin's command."""
         ...
 
     def check_known(self, node: str) -> None:
@@ -61,6 +63,7 @@ class Door:
 
     Args:
         gate: who may speak.
+        listener: where they speak; it is closed with this.
         friends: names or addresses of hosts that may see the page, beside this one.
     """
 
@@ -69,39 +72,28 @@ class Door:
         agents: Agents,
         admin: Admin,
         gate: Gate,
-        host: str,
-        port: int,
+        listener: socket.socket,
         friends: Iterable[str] = (),
     ) -> None:
         self._agents = agents
         self._admin = admin
         self._gate = gate
-        self._host = host
-        self.port = port
+        self._listener = listener
         self._friends = tuple(friends)
         self._runner: web.AppRunner | None = None
 
     async def open(self) -> None:
-        """Listen; `port` is known afterwards.
-
-        Raises:
-            StartupError: the address cannot be listened on.
-        """
+        """Answer whoever calls, those too who have been waiting."""
         # AppRunner keeps no log of its own: one line per heartbeat of 10,000 nodes is no log.
         self._runner = web.AppRunner(self._application(), access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
-        try:
-            await web.TCPSite(self._runner, self._host, self.port, backlog=1024).start()
-        except OSError as error:
-            raise StartupError(
-                f"cannot listen on {self._host}:{self.port}: {error.strerror or error}"
-            ) from None
-        self.port = self._runner.addresses[0][1]
+        await web.SockSite(self._runner, self._listener, backlog=_BACKLOG).start()
 
     async def close(self) -> None:
         """Answer nobody any more."""
         if self._runner is not None:
             await self._runner.cleanup()
+        self._listener.close()
 
     def _application(self) -> web.Application:
         # Imported here: `tracking` brings what only people's page needs.
@@ -113,10 +105,10 @@ class Door:
         router.add_get("/v1/servers", self._servers, allow_head=False)
         for verb, handler in self._verbs().items():
             router.add_post(f"/v1/control/{verb}", guarded(self._gate, _for_admins(handler)))
-        add_routes(application, self._admin.state, Visitors(self._friends), explain=self._admin.explain)
+        add_routes(application, self._admin.states, Visitors(self._friends), explain=self._admin.explain)
         return application
 
-    def _verbs(self) -> dict[str, Callable[[Any], dict[str, Any]]]:
+    def _verbs(self) -> dict[str, Callable[[Any], _Answer]]:
         admin = self._admin
 
         def known(document: Any) -> str:
@@ -173,13 +165,14 @@ async def _hung_up(
         return web.Response(status=400)
 
 
-def _for_admins(handler: Callable[[Any], dict[str, Any]]) -> Callable[[str, Any], Awaitable[Any]]:
+def _for_admins(handler: Callable[[Any], _Answer]) -> Callable[[str, Any], Awaitable[Any]]:
     """A handler for senders with the key of an admin's command."""
 
     async def handle(sender: str, document: Any) -> Any:
         if not sender.startswith(_CONTROL):
             raise RejectedError("not-allowed", f"{sender} may not control the application")
-        return handler(document)
+        answer = handler(document)
+        return answer if isinstance(answer, dict) else await answer
 
     return handle
 

@@ -11,14 +11,24 @@ from yarn_accel.adapters.hadoop_rpc.framing import Identity, User
 from yarn_accel.adapters.signed import sender_key
 from yarn_accel.errors import AuthenticationError, StartupError
 
-__all__ = ["CONTROL_ALIAS", "NODE_KEY_ALIAS", "SERVER_ALIAS", "Credentials", "read_credentials"]
+__all__ = [
+    "AGENTS_ALIAS",
+    "CONTROL_ALIAS",
+    "NODE_KEY_ALIAS",
+    "SERVER_ALIAS",
+    "Credentials",
+    "read_credentials",
+]
 
-#: Secret that the keys of agents and of control verbs are derived from.
+#: Secret that the keys of control verbs are derived from, and those of agents without one of their own.
 CONTROL_ALIAS = "yarn-accel.control"
+#: Secret that the keys of agents are derived from where the site runs them itself.
+AGENTS_ALIAS = "yarn-accel.agents"
 #: The pipeline servers' master secret, under the same name in our credentials and in theirs.
 SERVER_ALIAS = "yarn_accel.master"
 #: The key of a node's agent in its credentials.
 NODE_KEY_ALIAS = "yarn-accel.node"
+_AGENT = "agent:"
 _TOKEN_VARIABLE = "HADOOP_TOKEN_FILE_LOCATION"
 _RM_DELEGATION_KIND = "RM_DELEGATION_TOKEN"
 
@@ -32,12 +42,14 @@ class Credentials:
         control: see `CONTROL_ALIAS`.
         server: see `SERVER_ALIAS`; empty: the servers have theirs from elsewhere.
         delegation: who acts for our user where logins are not simple.
+        agents: see `AGENTS_ALIAS`; empty: `control` serves for them, too.
     """
 
     am_rm: Token = field(repr=False)
     control: bytes = field(repr=False)
     server: bytes = field(default=b"", repr=False)
     delegation: Token | None = field(default=None, repr=False)
+    agents: bytes = field(default=b"", repr=False)
 
     def identity(self, user: str) -> Identity:
         """Who asks the ResourceManager for what is not the masters' protocol."""
@@ -49,13 +61,14 @@ class Credentials:
         Raises:
             AuthenticationError: its name is not a possible one.
         """
-        return sender_key(self.control, sender)
+        is_agent = sender.startswith(_AGENT)
+        return sender_key(self.agents if is_agent and self.agents else self.control, sender)
 
     def of_container(self, role: str, node: str) -> bytes:
         """The token file of a container; it has no tokens, only the secret of its role."""
         secrets = {}
         if role == "agent":
-            secrets[NODE_KEY_ALIAS] = self.key_of(f"agent:{node}")
+            secrets[NODE_KEY_ALIAS] = self.key_of(_AGENT + node)
         elif self.server:
             secrets[SERVER_ALIAS] = self.server
         return write_token_file(TokenFile(secrets=secrets))
@@ -82,7 +95,11 @@ def read_credentials(environ: Mapping[str, str]) -> Credentials:
     if not control:
         raise StartupError(f"{place} has no secret {CONTROL_ALIAS}")
     return Credentials(
-        files.of_kind(AM_RM_KIND), control, files.secrets.get(SERVER_ALIAS, b""), _delegation(files)
+        files.of_kind(AM_RM_KIND),
+        control,
+        files.secrets.get(SERVER_ALIAS, b""),
+        _delegation(files),
+        files.secrets.get(AGENTS_ALIAS, b""),
     )
 
 

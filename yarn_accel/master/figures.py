@@ -23,10 +23,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from yarn_accel.core.application import Outline
 from yarn_accel.master.believed import believed, is_number, operations
 
 __all__ = ["WINDOW_S", "Figures"]
@@ -114,7 +115,12 @@ class Figures:
             kept.samples.popleft()
 
     def state(
-        self, snapshot: _Values, now_s: float, about: _Values | None = None, service: _Values | None = None
+        self,
+        snapshot: _Values,
+        now_s: float,
+        about: _Values | None = None,
+        service: _Values | None = None,
+        totals: _Values | None = None,
     ) -> dict[str, Any]:
         """The state document of now; see the top of this module.
 
@@ -122,19 +128,43 @@ class Figures:
             snapshot: of `Application.snapshot`; it is not changed.
             about: who this application is.
             service: how the service itself is.
+            totals: see `totals`; None: the snapshot has all nodes there are, which are counted.
         """
-        self._forget(snapshot["nodes"], now_s)
-        nodes = {host: {**node, **self._of(host, now_s)} for host, node in snapshot["nodes"].items()}
+        if totals is None:
+            self.forget(snapshot["nodes"], now_s)
+        nodes = self.joined(snapshot["nodes"], now_s)
         return {
             **snapshot,
             "format": 1,
             "at": round(self._wall_clock(), 3),
             "about": dict(about or {}),
             "service": dict(service or {}),
-            "totals": _totals(nodes.values()),
+            "totals": dict(totals) if totals is not None else _totals(nodes.values()),
             "history": self._history(now_s),
             "nodes": nodes,
         }
+
+    def joined(self, pictures: _Values, now_s: float) -> dict[str, Any]:
+        """Nodes of a snapshot, with what their agents say."""
+        return {host: {**node, **self._of(host, now_s)} for host, node in pictures.items()}
+
+    def totals(self, outline: Outline, now_s: float) -> dict[str, Any]:
+        """The document's ``totals``, without a look at every node's picture."""
+        totals: dict[str, Any] = {**outline.counts, "in_flight": 0, "queued": 0}
+        totals |= {"requests_per_s": 0.0, "device_busy": 0.0}
+        for host in outline.serving:
+            kept = self._heard.get(host)
+            server = kept.body.get("server") if kept is not None else None
+            if isinstance(server, Mapping):
+                for name in ("in_flight", "queued"):
+                    value = server.get(name)
+                    totals[name] += value if is_number(value) else 0
+        for kept in self._heard.values():
+            rates = _rates(kept.samples) if kept.samples and now_s - kept.at_s < WINDOW_S else None
+            if rates is not None:
+                totals["requests_per_s"] += rates["requests_per_s"]
+                totals["device_busy"] += rates["device_busy"]
+        return totals
 
     def _of(self, host: str, now_s: float) -> dict[str, Any]:
         kept = self._heard.get(host)
@@ -167,7 +197,8 @@ class Figures:
             "device_s": [round(step[1], 3) for step in steps],
         }
 
-    def _forget(self, nodes: _Values, now_s: float) -> None:
+    def forget(self, nodes: Container[str], now_s: float) -> None:
+        """Drop the heartbeats of nodes that are not among these, after a while."""
         gone = [
             host for host, kept in self._heard.items() if host not in nodes and now_s - kept.at_s > _FORGET_S
         ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from yarn_accel.client.binding import Binding, Endpoint, parse_binding
@@ -18,6 +18,7 @@ from yarn_accel.core.application.events import Gauges, Heard
 from yarn_accel.core.binding import DeviceWeights
 from yarn_accel.errors import ConfigError, RejectedError
 from yarn_accel.master.plan_file import SERVER_ROLE
+from yarn_accel.node.loads import ServerLoad, load_document, parse_load
 
 __all__ = [
     "AGENT_ROLE",
@@ -27,7 +28,9 @@ __all__ = [
     "answer_document",
     "binding_of",
     "heard",
+    "load_of",
     "parse_beat",
+    "weight_of",
 ]
 
 AGENT_ROLE = "agent"
@@ -47,6 +50,7 @@ class ServerBeat:
         container: the server's container, when it names itself after it; else empty.
         is_gone: its process is dead.
         n_open: requests it has taken and not answered.
+        load: what else is to be known to choose among servers.
     """
 
     endpoint: Endpoint
@@ -56,6 +60,7 @@ class ServerBeat:
     detail: str
     n_workers: int
     n_open: int
+    load: ServerLoad = field(default_factory=ServerLoad)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +105,7 @@ def parse_beat(sender: str, document: Any, application: str) -> Beat:
     if not devices or (not names and "silent" in healths):
         has_device = None
     server = document.get("server")
-    told = _server(node, server) if isinstance(server, dict) else None
+    told = _server(node, server, _count(document.get("seq"))) if isinstance(server, dict) else None
     if told is not None and not _is_of(told.container, application):
         told = None
     return Beat(node, has_device, names, told)
@@ -130,7 +135,7 @@ def heard(
     gauges = Gauges(
         max(1, round(server.n_workers * mappers_per_worker)),
         server.n_open,
-        weights.of_node(beat.devices or (beat.node,)),
+        weight_of(beat, weights),
     )
     endpoint = server.endpoint if server.is_healthy else None
     events.append(
@@ -146,6 +151,19 @@ def heard(
         )
     )
     return events
+
+
+def weight_of(beat: Beat, weights: DeviceWeights) -> float:
+    """The speed of a node's devices."""
+    return weights.of_node(beat.devices or (beat.node,))
+
+
+def load_of(beat: Beat, weights: DeviceWeights) -> ServerLoad | None:
+    """How loaded a node's server is, for those who choose among servers; None: it has none."""
+    server = beat.server
+    if server is None:
+        return None
+    return replace(server.load, weight=weight_of(beat, weights), accepts=server.is_healthy)
 
 
 def binding_of(answer: Answer, node: str, rack_of: Callable[[str], str | None]) -> Binding:
@@ -165,9 +183,20 @@ def answer_document(
     interval_s: float,
     application: str,
     attempt: int,
+    policy: Mapping[str, Any] | None = None,
+    loads: Mapping[str, ServerLoad | None] | None = None,
 ) -> dict[str, Any]:
-    """The answer to a heartbeat."""
+    """The answer to a heartbeat.
+
+    Args:
+        policy: how to choose for every single request; None: each goes where its node is bound.
+        loads: of all servers by node, for that choice.
+    """
     binding = binding_of(answer, node, rack_of)
+    known = loads or {}
+    found = {each.name: known.get(each.name) for each in binding.servers}
+    told = {name: load_document(load) for name, load in found.items() if load is not None}
+    choice = {"policy": dict(policy), "loads": told} if policy is not None else {}
     return {
         "version": 1,
         "servers": [asdict(each) for each in binding.servers],
@@ -178,6 +207,7 @@ def answer_document(
         "application": application,
         "attempt": attempt,
         "revision": answer.version,
+        **choice,
     }
 
 
@@ -186,7 +216,7 @@ def _is_of(container: str, application: str) -> bool:
     return match is None or f"application_{match['application']}" == application
 
 
-def _server(node: str, values: Mapping[str, Any]) -> ServerBeat:
+def _server(node: str, values: Mapping[str, Any], seq: int) -> ServerBeat:
     endpoint, container = _endpoint(node, values.get("endpoint"))
     health = str(values.get("health"))[:_MAX_TEXT]
     problems = values.get("problems")
@@ -200,8 +230,10 @@ def _server(node: str, values: Mapping[str, Any]) -> ServerBeat:
         is_gone=health == "gone",
         is_healthy=health in _SERVING and not is_local_only,
         detail="; ".join((f"it is {health}", *texts)),
-        n_workers=max(1, _count(values.get("workers"))),
+        # Those that stand by compute nothing.
+        n_workers=max(1, _count(values.get("computing_workers", values.get("workers")))),
         n_open=_count(values.get("in_flight")),
+        load=replace(parse_load(values.get("load")), seq=seq),
     )
 
 

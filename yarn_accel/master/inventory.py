@@ -9,10 +9,12 @@ from yarn_accel.adapters.hadoop_rpc import NodeId
 from yarn_accel.adapters.hadoop_rpc.records import NodeReport, NodeState
 from yarn_accel.core.application.events import NodeView
 
-__all__ = ["GPU", "SLOT", "Inventory", "attribute_of"]
+__all__ = ["BIND", "GPU", "SLOT", "Inventory", "attribute_of"]
 
 GPU = "yarn.io/gpu"
 SLOT = "acct/slot"
+#: The server's node that a node is bound to, as published by an operator, such as a master of before.
+BIND = "accel-bind"
 #: How many GPUs a node's agent sees, published by the NodeManager's script.
 _GPUS_ATTRIBUTE = "accel-gpus"
 _LIVE = (NodeState.RUNNING, NodeState.DECOMMISSIONING)
@@ -113,6 +115,7 @@ class Inventory:
             # What it has of our own kind changes with every share, and says nothing about the node.
             capability={name: amount for name, amount in capability.items() if name != SLOT},
             slots=capability.get(SLOT),
+            bound=attribute_of(report, BIND),
         )
 
 

@@ -27,7 +27,7 @@ from yarn_accel.adapters.hadoop_rpc.records import NodeReport
 from yarn_accel.core.application.commands import Publish, SetSlots
 from yarn_accel.core.application.events import Event, SlotsRefused, SlotsSet
 from yarn_accel.errors import AuthenticationError, UnavailableError
-from yarn_accel.master.inventory import SLOT, attribute_of
+from yarn_accel.master.inventory import BIND, SLOT, attribute_of
 
 __all__ = ["BIND", "DRAINED", "OFF", "SLOTS", "Operator"]
 
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 V = TypeVar("V")
 
-BIND, SLOTS, DRAINED = "accel-bind", "accel-slots", "accel-drained"
+SLOTS, DRAINED = "accel-slots", "accel-drained"
 #: The refusal of what the settings do not want.
 OFF = "switched off"
 _PAUSE_S = 1.0

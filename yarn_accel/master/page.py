@@ -6,7 +6,7 @@ Large clusters are cut: whole racks are shown, those with trouble first, and the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -19,12 +19,13 @@ from yarn_accel.master.markup import Child, Markup, document, element, raw
 from yarn_accel.master.picture import draw, standing
 from yarn_accel.master.tables import events_table, nodes_table, servers_table
 
-__all__ = ["MAX_DRAWN", "MAX_EVENTS", "MAX_ROWS", "Query", "page", "text_page"]
+__all__ = ["MAX_DRAWN", "MAX_EVENTS", "MAX_ROWS", "Query", "choose", "page", "text_page"]
 
 MAX_DRAWN = 1000
 MAX_ROWS = 200
 MAX_EVENTS = 100
 _MAX_LINKS = 500
+_LEGEND = "Bars: how many requests are in each stage on average. A line: this node sends to that server."
 _State = Mapping[str, Any]
 _Nodes = Mapping[str, Mapping[str, Any]]
 
@@ -41,7 +42,8 @@ def page(state: _State, query: Query, explanation: str = "") -> str:
     """The page.
 
     Args:
-        state: the state document; see `figures`.
+        state: the state document; see `figures`. One with `others` has the nodes to show only, as `choose`
+            chose them.
         explanation: of the node in the query.
     """
     nodes, others = _chosen(state, query)
@@ -51,7 +53,13 @@ def page(state: _State, query: Query, explanation: str = "") -> str:
         _problems(state),
         _cards(state),
         _explanation(query, explanation),
-        _section("Racks, nodes and bindings", _counted(nodes, state), draw(nodes), _links(others)),
+        _section(
+            "Racks, nodes and bindings",
+            _counted(nodes, state),
+            element("p", _LEGEND, class_="soft"),
+            draw(nodes),
+            _links(others),
+        ),
         _section("Servers", "", servers_table(nodes, state["loads"], MAX_ROWS)),
         _section("Nodes", _cut_note(len(nodes)), nodes_table(nodes, MAX_ROWS)),
         _events(state, query),
@@ -86,31 +94,42 @@ def _html(title: str, body: Markup, *, is_live: bool) -> str:
     )
 
 
-def _chosen(state: _State, query: Query) -> tuple[_Nodes, list[tuple[str, int]]]:
+def _chosen(state: _State, query: Query) -> tuple[_Nodes, Sequence[tuple[str, int]]]:
     """The nodes to show, and name and size of the racks that are left out."""
+    nodes = state["nodes"]
+    if "others" in state:
+        return nodes, state["others"]
     racks: dict[str, list[str]] = {}
-    for host, node in state["nodes"].items():
+    for host, node in nodes.items():
         racks.setdefault(node["rack"] or "", []).append(host)
-    of_node = state["nodes"].get(query.node)
-    rack = (of_node["rack"] or "") if of_node is not None else query.rack
+    troubled = {node["rack"] or "" for node in nodes.values() if standing(node)[0] == "bad"}
+    hosts, others = choose(racks, troubled, query)
+    return {host: nodes[host] for host in hosts}, others
+
+
+def choose(
+    racks: Mapping[str, Sequence[str]], troubled: Container[str], query: Query
+) -> tuple[list[str], list[tuple[str, int]]]:
+    """The nodes to show, and name and size of the racks that are left out.
+
+    Args:
+        racks: hosts by rack.
+        troubled: racks to be shown first.
+    """
+    of_node = next((rack for rack, hosts in racks.items() if query.node in hosts), None)
+    rack = of_node if of_node is not None else query.rack
     if rack in racks and (query.rack or of_node is not None):
-        hosts, others = racks[rack][:MAX_DRAWN], [name for name in racks if name != rack]
+        hosts, others = list(racks[rack][:MAX_DRAWN]), [name for name in racks if name != rack]
     else:
-        hosts, others = _whole_racks(state, racks)
-    left_out = [(name, len(racks[name])) for name in sorted(others, key=natural)]
-    return {host: state["nodes"][host] for host in hosts}, left_out
+        hosts, others = _whole_racks(racks, troubled)
+    return hosts, [(name, len(racks[name])) for name in sorted(others, key=natural)]
 
 
-def _whole_racks(state: _State, racks: Mapping[str, Sequence[str]]) -> tuple[list[str], list[str]]:
+def _whole_racks(racks: Mapping[str, Sequence[str]], troubled: Container[str]) -> tuple[list[str], list[str]]:
     """Racks with trouble first, as many as can be shown, and the names of the others."""
-
-    def rank(rack: str) -> tuple[bool, tuple[tuple[int, str], ...]]:
-        is_troubled = any(standing(state["nodes"][host])[0] == "bad" for host in racks[rack])
-        return not is_troubled, natural(rack)
-
     hosts: list[str] = []
     others: list[str] = []
-    for rack in sorted(racks, key=rank):
+    for rack in sorted(racks, key=lambda name: (name not in troubled, natural(name))):
         fits = len(hosts) + len(racks[rack]) <= MAX_DRAWN
         if fits or not hosts:
             hosts += racks[rack][: MAX_DRAWN - len(hosts)]
@@ -165,7 +184,7 @@ def _cards(state: _State) -> Markup:
         _card(f"{totals['serving']} / {totals['accelerators']}", "servers serve"),
         _card(f"{totals['bound']} / {n_plain}", f"nodes bound; {rest}"),
         _card(f"{totals['in_flight']:,.0f}", f"requests in flight, {totals['queued']:,.0f} queued"),
-        _card(f"{totals['device_busy']:,.2f}", "devices busy on average"),
+        _card(f"{totals['device_busy']:,.2f}", "devices busy on average, of all servers together"),
         element(
             "div",
             element("div", element("b", rate), element("span", "requests per second")),
@@ -218,7 +237,7 @@ def _section(title: str, note: str, *inside: Child) -> Markup:
 def _counted(nodes: _Nodes, state: _State) -> str:
     n_racks = len({node["rack"] for node in nodes.values()})
     shown = f"{len(nodes)} {_plural('node', len(nodes))} in {n_racks} {_plural('rack', n_racks)}"
-    n_all = len(state["nodes"])
+    n_all = state["totals"]["nodes"]
     return shown if n_all == len(nodes) else f"{shown}, of {n_all} nodes in all"
 
 

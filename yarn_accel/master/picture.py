@@ -207,7 +207,7 @@ def _accelerator(host: str, node: _Node, box: Box) -> list[Markup]:
         parts += [
             _label(box.x + 14, y + 8, stage, "small"),
             *_bar(box.x + 72, y, box.width - 120, busy / full),
-            _label(right, y + 8, f"{busy:.2f}", "small end figure"),
+            _label(right, y + 8, _figure(busy), "small end figure"),
         ]
     return [*parts, _label(box.x + 14, box.y + 104, summary(node), "small")]
 
@@ -218,6 +218,11 @@ def _busy(node: _Node, stage: str) -> tuple[float, float]:
     server = (node["heard"] or {}).get("server") or {}
     full = max(float(server.get("workers", 1)), 1.0) if stage == "compute" else 1.0
     return full, float(rates.get(stage, 0.0))
+
+
+def _figure(busy: float) -> str:
+    """Three significant digits; what does not fit is cut: 0.13, 1.24, 44.0, 168, 1200."""
+    return f"{busy:.{2 if busy < 9.995 else 1 if busy < 99.95 else 0}f}"
 
 
 def _devices(node: _Node) -> str:

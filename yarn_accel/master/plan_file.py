@@ -123,6 +123,7 @@ def _row(name: str, values: Mapping[str, Any]) -> Role:
         int(values["memory_mib"]),
         int(values["vcores"]),
         tuple(sorted((str(key), int(amount)) for key, amount in values["other"].items())),
+        tuple(str(name) for name in values.get("whole", ())),
     )
     where = Where(values["nodes"])
     return Role(name, where, resource, int(values["priority"]), is_server=name == SERVER_ROLE)

@@ -71,6 +71,7 @@ class SchedulerLink:
         attempt: number of this attempt.
         address: host, port and tracking URL to register; asked for when it happens.
         before_end: done before the end is told: from then on a NodeManager may kill this process.
+        registered: the answer to a registration that was made already.
         idle_s, busy_s: pauses between heartbeats, without and with open requests.
     """
 
@@ -84,6 +85,7 @@ class SchedulerLink:
         attempt: int,
         address: Callable[[], tuple[str, int, str]],
         before_end: Callable[[], Awaitable[None]],
+        registered: RegisterResponse | None = None,
         *,
         idle_s: float = 1.0,
         busy_s: float = 0.2,
@@ -96,6 +98,7 @@ class SchedulerLink:
         self._attempt = attempt
         self._address = address
         self._before_end = before_end
+        self._early = registered
         self._idle_s, self._busy_s = idle_s, busy_s
         self._is_to_register = False
         self._is_registered = False
@@ -125,6 +128,7 @@ class SchedulerLink:
         asked = _Asked(order.node, order.rack, order.priority, size)
         self._open[order.request_id] = asked
         self._busy_until_s = self._clock() + _BUSY_FOR_S
+        logger.info("request %d: %s on %s", order.request_id, order.role, order.node)
         self._request(order.request_id, asked, 1)
 
     def unask(self, order: cmd.Unask) -> None:
@@ -189,7 +193,8 @@ class SchedulerLink:
         await asyncio.sleep(max(0.0, min(busy_s / 4, self._idle_s - (self._clock() - since_s))))
 
     async def _register(self) -> None:
-        response = await self._master.register(*self._address())
+        early, self._early = self._early, None
+        response = early if early is not None else await self._master.register(*self._address())
         self._is_to_register, self._is_registered = False, True
         self._nodes.learn(response.node_tokens)
         self.resource_types = tuple(each.name for each in response.resource_types)

@@ -24,16 +24,14 @@ from pathlib import Path
 from typing import Any
 
 from yarn_accel import __version__
-from yarn_accel.adapters.hadoop_rpc import (
-    AttemptGoneError,
-)
 from yarn_accel.adapters.signed import Gate
 from yarn_accel.core import binding
 from yarn_accel.core.application import Application
 from yarn_accel.core.application import events as ev
 from yarn_accel.errors import AccelError, RejectedError, UnavailableError
 from yarn_accel.master.agents import Agents
-from yarn_accel.master.config import MasterConfig
+from yarn_accel.master.arrival import Arrival, tracking_url
+from yarn_accel.master.config import MasterConfig, load_config
 from yarn_accel.master.containers import Containers
 from yarn_accel.master.control import Door
 from yarn_accel.master.enact import Enactor
@@ -41,57 +39,60 @@ from yarn_accel.master.figures import Figures
 from yarn_accel.master.inventory import Inventory, attribute_of
 from yarn_accel.master.operating import DRAINED, OFF, Operator
 from yarn_accel.master.scheduler_link import SchedulerLink
+from yarn_accel.master.states import States
 from yarn_accel.master.surroundings import Surroundings, surroundings
 
-__all__ = ["Master", "run"]
+__all__ = ["Master", "serve"]
 
 logger = logging.getLogger(__name__)
 
 _RESTORE_LIMIT_S = 10.0
 _RETRY_S = 1.0
 _CANCEL_AGAIN_S = 0.2
+_N_NAMED = 8
 
 
-def run(config: MasterConfig, environ: Mapping[str, str], report: Callable[[str], None]) -> int:
-    """Work until the application is over or this attempt is; returns the exit code.
-
-    Args:
-        report: told one line when the master listens.
+async def serve(
+    config_file: Path, arrival: Arrival, environ: Mapping[str, str], report: Callable[[str], None]
+) -> None:
+    """Work until the application is over; see `process.run`.
 
     Raises:
-        StartupError: this is no container of YARN, or the port is taken.
-        ConfigError: the plan is wrong.
+        AttemptGoneError: this attempt is over, the application is not.
+        ConfigError: the settings or the plan are wrong.
     """
-    return asyncio.run(_serve(config, environ, report))
-
-
-async def _serve(config: MasterConfig, environ: Mapping[str, str], report: Callable[[str], None]) -> int:
-    around = surroundings(config, environ)
-    master = Master(config, around)
+    config = load_config(config_file)
+    logging.getLogger().setLevel(config.log_level)
+    around = surroundings(config, arrival, environ)
+    master = Master(config, around, arrival)
     try:
         await master.open()
         report(f"master of {master.application}, attempt {master.attempt}, on port {master.port}")
         await master.work()
-    except AttemptGoneError as error:
-        logger.error("this attempt is over: %s", error)
-        return 1
     finally:
         await master.close()
-    return 0
+        await around.nm.close()
+        await around.rm.close()
 
 
 class Master:
     """One attempt of the ApplicationMaster.
 
     Args:
+        arrival: where it listens, and what the ResourceManager has answered already.
         clock: monotonic; also that of the event loop.
     """
 
     def __init__(
-        self, config: MasterConfig, around: Surroundings, clock: Callable[[], float] = time.monotonic
+        self,
+        config: MasterConfig,
+        around: Surroundings,
+        arrival: Arrival,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
         self._around = around
+        self._arrival = arrival
         self._clock = clock
         self.application = str(around.container.attempt.application)
         self.attempt = around.container.attempt.number
@@ -108,11 +109,11 @@ class Master:
         self._link = self._made_link()
         self._enactor = self._made_enactor()
         self._figures = Figures()
-        self._about = self._made_about()
+        self.states = States(self._core, self._figures, clock, self._made_about(), self._service)
         self._agents = self._made_agents()
-        gate = Gate(around.credentials.key_of, not_before_s=time.time())
+        gate = Gate(around.credentials.key_of, not_before_s=arrival.at)
         friends = (around.node, *config.rm_webs, *config.page_clients)
-        self._door = Door(self._agents, self, gate, config.http_host, config.http_port, friends)
+        self._door = Door(self._agents, self, gate, arrival.listener, friends)
         self._broken: asyncio.Future[None] | None = None
         self._n_events, self._apply_s = 0, 0.0
 
@@ -126,6 +127,7 @@ class Master:
             self.attempt,
             self._address,
             self._before_end,
+            self._arrival.registered,
             idle_s=self._config.heartbeat_interval_s,
             busy_s=self._config.busy_interval_s,
         )
@@ -173,14 +175,10 @@ class Master:
     @property
     def port(self) -> int:
         """Where agents, mappers and admins reach it."""
-        return self._door.port
+        return self._arrival.port
 
     async def open(self) -> None:
-        """Listen.
-
-        Raises:
-            StartupError: the port is taken.
-        """
+        """Answer whoever calls."""
         self._broken = asyncio.get_running_loop().create_future()
         await self._door.open()
 
@@ -207,12 +205,10 @@ class Master:
             await _end(link, *others)
 
     async def close(self) -> None:
-        """Close everything; containers run on."""
+        """End everything here; containers run on, and the lines to YARN stay open."""
         self._enactor.close()
         await self._containers.close()
         await self._door.close()
-        for each in (self._around.am, self._around.nm, self._around.rm):
-            await each.close()
 
     def tell(self, event: ev.Event) -> None:
         """Let the core take note of an event, and carry out what it orders."""
@@ -240,8 +236,7 @@ class Master:
 
     def _address(self) -> tuple[str, int, str]:
         node = self._around.node
-        host = f"[{node}]" if ":" in node else node
-        return node, self.port, f"http://{host}:{self.port}/"
+        return node, self.port, tracking_url(node, self.port)
 
     async def _look_at_nodes(self) -> None:
         """A complete report of all nodes, again and again; the first also tells what admins wanted before."""
@@ -272,7 +267,10 @@ class Master:
 
     def explain(self, node: str) -> str:
         """Why a node is bound as it is, or that it is not known."""
-        return self._core.explain(node)
+        why = self._operator.refusals["attributes"]
+        if why in ("", OFF):
+            return self._core.explain(node)
+        return f"{self._core.explain(node)}\nIts binding is not published as a node attribute: {why}."
 
     def drain(self, node: str, *, is_drained: bool) -> None:
         """Take a node's server out of use, or back."""
@@ -288,14 +286,14 @@ class Master:
         """End everything."""
         self.tell(ev.Stop(self._clock()))
 
-    def status(self) -> dict[str, Any]:
+    async def status(self) -> dict[str, Any]:
         """For the admin's command."""
-        return {"application": self.application, "attempt": self.attempt, "state": self.state()}
+        state = await self.states.whole()
+        return {"application": self.application, "attempt": self.attempt, "state": state}
 
     def state(self) -> dict[str, Any]:
         """Everything, as values that JSON can carry."""
-        now_s = self._clock()
-        return self._figures.state(self._core.snapshot(now_s), now_s, self._about, self._service(now_s))
+        return self.states.now()
 
     def _service(self, now_s: float) -> dict[str, Any]:
         """How this process fares."""
@@ -305,6 +303,7 @@ class Master:
             "rm_heartbeats": link.heartbeats,
             "rm_failures": link.failed,
             "rm_heartbeat_s": link.last_s,
+            "arrival_s": self._arrival.took_s,
             "nm_calls": self._containers.n_calls,
             "nm_failures": self._containers.n_failed,
             "events": self._n_events,
@@ -327,7 +326,12 @@ class Master:
     def check_known(self, node: str) -> None:
         """Raises RejectedError when there is no such node."""
         if node not in self._inventory:
-            raise RejectedError("unknown-node", f"the resource manager has no node {node}")
+            known = sorted(report.node.host for report in self._inventory.reports())
+            more = f" and {len(known) - _N_NAMED} more" if len(known) > _N_NAMED else ""
+            listed = ", ".join(known[:_N_NAMED]) or "none"
+            raise RejectedError(
+                "unknown-node", f"the resource manager has no node {node}; there are {listed}{more}"
+            )
 
 
 async def _end(*tasks: asyncio.Task[Any]) -> None:

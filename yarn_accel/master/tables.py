@@ -26,7 +26,7 @@ def servers_table(nodes: _Nodes, loads: Mapping[str, float], n_rows: int) -> Mar
     """
     columns = (
         *("server", "state", "listens at", "devices", "operations", ">requests/s", ">in flight", ">queued"),
-        *(">queue", ">answered", ">refused, failed", ">bound", ">load"),
+        *(">buffers", ">answered", ">refused, failed", ">bound", ">load"),
     )
     colours = hue(nodes)
     rows = [_server_row(host, nodes[host], colours[host], loads) for host in list(colours)[:n_rows]]

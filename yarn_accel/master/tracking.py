@@ -1,19 +1,21 @@
 """What can be looked at over HTTP: ``/`` (the tracking page), ``/v1/state``, ``/metrics`` and ``/healthz``.
 
 Read-only, and answered only to `Visitors`: YARN's web proxy, which the resource manager runs and which knows
-who its users are, and this machine itself.  Everybody else is told where to look instead.  The state is made
-at most once per `CACHE_S`, and one page at a time is written, in a thread: heartbeats do not wait for people.
+who its users are, and this machine itself.  Everybody else is told where to look instead.  A state is made at
+most once per `CACHE_S`, in steps, and one page at a time is written, in a thread: heartbeats do not wait for
+people.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import ipaddress
 import json
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -22,7 +24,7 @@ from yarn_accel.errors import AccelError
 from yarn_accel.master.look import POLICY
 from yarn_accel.master.page import Query, page, text_page
 
-__all__ = ["CACHE_S", "RESOLVE_AGAIN_S", "Visitors", "add_routes"]
+__all__ = ["CACHE_S", "RESOLVE_AGAIN_S", "Maker", "Visitors", "add_routes", "as_json"]
 
 logger = logging.getLogger(__name__)
 
@@ -83,17 +85,17 @@ class Visitors:
 
 def add_routes(
     app: web.Application,
-    state: Callable[[], _State],
+    states: Maker,
     visitors: Visitors,
     explain: Callable[[str], str] | None = None,
 ) -> None:
     """Make the application answer what is listed at the top.
 
     Args:
-        state: makes the state document, see `figures`; called in the event loop's thread.
+        states: makes the state document, see `figures`.
         explain: `Application.explain`.
     """
-    views = _Views(state, explain or (lambda node: ""))
+    views = _Views(states, explain or (lambda node: ""))
     for path, handler in (
         ("/", views.page),
         ("/v1/state", views.state),
@@ -103,38 +105,82 @@ def add_routes(
         app.router.add_get(path, _for_visitors(visitors, handler, views), allow_head=False)
 
 
-class _Views:
-    """The handlers, and the state they share."""
+class Maker(Protocol):
+    """Makes state documents; `States`."""
 
-    def __init__(self, state: Callable[[], _State], explain: Callable[[str], str]) -> None:
-        self._make_state = state
+    async def whole(self) -> _State:
+        """Of all nodes."""
+        ...
+
+    async def part(self, node: str, rack: str) -> _State:
+        """Of the nodes a page shows."""
+        ...
+
+
+class _Views:
+    """The handlers, and the states they share: that of all nodes, and that of each page asked for."""
+
+    def __init__(self, states: Maker, explain: Callable[[str], str]) -> None:
+        self._states = states
         self._explain = explain
-        self._state: _State = {}
-        self._pages: dict[Query, str] = {}
-        self._until_s = float("-inf")
+        self._kept: dict[Query, tuple[_State, float]] = {}
+        self._pages: dict[Query, tuple[_State, str]] = {}
+        self._texts: dict[str, tuple[Any, float]] = {}
+        self._making = asyncio.Lock()
         self._writing = asyncio.Lock()
 
-    def latest(self) -> _State:
-        """The state, at most `CACHE_S` old; that of a large cluster lives longer."""
-        began_s = asyncio.get_running_loop().time()
-        if began_s >= self._until_s:
-            self._state, self._pages = self._make_state(), {}
-            now_s = asyncio.get_running_loop().time()
-            self._until_s = now_s + max(CACHE_S, (now_s - began_s) * _REST)
-        return self._state
+    async def latest(self, query: Query) -> _State:
+        """The state of what is to be shown, at most `CACHE_S` old; one that takes long lives longer."""
+        loop = asyncio.get_running_loop()
+        async with self._making:
+            state, until_s = self._kept.get(query, ({}, float("-inf")))
+            began_s = loop.time()
+            if began_s >= until_s:
+                self._tidy(began_s)
+                state = await self._states.part(query.node, query.rack)
+                self._kept[query] = state, _keep_until_s(began_s, loop.time())
+        return state
+
+    async def _text(self, name: str, write: Callable[[_State], Any]) -> Any:
+        """All nodes in the words of `write`, as old as `latest`; the state itself is dropped at once.
+
+        It is hundreds of thousands of values without cycles.  The collector would walk over them, and over
+        all else there is, and hold everything up for 200 ms with 10,000 nodes: it rests meanwhile.
+        """
+        loop = asyncio.get_running_loop()
+        async with self._making:
+            text, until_s = self._texts.get(name, (None, float("-inf")))
+            began_s = loop.time()
+            if began_s < until_s:
+                return text
+            was_on = gc.isenabled()
+            gc.disable()
+            try:
+                text = await asyncio.to_thread(write, await self._states.whole())
+            finally:
+                if was_on:
+                    gc.enable()
+            self._texts[name] = text, _keep_until_s(began_s, loop.time())
+        return text
+
+    def _tidy(self, now_s: float) -> None:
+        for query in [query for query, (_, until_s) in self._kept.items() if now_s >= until_s]:
+            del self._kept[query]
+            self._pages.pop(query, None)
 
     async def page(self, request: web.Request) -> web.Response:
-        state, pages = self.latest(), self._pages
         query = Query(request.query.get("node", "")[:255], request.query.get("rack", "")[:255])
+        state = await self.latest(query)
         explanation = self._explained(query.node)
         async with self._writing:
-            if query not in pages:
-                pages[query] = await asyncio.to_thread(page, state, query, explanation)
-        return _html(pages[query], 200)
+            made_of, text = self._pages.get(query, ({}, ""))
+            if made_of is not state:
+                text = await asyncio.to_thread(page, state, query, explanation)
+                self._pages[query] = state, text
+        return _html(text, 200)
 
     async def state(self, _: web.Request) -> web.Response:
-        state = self.latest()
-        text = await self._write(lambda: json.dumps(state, allow_nan=False))
+        text = await self._text("state", as_json)
         return web.Response(text=text, content_type="application/json", headers=_HEADERS)
 
     async def metrics(self, _: web.Request) -> web.Response:
@@ -142,12 +188,11 @@ class _Views:
         from yarn_accel.adapters.metric_families import CONTENT_TYPE, exposition
         from yarn_accel.master.metrics import families
 
-        state = self.latest()
-        text = await self._write(lambda: exposition(families(state)))
+        text = await self._text("metrics", lambda state: exposition(families(state)))
         return web.Response(body=text, headers={**_HEADERS, "Content-Type": CONTENT_TYPE})
 
     async def healthz(self, _: web.Request) -> web.Response:
-        state = self.latest()
+        state = await self.latest(Query())
         problems = [str(each) for each in state["service"].get("problems", ())]
         if not state["is_registered"]:
             problems.append("the resource manager does not know us")
@@ -160,9 +205,9 @@ class _Views:
         except AccelError as error:
             return str(error)
 
-    async def _write(self, write: Callable[[], Any]) -> Any:
-        async with self._writing:
-            return await asyncio.to_thread(write)
+
+def _keep_until_s(began_s: float, now_s: float) -> float:
+    return now_s + max(CACHE_S, (now_s - began_s) * _REST)
 
 
 def _for_visitors(visitors: Visitors, handler: _Handler, views: _Views) -> _Handler:
@@ -170,12 +215,21 @@ def _for_visitors(visitors: Visitors, handler: _Handler, views: _Views) -> _Hand
         if await visitors.admits(request.remote):
             return await handler(request)
         # No redirection: a proxy that comes from an address we do not know would be sent around for ever.
-        url = views.latest()["about"].get("proxy_url")
+        url = (await views.latest(Query()))["about"].get("proxy_url")
         words = f"Look at {url} instead." if url else "Look at it through YARN's web proxy instead."
         why = f"This page answers YARN's web proxy only, and you come from {request.remote}."
         return _html(text_page("Not here", why, words), 403)
 
     return answer
+
+
+def as_json(state: _State) -> str:
+    """Written node by node: while the C encoder writes, no other thread runs."""
+    head = json.dumps({key: value for key, value in state.items() if key != "nodes"}, allow_nan=False)
+    nodes = ", ".join(
+        f"{json.dumps(host)}: {json.dumps(node, allow_nan=False)}" for host, node in state["nodes"].items()
+    )
+    return f'{head[:-1]}, "nodes": {{{nodes}}}}}'
 
 
 def _html(text: str, status: int) -> web.Response:

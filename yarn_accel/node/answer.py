@@ -3,21 +3,25 @@
 The master's answer to a heartbeat::
 
     {"version": 1, "servers": [Endpoint, ...], "bound": ["w1"], "racks": {"w1": "/r1", "w2": "/r1"},
-     "interval_s": 1.0, "slots": 4, "application": "application_1_0001", "attempt": 2, "revision": 17}
+     "interval_s": 1.0, "slots": 4, "application": "application_1_0001", "attempt": 2, "revision": 17,
+     "policy": {"name": "container", "max_moves": 1}, "loads": {"w1": {"seq": 7, "queue_s": 0.2, ...}}}
 
 ``servers`` are those this node may use at all; ``bound`` is the order of those it was bound to.  Only
-``version`` and ``servers`` are needed.
+``version`` and ``servers`` are needed.  ``policy`` and ``loads`` (see `loads`) are there when every single
+request is to be bound, and are handed on to the mappers.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from yarn_accel.client.binding import Binding, Endpoint, format_binding, parse_binding
 from yarn_accel.errors import ConfigError, RemoteProtocolError
+from yarn_accel.node.loads import ServerLoad, load_document, parse_load
 
 __all__ = ["MAX_SERVERS", "Answer", "answer_document", "parse_answer", "told"]
 
@@ -25,6 +29,7 @@ VERSION = 1
 MAX_SERVERS = 256
 _MIN_INTERVAL_S, _MAX_INTERVAL_S = 0.1, 60.0
 _MAX_NUMBER = 2**53
+_MAX_SETTINGS, _MAX_SETTING = 16, 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,8 @@ class Answer:
         application: the master's application; with ``attempt`` it tells an old attempt from a new one.
         attempt: counts the attempts of that application.
         revision: counts the changes of the binding; for people.
+        policy: name and settings of the policy that binds single requests; empty: none does.
+        loads: what is known of the servers, by name.
     """
 
     binding: Binding
@@ -46,6 +53,8 @@ class Answer:
     application: str = ""
     attempt: int = 0
     revision: int = 0
+    policy: Mapping[str, Any] = field(default_factory=dict)
+    loads: Mapping[str, ServerLoad] = field(default_factory=dict)
 
     def is_older_than(self, other: Answer | None) -> bool:
         """Whether an earlier attempt of the same application said this."""
@@ -81,6 +90,8 @@ def parse_answer(document: Any, node: str) -> Answer:
         application=str(document.get("application", ""))[:100],
         attempt=_count(document.get("attempt", 0), "attempt"),
         revision=_count(document.get("revision", 0), "revision"),
+        policy=_policy(document.get("policy")),
+        loads=_loads(document.get("loads")),
     )
 
 
@@ -96,6 +107,7 @@ def answer_document(answer: Answer, node: str) -> dict[str, Any]:
         "application": answer.application,
         "attempt": answer.attempt,
         "revision": answer.revision,
+        **_requests_document(answer, {server.name for server in answer.binding.servers}),
     }
 
 
@@ -133,7 +145,16 @@ def told(
         "age_s": None if answer is None else round(age_s, 3),
         "reason": reason if servers or reason else "the master has bound no server to this node",
         "slots": None if answer is None else answer.slots,
+        **({} if answer is None else _requests_document(answer, names)),
     }
+
+
+def _requests_document(answer: Answer, names: set[str]) -> dict[str, Any]:
+    """What binds single requests, if anything does."""
+    if not answer.policy:
+        return {}
+    loads = {name: load_document(load) for name, load in answer.loads.items() if name in names}
+    return {"policy": dict(answer.policy), "loads": loads}
 
 
 def _as_seen_from(binding: Binding, node: str) -> Binding:
@@ -143,6 +164,24 @@ def _as_seen_from(binding: Binding, node: str) -> Binding:
     names = {server.name for server in servers}
     bound = {key: tuple(n for n in value if n in names) for key, value in binding.bound.items()}
     return Binding(servers, binding.racks, bound)
+
+
+def _policy(value: Any) -> dict[str, Any]:
+    """Name and settings; those who use them check each."""
+    if not isinstance(value, dict):
+        return {}
+    plain = {str(key)[:_MAX_SETTING]: each for key, each in list(value.items())[:_MAX_SETTINGS]}
+    return {
+        key: each[:_MAX_SETTING] if isinstance(each, str) else each
+        for key, each in plain.items()
+        if isinstance(each, str) or (isinstance(each, int | float) and math.isfinite(each))
+    }
+
+
+def _loads(value: Any) -> dict[str, ServerLoad]:
+    if not isinstance(value, dict):
+        return {}
+    return {str(name): parse_load(each) for name, each in list(value.items())[:MAX_SERVERS]}
 
 
 def _interval(value: Any) -> float:

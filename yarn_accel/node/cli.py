@@ -6,14 +6,13 @@ import asyncio
 import json
 import logging
 import os
-import secrets
 import sys
 from pathlib import Path
 
 import click
 
-from yarn_accel.errors import ConfigError
-from yarn_accel.node.config import AgentConfig, load_config, read_key
+from yarn_accel.adapters.settings_file import described
+from yarn_accel.node.config import load_config, read_key
 
 __all__ = ["group"]
 
@@ -59,16 +58,17 @@ def _check_config(config_file: Path | None) -> None:
     config = load_config(config_file, os.environ)
     if config.key_file:
         read_key(config, os.environ)
-    values = config.model_dump(mode="json")
-    for name, field in AgentConfig.model_fields.items():
-        click.echo(f"{name}: {json.dumps(values[name])}  # {field.description}")
+    for line in described(config):
+        click.echo(line)
 
 
 @group.command("make-secret")
 @click.argument("path", type=click.Path(path_type=Path))
 def _make_secret(path: Path) -> None:
-    """Write a fresh secret from which the keys of all nodes are made; it belongs to the master alone."""
-    _write_private(path, secrets.token_bytes(32))
+    """Write the secret from which the keys of all nodes' agents are made: `agent.secret_file` of a start."""
+    from yarn_accel.adapters.credentials import create_master_secret
+
+    create_master_secret(path)
 
 
 @group.command("make-key")
@@ -79,15 +79,10 @@ def _make_secret(path: Path) -> None:
 @click.argument("path", type=click.Path(path_type=Path))
 def _make_key(secret_file: Path, node: str, path: Path) -> None:
     """Write the key of NODE, derived from the secret, to PATH; it goes to that node alone."""
+    from yarn_accel.adapters.credentials import read_master_secret, write_secret
     from yarn_accel.adapters.signed import sender_key
 
-    try:
-        secret = bytes.fromhex(secret_file.read_text(encoding="ascii").strip())
-    except OSError as error:
-        raise ConfigError(f"{secret_file}: {error.strerror}") from None
-    except ValueError:
-        raise ConfigError(f"{secret_file}: not hexadecimal") from None
-    _write_private(path, sender_key(secret, f"agent:{node}"))
+    write_secret(path, sender_key(read_master_secret(secret_file, "--secret-file"), f"agent:{node}"))
 
 
 @group.command("print-unit")
@@ -100,12 +95,3 @@ def _print_unit() -> None:
 def _print_attribute_script() -> None:
     """Print the NodeManager's attribute script, which stands alone."""
     click.echo((_FOLDER / "nm_attributes.py").read_text(encoding="utf-8"), nl=False)
-
-
-def _write_private(path: Path, value: bytes) -> None:
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "w", encoding="ascii") as stream:
-            stream.write(value.hex() + "\n")
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None

@@ -111,7 +111,8 @@ def is_local_only(endpoint: Endpoint, address: str) -> bool:
 def parse_figures(text: str) -> dict[str, Any]:
     """The figures a heartbeat carries, from the text of ``/metrics``; what is not there is not in the result.
 
-    ``operations`` maps an operation to how many were ``done`` and the ``compute_s`` they took.
+    ``operations`` maps an operation to how many were ``done`` and the ``compute_s`` they took;
+    ``computing_workers`` are ``workers`` without those that stand by.
 
     Raises:
         RemoteProtocolError: this is not the metrics of a pipeline server.
@@ -133,6 +134,11 @@ def parse_figures(text: str) -> dict[str, Any]:
             figures[figure] = round(sum(values), 6)
     figures["is_healthy"] = bool(figures.get("is_healthy"))
     figures["is_draining"] = bool(figures.get("is_draining"))
+    computing = [
+        value for labels, value in samples.get("worker_processes", ()) if labels.get("state") != "standby"
+    ]
+    if computing and math.isfinite(sum(computing)):
+        figures["computing_workers"] = sum(computing)
     figures["operations"] = _operations(samples)
     return figures
 

@@ -21,6 +21,7 @@ import aiohttp
 from yarn_accel.client.binding import Endpoint
 from yarn_accel.errors import AccelError, RemoteProtocolError
 from yarn_accel.node.figures import ServerState, endpoint_of, is_local_only, parse_figures, parse_state
+from yarn_accel.node.loads import LoadMeter
 
 __all__ = ["SILENCE_S", "OwnServer", "container_of"]
 
@@ -67,6 +68,7 @@ class OwnServer:
         self._asking: asyncio.Task[None] | None = None
         self._figures: dict[str, Any] = {}
         self._problems: list[str] = []
+        self._meter, self._load = LoadMeter(), {"queue_s": 0.0, "rates": {}}
         self._heard_s = 0.0
         self._has_answered = False
 
@@ -120,6 +122,7 @@ class OwnServer:
             "started_at": state.started_at,
             "health": self._health(),
             "problems": self._problems,
+            "load": self._load,
             **{
                 key: value for key, value in self._figures.items() if key not in ("is_healthy", "is_draining")
             },
@@ -189,6 +192,7 @@ class OwnServer:
         self._unwatch()
         self._stamp, self._state, self._container, self._is_gone = None, None, "", False
         self._figures, self._problems, self._has_answered = {}, [], False
+        self._meter, self._load = LoadMeter(), {"queue_s": 0.0, "rates": {}}
 
     async def _ask(self, state: ServerState) -> None:
         """Ask for the figures, and for the problems when there are some; failures show as silence."""
@@ -204,6 +208,7 @@ class OwnServer:
             return
         before = self._health()
         self._figures, self._problems, self._has_answered = figures, problems, True
+        self._load = self._meter.measure(figures)
         self._heard_s = asyncio.get_running_loop().time()
         if self._health() != before:
             self._changed()

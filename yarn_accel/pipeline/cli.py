@@ -10,7 +10,8 @@ from pathlib import Path
 
 import click
 
-from yarn_accel.pipeline.config import PipelineConfig, load_config
+from yarn_accel.adapters.settings_file import described
+from yarn_accel.pipeline.config import load_config
 from yarn_accel.pipeline.top import command as top
 from yarn_accel.pipeline.top import operator_client
 
@@ -54,10 +55,8 @@ def _check_config(config_file: Path) -> None:
     """Print the settings in effect, each with what it means."""
     config = load_config(config_file)
     config.master_secret()
-    for name, field in PipelineConfig.model_fields.items():
-        value = config.model_dump(mode="json")[name]
-        shown = value if isinstance(getattr(config, name), Path) else json.dumps(value)
-        click.echo(f"{name}: {shown}  # {field.description}")
+    for line in described(config):
+        click.echo(line)
 
 
 @group.command("stats")

@@ -18,16 +18,36 @@ from typing import Any
 
 from yarn_accel.pipeline.config import CORES_MAY_SLEEP
 
-__all__ = ["Wakefulness"]
+__all__ = ["DEVICE", "Wakefulness", "can_keep_awake", "keep_awake"]
 
 logger = logging.getLogger(__name__)
 
-_DEVICE = "/dev/cpu_dma_latency"
+DEVICE = "/dev/cpu_dma_latency"
 _PERIOD_S = 0.1
 #: So many requests in a period are worth it.
 _OFTEN = 20
 #: Periods with fewer before the cores may sleep again.
 _PATIENCE = 10
+
+
+def can_keep_awake(device: str = DEVICE) -> bool:
+    """Whether the kernel's file is there and ours to write."""
+    return os.access(device, os.W_OK)
+
+
+def keep_awake(latency_us: int, device: str = DEVICE) -> int:
+    """Ask for no deeper sleep than can be left that fast; closing the descriptor returned ends it.
+
+    Raises:
+        OSError: the site does not allow it.
+    """
+    descriptor = os.open(device, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, struct.pack("i", latency_us))
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 class Wakefulness:
@@ -42,7 +62,7 @@ class Wakefulness:
         problem: why it cannot be asked for here; empty when it can.
     """
 
-    def __init__(self, latency_us: int, n_requests: Callable[[], int], device: str = _DEVICE) -> None:
+    def __init__(self, latency_us: int, n_requests: Callable[[], int], device: str = DEVICE) -> None:
         self._latency_us = latency_us
         self._n_requests = n_requests
         self._device = device
@@ -52,7 +72,7 @@ class Wakefulness:
         self._closing = threading.Event()
         self._watch = threading.Thread(target=self._run, name="wakefulness", daemon=True)
         self.problem = "" if latency_us != CORES_MAY_SLEEP else "switched off by wake_latency_us"
-        if not self.problem and not os.access(device, os.W_OK):
+        if not self.problem and not can_keep_awake(device):
             self.problem = f"no right to write {device}"
 
     def start(self) -> None:
@@ -88,12 +108,10 @@ class Wakefulness:
 
     def _keep_awake(self) -> None:
         try:
-            self._fd = os.open(self._device, os.O_WRONLY | os.O_CLOEXEC)
-            os.write(self._fd, struct.pack("i", self._latency_us))
+            self._fd = keep_awake(self._latency_us, self._device)
         except OSError as error:
             self.problem = f"{self._device}: {error.strerror}"
             logger.warning("the cores cannot be kept awake: %s", self.problem)
-            self._let_sleep()
 
     def _let_sleep(self) -> None:
         if self._fd >= 0:

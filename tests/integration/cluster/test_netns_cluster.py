@@ -164,22 +164,31 @@ def test_up_heals_a_link(cluster: Cluster) -> None:
     assert cluster.status().is_healthy
 
 
+def disciplines(cluster: Cluster, name: str) -> list[str]:
+    """What limits a node's link, inside and outside."""
+    node = cluster.plan.node(name)
+    inside = ["tc", "-n", node.namespace, "qdisc", "show", "dev", "eth0"]
+    outside = ["tc", "qdisc", "show", "dev", node.interface]
+    return [
+        subprocess.run(argv, capture_output=True, text=True, check=True).stdout for argv in (inside, outside)
+    ]
+
+
 def test_links_are_shaped_in_both_directions_and_set_free(cluster: Cluster, command: Run) -> None:
-    node = cluster.plan.node("w1")
-
-    def disciplines() -> list[str]:
-        inside = ["tc", "-n", node.namespace, "qdisc", "show", "dev", "eth0"]
-        outside = ["tc", "qdisc", "show", "dev", node.interface]
-        return [
-            subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-            for argv in (inside, outside)
-        ]
-
     done = command("up", "it", "--link", "1gbit")
     assert done.returncode == 0, done.stderr
-    assert all("tbf" in text and "rate 1Gbit" in text for text in disciplines())
+    assert all("tbf" in text and "rate 1Gbit" in text for text in disciplines(cluster, "w1"))
     assert command("up", "it", "--link", "").returncode == 0
-    assert not any("tbf" in text for text in disciplines())
+    assert not any("tbf" in text for text in disciplines(cluster, "w1"))
+
+
+def test_one_link_is_slowed_and_set_free(cluster: Cluster, command: Run) -> None:
+    assert command("slow", "-c", "it", "w1", "10mbit").returncode == 0
+    assert all("tbf" in text and "rate 10Mbit" in text for text in disciplines(cluster, "w1"))
+    assert not any("tbf" in text for text in disciplines(cluster, "w2"))
+    assert command("slow", "-c", "it", "w1", "fast").returncode == 2
+    assert command("slow", "-c", "it", "w1").returncode == 0
+    assert not any("tbf" in text for text in disciplines(cluster, "w1"))
 
 
 def test_delay_works_or_is_refused_in_one_line(cluster: Cluster, command: Run) -> None:

@@ -5,175 +5,41 @@ One cluster and one application for all tests here, in the order of an admin's d
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 import json
-import os
-import shutil
 import subprocess
-import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from yarn_accel.adapters.credentials import issue_token_file, read_master_secret
-from yarn_accel.adapters.hadoop_rpc.backend import ResourceManager
-from yarn_accel.adapters.hadoop_rpc.records import NodeReport
-from yarn_accel.cluster import Cluster, UpOptions, take_down
+from benchmarks.yarn_site import DEADLINE_S, Site, SiteOptions, site_up
 from yarn_accel.errors import StartupError
-from yarn_accel.launch.gateway import APPLICATION_TYPE, Gateway
 
 pytestmark = [pytest.mark.hadoop, pytest.mark.slow]
 
-ROOT = Path(__file__).resolve().parents[3]
-CLUSTER_NAME = "start"
-DEADLINE_S = 120.0
 #: What the nodes offer before; no server feeds so many, so a share differs from it.
 SLOTS = 7
-SETTINGS = {
-    # Nodes with CPUs alone play accelerators.
-    "master": {"settings": {"accelerator_nodes": ["w1", "w3", "127.0.0.11", "127.0.0.13"]}},
-    "acct": {"devices": "none", "vcores": 1},
-    "pipeline": {
-        "workers": 1,
-        "standby_workers": 0,
-        "devices": ["cpu"],
-        "calibrate": False,
-        "pool_bytes": 64 << 20,
-        "queue_bytes": 32 << 20,
-        "max_request_bytes": 16 << 20,
-        "max_lent_bytes": 16 << 20,
-    },
-}
-NUMBER = itertools.count()
-
-
-class Site:
-    """A cluster that is up, and our command as its admin runs it."""
-
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
-        self.cluster = cluster
-        self.folder = folder
-        self.environ = {
-            **os.environ,
-            "HADOOP_CONF_DIR": str(cluster.conf_dir),
-            "XDG_STATE_HOME": str(folder / "state"),
-        }
-        self.gateway = Gateway.load(self.environ)
-        # Apart from other clusters on this machine: their nodes have the same names.
-        self.run_dir = f"/tmp/yarn-accel-{CLUSTER_NAME}-{os.getpid()}/{{node}}"
-        self.settings = folder / "launch.yaml"
-        self.settings.write_text(
-            yaml.safe_dump({**SETTINGS, "agent": {"settings": {"run_dir": self.run_dir}}})
-        )
-
-    def begin(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "yarn_accel", *words],
-            cwd=ROOT,
-            env=self.environ,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def run(self, *words: str, code: int = 0) -> str:
-        """Run a command to its end; what it printed on stdout, or on stderr when it shall fail."""
-        process = self.begin(*words)
-        out, err = process.communicate(timeout=DEADLINE_S)
-        assert process.returncode == code, (out, err, self.logs())
-        return err if code else out
-
-    def state(self) -> dict[str, Any]:
-        return json.loads(self.run("status", "--json"))["state"]
-
-    def ask(self, question: Callable[[ResourceManager], Awaitable[Any]]) -> Any:
-        async def asked() -> Any:
-            async with self.gateway.manager() as manager:
-                return await question(manager)
-
-        return asyncio.run(asked())
-
-    def nodes(self) -> dict[str, NodeReport]:
-        return {each.node.host: each for each in self.ask(lambda manager: manager.nodes())}
-
-    def slots(self) -> set[int | None]:
-        return {each.capability.other.get("acct/slot") for each in self.nodes().values() if each.capability}
-
-    def attributes(self) -> set[str]:
-        """Names of all attributes that an operator set."""
-        reports = self.nodes().values()
-        return {
-            each.key.name
-            for report in reports
-            for each in report.attributes
-            if each.key.prefix == "rm.yarn.io"
-        }
-
-    def applications(self) -> list[Any]:
-        found = self.ask(lambda manager: manager.applications(types=[APPLICATION_TYPE]))
-        return [report for report in found if not report.state.is_final]
-
-    def containers(self) -> list[str]:
-        """Command lines of processes in containers of this cluster's nodes."""
-        found = []
-        for path in Path("/proc").glob("[0-9]*"):
-            try:
-                environ = (path / "environ").read_bytes()
-                command = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            except OSError:
-                continue
-            is_ours = f"/clusters/{CLUSTER_NAME}/".encode() in environ
-            if is_ours and b"CONTAINER_ID=" in environ and command:
-                found.append(command)
-        return found
-
-    def mapper(self, node: str) -> dict[str, Any]:
-        """Run a mapper's way to its server on a node."""
-        token = self.folder / f"token-{next(NUMBER)}"
-        issue_token_file(token, read_master_secret(self.cluster.master_secret_file), 3600)
-        script = str(Path(__file__).with_name("mapper_of_w2.py"))
-        host = self.cluster.plan.node(node).host
-        words = [sys.executable, script, str(ROOT), str(token)]
-        agent = f"ACCEL_AGENT={self.run_dir.format(node=host)}/agent.sock"
-        argv = self.cluster.exec_argv(node, ["env", f"NM_HOST={host}", agent, *words])
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-    def logs(self) -> str:
-        """The ends of all containers' logs."""
-        paths = sorted(self.cluster.conf_dir.parent.glob("nodes/*/nm-logs/*/*/stderr"))
-        return "\n".join(f"{path.parent.name}: {path.read_text(errors='replace')[-1500:]}" for path in paths)
-
-    def until(self, what: str, condition: Callable[[], Any]) -> Any:
-        until_s = time.monotonic() + DEADLINE_S
-        while not (answer := condition()):
-            assert time.monotonic() < until_s, f"never: {what}\n{self.logs()}"
-            time.sleep(0.2)
-        return answer
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    take_down(CLUSTER_NAME)
-    mode = "netns" if os.geteuid() == 0 else "loopback"
+    options = SiteOptions("start", racks=2, slots=SLOTS, heartbeat_s=1.0)
     try:
-        options = UpOptions(
-            CLUSTER_NAME, nodes=4, racks=2, accel_nodes=2, mode=mode, pipeline=False, slots=SLOTS
-        )
-        cluster = Cluster.up(options)
-        made = Site(cluster, tmp_path_factory.mktemp("admin"))
-        yield made
-        shutil.rmtree(Path(made.run_dir).parent, ignore_errors=True)
+        with site_up(options, tmp_path_factory.mktemp("admin")) as found:
+            yield found
     except StartupError as error:
         pytest.skip(f"no Hadoop here: {error}")
-    finally:
-        take_down(CLUSTER_NAME)
+
+
+def mapper(site: Site, node: str) -> dict[str, Any]:
+    """Run a mapper's way to its server on a node."""
+    argv = site.mapper_argv(host(site, node), Path(__file__).with_name("mapper_of_w2.py"))
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def host(site: Site, name: str) -> str:
@@ -228,7 +94,7 @@ def test_two_starts_at_once_bring_up_one_application_that_serves(site) -> None:
 
 def test_a_mapper_finds_its_server_without_being_told_and_uses_it(site) -> None:
     def served() -> dict[str, Any] | None:
-        told = site.mapper("w2")
+        told = mapper(site, "w2")
         return told if told["servers"] else None
 
     told = site.until("the agent of w2 knows a server", served)
@@ -238,7 +104,7 @@ def test_a_mapper_finds_its_server_without_being_told_and_uses_it(site) -> None:
 
 
 def test_slots_follow_what_the_servers_can_feed(site) -> None:
-    site.until("the share is set", lambda: SLOTS not in site.slots())
+    site.until("the share is set", lambda: SLOTS not in site.slots().values())
     site.until("the binding is published", lambda: "accel-bind" in site.attributes())
 
 
@@ -275,14 +141,14 @@ def test_stop_leaves_nothing_behind(site) -> None:
     (application,) = site.applications()
     folder = f"{site.gateway.staging_uri()}/applications"
     assert site.gateway.store().list(folder)
-    assert site.containers()
+    assert site.processes()
     began_s = time.monotonic()
     told = site.run("stop")
     print(f"\nstopped after {time.monotonic() - began_s:.1f} s: {told}")
     assert f"{application.id} has ended: FINISHED (SUCCEEDED)" in told
     assert not site.applications()
-    site.until("no process of a container is left", lambda: not site.containers())
-    assert site.slots() == {SLOTS}
+    site.until("no process of a container is left", lambda: not site.processes())
+    assert set(site.slots().values()) == {SLOTS}
     assert not site.attributes()
     assert not site.gateway.store().list(folder)
     assert not list((site.folder / "state").glob("cluster-accel/applications/*"))
@@ -293,14 +159,14 @@ def test_force_needs_no_master_and_restores_the_nodes(site) -> None:
     began_s = time.monotonic()
     site.run("start", "--config", str(site.settings), "--wait")
     print(f"\nstarted again, every accelerator node serves after {time.monotonic() - began_s:.1f} s")
-    site.until("the share is set", lambda: SLOTS not in site.slots())
+    site.until("the share is set", lambda: SLOTS not in site.slots().values())
     (application,) = site.applications()
     (
         site.folder / "state" / "cluster-accel" / "applications" / str(application.id) / "control-secret"
     ).unlink()
     assert "control secret" in site.run("stop", code=1)
     assert "KILLED" in site.run("stop", "--force")
-    site.until("no process of a container is left", lambda: not site.containers())
-    site.until("the slots are restored", lambda: site.slots() == {SLOTS})
+    site.until("no process of a container is left", lambda: not site.processes())
+    site.until("the slots are restored", lambda: set(site.slots().values()) == {SLOTS})
     assert not site.attributes()
     assert not list((site.folder / "state").glob("cluster-accel/applications/*"))

@@ -1,18 +1,20 @@
-"""Faults on a real cluster, each with what is left of the bindings, and printed times; not judged by them.
+"""Faults on a real cluster: what is left of bindings, containers and a job's output; times are printed.
 
-One application lives through all of them, in this order.
+One application lives through all of them, in this order; none is judged by its times.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from tests.integration.master.conftest import SLOTS, Caller, Site
-from yarn_accel.cluster.plan import Mode
+from benchmarks.yarn_site import Caller, Site
+from benchmarks.yarn_site.faults import FAULTS
+from benchmarks.yarn_site.job import Batch, Result, compare
+from benchmarks.yarn_site.performing import Performed, perform, why_not
+from tests.integration.master.conftest import SLOTS
 
 pytestmark = [pytest.mark.hadoop, pytest.mark.slow]
 
@@ -23,16 +25,43 @@ MAX_MASTER_MIB = 64
 @pytest.fixture
 def caller(site: Site) -> Iterator[Caller]:
     """A mapper on the first node without accelerator."""
-    found = site.caller(site.others[0])
-    try:
+    with site.caller(site.others[0]) as found:
         site.until("a first answer", lambda: found.answers)
         yield found
-    finally:
-        found.close()
 
 
-def facts(**seconds: float) -> None:
-    print("\n" + "  ".join(f"{what} {value:.2f} s" for what, value in seconds.items()))
+@pytest.fixture(scope="module")
+def batch(site: Site) -> Batch:
+    return Batch(site)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(batch: Batch) -> Result:
+    """What the job leaves when nothing happens."""
+    return batch.run("undisturbed")
+
+
+def struck(site: Site, batch: Batch, undisturbed: Result, *names: str) -> Performed:
+    """Have faults happen while the job runs; its output is as if none had."""
+    for name in names:
+        if why := why_not(site, name):
+            pytest.skip(f"{FAULTS[name].title}: {why}")
+    performed = perform(site, names, batch, lambda line: print(f"\n{line}", end=""))
+    for result in performed.results:
+        compared = compare(undisturbed, result)
+        told = f"{compared.words()}; {result.way}"
+        print(f"\n{result.wall_s:.1f} s, undisturbed {undisturbed.wall_s:.1f} s: {told}")
+        assert compared.is_equal, told
+    for each in performed.struck:
+        assert each.n_done < batch.n_records, "it happened before all records were done"
+        assert each.n_done or FAULTS[each.name].is_early
+        assert each.n_answers > 0
+        assert FAULTS[each.name].is_felt or each.n_failed == 0, "the servers were not touched"
+    return performed
+
+
+def servers(site: Site) -> dict[str, str]:
+    return {host: site.container(host, "acct") for host in site.servers}
 
 
 def test_the_master_is_small_and_says_who_serves_whom(site: Site) -> None:
@@ -41,35 +70,29 @@ def test_the_master_is_small_and_says_who_serves_whom(site: Site) -> None:
     assert state["service"]["rss_bytes"] < MAX_MASTER_MIB << 20
     assert sorted(state["nodes"][host]["bound"] for host in site.others) == sorted(site.servers)
     site.until("attributes", lambda: all(site.attribute(host) for host in site.others))
-    site.until("slots", lambda: all(_slots(site, host) != SLOTS for host in site.names))
+    site.until("slots", lambda: all(site.slots()[host] != SLOTS for host in (*site.servers, *site.others)))
 
 
-def test_a_killed_server_costs_a_moment(site: Site, caller: Caller) -> None:
-    host = site.state()["nodes"][site.others[0]]["bound"]
-    other = next(each for each in site.servers if each != host)
-    old = site.container(host, "acct")
-    at = site.kill(old)
-    answer = site.until("another server answers", lambda: caller.after(at, node=other), 0.01)
-    published = site.until("it is bound there", lambda: _when(site.attribute(site.others[0]) == other), 0.01)
-    served = site.until("the replacement serves", lambda: _when(_serves(site, host)), 0.01)
-    facts(next_answer=answer["at"] - at, published=published - at, replaced=served - at)
-    assert answer["failed"] >= 1
-    assert site.container(host, "acct") != old
-    site.until("both have a node again", site.is_whole)
+def test_a_job_finds_the_servers_by_itself(site: Site, batch: Batch, undisturbed: Result) -> None:
+    outcome = undisturbed.outcome
+    print(f"\n{undisturbed.wall_s:.1f} s, {undisturbed.n_attempts} attempts, {dict(undisturbed.counters)}")
+    assert len({row.key for row in outcome.results}) == len(outcome.results) == batch.n_records
+    assert outcome.counters.get("cpu_fallback", 0) == 0
+    assert undisturbed.factors.keys() == {row.key for row in outcome.results}
 
 
-def test_a_killed_agent_is_replaced(site: Site, caller: Caller) -> None:
-    host = site.others[0]
-    old = site.container(host, "agent")
-    at = site.kill(old)
-    site.until("another agent", lambda: site.container(host, "agent") not in ("", old))
-    facts(replaced=time.time() - at)
-    site.until("the mapper goes on", lambda: caller.after(time.time() - 0.1))
-    assert caller.failures() == [], "the servers were not touched"
+def test_a_mapper_and_a_server_are_killed(site: Site, batch: Batch, undisturbed: Result) -> None:
+    before = servers(site)
+    performed = struck(site, batch, undisturbed, "mapper", "acct")
+    assert performed.results[0].n_attempts > batch.n_tasks, "the task of the killed mapper was tried again"
+    changed = {host for host, container in servers(site).items() if container != before[host]}
+    assert len(changed) == 1, "only the killed server was replaced"
+    assert performed.struck[1].n_failed >= 1, "it was in use"
 
 
 def test_masters_die_five_times_and_what_runs_is_adopted(site: Site, caller: Caller) -> None:
-    roles = [(host, "acct") for host in site.servers] + [(host, "agent") for host in site.names]
+    roles = [(host, "acct") for host in site.servers]
+    roles += [(host, "agent") for host in (*site.servers, *site.others)]
     before = {role: site.container(*role) for role in roles}
     for _ in range(N_MASTERS):
         attempt = site.state()["attempt"]
@@ -77,72 +100,48 @@ def test_masters_die_five_times_and_what_runs_is_adopted(site: Site, caller: Cal
         site.until("the next attempt", lambda attempt=attempt: site.state()["attempt"] > attempt)
         registered = time.time()
         site.until("it has bound all", site.is_whole)
-        facts(answers=registered - at, bound=time.time() - at)
+        print(f"\nanswers {registered - at:.2f} s, bound {time.time() - at:.2f} s", end="")
     assert {role: site.container(*role) for role in roles} == before
     assert caller.failures() == []
-    print(f"{len(caller.answers)} answers meanwhile, none failed")
+    print(f"\n{len(caller.answers)} answers meanwhile, none failed")
 
 
-def test_a_killed_resource_manager_is_missed_and_found(site: Site, caller: Caller) -> None:
-    before = {host: site.container(host, "acct") for host in site.servers}
-    at = time.time()
-    site.cluster.kill("master", "resourcemanager")
-    site.cluster.start("master", "resourcemanager")
-    site.until("the master answers, registered again", lambda: site.state().get("is_registered"))
-    site.until("all nodes are back", lambda: len(site.nodes()) == len(site.names))
-    facts(back=time.time() - at)
-    assert {host: site.container(host, "acct") for host in site.servers} == before
-    assert caller.failures() == []
+def test_daemons_are_killed_and_what_runs_stays(site: Site, batch: Batch, undisturbed: Result) -> None:
+    before = servers(site)
+    struck(site, batch, undisturbed, "nodemanager", "resourcemanager")
+    assert servers(site) == before
     old = before[site.servers[0]]
     site.kill(old)
-    site.until("it is replaced as before", lambda: site.container(site.servers[0], "acct") not in ("", old))
+    site.until("it is replaced as before", lambda: servers(site)[site.servers[0]] not in ("", old))
     site.until("all as before", site.is_whole)
 
 
-def test_a_killed_node_manager_is_not_even_noticed(site: Site, caller: Caller) -> None:
-    host = site.servers[0]
-    before = site.container(host, "acct")
-    at = time.time()
-    site.cluster.kill(site.names[host], "nodemanager")
-    site.cluster.start(site.names[host], "nodemanager")
-    site.until("all nodes are there", lambda: len(site.nodes()) == len(site.names))
-    facts(back=time.time() - at)
-    site.until("slots are ours again", lambda: _slots(site, host) != SLOTS)
-    assert site.container(host, "acct") == before
-    assert caller.failures() == []
+def test_a_slow_link_and_a_killed_data_node(site: Site, batch: Batch, undisturbed: Result) -> None:
+    names = [name for name in ("slow", "datanode") if not why_not(site, name)]
+    before = servers(site)
+    struck(site, batch, undisturbed, *names)
+    assert servers(site) == before
+    if "slow" not in names:
+        pytest.skip(why_not(site, "slow"))
 
 
-def test_a_node_that_is_cut_off_is_left_and_found_again(site: Site) -> None:
-    if site.cluster.plan.mode is not Mode.NETNS:
-        pytest.skip("nodes share one network in loopback mode: no link can be cut")
-    bound = {host: node["bound"] for host, node in site.state()["nodes"].items() if node["bound"]}
-    master = site.master_node()
-    client, host = next((c, s) for c, s in bound.items() if s != master)
-    other = next(each for each in site.servers if each != host)
-    before = site.container(host, "acct")
-    caller = site.caller(client)
-    try:
-        site.until("it calls the one that will be cut", lambda: caller.after(0.0, node=host))
-        at = time.time()
-        site.cluster.cut(site.names[host])
-        answer = site.until("another server answers", lambda: caller.after(at, node=other), 0.01)
-        published = site.until("it is bound there", lambda: _when(site.attribute(client) == other), 0.01)
-        healed = time.time()
-        site.cluster.heal(site.names[host])
-        site.until("all as before", site.is_whole)
-        facts(next_answer=answer["at"] - at, published=published - at, whole_after_heal=time.time() - healed)
-        assert site.container(host, "acct") == before, "it was never lost"
-    finally:
-        site.cluster.heal(site.names[host])
-        caller.close()
+def test_a_master_and_an_agent_are_killed_and_a_node_is_cut_off(
+    site: Site, batch: Batch, undisturbed: Result
+) -> None:
+    names = [name for name in ("master", "agent", "cut") if not why_not(site, name)]
+    before = servers(site)
+    struck(site, batch, undisturbed, *names)
+    assert servers(site) == before, "none was lost"
+    if "cut" not in names:
+        pytest.skip(why_not(site, "cut"))
 
 
 def test_a_drained_node_ends_what_it_has(site: Site, caller: Caller) -> None:
-    host = site.state()["nodes"][site.others[0]]["bound"]
+    host = str(site.bound(site.others[0]))
     other = next(each for each in site.servers if each != host)
     at = time.time()
     old = site.container(host, "acct")
-    site.verb("drain", host)
+    site.run("drain", host)
     site.until("no server there", lambda: not site.processes(old))
     site.until("the mapper calls the other", lambda: caller.after(at, node=other))
     assert caller.failures() == [], "it had moved on before the server ended"
@@ -150,33 +149,27 @@ def test_a_drained_node_ends_what_it_has(site: Site, caller: Caller) -> None:
     site.kill(what="master run")
     site.until("the next attempt", lambda: site.state()["attempt"] > attempt)
     site.until("it knows of the drain", lambda: site.state()["nodes"].get(host, {}).get("is_drained"))
-    site.verb("undrain", host)
+    site.run("undrain", host)
     site.until("all as before", site.is_whole)
+
+
+def test_an_accelerator_node_joins_while_a_job_runs(site: Site, batch: Batch, undisturbed: Result) -> None:
+    host = site.late[0]
+    struck(site, batch, undisturbed, "join")
+    assert host in site.servers
+    assert site.serves(host)
 
 
 def test_an_admin_changes_memory_and_stop_restores_the_slots(site: Site) -> None:
     host = site.others[0]
     report = site.nodes()[host]
+    assert report.capability is not None
     size = type(report.capability)(report.capability.memory_mib + 256, 7, report.capability.amounts)
     site.ask(lambda manager: manager.update_node_resource(report.node, size))
     site.until("the change", lambda: site.nodes()[host].capability.vcores == 7)
     assert site.processes()
-    site.verb("stop")
-    site.until("no process of a container", lambda: not site.processes())
-    after = site.nodes()
-    assert {each.capability.other["acct/slot"] for each in after.values()} == {SLOTS}
-    assert (after[host].capability.memory_mib, after[host].capability.vcores) == (size.memory_mib, 7)
-    named = {each.key.name for node in after.values() for each in node.attributes}
-    assert not named & {"accel-bind", "accel-slots", "accel-drained"}
-
-
-def _slots(site: Site, host: str) -> Any:
-    return site.nodes()[host].capability.other["acct/slot"]
-
-
-def _serves(site: Site, host: str) -> bool:
-    return bool(site.state()["nodes"].get(host, {}).get("is_serving"))
-
-
-def _when(is_so: bool) -> float:
-    return time.time() if is_so else 0.0
+    site.stop()
+    assert set(site.slots().values()) == {SLOTS}
+    after = site.nodes()[host].capability
+    assert (after.memory_mib, after.vcores) == (size.memory_mib, 7)
+    assert not site.attributes() & {"accel-bind", "accel-slots", "accel-drained"}

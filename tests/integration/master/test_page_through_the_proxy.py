@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
-from tests.integration.master.conftest import Site
+from benchmarks.yarn_site import Site
+from tests.integration.master.browser import CHROMIUM, browser
 from yarn_accel.launch.gateway import find_running
 from yarn_accel.master.look import POLICY
 
@@ -42,6 +46,37 @@ def test_people_see_it_through_the_proxy(site: Site, url: str) -> None:
         assert f'data-node="{host}"' in text
     for host in site.others:
         assert f"<title>{host} is bound to " in text
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
+def test_a_browser_shows_it_through_the_proxy_and_follows(site: Site, url: str, tmp_path: Path) -> None:
+    """What the proxy does to headers, cookies and links is its own: only a browser tells what comes of it."""
+    server, client = site.servers[0], site.others[0]
+    n_nodes = len(site.servers) + len(site.others)
+    lines = "document.querySelectorAll('.binding').length"
+
+    async def look() -> None:
+        async with browser(tmp_path / "profile") as tab:
+            await tab.open(url)
+            await tab.screenshot(tmp_path / "page.png")
+            assert await tab.value("document.querySelectorAll('.node').length") == n_nodes
+            assert await tab.value(lines) == len(site.others)
+            before = await tab.value("document.querySelector('footer').textContent")
+            await tab.until(f"document.querySelector('footer').textContent !== {json.dumps(before)}")
+            await asyncio.to_thread(site.run, "drain", server)
+            await tab.until(f"document.querySelector('[data-node={server}]').classList.contains('warn')")
+            await asyncio.to_thread(site.run, "undrain", server)
+            await tab.until(f"{lines} === {len(site.others)}")
+            await tab.open(f"{url}?node={client}")
+            assert f"{client} is bound to " in await tab.value("document.querySelector('pre').textContent")
+            assert tab.complaints == []
+            assert {each.startswith(url) for each in tab.requested} == {True}
+
+    asyncio.run(look())
+    print(f"\nscreenshot: {tmp_path / 'page.png'}")
+    with Image.open(tmp_path / "page.png") as image:
+        assert image.width == 1280
+        assert len(image.convert("RGB").getcolors(1 << 24)) > 50
 
 
 def test_so_do_programs(site: Site, url: str) -> None:

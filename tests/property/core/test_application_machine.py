@@ -57,3 +57,24 @@ def test_long_noise_ends_well(seed):
         noise.make_noise(cluster, rng, rng.randint(0, 25))
         noise.make_noise(cluster, rng, 1, noise.FAULTS)
     noise.assert_calm_ends_well(cluster)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_next_attempt_moves_nobody_when_nothing_else_changed(seed):
+    """Whatever came before: once all is calm, the bindings survive the ApplicationMaster."""
+    rng = random.Random(seed)
+    cluster = VirtualCluster(lambda: make(POLICIES[seed % 3]))
+    noise.populate(cluster)
+    for i in range(9):
+        cluster.add_node(f"m{i}", noise.RACKS[i % 2], is_accelerator=False)
+    faults = {what: n for what, n in noise.FAULTS.items() if what is not noise.an_admin_stops}
+    for _ in range(10):
+        noise.make_noise(cluster, rng, rng.randint(0, 25))
+        noise.make_noise(cluster, rng, 1, faults)
+    noise.assert_calm_ends_well(cluster)
+    before = dict(cluster.bound)
+    for _ in range(2):
+        cluster.start_attempt()
+        cluster.calm(30.0)
+        assert cluster.version >> 32 == cluster.attempt
+        assert cluster.bound == before

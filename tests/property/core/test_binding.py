@@ -13,7 +13,10 @@ from yarn_accel.core.binding import (
     ANodeLost,
     NNodeAdded,
     NNodeLost,
+    NNodesReturned,
     PaperBinding,
+    Request,
+    ServerView,
     WeightChanged,
     make,
 )
@@ -126,6 +129,16 @@ def test_nobody_is_bound_across_racks(name, history):
             assert world.nnodes[node] == world.anodes[anode]
 
 
+@given(HISTORIES, st.lists(st.floats(0.0, 10.0), min_size=4, max_size=4))
+def test_a_request_stays_in_the_rack_of_its_node(history, queues_s):
+    *_, (world, _, policy, _) = [(World(), None, make("container"), None), *told("container", history)]
+    views = [ServerView(anode, 1, queue_s) for anode, queue_s in zip(world.anodes, queues_s, strict=False)]
+    for node, rack in (world.nnodes | world.anodes).items():
+        chosen = policy.choose(node, Request("lu", 1e9, 10**6), views).server
+        assert (chosen is None) == (rack not in world.anodes.values())
+        assert chosen is None or world.anodes[chosen] == rack
+
+
 @pytest.mark.parametrize("name", BALANCED)
 @settings(deadline=None)
 @given(HISTORIES)
@@ -181,6 +194,59 @@ def test_with_cross_rack_guests_are_bound_balanced_and_moved_least(name, history
         assert found == best_spread(guests, anodes, base)
         n_moved = sum(before.get(node) != now[node] for node in guests)
         assert n_moved == fewest_moves(guests, anodes, base, before, found)
+
+
+def restarted(name, world, homes, **options):
+    """Another policy that is told what there is, and where everybody was bound."""
+    policy = make(name, options)
+    for anode, rack in sorted(world.anodes.items()):
+        policy.apply(ANodeAdded(anode, rack, world.weights[anode]))
+    nodes = tuple((node, rack, homes.get(node)) for node, rack in sorted(world.nnodes.items()))
+    policy.apply(NNodesReturned(nodes))
+    policy.validate()
+    return policy
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("cross_rack", ["deny", "allow"])
+@settings(deadline=None)
+@given(HISTORIES)
+def test_a_restart_moves_nobody_when_nothing_else_changed(name, cross_rack, history):
+    if (name, cross_rack) == ("paper", "allow"):
+        return
+    options = {} if name == "paper" else {"cross_rack": cross_rack}
+    for world, _, policy, _ in told(name, history, **options):
+        assert restarted(name, world, policy.bound(), **options).bound() == policy.bound()
+
+
+@pytest.mark.parametrize("name", BALANCED)
+@settings(deadline=None)
+@given(HISTORIES, HISTORIES)
+def test_a_restart_after_changes_is_balanced_with_the_fewest_moves(name, before, meanwhile):
+    *_, (world, _, policy, _) = [(World(), None, make(name), None), *told(name, before)]
+    homes = dict(policy.bound())
+    for event in meanwhile[:5]:
+        world.follow(event)
+    now = restarted(name, world, homes).bound()
+    for rack in ("/r1", "/r2"):
+        nodes, anodes = world.in_rack(rack)
+        if nodes and anodes:
+            found = spread_of(anodes, Counter(now[node] for node in nodes))
+            assert found == best_spread(nodes, anodes, Counter())
+            n_moved = sum(homes.get(node) != now[node] for node in nodes)
+            assert n_moved == fewest_moves(nodes, anodes, Counter(), homes, found)
+
+
+@given(HISTORIES, HISTORIES)
+def test_a_restart_of_paper_moves_only_whose_anode_is_gone(before, meanwhile):
+    *_, (world, _, policy, _) = [(World(), None, make("paper"), None), *told("paper", before)]
+    homes = dict(policy.bound())
+    for event in meanwhile[:5]:
+        world.follow(event)
+    now = restarted("paper", world, homes).bound()
+    for node, home in homes.items():
+        if node in world.nnodes and world.anodes.get(home) == world.nnodes[node]:
+            assert now[node] == home
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -11,7 +11,6 @@ from benchmarks.__main__ import main
 from benchmarks.binding_scale import (
     SECTIONS,
     ApplicationMaster,
-    Master,
     PolicyMaster,
     World,
     cluster,
@@ -19,6 +18,7 @@ from benchmarks.binding_scale import (
     run,
     simulate,
 )
+from benchmarks.binding_scale.world import Master, Timed
 from benchmarks.result import Report
 
 pytest.importorskip("simpy", reason="the extra `bench` is not installed")
@@ -65,15 +65,41 @@ def test_silence_is_a_loss_and_a_heartbeat_a_return() -> None:
 
 @pytest.mark.parametrize("make_master", MASTERS)
 def test_equal_seeds_give_equal_moves(make_master, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.binding_scale._FLAPS_PER_NODE_S", 0.005)
+    monkeypatch.setattr("benchmarks.binding_scale.world._FLAPS_PER_NODE_S", 0.005)
     one, other = (simulate(make_master(), cluster(100, 5), 60.0, seed=3) for _ in range(2))
     assert one.n_moves == other.n_moves > 0
     assert len(one.change_ns) == len(other.change_ns)
 
 
+def test_a_node_that_the_rm_takes_for_lost_loses_its_containers_and_gets_them_again() -> None:
+    master = ApplicationMaster("paper")
+    world = World(master, cluster(20, 1), seed=1)
+    world.env.run(until=15.0)
+    before = dict(master.bound)
+    world.env.process(world._lose(cluster(20, 1)[0], 10.0))
+    world.env.run(until=17.0)
+    assert set(master.bound.values()) == {"h00010"}
+    assert world.usable == cluster(20, 1)[1:]
+    world.env.run(until=40.0)
+    assert set(master.bound.values()) == {"h00000", "h00010"}
+    assert master.bound.keys() == before.keys()
+    master.core.validate()
+
+
+@pytest.mark.parametrize("policy", ["paper", "weighted", "container"])
+def test_the_next_attempt_takes_over_without_a_move(policy: str) -> None:
+    master = ApplicationMaster(policy)
+    world = World(master, cluster(100, 5), seed=1)
+    world.env.run(until=30.0)
+    before, master.timed = dict(master.bound), Timed()
+    master.restart(world.usable, world.env.now)
+    master.core.validate()
+    assert (master.timed.n_moves, master.bound) == (0, before)
+
+
 def test_the_command_writes_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.binding_scale.cluster", lambda *_: cluster(100, 5))
-    monkeypatch.setattr("benchmarks.binding_scale._FLAPS_PER_NODE_S", 0.005)
+    monkeypatch.setattr("benchmarks.binding_scale.world._FLAPS_PER_NODE_S", 0.005)
     file = tmp_path / "scale.json"
     done = CliRunner().invoke(main, ["binding_scale", "--quick", "--json", str(file)])
     assert done.exit_code == 0, done.output
@@ -82,7 +108,7 @@ def test_the_command_writes_and_draws(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_cluster_in_which_nothing_happens_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.binding_scale._FLAPS_PER_NODE_S", 1e-9)
+    monkeypatch.setattr("benchmarks.binding_scale.world._FLAPS_PER_NODE_S", 1e-9)
     monkeypatch.setattr("benchmarks.binding_scale.cluster", lambda *_: cluster(20, 1))
     report = Report("binding_scale")
     run(True, lambda _: None, report, ["policies"])
@@ -91,4 +117,4 @@ def test_a_cluster_in_which_nothing_happens_is_said_to_be_one(monkeypatch: pytes
 
 def test_without_a_policy_nothing_is_drawn() -> None:
     assert draw(Report("binding_scale"), "nowhere") == []
-    assert set(SECTIONS) == {"policies", "application", "deviation"}
+    assert set(SECTIONS) == {"policies", "application", "page", "deviation"}

@@ -130,6 +130,14 @@ def test_netns_nodes_use_the_default_ports() -> None:
     assert {node.ports.nodemanager for node in plan.workers} == {8041}
 
 
+def test_a_late_worker_has_all_but_its_node_manager_from_the_start() -> None:
+    made = plan_of(UpOptions(nodes=3, racks=1, accel_nodes=1, late=1), Mode.NETNS)
+    assert [node.name for node in made.late_nodes] == ["w3"]
+    absent = {(node, role) for node in made.nodes for role in made.roles(node)} - set(made.daemons())
+    assert absent == {(made.node("w3"), Role.NODEMANAGER)}
+    assert plan_of(UpOptions(), Mode.NETNS).late_nodes == ()
+
+
 def test_the_default_cluster() -> None:
     plan = plan_of(UpOptions(), Mode.NETNS)
     assert [node.name for node in plan.nodes] == ["master", "w1", "w2", "w3", "w4"]
@@ -149,6 +157,7 @@ def test_the_default_cluster() -> None:
         (UpOptions(nodes=2, racks=3), "racks"),
         (UpOptions(nodes=2, accel_nodes=3), "accel-nodes"),
         (UpOptions(slots=-1), "slots"),
+        (UpOptions(nodes=2, racks=1, late=3), "late"),
         (UpOptions(mode="docker"), "mode"),
         (UpOptions(link="fast"), "link"),
         (UpOptions(link="0gbit"), "link"),

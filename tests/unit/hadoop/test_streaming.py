@@ -35,7 +35,12 @@ def site(tmp_path: Path) -> Site:
         Path("/jdk/bin/java"), tmp_path, tmp_path / "class-path.jar", tmp_path / "s.jar", "3.5.0", 1, 1
     )
     address = f"127.0.0.1:{free_ports(1)[0]}"
-    return Site(tmp_path, install, {"yarn.resourcemanager.address": address}, ("-Djdk.net.hosts.file=/h",))
+    return Site(
+        conf_dir=tmp_path,
+        install=install,
+        properties={"yarn.resourcemanager.address": address},
+        client_jvm_options=("-Djdk.net.hosts.file=/h",),
+    )
 
 
 def test_a_map_only_job():

@@ -88,7 +88,7 @@ def test_the_credential_travels_by_the_name_of_its_file_only():
 @pytest.fixture
 def site(tmp_path):
     install = HadoopInstall(Path("java"), tmp_path, tmp_path / "cp.jar", tmp_path / "s.jar", "3.5.0", 0, 0)
-    return Site(tmp_path, install, {"fs.defaultFS": "hdfs://nn:8020/"})
+    return Site(conf_dir=tmp_path, install=install, properties={"fs.defaultFS": "hdfs://nn:8020/"})
 
 
 def test_data_goes_below_the_users_home_of_the_sites_file_system(site):
@@ -111,7 +111,7 @@ def test_servers_without_a_master_secret_are_a_configuration_error(site, tmp_pat
 
 
 def test_a_site_without_a_file_system_is_a_configuration_error(tmp_path, site):
-    bare = Site(site.conf_dir, site.install, {})
+    bare = Site(conf_dir=site.conf_dir, install=site.install, properties={})
     with pytest.raises(ConfigError, match=r"fs\.defaultFS"):
         ClusterRung(bare)
 

@@ -35,6 +35,7 @@ def test_an_empty_file_means_the_defaults(tmp_path) -> None:
         ("acct: {devices: some}", "acct.devices"),
         ("acct: {memory_mib: 64}", r"64 is less than pool_bytes.*\d{4}"),
         ("app: {queue: ''}", "app.queue"),
+        ("agent: {enabled: false}", "agent.secret_file"),
         ("[1]", "not a mapping"),
         ("a: [", "not YAML"),
     ],
@@ -62,6 +63,7 @@ def test_an_accelerator_container_holds_its_buffers_and_its_processes(tmp_path) 
     assert each.acct_memory_mib == 4 * 1024 + 1 + 100 + 4 * 10
     given = loaded(tmp_path, common + "acct: {buffers_counted: once, memory_mib: 9000}")
     assert given.acct_memory_mib == 9000
+    assert LaunchConfig.model_validate({}).acct_memory_mib == 4096, "a node of 4 GiB takes the usual one"
 
 
 def test_each_gpu_has_a_worker(tmp_path) -> None:

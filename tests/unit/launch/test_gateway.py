@@ -6,8 +6,9 @@ import pytest
 
 from tests.unit.launch.yarn import Yarn, app, gateway, report
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationState
-from yarn_accel.errors import ConfigError, StorageError, UnavailableError
-from yarn_accel.launch.gateway import find_running, kill, one_of
+from yarn_accel.errors import ConfigError, StartupError, StorageError, UnavailableError
+from yarn_accel.hadoop.site import Site
+from yarn_accel.launch.gateway import Gateway, find_running, kill, one_of
 
 
 def test_uploads_go_to_the_users_home_or_where_the_settings_say(tmp_path) -> None:
@@ -75,3 +76,24 @@ def test_a_kill_is_asked_for_until_it_is_done() -> None:
 
     with pytest.raises(UnavailableError, match="has not ended"):
         asyncio.run(kill(Stuck(), app(1), "why", wait_s=0))
+
+
+def test_looking_at_a_cluster_needs_no_java(tmp_path, monkeypatch) -> None:
+    """`status`, `top` and `explain` run where only the configuration is."""
+    (tmp_path / "core-site.xml").write_text(
+        "<configuration><property><name>fs.defaultFS</name><value>hdfs://nn:8020</value></property>"
+        "<property><name>yarn.resourcemanager.hostname</name><value>rm</value></property></configuration>"
+    )
+    (tmp_path / "hosts").write_text("10.0.0.7 rm\n")
+    (tmp_path / "yarn-accel-site.yaml").write_text("client_hosts_file: hosts\n")
+    bare = {"HADOOP_CONF_DIR": str(tmp_path), "HADOOP_USER_NAME": "alice"}
+
+    def no_java(*_: object) -> None:
+        raise StartupError("no Java")
+
+    monkeypatch.setattr("yarn_accel.hadoop.site.ensure_hadoop", no_java)
+    with pytest.raises(StartupError, match="Java"):
+        Site.load(bare)
+    ours = Gateway.load(bare)
+    assert ours.staging_uri() == "hdfs://nn:8020/user/alice/.yarn-accel"
+    assert ours.site.resourcemanager_webs() == ["http://10.0.0.7:8088"]

@@ -52,7 +52,8 @@ def test_who_serves_whom() -> None:
 @pytest.mark.parametrize(
     ("place", "word"),
     [
-        ({"containers": [{"phase": "running"}]}, "running"),
+        ({"containers": [{"phase": "running"}]}, "starting"),
+        ({"containers": [{"phase": "launching"}]}, "launching"),
         ({"containers": [], "asked_for_s": 3.0}, "asked for"),
         ({"containers": [], "retry_in_s": 7.4, "last_failure": "no\nroom"}, "failed, again in 7 s: no room"),
         ({"containers": [], "retry_in_s": 1, "last_failure": "x" * 999}, f"again in 1 s: {'x' * 40}  "),
@@ -123,3 +124,18 @@ def test_a_large_cluster_is_cut_and_says_so() -> None:
     assert "w0199" in text
     assert "w0200" not in text
     assert "50 nodes more" in text
+
+
+def test_what_happened_names_its_nodes_and_folds_what_is_the_same() -> None:
+    told = answer()
+    told["state"]["notes"] = [
+        *({"what": "node joined", "node": f"w{n}", "age_s": 9.0} for n in range(1, 9)),
+        {"what": "bound to w1", "node": "w2", "reason": "smallest", "age_s": 3.0},
+        {"what": "registered", "node": "", "reason": "attempt 1", "age_s": 2.0},
+    ]
+    lines = [" ".join(line.split()) for line in drawn(told).splitlines()[-3:]]
+    assert lines == [
+        "9.0 s ago w1 w2 w3 w4 w5 w6 and 2 more: node joined",
+        "3.0 s ago w2: bound to w1 (smallest)",
+        "2.0 s ago registered (attempt 1)",
+    ]

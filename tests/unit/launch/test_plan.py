@@ -35,22 +35,29 @@ def test_every_row_of_the_table_is_planned() -> None:
 def test_it_survives_the_journey() -> None:
     plan = planned(acct={"gpus": 2}, agent={"environment": {"A": "b"}})
     assert LaunchPlan.from_json(plan.to_json()) == plan
+    assert LaunchPlan.from_json(planned().to_json()) == planned()
     assert plan.exit_reasons == EXIT_REASONS
     with pytest.raises((ValueError, KeyError, TypeError)):
         LaunchPlan.from_json(json.dumps({"roles": {"a": {}}}))
 
 
 def test_gpus_are_asked_of_yarn_or_locked_by_us() -> None:
-    ours = planned().roles["acct"]
-    assert (dict(ours.other), ours.environment) == ({}, {"ACCEL_DEVICES": "all"})
+    both = planned().roles["acct"]
+    assert (dict(both.other), both.whole, both.environment) == (
+        {},
+        ("yarn.io/gpu",),
+        {"ACCEL_DEVICES": "all"},
+    )
+    ours = planned(acct={"gpus": 0}).roles["acct"]
+    assert (dict(ours.other), ours.whole, ours.environment) == ({}, (), {"ACCEL_DEVICES": "all"})
     yarns = planned(acct={"gpus": 2}).roles["acct"]
-    assert (dict(yarns.other), yarns.environment) == ({"yarn.io/gpu": 2}, {})
+    assert (dict(yarns.other), yarns.whole, yarns.environment) == ({"yarn.io/gpu": 2}, (), {})
     assert planned(acct={"devices": "none"}).roles["acct"].environment == {}
     assert "ACCEL_DEVICES" not in planned().roles["agent"].environment
 
 
 def test_agents_of_systemd_are_left_out() -> None:
-    assert set(planned(agent={"enabled": False}).roles) == {"master", "acct"}
+    assert set(planned(agent={"enabled": False, "secret_file": "/s"}).roles) == {"master", "acct"}
 
 
 def test_a_role_has_files_of_its_own() -> None:

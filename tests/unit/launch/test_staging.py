@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,6 +12,7 @@ from yarn_accel.errors import ConfigError
 from yarn_accel.launch.bootstrap import node_facts
 from yarn_accel.launch.config import LaunchConfig
 from yarn_accel.launch.packing import Environment, Requirement
+from yarn_accel.launch.plan import LaunchPlan
 from yarn_accel.launch.staging import check_settings, rehearse, server_document, stage
 from yarn_accel.master.config import load_config as load_master
 from yarn_accel.node.config import load_config as load_agent
@@ -48,16 +48,16 @@ def test_every_role_finds_what_its_command_names(ours, packed, tmp_path) -> None
     assert set(staged.plan.roles) == {"master", "acct", "agent"}
     for role in staged.plan.roles.values():
         names = {resource.name for resource in role.resources}
+        if role.name == "master":
+            assert len(names) == 2, "nothing that is not on the node already, so no localizer is needed"
+            names |= staged.delivered.keys()
         words = role.command.replace("'", "").split()
         assert {word for word in words if word.endswith((".yaml", ".json", ".zip", ".py"))} <= names
         for resource in role.resources:
             path = content(resource.uri)
             assert path.stat().st_size == resource.n_bytes
             assert path.stat().st_mtime_ns // 1_000_000 == resource.modified_ms
-    # What the master starts from is what was submitted, without the master's own list of files.
-    plan = next(each for each in staged.plan.roles["master"].resources if each.name == "plan.json")
-    told = json.loads(content(plan.uri).read_text())
-    assert told["roles"]["acct"]["command"] == staged.plan.roles["acct"].command
+    assert LaunchPlan.from_json(staged.delivered["plan.json"]) == staged.plan
 
 
 def test_the_documents_are_what_their_readers_take(ours, packed, tmp_path) -> None:
@@ -69,7 +69,8 @@ def test_the_documents_are_what_their_readers_take(ours, packed, tmp_path) -> No
     }
     staged = stage(ours, Store(), config(tmp_path, **sections), packed, APPLICATION)
     files = {each.name: content(each.uri) for role in staged.plan.roles.values() for each in role.resources}
-    master = load_master(files["master.json"])
+    (tmp_path / "master.json").write_text(staged.delivered["master.json"])
+    master = load_master(tmp_path / "master.json")
     assert (master.accelerator_nodes, master.policy, master.application_name) == (("w1",), "weighted", "mine")
     assert (master.rm_client, master.user) == (("rm:8032",), "alice")
     agent = load_agent(files["agent.yaml"], {"NM_HOST": "w1"})
@@ -86,10 +87,11 @@ def test_a_server_has_the_workers_its_container_was_sized_for(tmp_path, workers,
 
 
 def test_no_secret_is_in_any_file(ours, packed, tmp_path) -> None:
-    stage(ours, Store(), config(tmp_path), packed, APPLICATION)
+    staged = stage(ours, Store(), config(tmp_path), packed, APPLICATION)
     texts = [path.read_bytes() for path in (tmp_path / "staging").rglob("*") if path.is_file()]
-    assert len(texts) >= 6
+    assert len(texts) == 4
     assert not any(b"ab" * 32 in text for text in texts)
+    assert not any("ab" * 32 in text for text in staged.delivered.values())
 
 
 def test_a_rehearsal_writes_nothing(ours, packed, tmp_path) -> None:

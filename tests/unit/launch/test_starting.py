@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.launch import yarn as fake
 from tests.unit.launch.yarn import FakeGateway, Yarn, app, node, report
+from yarn_accel.adapters.credentials import create_master_secret
 from yarn_accel.adapters.hadoop_rpc import read_token_file
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationState, FinalStatus, NodeAttribute, Resource
 from yarn_accel.errors import (
@@ -29,6 +30,7 @@ from yarn_accel.launch.kept import Kept, kept_applications
 from yarn_accel.launch.packing import Environment, Requirement
 from yarn_accel.launch.start import dry_run, start
 from yarn_accel.launch.stop import clear_ended, force
+from yarn_accel.master.credentials import AGENTS_ALIAS
 
 RUNNING, ACCEPTED, FAILED = ApplicationState.RUNNING, ApplicationState.ACCEPTED, ApplicationState.FAILED
 
@@ -149,6 +151,22 @@ def test_a_container_that_cannot_be_is_refused_before_the_submission(scene) -> N
         scene.start()
     assert not scene.yarn.submitted
     assert scene.left() == ([], ())
+
+
+def test_the_secret_of_the_sites_agents_is_looked_at_before_the_submission(scene) -> None:
+    secret = scene.folder / "agents"
+    values = {**scene.config.model_dump(), "agent": {"enabled": False, "secret_file": str(secret)}}
+    scene.config = LaunchConfig.model_validate(values)
+    for work in (scene.start, lambda: asyncio.run(dry_run(scene.gateway, scene.config, scene.lines.append))):
+        with pytest.raises(ConfigError, match=r"agent\.secret_file .*agents: No such file"):
+            work()
+    assert not scene.yarn.submitted
+    create_master_secret(secret)
+    scene.yarn.story = [report(1)]
+    scene.start()
+    (submission,) = scene.yarn.submitted
+    secrets = read_token_file(submission.launch.credentials).secrets
+    assert secrets[AGENTS_ALIAS].hex() == secret.read_text().strip()
 
 
 def test_an_end_is_told_with_what_our_exit_code_means(scene) -> None:

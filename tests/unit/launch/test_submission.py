@@ -11,15 +11,15 @@ from yarn_accel.launch.config import LaunchConfig
 from yarn_accel.launch.plan import LaunchPlan, make_plan
 from yarn_accel.launch.secrets import MASTER_ALIAS
 from yarn_accel.launch.submission import check_sizes, make_submission
-from yarn_accel.master.credentials import CONTROL_ALIAS, SERVER_ALIAS
+from yarn_accel.master.credentials import AGENTS_ALIAS, CONTROL_ALIAS, SERVER_ALIAS
 
 CONTROL, PIPELINE = b"c" * 32, b"p" * 32
 
 
-def made(**sections: object):
+def made(agents: bytes = b"", **sections: object):
     config = LaunchConfig.model_validate(sections)
     plan = make_plan(config, ENVIRONMENT, SCRIPT)
-    return make_submission(app(1), config, plan, CONTROL, PIPELINE)
+    return make_submission(app(1), config, plan, CONTROL, PIPELINE, agents)
 
 
 def test_the_site_s_rules_arrive() -> None:
@@ -54,6 +54,7 @@ def test_secrets_travel_in_the_credentials_and_nowhere_else() -> None:
     assert launch.credentials is not None
     secrets = read_token_file(launch.credentials).secrets
     assert dict(secrets) == {CONTROL_ALIAS: CONTROL, SERVER_ALIAS: PIPELINE}
+    assert read_token_file(made(b"a" * 32).launch.credentials).secrets[AGENTS_ALIAS] == b"a" * 32
     # Two rooms name it: containers would find no secret if they differed.
     assert SERVER_ALIAS == MASTER_ALIAS
     shown = repr(launch.environment) + repr(launch.command) + repr(submission)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.unit.launch import yarn as fake
-from tests.unit.launch.yarn import FakeGateway, Yarn, app, report
+from tests.unit.launch.yarn import FakeGateway, Yarn, app, node, report
+from yarn_accel.adapters.hadoop_rpc.records import NodeAttribute, Resource
 from yarn_accel.cli import root
 from yarn_accel.errors import AuthenticationError, ConfigError, UnavailableError
 from yarn_accel.launch import verbs
@@ -98,6 +100,19 @@ def test_status_is_a_table_or_everything(running) -> None:
 def test_stop_without_an_application_is_fine(desk) -> None:
     result = desk.run("stop")
     assert (result.exit_code, result.output) == (0, "nothing runs\n")
+
+
+def test_stop_by_force_restores_nodes_that_nobody_looks_after(desk) -> None:
+    """As after `yarn application -kill`: the master had no time to restore them."""
+    mark = NodeAttribute.of("accel-slots", "9", "rm.yarn.io")
+    left = replace(node("w1"), capability=Resource.of(4096, 8, {"acct/slot": 2}), attributes=(mark,))
+    desk.yarn.node_reports = (left, node("w2"))
+    assert desk.run("stop").output == "nothing runs\n"
+    assert desk.yarn.node_reports[0] is left
+    assert desk.run("stop", "--force").output == "nothing runs; the nodes are as configured\n"
+    restored = desk.yarn.node_reports[0]
+    assert restored.capability == Resource.of(4096, 8, {"acct/slot": 9})
+    assert restored.attributes == ()
 
 
 def test_stop_by_force_asks_no_master(running) -> None:

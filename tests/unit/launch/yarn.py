@@ -28,8 +28,7 @@ from yarn_accel.adapters.hadoop_rpc.records import (
     Resource,
 )
 from yarn_accel.adapters.hadoop_rpc.service_messages import GetNewApplicationResponse
-from yarn_accel.hadoop.install import HadoopInstall
-from yarn_accel.hadoop.site import Site
+from yarn_accel.hadoop.site import SiteSettings
 from yarn_accel.launch.gateway import APPLICATION_TYPE, Gateway
 
 TIMESTAMP = 1700000000000
@@ -156,9 +155,8 @@ def gateway(folder: Path, yarn: Yarn | None = None, **properties: str) -> FakeGa
     if not secret.exists():
         secret.write_text("ab" * 32)
         secret.chmod(0o600)
-    site = Site(
+    site = SiteSettings(
         folder,
-        cast(HadoopInstall, None),
         {"yarn.resourcemanager.hostname": "rm", **properties},
         client_hosts={"rm": "10.0.0.1", "w1": "10.0.0.2"},
         master_secret_file=secret,

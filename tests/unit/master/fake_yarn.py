@@ -59,6 +59,7 @@ from yarn_accel.adapters.signed import Signer, exchange
 from yarn_accel.client.token_file import read_secrets
 from yarn_accel.core.application import Settings
 from yarn_accel.errors import AccelError
+from yarn_accel.master.arrival import Words, arrive
 from yarn_accel.master.config import MasterConfig, parse_config
 from yarn_accel.master.service import Master
 from yarn_accel.master.surroundings import surroundings
@@ -70,12 +71,13 @@ AM_TOKEN = Token(b"am", b"am password", "YARN_AM_RM_TOKEN", "")
 DENIED = "org.apache.hadoop.yarn.exceptions.YarnException"
 PATIENCE_S = 20.0
 SLOTS = 2
+RACKS_OF_TWO = {"a1": "/r1", "w1": "/r1"}
 PLAN = """{"roles": {
  "master": {"name": "master", "nodes": "one"},
  "acct": {"name": "acct", "nodes": "accelerator", "command": "exec serve", "environment": {"A": "b"},
     "resources": [{"name": "x.zip", "uri": "hdfs://nn:8020/x.zip", "n_bytes": 5, "modified_ms": 7,
     "visibility": "PRIVATE"}],
-    "memory_mib": 512, "vcores": 2, "other": {}, "priority": 10},
+    "memory_mib": 512, "vcores": 2, "other": {}, "priority": 10, "whole": ["yarn.io/gpu"]},
  "agent": {"name": "agent", "nodes": "every", "command": "exec agent", "environment": {},
     "resources": [],
     "memory_mib": 128, "vcores": 1, "other": {}, "priority": 20}},
@@ -479,16 +481,24 @@ def config_for(yarn: FakeYarn, folder: Any, **settings: Any) -> MasterConfig:
     )
 
 
-@contextlib.asynccontextmanager
-async def rig(yarn: FakeYarn, folder: Any, **settings: Any) -> AsyncIterator[Rig]:
-    """A master of this YARN's current attempt with its agents."""
-    config = config_for(yarn, folder, **settings)
-    environ = {
+def environ_for(yarn: FakeYarn, folder: Any) -> dict[str, str]:
+    """What YARN tells the master of its current attempt; after `config_for`."""
+    return {
         "CONTAINER_ID": str(ContainerId(yarn.attempt, 1)),
         "NM_HOST": "127.0.0.1",
         "HADOOP_TOKEN_FILE_LOCATION": str(folder / "tokens"),
     }
-    master = Master(config, surroundings(config, environ))
+
+
+@contextlib.asynccontextmanager
+async def rig(yarn: FakeYarn, folder: Any, **settings: Any) -> AsyncIterator[Rig]:
+    """A master of this YARN's current attempt with its agents."""
+    config = config_for(yarn, folder, **settings)
+    environ = environ_for(yarn, folder)
+    words = Words(config.rm_scheduler, config.hosts, config.http_host, config.http_port)
+    arrival = await arrive(words, environ)
+    around = surroundings(config, arrival, environ)
+    master = Master(config, around, arrival)
     await master.open()
     agents = Agents(yarn, lambda: master.port)
     work = asyncio.create_task(master.work())
@@ -500,3 +510,5 @@ async def rig(yarn: FakeYarn, folder: Any, **settings: Any) -> AsyncIterator[Rig
             task.cancel()
         await asyncio.gather(beating, work, return_exceptions=True)
         await master.close()
+        for each in (around.am, around.nm, around.rm):
+            await each.close()

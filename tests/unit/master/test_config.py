@@ -10,8 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from tests.unit.master.fake_yarn import PLAN
-from yarn_accel.adapters.hadoop_rpc import Token, TokenFile, User, write_token_file
+from yarn_accel.adapters.hadoop_rpc import Token, TokenFile, User, read_token_file, write_token_file
 from yarn_accel.adapters.hadoop_rpc.records import LocalResourceType, LocalResourceVisibility, RetryPolicy
+from yarn_accel.adapters.signed import sender_key
 from yarn_accel.client.token_file import read_secrets
 from yarn_accel.core.application import Where
 from yarn_accel.errors import AccelError, AuthenticationError, ConfigError, StartupError
@@ -21,7 +22,7 @@ from yarn_accel.launch.secrets import MASTER_ALIAS
 from yarn_accel.launch.upload import FileResource
 from yarn_accel.master.cli import group
 from yarn_accel.master.config import load_config, parse_config
-from yarn_accel.master.credentials import NODE_KEY_ALIAS, SERVER_ALIAS, read_credentials
+from yarn_accel.master.credentials import AGENTS_ALIAS, NODE_KEY_ALIAS, SERVER_ALIAS, read_credentials
 from yarn_accel.master.plan_file import load_plan, parse_plan
 from yarn_accel.node.config import KEY_ALIAS
 
@@ -87,6 +88,9 @@ def test_the_plan_that_launch_writes_is_read(tmp_path: Path) -> None:
     assert not rows["agent"].is_server
     assert rows["acct"].resource.on({})["yarn.io/gpu"] == 2
     assert rows["acct"].resource.memory_mib == config.acct_memory_mib
+    assert rows["acct"].resource.whole == (), "a number was asked for"
+    every = parse_plan(make_plan(LaunchConfig.model_validate({}), archive, script).to_json())
+    assert {row.name: row.resource.whole for row in every.roles} == {"acct": ("yarn.io/gpu",), "agent": ()}
     assert plan.exit_reasons == written.exit_reasons
     launch = plan.launches["agent"].context(b"secrets", retries=3)
     assert launch.command == (written.roles["agent"].command,), "it is quoted already"
@@ -139,6 +143,20 @@ def test_secrets_go_where_they_belong(tmp_path: Path) -> None:
     assert credentials.identity("ann") == User("ann")
     assert "0123" not in repr(credentials)
     assert "pipeline" not in repr(credentials)
+
+
+def test_agents_of_the_site_have_keys_of_the_sites_secret(tmp_path: Path) -> None:
+    token_file(tmp_path / "tokens")
+    files = read_token_file((tmp_path / "tokens").read_bytes())
+    secrets = {**files.secrets, AGENTS_ALIAS: b"s" * 32}
+    (tmp_path / "tokens").write_bytes(write_token_file(TokenFile(files.tokens, secrets)))
+    credentials = read_credentials({"HADOOP_TOKEN_FILE_LOCATION": str(tmp_path / "tokens")})
+    assert credentials.key_of("agent:w1") == sender_key(b"s" * 32, "agent:w1")
+    assert credentials.key_of("admin:ann") == sender_key(CONTROL, "admin:ann"), "who has it gives no orders"
+    assert read_secrets(credentials.of_container("agent", "w1")) == {
+        KEY_ALIAS: credentials.key_of("agent:w1")
+    }
+    assert "sssss" not in repr(credentials)
 
 
 def test_without_its_secrets_no_master_starts(tmp_path: Path) -> None:

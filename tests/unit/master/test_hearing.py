@@ -10,8 +10,9 @@ from yarn_accel.client.binding import Endpoint
 from yarn_accel.core.application import Answer
 from yarn_accel.core.binding import DeviceWeights
 from yarn_accel.errors import RejectedError
-from yarn_accel.master.hearing import MAX_SERVERS, answer_document, heard, parse_beat
+from yarn_accel.master.hearing import MAX_SERVERS, answer_document, heard, load_of, parse_beat
 from yarn_accel.node.answer import parse_answer
+from yarn_accel.node.loads import ServerLoad
 
 CONTAINER = "container_e01_1763700000000_0001_01_000007"
 OURS = "application_1763700000000_0001"
@@ -151,3 +152,40 @@ def test_agents_read_what_they_are_answered() -> None:
     assert answer.binding.bound["w1"] == ("a3",), "none that was left out"
     assert answer.binding.racks == {"w1": "/r1", "a3": "/r1"}
     assert (answer.slots, answer.interval_s, answer.attempt, answer.revision) == (4, 2.0, 3, 7)
+
+
+def test_who_chooses_for_every_request_is_told_how_loaded_servers_are() -> None:
+    parsed = parse_beat("agent:w2", {**beat(node="w2", server=busy()), "seq": 41}, OURS)
+    load = load_of(parsed, WEIGHTS)
+    assert load == ServerLoad(41, 1.25, {"lu": 3.1}, 3.0, accepts=False), "its own seq and the admin's weight"
+    servers = tuple((name, Endpoint(name, "10.0.0.1", 7000, "", name)) for name in ("w2", "w3"))
+
+    def answer(**choice: Any) -> dict[str, Any]:
+        known = Answer(1, servers, ("w2",), 4)
+        return answer_document(known, "w1", {}.get, interval_s=1.0, application=OURS, attempt=1, **choice)
+
+    policy = {"name": "container", "max_moves": 1}
+    read = parse_answer(answer(policy=policy, loads={"w2": load, "w3": None, "w9": load}), "w1")
+    assert (dict(read.policy), dict(read.loads)) == (policy, {"w2": load}), "of servers it may use"
+    assert not {"policy", "loads"} & answer(loads={"w2": load}).keys()
+    assert load_of(parse_beat("agent:w1", beat(), OURS), WEIGHTS) is None
+
+
+def busy() -> dict[str, Any]:
+    """An agent may claim a weight or a seq of its server: nobody listens."""
+    load = {"queue_s": 1.25, "rates": {"lu": 3.1, "qr": -1}, "weight": 1e9, "seq": 10**9, "accepts": True}
+    return server(health="stuck", load=load)
+
+
+def test_workers_that_stand_by_feed_nobody() -> None:
+    _, acct = events(beat(server=server(workers=4.0, computing_workers=3.0)))
+    assert acct.gauges.capacity == 12
+    _, acct = events(beat(server=server(workers=4.0)))
+    assert acct.gauges.capacity == 16, "an agent that does not tell them apart"
+
+
+@pytest.mark.parametrize("load", [None, [], "x", {"queue_s": "1"}, {"queue_s": float("inf"), "rates": []}])
+def test_a_load_that_makes_no_sense_is_none(load: Any) -> None:
+    parsed = parse_beat("agent:w1", beat(server=server(load=load)), OURS)
+    assert parsed.server is not None
+    assert (parsed.server.load.queue_s, dict(parsed.server.load.rates)) == (0.0, {})

@@ -83,3 +83,13 @@ def test_a_node_started_anew_on_another_port_is_the_live_one() -> None:
     assert "w1" not in inventory
     assert inventory.rack("w1") is None
     assert inventory.rack("w2") == "/r"
+
+
+def test_what_was_published_of_a_node_is_known_to_the_next_attempt() -> None:
+    mark = NodeAttribute(NodeAttributeKey("rm.yarn.io", "accel-bind"), value="a1")
+    forged = NodeAttribute(NodeAttributeKey("nm.yarn.io", "accel-bind"), value="a9")
+    inventory = Inventory()
+    views = inventory.complete(
+        [report("w1", attributes=(mark,)), report("w2", attributes=(forged,)), report("w3")]
+    )
+    assert {view.host: view.bound for view in views} == {"w1": "a1", "w2": None, "w3": None}

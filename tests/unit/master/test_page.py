@@ -7,6 +7,7 @@ from tests.unit.master.scenes import Scene, four_nodes, server
 from yarn_accel.core.application import events as ev
 from yarn_accel.master.layout import Box, lay_out, natural
 from yarn_accel.master.page import MAX_DRAWN, MAX_EVENTS, MAX_ROWS, Query, page
+from yarn_accel.master.picture import _figure
 
 EVIL = "<script>alert(1)</script>\"'&\u202e"
 
@@ -317,3 +318,11 @@ def test_names_are_sorted_as_people_do():
     names = ["w10", "w2", "w1", "9" * 30, "a", "", "w2b", "²"]
     assert sorted(names, key=natural) == sorted(reversed(names), key=natural)
     assert sorted(["w10", "w2", "w1"], key=natural) == ["w1", "w2", "w10"]
+
+
+@pytest.mark.parametrize(
+    ("busy", "words"),
+    [(0.126, "0.13"), (1.24, "1.24"), (9.996, "10.0"), (44.04, "44.0"), (99.96, "100"), (168.0, "168")],
+)
+def test_a_figure_beside_a_bar_has_three_digits(busy, words):
+    assert _figure(busy) == words

@@ -94,6 +94,36 @@ def test_a_killed_server_is_unbound_and_replaced(tmp_path: Path) -> None:
     play(tmp_path, story)
 
 
+def test_a_server_asks_for_the_gpus_of_its_node(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with FakeYarn(RACKS) as yarn:
+            node = yarn.nodes["a1"]
+            node.capability = type(node.capability).of(4096, 4, {"acct/slot": SLOTS, "yarn.io/gpu": 2})
+            async with rig(yarn, tmp_path) as all_:
+                await serving(all_)
+                given = {host: yarn.nodes[host].runs("serve")[0].container.resource for host in ("a1", "a2")}
+                assert given["a1"].other == {"yarn.io/gpu": 2}
+                assert given["a2"].other == {}, "YARN gives out none there; the node's lock guards them"
+                assert yarn.nodes["a1"].runs("agent")[0].container.resource.other == {}
+
+    asyncio.run(run())
+
+
+def test_only_the_policy_container_tells_loads(tmp_path: Path) -> None:
+    async def story(all_: Rig) -> None:
+        await all_.until("w3 hears of a2", lambda: "a2" in all_.agents.answers.get("w3", {}).get("loads", {}))
+        answer = all_.agents.answers["w3"]
+        assert answer["policy"] == {
+            "name": "container",
+            "min_gain_s": 0.01,
+            "min_gain_share": 0.1,
+            "max_moves": 3,
+        }
+        assert answer["loads"]["a2"]["accepts"] is True
+
+    play(tmp_path, story, policy="container", policy_settings={"max_moves": 3})
+
+
 def test_the_next_attempt_adopts_what_runs(tmp_path: Path) -> None:
     async def run() -> None:
         async with FakeYarn(RACKS) as yarn:
@@ -123,6 +153,25 @@ def test_the_next_attempt_adopts_what_runs(tmp_path: Path) -> None:
                 assert {node.slots for node in yarn.nodes.values()} == {SLOTS}, (
                     "configured by whoever was first"
                 )
+
+    asyncio.run(run())
+
+
+def test_the_next_attempt_binds_as_was_published(tmp_path: Path) -> None:
+    """Equal servers could be bound either way: jobs that run would be sent elsewhere for nothing."""
+    swapped = {"w1": "a2", "w2": "a1"}
+
+    async def run() -> None:
+        async with FakeYarn(dict.fromkeys(("a1", "a2", "w1", "w2"), "/r1")) as yarn:
+            async with rig(yarn, tmp_path) as first:
+                await first.until("bindings", lambda: first.bound() == {"w1": "a1", "w2": "a2"})
+            for node, server in swapped.items():
+                yarn.nodes[node].attributes["accel-bind"] = server
+            yarn.next_attempt()
+            async with rig(yarn, tmp_path) as second:
+                await second.until("answers of the second", lambda: len(second.agents.answers) == 4)
+                assert second.agents.answers["w1"]["bound"] == ["a2"]
+                assert second.bound() == swapped
 
     asyncio.run(run())
 
@@ -199,6 +248,9 @@ def test_without_rights_everything_else_goes_on(tmp_path: Path) -> None:
                 await all_.until("bindings", lambda: all_.agents.answers.get("w3", {}).get("bound") == ["a2"])
                 await all_.until("both are said", lambda: len(all_.problems()) == 2)
                 assert all("AccessControl" in text for text in all_.problems())
+                explained = (await all_.control("explain", {"node": "w3"}))["text"]
+                assert "Slots are not set: " in explained
+                assert "Its binding is not published as a node attribute: " in explained
                 n_refused = yarn.n_refused
                 await all_.control("rebind")
                 await all_.control("drain", {"node": "a2"})

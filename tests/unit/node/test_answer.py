@@ -118,7 +118,8 @@ def names(document):
 def test_the_masters_word_is_passed_on():
     document = tell(parse_answer(GOOD, "w2"))
     assert (document["v"], document["node"], document["slots"], document["reason"]) == (1, "w2", 4, "")
-    binding, node, age_s, reason = parse_told(json.dumps(document).encode(), "w2")
+    found = parse_told(json.dumps(document).encode(), "w2")
+    binding, node, age_s, reason = found.binding, found.node, found.age_s, found.reason
     assert binding == parse_answer(GOOD, "w2").binding
     assert (node, age_s, reason) == ("w2", 0.5, "")
 

@@ -1,35 +1,57 @@
 """The NodeManager's script against YARN's own grammar (NodeLabelUtil, ScriptBasedNodeAttributesProvider)."""
 
+import ast
+import io
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
 import sys
 import time
+import tokenize
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from yarn_accel.launch.bootstrap import check_node, node_facts
+from yarn_accel.launch.fitness import attribute_facts
 from yarn_accel.node import nm_attributes
-from yarn_accel.node.nm_attributes import lines
 
 NOW_S = 1_800_000_123.0
 SCRIPT = Path(nm_attributes.__file__)
 NAME = re.compile(r"[0-9a-zA-Z][0-9a-zA-Z-_]*")
 VALUE = re.compile(r"[0-9a-zA-Z][0-9a-zA-Z-_.]*")
+OF_THE_NODE = ("accel-glibc", "accel-machine", "accel-python")
 H200 = {"name": "NVIDIA H200", "memory_total_bytes": 150_754_820_096, "health": "ok"}
+
+
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory):
+    """The script's lines for what a state file holds."""
+    path = tmp_path_factory.mktemp("agent") / "state.json"
+
+    def told(text, now_s):
+        path.write_text(text, errors="surrogatepass")
+        return nm_attributes.lines(path, now_s)
+
+    return told
 
 
 def state(devices=(H200,), at=NOW_S - 1, server="ok", **more):
     told = None if server is None else {"health": server}
-    return json.dumps({"devices": list(devices), "at": at, "server": told, "epoch": 17, "slots": 4, **more})
+    return json.dumps({"devices": list(devices), "at": at, "server": told, **more})
 
 
 def parsed(printed):
-    """What YARN makes of it; an AssertionError where YARN throws the whole output away."""
+    """What YARN makes of the agent's facts; an AssertionError where YARN throws the whole output away."""
+    return {name: value for name, value in understood(printed).items() if name not in OF_THE_NODE}
+
+
+def understood(printed):
     found = {}
     for line in printed:
         assert "\n" not in line
@@ -49,23 +71,20 @@ def parsed(printed):
     return found
 
 
-def test_the_facts_of_an_accelerator_node():
+def test_the_facts_of_an_accelerator_node(lines):
     assert parsed(lines(state(), NOW_S)) == {
         "accel-as-of": "20270115-0800",
-        "accel-epoch": "17",
         "accel-gpu-memory-gib": "140",
         "accel-gpu-model": "NVIDIA-H200",
         "accel-gpus": "1",
         "accel-health": "ok",
         "accel-server": "ok",
-        "accel-slots": "4",
     }
 
 
-def test_a_node_without_accelerators():
-    found = parsed(lines(state(devices=(), server=None, slots=None), NOW_S))
+def test_a_node_without_accelerators(lines):
+    found = parsed(lines(state(devices=(), server=None), NOW_S))
     assert "accel-gpu-model" not in found
-    assert "accel-slots" not in found
     assert (found["accel-gpus"], found["accel-server"], found["accel-health"]) == ("0", "none", "ok")
 
 
@@ -74,25 +93,24 @@ def test_a_node_without_accelerators():
     [
         ("NVIDIA A100-SXM4-40GB", "NVIDIA-A100-SXM4-40GB"),
         ("Tesla V100/PCIe, 32GB (rev. 2)", "Tesla-V100-PCIe-32GB-rev.-2"),
-        ("  -_. ", "unknown"),
-        ("", "unknown"),
-        (None, "None"),
+        ("  -_. ", None),
+        ("", None),
         (
             "GPU:STRING,evil\nNODE_ATTRIBUTE:accel-health,STRING,ok",
             "GPU-STRING-evil-NODE_ATTRIBUTE-accel-health-STRING-ok",
         ),
         ("显卡 RTX™ 4090", "RTX-4090"),
-        ("٣٢", "unknown"),
+        ("٣٢", None),
         ("x" * 400, "x" * 255),
     ],
 )
-def test_nasty_names(name, told):
+def test_nasty_names(lines, name, told):
     found = parsed(lines(state([{**H200, "name": name}]), NOW_S))
-    assert found["accel-gpu-model"] == told
+    assert found.get("accel-gpu-model") == told
     assert found["accel-health"] == "ok"
 
 
-def test_two_models():
+def test_two_models(lines):
     found = parsed(
         lines(state([H200, {**H200, "name": "NVIDIA A30", "memory_total_bytes": 24 << 30}, H200]), NOW_S)
     )
@@ -113,18 +131,20 @@ def test_two_models():
         ("silent", "ok", "sick"),
         ("ok", "gone", "sick"),
         ("ok", "silent", "sick"),
+        ("ok", "unhealthy", "sick"),
+        ("ok", "starting", "ok"),
     ],
 )
-def test_health(device, server, health):
+def test_health(lines, device, server, health):
     assert parsed(lines(state([{**H200, "health": device}], server=server), NOW_S))["accel-health"] == health
 
 
-def test_a_lost_device_is_not_counted():
+def test_a_lost_device_is_not_counted(lines):
     assert parsed(lines(state([H200, {**H200, "health": "lost"}]), NOW_S))["accel-gpus"] == "1"
 
 
 @pytest.mark.parametrize("at", [NOW_S - 31, NOW_S + 3600, 0])
-def test_an_agent_that_stopped_writing_shows(at):
+def test_an_agent_that_stopped_writing_shows(lines, at):
     assert parsed(lines(state(at=at), NOW_S))["accel-health"] == "stale"
 
 
@@ -142,11 +162,11 @@ def test_an_agent_that_stopped_writing_shows(at):
         "\ud800",
     ],
 )
-def test_no_state_no_facts_but_a_health(text):
+def test_no_state_no_facts_but_a_health(lines, text):
     assert parsed(lines(text, NOW_S)) == {"accel-as-of": "20270115-0800", "accel-health": "none"}
 
 
-def test_what_changes_every_second_is_not_printed():
+def test_what_changes_every_second_is_not_printed(lines):
     busy = {**H200, "utilisation": 0.5, "temperature_c": 40, "memory_bytes": 1 << 30}
     more = {**H200, "utilisation": 0.9, "temperature_c": 60, "memory_bytes": 9 << 30}
     assert lines(state([busy], seq=1), NOW_S) == lines(state([more], at=NOW_S, seq=2), NOW_S + 1)
@@ -157,14 +177,12 @@ _ANY = (
 )
 
 
-@given(st.dictionaries(st.sampled_from(["name", "memory_total_bytes", "health"]), _ANY), _ANY, _ANY, _ANY)
-def test_whatever_the_state_says_yarn_can_read_it(device, server, epoch, slots):
+@given(st.dictionaries(st.sampled_from(["name", "memory_total_bytes", "health"]), _ANY), _ANY)
+def test_whatever_the_state_says_yarn_can_read_it(lines, device, server):
     document = {
         "devices": [device, H200],
         "at": NOW_S,
         "server": {"health": server},
-        "epoch": epoch,
-        "slots": slots,
     }
     found = parsed(lines(json.dumps(document), NOW_S))
     assert {"accel-as-of", "accel-health"} <= set(found)
@@ -215,6 +233,43 @@ def test_a_file_that_never_ends_ends_the_script(tmp_path):
     assert time.monotonic() - began_s < 30
 
 
-def test_the_script_stays_short():
-    code = SCRIPT.read_text().split('"""', 2)[2]
-    assert len([line for line in code.splitlines() if line.strip()]) <= 45
+def test_the_node_tells_python_and_c_library_as_a_start_asks_for_them(lines):
+    facts = attribute_facts(understood(lines("", NOW_S)))
+    assert facts["glibc"] == platform.libc_ver()[1]
+    assert facts["machine"] == platform.machine()
+    have = node_facts()
+    assert have["python"] in facts["python"].split("_")
+    check_node({**have, "glibc": "2.17"}, facts)
+
+
+def test_every_python_of_the_node_is_told(lines, tmp_path, monkeypatch):
+    for minor in (8, 9, 10):
+        (tmp_path / f"python3.{minor}").write_text("#!/bin/sh\n")
+        (tmp_path / f"python3.{minor}").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    own = sys.version_info[1]
+    told = understood(lines("", NOW_S))["accel-python"]
+    assert told == "_".join(f"3.{minor}" for minor in sorted({8, 9, 10, own}))
+
+
+def test_it_can_be_run_by_its_name(tmp_path):
+    assert SCRIPT.read_text().startswith("#!/usr/bin/env python3\n")
+
+
+def test_the_script_has_thirty_lines():
+    text = SCRIPT.read_text()
+    quiet = (
+        tokenize.COMMENT,
+        tokenize.NL,
+        tokenize.NEWLINE,
+        tokenize.INDENT,
+        tokenize.DEDENT,
+        tokenize.ENDMARKER,
+    )
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    code = {
+        line for each in tokens if each.type not in quiet for line in range(each.start[0], each.end[0] + 1)
+    }
+    described = [n.body[0] for n in ast.walk(ast.parse(text)) if isinstance(n, (ast.Module, ast.FunctionDef))]
+    prose = {line for each in described for line in range(each.lineno, each.end_lineno + 1)}
+    assert len(code - prose) <= 30

@@ -7,5 +7,6 @@ it is.
 from yarn_accel.core.application.application import Answer, Application
 from yarn_accel.core.application.roles import Resource, Restart, Role, Roles, Where
 from yarn_accel.core.application.settings import Settings
+from yarn_accel.core.application.views import Outline
 
-__all__ = ["Answer", "Application", "Resource", "Restart", "Role", "Roles", "Settings", "Where"]
+__all__ = ["Answer", "Application", "Outline", "Resource", "Restart", "Role", "Roles", "Settings", "Where"]

@@ -24,14 +24,15 @@ from typing import Any
 
 from yarn_accel.core.application.alarms import NEVER
 from yarn_accel.core.application.commands import Command, WakeAt
-from yarn_accel.core.application.events import Event
+from yarn_accel.core.application.events import Event, Heard
 from yarn_accel.core.application.inbox import Inbox
 from yarn_accel.core.application.invariants import check
+from yarn_accel.core.application.opening import Opening
 from yarn_accel.core.application.reconciler import Reconciler
 from yarn_accel.core.application.roles import Roles
 from yarn_accel.core.application.settings import Settings
 from yarn_accel.core.application.slots import Mode
-from yarn_accel.core.application.views import explain_node, picture
+from yarn_accel.core.application.views import Outline, explain_node, outline, picture, pictures
 from yarn_accel.core.application.world import World
 from yarn_accel.core.binding.events import BindingPolicy
 
@@ -39,8 +40,10 @@ __all__ = ["Answer", "Application"]
 
 #: The alarm of the application itself; nodes have names.
 _SELF = ""
-#: Alarms that ring in one event: ten thousand at once would hold up everything else for too long.
-_N_ALARMS = 64
+#: Alarms that ring in one event, some 30 us each: ten thousand at once would hold up everything else.
+_N_ALARMS = 8
+#: Nodes looked at in one event; those beyond it follow in the next ones, which `WakeAt` asks for.
+_N_NODES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,7 @@ class Application:
         self._world = World(settings, roles, make_policy)
         self._inbox = Inbox(self._world)
         self._reconciler = Reconciler(self._world)
+        self._opening = Opening(self._world)
         self._wake_s = NEVER
         self._empty_s: float | None = None
 
@@ -84,11 +88,10 @@ class Application:
             return []
         world.now_s = max(world.now_s, event.now_s)
         self._inbox.take(event)
-        world.dirty.update(dict.fromkeys(world.alarms.due(world.now_s, _N_ALARMS)))
-        world.dirty.pop(_SELF, None)
-        is_ending = world.life.stopping_s is not None and world.life.attempt > 0
-        if world.now_s >= world.settled_s or is_ending:
-            world.bindings.open(world.now_s)
+        if type(event) is Heard and world.now_s < self._wake_s and not world.dirty and not world.orders:
+            return []
+        self._ring()
+        self._opening.step()
         dirty, world.dirty = world.dirty, {}
         for host in dirty:
             self._reconciler.reconcile(world.nodes[host])
@@ -98,6 +101,17 @@ class Application:
         orders = list(world.orders)
         world.orders.clear()
         return orders
+
+    def _ring(self) -> None:
+        """Mark the nodes whose alarm rings, and put off those that are too many for one event."""
+        world = self._world
+        if len(world.dirty) <= _N_NODES:
+            world.dirty.update(dict.fromkeys(world.alarms.due(world.now_s, _N_ALARMS)))
+            world.dirty.pop(_SELF, None)
+            return
+        for host in list(world.dirty)[_N_NODES:]:
+            del world.dirty[host]
+            world.alarms.set(host, world.now_s)
 
     def answer(self, host: str) -> Answer:
         """What a node is to be told now; its own view of a cluster that may not know it yet is empty."""
@@ -122,9 +136,21 @@ class Application:
         """Lines for an admin: what the node has and lacks, why it is bound there, what happened."""
         return explain_node(self._world, host)
 
-    def snapshot(self, now_s: float) -> dict[str, Any]:
-        """All that is known, as values that JSON can carry; ages are counted up to `now_s`."""
-        return picture(self._world, now_s)
+    def outline(self) -> Outline:
+        """All nodes at a glance."""
+        return outline(self._world)
+
+    def snapshot(self, now_s: float, hosts: Iterable[str] | None = None) -> dict[str, Any]:
+        """All that is known, as values that JSON can carry; ages are counted up to `now_s`.
+
+        Args:
+            hosts: the nodes to tell of; None: all, some 20 us each.
+        """
+        return picture(self._world, now_s, hosts)
+
+    def pictures(self, now_s: float, hosts: Iterable[str]) -> dict[str, Any]:
+        """The ``nodes`` of a snapshot of these nodes, alone."""
+        return pictures(self._world, now_s, hosts)
 
     def validate(self) -> None:
         """Check every invariant, after any event; walks over everything.
@@ -172,7 +198,7 @@ class Application:
         if world.life.stopping_s is not None:
             return Mode.RESTORE, NEVER
         if not world.bindings.is_open:
-            return Mode.WAIT, world.settled_s
+            return Mode.WAIT, self._opening.look_s()
         if world.bindings.members:
             self._empty_s = None
             return Mode.SHARE, NEVER

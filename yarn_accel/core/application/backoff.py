@@ -14,23 +14,34 @@ class Backoff:
     """The record of one role on one node.
 
     The first failure costs nothing, so that a server that was killed is back at once; the second costs
-    `first_delay_s`, each later one twice as much as the one before, up to `max_delay_s`.
+    `first_delay_s`, each later one twice as much as the one before, up to `max_delay_s`. A failure whose
+    cause lasts costs `max_delay_s` at once.
     """
 
     n_failures: int = 0
     until_s: float = 0.0
     reason: str = ""
+    is_lasting: bool = False
 
-    def failed(self, settings: Settings, well_for_s: float, reason: str, now_s: float) -> None:
+    def failed(
+        self, settings: Settings, well_for_s: float, reason: str, now_s: float, *, is_lasting: bool = False
+    ) -> None:
         """A container failed that had been well for `well_for_s`; long enough clears what was before."""
         if well_for_s >= settings.healthy_s:
             self.n_failures = 0
         self.n_failures += 1
         self.reason = reason
+        self.is_lasting = is_lasting
         self.until_s = now_s + self.delay_s(settings)
+
+    def forgive(self) -> None:
+        """An admin has mended it: begin with a clean record."""
+        self.n_failures, self.until_s, self.reason, self.is_lasting = 0, 0.0, "", False
 
     def delay_s(self, settings: Settings) -> float:
         """The wait after the failures so far."""
+        if self.is_lasting:
+            return settings.max_delay_s
         if self.n_failures < 2:
             return 0.0
         doublings = min(self.n_failures - 2, 60)

@@ -7,7 +7,7 @@ server that reports would get every node of its rack and give most of them away 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from yarn_accel.core.application.commands import Publish
@@ -20,6 +20,7 @@ from yarn_accel.core.binding.events import (
     Move,
     NNodeAdded,
     NNodeLost,
+    NNodesReturned,
     WeightChanged,
 )
 
@@ -73,7 +74,7 @@ class Bindings:
     def set(self, node: str, station: Station | None, now_s: float) -> None:
         """The node is this from now on; None: nothing to the policy."""
         old = self.stations.get(node)
-        if station is not None and old is not None and _is_near(old.weight, station.weight):
+        if station is not None and old is not None and _is_other_but_near(old.weight, station.weight):
             station = replace(station, weight=old.weight)
         if station == old:
             return
@@ -84,12 +85,19 @@ class Bindings:
         if station is None or station.kind is Kind.NNODE:
             self.members.pop(node, None)
 
-    def open(self, now_s: float) -> None:
-        """Begin to tell: first all ANodes, then all NNodes, by name; so nobody moves twice."""
+    def open(self, now_s: float, published: Mapping[str, str] | None = None) -> None:
+        """Begin to tell: first all ANodes, then all NNodes, by name; so nobody moves twice.
+
+        Args:
+            published: the server's node of each node before; bound again as far as that is still right.
+        """
         if self.is_open:
             return
         self.is_open = True
-        self._tell_all(now_s)
+        if published:
+            self._tell_again(published, now_s)
+        else:
+            self._tell_all(now_s)
 
     def rebind(self, now_s: float) -> None:
         """Make all bindings anew, without a memory of those before."""
@@ -154,18 +162,32 @@ class Bindings:
                 self._changed_servers[node] = None
 
     def _tell_all(self, now_s: float) -> None:
-        names = sorted(self.stations)
         for kind in (Kind.ANODE, Kind.NNODE):
-            for node in names:
-                if self.stations[node].kind is kind:
-                    for event in _events(node, None, self.stations[node]):
-                        self._tell(event, now_s)
+            for node in self._all(kind):
+                for event in _events(node, None, self.stations[node]):
+                    self._tell(event, now_s)
+
+    def _tell_again(self, published: Mapping[str, str], now_s: float) -> None:
+        """All ANodes, then all NNodes at once with where they were; who stays there is no news."""
+        for node in self._all(Kind.ANODE):
+            for event in _events(node, None, self.stations[node]):
+                self._tell(event, now_s)
+        nodes = tuple((node, self.stations[node].rack, published.get(node)) for node in self._all(Kind.NNODE))
+        n_kept = 0
+        for move in self.policy.apply(NNodesReturned(nodes)):
+            is_kept = published.get(move.node) == move.new
+            n_kept += is_kept
+            self._move(move, now_s, is_noted=not is_kept)
+        self._history.add(now_s, "", f"{n_kept} bindings kept", f"of {len(published)} that were published")
+
+    def _all(self, kind: Kind) -> list[str]:
+        return [node for node in sorted(self.stations) if self.stations[node].kind is kind]
 
     def _tell(self, event: BindingEvent, now_s: float) -> None:
         for move in self.policy.apply(event):
             self._move(move, now_s)
 
-    def _move(self, move: Move, now_s: float) -> None:
+    def _move(self, move: Move, now_s: float, *, is_noted: bool = True) -> None:
         old = self.bound.pop(move.node, None)
         if old is not None:
             self.members[old].pop(move.node)
@@ -175,11 +197,12 @@ class Bindings:
             self.members.setdefault(move.new, {})[move.node] = None
             self._touched[move.new] = None
         self._changed[move.node] = None
-        self._history.add(now_s, move.node, f"bound to {move.new or 'nobody'}", move.reason)
+        if is_noted:
+            self._history.add(now_s, move.node, f"bound to {move.new or 'nobody'}", move.reason)
 
 
-def _is_near(old: float, new: float) -> bool:
-    return max(old, new) < min(old, new) * _WEIGHT_STEP
+def _is_other_but_near(old: float, new: float) -> bool:
+    return old != new and max(old, new) < min(old, new) * _WEIGHT_STEP
 
 
 def _events(node: str, old: Station | None, new: Station | None) -> list[BindingEvent]:

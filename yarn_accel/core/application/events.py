@@ -61,6 +61,9 @@ class NodeView:
         is_accelerator: it has a healthy accelerator.
         capability: amounts by resource type, such as ``{"memory-mb": 4096, "yarn.io/gpu": 2}``.
         slots: the `acct/slot` it has now; None: not known.
+        bound: the server's node that is published as the one it is bound to (`rm.yarn.io/accel-bind`);
+            None: none is, or it is not known. A later attempt makes these bindings again; afterwards it is
+            not looked at, and another value alone is no change of the node.
     """
 
     host: str
@@ -71,6 +74,7 @@ class NodeView:
     is_leaving: bool = False
     capability: Mapping[str, int] = field(default_factory=dict)
     slots: int | None = None
+    bound: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

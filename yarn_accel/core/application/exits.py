@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["describe_exit", "is_excused"]
+__all__ = ["describe_exit", "is_excused", "is_lasting"]
 
 _WORDS = {
     -100: "released, or its node was lost",
@@ -18,6 +18,15 @@ _WORDS = {
 }
 #: Nothing the container did, and trying again at once is right: YARN itself decides when there is room.
 _EXCUSED = frozenset((-100, -102, -105, -106, -107, -108))
+#: Our own programs' refusals (`launch`) whose cause stays until somebody mends the node: another Python,
+#: glibc or platform, no room to unpack, a damaged environment. Not 116, devices that another process holds:
+#: it may be a server of before that is about to end.
+_LASTING = frozenset((111, 112, 113, 114, 115))
+
+
+def is_lasting(exit_status: int) -> bool:
+    """Whether trying again soon is of no use."""
+    return exit_status in _LASTING
 
 
 def is_excused(exit_status: int) -> bool:

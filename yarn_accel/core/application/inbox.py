@@ -95,6 +95,7 @@ class Inbox:
         if is_first:
             is_fresh = event.attempt <= 1 and not event.previous
             world.settled_s = world.now_s + (0.0 if is_fresh else world.settings.settle_s)
+            world.opens_by_s = world.settled_s + (0.0 if is_fresh else world.settings.recall_s)
         else:
             world.staff.forget_requests()
             world.staff.doubt((container.id for container in event.previous), world.now_s)
@@ -143,6 +144,7 @@ class Inbox:
         world = self._world
         for view in event.nodes:
             self._view(view)
+        world.is_listed = world.is_listed or event.is_complete
         # After a restart the RM lists nodes only as their NMs come back to it.
         if event.is_complete and world.now_s - world.registered_s >= world.settings.recovery_s:
             for host in sorted(world.nodes.keys() - {view.host for view in event.nodes}):
@@ -153,6 +155,8 @@ class Inbox:
         world = self._world
         node = world.node(view.host)
         old, node.view = node.view, view
+        if view.bound is not None and not world.bindings.is_open:
+            world.published[view.host] = view.bound
         if world.slots.seen(view.host, view.slots) or old != view:
             world.dirty[view.host] = None
         if old is None or old.is_usable != view.is_usable:
@@ -194,6 +198,9 @@ class Inbox:
     def _undrain(self, event: ev.Undrain) -> None:
         self._world.drained.discard(event.node)
         self._touch(event.node, "drained no more")
+        node = self._world.nodes.get(event.node)
+        for place in node.places.values() if node is not None else ():
+            place.backoff.forgive()
 
     def _touch(self, host: str, what: str) -> None:
         if host in self._world.nodes:

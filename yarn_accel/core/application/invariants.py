@@ -100,6 +100,9 @@ def _check_slots(world: World) -> None:
             assert slots.wanted(host) is None, f"{host}: wants slots when they are restored"
         else:
             assert slots.wanted(host) == expected.get(host, 0), f"{host}: wants {slots.wanted(host)} slots"
+        is_to_wait = world.alarms.at(host) <= world.now_s
+        if is_to_wait:
+            continue
         if node.is_usable and world.life.is_registered and slots.mode is not Mode.WAIT and not slots.refusal:
             given = slots.given(host)
             assert given is not None, f"{host}: its slots were never set"

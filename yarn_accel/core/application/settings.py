@@ -17,6 +17,8 @@ class Settings:
             accelerator.
         settle_s: a later attempt listens for so long before it publishes its first binding, so that servers
             which report one after the other do not make every node move.
+        recall_s: ... and at most so much longer, until the RM has listed all nodes and every server that
+            nodes are published as bound to has spoken: what is published is bound again as it was.
         first_delay_s: back-off after the second failure in a row (none after the first); then it doubles.
         max_delay_s: bound of the back-off.
         healthy_s: a container that was well for so long begins with a clean record.
@@ -43,6 +45,7 @@ class Settings:
     silence_s: float = 3.0
     guest_after_s: float = 10.0
     settle_s: float = 2.0
+    recall_s: float = 5.0
     first_delay_s: float = 1.0
     max_delay_s: float = 300.0
     healthy_s: float = 30.0

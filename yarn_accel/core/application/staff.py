@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from yarn_accel.core.application.alarms import NEVER
 from yarn_accel.core.application.commands import Ask, Check, Command, Launch, Release, StopContainer, Unask
 from yarn_accel.core.application.events import Container, NodeView
-from yarn_accel.core.application.exits import describe_exit, is_excused
+from yarn_accel.core.application.exits import describe_exit, is_excused, is_lasting
 from yarn_accel.core.application.history import History
 from yarn_accel.core.application.places import Held, Node, Phase, Place, Want
 from yarn_accel.core.application.roles import Restart
@@ -106,7 +106,8 @@ class Staff:
         if was_live and exit_status == 0 and place.role.restart is Restart.ON_FAILURE:
             place.is_done = True
         elif was_live and not is_excused(exit_status):
-            place.backoff.failed(self._settings, place.well_for_s(), reason, now_s)
+            lasts = is_lasting(exit_status)
+            place.backoff.failed(self._settings, place.well_for_s(), reason, now_s, is_lasting=lasts)
         self._end(place, held, NEVER)
         self._history.add(
             now_s, place.node, f"{place.role.name} ended", reason if was_live else held.reason or reason
@@ -135,6 +136,10 @@ class Staff:
 
     def keep(self, place: Place, want: Want, node: Node, now_s: float) -> float:
         """Step from what the place has to what it should have; returns when to look again."""
+        if want is Want.KEEP and place.request_id is None and len(place.held) == 1:
+            (only,) = place.held.values()
+            if only.is_live:
+                return self._nurse(place, only, node, now_s)
         if want is Want.NONE:
             self._retire(place, list(place.live()), "not wanted here any more", now_s)
         elif want is Want.HOLD:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from yarn_accel.core.application.places import Held, Node, Phase, Place, Report
 from yarn_accel.core.application.servers import serves, why_not
 from yarn_accel.core.application.world import World
+from yarn_accel.core.units import format_duration_s
 
-__all__ = ["explain_node", "picture"]
+__all__ = ["Outline", "explain_node", "outline", "picture", "pictures"]
 
 _N_NOTES = 8
+_N_NAMED = 3
 
 
 def explain_node(world: World, host: str) -> str:
@@ -23,9 +26,7 @@ def explain_node(world: World, host: str) -> str:
     lines += [
         _place_line(world, node, place) for place in node.places.values() if _is_worth_a_line(node, place)
     ]
-    lines.append(
-        world.bindings.policy.explain(host) if world.bindings.is_open else "Bindings are not made yet."
-    )
+    lines.append(_binding_line(world, node))
     lines.append(_slots_line(world, host))
     lines += [
         f"{world.now_s - note.at_s:.1f} s ago: {note.what}" + (f" ({note.reason})" if note.reason else "")
@@ -34,8 +35,63 @@ def explain_node(world: World, host: str) -> str:
     return "\n".join(lines)
 
 
-def picture(world: World, now_s: float) -> dict[str, Any]:
-    """Everything, for the tracking page and its JSON."""
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """All nodes at a glance, at a microsecond each: enough to choose whom to look at.
+
+    Attributes:
+        racks: hosts by rack, each in order of their names; a rack not known is empty.
+        troubled: racks with a node that is gone, or a server that neither serves nor is about to.
+        serving: nodes whose servers serve.
+        counts: nodes, usable, accelerators, serving, bound, unbound, failures.
+    """
+
+    racks: dict[str, list[str]]
+    troubled: frozenset[str]
+    serving: tuple[str, ...]
+    counts: dict[str, int]
+
+
+def outline(world: World) -> Outline:
+    """Count and sort all nodes."""
+    racks: dict[str, list[str]] = {}
+    troubled: set[str] = set()
+    serving: list[str] = []
+    bound = world.bindings.bound
+    n_usable = n_accelerators = n_unbound = n_failures = 0
+    for host in sorted(world.nodes):
+        node = world.nodes[host]
+        view = node.view
+        rack = view.rack if view is not None else ""
+        racks.setdefault(rack, []).append(host)
+        if node.is_serving:
+            serving.append(host)
+        if view is not None and view.is_usable:
+            n_usable += 1
+            n_accelerators += view.is_accelerator
+            n_unbound += not view.is_accelerator and host not in bound
+        if _is_troubled(world, node):
+            troubled.add(rack)
+        for place in node.places.values():
+            n_failures += place.backoff.n_failures
+    counts = {"nodes": len(world.nodes), "usable": n_usable, "accelerators": n_accelerators}
+    counts |= {"serving": len(serving), "bound": len(bound), "unbound": n_unbound, "failures": n_failures}
+    return Outline(racks, frozenset(troubled), tuple(serving), counts)
+
+
+def _is_troubled(world: World, node: Node) -> bool:
+    if node.view is None or not node.view.is_usable:
+        return True
+    if not node.view.is_accelerator or node.is_serving or node.host in world.drained:
+        return False
+    place = world.server_place(node)
+    if place is None or (place.report is not None and not place.report.is_healthy):
+        return True
+    return not any(held.phase in (Phase.GRANTED, Phase.LAUNCHING) for held in place.held.values())
+
+
+def picture(world: World, now_s: float, hosts: Iterable[str] | None = None) -> dict[str, Any]:
+    """Everything, for the tracking page and its JSON; of nodes all, or these."""
     return {
         "attempt": world.life.attempt,
         "is_registered": world.life.is_registered,
@@ -44,9 +100,15 @@ def picture(world: World, now_s: float) -> dict[str, Any]:
         "policy": world.bindings.policy.name,
         "slots": {"mode": world.slots.mode.value, "refusal": world.slots.refusal},
         "loads": dict(world.bindings.policy.loads()),
-        "nodes": {host: _node_picture(world, node, now_s) for host, node in sorted(world.nodes.items())},
+        "nodes": pictures(world, now_s, sorted(world.nodes) if hosts is None else hosts),
         "notes": [asdict(note) | {"age_s": now_s - note.at_s} for note in world.history],
     }
+
+
+def pictures(world: World, now_s: float, hosts: Iterable[str]) -> dict[str, Any]:
+    """The nodes among these that are known."""
+    nodes = world.nodes
+    return {host: _node_picture(world, nodes[host], now_s) for host in hosts if host in nodes}
 
 
 def _node_picture(world: World, node: Node, now_s: float) -> dict[str, Any]:
@@ -112,12 +174,41 @@ def _node_line(world: World, node: Node) -> str:
     return f"{node.host} in {view.rack} is {_state(node)}, {what}{drained}."
 
 
-def _binding_line(world: World, host: str) -> str:
-    if not world.bindings.is_open:
+def _binding_line(world: World, node: Node) -> str:
+    """The policy knows servers that serve; what else there is must be said here."""
+    bindings, host, view = world.bindings, node.host, node.view
+    if not bindings.is_open:
         return "Bindings are not made yet."
-    if host not in world.bindings.stations:
-        return "It takes no part in the bindings now."
-    return world.bindings.policy.explain(host)
+    if host in bindings.bound or node.is_serving or view is None or not node.is_usable:
+        return bindings.policy.explain(host)
+    if view.is_accelerator:
+        why = _idle_words(world, node)
+        return (
+            f"{host} has its own accelerator, whose server does not serve now ({why}): its tasks use its CPU."
+        )
+    idle = [
+        f"{other.host} ({_idle_words(world, other)})"
+        for other in world.nodes.values()
+        if other.view is not None and other.view.is_accelerator and other.view.rack == view.rack
+    ]
+    if not idle:
+        return bindings.policy.explain(host)
+    named = ", ".join(idle[:_N_NAMED]) + (f" and {len(idle) - _N_NAMED} more" if len(idle) > _N_NAMED else "")
+    return (
+        f"{host} is not bound: no accelerator node of {view.rack} serves now: {named}; its tasks use its CPU."
+    )
+
+
+def _idle_words(world: World, node: Node) -> str:
+    if node.host in world.drained:
+        return "drained"
+    place = world.server_place(node)
+    if place is None:
+        return "no server is to run there"
+    phases = [held.phase.value for held in place.live() if held.phase is not Phase.RUNNING]
+    if node.is_usable and phases:
+        return f"its server is {phases[0]}"
+    return why_not(node, place, world.settings, world.now_s)
 
 
 def _is_worth_a_line(node: Node, place: Place) -> bool:
@@ -134,10 +225,18 @@ def _place_line(world: World, node: Node, place: Place) -> str:
         words.append(f"tried again in {wait_s:.1f} s")
     if place.backoff.n_failures:
         words.append(f"failures in a row: {place.backoff.n_failures}, the last: {place.backoff.reason}")
+    if place.backoff.is_lasting and wait_s > 0:
+        words.append(_lasting_words(world, place))
     if place.role.is_server:
         is_serving = serves(node, place, world.settings, world.now_s) is not None
         words.append("serves" if is_serving else why_not(node, place, world.settings, world.now_s))
     return f"{place.role.name}: {'; '.join(words) or 'none'}."
+
+
+def _lasting_words(world: World, place: Place) -> str:
+    every = format_duration_s(world.settings.max_delay_s)
+    cure = f"mend the node, then `yarn-accel undrain {place.node}`"
+    return f"this does not go away by itself, so it is tried every {every} only: {cure}"
 
 
 def _held_words(world: World, held: Held) -> str:

@@ -25,7 +25,10 @@ class World:
     Attributes:
         drained: nodes that shall have no server, known or not.
         dirty: nodes to be reconciled at the end of this event.
-        settled_s: when bindings are first made and published.
+        settled_s: when bindings are first made and published; not before all is heard that the published
+            ones need, but at `opens_by_s`, see `opening`.
+        published: the server's node of each node as it was published before this attempt.
+        is_listed: the RM has told of all nodes.
         registered_s: when the RM last accepted us.
     """
 
@@ -44,6 +47,9 @@ class World:
         self.dirty: dict[str, None] = {}
         self.now_s = -NEVER
         self.settled_s = NEVER
+        self.opens_by_s = NEVER
+        self.published: dict[str, str] = {}
+        self.is_listed = False
         self.registered_s = -NEVER
 
     def node(self, host: str) -> Node:

@@ -2,7 +2,8 @@
 
 ::
 
-    NNodeAdded ANodeAdded NNodeLost ANodeLost WeightChanged ──▶ policy ──▶ [Move(node, old, new, reason)]
+    NNodeAdded ANodeAdded NNodeLost ANodeLost NNodesReturned WeightChanged
+        ──▶ policy ──▶ [Move(node, old, new, reason)]
 
     paper       section 2.3 to the letter, but for one repair; unbalanced after losses
     weighted    section 5: shares by performance weights, always balanced with the fewest moves
@@ -20,11 +21,13 @@ from yarn_accel.core.binding.events import (
     Move,
     NNodeAdded,
     NNodeLost,
+    NNodesReturned,
     WeightChanged,
 )
 from yarn_accel.core.binding.paper import PaperBinding
 from yarn_accel.core.binding.registry import POLICIES, SETTINGS, make
-from yarn_accel.core.binding.requests import (
+from yarn_accel.core.binding.weighted import WeightedBinding
+from yarn_accel.core.requests import (
     Choice,
     ChooserSettings,
     Prediction,
@@ -32,7 +35,6 @@ from yarn_accel.core.binding.requests import (
     RequestChooser,
     ServerView,
 )
-from yarn_accel.core.binding.weighted import WeightedBinding
 
 __all__ = [
     "POLICIES",
@@ -50,6 +52,7 @@ __all__ = [
     "Move",
     "NNodeAdded",
     "NNodeLost",
+    "NNodesReturned",
     "PaperBinding",
     "Prediction",
     "Request",

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from yarn_accel.core.binding.requests import Choice, ChooserSettings, Request, RequestChooser, ServerView
 from yarn_accel.core.binding.weighted import WeightedBinding
+from yarn_accel.core.requests import Choice, ChooserSettings, Request, RequestChooser, ServerView
 
 __all__ = ["ContainerBinding"]
 

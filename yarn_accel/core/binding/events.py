@@ -19,6 +19,7 @@ __all__ = [
     "Move",
     "NNodeAdded",
     "NNodeLost",
+    "NNodesReturned",
     "WeightChanged",
 ]
 
@@ -64,6 +65,21 @@ class ANodeLost:
 
 
 @dataclass(frozen=True, slots=True)
+class NNodesReturned:
+    """NNodes that were bound before we knew of them join together: who made the bindings was restarted.
+
+    Each is bound where it was if an ANode of its rack has this name; the others join after them, and who
+    keeps a balance restores it with the fewest moves. `paper` moves nobody, as after a loss; of its stacks
+    only the sizes come back: what lies in them lies in the order told here.
+
+    Attributes:
+        nodes: (NNode, rack, its ANode before or None). One that is known in this rack is passed over.
+    """
+
+    nodes: tuple[tuple[str, str, str | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class WeightChanged:
     """The table of weights was edited, or an accelerator was measured (paper section 5)."""
 
@@ -71,7 +87,7 @@ class WeightChanged:
     weight: float
 
 
-BindingEvent = NNodeAdded | ANodeAdded | NNodeLost | ANodeLost | WeightChanged
+BindingEvent = NNodeAdded | ANodeAdded | NNodeLost | ANodeLost | NNodesReturned | WeightChanged
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@
     ANode joins        an empty stack, then *rebalance*       the same, then everybody who waited joins
     NNode is lost      out of its stack, then *rebalance*     forgotten
     ANode is lost      its NNodes, top of the stack first, join again; when it was the last they wait
+    NNodes return      each onto the stack it was on, else as one that joins; then *rebalance*
 
 *Rebalance* is where the policies differ.
 """
@@ -24,14 +25,17 @@ from yarn_accel.core.binding.events import (
     Move,
     NNodeAdded,
     NNodeLost,
+    NNodesReturned,
     WeightChanged,
 )
 from yarn_accel.core.binding.stacks import Stack, StackQueue, explained, refusal, thousandths
 
-__all__ = ["Pool", "RackBinding"]
+__all__ = ["BEFORE", "Pool", "RackBinding"]
 
 #: How many ANodes `explain` names that were not taken.
 _N_REFUSED = 3
+#: Why an NNode is bound where it was before.
+BEFORE = "it was bound there before"
 
 
 @dataclass(slots=True, eq=False)
@@ -59,6 +63,7 @@ class RackBinding:
         self._bound: dict[str, str] = {}
         self._why: dict[str, str] = {}
         self._changes: dict[str, tuple[str | None, str]] = {}
+        self._homes: dict[str, str] = {}
         self._cause = ""
         self._n_arrived = 0
         self._rules: dict[type, Callable[..., None]] = {
@@ -66,6 +71,7 @@ class RackBinding:
             ANodeAdded: self._anode_added,
             NNodeLost: self._nnode_lost,
             ANodeLost: self._anode_lost,
+            NNodesReturned: self._nnodes_returned,
             WeightChanged: self._weight_changed,
         }
 
@@ -78,6 +84,7 @@ class RackBinding:
         self._changes.clear()
         self._rules[type(event)](event)
         self._settle()
+        self._homes.clear()
         moves = []
         for node, (old, reason) in self._changes.items():
             new = self._bound.get(node)
@@ -194,6 +201,26 @@ class RackBinding:
         self._close(self._racks[name], event.node)
         self._tidy(self._racks[name])
 
+    def _nnodes_returned(self, event: NNodesReturned) -> None:
+        fresh = [each for each in event.nodes if self._nnodes.get(each[0]) != each[1]]
+        for node, _, _ in fresh:
+            self._forget(node)
+        self._cause = "all bindings were read back"
+        others: list[tuple[Pool, str]] = []
+        for node, name, home in fresh:
+            self._nnodes[node] = name
+            rack = self._rack(name)
+            if home is not None and home in rack.queue:
+                self._bind(rack, rack.queue[home], node, BEFORE)
+                continue
+            if home is not None:
+                self._homes[node] = home
+            others.append((rack, node))
+        for rack, node in others:
+            self._place(rack, node)
+        for name in dict.fromkeys(name for _, name, _ in fresh):
+            self._rebalance(self._racks[name])
+
     def _weight_changed(self, event: WeightChanged) -> None:
         weight = thousandths(event.weight)
         name = self._anodes.get(event.node)
@@ -244,12 +271,14 @@ class RackBinding:
         self._take(pool, giver, node)
         self._bind(pool, taker, node)
 
-    def _bind(self, pool: Pool, stack: Stack, node: str) -> None:
+    def _bind(self, pool: Pool, stack: Stack, node: str, why: str = "") -> None:
+        """Onto a stack, as it takes next or for another reason, `why`."""
         pool.queue.push(stack, node)
         self._bound[node] = stack.anode
-        self._why[node] = self._cause
+        self._why[node] = why or self._cause
         old = self._changes[node][0] if node in self._changes else None
-        self._changes[node] = old, f"{self._cause}: {stack.anode} had the least load, now {stack.load():g}"
+        reason = why or f"{self._cause}: {stack.anode} had the least load, now {stack.load():g}"
+        self._changes[node] = old, reason
 
     def _take(self, pool: Pool, stack: Stack, node: str) -> None:
         pool.queue.discard(stack, node)

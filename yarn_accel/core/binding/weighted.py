@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from yarn_accel.core.binding.events import WeightChanged
-from yarn_accel.core.binding.racks import Pool, RackBinding
+from yarn_accel.core.binding.racks import BEFORE, Pool, RackBinding
 from yarn_accel.core.binding.stacks import Stack, StackQueue, thousandths
 
 __all__ = ["WeightedBinding"]
@@ -117,8 +117,8 @@ class WeightedBinding(RackBinding):
         else:
             self._take(guests, guests.queue[self._bound[node]], node)
 
-    def _bind(self, pool: Pool, stack: Stack, node: str) -> None:
-        super()._bind(pool, stack, node)
+    def _bind(self, pool: Pool, stack: Stack, node: str, why: str = "") -> None:
+        super()._bind(pool, stack, node, why)
         self._touched[stack.anode] = None
 
     def _take(self, pool: Pool, stack: Stack, node: str) -> None:
@@ -139,10 +139,22 @@ class WeightedBinding(RackBinding):
         if len(guests.queue):
             homeless = [*guests.waiting, *homeless]
             guests.waiting.clear()
+        others: list[str] = []
         for node in homeless:
+            home = self._former_home(node)
+            if home is not None and home in guests.queue:
+                self._bind(guests, guests.queue[home], node, BEFORE)
+            else:
+                others.append(node)
+        for node in others:
             self._place(guests, node)
         self._rebalance(guests)
         self._touched.clear()
+
+    def _former_home(self, node: str) -> str | None:
+        """Where it was before this event: it may stay there, as when its ANode only changed the rack."""
+        old = self._changes[node][0] if node in self._changes else None
+        return old or self._homes.get(node)
 
     def _stack_of(self, anode: str) -> Stack:
         return self._guests.queue[anode] if self._guests is not None else super()._stack_of(anode)

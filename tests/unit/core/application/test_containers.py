@@ -204,6 +204,24 @@ def test_a_healthy_time_clears_the_record(serving):
     assert only(serving(ev.Completed, "c4", 137, ""), cmd.Ask)
 
 
+def test_a_failure_that_does_not_go_away_is_tried_again_late_and_it_is_said(serving):
+    assert only(serving(ev.Completed, "c1", 112, "the node's glibc is older"), cmd.Ask) == []
+    assert retry_s(serving) == 300.0
+    text = serving.app.explain("a1")
+    assert "the node's glibc is older" in text
+    assert "does not go away by itself" in text
+    assert "every 5 min 00 s only: mend the node, then `yarn-accel undrain a1`" in text
+    assert only(serving.wait(299.0), cmd.Ask) == []
+    assert len(only(serving.wait(1.0), cmd.Ask)) == 1
+    assert "does not go away" not in serving.app.explain("a1")
+
+
+def test_an_admin_who_mended_the_node_need_not_wait(serving):
+    serving(ev.Completed, "c1", 111, "")
+    assert len(only(serving(ev.Undrain, "a1"), cmd.Ask)) == 1
+    assert "failures" not in serving.app.explain("a1")
+
+
 @pytest.mark.parametrize("status", [-102, -100, -105])
 def test_who_is_not_to_blame_is_asked_for_at_once_every_time(serving, status):
     container = serving.container.id

@@ -7,10 +7,12 @@ from hypothesis import strategies as st
 from yarn_accel.core.application import Resource, Role, Roles, Settings, Where
 from yarn_accel.core.application.alarms import NEVER, Alarms
 from yarn_accel.core.application.backoff import Backoff
-from yarn_accel.core.application.exits import describe_exit, is_excused
+from yarn_accel.core.application.exits import describe_exit, is_excused, is_lasting
 from yarn_accel.core.application.history import History
 from yarn_accel.core.application.slots import shares
 from yarn_accel.errors import ConfigError
+from yarn_accel.launch import bootstrap
+from yarn_accel.launch.device_lock import EXIT_DEVICES
 
 SMALL = Resource(128)
 
@@ -104,6 +106,23 @@ def test_excused_exits(status):
 @pytest.mark.parametrize("status", [0, 1, 137, 143, -101, -103, -104, -1000])
 def test_exits_that_count(status):
     assert not is_excused(status)
+
+
+def test_exits_that_last():
+    """All refusals of our own programs, but for devices that may be free in a moment."""
+    refusals = {getattr(bootstrap, name) for name in bootstrap.__all__ if name.startswith("EXIT_")}
+    assert {status for status in range(-2000, 300) if is_lasting(status)} == refusals
+    assert not is_lasting(EXIT_DEVICES)
+
+
+def test_a_lasting_failure_waits_as_long_as_any():
+    backoff, settings = Backoff(), Settings(max_delay_s=300.0)
+    backoff.failed(settings, 0.0, "no room", 10.0, is_lasting=True)
+    assert backoff.until_s == 310.0
+    backoff.failed(settings, 0.0, "killed", 310.0)
+    assert backoff.until_s == 311.0
+    backoff.forgive()
+    assert backoff == Backoff()
 
 
 def test_exits_in_words():

@@ -138,17 +138,39 @@ def test_an_ill_server_that_has_nothing_open_is_not_waited_for(serving):
     assert only(commands, cmd.StopContainer) == [cmd.StopContainer(serving.container)]
 
 
+def asks_in_turns(driver, commands):
+    """How many nodes are asked for in each event while the application wants to be woken at once."""
+    n_asks = [len(only(commands, cmd.Ask))]
+    while any(wake.at_s <= driver.now_s for wake in only(commands, cmd.WakeAt)):
+        commands = driver(ev.Tick)
+        n_asks.append(len(only(commands, cmd.Ask)))
+    return n_asks
+
+
+def test_a_thousand_nodes_are_looked_at_in_turns():
+    driver = Driver(roles=Roles([AGENT]))
+    n_asks = asks_in_turns(driver, driver.nodes(*(plain(f"n{i}") for i in range(1000))))
+    assert (sum(n_asks), max(n_asks)) == (1000, 32)
+
+
 def test_a_thousand_alarms_ring_in_turns():
     driver = Driver(roles=Roles([AGENT]))
-    driver.nodes(*(plain(f"n{i}") for i in range(1000)))
-    n_asks = []
-    commands = driver.wait(60.0)
-    while asks := only(commands, cmd.Ask):
-        assert cmd.WakeAt(60.0) in commands or sum(n_asks) + len(asks) == 1000
-        n_asks.append(len(asks))
+    asks_in_turns(driver, driver.nodes(*(plain(f"n{i}") for i in range(1000))))
+    n_asks = asks_in_turns(driver, driver.wait(60.0))
+    assert (sum(n_asks), max(n_asks)) == (1000, 8)
+
+
+def test_what_is_put_off_is_done_all_the_same_when_everything_is_to_end():
+    driver = Driver(settings=Settings(has_slots=False))
+    commands = driver.nodes(accelerator(), *(plain(f"n{i}") for i in range(99)))
+    asks_in_turns(driver, commands)
+    commands = driver(ev.Stop)
+    n_unasked = len(only(commands, cmd.Unask))
+    while any(wake.at_s <= driver.now_s for wake in only(commands, cmd.WakeAt)):
         commands = driver(ev.Tick)
-    assert sum(n_asks) == 1000
-    assert max(n_asks) <= 64
+        n_unasked += len(only(commands, cmd.Unask))
+    assert n_unasked == 101
+    assert only(commands, cmd.Unregister)
 
 
 def test_an_idle_server_has_the_time_to_tell_its_clients(serving):
@@ -318,7 +340,8 @@ def test_a_later_attempt_adopts_what_runs_and_listens_before_it_publishes():
     driver(ev.Tick)
     commands = driver(ev.Registered, running, 2)
     assert only(commands, cmd.Release) == [cmd.Release(running[2])]
-    commands = driver.nodes(accelerator("a1"), accelerator("a2"), plain("n1"), plain("n2"))
+    nodes = accelerator("a1"), accelerator("a2"), plain("n1"), plain("n2")
+    commands = driver.nodes(*nodes, is_complete=True)
     assert not kinds(commands) & {cmd.Ask, cmd.Launch, cmd.StopContainer, cmd.Publish, cmd.SetSlots}
     driver.now_s = 0.5
     assert only(driver.hear("a1", container="c1", gauges=ev.Gauges(4)), cmd.Publish) == []
@@ -362,12 +385,89 @@ def test_versions_and_request_ids_grow_over_attempts():
 
 def test_a_later_attempt_without_servers_restores_slots():
     driver = Driver(roles=acct_only(), attempt=3)
-    driver.nodes(accelerator(), plain())
+    driver.nodes(accelerator(), plain(), is_complete=True)
     assert slots(driver.wait(2.0)) == {}
     assert slots(driver.wait(10.0)) == {"a1": None, "n1": None}
 
 
+def later_attempt(*views, heard=("a1", "a2"), attempt=2, **settings):
+    """A second attempt: two servers run; what its nodes are published as bound to is told with them."""
+    running = ev.Container("c1", "a1", 10), ev.Container("c2", "a2", 10)
+    driver = Driver(settings=Settings(**settings), roles=acct_only(), attempt=attempt, previous=running)
+    driver.nodes(accelerator("a1"), accelerator("a2"), *views, is_complete=True)
+    driver.now_s = 1.0
+    for host in heard:
+        driver.hear(host, gauges=ev.Gauges(4))
+    return driver
+
+
+PUBLISHED = tuple(plain(f"n{i}", bound="a2" if i < 2 else "a1") for i in range(4))
+
+
+def test_a_later_attempt_binds_again_what_is_published():
+    driver = later_attempt(*PUBLISHED)
+    (publication,) = only(driver.wait(1.0), cmd.Publish)
+    assert dict(publication.bound) == {"n0": "a2", "n1": "a2", "n2": "a1", "n3": "a1"}
+    assert "it was bound there before" in driver.app.explain("n0")
+    assert "4 bindings kept" in str(driver.app.snapshot(2.0)["notes"])
+
+
+def test_the_first_attempt_asks_nobody_what_was_before():
+    driver = later_attempt(*PUBLISHED, heard=(), attempt=1, settle_s=0.0, recall_s=0.0)
+    for host in ("a1", "a2"):
+        driver.hear(host, gauges=ev.Gauges(4))
+    assert len(members(driver, "a1")) == len(members(driver, "a2")) == 2
+    assert "kept" not in str(driver.app.snapshot(1.0)["notes"])
+
+
+def test_it_waits_for_a_server_that_runs_and_that_somebody_is_bound_to():
+    driver = later_attempt(*PUBLISHED, heard=("a1",))
+    assert only(driver.wait(1.0), cmd.Publish) == []
+    (publication,) = only(driver.hear("a2", gauges=ev.Gauges(4)), cmd.Publish)
+    assert dict(publication.bound) == {"n0": "a2", "n1": "a2", "n2": "a1", "n3": "a1"}
+
+
+def test_it_does_not_wait_for_ever():
+    driver = later_attempt(*PUBLISHED, heard=("a1",), recall_s=5.0)
+    driver.now_s = 6.9
+    assert only(driver.hear("a1", gauges=ev.Gauges(4)), cmd.Publish) == []
+    (publication,) = only(driver.wait(0.1), cmd.Publish)
+    assert {server for _, server in publication.bound} == {"a1"}
+
+
+def test_it_does_not_wait_for_a_server_that_has_ended():
+    driver = later_attempt(*PUBLISHED, heard=("a1",))
+    driver(ev.Completed, "c2", 137, "")
+    assert len(only(driver.wait(1.0), cmd.Publish)) == 1
+
+
+def test_it_waits_until_all_nodes_are_told():
+    running = (ev.Container("c1", "a1", 10),)
+    driver = Driver(roles=acct_only(), attempt=2, previous=running)
+    driver.nodes(accelerator("a1"))
+    driver.now_s = 1.9
+    driver.hear("a1", gauges=ev.Gauges(4))
+    assert only(driver.wait(1.0), cmd.Publish) == []
+    (publication,) = only(driver.nodes(accelerator("a1"), plain(), is_complete=True), cmd.Publish)
+    assert dict(publication.bound) == {"n1": "a1"}
+
+
+def test_what_is_published_later_is_not_looked_at(serving):
+    assert serving.nodes(plain("n1", bound="a9")) == []
+    assert serving.app.bound() == {"n1": "a1"}
+
+
 # For people.
+
+
+def test_explain_says_what_is_there_and_does_not_serve(driver):
+    commands = driver.nodes(accelerator(), plain())
+    assert "no accelerator node of /r1 serves now: a1 (not heard yet); its tasks" in driver.app.explain("n1")
+    driver(ev.Allocated, (ev.Container("c1", "a1", 10, only(commands, cmd.Ask)[0].request_id),))
+    assert "a1 (its server is launching)" in driver.app.explain("n1")
+    assert "a1 has its own accelerator, whose server does not serve now" in driver.app.explain("a1")
+    driver(ev.Drain, "a1")
+    assert "a1 (drained)" in driver.app.explain("n1")
 
 
 def test_explain_says_what_there_is_to_say(serving):

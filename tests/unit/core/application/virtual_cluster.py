@@ -14,6 +14,8 @@ from yarn_accel.core.application import events as ev
 ACCT = Role("acct", Where.ACCELERATOR, Resource(1024, 2, whole=("yarn.io/gpu",)), 10, is_server=True)
 AGENT = Role("agent", Where.EVERY, Resource(128), 11)
 ROLES = Roles([ACCT, AGENT])
+#: So often it may want to be woken at once, one time after the other: it looks at a few nodes each time.
+AT_ONCE = 10
 CONFIGURED = 9
 QUICK = Settings(
     guest_after_s=4.0,
@@ -48,7 +50,7 @@ class TrueNode:
     is_cut: bool = False
     slots: int = CONFIGURED
 
-    def view(self):
+    def view(self, bound=None):
         capability = {"memory-mb": 8192, "yarn.io/gpu": 2 if self.is_accelerator else 0}
         return ev.NodeView(
             self.host,
@@ -59,6 +61,7 @@ class TrueNode:
             is_leaving=self.state == "leaving",
             capability=capability,
             slots=self.slots,
+            bound=bound,
         )
 
 
@@ -136,6 +139,15 @@ class VirtualCluster:
             self.apply(ev.Stop(self.now_s))
 
     def apply(self, event):
+        """Tell it, and wake it as often as it wants to be woken at once."""
+        commands = self.apply_once(event)
+        for _ in range(AT_ONCE):
+            if self.wake_s is None or self.wake_s > self.now_s:
+                return commands
+            commands = commands + self.apply_once(ev.Tick(self.now_s))
+        raise AssertionError("it wants to be woken at once without end")
+
+    def apply_once(self, event):
         if self.wake_s is not None and self.wake_s <= self.now_s:
             self.wake_s = None
         commands = self.app.apply(event)
@@ -147,7 +159,6 @@ class VirtualCluster:
     def take(self, command):
         match command:
             case cmd.WakeAt():
-                assert command.at_s > self.now_s
                 assert self.wake_s is None or command.at_s < self.wake_s
                 self.wake_s = command.at_s
             case cmd.Publish():
@@ -299,7 +310,8 @@ class VirtualCluster:
     def report(self, *hosts):
         """A report of these nodes; of all, and complete, without names."""
         names = hosts or sorted(self.nodes)
-        return ev.NodesReported(tuple(self.nodes[name].view() for name in names), 0.0, is_complete=not hosts)
+        views = tuple(self.nodes[name].view(self.bound.get(name)) for name in names)
+        return ev.NodesReported(views, 0.0, is_complete=not hosts)
 
     def set_state(self, host, state):
         """The RM's opinion of a node changes; what runs on a gone node is killed when that is back."""

@@ -134,6 +134,16 @@ def test_across_racks_a_guest_goes_home_when_its_rack_gets_an_anode():
     policy.validate()
 
 
+def test_across_racks_a_guest_stays_when_its_anode_changes_the_rack():
+    policy = WeightedBinding(cross_rack=True)
+    for event in (ANodeAdded("a0", "/r1"), NNodeAdded("n", "/r2"), ANodeAdded("a3", "/r2")):
+        policy.apply(event)
+    assert policy.bound() == {"n": "a3"}
+    assert policy.apply(ANodeAdded("a3", "/r1")) == []
+    policy.validate()
+    assert policy.bound() == {"n": "a3"}
+
+
 def test_across_racks_an_own_nnode_drives_a_guest_away():
     policy = WeightedBinding(cross_rack=True)
     for event in (ANodeAdded("a", RACK), ANodeAdded("b", "/rack2"), NNodeAdded("guest", "/rack3")):

@@ -1,7 +1,7 @@
 """A mapper that never ends: asks for its server, has it factor a small matrix, again and again.
 
-``python caller.py PYTHONPATH TOKEN_FILE`` prints one JSON line per answer: when (Unix seconds), whose, and
-how many calls failed before it; until its standard input is closed.
+``python caller_program.py PYTHONPATH TOKEN_FILE`` prints one JSON line per answer: when (Unix seconds),
+whose, and how many calls failed before it; until its standard input is closed.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ PAUSE_S = 0.02
 
 
 def main() -> None:
+    """Call until standard input is closed."""
     credential = decode(read_secrets(Path(sys.argv[2]).read_bytes())[SECRET_ALIAS])
     follower = Follower(os.environ, every_s=0.5)
     matrix = Tensor.of(np.random.default_rng(3).standard_normal((32, 32)))

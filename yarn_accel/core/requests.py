@@ -12,6 +12,8 @@ refuses is no place: leaving it is always allowed.
 
 What was sent after a server reported its queue is not in its queue yet: the chooser adds it until the next
 report.
+
+Standard library only, Python 3.8: the client of a mapper uses the same object as the simulator.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ __all__ = ["Choice", "ChooserSettings", "Prediction", "Request", "RequestChooser
 _NOMINAL_RATE = 1e11
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ChooserSettings:
     """What it takes to leave a place.
 
@@ -44,7 +46,7 @@ class ChooserSettings:
     max_moves: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Request:
     """One request as far as its place matters.
 
@@ -62,7 +64,7 @@ class Request:
     n_moves: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ServerView:
     """What is known of an ANode's server.
 
@@ -84,7 +86,7 @@ class ServerView:
     accepts: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Prediction:
     """When a server should have finished a request, in seconds from now."""
 
@@ -106,7 +108,7 @@ class Prediction:
         return f"{self.server} in {format_duration_s(self.finish_s)} ({parts})"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Choice:
     """Where a request goes.
 

@@ -1,0 +1,1 @@
+"""What leaves this machine: the mapper (in the job's zipapp) and the operations of a server that waits."""

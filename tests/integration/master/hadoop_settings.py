@@ -1,0 +1,42 @@
+"""Settings that the launcher has no word for, given to the ResourceManager of a cluster that is up."""
+
+from __future__ import annotations
+
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Mapping
+
+from benchmarks.yarn_site import Site
+
+YARN_SITE = "yarn-site.xml"
+
+
+def change(site: Site, values: Mapping[str, str]) -> float:
+    """Write properties into yarn-site.xml and restart the ResourceManager; seconds until its nodes are back.
+
+    The launcher writes the file anew at its next `up` only.
+    """
+    path = site.cluster.node_conf_dir / YARN_SITE
+    tree = ElementTree.parse(path)
+    root = tree.getroot()
+    known = {each.findtext("name"): each for each in root.iter("property")}
+    for name, value in values.items():
+        found = known.get(name)
+        if found is None:
+            found = ElementTree.SubElement(root, "property")
+            ElementTree.SubElement(found, "name").text = name
+            ElementTree.SubElement(found, "value")
+        text = found.find("value")
+        assert text is not None
+        text.text = value
+    tree.write(path)
+    return restart(site)
+
+
+def restart(site: Site) -> float:
+    """kill -9 of the ResourceManager and a new one; seconds until all nodes are back."""
+    began_s = time.monotonic()
+    site.cluster.kill("master", "resourcemanager")
+    site.cluster.start("master", "resourcemanager")
+    site.until("all nodes are back", lambda: len(site.nodes()) == len(site.names))
+    return time.monotonic() - began_s

@@ -1,0 +1,310 @@
+"""What a site's admin, its queues and its rights do to the application while it works: on real daemons.
+
+One cluster of two nodes in one rack; the tests follow each other on it, and each leaves it without an
+application, or with the one that the next one needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import hdfs_native
+import pytest
+
+from benchmarks.yarn_site import Site, SiteOptions, site_up
+from jobs.factorize.job import FactorizeJob, good_entries, run_factorize
+from jobs.factorize.make_input import deal, make_bytes, manifest_of, plan_matrices
+from jobs.factorize.verify import LIMIT, verify
+from jobs.rungs.cluster import ClusterRung
+from jobs.rungs.step import Report, Step, StepResult
+from tests.integration.master.hadoop_settings import change
+from yarn_accel.adapters.hadoop_rpc import (
+    ApplicationSubmission,
+    NativeApplicationMaster,
+    Patience,
+    RpcSettings,
+)
+from yarn_accel.adapters.hadoop_rpc.backend import ResourceManager
+from yarn_accel.adapters.hadoop_rpc.records import (
+    FinalStatus,
+    LaunchContext,
+    Priority,
+    Resource,
+    ResourceRequest,
+)
+from yarn_accel.adapters.hdfs import Store
+from yarn_accel.errors import StartupError
+from yarn_accel.hadoop import site as hadoop_site
+from yarn_accel.hadoop.java import java_argv
+from yarn_accel.launch.gateway import Gateway, kill
+
+pytestmark = [pytest.mark.hadoop, pytest.mark.slow]
+
+SLOTS = 9
+PREEMPTION = "yarn.resourcemanager.monitor.capacity.preemption"
+MAX_BYTES = 1 << 28
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    options = SiteOptions("rules", workers=2, accelerators=1, slots=SLOTS)
+    try:
+        with site_up(options, tmp_path_factory.mktemp("rules")) as found:
+            found.start()
+            yield found
+    except StartupError as error:
+        pytest.skip(f"no Hadoop here: {error}")
+
+
+# ---- an admin changes a node
+
+
+def rmadmin(site: Site, *words: str) -> None:
+    """``yarn rmadmin`` as an admin of stock Hadoop has it."""
+    jobs = hadoop_site.Site.load(site.environ)
+    argv = java_argv(
+        jobs.install,
+        "org.apache.hadoop.yarn.client.cli.RMAdminCLI",
+        site.cluster.conf_dir,
+        archive=jobs.archive,
+        jvm_options=jobs.client_jvm_options,
+        arguments=words,
+    )
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_admin_changes_memory_with_his_own_command(site: Site) -> None:
+    """``-updateNodeResource NODE MEMORY VCORES`` sets every other resource type to 0: slots are set again."""
+    host = site.others[0]
+    site.until("the share is set", lambda: site.slots()[host] not in (SLOTS, 0))
+    share, node = site.slots()[host], site.nodes()[host]
+    at = time.monotonic()
+    rmadmin(site, "-updateNodeResource", str(node.node), "3584", "7")
+    site.until("the change", lambda: memory(site, host) == (3584, 7))
+    site.until("our share again", lambda: site.slots()[host] == share)
+    print(f"\nthe command and our share again: {time.monotonic() - at:.1f} s")
+    assert memory(site, host) == (3584, 7)
+    assert site.attribute(host, "accel-slots") == str(SLOTS), "what was configured is not forgotten"
+
+
+def memory(site: Site, host: str) -> tuple[int, int]:
+    size = site.nodes()[host].capability
+    assert size is not None
+    return size.memory_mib, size.vcores
+
+
+# ---- a job while the master is dead
+
+
+class OurRung(ClusterRung):
+    """Mappers find the agents where this site's settings put them."""
+
+    def __init__(self, site: Site) -> None:
+        # The cluster's own binding names no server: jobs ask their nodes, as on a site of others.  A mapper
+        # that is to compute by itself needs an interpreter with numpy.
+        super().__init__(replace(hadoop_site.Site.load(site.environ), binding_file=None), sys.executable)
+        # YARN puts the node's value in the place of {{NM_HOST}}.
+        self._agent = f"ACCEL_AGENT={site.agent_socket('{{NM_HOST}}')}"
+
+    def run(self, step: Step, report: Report) -> StepResult:
+        properties = {**step.properties, "mapreduce.map.env": self._agent}
+        return super().run(replace(step, properties=properties), report)
+
+
+def factorize(site: Site, patience_s: float) -> dict[str, int]:
+    """Run a job of a few matrices, check its sums, and tell its counters.
+
+    Args:
+        patience_s: after so long without an answer a mapper computes by itself.
+    """
+    rung, store = OurRung(site), Store(site.cluster.conf_dir)
+    matrices = deal(plan_matrices(8, 32, 96), 2)
+    for matrix in matrices:
+        store.write_atomic(f"{rung.home('in')}/{matrix.key}.bin", [make_bytes(matrix)])
+    manifest = manifest_of(matrices, rung.home("in"), rung.home("out"))
+    began_s = time.monotonic()
+    job = FactorizeJob(n_tasks=2, is_by_value=True, patience_s=patience_s)
+    outcome = run_factorize(rung, store, manifest, job, lambda _: None)
+    print(f"\njob took {time.monotonic() - began_s:.1f} s, counters {dict(outcome.counters)}")
+    assert (len(outcome.results), len(outcome.rejects)) == (8, 0)
+    checks = verify(lambda uri: store.read_bytes(uri, MAX_BYTES), good_entries(manifest))
+    assert len(checks) == 8
+    assert all(check.residual < LIMIT for check in checks)
+    return dict(outcome.counters)
+
+
+def test_a_job_submitted_while_the_master_is_dead_is_served(site: Site) -> None:
+    """It does not answer; the agents know the servers, and those work."""
+    pids = [pid for pid, command in site.processes().items() if "inside master run" in command]
+    os.kill(min(pids), signal.SIGSTOP)
+    try:
+        counters = factorize(site, patience_s=60.0)
+    finally:
+        os.kill(min(pids), signal.SIGCONT)
+    assert counters.get("cpu_fallback", 0) == 0
+    site.until("the master is back, this attempt or the next", site.is_whole)
+
+
+def test_a_job_submitted_when_there_is_no_application_uses_its_cpus(site: Site) -> None:
+    """Killed the YARN way, nobody restores the nodes: the shares stay, jobs run, and an admin cleans up."""
+    application = site.application
+    site.ask(lambda manager: kill(manager, application, "the test"))
+    site.until("nothing runs", lambda: not site.processes())
+    assert SLOTS not in site.slots().values()
+    counters = factorize(site, patience_s=3.0)
+    assert counters["cpu_fallback"] == 8
+    assert "nothing runs" in site.run("stop")
+    assert "the nodes are as configured" in site.run("stop", "--force")
+    site.until("slots as configured", lambda: set(site.slots().values()) == {SLOTS})
+    assert memory(site, site.others[0]) == (3584, 7), "the admin's change survives"
+    assert not site.attributes()
+    site._application = None
+
+
+# ---- preemption
+
+
+class Hungry:
+    """An application of another queue that wants more than there is; its containers run nothing."""
+
+    def __init__(self, site: Site, manager: ResourceManager) -> None:
+        self._site, self._manager = site, manager
+        self.n_given = 0
+
+    async def begin(self) -> None:
+        application = (await self._manager.new_application()).application
+        size = Resource.of(128, 1)
+        submission = ApplicationSubmission(
+            application, "hungry", queue="default", launch=LaunchContext(), resource=size, is_unmanaged=True
+        )
+        await self._manager.submit(submission)
+        token = None
+        while token is None:
+            await asyncio.sleep(0.1)
+            token = (await self._manager.report(application)).am_rm_token
+        gateway = self._site.gateway
+        hosts = RpcSettings(hosts=gateway.site.client_hosts)
+        self._master = NativeApplicationMaster(gateway.addresses, token, hosts, Patience(30.0))
+        await self._master.register("test", -1, "")
+
+    async def beat(self, n_wanted: int = 0) -> None:
+        wanted = ResourceRequest(Priority(1), "*", Resource.of(1024, 1), n_wanted)
+        answer = await self._master.allocate([wanted] if n_wanted else [])
+        self.n_given += len(answer.allocated)
+
+    async def finish(self) -> None:
+        for _ in range(100):
+            if await self._master.finish(FinalStatus.SUCCEEDED):
+                break
+            await asyncio.sleep(0.1)
+        await self._master.close()
+
+
+def test_a_preempted_server_is_asked_for_again(site: Site) -> None:
+    change(
+        site,
+        {
+            "yarn.resourcemanager.scheduler.monitor.enable": "true",
+            f"{PREEMPTION}.monitoring_interval": "300",
+            f"{PREEMPTION}.max_wait_before_kill": "600",
+            f"{PREEMPTION}.total_preemption_per_round": "1.0",
+            f"{PREEMPTION}.natural_termination_factor": "1.0",
+        },
+    )
+    node = site.nodes()[site.others[0]]
+    rmadmin(site, "-updateNodeResource", str(node.node), "4096", "8")
+    # 40 % of 8 GiB are this queue's, the servers alone take half of everything.
+    large = SiteOptions(
+        "rules",
+        workers=2,
+        accelerators=("w1", "w2"),
+        slots=SLOTS,
+        sections={"app": {"queue": "accel"}, "acct": {"memory_mib": 2048}},
+    )
+    site.servers, site.others = list(site.names), []
+    site.start(large)
+    before = {host: site.container(host, "acct") for host in site.servers}
+
+    async def story(manager: ResourceManager) -> tuple[str, float, int]:
+        hungry = Hungry(site, manager)
+        await hungry.begin()
+        await hungry.beat(n_wanted=5)
+        at, lost = time.monotonic(), ""
+        while not lost and time.monotonic() < at + 60:
+            await hungry.beat()
+            await asyncio.sleep(0.2)
+            lost = await asyncio.to_thread(_changed, site, before)
+        took_s = time.monotonic() - at
+        await hungry.finish()
+        return lost, took_s, hungry.n_given
+
+    lost, took_s, n_given = site.ask(story)
+    assert lost, (site.state()["notes"], site.logs())
+    freed_s = time.monotonic()
+    site.until("both serve again", site.is_whole)
+    print(
+        f"\nthe server of {lost} was preempted after {took_s:.1f} s for an application that got {n_given} "
+        f"containers; served again {time.monotonic() - freed_s:.1f} s after that one's end"
+    )
+    notes = [f"{each['what']} {each.get('reason', '')}" for each in site.state()["notes"]]
+    assert any("preempted" in each for each in notes), notes
+    assert site.container(lost, "acct") != before[lost]
+    assert site.state()["attempt"] == 1
+    site.stop()
+
+
+def _changed(site: Site, before: dict[str, str]) -> str:
+    """The first node whose server's container is not what it was; empty: none."""
+    nodes: dict[str, Any] = site.state()["nodes"]
+    for host, container in before.items() if nodes else ():
+        place = nodes.get(host, {}).get("places", {}).get("acct", {})
+        if container not in [each["id"] for each in place.get("containers", ())]:
+            return host
+    return ""
+
+
+# ---- rights
+
+
+def test_without_an_operators_rights_it_says_so_and_serves(site: Site) -> None:
+    """``yarn.admin.acl`` names somebody else, and the application runs as a user of no rank."""
+    change(site, {"yarn.admin.acl": "operator", "yarn.resourcemanager.scheduler.monitor.enable": "false"})
+    root = site.gateway.site.properties["fs.defaultFS"]
+    hdfs_native.Client(root).mkdirs("/user/alice", permission=0o777, create_parent=True)
+    site.environ["HADOOP_USER_NAME"] = "alice"
+    site.gateway = Gateway.load(site.environ)
+    plan = site.cluster.plan
+    site.servers, site.others = [plan.workers[0].host], [plan.workers[1].host]
+    try:
+        site.start(SiteOptions("rules", workers=2, accelerators=("w1",), slots=SLOTS))
+        host = site.others[0]
+        told = site.until(
+            "both refusals are known",
+            lambda: [p for p in [site.state()["service"]["problems"]] if len(p) == 2],
+        )[0]
+        print("\n" + "\n".join(told))
+        assert "slots are not set: " in told[0] + told[1]
+        assert "bindings are not published as attributes: " in told[0] + told[1]
+        assert all("alice" in each for each in told)
+        shown = site.run("status")
+        assert shown.count("note: ") == 2
+        explained = site.run("explain", host)
+        assert "Slots are not set: " in explained
+        assert "Its binding is not published as a node attribute: " in explained
+        assert set(site.slots().values()) == {SLOTS}
+        assert not site.attributes()
+        with site.caller(host) as caller:
+            site.until("it serves all the same", lambda: caller.answers)
+        site.stop()
+        assert set(site.slots().values()) == {SLOTS}
+    finally:
+        del site.environ["HADOOP_USER_NAME"]

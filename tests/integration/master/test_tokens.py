@@ -1,0 +1,94 @@
+"""The master's tokens are renewed while it works: by the ResourceManager's clock, shortened to seconds.
+
+YARN wants a key to live for more than three times the time after which a silent master, or node, is given up.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.yarn_site import Site, SiteOptions, site_up
+from tests.integration.master.hadoop_settings import change, restart
+from yarn_accel.errors import StartupError
+
+pytestmark = [pytest.mark.hadoop, pytest.mark.slow]
+
+N_ROLLS = 3
+AM_EXPIRY_S, AM_ROLL_S = 6, 19
+NM_EXPIRY_S, NM_ROLL_S = 9, 28
+KEYS = {
+    "yarn.am.liveness-monitor.expiry-interval-ms": str(1000 * AM_EXPIRY_S),
+    "yarn.resourcemanager.am-rm-tokens.master-key-rolling-interval-secs": str(AM_ROLL_S),
+    "yarn.nm.liveness-monitor.expiry-interval-ms": str(1000 * NM_EXPIRY_S),
+    "yarn.resourcemanager.nm-tokens.master-key-rolling-interval-secs": str(NM_ROLL_S),
+    "yarn.resourcemanager.container-tokens.master-key-rolling-interval-secs": str(NM_ROLL_S),
+}
+RENEWED = re.compile(r"a renewed YARN_AM_RM_TOKEN came")
+ROLLED = re.compile(r"Rolling master-key for (nm|container)-tokens", re.IGNORECASE)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    options = SiteOptions("tokens", workers=2, accelerators=1)
+    try:
+        with site_up(options, tmp_path_factory.mktemp("tokens")) as found:
+            change(found, KEYS)
+            found.start()
+            yield found
+    except StartupError as error:
+        pytest.skip(f"no Hadoop here: {error}")
+
+
+def n_renewed(site: Site) -> int:
+    logs = site.cluster.conf_dir.parent.glob(f"nodes/*/nm-logs/{site.application}/*_000001/stderr")
+    return sum(len(RENEWED.findall(log.read_text(errors="replace"))) for log in logs)
+
+
+def rolled(site: Site) -> list[str]:
+    (log,) = site.cluster.log_files("master", "resourcemanager")
+    return [each.lower() for each in ROLLED.findall(log.read_text(errors="replace"))]
+
+
+def test_three_rolls_cost_no_call_and_no_container(site: Site) -> None:
+    (client,), (server,) = site.others, site.servers
+    before = {(host, role): site.container(host, role) for host in site.names for role in ("acct", "agent")}
+    n_before = len(rolled(site))
+    with site.caller(client) as caller:
+        site.until("a first answer", lambda: caller.answers)
+        seen, times_s = n_renewed(site), []
+        for _ in range(N_ROLLS):
+            at = time.monotonic()
+            site.until("a renewed token", lambda seen=seen: n_renewed(site) > seen)
+            seen = n_renewed(site)
+            times_s.append(time.monotonic() - at)
+        state = site.state()
+        assert caller.failures() == []
+    print(f"\nrenewed after {', '.join(f'{each:.1f} s' for each in times_s)}")
+    service = state["service"]
+    assert (service["rm_failures"], service["nm_failures"], state["attempt"]) == (0, 0, 1), site.logs()
+    assert {key: site.container(*key) for key in before} == before
+    rolls = rolled(site)[n_before:]
+    print(f"keys rolled meanwhile: nm {rolls.count('nm')}, container {rolls.count('container')}")
+    assert min(rolls.count("nm"), rolls.count("container")) >= 1
+
+    old = before[server, "acct"]
+    site.kill(old)
+    site.until("its replacement, by renewed tokens", lambda: site.container(server, "acct") not in ("", old))
+    site.until("it serves", site.is_whole)
+    assert site.state()["service"]["nm_failures"] == 0
+
+
+def test_the_last_token_opens_the_next_connection(site: Site) -> None:
+    """An open connection outlives its key; only one that is made anew shows that the master kept up."""
+    attempt, agent = site.state()["attempt"], site.container(site.others[0], "agent")
+    took_s = restart(site)
+    site.until("registered again", lambda: site.state().get("is_registered"))
+    print(f"\nregistered again {took_s:.1f} s after the kill of the ResourceManager, or a little later")
+    assert site.state()["attempt"] == attempt
+    assert site.container(site.others[0], "agent") == agent
+    site.until("all as before", site.is_whole)
+    site.stop()

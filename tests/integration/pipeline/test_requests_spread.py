@@ -1,0 +1,166 @@
+"""The policy `container` on real servers: counts say where requests went, and that each was answered once.
+
+What the agents and the master do between servers and mappers is done here by the functions they use: figures
+are read off ``/metrics``, measured, told as JSON, and parsed by the mapper's side.
+"""
+
+import collections
+import dataclasses
+import json
+import re
+import time
+import urllib.request
+
+import pytest
+
+from yarn_accel.client.binding import Binding
+from yarn_accel.client.client import Call, Reply
+from yarn_accel.client.dispatch import Dispatcher
+from yarn_accel.client.lookup import parse_told
+from yarn_accel.node.answer import Answer, told
+from yarn_accel.node.figures import parse_figures
+from yarn_accel.node.loads import LoadMeter, parse_load
+
+HOME = "w1"
+POLICY = {"name": "container", "min_gain_s": 0.001, "min_gain_share": 0.1, "max_moves": 1}
+
+
+class Site:
+    """Servers of one rack and what is told of them, as fresh as a second of heartbeats would be."""
+
+    def __init__(self, servers, every_s=0.3):
+        self.servers = {server.endpoint.name: server for server in servers}
+        self.policy = POLICY
+        self.given = None
+        self._meters = {name: LoadMeter() for name in self.servers}
+        self._loads = {}
+        self._every_s, self._until_s, self._seq = every_s, 0.0, 0
+
+    def found(self, is_urgent=False):
+        servers = tuple(dataclasses.replace(each.endpoint, node=name) for name, each in self.servers.items())
+        binding = Binding(servers, dict.fromkeys([*self.servers, "m1"], "/r"), {"m1": (HOME,)})
+        answer = Answer(binding, policy=self.policy, loads=self.loads())
+        document = told("m1", answer, age_s=0.5, reason="", own=None, is_own_gone=False, stale_s=10.0)
+        return parse_told(json.dumps(document).encode(), "m1")
+
+    def loads(self):
+        """As reported, or as a test says (`given`)."""
+        if self.given is not None:
+            return self.given()
+        if self.policy and time.monotonic() >= self._until_s:
+            self._until_s, self._seq = time.monotonic() + self._every_s, self._seq + 1
+            alive = [name for name, server in self.servers.items() if server.process.poll() is None]
+            self._loads = {
+                name: parse_load(self._meters[name].measure(parse_figures(self.metrics(name))), self._seq)
+                for name in alive
+            }
+        return self._loads
+
+    def metrics(self, name):
+        port = json.loads(self.servers[name].state_file.read_text())["http_port"]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+            return page.read().decode()
+
+    def dispatcher(self, credential, **options):
+        return Dispatcher(
+            self.found().endpoints(),
+            credential,
+            follow=lambda is_urgent: self.found(is_urgent).endpoints(),
+            guidance=lambda: self.found().guidance,
+            **options,
+        )
+
+
+@pytest.fixture
+def site(spawn_server):
+    """A function that starts one server per speed, each with one worker."""
+
+    def make(*speeds):
+        place = "tests.integration.pipeline.timed_operations:SPEED_"
+        servers = [
+            spawn_server(f"w{number}", extra_operations=[f"{place}{speed}"], http_port=0, devices=["cpu"])
+            for number, speed in enumerate(speeds, 1)
+        ]
+        return Site([server.wait_ready() for server in servers])
+
+    return make
+
+
+def run(site, credential, n_calls, seconds, window=6):
+    """Where every call was answered; and each was, once."""
+    calls = [Call(f"{time.time()}/{number}", "timed", {"seconds": seconds}) for number in range(n_calls)]
+    with site.dispatcher(credential) as dispatcher:
+        answers = list(dispatcher.map(iter(calls), window=window))
+        counts = dispatcher.counts
+    assert sorted(call.key for call, _ in answers) == sorted(call.key for call in calls)
+    assert all(isinstance(reply, Reply) for _, reply in answers), answers[:3]
+    return collections.Counter(reply.server for _, reply in answers), counts
+
+
+def longest(shares, speeds):
+    """Device time of the server that ends last, in requests of speed 1."""
+    return max(shares[f"w{number}"] / speed for number, speed in enumerate(speeds, 1))
+
+
+def test_requests_spread_over_equal_servers_instead_of_waiting_at_home(site, credential):
+    speeds = (1, 1, 1)
+    rack = site(*speeds)
+    shares, _ = run(rack, credential, 60, 0.03)
+    rack.policy = {}
+    at_home, counts = run(rack, credential, 60, 0.03)
+    print(f"\n{dict(shares)} with container, {dict(at_home)} without")
+    assert at_home == {HOME: 60}
+    assert set(counts.values()) == {0}
+    assert longest(shares, speeds) <= longest(at_home, speeds) / 2
+
+
+def test_faster_servers_get_more(site, credential):
+    speeds = (1, 2, 4)
+    rack = site(*speeds)
+    shares, _ = run(rack, credential, 140, 0.06)
+    print(f"\n{dict(shares)} of speeds 1, 2, 4")
+    assert shares["w3"] > shares["w2"] > shares["w1"] > 0
+    assert longest(shares, speeds) <= 140 / 7 * 2, "home alone: 140"
+
+
+def test_what_waits_is_moved_once_its_cancellation_is_confirmed(site, credential):
+    rack = site(1, 4)
+    until_s = time.monotonic() + 0.5
+
+    def loads():
+        if time.monotonic() < until_s:
+            return {HOME: parse_load({}, 1), "w2": parse_load({"accepts": False}, 1)}
+        busy = {"queue_s": 6.0, "rates": {"timed": 0.67}}
+        return {HOME: parse_load(busy, 2), "w2": parse_load({"rates": {"timed": 2.7}}, 2)}
+
+    rack.given = loads
+    shares, counts = run(rack, credential, 4, 1.5, window=4)
+    assert shares[HOME] >= 1, "the first is being computed"
+    assert shares["w2"] == counts["moved"] >= 2
+    cancelled = re.search(r'answers_total\{outcome="cancelled"\} ([0-9.]+)', rack.metrics(HOME))
+    assert float(cancelled[1]) == counts["moved"]
+
+
+def test_what_may_not_move_waits_at_home(site, credential):
+    rack = site(1, 4)
+    rack.policy = {**POLICY, "max_moves": 0}
+    shares, counts = run(rack, credential, 4, 0.5, window=4)
+    assert (shares, counts["moved"]) == ({HOME: 4}, 0), "nothing was known when they were sent"
+
+
+def test_a_killed_server_costs_its_requests_another_sending(site, credential):
+    rack = site(1, 1)
+    calls = [Call(f"lost/{number}", "timed", {"seconds": 0.05}) for number in range(40)]
+    outcomes = []
+    with rack.dispatcher(credential) as dispatcher:
+        for call, outcome in dispatcher.map(iter(calls), window=6):
+            assert isinstance(outcome, Reply), outcome
+            outcomes.append((call.key, outcome.server))
+            if len(outcomes) == 15:
+                rack.servers["w2"].process.kill()
+        counts = dispatcher.counts
+    print(f"\n{counts}")
+    assert sorted(key for key, _ in outcomes) == sorted(call.key for call in calls)
+    assert counts["lost_servers"] == 1
+    assert counts["resubmitted"] >= 1
+    assert {server for _, server in outcomes[:15]} == {HOME, "w2"}

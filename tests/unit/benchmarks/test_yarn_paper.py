@@ -1,0 +1,292 @@
+"""The plan, the cells, the claims and the pictures of the benchmark `yarn_paper`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.result import Report
+from benchmarks.yarn_paper import known_cells, planning
+from benchmarks.yarn_paper.cells import EMULATED, REAL, Cell, Cells, Key, cell_of
+from benchmarks.yarn_paper.claims import CLAIMS, Claim, job_speedups, judge, paper_speedups, phase_speedups
+from benchmarks.yarn_paper.paper import (
+    CLUSTERS,
+    INTENSITIES,
+    KERNELS,
+    N_TASKS,
+    PAYLOADS_MB,
+    Scale,
+    expected_speedup,
+)
+from benchmarks.yarn_paper.pictures import draw
+from benchmarks.yarn_paper.planning import SCALES, SECTIONS, Stop, estimate_s, plan, stops
+from benchmarks.yarn_paper.shipped.tasks import TaskRow
+from benchmarks.yarn_paper.tables import cell_row, claim_rows, tables
+
+OVERHEAD_S = 11.0
+
+
+def ideal_phase_s(key: Key) -> float:
+    """Nothing but kernels."""
+    if key.operation == "features":
+        n = planning.N_IMAGES[EMULATED] // 4
+        each = planning.IMAGE_CPU_S if key.policy == "none" else planning.IMAGE_DEVICE_S
+        return n * each * (1 if key.policy == "none" else planning.device_factor(key))
+    cpu_s, device_s = SCALES[key.operation].seconds(key.intensity)
+    return 25 * (cpu_s if key.policy == "none" else device_s * planning.device_factor(key))
+
+
+def ideal(keys: list[Key], phase_s=ideal_phase_s) -> Cells:
+    return Cells(
+        Cell(
+            key,
+            phase_s(key),
+            OVERHEAD_S + phase_s(key),
+            100,
+            100 if key.policy == "none" else 0,
+            {"w1": 25, "w2": 25, "w3": 25, "w4": 25},
+            {"s": 100},
+            n_attempts=4,
+            n_maps=4,
+        )
+        for key in keys
+    )
+
+
+def by_name(cells: Cells) -> dict[str, Claim]:
+    return {claim.claim: claim for claim in judge(cells)}
+
+
+def claim_of(cells: Cells, words: str) -> Claim:
+    (found,) = (claim for name, claim in by_name(cells).items() if words in name)
+    return found
+
+
+# ---- the paper's figures
+
+
+def test_table_2_gives_the_paper_s_speedups() -> None:
+    shown = {name: round(kernel.speedup, 1) for name, kernel in KERNELS.items()}
+    assert shown == {"lu": 8.9, "qr": 16.6, "cholesky": 8.0}
+
+
+def test_one_factor_scales_time_and_payload() -> None:
+    scale = Scale(KERNELS["lu"], 0.11)
+    assert scale.factor == pytest.approx(1 / 500)
+    assert scale.seconds(8) == pytest.approx((0.88, 8 * 6.2 / 500))
+    assert scale.payload_bytes(50) == 100_000
+    assert "1/500" in str(scale)
+    assert str(scale).startswith("emulated lu")
+
+
+def test_binding_nodes_wastes_the_third_accelerator_and_binding_requests_does_not() -> None:
+    lu = KERNELS["lu"]
+    assert expected_speedup(lu, 3) == expected_speedup(lu, 2) == lu.speedup / 2
+    assert expected_speedup(lu, 3, is_per_node=False) == pytest.approx(lu.speedup * 3 / 4)
+    assert expected_speedup(lu, 4) == lu.speedup
+
+
+# ---- the plan
+
+
+def test_the_plan_has_every_cell_of_the_issue_once() -> None:
+    keys = plan()
+    assert len(keys) == len(set(keys))
+    emulated = {(k.cluster, k.operation, k.intensity) for k in plan(["emulated"])}
+    assert emulated == {(c, o, i) for c in CLUSTERS for o in KERNELS for i in INTENSITIES}
+    payloads = {(k.cluster, k.operation, k.payload_mb) for k in plan(["payload"]) if k.policy == "paper"}
+    assert payloads == {(c, o, p) for c in ("4-2", "4-3", "4-4") for o in KERNELS for p in PAYLOADS_MB}
+    assert {k.instrument for k in keys} == {EMULATED, REAL}
+    assert {k.policy for k in keys} == {"none", "paper", "container", "unweighted", "weighted"}
+
+
+def test_sections_share_cells_instead_of_running_them_twice() -> None:
+    together = plan(["emulated", "payload"])
+    assert len(together) < len(plan(["emulated"])) + len(plan(["payload"]))
+
+
+def test_the_whole_benchmark_keeps_within_the_hour() -> None:
+    assert estimate_s(plan()) <= 57 * 60
+    assert estimate_s(plan(is_quick=True)) < estimate_s(plan())
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_section_can_be_run_alone_and_quickly(section: str) -> None:
+    assert 0 < len(plan([section], is_quick=True)) <= len(plan([section]))
+
+
+def test_cells_are_grouped_so_that_the_application_starts_seldom() -> None:
+    found = [stop for stop, _ in stops(plan(), Cells())]
+    assert len(found) == len(set(found)) == 7
+    assert found[0] == Stop("4-0", "none")
+    assert found[-1] == Stop("6-3", "weighted")
+
+
+def test_what_is_there_is_not_run_again() -> None:
+    keys = plan(["container"])
+    assert [k for _, some in stops(keys, ideal(keys[:2])) for k in some] == keys[2:]
+    assert stops(keys, ideal(keys)) == []
+
+
+# ---- cells
+
+
+def rows(n: int) -> list[TaskRow]:
+    return [TaskRow(i, f"w{i % 4 + 1}", "s1", False, 0.5, 100.0 + i, 101.0 + i) for i in range(n)]
+
+
+KEY = Key(EMULATED, "4-2", "paper", "lu", 8, 10)
+
+
+def test_a_cell_adds_up_its_rows() -> None:
+    cell = cell_of(KEY, rows(N_TASKS), 30.0, 5, 4, "abc", "now")
+    assert cell.phase_s == pytest.approx(100.0)
+    assert cell.per_node == {"w1": 25, "w2": 25, "w3": 25, "w4": 25}
+    assert cell.is_even
+    assert cell.n_surplus_attempts == 1
+    assert cell.kernel_s == pytest.approx(50.0)
+
+
+def test_two_mappers_on_one_node_are_seen() -> None:
+    cell = cell_of(KEY, [replace(row, node="w1") for row in rows(100)], 30.0, 4, 4, "", "")
+    assert not cell.is_even
+
+
+@pytest.mark.parametrize("wrong", [[*rows(4), rows(4)[2]], [rows(4)[0], *rows(4)[2:]], []])
+def test_no_task_may_be_missing_or_doubled(wrong: list[TaskRow]) -> None:
+    with pytest.raises(ValueError, match="missing"):
+        cell_of(KEY, wrong, 1.0, 4, 4, "", "")
+
+
+def test_cells_survive_the_json() -> None:
+    cell = cell_of(KEY, rows(100), 30.0, 4, 4, "abc", "now")
+    assert Cell.from_mapping(json.loads(json.dumps(cell.to_mapping()))) == cell
+
+
+def test_an_earlier_file_is_taken_up_with_the_version_that_made_it(tmp_path: Path) -> None:
+    report = Report("yarn_paper", path=tmp_path / "one.json")
+    report.series["cells"] = [cell.to_mapping() for cell in ideal(plan(["container"])).all()]
+    report.save()
+    found = known_cells(report.path).all()
+    assert [cell.key for cell in found] == plan(["container"])
+    assert all(cell.commit for cell in found)
+    assert len(known_cells(tmp_path / "none.json")) == 0
+
+
+# ---- claims
+
+
+def test_nothing_is_judged_without_cells() -> None:
+    assert [claim.holds for claim in judge(Cells())] == [None] * len(CLAIMS)
+
+
+def test_kernels_alone_give_the_paper_s_picture() -> None:
+    found = by_name(ideal(plan()))
+    doubtful = [name for name, claim in found.items() if not claim.holds]
+    assert [name for name in doubtful if "single node" not in name] == []
+    assert claim_of(ideal(plan()), "4-4 over 4-2").value == pytest.approx(2.0)
+    assert claim_of(ideal(plan()), "`container`").value == pytest.approx(1.5)
+    assert claim_of(ideal(plan()), "`weighted`").value == pytest.approx(2.0)
+
+
+def test_kernels_alone_are_never_faster_than_the_single_node_says() -> None:
+    claim = claim_of(ideal(plan()), "single node")
+    assert claim.holds is False
+    assert claim.value == pytest.approx(1.0)
+    assert "0 speculative attempts in 3 jobs" in claim.why
+
+
+def test_what_speculation_did_is_told_from_its_own_cells() -> None:
+    cells = ideal(plan())
+    (on,) = (c for c in cells.all() if c.key.cluster == "4-0" and c.key.layout.endswith(" on"))
+    cells.add(replace(on, n_attempts=on.n_attempts + 3, job_s=30.0))
+    why = claim_of(cells, "single node").why
+    assert "it started 3 in 4-0 and 0 in 4-4" in why
+    assert "30.0 s with it" in why
+
+
+def test_speculation_that_slows_the_cpus_down_makes_the_claim_hold() -> None:
+    def slowed(key: Key) -> float:
+        is_slow = key.policy == "none" and key.intensity == 8 and key.operation != "qr"
+        return ideal_phase_s(key) * (1.3 if is_slow else 1.0)
+
+    assert claim_of(ideal(plan(), slowed), "single node").holds is True
+
+
+def slower(which) -> Cells:
+    return ideal(plan(), lambda key: ideal_phase_s(key) * (2.5 if which(key) else 1.0))
+
+
+@pytest.mark.parametrize(
+    ("words", "which"),
+    [
+        ("4-4 over 4-2", lambda key: key.cluster == "4-4"),
+        ("does not depend on the payload", lambda key: key.payload_mb == 50),
+        ("image job", lambda key: key.cluster == "4-4" and key.operation == "features"),
+        ("no better than 4-2", lambda key: key.cluster == "4-2"),
+        ("`container`", lambda key: key.policy == "container"),
+        ("`weighted`", lambda key: key.policy == "weighted"),
+    ],
+)
+def test_a_claim_falls_when_its_cells_say_otherwise(words: str, which) -> None:
+    assert claim_of(slower(which), words).holds is False
+
+
+def test_a_speedup_that_shrinks_with_the_intensity_is_seen() -> None:
+    cells = ideal(
+        plan(), lambda key: ideal_phase_s(key) * (9 if key.policy != "none" else 1) ** (key.intensity / 8)
+    )
+    assert claim_of(cells, "grows").holds is False
+
+
+def test_cells_of_real_compute_change_no_verdict() -> None:
+    keys = plan()
+    skewed = ideal(keys, lambda key: ideal_phase_s(key) * (50 if key.instrument == REAL else 1))
+    assert judge(skewed) == judge(ideal(keys))
+
+
+def test_speedups_are_over_the_cluster_without_accelerators() -> None:
+    cells = ideal(plan(["emulated"]))
+    assert phase_speedups(cells, "4-4", "qr")[8] == pytest.approx(KERNELS["qr"].speedup)
+    assert job_speedups(cells, "4-4", "qr")[1] < job_speedups(cells, "4-4", "qr")[8]
+
+
+def test_only_the_task_phase_is_scaled_back_to_the_paper() -> None:
+    (key,) = [k for k in plan(["emulated"]) if (k.cluster, k.operation, k.intensity) == ("4-4", "lu", 1)]
+    found = paper_speedups(ideal(plan(["emulated"])), "4-4", "lu")
+    kernel = KERNELS["lu"]
+    assert key.payload_mb == planning.PAYLOAD_MB
+    assert found[1] == pytest.approx((25 * kernel.cpu_s + OVERHEAD_S) / (25 * kernel.device_s + OVERHEAD_S))
+    assert found[1] < found[8] < kernel.speedup
+
+
+# ---- what is shown
+
+
+def test_rows_say_which_instrument_and_what_went_wrong() -> None:
+    cell = replace(ideal([KEY]).all()[0], n_fallback=3, per_node={"w1": 50, "w2": 50}, n_attempts=6)
+    row = cell_row(cell)
+    assert row.what == "emulated lu 4-2 paper, intensity 8, 10 MB: task phase"
+    assert "3 on mappers' own CPUs" in row.note
+    assert "unevenly placed" in row.note
+    assert "2 attempts more" in row.note
+
+
+def test_claims_are_rows_and_a_table() -> None:
+    claims = judge(ideal(plan(["container"])))
+    found = claim_rows(claims)
+    assert len(found) == len(CLAIMS)
+    assert {row.ok for row in found} == {None, True}
+    assert [table.row_count for table in tables(Cells(), claims)] == [0, len(CLAIMS)]
+
+
+def test_the_pictures_are_drawn_from_whatever_there_is(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="drawing needs matplotlib")
+    report = Report("yarn_paper")
+    assert draw(report, str(tmp_path / "p")) == []
+    report.series["cells"] = [c.to_mapping() for c in ideal(plan(["emulated", "images"])).all()]
+    names = {Path(file).name for file in draw(report, str(tmp_path / "p"))}
+    assert names == {"p-speedup.png", "p-images.png"}

@@ -1,0 +1,45 @@
+"""The ApplicationMaster as a process: it arrives, then what it works with is loaded, then it works."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from yarn_accel.adapters.hadoop_rpc import AttemptGoneError
+from yarn_accel.master.arrival import arrive, read_words
+
+__all__ = ["run"]
+
+logger = logging.getLogger(__name__)
+
+
+def run(config_file: Path, environ: Mapping[str, str], report: Callable[[str], None]) -> int:
+    """Work until the application is over or this attempt is; returns the exit code.
+
+    Args:
+        report: told one line when the master listens.
+
+    Raises:
+        StartupError: this is no container of YARN, or the port is taken.
+        ConfigError: the settings or the plan are wrong.
+    """
+    return asyncio.run(_serve(config_file, environ, report))
+
+
+async def _serve(config_file: Path, environ: Mapping[str, str], report: Callable[[str], None]) -> int:
+    arrival = None
+    try:
+        arrival = await arrive(read_words(config_file), environ)
+        from yarn_accel.master.service import serve
+
+        await serve(config_file, arrival, environ, report)
+    except AttemptGoneError as error:
+        logger.error("this attempt is over: %s", error)
+        return 1
+    finally:
+        if arrival is not None:
+            arrival.listener.close()
+            await arrival.am.close()
+    return 0
