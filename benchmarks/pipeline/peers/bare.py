@@ -83,6 +83,8 @@ def _serve_one(connection: socket.socket) -> None:
                 free.put(buffer)
     except (RemoteProtocolError, OSError):
         filled.put(None)
+        if window == 1:
+            connection.close()
 
 
 def _send_back(
