@@ -58,8 +58,10 @@ class Caller:
         return [*found[:3], *late[:5]] if found else []
 
     def longest_gap_s(self, since: float) -> float:
-        """The longest time between two answers after a time."""
-        times = [each["at"] for each in self.answers if each["at"] > since]
+        """The longest time between two answers of which the later came after a time (Unix seconds)."""
+        late = [each["at"] for each in self.answers if each["at"] > since]
+        before = [each["at"] for each in self.answers if each["at"] <= since]
+        times = before[-1:] + late
         return max((later - at for at, later in itertools.pairwise(times)), default=0.0)
 
     def close(self) -> None:

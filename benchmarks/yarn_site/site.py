@@ -338,11 +338,11 @@ def site_up(options: SiteOptions, folder: Path, report: Report = silent) -> Iter
         StartupError: the machine lacks something that Hadoop or the mode needs.
     """
     take_down(options.name)
+    site: Site | None = None
     try:
         site = Site(Cluster.up(options.cluster(), report), options, folder)
-        try:
-            yield site
-        finally:
-            site.close()
+        yield site
     finally:
         take_down(options.name)
+        if site is not None:  # only now does no agent write there any more
+            site.close()
