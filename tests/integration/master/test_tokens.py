@@ -57,6 +57,8 @@ def test_three_rolls_cost_no_call_and_no_container(site: Site) -> None:
     (client,), (server,) = site.others, site.servers
     before = {(host, role): site.container(host, role) for host in site.names for role in ("acct", "agent")}
     n_before = len(rolled(site))
+    # On a busy machine the shortened expiry may have cost the first attempt before it had registered.
+    attempt = site.state()["attempt"]
     with site.caller(client) as caller:
         site.until("a first answer", lambda: caller.answers)
         seen, times_s = n_renewed(site), []
@@ -69,7 +71,8 @@ def test_three_rolls_cost_no_call_and_no_container(site: Site) -> None:
         assert caller.failures() == []
     print(f"\nrenewed after {', '.join(f'{each:.1f} s' for each in times_s)}")
     service = state["service"]
-    assert (service["rm_failures"], service["nm_failures"], state["attempt"]) == (0, 0, 1), site.logs()
+    assert (service["rm_failures"], service["nm_failures"]) == (0, 0), site.logs()
+    assert state["attempt"] == attempt, site.logs()
     assert {key: site.container(*key) for key in before} == before
     rolls = rolled(site)[n_before:]
     print(f"keys rolled meanwhile: nm {rolls.count('nm')}, container {rolls.count('container')}")
