@@ -5,8 +5,19 @@ from __future__ import annotations
 import click
 
 from torque_sched import __version__
+from torque_sched.commands.check_config import check_config
+from torque_sched.commands.cycle import cycle
+from torque_sched.commands.doctor import doctor
 from torque_sched.commands.emulate import emulate
+from torque_sched.commands.explain import explain
+from torque_sched.commands.install import install
 from torque_sched.commands.parse import parse
+from torque_sched.commands.replay import replay
+from torque_sched.commands.report import report
+from torque_sched.commands.serve import serve
+from torque_sched.commands.status import status
+from torque_sched.commands.top import top
+from torque_sched.commands.whatif import whatif
 
 __all__ = ["main"]
 
@@ -17,11 +28,18 @@ __all__ = ["main"]
 def main(context: click.Context) -> None:
     """Schedule a Torque cluster in place of pbs_sched.
 
-    This release holds the model only; there is no `serve` yet. Keep your pbs_sched running.
+    Begin with `doctor`, then `serve --shadow` beside your pbs_sched, then `install`.
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 
 
 main.add_command(parse)
+main.add_command(serve)
+main.add_command(cycle)
+main.add_command(check_config)
+main.add_command(install)
+main.add_command(doctor)
+for command in (status, top, explain, whatif, report, replay):
+    main.add_command(command)
 main.add_command(emulate)

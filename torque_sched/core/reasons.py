@@ -15,6 +15,9 @@ COMMENT_LIMIT = 250
 """Longest comment in characters; longer ones are cut, so that qalter's argument list stays short."""
 
 _NOT_RUNNING = "Not Running: "
+# The C daemon's words stand first, so that searching for them finds ours too; details follow in brackets.
+_NODES = "Not enough of the right type of nodes are available"
+_NODES_LOG = "Not enough of the right type of nodes available"
 
 
 class Reason(enum.Enum):
@@ -102,12 +105,12 @@ _WORDS: dict[Reason, tuple[str, str]] = {
     Reason.WAITS_FOR_TIME: ("Not to be started before {time}", ""),
     Reason.ARRAY_SLOT_LIMIT: ("Array slot limit of {limit} has been reached", ""),
     Reason.SCHEDULING_OFF: ("Scheduling is switched off by the administrator", ""),
-    Reason.NO_FREE_SLOTS: ("Not enough free slots on nodes that fit ({why})", ""),
-    Reason.NO_FREE_GPUS: ("Not enough free GPUs on nodes that fit ({why})", ""),
+    Reason.NO_FREE_SLOTS: (_NODES + " (free slots: {why})", _NODES_LOG + " (free slots: {why})"),
+    Reason.NO_FREE_GPUS: (_NODES + " (free GPUs: {why})", _NODES_LOG + " (free GPUs: {why})"),
     Reason.NO_FREE_MEMORY: ("Not enough memory available", ""),
-    Reason.NO_EMPTY_NODES: ("Not enough empty nodes for a job that wants nodes of its own", ""),
-    Reason.NODES_UNUSABLE: ("Nodes that fit are down, offline or do not report ({why})", ""),
-    Reason.NODES_BACK_OFF: ("Nodes that fit failed to start jobs and are tried again later ({why})", ""),
+    Reason.NO_EMPTY_NODES: (_NODES + " (it wants nodes of its own)", ""),
+    Reason.NODES_UNUSABLE: (_NODES + " (down, offline or silent: {why})", ""),
+    Reason.NODES_BACK_OFF: (_NODES + " (they failed lately: {why})", ""),
     Reason.JOB_BACK_OFF: ("Its last start failed; tried again later ({why})", ""),
     Reason.START_PENDING: ("Its start has been asked for and is not confirmed yet", ""),
     Reason.START_FAILED: ("Its start failed: {why}", ""),

@@ -1,1 +1,1 @@
-"""The scheduling brain: frozen snapshot in, one decision per queued job out; nothing here touches the world."""
+"""The scheduling brain: frozen snapshot in, one decision per queued job out; nothing touches the world."""

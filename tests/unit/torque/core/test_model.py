@@ -185,7 +185,7 @@ def test_errors_carry_exit_codes_and_cures() -> None:
     assert str(StartupError("no qstat", cure="install torque-client")) == "no qstat: install torque-client"
 
 
-def test_the_command_says_what_this_release_lacks() -> None:
+def test_the_command_says_where_to_begin() -> None:
     result = CliRunner().invoke(main, [])
     assert result.exit_code == 0
-    assert "no `serve` yet" in result.output
+    assert "Begin with `doctor`" in result.output

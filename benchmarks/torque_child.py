@@ -1,0 +1,56 @@
+"""The process whose time and memory ``benchmarks.torque`` measures: looks once, then parses and decides."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import resource
+import sys
+import time
+from typing import Any
+
+from torque_sched.adapters.commands import Commands
+from torque_sched.adapters.pbs import Pbs, read_snapshot
+from torque_sched.core.decisions import Start
+from torque_sched.core.model import Job
+from torque_sched.policies.context import Context
+from torque_sched.policies.decide import decide
+from torque_sched.policies.settings import Settings
+
+__all__ = ["main"]
+
+
+def main(what: str, rounds: int) -> dict[str, Any]:
+    """Figures of ``cycle``: seconds with and without unchanged jobs, and the peak of memory in bytes."""
+    assert what == "cycle"
+    look = asyncio.run(Pbs(Commands(), time.time).look())
+    settings = Settings()
+    cold: list[float] = []
+    warm: list[float] = []
+    decide_s = 0.0
+    n_started = 0
+    seen: dict[str, Job] = {}
+    for _ in range(rounds):
+        for times, known in ((cold, {}), (warm, seen)):
+            gc.collect()
+            gc.disable()  # as a cycle does
+            began_s = time.perf_counter()
+            snapshot, _ = read_snapshot(look.outputs, look.snapshot.now_s, known)
+            parsed_s = time.perf_counter()
+            decisions = decide(snapshot, settings, Context())
+            ended_s = time.perf_counter()
+            gc.enable()
+            times.append(ended_s - began_s)
+            decide_s = ended_s - parsed_s
+            n_started = sum(isinstance(each, Start) for each in decisions)
+            seen = known if times is warm else seen
+    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {
+        "cold_s": cold, "warm_s": warm[1:] or warm, "decide_s": decide_s, "n_started": n_started,
+        "peak_bytes": peak_bytes,
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    json.dump(main(sys.argv[1], int(sys.argv[2])), sys.stdout)

@@ -1,0 +1,160 @@
+"""A daemon of ours beside an emulated Torque, both as processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from torque_sched.emulation import EmulatedTorque
+
+NODES = "node1 np=2 slow\nnode2 np=4\nnode3 np=8 big\nnode4 np=4 gpus=2 gpunode\n"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def until(condition: Callable[[], object], what: str = "it", seconds: float = 30.0) -> Any:
+    """Wait for something that other processes do."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"{what} did not happen"
+        time.sleep(0.02)
+    return value
+
+
+class Daemon:
+    """``torque-sched serve`` as a process."""
+
+    def __init__(self, torque: EmulatedTorque, port: int, *options: str, **settings: Any) -> None:
+        self.torque = torque
+        self.port = port
+        self.home = torque.home
+        self.options = options
+        self.settings = {"timer_s": 60, "restricted": ["*"], "retry_s": 0.3, **settings}
+        self.process: subprocess.Popen[bytes] | None = None
+        (self.home / "sched_priv").mkdir(exist_ok=True)
+
+    @property
+    def own(self) -> Path:
+        return self.home / "sched_priv" / ("shadow" if "--shadow" in self.options else "")
+
+    def start(self) -> None:
+        config = self.home / "sched_priv" / "torque_sched.yaml"
+        config.write_text(yaml.safe_dump(self.settings), encoding="utf-8")
+        argv = [sys.executable, "-m", "torque_sched", "serve", "-d", str(self.home), "-S", str(self.port)]
+        env = {**self.torque.env, "PYTHONPATH": os.pathsep.join(sys.path)}
+        with (self.home / "daemon.err").open("ab") as errors:
+            self.process = subprocess.Popen([*argv, *self.options], env=env, stderr=errors)
+        pid = f"pbs_sched startup pid {self.process.pid}"
+        until(lambda: pid in self.log() or self.process.poll() is not None, "start-up")  # type: ignore[union-attr]
+        assert self.process.poll() is None, self.errors()
+        until(lambda: self._hears(), "the event port")
+
+    def _hears(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(10)
+        self.process = None
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        code = self.process.wait(20)
+        self.process = None
+        return code
+
+    def log(self) -> str:
+        folder = self.own / "logs" if "--shadow" in self.options else self.home / "sched_logs"
+        files = sorted(folder.iterdir()) if folder.is_dir() else []
+        return "".join(path.read_text(encoding="utf-8") for path in files)
+
+    def errors(self) -> str:
+        return (self.home / "daemon.err").read_text(encoding="utf-8") + self.log()
+
+    def state(self) -> dict[str, Any]:
+        path = self.own / "torque_sched_state.json"
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        return found
+
+    def running(self) -> set[str]:
+        return {name for name, job in self.torque.jobs().items() if job["job_state"] == "R"}
+
+
+def starts(torque: EmulatedTorque) -> dict[str, int]:
+    """How often each job was started, by the server's own accounting."""
+    counts: dict[str, int] = {}
+    for line in torque.accounting():
+        kind, job = line.split(";")[1:3]
+        if kind == "S":
+            counts[job] = counts.get(job, 0) + 1
+    return counts
+
+
+def spy(torque: EmulatedTorque, *names: str) -> Path:
+    """Put note-takers in front of the emulated commands; each call adds ``NAME ARGUMENTS`` to the file."""
+    calls = torque.directory / "calls"
+    calls.touch()
+    for name in names:
+        program = torque.path / name
+        real = program.with_name(f"{name}.real")
+        if real.exists():
+            continue
+        folder = torque.directory / "real"
+        folder.mkdir(exist_ok=True)
+        program.rename(folder / name)
+        program.write_text(
+            f'#!/bin/sh\necho "{name} $*" >> {calls}\nexec {folder / name} "$@"\n', encoding="utf-8"
+        )
+        program.chmod(0o755)
+    return calls
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+@pytest.fixture
+def torque(tmp_path: Path, port: int) -> Iterator[EmulatedTorque]:
+    made = EmulatedTorque.create(
+        tmp_path / "cluster", nodes=NODES, event_target=f"127.0.0.1:{port}", server={"keep_completed": "300"}
+    )
+    with made:
+        yield made
+
+
+@pytest.fixture
+def serve(torque: EmulatedTorque, port: int) -> Iterator[Callable[..., Daemon]]:
+    """Start daemons; they are ended with the test, and none may have met a fault of its own."""
+    made: list[Daemon] = []
+
+    def start(*options: str, **settings: Any) -> Daemon:
+        daemon = Daemon(torque, settings.pop("port", port), *options, **settings)
+        made.append(daemon)
+        daemon.start()
+        return daemon
+
+    yield start
+    for daemon in made:
+        if daemon.process is not None:
+            daemon.kill()
+        assert not re.search("fault of ours|Traceback", daemon.errors()), daemon.errors()

@@ -1,0 +1,43 @@
+"""SIGKILL at random moments: no job is started twice and none is forgotten; what it wrote stays readable."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import time
+from collections.abc import Callable
+
+from torque_sched.daemon.journal_form import read_journal
+from torque_sched.emulation import EmulatedTorque
+
+from .conftest import Daemon, starts, until
+
+KILLS = 8
+
+
+def test_killed_at_random_points(torque: EmulatedTorque, serve: Callable[..., Daemon]) -> None:
+    chance = random.Random(7)
+    daemon = serve(timer_s=1.0)
+    ids = torque.submit_many(
+        {"arguments": ["-l", "nodes=1"], "runtime_s": chance.uniform(0.2, 1.5)} for _ in range(60)
+    )
+    for _ in range(KILLS):
+        time.sleep(chance.uniform(0.0, 0.4))
+        daemon.kill()
+        daemon.start()
+    until(lambda: all(job["job_state"] == "C" for job in torque.jobs().values()), "the last end", 90.0)
+    assert starts(torque) == dict.fromkeys(ids, 1)
+    assert list(read_journal(daemon.home / "sched_priv" / "journal"))
+    with sqlite3.connect(daemon.home / "sched_priv" / "history.sqlite") as store:
+        assert store.execute("pragma integrity_check").fetchone() == ("ok",)
+    store.close()
+
+
+def test_a_job_started_without_its_comment_gets_it_from_the_next_daemon(
+    torque: EmulatedTorque, serve: Callable[..., Daemon]
+) -> None:
+    job = torque.submit("-l", "nodes=1", runtime_s=60)
+    assert torque.run("qalter", "-W", "comment=Not Running: whatever", job).returncode == 0
+    assert torque.run("qrun", "-a", "-H", "node2:ppn=1", job).returncode == 0
+    serve()
+    until(lambda: torque.jobs()[job]["comment"].startswith("Job started on"), "the comment")

@@ -1,0 +1,278 @@
+"""The daemon and an emulated server: events, starts, comments, pauses, and what goes wrong on the way."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from torque_sched.daemon.journal_form import read_journal
+from torque_sched.emulation import EmulatedTorque, Fault
+from torque_sched.policies.decide import decide
+
+from .conftest import Daemon, free_port, spy, starts, until
+
+Serve = Callable[..., Daemon]
+
+
+def comment(torque: EmulatedTorque, job: str) -> str:
+    return torque.jobs()[job].get("comment", "")
+
+
+def test_an_event_starts_a_job_on_the_least_loaded_node(torque: EmulatedTorque, serve: Serve) -> None:
+    torque.set_node("node3", fixed_load=7.5)
+    daemon = serve()
+    job = torque.submit("-l", "nodes=1:ppn=2", runtime_s=60)
+    until(lambda: daemon.running() == {job}, "the start")
+    assert not torque.jobs()[job]["exec_host"].startswith("node3")
+    until(lambda: comment(torque, job).startswith("Job started on "), "the comment")
+    assert f";64; pbs_sched.{daemon.process.pid};Job;{job};Job Run\n" in daemon.log()  # type: ignore[union-attr]
+
+
+def test_comments_of_waiting_jobs_are_written_once(torque: EmulatedTorque, serve: Serve) -> None:
+    calls = spy(torque, "qalter")
+    daemon = serve(words_of_c=True, timer_s=0.3)
+    torque.submit("-l", "nodes=1:ppn=8", runtime_s=600)
+    until(lambda: len(daemon.running()) == 1)
+    waiting = [torque.submit("-l", "nodes=1:ppn=8", runtime_s=600) for _ in range(3)]
+    wanted = "Not Running: Not enough of the right type of nodes are available"
+    until(lambda: {comment(torque, job) for job in waiting} == {wanted}, "the comments")
+    before = calls.read_text(encoding="utf-8")
+    n_cycles = daemon.log().count(";cycle;")
+    until(lambda: daemon.log().count(";cycle;") >= n_cycles + 3, "three more cycles")
+    assert calls.read_text(encoding="utf-8") == before
+
+
+def test_gpu_jobs_get_their_gpus_however_they_ask(torque: EmulatedTorque, serve: Serve) -> None:
+    daemon = serve()
+    jobs = [torque.submit("-l", text, runtime_s=60) for text in ("nodes=1:ppn=1:gpus=1", "gpus=1")]
+    until(lambda: daemon.running() == set(jobs), "both starts")
+    assert {torque.jobs()[job]["exec_gpus"] for job in jobs} == {"node4-gpu/0", "node4-gpu/1"}
+
+
+def test_what_the_c_daemon_never_starts(torque: EmulatedTorque, serve: Serve) -> None:
+    daemon = serve()
+    jobs = {torque.submit("-l", text, runtime_s=60) for text in ("procs=3", "nodes=big")}
+    until(lambda: daemon.running() == jobs, "both starts")
+
+
+def test_scheduling_false_pauses_and_true_goes_on(torque: EmulatedTorque, serve: Serve) -> None:
+    calls = spy(torque, "qrun", "qalter")
+    torque.run("qmgr", "-c", "set server scheduling = False")
+    daemon = serve(timer_s=0.2)
+    job = torque.submit("-l", "nodes=1", runtime_s=60)
+    until(lambda: job in daemon.state().get("jobs", {}), "a look at the job")
+    time.sleep(0.6)
+    assert calls.read_text(encoding="utf-8") == ""
+    torque.run("qmgr", "-c", "set server scheduling = True")
+    until(lambda: daemon.running() == {job}, "the start")
+
+
+def test_a_lost_event_costs_one_period_of_the_timer(torque: EmulatedTorque, serve: Serve) -> None:
+    # It listens where nobody knocks, so every event is lost.
+    daemon = serve(port=free_port(), timer_s=1.0)
+    until(lambda: daemon.state(), "the first cycle")
+    job = torque.submit("-l", "nodes=1", runtime_s=60)
+    until(lambda: daemon.running() == {job}, "the start")
+    until(lambda: "(timer)" in daemon.log(), "the line")
+
+
+def test_the_server_is_gone_and_comes_back(torque: EmulatedTorque, serve: Serve) -> None:
+    daemon = serve(timer_s=0.5)
+    until(lambda: daemon.state(), "the first cycle")
+    torque.kill()
+    until(lambda: "no cycle:" in daemon.log(), "the complaint")
+    time.sleep(1.0)
+    assert daemon.log().count("no cycle:") == 1
+    torque.start()
+    job = torque.submit("-l", "nodes=1", runtime_s=60)
+    until(lambda: daemon.running() == {job}, "the start")
+    until(lambda: "the server answers again" in daemon.log(), "the line")
+
+
+@pytest.mark.parametrize("command", ["pbsnodes", "qstat"])
+@pytest.mark.parametrize("kind", ["partial", "exit", "hang"])
+def test_a_partial_snapshot_is_no_snapshot(
+    torque: EmulatedTorque, serve: Serve, command: str, kind: str
+) -> None:
+    calls = spy(torque, "qrun")
+    torque.set_faults(Fault(command, kind))
+    daemon = serve(timer_s=0.5, query_timeout_s=0.5)
+    job = torque.submit("-l", "nodes=1", runtime_s=60)
+    until(lambda: "no cycle:" in daemon.log(), "the complaint")
+    time.sleep(1.0)
+    assert calls.read_text(encoding="utf-8") == ""
+    torque.set_faults()
+    until(lambda: job in starts(torque), "the start")
+
+
+def test_slow_commands_only_delay(torque: EmulatedTorque, serve: Serve) -> None:
+    torque.set_faults(Fault("qstat", "slow", seconds=0.5), Fault("qrun", "slow", seconds=0.5))
+    daemon = serve()
+    jobs = {torque.submit("-l", "nodes=1", runtime_s=60) for _ in range(4)}
+    until(lambda: daemon.running() == jobs, "all starts")
+    assert set(starts(torque).values()) == {1}
+
+
+def test_a_qrun_that_hangs_is_killed_and_the_job_not_started_twice(
+    torque: EmulatedTorque, serve: Serve
+) -> None:
+    torque.set_faults(Fault("qrun", "hang", performs=True, times=1))
+    daemon = serve(timer_s=0.3, order_timeout_s=0.5)
+    job = torque.submit("-l", "nodes=1", runtime_s=60)
+    until(lambda: "did not end within" in daemon.log(), "the complaint")
+    until(lambda: comment(torque, job).startswith("Job started on"), "the comment")
+    assert starts(torque) == {job: 1}
+
+
+REFUSALS = {
+    "not-now": "qrun: Resource temporarily unavailable MSG=job allocation request exceeds currently "
+    "available cluster nodes, 1 requested, 0 available 1.head",
+    "never": "qrun: Unknown node in hostlist 'node1:ppn=3...' for job 1.head",
+    "wrong-state": "qrun: Request invalid for state of job MSG=job 1.head state WAITING 1.head",
+    "array-limit": "qrun: Invalid request MSG=Cannot run job. Array slot limit is 2 and there are already 2 "
+    "jobs running\n 1.head",
+    "queue-stopped": "qrun: Invalid request MSG=attempt to start job in non-started queue 1.head",
+    "no-request": "qrun: Unknown node-attribute  1.head",
+    "other": "qrun: something nobody has seen",
+}
+
+
+@pytest.mark.parametrize("kind", REFUSALS)
+def test_a_refused_start_is_told_and_tried_again_later(
+    torque: EmulatedTorque, serve: Serve, kind: str
+) -> None:
+    calls = spy(torque, "qrun")
+    torque.set_faults(Fault("qrun", "exit", code=2, text=f"{REFUSALS[kind]}\n"))
+    steps = {"first_s": 2.0, "longest_s": 4.0}
+    daemon = serve(timer_s=0.2, back_off={"job": steps, "pair": steps, "node": steps, "settle_s": 0.1})
+    torque.set_node("node4", mom="stopped")
+    job = torque.submit("-l", "nodes=1:ppn=8", runtime_s=60)  # only one node fits
+    until(lambda: comment(torque, job).startswith("Not Running"), "the comment")
+    first = calls.read_text(encoding="utf-8").count("qrun")
+    n_cycles = daemon.state()["now_s"]
+    until(lambda: daemon.state()["now_s"] > n_cycles + 0.5, "more cycles")
+    assert first == 1
+    assert calls.read_text(encoding="utf-8").count("qrun") == 1  # left alone for now
+    words = " ".join(REFUSALS[kind].removeprefix("qrun: ").split())
+    assert words[:40] in daemon.log()
+    torque.set_faults()
+    until(lambda: daemon.running() == {job}, "the start")
+    until(lambda: comment(torque, job).startswith("Job started on"), "the new comment")
+
+
+def test_without_rights_all_starts_of_a_cycle_are_given_up(torque: EmulatedTorque, serve: Serve) -> None:
+    calls = spy(torque, "qrun")
+    text = "qrun: Unauthorized Request  MSG=operation not permitted 1.head\n"
+    torque.set_faults(Fault("qrun", "exit", code=2, text=text))
+    torque.run("qmgr", "-c", "set server scheduling = False")
+    for _ in range(12):
+        torque.submit("-l", "nodes=1", runtime_s=60)
+    daemon = serve()
+    torque.run("qmgr", "-c", "set server scheduling = True")
+    until(lambda: "starting was given up in this cycle: Unauthorized" in daemon.log(), "the complaint")
+    assert calls.read_text(encoding="utf-8").count("qrun") <= 4
+
+
+@pytest.mark.parametrize("mom", ["hanging", "stopped"])
+def test_a_mom_that_does_not_start_jobs_delays_nobody_else(
+    torque: EmulatedTorque, serve: Serve, mom: str
+) -> None:
+    torque.set_node("node3", mom=mom)
+    daemon = serve(timer_s=0.5)
+    big = torque.submit("-l", "nodes=node3:ppn=8", runtime_s=60)
+    others = {torque.submit("-l", "nodes=1:ppn=2", runtime_s=60) for _ in range(2)}
+    until(lambda: others <= daemon.running(), "the other starts")
+    torque.set_node("node3", mom="up")
+    until(lambda: big in daemon.running(), "the start after all")
+
+
+def test_a_node_that_fails_every_job_is_left_alone(torque: EmulatedTorque, serve: Serve) -> None:
+    torque.set_node("node3", is_failing=True)
+    daemon = serve(timer_s=0.3, back_off={"settle_s": 0.3})
+    jobs = {torque.submit("-l", "nodes=1:ppn=2", runtime_s=300) for _ in range(5)}
+    until(lambda: daemon.running() == jobs, "starts elsewhere", 60.0)
+
+
+def test_a_burst_of_jobs_starts_each_once(torque: EmulatedTorque, serve: Serve) -> None:
+    daemon = serve()
+    ids = torque.submit_many({"arguments": ["-l", "nodes=1"], "runtime_s": 600} for _ in range(30))
+    until(lambda: len(daemon.running()) == 18 - 2, "sixteen starts")  # two slots are kept for idle GPUs
+    assert set(starts(torque).values()) == {1}
+    assert daemon.running() == set(ids[:16])
+
+
+def test_every_cycle_can_be_replayed(torque: EmulatedTorque, serve: Serve) -> None:
+    daemon = serve()
+    first = torque.submit("-l", "nodes=1:ppn=8", runtime_s=60)
+    until(lambda: daemon.running() == {first})
+    torque.submit("-l", "nodes=1:ppn=2", runtime_s=60)
+    torque.submit("-l", "nodes=1:ppn=8", runtime_s=60)
+    until(lambda: len(daemon.running()) == 2)
+    time.sleep(0.5)
+    assert daemon.stop() == 1
+    cycles = list(read_journal(daemon.home / "sched_priv" / "journal"))
+    assert any(cycle.decisions for cycle in cycles)
+    for cycle in cycles:
+        assert decide(cycle.snapshot, cycle.settings, cycle.context) == cycle.decisions
+
+
+def test_signals_end_it_as_they_end_pbs_sched(torque: EmulatedTorque, serve: Serve) -> None:
+    daemon = serve()
+    assert daemon.stop(signal.SIGTERM) == 1
+    assert "die;caught signal 15\n" in daemon.log()
+    daemon.start()
+    assert daemon.stop(signal.SIGINT) == 1
+    assert "die;caught signal 2\n" in daemon.log()
+    assert daemon.log().endswith("Svr;Log;Log closed\n")
+
+
+def test_hang_up_reopens_the_log(torque: EmulatedTorque, serve: Serve) -> None:
+    daemon = serve()
+    [log] = (daemon.home / "sched_logs").iterdir()
+    log.rename(daemon.home / "old")
+    assert daemon.process is not None
+    daemon.process.send_signal(signal.SIGHUP)
+    until(lambda: "restart;restart on signal 1\n" in daemon.log(), "the line")
+    assert (daemon.home / "old").read_text(encoding="utf-8").endswith("Log closed\n")
+
+
+def test_an_alarm_makes_it_begin_anew_in_the_same_process(torque: EmulatedTorque, serve: Serve) -> None:
+    daemon = serve()
+    assert daemon.process is not None
+    daemon.process.send_signal(signal.SIGALRM)
+    until(lambda: daemon.log().count("pbs_sched startup pid") == 2, "the second start")
+    assert "toolong;alarm call" in daemon.log()
+    job = torque.submit("-l", "nodes=1", runtime_s=60)
+    until(lambda: daemon.running() == {job}, "the start")
+
+
+def test_a_second_scheduler_ends_with_1(torque: EmulatedTorque, serve: Serve) -> None:
+    daemon = serve()
+    assert daemon.process is not None
+    lock = (daemon.home / "sched_priv" / "sched.lock").read_bytes()
+    assert lock == f"{daemon.process.pid}\n\0".encode()
+    for port, words in (
+        (daemon.port, "bind: Address already in use"),
+        (free_port(), "another scheduler running"),
+    ):
+        argv = [sys.executable, "-m", "torque_sched", "serve", "-d", str(daemon.home), "-S", str(port)]
+        done = subprocess.run(argv, env=torque.env, capture_output=True, text=True, check=False)
+        assert (done.returncode, words in done.stderr) == (1, True), done.stderr
+    assert (daemon.home / "sched_priv" / "sched.lock").read_bytes() == lock
+
+
+def test_an_unauthorised_caller_is_not_heard(torque: EmulatedTorque, serve: Serve) -> None:
+    import socket
+
+    daemon = serve(restricted=[])
+    until(lambda: daemon.state())
+    with socket.create_connection(("127.0.0.1", daemon.port)) as caller:
+        caller.sendall(b"\0\0\0\x08")  # QUIT
+    until(lambda: "non-reserved port" in daemon.log(), "the complaint")
+    assert daemon.process is not None
+    assert daemon.process.poll() is None

@@ -1,0 +1,41 @@
+"""The shadow runs beside a scheduler, looks, reports and touches nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from torque_sched.emulation import EmulatedTorque
+
+from .conftest import Daemon, free_port, spy, starts, until
+
+ALL = (
+    "qsub", "qrun", "qstat", "pbsnodes", "qalter", "qhold", "qrls", "qsig", "qdel", "qrerun", "qselect",
+    "qmgr", "qstart", "qstop", "qenable", "qdisable",
+)  # fmt: skip
+
+
+def test_it_runs_nothing_but_pbsnodes_and_qstat(torque: EmulatedTorque, serve: Callable[..., Daemon]) -> None:
+    job = torque.submit("-l", "nodes=1:ppn=1:gpus=1", runtime_s=60)
+    calls = spy(torque, *ALL)
+    shadow = serve("--shadow", timer_s=0.2)
+    until(lambda: f"would start {job} on node4:ppn=1:gpus=1" in shadow.log(), "the wish")
+    until(lambda: shadow.log() and len(calls.read_text(encoding="utf-8").splitlines()) > 12, "cycles")
+    lines = set(calls.read_text(encoding="utf-8").splitlines())
+    assert lines == {"pbsnodes -x", "qstat -f -t -x", "qstat -Q -f -1", "qstat -B -f -1"}
+    assert starts(torque) == {}
+
+
+def test_it_runs_beside_a_daemon_and_compares(torque: EmulatedTorque, serve: Callable[..., Daemon]) -> None:
+    torque.run("qmgr", "-c", "set server scheduling = False")
+    job = torque.submit("-l", "nodes=1:ppn=2", runtime_s=60)
+    torque.run("qmgr", "-c", "set server scheduling = True")
+    shadow = serve("--shadow", port=free_port(), timer_s=0.2)
+    until(lambda: f"would start {job}" in shadow.log(), "the wish")
+    serve()
+    report = shadow.own / "report.json"
+    until(lambda: json.loads(report.read_text(encoding="utf-8"))["n_started"] == 1, "the comparison")
+    told = json.loads(report.read_text(encoding="utf-8"))
+    assert told["jobs"][0]["job"] == job
+    assert told["waited_longer_s"] > 0
+    assert starts(torque) == {job: 1}

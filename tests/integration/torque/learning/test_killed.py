@@ -1,0 +1,60 @@
+"""The history file under SIGKILL: whole cycles only, and nothing twice."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from torque_sched.learning.store import Store
+
+WRITER = """
+import sys
+from pathlib import Path
+from tests.unit.torque.learning.test_store import balance, ended
+from torque_sched.learning.rows import CycleFacts, Use
+from torque_sched.learning.store import Store
+store = Store(Path(sys.argv[1]))
+cycle = store.n_jobs() // 3
+while True:
+    jobs = tuple(ended(3 * cycle + n) for n in range(3))
+    again = tuple(ended(3 * cycle - n) for n in range(1, 3) if cycle)
+    uses = {(job.key, "n1"): Use(1) for job in (ended(3 * cycle + 10),)}
+    store.record(CycleFacts((*again, *jobs), uses, None, balance(float(cycle)), ("f", cycle)))
+    cycle += 1
+    print(cycle, flush=True)
+"""
+
+
+def test_killed_at_random_points_it_holds_whole_cycles_and_nothing_twice(tmp_path: Path) -> None:
+    """Fifteen writers, each killed with SIGKILL somewhere in its transactions, go on from one another."""
+    path = tmp_path / "history.sqlite"
+    choose = random.Random(7)
+    reached = 0
+    for _ in range(15):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True
+        )
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        time.sleep(choose.uniform(0.0, 0.05))
+        os.kill(writer.pid, signal.SIGKILL)
+        lines = writer.stdout.read().split()
+        writer.stdout.close()
+        writer.wait()
+        store = Store(path)
+        numbers = [int(job.key[0].partition(".")[0]) for job in store.ended(1_000_000)]
+        assert numbers == list(range(len(numbers)))
+        assert len(numbers) % 3 == 0
+        n_cycles = len(numbers) // 3
+        # What the writer was told is written, is; at most the cycle after it came too.
+        assert n_cycles >= max([reached, *map(int, lines[:-1])])
+        assert store.position() == ("f", n_cycles - 1)
+        assert len(store.balance()) == n_cycles
+        reached = n_cycles
+        store.close()
+    assert reached > 15

@@ -1,0 +1,116 @@
+"""Running commands: whole outputs or an error, limits in time and size, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from torque_sched.adapters.commands import Commands, Completed
+from torque_sched.errors import CommandError
+
+
+def run(*argv: str, timeout_s: float = 10.0, max_bytes: int = 1 << 20) -> Completed:
+    return asyncio.run(Commands(max_bytes=max_bytes).run(argv, timeout_s))
+
+
+def test_both_outputs_and_the_exit_code() -> None:
+    done = run("sh", "-c", "echo out; echo err >&2; exit 3")
+    assert (done.exit_code, done.stdout, done.stderr) == (3, b"out\n", b"err\n")
+    assert done.last_line() == "err"
+
+
+def test_arguments_are_no_shell_text() -> None:
+    assert run("printf", "%s", "$(id); `id` | 'x' \"y\"").stdout == b"$(id); `id` | 'x' \"y\""
+
+
+def test_a_large_output_is_whole() -> None:
+    assert len(run("head", "-c", "3000000", "/dev/zero", max_bytes=1 << 22).stdout) == 3_000_000
+
+
+def test_a_signal_is_a_negative_code() -> None:
+    assert run("sh", "-c", "kill -9 $$").exit_code == -9
+
+
+def test_too_long_kills_the_whole_group(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    began_s = time.monotonic()
+    with pytest.raises(CommandError, match="did not end within"):
+        run("sh", "-c", f"echo $$ >{pids}; sleep 60 & echo $! >>{pids}; wait", timeout_s=0.5)
+    assert time.monotonic() - began_s < 30
+    for pid in map(int, pids.read_text().split()):
+        deadline = time.monotonic() + 10
+        while is_alive(pid):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+def reap_all() -> None:
+    """What earlier tests killed."""
+    with suppress(ChildProcessError):
+        while True:
+            os.waitpid(-1, 0)
+
+
+def open_files() -> set[str]:
+    return {path.name for path in Path("/proc/self/fd").iterdir()}
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_child_that_keeps_the_pipe_counts_as_too_long() -> None:
+    with pytest.raises(CommandError, match="did not end within"):
+        run("sh", "-c", "echo half; sleep 60 &", timeout_s=0.5)
+
+
+def test_too_much_output_is_no_output() -> None:
+    with pytest.raises(CommandError, match="more than 1000 bytes"):
+        run("head", "-c", "100000", "/dev/zero", max_bytes=1000)
+
+
+def test_an_absent_program_says_what_to_do() -> None:
+    with pytest.raises(CommandError, match="not on PATH") as caught:
+        run("no-such-program-anywhere")
+    assert caught.value.cure
+
+
+def test_many_at_once_leave_no_descriptor_and_no_zombie() -> None:
+    reap_all()
+
+    async def many() -> None:
+        commands = Commands()
+        await commands.run(("true",), 10.0)
+        before = open_files()
+        await asyncio.gather(*(commands.run(("sh", "-c", f"echo {n}"), 10.0) for n in range(40)))
+        assert open_files() == before
+
+    asyncio.run(many())
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_a_cancelled_call_ends_its_command() -> None:
+    reap_all()
+
+    async def cancelled() -> None:
+        commands = Commands()
+        task = asyncio.ensure_future(commands.run(("sleep", "60"), 100.0))
+        await asyncio.sleep(0.2)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.sleep(0.2)
+        await commands.run(("true",), 10.0)  # reaps it
+
+    asyncio.run(cancelled())
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)

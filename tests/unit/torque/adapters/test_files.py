@@ -1,0 +1,121 @@
+"""Log lines in both forms, the lock, the checks of folders, the journal's files, figures."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from torque_sched.adapters.home import LockFile, check_folder, pid_in
+from torque_sched.adapters.journal import Journal, read_journal
+from torque_sched.adapters.log_file import Event, LogFile
+from torque_sched.adapters.metrics import Figures, serve_figures
+from torque_sched.errors import RecordError, StartupError
+
+AT_S = 1795195600.25
+
+
+def lines_of(folder: Path) -> list[str]:
+    return [line for path in sorted(folder.iterdir()) for line in path.read_text().splitlines()]
+
+
+def test_lines_have_the_form_of_both_generations(tmp_path: Path) -> None:
+    log = LogFile(tmp_path, clock=lambda: AT_S)
+    log.record(Event.SCHED, "Job", "72.head", "Job Run")
+    log.dialect = 4
+    log.record(Event.SCHED, "Job", "72.head", "Job\nRun")
+    _, new, old = lines_of(tmp_path)
+    assert re.fullmatch(r"11/\d\d/2026 \d\d:\d\d:40\.250;64; pbs_sched\.\d+;Job;72\.head;Job Run", new)
+    assert re.fullmatch(r"11/\d\d/2026 \d\d:\d\d:40;0040; pbs_sched\.\d+;Job;72\.head;Job Run", old)
+
+
+def test_filtered_events_are_left_out_and_a_day_has_its_file(tmp_path: Path) -> None:
+    now = [AT_S]
+    log = LogFile(tmp_path, filter_mask=256, clock=lambda: now[0])
+    log.record(Event.DEBUG2, "Req", "", "Entering Schedule")
+    now[0] += 86400
+    log.record(Event.DEBUG, "Svr", "cycle", "next day")
+    log.close()
+    assert len(list(tmp_path.iterdir())) == 2
+    assert not any("Entering" in line for line in lines_of(tmp_path))
+    assert lines_of(tmp_path)[-1].endswith("Log closed")
+
+
+def test_only_one_has_the_lock(tmp_path: Path) -> None:
+    lock = LockFile(tmp_path / "sched.lock")
+    lock.take()
+    program = (
+        "import sys; from pathlib import Path; from torque_sched.adapters.home import LockFile\n"
+        f"LockFile(Path({str(tmp_path / 'sched.lock')!r})).take()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "another scheduler running" in done.stderr
+    content = (tmp_path / "sched.lock").read_bytes()
+    assert re.fullmatch(rb"\d+\n\0", content)
+    lock.release()
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, pid_in(tmp_path / "sched.lock") > 0) == (0, True)
+
+
+def test_folders_others_can_change_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "above" / "sched_priv"
+    folder.mkdir(parents=True)
+    check_folder(folder)
+    for place, mode in ((folder, 0o775), (folder, 0o757), (folder.parent, 0o777)):
+        place.chmod(mode)
+        with pytest.raises(StartupError, match=f"Security violation: {place}"):
+            check_folder(folder)
+        place.chmod(0o755)
+    folder.parent.chmod(0o1777)  # as /tmp: nobody can put another folder in its place
+    check_folder(folder)
+
+
+def test_the_journal_is_bounded_and_survives_a_torn_line(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, file_bytes=1000, n_files=3)
+    for number in range(100):
+        journal.append({"number": number, "text": "x" * 90})
+    journal.close()
+    assert len(list(tmp_path.iterdir())) == 3
+    numbers = [line["number"] for line in read_journal(tmp_path)]
+    assert numbers == list(range(numbers[0], 100))
+    newest = sorted(tmp_path.iterdir())[-1]
+    newest.write_bytes(newest.read_bytes() + b'{"number": 100, "te')
+    assert [line["number"] for line in read_journal(tmp_path)] == numbers
+    newest.write_bytes(b"{]\n" + newest.read_bytes())
+    with pytest.raises(RecordError, match="line 1"):
+        list(read_journal(tmp_path))
+
+
+def test_figures_are_what_prometheus_reads() -> None:
+    figures = Figures()
+    figures.cycle(0.3, 0.1, {"started": 2, "not-now": 1}, {"start": 3}, {"no-free-slots": 5})
+    figures.failure()
+    from prometheus_client.parser import text_string_to_metric_families
+
+    port = 0
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    stop = serve_figures(figures, "127.0.0.1", port)
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            text = answer.read().decode()
+    finally:
+        stop()
+    samples = {
+        (sample.name, json.dumps(sample.labels, sort_keys=True)): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    assert samples["torque_sched_cycles_total", "{}"] == 1
+    assert samples["torque_sched_snapshot_failures_total", "{}"] == 1
+    assert samples["torque_sched_starts_total", '{"answer": "not-now"}'] == 1
+    assert samples["torque_sched_waiting_jobs", '{"reason": "no-free-slots"}'] == 5
+    assert samples["torque_sched_cycle_seconds_bucket", '{"le": "0.5"}'] == 1

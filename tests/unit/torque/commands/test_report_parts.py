@@ -1,0 +1,174 @@
+"""What people look at, piece by piece: words, plots, the page, the job that is only asked about."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.torque.learning.build import NOW_S, job, node, snapshot
+from torque_sched.core.model import JobId, NodeName, Queue, QueueName, Resources, Server
+from torque_sched.core.snapshot import Snapshot
+from torque_sched.errors import ConfigError
+from torque_sched.learning import History
+from torque_sched.learning.rows import BalanceRow, CycleFacts
+from torque_sched.learning.store import Store
+from torque_sched.report.asked import asked_job
+from torque_sched.report.page import page
+from torque_sched.report.past import decisions_about
+from torque_sched.report.picture import State, find
+from torque_sched.report.summary import summarise
+from torque_sched.report.svg import Line, bars, lines
+from torque_sched.report.words import ago, size, span
+
+
+@given(st.lists(st.floats(0, 1e9), max_size=30), st.text(max_size=10))
+def test_every_plot_is_well_formed_and_stays_inside(values: list[float], word: str) -> None:
+    at = [float(n) for n in range(len(values))]
+    for text in (lines(word, at, [Line(word, values)], [word] * 3), bars(word, values, [word] * len(values))):
+        # XML holds no control characters, HTML shows them as nothing.
+        root = ElementTree.fromstring(re.sub(r"[^\x20-\ud7ff\ue000-\ufffd]", "", text))
+        for line in root.iter("polyline"):
+            points = [tuple(map(float, point.split(","))) for point in line.attrib["points"].split()]
+            assert all(0 <= x <= 760 and 0 <= y <= 220 for x, y in points)
+
+
+def balance(at_s: float) -> BalanceRow:
+    return BalanceRow(at_s, 4, 1, 2, 0.5, 0.1, 0.2, 0.3, 0.05, 8, 2, 1, 3, 60.0)
+
+
+def test_the_page_escapes_names_and_fetches_nothing() -> None:
+    history = History.open(None)
+    evil = "<img src=http://x/ onerror=alert(1)>"
+    machine = node(rectime_s=NOW_S + 50, gpus=(0.0,))
+    running = job(1, "R", gpus=1, user=evil, start_s=NOW_S)
+    history.observe(snapshot(running, nodes=(machine,)))
+    history.observe(snapshot(job(1, "C", gpus=1, user=evil, start_s=NOW_S), nodes=(machine,)))
+    store = history._store
+    store.record(CycleFacts(balance=balance(NOW_S)))
+    store.record(CycleFacts(balance=balance(NOW_S + 60)))
+    summary = summarise(store, 0.0, NOW_S + 100)
+    text = page(summary, evil)
+    assert evil not in text
+    assert "&lt;img src=http://x/ onerror=alert(1)&gt;" in text
+    tags = re.findall(r"<(\w+)", text)
+    assert not set(tags) & {"img", "script", "link", "iframe", "object"}
+    assert not re.search(r'(?:src|href)\s*=\s*"', text)
+    assert "default-src 'none'" in text
+    holder = summary.gpu_holders[0]
+    assert (holder.user, holder.n_unused, holder.used_hours) == (evil, 1, 0.0)
+
+
+def test_an_empty_history_makes_a_page_too() -> None:
+    store = Store(None)
+    assert "0 jobs ended" in page(summarise(store, 0.0, 1.0), "x")
+
+
+def test_summary_counts_waits_and_coverage() -> None:
+    history = History.open(None)
+    jobs = [job(n, "C", start_s=NOW_S + n + 10.0 * n) for n in range(1, 11)]
+    for each in jobs:
+        history.observe(snapshot(each))
+    summary = summarise(history._store, 0.0, NOW_S + 500)
+    assert summary.waits_s == tuple(10.0 * n for n in range(1, 11))
+    assert summary.wait_quantile(0.5) == 50.0
+    assert summary.wait_quantile(0.9) == 90.0
+    assert summary.wait_quantile(1.0) == 100.0
+    by_figure = {error.figure.value: error for error in summary.errors}
+    assert by_figure["cpu"].n == 9  # the first was predicted out of nothing
+    assert by_figure["cpu"].mean_error == pytest.approx(0.0)
+    assert by_figure["cpu"].by_predictor.keys() == {"chain", "seed"}
+
+
+SITE = Snapshot(
+    NOW_S, replace(Server(), name="head.cluster", default_queue="batch", next_job_number=77),
+    (
+        Queue(name=QueueName("batch"), resources_default=Resources({"nodes": "1", "walltime": "01:00:00"})),
+        Queue(name=QueueName("gpu")),
+    ),
+    (node(),), (job(90),),
+)  # fmt: skip
+
+
+def test_a_job_asked_about_is_as_the_server_would_store_it() -> None:
+    asked = asked_job(SITE, "nodes=2:ppn=4:gpus=1+1:big,mem=8gb", user="ada", name="relax-1")
+    assert asked.id == "91.head"
+    assert (asked.queue, asked.user, asked.queued_s) == ("batch", "ada", NOW_S)
+    assert asked.request.n_gpus == 2
+    assert asked.request.n_procs == 9
+    assert asked.request.mem_bytes == 8 << 30
+    assert asked.walltime_s == 3600.0
+    assert asked_job(SITE, "gpus=2,procs=4", user="ada").request.gpus_anywhere == 2
+    assert asked_job(SITE, "mem=1gb", user="ada").request.nodes_text == "1"
+
+
+@pytest.mark.parametrize(
+    ("submit", "queue", "words"),
+    [
+        ("nonsense", "", "is not resource=value"),
+        ("nodes=1:ppn=x", "", "ppn"),
+        ("nodes=1", "fast", "batch, gpu"),
+    ],
+)
+def test_what_cannot_be_asked_is_told(submit: str, queue: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        asked_job(SITE, submit, user="ada", queue=queue)
+
+
+def test_a_name_means_a_node_or_a_job_or_nothing() -> None:
+    members = (replace(job(5), id=JobId("5[0].head")), replace(job(5), id=JobId("5[1].head")))
+    look = snapshot(job(1), *members)
+    assert find(look, "n1") is look.nodes[0]
+    assert find(look, "1") is look.jobs[0]
+    assert find(look, "5[1].head") is members[1]
+    with pytest.raises(ConfigError, match="no job and no node"):
+        find(look, "2")
+
+
+def test_the_journal_tells_what_was_decided_about_a_job(tmp_path: Path) -> None:
+    def line(at_s: float, *decisions: dict[str, object], results: object = None) -> str:
+        return json.dumps({"now_s": at_s, "decisions": decisions, "results": results or {}}) + "\n"
+
+    hold = {"is": "hold", "job": "1.head", "reason": "no-free-slots", "details": {"why": "2 full"}}
+    reserve = {
+        "is": "reserve", "job": "1.head", "start_s": 90.0, "reason": "reserved",
+        "allocation": [{"node": "n1", "ppn": 2, "gpus": 0}],
+    }  # fmt: skip
+    start = {"is": "start", "job": "1.head", "allocation": [{"node": "n2", "ppn": 2, "gpus": 0}]}
+    other = {"is": "hold", "job": "11.head", "reason": "job-held", "details": {}}
+    (tmp_path / "cycles-1.jsonl").write_text(line(1, hold) + line(2, hold, other) + line(3, other))
+    (tmp_path / "cycles-2.jsonl").write_text(
+        line(4, reserve) + line(5, start, results={"1.head": ["started", ""]}) + '{"now_s": 6, "torn'
+    )
+    past = decisions_about(tmp_path, "1.head")
+    assert [(each.kind, each.at_s, each.last_s) for each in past] == [
+        ("hold", 1, 2), ("reserve", 4, 4), ("start", 5, 5),
+    ]  # fmt: skip
+    assert past[0].words == "no-free-slots, why 2 full"
+    assert (past[1].reserved_s, past[1].nodes) == (90.0, ("n1",))
+    assert past[2].words.startswith("started")
+    assert decisions_about(tmp_path / "none", "1.head") == ()
+
+
+def test_a_state_file_tells_what_is_left_alone_while_it_is_fresh() -> None:
+    kept = {
+        "jobs": {},
+        "nodes": {"n1": {"until_s": 50.0, "why": "failed"}},
+        "pairs": {"1.head": {"n2": {"until_s": 9}}},
+    }
+    state = State({"now_s": 10.0, "pid": 0, "back_off": kept})
+    assert state.back_off(20.0).nodes[NodeName("n1")].why == "failed"
+    assert state.back_off(20.0).pairs[JobId("1.head")][NodeName("n2")].until_s == 9.0
+    assert not state.back_off(1e6).nodes
+    assert not state.is_alive
+    assert not State({}).trouble
+
+
+def test_words() -> None:
+    assert (ago(5), span(None), size(None), size(3 << 40)) == ("5 s ago", "-", "-", "3.0 TiB")

@@ -1,0 +1,77 @@
+"""Comments: only differences, grouped, started jobs first, and rarely for figures alone."""
+
+from __future__ import annotations
+
+from torque_sched.core.decisions import Hold, NodeShare, Start
+from torque_sched.core.model import Job, JobId, NodeName, QueueName, Server
+from torque_sched.core.reasons import Reason
+from torque_sched.core.snapshot import Snapshot
+from torque_sched.core.states import JobState
+from torque_sched.daemon.comments import IDS_PER_CALL, CommentCall, CommentPlan, plain_comment
+from torque_sched.daemon.cycle import comment_of_start
+
+LIMIT = "Not Running: Queue job limit has been reached."
+
+
+def snapshot(*jobs: Job, now_s: float = 1000.0) -> Snapshot:
+    return Snapshot(now_s, Server(), (), (), jobs)
+
+
+def waiting(number: int, comment: str = "") -> Job:
+    return Job(JobId(f"{number}.head"), JobState.QUEUED, QueueName("batch"), comment=comment)
+
+
+def hold(number: int, reason: Reason = Reason.QUEUE_JOB_LIMIT, **details: str) -> Hold:
+    return Hold(JobId(f"{number}.head"), reason, details)
+
+
+def plan(maker: CommentPlan, looked: Snapshot, *decisions: object, failure: str = "") -> list[CommentCall]:
+    return maker.plan(looked, decisions, {}, lambda job: failure, lambda at_s: "started")  # type: ignore[arg-type]
+
+
+def test_only_what_differs_is_written_grouped_by_text() -> None:
+    jobs = (waiting(1, LIMIT), waiting(2), waiting(3, "other"), waiting(4))
+    calls = plan(CommentPlan(), snapshot(*jobs), hold(1), hold(2), hold(3), hold(4, Reason.STRICT_FIFO))
+    assert calls == [
+        CommentCall(LIMIT, (JobId("2.head"), JobId("3.head"))),
+        CommentCall("Not Running: Strict fifo order", (JobId("4.head"),)),
+    ]
+
+
+def test_long_lists_are_cut() -> None:
+    n_jobs = IDS_PER_CALL + 1
+    calls = plan(CommentPlan(), snapshot(*map(waiting, range(n_jobs))), *map(hold, range(n_jobs)))
+    assert [len(call.jobs) for call in calls] == [IDS_PER_CALL, 1]
+
+
+def test_figures_alone_are_not_news() -> None:
+    maker = CommentPlan(refresh_s=60.0)
+    reason = Reason.NO_FREE_SLOTS
+    [first] = plan(maker, snapshot(waiting(1)), hold(1, reason, why="needs 3"))
+    maker.written(first, 1000.0)
+    looked = snapshot(waiting(1, first.text), now_s=1010.0)
+    assert plan(maker, looked, hold(1, reason, why="needs 2")) == []
+    assert plan(maker, looked, hold(1)) != []  # another reason is
+    late = snapshot(waiting(1, first.text), now_s=1061.0)
+    assert plan(maker, late, hold(1, reason, why="needs 2")) != []
+
+
+def test_what_the_server_said_stays_until_the_next_try() -> None:
+    start = Start(JobId("1.head"), (NodeShare(NodeName("n1"), 1),))
+    back_off = hold(1, Reason.JOB_BACK_OFF)
+    for decision in (start, back_off):
+        [call] = plan(CommentPlan(), snapshot(waiting(1)), decision, failure="Unknown node-attribute")
+        assert call.text == "Not Running - PBS Error: Unknown node-attribute"
+    assert plan(CommentPlan(), snapshot(waiting(1)), start) == []
+    assert plan(CommentPlan(), snapshot(waiting(1)), hold(1, Reason.START_PENDING)) == []
+
+
+def test_a_running_job_that_still_says_it_waits_is_corrected() -> None:
+    running = Job(JobId("1.head"), JobState.RUNNING, QueueName("batch"), comment=LIMIT, start_s=5.0)
+    by_hand = Job(JobId("2.head"), JobState.RUNNING, QueueName("batch"), comment="do not touch")
+    assert plan(CommentPlan(), snapshot(running, by_hand)) == [CommentCall("started", (JobId("1.head"),))]
+
+
+def test_forms() -> None:
+    assert comment_of_start(1795195600.0).startswith("Job started on ")
+    assert plain_comment('a, b=c "d"') == "a; b=c 'd'"

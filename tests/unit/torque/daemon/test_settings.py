@@ -1,0 +1,165 @@
+"""Settings: every key described, unknown keys named, and what pbs_sched's own files mean."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from torque_sched.adapters.settings_file import described
+from torque_sched.daemon.c_policy import SettingsInForce, c_files_of
+from torque_sched.daemon.config import Config, read_config
+from torque_sched.errors import ConfigError
+from torque_sched.parse.sched_config import (
+    KEYS,
+    parse_dedicated_time,
+    parse_holidays,
+    parse_resource_group,
+    parse_sched_config,
+)
+from torque_sched.policies.backfill import AgedReservations, NoReservations
+from torque_sched.policies.order import COrder, FairShareOrder, FcfsOrder
+from torque_sched.policies.placement.value import ValuePlacement
+
+SHIPPED = """\
+# comment
+round_robin: False\tall
+by_queue: True\t\tprime
+by_queue: True\t\tnon_prime
+strict_fifo: false\tALL
+fair_share: false\tALL
+help_starving_jobs\ttrue\tALL
+sort_queues\ttrue\tALL
+load_balancing: false\tALL
+load_balancing_rr: false\tALL
+sort_by: shortest_job_first\tALL
+log_filter: 256
+dedicated_prefix: ded
+max_starve: 24:00:00
+half_life: 24:00:00
+unknown_shares: 10
+sync_time: 1:00:00
+"""
+
+
+def every(model: BaseModel, place: str = "") -> list[tuple[str, str]]:
+    found = []
+    for name, entry in type(model).model_fields.items():
+        found.append((f"{place}{name}", entry.description or ""))
+        if isinstance(value := getattr(model, name), BaseModel):
+            found += every(value, f"{place}{name}.")
+    return found
+
+
+def test_every_key_is_described() -> None:
+    assert [name for name, text in every(Config()) if not text] == []
+
+
+def test_the_effective_settings_can_be_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "all.yaml"
+    path.write_text("\n".join(described(Config())))
+    assert read_config(path) == Config()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("timer: 3", "timer: unknown key; known: addresses, "),
+        ("back_off: {job: {frist_s: 1, longest_s: 2}}", "back_off.job.frist_s: unknown key; known: first_s"),
+        ("timer_s: 0", "timer_s: Input should be greater than 0"),
+        ("- a", "not a mapping"),
+        ("a: [", "not YAML"),
+    ],
+)
+def test_wrong_settings_are_named(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"x\.yaml") as caught:
+        read_config(path)
+    assert words in str(caught.value)
+
+
+def test_unknown_policies_and_their_settings_are_named() -> None:
+    for values in ({"placement": "best"}, {"placement": {"name": "value", "k9": 1}}, {"order": "lifo"}):
+        with pytest.raises(ConfigError, match="known are"):
+            SettingsInForce(Config(**yaml.safe_load(yaml.safe_dump(values))), c_files_of({}, Config()))
+    chosen = SettingsInForce(Config(placement="value"), c_files_of({}, Config()))  # type: ignore[arg-type]
+    assert isinstance(chosen.prime.placement, ValuePlacement)
+
+
+def test_the_shipped_file() -> None:
+    found = parse_sched_config(SHIPPED)
+    assert found.warnings == ()
+    assert found == type(found)()
+    in_force = SettingsInForce(Config(), c_files_of({"sched_config": SHIPPED}, Config()))
+    assert isinstance(in_force.prime.order, COrder)
+    assert isinstance(in_force.prime.backfill, AgedReservations)
+    assert in_force.prime.queues.dedicated_prefix == "ded"
+
+
+def test_an_unknown_key_is_one_warning_and_nothing_else() -> None:
+    found = parse_sched_config(
+        "cpus_per_ssinode: 3\n" + SHIPPED + "sort_by: biggest ALL\nround_robin: maybe\n"
+    )
+    assert [text.split(": ")[0] for text in found.warnings] == [
+        "sched_config, line 1", "sched_config, line 19", "sched_config, line 20"
+    ]  # fmt: skip
+    assert found.prime == parse_sched_config(SHIPPED).prime
+
+
+def test_keys_of_non_prime_time_are_kept_or_lost_as_the_c_daemon_does() -> None:
+    text = "sort_by: multi_sort ALL\nkey: high_priority_first prime\nkey: short_walltime_first non_prime\n"
+    fixed, lost = parse_sched_config(text), parse_sched_config(text, as_c=True)
+    assert fixed.non_prime.keys == ("short_walltime_first",)
+    assert lost.non_prime.keys == ()
+    assert fixed.prime.keys == lost.prime.keys == ("high_priority_first",)
+
+
+@given(st.text(max_size=300))
+def test_no_text_breaks_any_of_the_files(text: str) -> None:
+    parse_sched_config(text)
+    parse_holidays(text)
+    parse_dedicated_time(text)
+    parse_resource_group(text)
+
+
+@given(st.sampled_from(KEYS), st.text(max_size=20))
+def test_no_value_breaks_a_key(key: str, value: str) -> None:
+    parse_sched_config(f"{key}: {value} prime")
+
+
+def test_what_the_files_mean() -> None:
+    sched = "strict_fifo: true prime\nfair_share: true non_prime\nhelp_starving_jobs: false ALL\n"
+    sched += "ignore_queue: test\n"
+    texts = {
+        "sched_config": sched,
+        "holidays": "YEAR 2026\nweekday 0600 1730\nsaturday none all\nsunday none all\n1 Jan_1 New Year\n",
+        "resource_group": "grp 10 root 60\nalice 11 grp 1\nbob 12 grp 2\n",
+        "dedicated_time": "11/20/2026 10:00 11/20/2026 12:00\n",
+    }
+    files = c_files_of(texts, Config())
+    in_force = SettingsInForce(Config(), files)
+    assert files.warnings == ()
+    assert (in_force.prime.queues.strict, in_force.non_prime.queues.strict) == (True, False)
+    assert isinstance(in_force.prime.order, FcfsOrder)
+    assert isinstance(in_force.non_prime.order, FairShareOrder)
+    assert isinstance(in_force.prime.backfill, NoReservations)
+    assert in_force.prime.queues.ignored == {"test"}
+    assert files.dedicated[0].end_s - files.dedicated[0].start_s == 7200
+    friday = datetime(2026, 11, 20, 9, 0)  # noqa: DTZ001 -- the host's own time
+    assert in_force.at(friday.timestamp()).queues.strict
+    assert not in_force.at(friday.replace(hour=18).timestamp()).queues.strict
+
+
+def test_holidays() -> None:
+    found = parse_holidays("YEAR 2026\nweekday 0600 1730\nsaturday none all\nsunday all none\n1 Jan_1 x\n")
+    noon = [datetime(2026, 11, day, 12) for day in (20, 21, 22)]  # noqa: DTZ001
+    assert [found.is_prime(at) for at in noon] == [True, False, True]
+    assert not found.is_prime(datetime(2026, 1, 1, 12))  # noqa: DTZ001
+    assert found.is_prime(datetime(2027, 1, 1, 12))  # noqa: DTZ001 -- written for another year
+    assert parse_holidays("").is_prime(noon[1])

@@ -1,0 +1,151 @@
+"""What is remembered between cycles: starts that are verified, failures that are left alone for a while."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torque_sched.core.decisions import NodeShare
+from torque_sched.core.model import HostSlots, Job, JobId, NodeName, QueueName, Server
+from torque_sched.core.snapshot import Snapshot
+from torque_sched.core.states import JobState
+from torque_sched.daemon.back_off import Pauses, Steps
+from torque_sched.daemon.standing import BackOffRules, Standing
+from torque_sched.parse.qrun import RunKind, RunResult
+
+STARTED = RunResult(RunKind.STARTED)
+N1, N2 = NodeName("n1"), NodeName("n2")
+
+
+def job(name: str = "1.head", state: JobState = JobState.QUEUED, **fields: object) -> Job:
+    return Job(JobId(name), state, QueueName("batch"), **fields)  # type: ignore[arg-type]
+
+
+def snapshot(now_s: float, *jobs: Job) -> Snapshot:
+    return Snapshot(now_s, Server(name="head"), (), (), jobs)
+
+
+def share(*nodes: NodeName) -> tuple[NodeShare, ...]:
+    return tuple(NodeShare(node, 1) for node in nodes)
+
+
+def asked(standing: Standing, result: RunResult, name: str = "1.head", *nodes: NodeName) -> None:
+    standing.asked(JobId(name), share(*(nodes or (N1,))), 100.0)
+    standing.answered(JobId(name), result, 100.1)
+
+
+def test_a_start_is_pending_until_the_job_runs() -> None:
+    standing = Standing()
+    asked(standing, STARTED)
+    assert [start.job for start in standing.pending] == ["1.head"]
+    standing.observe(snapshot(101.0, job(state=JobState.RUNNING, substate=40)))
+    assert standing.pending
+    found = standing.observe(snapshot(110.0, job(state=JobState.RUNNING, substate=42)))
+    assert not standing.pending
+    assert [each.kind for each in found] == ["start-confirmed"]
+
+
+def test_back_in_the_queue_blames_job_and_node_and_then_the_node_alone() -> None:
+    standing = Standing(BackOffRules(node_after_jobs=2))
+    for number, name in enumerate(("1.head", "2.head")):
+        asked(standing, STARTED, name)
+        found = standing.observe(snapshot(104.0, job("1.head"), job("2.head")))
+        kinds = [each.kind for each in found]
+        assert kinds == (["start-failed"] if number == 0 else ["start-failed", "node-paused"])
+    back_off = standing.back_off(104.0)
+    assert set(back_off.nodes) == {N1}
+    assert set(back_off.pairs) == {"1.head", "2.head"}
+    assert "did not start" in standing.failure_text(JobId("1.head"))
+
+
+def test_a_job_may_look_queued_for_a_moment() -> None:
+    standing = Standing()
+    asked(standing, STARTED)
+    assert standing.observe(snapshot(101.0, job())) == []
+    assert standing.pending
+
+
+def test_no_answer_blames_no_node() -> None:
+    standing = Standing()
+    asked(standing, RunResult(RunKind.OTHER, "did not end"))
+    assert standing.pending
+    standing.observe(snapshot(110.0, job()))
+    assert not standing.pending
+    assert not standing.back_off(110.0).pairs
+    assert set(standing.back_off(100.5).jobs) == {"1.head"}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in RunKind if kind is not RunKind.STARTED])
+def test_every_refusal_leaves_alone_who_is_to_blame(kind: RunKind) -> None:
+    standing = Standing()
+    asked(standing, RunResult(kind, "words"))
+    back_off = standing.back_off(100.2)
+    blames_nodes = kind in {RunKind.NOT_NOW, RunKind.NEVER}
+    blames_nobody = kind in {
+        RunKind.UNKNOWN_JOB, RunKind.UNAUTHORISED, RunKind.ALREADY_RUNNING, RunKind.SERVER_GONE
+    }  # fmt: skip
+    assert bool(back_off.pairs) == blames_nodes
+    assert bool(back_off.jobs) == (not blames_nodes and not blames_nobody)
+    assert not back_off.nodes
+    assert bool(standing.pending) == (kind is RunKind.OTHER)
+
+
+def test_of_several_nodes_nobody_knows_which_was_full() -> None:
+    standing = Standing(BackOffRules(node_after_jobs=1))
+    asked(standing, RunResult(RunKind.NOT_NOW, "full"), "1.head", N1, N2)
+    back_off = standing.back_off(100.2)
+    assert set(back_off.pairs[JobId("1.head")]) == {N1, N2}
+    assert not back_off.nodes
+
+
+def test_a_start_that_works_forgives_the_node() -> None:
+    standing = Standing(BackOffRules(node_after_jobs=2))
+    asked(standing, RunResult(RunKind.NOT_NOW, "full"), "1.head")
+    asked(standing, STARTED, "2.head")
+    standing.observe(snapshot(101.0, job("1.head"), job("2.head", JobState.RUNNING, substate=42)))
+    asked(standing, RunResult(RunKind.NOT_NOW, "full"), "3.head")
+    assert not standing.back_off(101.0).nodes
+
+
+def ended(number: int, node: str, status: int, user: str) -> Job:
+    host = (HostSlots(NodeName(node), 0, 0),)
+    times = {"total_runtime_s": 2.0, "comp_s": 1000.0}
+    return job(f"{number}.head", JobState.COMPLETED, exec_host=host, exit_status=status, user=user, **times)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "is_hole"),
+    [
+        ([ended(n, "n1", 1, f"u{n % 2}") for n in range(5)] + [ended(9, "n2", 0, "u0")], True),
+        (
+            [ended(n, "n1", 1, "u0") for n in range(9)] + [ended(19, "n2", 0, "u0")],
+            False,
+        ),  # one user's script
+        ([ended(n, "n1", 1, f"u{n}") for n in range(9)], False),  # it fails everywhere
+        ([ended(n, "n1", n % 2, f"u{n}") for n in range(9)], False),
+        ([ended(n, "n1", 271, f"u{n}") for n in range(9)] + [ended(19, "n2", 0, "u0")], False),  # qdel
+    ],
+)
+def test_black_holes(jobs: list[Job], is_hole: bool) -> None:
+    standing = Standing()
+    found = standing.observe(snapshot(1010.0, *jobs))
+    assert [each.subject for each in found if each.kind == "black-hole"] == (["n1"] if is_hole else [])
+    assert set(standing.back_off(1011.0).nodes) == ({N1} if is_hole else set())
+    assert standing.observe(snapshot(1012.0, *jobs)) == []  # the same jobs count once
+
+
+@given(st.lists(st.floats(0.1, 5000.0), min_size=1, max_size=30))
+def test_pauses_grow_and_stay_bounded(gaps: list[float]) -> None:
+    pauses: Pauses[str] = Pauses(Steps(10.0, 300.0))
+    now_s = 0.0
+    for gap_s in gaps:
+        now_s += gap_s
+        was_active = "x" in pauses.active(now_s)
+        pause_s = pauses.failed("x", now_s, "why")
+        assert 0.0 < pause_s <= 300.0
+        assert was_active or pause_s >= 10.0
+        assert "x" in pauses.active(now_s)
+        assert "x" not in pauses.active(now_s + pause_s + 1e-6)
+    pauses.worked("x")
+    assert not pauses.active(now_s)

@@ -1,0 +1,182 @@
+"""The history file: versions, bounds, once for each job, whole cycles only."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
+
+from torque_sched.errors import StartupError
+from torque_sched.learning.figures import Amounts
+from torque_sched.learning.rows import BalanceRow, CycleFacts, EndedJob, JobKey, Use
+from torque_sched.learning.schema import VERSION, migrate
+from torque_sched.learning.store import Store
+from torque_sched.policies.predict.fingerprint import Fingerprint
+
+
+def ended(number: int, *, ctime_s: float = 1.0, source: str = "qstat") -> EndedJob:
+    kind = Fingerprint("ada", "relax", "1x2", "3600")
+    used = Amounts(100.0, 1.5, 2.0**30, None, None, 1.0)
+    key = (f"{number}.head", ctime_s)
+    return EndedJob(
+        key, kind, "batch", {"n1": 2}, 2, 0, 1.0, 2.0, 100.0 + number, 0, used, source, "{}"
+    )  # fmt: skip
+
+
+def balance(at_s: float) -> BalanceRow:
+    return BalanceRow(at_s, 4, 1, 2, 0.5, 0.1, 0.2, 0.3, 0.05, 8, 2, 1, 3, 60.0)
+
+
+def test_what_is_recorded_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    key: JobKey = ("9.head", 5.0)
+    use = Use(3, 50.0, 4.5, 1e9, 0.5, 1e8, True, False)
+    store = Store(path)
+    store.record(
+        CycleFacts(
+            (ended(1), ended(2)), {(key, "n1"): use}, {key: "said"}, balance(7.0), ("20261120", 99), 60.0
+        )
+    )
+    store.close()
+    again = Store(path)
+    assert again.ended(10) == (ended(1), ended(2))
+    assert again.ended(10, since_s=101.5) == (ended(2),)
+    assert again.uses() == {(key, "n1"): use}
+    assert again.pending() == {key: "said"}
+    assert again.balance() == (balance(7.0),)
+    assert again.position() == ("20261120", 99)
+    again.close()
+
+
+def test_a_job_is_counted_once_whoever_reports_it() -> None:
+    store = Store(None)
+    assert store.record(CycleFacts((ended(1),))) == {("1.head", 1.0)}
+    assert store.record(CycleFacts((ended(1, source="accounting"), ended(2)))) == {("2.head", 1.0)}
+    # A server set up anew begins at 1 again: that is another job.
+    assert store.record(CycleFacts((ended(1, ctime_s=9.0),))) == {("1.head", 9.0)}
+    assert store.n_jobs() == 3
+    store.close()
+
+
+def test_an_ended_job_leaves_no_traces_of_its_run() -> None:
+    store = Store(None)
+    key: JobKey = ("1.head", 1.0)
+    store.record(CycleFacts((), {(key, "n1"): Use(1), (key, "n2"): Use(1)}, {key: "said"}))
+    store.record(CycleFacts((ended(1),)))
+    assert not store.uses()
+    assert not store.pending()
+    store.close()
+
+
+def test_the_oldest_go_when_there_are_too_many() -> None:
+    store = Store(None, max_jobs=10)
+    for number in range(35):
+        store.record(CycleFacts((ended(number),)))
+    kept = store.ended(100)
+    assert [job.key[0] for job in kept] == [f"{n}.head" for n in range(25, 35)]
+    store.close()
+
+
+def test_traces_of_jobs_never_seen_to_end_go_with_time() -> None:
+    store = Store(None)
+    old, young = ("1.head", 1.0), ("2.head", 1.0)
+    store.record(CycleFacts(uses={(old, "n1"): Use(1, 10.0)}, pending={old: "x"}, now_s=10.0))
+    late_s = 40 * 86400.0
+    store.record(CycleFacts(uses={(young, "n1"): Use(1, late_s)}, pending={young: "y"}, now_s=late_s))
+    store.tidy(late_s)
+    assert store.uses().keys() == {(young, "n1")}
+    assert store.pending() == {young: "y"}
+    store.close()
+
+
+def test_an_older_file_is_brought_to_this_version_with_its_jobs(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    db = sqlite3.connect(path, isolation_level=None)
+    migrate(db, "old", up_to=1)
+    db.execute(
+        "INSERT INTO jobs (job, ctime_s, user, script, shape, time_limit, queue, nodes, n_procs, "
+        "n_gpus, rate, source, said) "
+        "VALUES ('7.head', 1.0, 'ada', 'relax', '1x1', '', 'batch', '{}', 1, 0, 1.0, 'qstat', '')"
+    )
+    db.close()
+    store = Store(path)
+    assert [job.key for job in store.ended(5)] == [("7.head", 1.0)]
+    store.record(CycleFacts(balance=balance(1.0)))
+    store.close()
+    found = sqlite3.connect(path)
+    assert found.execute("PRAGMA user_version").fetchone()[0] == VERSION
+    found.close()
+
+
+def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    Store(path).close()
+    db = sqlite3.connect(path)
+    db.execute(f"PRAGMA user_version = {VERSION + 1}")
+    db.close()
+    before = path.read_bytes()
+    with pytest.raises(StartupError, match="install the newer release"):
+        Store(path)
+    assert path.read_bytes() == before
+
+
+def test_reading_only_changes_and_creates_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    with pytest.raises(StartupError, match="no such file"):
+        Store.read_only(path)
+    assert not list(tmp_path.iterdir())
+    store = Store(path)
+    store.record(CycleFacts((ended(1),)))
+    reader = Store.read_only(path)
+    assert reader.n_jobs() == 1
+    store.record(CycleFacts((ended(2),)))
+    assert reader.n_jobs() == 2
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        reader.record(CycleFacts((ended(3),)))
+    reader.close()
+    store.close()
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Any order of reports, repeats and failed transactions: the file has what a dictionary would have."""
+
+    keys = Bundle("keys")
+
+    @initialize()
+    def begin(self) -> None:
+        self.store = Store(None, max_jobs=5)
+        self.seen: dict[JobKey, None] = {}
+        self.counted: list[JobKey] = []
+
+    @rule(target=keys, number=st.integers(1, 30), ctime_s=st.sampled_from([1.0, 2.0]))
+    def report(self, number: int, ctime_s: float) -> JobKey:
+        job = ended(number, ctime_s=ctime_s)
+        known = {each.key for each in self.store.ended(100)}
+        new = self.store.record(CycleFacts((job, job)))
+        assert new == ({job.key} if job.key not in known else frozenset())
+        if new:
+            self.counted.append(job.key)
+        return job.key
+
+    @rule(key=keys)
+    def fail(self, key: JobKey) -> None:
+        wrong = CycleFacts((ended(99),), None, {key: None})  # type: ignore[dict-item]
+        with pytest.raises(sqlite3.IntegrityError):
+            self.store.record(wrong)
+
+    @invariant()
+    def holds_the_last_counted(self) -> None:
+        if hasattr(self, "store"):
+            assert [job.key for job in self.store.ended(100)] == self.counted[-5:]
+
+    def teardown(self) -> None:
+        if hasattr(self, "store"):
+            self.store.close()
+
+
+TestStoreMachine = StoreMachine.TestCase
+TestStoreMachine.settings = settings(max_examples=30, stateful_step_count=20, deadline=None)

@@ -1,0 +1,461 @@
+"""What pbs_server leaves to its scheduler, one small example each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.torque.policies.builders import (
+    GIB,
+    NOW_S,
+    answers,
+    gpu_devices,
+    job,
+    node,
+    queue,
+    running,
+    snapshot,
+)
+from torque_sched.core.decisions import Hold, NodeShare
+from torque_sched.core.model import Dependency, JobId, NodeName, QueueName, Resources, Server
+from torque_sched.core.reasons import Reason
+from torque_sched.core.request import AccessPolicy, Chunk, GenericResource
+from torque_sched.core.states import HoldType, JobState
+from torque_sched.policies.context import BackOff, Context, Pause, PendingStart, Reservation, Window
+from torque_sched.policies.decide import decide
+from torque_sched.policies.placement.plain import FirstFitPlacement
+from torque_sched.policies.rules import MemoryRules, NodeRules, QueueRules
+from torque_sched.policies.settings import Settings
+
+FIRST = Settings(placement=FirstFitPlacement())
+
+
+def test_scheduling_off_starts_nothing() -> None:
+    got = answers([node("n1")], [job(1)], server=Server(scheduling=False))
+    assert got.reason(1) is Reason.SCHEDULING_OFF
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"hold_types": frozenset({HoldType.USER})}, Reason.JOB_HELD),
+        ({"execution_time_s": NOW_S + 1}, Reason.WAITS_FOR_TIME),
+        ({"depend": (Dependency("afterok", ("9.head",)),)}, Reason.DEPENDENCY),
+        ({"depend": (Dependency("after", ("8.head",)),)}, Reason.DEPENDENCY),
+        ({"depend": (Dependency("after", ("9.head",)),)}, None),
+        ({"depend": (Dependency("afterok", ("77.head",)),)}, None),
+        ({"depend": (Dependency("beforeok", ("9.head",)),)}, None),
+        ({"trouble": "nodes=:x"}, Reason.BAD_REQUEST),
+        ({"queue": "closed"}, Reason.QUEUE_NOT_STARTED),
+        ({"queue": "unknown"}, Reason.QUEUE_NOT_STARTED),
+        ({"queue": "route"}, Reason.QUEUE_NOT_EXECUTION),
+        ({"queue": "hidden"}, Reason.QUEUE_IGNORED),
+        ({"execution_time_s": NOW_S - 1}, None),
+    ],
+)
+def test_a_job_that_must_not_run(changes: dict[str, Any], reason: Reason | None) -> None:
+    queues = [queue(), queue("closed", is_started=False), queue("route", queue_type="Route"), queue("hidden")]
+    settings = Settings(queues=QueueRules(ignored=frozenset({QueueName("hidden")})))
+    others = [running(9, "n2/0"), job(8, hold_types=frozenset({HoldType.USER}))]
+    got = answers([node("n1"), node("n2")], [*others, job(1, **changes)], settings, queues=queues)
+    if reason is None:
+        assert 1 in got.started
+    else:
+        assert got.reason(1) is reason
+
+
+@pytest.mark.parametrize(
+    ("server", "queue_limits", "reason"),
+    [
+        ({"max_running": 1}, {}, Reason.SERVER_JOB_LIMIT),
+        ({"max_user_run": 1}, {}, Reason.SERVER_USER_LIMIT),
+        ({"max_group_run": 1}, {}, Reason.SERVER_GROUP_LIMIT),
+        ({}, {"max_running": 1}, Reason.QUEUE_JOB_LIMIT),
+        ({}, {"max_user_run": 1}, Reason.QUEUE_USER_LIMIT),
+        ({}, {"max_group_run": 1}, Reason.QUEUE_GROUP_LIMIT),
+        ({"max_running": 0}, {}, Reason.SERVER_JOB_LIMIT),
+        ({"max_running": 2, "max_user_run": 2}, {"max_group_run": 2}, None),
+    ],
+)
+def test_limits_count_what_runs_and_what_just_started(
+    server: dict[str, int], queue_limits: dict[str, int], reason: Reason | None
+) -> None:
+    limits: dict[str, Any] = {"server": Server(**server), "queues": [queue(**queue_limits)]}  # type: ignore[arg-type]
+    after_running = answers([node("n1")], [running(9, "n1/0"), job(1)], **limits)
+    in_one_cycle = answers([node("n1")], [job(1), job(2)], **limits)
+    pending = Context(pending=(PendingStart(JobId("3.head"), (NodeShare(NodeName("n1"), 1),), NOW_S),))
+    while_pending = answers([node("n1")], [job(3), job(4)], context=pending, **limits)
+    assert while_pending.reason(3) is Reason.START_PENDING
+    if reason is None:
+        assert (after_running.started, in_one_cycle.started) == ([1], [1, 2])
+    else:
+        assert after_running.reason(1) is reason
+        assert in_one_cycle.reason(2) is reason
+        assert while_pending.reason(4) is reason
+
+
+def test_user_and_group_limits_leave_others_alone() -> None:
+    got = answers(
+        [node("n1")],
+        [running(9, "n1/0"), job(1), job(2, user="bob"), job(3, user="bob")],
+        server=Server(max_user_run=1),
+    )
+    assert got.started == [2]
+    assert got.reason(3) is Reason.SERVER_USER_LIMIT
+
+
+def test_resources_available_less_assigned() -> None:
+    available = Resources({"mem": "8gb", "nodect": "3", "matlab": "1"})
+    server = Server(resources_available=available, resources_assigned=Resources({"mem": "5gb"}))
+    got = answers(
+        [node(f"n{i}") for i in range(8)],
+        [
+            job(1, mem_bytes=4 * GIB),
+            job(2, mem_bytes=2 * GIB),
+            job(3, "3"),
+            job(4, gres=(GenericResource("matlab"),)),
+            job(5, gres=(GenericResource("matlab"),)),
+            job(6, mem_bytes=9 * GIB),
+        ],
+        server=server,
+    )
+    assert got.started == [2, 4]
+    assert "Not enough memory available" in got[1].comment  # type: ignore[union-attr]
+    assert "Not enough nodes available" in got[3].comment  # type: ignore[union-attr]
+    assert got.reason(5) is Reason.NOT_ENOUGH_RESOURCE
+    assert got.reason(6) is Reason.NEVER_FITS
+
+
+def test_queue_resources_and_the_c_daemons_reading_of_resources_max() -> None:
+    jobs = [running(9, "n1/0-1", "1:ppn=2"), job(1, "1:ppn=2")]
+    limited = [queue(resources_max=Resources({"ncpus": "3"}))]
+    c_like = Settings(queues=QueueRules(max_is_total=True))
+    assert answers([node("n1")], jobs, queues=limited).started == [1]
+    assert answers([node("n1")], jobs, c_like, queues=limited).reason(1) is Reason.NOT_ENOUGH_RESOURCE
+
+
+def test_licences_that_moms_report_are_shared_by_the_cluster() -> None:
+    nodes = [node("n1", gres={"matlab": "1"}), node("n2")]
+    wants = (GenericResource("matlab"),)
+    got = answers(nodes, [job(1, gres=wants), job(2, gres=wants), job(3, gres=(GenericResource("odd"),))])
+    assert got.started == [1, 3]
+
+
+def test_array_slot_limit() -> None:
+    member = running(47, "n1/0")
+    member = replace(member, id=JobId("47[0].head"), array_index=0, array_slot_limit=2)
+    waiting = [job(f"47[{i}].head", array_slot_limit=2) for i in (1, 2)]
+    got = answers([node("n1")], [member, *waiting])
+    assert got.hosts("47[1].head") == "n1:ppn=1"
+    assert got.reason("47[2].head") is Reason.ARRAY_SLOT_LIMIT
+
+
+@pytest.mark.parametrize(
+    ("asks", "fits"),
+    [
+        ({"mem_bytes": 48 * GIB}, True),
+        ({"mem_bytes": 49 * GIB}, False),
+        ({"pmem_bytes": 25 * GIB, "spec": "1:ppn=2"}, False),
+        ({"pmem_bytes": 24 * GIB, "spec": "1:ppn=2"}, True),
+        ({"vmem_bytes": 57 * GIB}, False),
+        ({"vmem_bytes": 56 * GIB}, True),
+        ({"pvmem_bytes": 30 * GIB, "spec": "1:ppn=2"}, False),
+    ],
+)
+def test_memory_is_the_sum_of_requests(asks: dict[str, Any], fits: bool) -> None:
+    one = node("n1", mem=64 * GIB, totmem_bytes=72 * GIB, availmem_bytes=72 * GIB)
+    spec = asks.pop("spec", "1")
+    got = answers([one], [running(9, "n1/0", mem_bytes=16 * GIB), job(1, spec, **asks)])
+    assert (got.started == [1]) is fits
+    if not fits:
+        assert got.reason(1) is Reason.NO_FREE_MEMORY
+
+
+def test_memory_of_a_job_is_divided_among_its_nodes() -> None:
+    nodes = [node("n1", mem=10 * GIB), node("n2", mem=10 * GIB)]
+    got = answers(nodes, [job(1, "2", mem_bytes=20 * GIB)])
+    assert got.hosts(1) == "n1:ppn=1+n2:ppn=1"
+    assert answers(nodes, [job(1, "2", mem_bytes=21 * GIB)]).reason(1) is Reason.NEVER_FITS
+
+
+def test_memory_must_be_free_now_whoever_uses_it() -> None:
+    taken = [node("n1", availmem_bytes=4 * GIB)]
+    assert answers(taken, [job(1, mem_bytes=5 * GIB)]).reason(1) is Reason.NO_FREE_MEMORY
+    assert answers(taken, [job(1, mem_bytes=3 * GIB), job(2, mem_bytes=3 * GIB)]).started == [1]
+    lenient = Settings(memory=MemoryRules(check_available=False))
+    assert answers(taken, [job(1, mem_bytes=5 * GIB)], lenient).started == [1]
+    trusting = Settings(memory=MemoryRules(sum_requests=False))
+    full = [running(9, "n1/0", mem_bytes=60 * GIB), job(1, mem_bytes=10 * GIB)]
+    assert answers([node("n1")], full, trusting).started == [1]
+
+
+def test_what_can_never_fit_is_told_and_not_deleted() -> None:
+    got = answers(
+        [node("n1", 4), node("n2", 4, state="down")], [job(1, "1:ppn=5"), job(2, "3"), job(3, "2:ppn=4")]
+    )
+    assert got.reason(1) is Reason.NEVER_FITS
+    assert "ppn=5" in got[1].comment  # type: ignore[union-attr]
+    assert got.reason(2) is Reason.NEVER_FITS
+    # A node that is down may come back.
+    assert got.reason(3) is Reason.NODES_UNUSABLE
+
+
+@pytest.mark.parametrize(
+    ("spec", "changes", "where"),
+    [
+        ("1:big", {}, "n2:ppn=1"),
+        ("1:big:gpu", {}, "n3:ppn=1"),
+        ("big", {}, "n2:ppn=1"),
+        ("n3", {}, "n3:ppn=1"),
+        ("n3:ppn=2+n3:ppn=2", {}, "n3:ppn=4"),
+        ("1:gpu+1:big", {}, "n3:ppn=1+n2:ppn=1"),
+        ("1", {"host": "n2"}, "n2:ppn=1"),
+        ("1", {"features": ("gpu",)}, "n3:ppn=1"),
+        ("1", {"queue": "big"}, "n2:ppn=1"),
+        ("1", {"queue": "needs_gpu"}, "n3:ppn=1"),
+        ("1", {"opsys": "linux"}, "n1:ppn=1"),
+    ],
+)
+def test_names_properties_features_hosts_and_queues(spec: str, changes: dict[str, Any], where: str) -> None:
+    values = {"opsys": "linux"}
+    nodes = [
+        node("n1", values=values),
+        node("n2", properties=("big",)),
+        node("n3", properties=("big", "gpu")),
+    ]
+    queues = [queue(), queue("big"), queue("needs_gpu", features_required=("gpu",))]
+    settings = replace(FIRST, queues=QueueRules(properties={QueueName("big"): ("big",)}))
+    assert answers(nodes, [job(1, spec, **changes)], settings, queues=queues).hosts(1) == where
+
+
+def test_pieces_whose_nodes_cross_are_matched_by_exchange() -> None:
+    nodes = [
+        node("n1", properties=("c", "a")),
+        node("n2", properties=("a", "b")),
+        node("n3", properties=("b", "c")),
+    ]
+    got = answers(nodes, [job(1, "1:a+1:b+1:c")], FIRST)
+    assert got.started == [1]
+    tight = [*nodes, node("n4", properties=("a",))]
+    assert sorted(answers(tight, [job(1, "2:a+1:b+1:c")], FIRST).hosts(1).split("+")) == [
+        f"n{i}:ppn=1" for i in (1, 2, 3, 4)
+    ]
+
+
+def test_every_piece_lies_on_a_node_of_its_own() -> None:
+    got = answers([node("n1", 8), node("n2", 8)], [job(1, "2:ppn=4"), job(2, "3:ppn=1")])
+    assert got.hosts(1) == "n1:ppn=4+n2:ppn=4"
+    assert got.reason(2) is Reason.NEVER_FITS
+
+
+def test_procs_go_anywhere_and_tasks_may_share() -> None:
+    nodes = [node("n1", 4), node("n2", 4)]
+    assert answers(nodes, [job(1, procs=6)], FIRST).hosts(1) == "n1:ppn=4+n2:ppn=2"
+    assert answers(nodes, [job(1, procs=9)], FIRST).reason(1) is Reason.NEVER_FITS
+    assert answers(nodes, [running(9, "n1/0"), job(1, procs=8)], FIRST).reason(1) is Reason.NO_FREE_SLOTS
+    tasks = (Chunk(3, 2, mem_bytes=1 * GIB),)
+    assert answers(nodes, [job(1, tasks=tasks)], FIRST).hosts(1) == "n1:ppn=4+n2:ppn=2"
+
+
+@pytest.mark.parametrize(
+    ("changes", "where"),
+    [
+        ({"spec": "1"}, "n2:ppn=1:gpus=1"),
+        ({"procs": 1}, "n2:ppn=1:gpus=1"),
+        ({"procs": 5}, "n2:ppn=4:gpus=1+n1:ppn=1"),
+    ],
+)
+def test_gpus_stored_as_a_generic_resource_are_given(changes: dict[str, Any], where: str) -> None:
+    nodes = [node("n1"), node("n2", gpus=2)]
+    wanted = (GenericResource("gpus", 1),)
+    assert answers(nodes, [job(1, gres=wanted, **changes)], FIRST).hosts(1) == where
+    assert answers(nodes, [job(1, gres=(GenericResource("gpus", 3),), procs=4)], FIRST).reason(1) is (
+        Reason.NEVER_FITS
+    )
+
+
+def test_gpus_in_use_are_counted_from_running_jobs() -> None:
+    nodes = [node("n1", gpus=2)]
+    got = answers(nodes, [running(9, "n1/0+n1-gpu/0", "1:gpus=1"), job(1, "1:gpus=1"), job(2, "1:gpus=1")])
+    assert got.started == [1]
+    assert got.reason(2) is Reason.NO_FREE_GPUS
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        {"utilization": 0.37},
+        {"memory_used_bytes": 2 * GIB},
+        {"mode": "Prohibited"},
+        {"double_bit_ecc_errors": 1},
+        {"temperature_c": 99.0},
+    ],
+)
+def test_a_bad_gpu_hides_those_behind_it(trouble: dict[str, Any]) -> None:
+    """The server hands out the lowest free index: with GPU 0 bad, nobody can have GPU 1."""
+    first_bad = node("n1", gpus=2, devices=gpu_devices(2, used={0: trouble}))
+    last_bad = node("n1", gpus=2, devices=gpu_devices(2, used={1: trouble}))
+    assert answers([first_bad], [job(1, "1:gpus=1")]).reason(1) is Reason.NO_FREE_GPUS
+    got = answers([last_bad], [job(1, "1:gpus=1"), job(2, "1:gpus=1")])
+    assert got.started == [1]
+    assert "stray or sick" in got[2].comment  # type: ignore[union-attr]
+    assert answers([last_bad], [job(1, "1:gpus=2")]).reason(1) is Reason.NO_FREE_GPUS
+
+
+def test_a_busy_gpu_of_a_job_is_not_dirty() -> None:
+    devices = gpu_devices(2, used={0: {"utilization": 0.9, "state": "Exclusive"}})
+    nodes = [node("n1", gpus=2, devices=devices)]
+    jobs = [running(9, "n1/0+n1-gpu/0", "1:gpus=1"), job(1, "1:gpus=1")]
+    assert answers(nodes, jobs).started == [1]
+
+
+def test_cores_are_kept_for_idle_gpus() -> None:
+    nodes = [node("n1", 4, gpus=2)]
+    got = answers(nodes, [job(i) for i in (1, 2, 3)])
+    assert got.started == [1, 2]
+    assert "slots kept for its idle GPUs" in got[3].comment  # type: ignore[union-attr]
+    assert answers(nodes, [job(1, "1:ppn=2"), job(2, "1:ppn=2:gpus=2")]).started == [1, 2]
+    none_kept = Settings(nodes=NodeRules(cores_per_idle_gpu=0))
+    assert answers(nodes, [job(i) for i in (1, 2, 3)], none_kept).started == [1, 2, 3]
+    # One that is too wide to leave any free would otherwise wait for ever.
+    assert answers(nodes, [job(1, "1:ppn=4")]).started == [1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"state": "down"}, Reason.NODES_UNUSABLE),
+        ({"state": "offline"}, Reason.NODES_UNUSABLE),
+        ({"state": "reserve"}, Reason.NODES_UNUSABLE),
+        ({"power_state": "Sleep"}, Reason.NODES_UNUSABLE),
+        ({"state": "busy"}, Reason.NODES_TOO_LOADED),
+        ({"rectime_s": NOW_S - 301}, Reason.NODES_UNUSABLE),
+        ({"message": "ERROR disk"}, Reason.NODES_UNUSABLE),
+        ({"state": "job-exclusive"}, Reason.NO_FREE_SLOTS),
+        ({"note": "fan"}, None),
+    ],
+)
+def test_nodes_not_to_be_used(changes: dict[str, Any], reason: Reason | None) -> None:
+    got = answers([node("n1", **changes)], [job(1)])
+    assert got.started == [1] if reason is None else got.reason(1) is reason
+
+
+def test_rules_about_nodes_can_be_set() -> None:
+    lenient = Settings(nodes=NodeRules(avoid_busy=False, dead_after_s=0))
+    assert answers([node("n1", state="busy", rectime_s=NOW_S - 900)], [job(1)], lenient).started == [1]
+    strict = Settings(nodes=NodeRules(avoid_noted=True))
+    assert answers([node("n1", note="fan")], [job(1)], strict).reason(1) is Reason.NODES_UNUSABLE
+
+
+def test_back_off_of_jobs_nodes_and_pairs() -> None:
+    pause = Pause(NOW_S + 5, "mom hangs")
+    n1, n2 = NodeName("n1"), NodeName("n2")
+    nodes = [node("n1"), node("n2")]
+    jobs = [job(1), job(2), job(3, "2")]
+    backed = Context(
+        back_off=BackOff(jobs={JobId("1.head"): pause}, pairs={JobId("2.head"): {n1: pause}}, nodes={})
+    )
+    got = answers(nodes, jobs, FIRST, backed)
+    assert got.reason(1) is Reason.JOB_BACK_OFF
+    assert got.hosts(2) == "n2:ppn=1"
+    got = answers(nodes, jobs, FIRST, Context(back_off=BackOff(nodes={n2: pause})))
+    assert (got.hosts(1), got.reason(3)) == ("n1:ppn=1", Reason.NODES_BACK_OFF)
+    over = Pause(NOW_S, "")
+    assert answers(nodes, jobs, FIRST, Context(back_off=BackOff(nodes={n2: over}))).started == [1, 2, 3]
+
+
+def test_pending_starts_hold_their_nodes_until_the_snapshot_shows_them() -> None:
+    share = (NodeShare(NodeName("n1"), 3, 1),)
+    context = Context(pending=(PendingStart(JobId("1.head"), share, NOW_S - 1),))
+    nodes = [node("n1", gpus=1)]
+    got = answers(
+        nodes, [job(1, "1:ppn=3:gpus=1"), job(2, "1:ppn=2"), job(3), job(4, "1:gpus=1")], context=context
+    )
+    assert got.reason(1) is Reason.START_PENDING
+    assert got.started == [3]
+    assert got.reason(2) is Reason.NO_FREE_SLOTS
+    seen = [running(1, "n1/0-2+n1-gpu/0", "1:ppn=3:gpus=1"), job(2)]
+    assert answers(nodes, seen, context=context).started == [2]
+
+
+def test_suspended_jobs_keep_their_slots() -> None:
+    jobs = [running(9, "n1/0-3", "1:ppn=4", state=JobState.SUSPENDED), job(1)]
+    assert answers([node("n1")], jobs).reason(1) is Reason.NO_FREE_SLOTS
+    given = Settings(nodes=NodeRules(keep_suspended_slots=False))
+    assert answers([node("n1")], jobs, given).started == [1]
+
+
+def test_a_running_job_counts_though_pbsnodes_does_not_show_it_yet() -> None:
+    shot = snapshot([node("n1")], [job(1)])
+    late = replace(shot, jobs=(running(9, "n1/0-3", "1:ppn=4"), job(1)))
+    (decision,) = decide(late, Settings(), Context())
+    assert isinstance(decision, Hold)
+
+
+def test_nodes_of_their_own() -> None:
+    nodes = [node("n1"), node("n2")]
+    busy = running(9, "n1/0")
+    got = answers(nodes, [busy, job(1, node_exclusive=True), job(2)])
+    assert (got.hosts(1), got.hosts(2)) == ("n2:ppn=1", "n1:ppn=1")
+    got = answers(nodes[:1], [busy, job(1, access=AccessPolicy.SINGLE_JOB)])
+    assert got.reason(1) is Reason.NO_EMPTY_NODES
+    alone = running(9, "n1/0", access=AccessPolicy.SINGLE_JOB)
+    assert answers(nodes[:1], [alone, job(1)]).reason(1) is Reason.NO_FREE_SLOTS
+
+
+def test_single_user_and_unique_user() -> None:
+    nodes = [node("n1"), node("n2")]
+    of_bob = running(9, "n1/0", user="bob")
+    single, unique = AccessPolicy.SINGLE_USER, AccessPolicy.UNIQUE_USER
+    assert answers(nodes, [of_bob, job(1, access=single)], FIRST).hosts(1) == "n2:ppn=1"
+    assert answers(nodes, [of_bob, job(1, access=single, user="bob")], FIRST).hosts(1) == "n1:ppn=1"
+    assert answers(nodes, [of_bob, job(1, access=unique, user="bob")], FIRST).hosts(1) == "n2:ppn=1"
+    bobs_own = replace(of_bob, request=replace(of_bob.request, access=single))
+    assert answers(nodes, [bobs_own, job(1)], FIRST).hosts(1) == "n2:ppn=1"
+
+
+def test_reservations_keep_out_what_would_run_into_them() -> None:
+    kept = Reservation("service", frozenset({NodeName("n1")}), NOW_S + 100, NOW_S + 200, frozenset({"eve"}))
+    context = Context(reservations=(kept,))
+    jobs = [job(1, walltime_s=99.0), job(2, walltime_s=101.0), job(3), job(4, user="eve")]
+    got = answers([node("n1")], jobs, context=context)
+    assert got.started == [1, 4]
+    assert got.reason(2) is Reason.RESERVED_FOR_OTHERS
+    past = Context(reservations=(replace(kept, start_s=0.0, end_s=NOW_S),))
+    assert answers([node("n1")], jobs, context=past).started == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("window", "queue_name", "walltime_s", "reason"),
+    [
+        ((0, 9), "batch", 1.0, Reason.DEDICATED_TIME),
+        ((0, 9), "dedi", 8.0, None),
+        ((0, 9), "dedi", 10.0, Reason.CROSSES_DEDICATED_TIME),
+        ((5, 9), "dedi", 1.0, Reason.DEDICATED_TIME),
+        ((5, 9), "batch", 4.0, None),
+        ((5, 9), "batch", 6.0, Reason.CROSSES_DEDICATED_TIME),
+        ((5, 9), "batch", None, None),
+    ],
+)
+def test_dedicated_time(
+    window: tuple[float, float], queue_name: str, walltime_s: float | None, reason: Reason | None
+) -> None:
+    context = Context(dedicated=(Window(NOW_S + window[0], NOW_S + window[1]),))
+    settings = Settings(queues=QueueRules(dedicated_prefix="ded"))
+    one = job(1, queue=queue_name, walltime_s=walltime_s)
+    got = answers([node("n1")], [one], settings, context, queues=[queue(), queue("dedi")])
+    assert got.started == [1] if reason is None else got.reason(1) is reason
+
+
+def test_a_cycle_starts_no_more_than_it_may() -> None:
+    got = answers([node("n1")], [job(i) for i in (1, 2, 3)], Settings(max_starts=2))
+    assert got.started == [1, 2]
+    assert got.reason(3) is Reason.CYCLE_FULL
+
+
+def test_words_of_c_where_the_c_daemon_has_words() -> None:
+    jobs = [running(9, "n1/0-3", "1:ppn=4"), job(1)]
+    assert answers([node("n1")], jobs, Settings(words_of_c=True)).reason(1) is Reason.NOT_ENOUGH_NODES
+    assert answers([node("n1")], jobs).reason(1) is Reason.NO_FREE_SLOTS

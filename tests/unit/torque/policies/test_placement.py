@@ -1,0 +1,237 @@
+"""Where a job goes: the paper's equations, ours, the plain rules; and what a node's load is taken to be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.torque.policies.builders import (
+    GIB,
+    NOW_S,
+    answers,
+    gpu_devices,
+    job,
+    node,
+    predicting,
+    running,
+    snapshot,
+)
+from torque_sched.core.decisions import NodeShare, Start
+from torque_sched.core.model import JobId, NodeName
+from torque_sched.core.reasons import Reason
+from torque_sched.errors import ConfigError
+from torque_sched.policies.context import Context, KnownPredictions, Prediction
+from torque_sched.policies.decide import placed_loads
+from torque_sched.policies.explain import explain
+from torque_sched.policies.ledger import open_ledger
+from torque_sched.policies.load import Load, Measured, PlacedLoad
+from torque_sched.policies.needs import Piece
+from torque_sched.policies.placement.plain import (
+    FirstFitPlacement,
+    LoadAveragePlacement,
+    RoundRobinPlacement,
+)
+from torque_sched.policies.placement.projected import ProjectedPlacement
+from torque_sched.policies.placement.value import ValuePlacement
+from torque_sched.policies.refusals import Refusal
+from torque_sched.policies.registry import PLACEMENTS
+from torque_sched.policies.rules import GpuRules, MemoryRules, NodeRules, Rates
+from torque_sched.policies.settings import Settings
+
+N1 = NodeName("n1")
+
+
+def ledger_of(nodes: list[Any], context: Context | None = None, jobs: Any = (), **rules: Any) -> Any:
+    shot = snapshot(nodes, jobs)
+    return open_ledger(shot, context or Context(), NodeRules(**rules), GpuRules(), MemoryRules())
+
+
+def measured(**loads: Load) -> Context:
+    return Context(measured={NodeName(name): Measured(load, NOW_S) for name, load in loads.items()})
+
+
+def value_of(ledger: Any, name: str, placement: ValuePlacement, piece: Piece | None = None) -> float:
+    scorer = placement.scorer(ledger.nodes, Context())
+    return -scorer.score(ledger.by_name[NodeName(name)], piece or Piece())
+
+
+def test_value_is_1_for_the_idle_strongest_node_and_follows_the_equations() -> None:
+    """cluster: 8 cores at 2, 16 GiB; gpu: 16 cores at 3, 32 GiB, 2 GPUs of 16 GiB."""
+    nodes = [node("cluster", 8, mem=16 * GIB), node("gpu", 16, mem=32 * GIB, gpus=2, devices=gpu_devices(2))]
+    rates = {"cluster": Rates(2.0), "gpu": Rates(3.0, 1.0)}
+    placement = ValuePlacement()
+    assert value_of(ledger_of(nodes, rates=rates), "gpu", placement) == pytest.approx(1.0)
+    busy = measured(cluster=Load(2.0, 4 * GIB), gpu=Load(4.0, 8 * GIB, 1.0, 8 * GIB))
+    ledger = ledger_of(nodes, busy, rates=rates)
+    by_hand = 0.4 * (8 * 2) / (16 * 3) * 0.75 + 0.2 * 0.5 * 0.75
+    assert value_of(ledger, "cluster", placement) == pytest.approx(by_hand)
+    of_gpu = 0.4 * 0.75 + 0.2 * 0.75 + 0.25 * 0.5 + 0.15 * 0.75
+    assert value_of(ledger, "gpu", placement) == pytest.approx(of_gpu)
+    by_speed = 0.4 * 2 / 3 * 0.75 + 0.2 * 0.5 * 0.75
+    assert value_of(ledger, "cluster", ValuePlacement(normaliser="frequency")) == pytest.approx(by_speed)
+    aware = ValuePlacement(job_aware=True)
+    assert value_of(ledger, "gpu", aware) == pytest.approx(0.4 * 0.75 + 0.2 * 0.75)
+    assert value_of(ledger, "gpu", aware, Piece(gpus=1)) == pytest.approx(of_gpu)
+
+
+def test_value_of_a_cluster_without_gpus_and_of_an_overloaded_node() -> None:
+    ledger = ledger_of([node("n1"), node("n2")], measured(n1=Load(9.0, 99 * GIB), n2=Load()))
+    assert value_of(ledger, "n1", ValuePlacement()) == 0.0
+    assert value_of(ledger, "n2", ValuePlacement()) == pytest.approx(0.6)
+
+
+def test_weights_and_normaliser_are_checked() -> None:
+    with pytest.raises(ConfigError):
+        ValuePlacement(weights=(0.5, 0.5, 0.5, -0.5))
+    with pytest.raises(ConfigError):
+        ValuePlacement(normaliser="mean")
+
+
+def test_projected_looks_at_the_worst_resource_the_job_meets() -> None:
+    nodes = [node("n1", 4), node("n2", 4)]
+    loads = measured(n1=Load(2.0, 1 * GIB), n2=Load(1.0, 60 * GIB))
+    context = replace(loads, predictions=predicting(j1=Load(1.0, 4 * GIB)).predictions)
+    assert answers(nodes, [job(1)], context=context).hosts(1) == "n1:ppn=1"
+    assert answers(nodes, [job(1)], Settings(placement=ValuePlacement())).hosts(1) == "n1:ppn=1"
+
+
+def test_a_job_without_gpu_prefers_nodes_without() -> None:
+    nodes = [node("n1", 4, gpus=2), node("n2", 4)]
+    assert answers(nodes, [job(1)]).hosts(1) == "n2:ppn=1"
+    faithful = Settings(placement=ValuePlacement())
+    assert answers([node("n2", 4), node("n1", 4, gpus=2)], [job(1)], faithful).hosts(1) == "n1:ppn=1"
+
+
+@pytest.mark.parametrize(("layout", "where"), [("pack", "n2"), ("spread", "n1")])
+def test_gpu_jobs_are_packed_or_spread(layout: str, where: str) -> None:
+    nodes = [node("n1", 8, gpus=4), node("n2", 8, gpus=4)]
+    busy = running(9, "n2/0+n2-gpu/0", "1:gpus=1")
+    settings = Settings(placement=ProjectedPlacement(gpu_layout=layout))
+    assert answers(nodes, [busy, job(1, "1:gpus=1")], settings).hosts(1) == f"{where}:ppn=1:gpus=1"
+
+
+def test_plain_rules() -> None:
+    nodes = [node("n1", loadave=3.0), node("n2", loadave=1.0), node("n3", loadave=2.0)]
+    jobs = [job(i) for i in range(1, 5)]
+
+    def hosts(placement: Any, context: Context | None = None) -> list[str]:
+        got = answers(nodes, jobs, Settings(placement=placement), context)
+        return [got.hosts(i)[:2] for i in range(1, 5)]
+
+    assert hosts(FirstFitPlacement()) == ["n1"] * 4
+    assert hosts(RoundRobinPlacement()) == ["n1", "n2", "n3", "n1"]
+    assert hosts(RoundRobinPlacement(), Context(last_node=NodeName("n1"))) == ["n2", "n3", "n1", "n2"]
+    assert hosts(LoadAveragePlacement()) == ["n2", "n2", "n3", "n1"]
+    # n1 stays within its ideal load with a second job, n2 and n3 would not.
+    nodes[0] = node("n1", 8, loadave=3.0)
+    assert hosts(LoadAveragePlacement(ideal_share=0.5))[:2] == ["n2", "n1"]
+
+
+def test_starts_of_one_cycle_see_each_other() -> None:
+    nodes = [node("n1", 4), node("n2", 4)]
+    got = answers(nodes, [job(1), job(2), job(3), job(4)])
+    assert sorted(got.hosts(i) for i in range(1, 5)) == ["n1:ppn=1"] * 2 + ["n2:ppn=1"] * 2
+
+
+def test_a_placed_load_counts_until_the_sample_contains_it() -> None:
+    load = PlacedLoad(JobId("9.head"), N1, Load(2.0, 1 * GIB), NOW_S - 30)
+    runs = [running(9, "n1/0")]
+
+    def busy(sample_s: float, jobs: Any = runs, lag_s: float = 20.0) -> float:
+        context = Context(measured={N1: Measured(Load(1.0), sample_s)}, placed=(load,))
+        entry = ledger_of([node("n1")], context, jobs, sample_lag_s=lag_s).by_name[N1]
+        return float(entry.cpu_cores)
+
+    assert busy(NOW_S - 40) == 3.0
+    assert busy(NOW_S - 11) == 3.0
+    assert busy(NOW_S - 10) == 1.0
+    # The job is gone: what it was to add is, too.
+    assert busy(NOW_S - 40, ()) == 1.0
+
+
+def test_a_stale_node_gets_uncertainty_not_trust() -> None:
+    old = [node("n1", loadave=0.0, rectime_s=NOW_S - 200), node("n2", loadave=1.0)]
+    entry = ledger_of(old, jobs=[running(9, "n1/0-1", "1:ppn=2")]).by_name[N1]
+    assert entry.cpu_cores == pytest.approx(2 + 0.25 * 4)
+    busy = [running(9, "n1/0", "1")]
+    assert answers(old, [*busy, job(1)]).hosts(1) == "n2:ppn=1"
+
+
+def test_an_unknown_job_adds_what_it_asks_for_or_the_mean_job_of_its_node() -> None:
+    nodes = [node("n1", 8)]
+    runs = [running(8, "n1/0"), running(9, "n1/1")]
+    asked = ledger_of(nodes, measured(n1=Load(6.0)), runs).by_name[N1]
+    assert asked.expected(Piece(ppn=2)).cpu_cores == 2.0
+    mean = ledger_of(nodes, measured(n1=Load(6.0)), runs, unknown_is_mean=True).by_name[N1]
+    assert mean.expected(Piece(ppn=2)).cpu_cores == 3.0
+    idle = ledger_of(nodes, unknown_is_mean=True).by_name[N1]
+    assert idle.expected(Piece(ppn=2)).cpu_cores == 2.0
+
+
+def test_learned_memory_only_ranks_unless_told_otherwise() -> None:
+    upper = Prediction(Load(1.0, 8 * GIB), mem_upper_bytes=50.0 * GIB)
+    context = Context(predictions=KnownPredictions({JobId("1.head"): upper}))
+    nodes = [node("n1", availmem_bytes=40 * GIB)]
+    assert answers(nodes, [job(1)], context=context).started == [1]
+    admitting = Settings(memory=MemoryRules(admission=True, admission_limit_s=600))
+    assert answers(nodes, [job(1)], admitting, context).reason(1) is Reason.LEARNED_MEMORY
+    # The hold is bounded.
+    assert answers(nodes, [job(1, qtime_s=NOW_S - 601)], admitting, context).started == [1]
+
+
+def test_loads_to_remember_after_a_start() -> None:
+    share = (NodeShare(N1, 2, 1), NodeShare(NodeName("n2"), 2))
+    start = Start(JobId("1.head"), share)
+    context = predicting(j1=Load(2.0, 8 * GIB, 0.5, GIB))
+    first, second = placed_loads(start, job(1, "2:ppn=2"), context, NOW_S)
+    assert (first.node, first.load) == ("n1", Load(1.0, 4 * GIB, 0.5, GIB))
+    assert second.load == Load(1.0, 4 * GIB)
+    unknown = placed_loads(start, job(1, "2:ppn=2", mem_bytes=4 * GIB), Context(), NOW_S)
+    assert [each.load for each in unknown] == [Load(2.0, 2 * GIB, 1.0), Load(2.0, 2 * GIB)]
+
+
+@pytest.mark.parametrize("name", sorted(PLACEMENTS))
+def test_explain_names_every_node_and_its_terms_agree_with_the_decision(name: str) -> None:
+    nodes = [
+        node("n1", 4, loadave=2.0),
+        node("n2", 4, gpus=1, loadave=1.0),
+        node("n3", 2),
+        node("n4", state="offline", note="fan"),
+    ]
+    settings = Settings(placement=PLACEMENTS[name](), nodes=NodeRules(cores_per_idle_gpu=0))
+    shot = snapshot(nodes, [job(1, "1:ppn=3")])
+    told = explain(shot, settings, Context(), shot.jobs[0])
+    by_node = {verdict.node: verdict for verdict in told.nodes}
+    assert by_node[NodeName("n3")].refusal is Refusal.TOO_SMALL
+    assert (by_node[NodeName("n4")].refusal, by_node[NodeName("n4")].why) == (Refusal.UNUSABLE, "offline")
+    fitting = [verdict for verdict in told.nodes if verdict.fits]
+    assert {verdict.node for verdict in fitting} == {"n1", "n2"}
+    best = min(fitting, key=lambda verdict: verdict.score or 0.0)
+    assert isinstance(told.decision, Start)
+    assert told.decision.allocation[0].node == best.node
+    assert all(verdict.terms for verdict in fitting)
+
+
+def test_the_terms_of_projected_and_value_add_up_to_the_score() -> None:
+    nodes = [node("n1", 4, gpus=2, devices=gpu_devices(2), loadave=1.0)]
+    for spec in ("1", "1:gpus=1"):
+        shot = snapshot(nodes, [job(1, spec)])
+        (told,) = explain(shot, Settings(), Context(), shot.jobs[0]).nodes
+        parts = dict(told.terms)
+        extra = parts.get("gpu layout", 0.0) + parts.get("idle gpus", 0.0)
+        assert told.score == pytest.approx(parts["worst"] + parts["all resources"] + extra)
+        (told,) = explain(shot, Settings(placement=ValuePlacement()), Context(), shot.jobs[0]).nodes
+        assert told.score == pytest.approx(-dict(told.terms)["VALUE"])
+
+
+def test_explain_a_job_that_is_not_there_yet_or_held() -> None:
+    shot = snapshot([node("n1")], [])
+    assert isinstance(explain(shot, Settings(), Context(), job(7)).decision, Start)
+    held = job(7, execution_time_s=NOW_S + 60)
+    told = explain(shot, Settings(), Context(), held)
+    assert told.decision is not None
+    assert "Not to be started before" in told.decision.comment  # type: ignore[union-attr]
+    done = running(7, "n1/0")
+    assert explain(shot, Settings(), Context(), done).decision is None

@@ -1,0 +1,69 @@
+"""Settings from a YAML file, and what is wrong with them in one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from torque_sched.errors import ConfigError
+
+__all__ = ["complaints", "described", "read_settings"]
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The keys and values of a file; none of an empty one.
+
+    Raises:
+        ConfigError: it cannot be read, is not YAML, or not a mapping; names the file.
+    """
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: not a mapping of keys to values")
+    return {str(key): value for key, value in values.items()}
+
+
+def described(settings: BaseModel, indent: str = "") -> Iterator[str]:
+    """The settings in effect as lines of YAML, each with what it means."""
+    values = settings.model_dump(mode="json")
+    for name, entry in type(settings).model_fields.items():
+        value = getattr(settings, name)
+        if isinstance(value, BaseModel):
+            yield f"{indent}{name}:"
+            yield from described(value, indent + "  ")
+        else:
+            yield f"{indent}{name}: {json.dumps(values[name])}  # {entry.description}"
+
+
+def complaints(error: ValidationError, model: type[BaseModel]) -> str:
+    """What is wrong with settings for `model`: each key with its fault, unknown ones with the known."""
+    texts = []
+    for item in error.errors():
+        place = ".".join(str(part) for part in item["loc"])
+        if item["type"] == "extra_forbidden":
+            known = ", ".join(sorted(_section(model, item["loc"][:-1]).model_fields))
+            texts.append(f"{place}: unknown key; known: {known}")
+        else:
+            message = item["msg"].removeprefix("Value error, ")
+            texts.append(f"{place}: {message}" if place else message)
+    return "; ".join(texts)
+
+
+def _section(model: type[BaseModel], place: tuple[int | str, ...]) -> type[BaseModel]:
+    for part in place:
+        entry = model.model_fields.get(str(part))
+        inner = entry.annotation if entry is not None else None
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            model = inner
+    return model

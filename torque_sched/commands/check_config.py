@@ -1,0 +1,53 @@
+"""``torque-sched check-config``: every setting in effect, and what is wrong with them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from torque_sched.adapters.settings_file import described
+from torque_sched.commands.serve import with_options
+from torque_sched.errors import TorqueSchedError
+
+__all__ = ["check_config"]
+
+
+@click.command("check-config")
+@with_options
+@click.option("-c", "callers_file", type=click.Path(path_type=Path), help="Also check this -c file.")
+def check_config(home: Path | None, config_file: Path | None, callers_file: Path | None) -> None:
+    """Print the settings in effect: our own file, and what pbs_sched's own files say.
+
+    Exit code 1 when something was not understood, 2 when the daemon would not start with it.
+    """
+    from torque_sched.daemon.c_policy import SettingsInForce, read_c_files
+    from torque_sched.daemon.config import read_config
+    from torque_sched.daemon.place import Options, pbs_home
+    from torque_sched.daemon.startup import read_callers
+
+    options = Options(pbs_home(home), config_file=config_file, callers_file=callers_file)
+    try:
+        config = read_config(options.config)
+        c_files = read_c_files(options.sched_priv, config)
+        in_force = SettingsInForce(config, c_files)
+        read_callers(options, config)
+    except TorqueSchedError as error:
+        click.echo(f"torque-sched check-config: {error}", err=True)
+        sys.exit(2)
+    click.echo(f"# {options.config or 'no settings file: all defaults'}")
+    for line in described(config):
+        click.echo(line)
+    read = [name for name, _ in c_files.texts]
+    click.echo(f"# of pbs_sched's files in {options.sched_priv}: {', '.join(read) or 'none'}")
+    click.echo(f"# in prime time: {_told(in_force.prime)}")
+    click.echo(f"# otherwise:     {_told(in_force.non_prime)}")
+    for warning in c_files.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    sys.exit(1 if c_files.warnings else 0)
+
+
+def _told(settings: object) -> str:
+    parts = (getattr(settings, name) for name in ("order", "placement", "backfill", "queues"))
+    return "; ".join(map(repr, parts))

@@ -1,0 +1,59 @@
+"""``torque-sched cycle``: one scheduling cycle in the foreground, for looking and for cron."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from torque_sched.commands.serve import with_options
+from torque_sched.errors import TorqueSchedError
+
+__all__ = ["cycle"]
+
+
+@click.command()
+@with_options
+@click.option("--dry-run", is_flag=True, help="Look and decide; start nothing and say nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print the decisions as JSON.")
+def cycle(home: Path | None, config_file: Path | None, dry_run: bool, as_json: bool) -> None:
+    """Run one cycle and print every decision. Without --dry-run it acts, and needs the scheduler's lock."""
+    from torque_sched.daemon.once import run_once
+    from torque_sched.daemon.place import Options, pbs_home
+
+    try:
+        report = asyncio.run(run_once(Options(pbs_home(home), config_file=config_file), dry=dry_run))
+    except TorqueSchedError as error:
+        click.echo(f"torque-sched cycle: {error}", err=True)
+        sys.exit(error.exit_code)
+    if as_json:
+        click.echo(json.dumps(_document(report), indent=1))
+        return
+    for decision in report.decisions:
+        result = report.results.get(decision.job)
+        click.echo(_line(decision, result.kind.value if result else ""))
+    n_starts = sum(hasattr(each, "hosts") for each in report.decisions)
+    verb = "would be started" if dry_run else f"to start, {len(report.started_s)} started"
+    click.echo(f"{len(report.decisions)} jobs considered, {n_starts} {verb}, {report.total_s * 1000:.0f} ms")
+
+
+def _line(decision: Any, result: str) -> str:
+    if hasattr(decision, "hosts"):
+        return f"{decision.job}: start on {decision.hosts}" + (f" ({result})" if result else "")
+    return f"{decision.job}: {decision.comment}"
+
+
+def _document(report: Any) -> dict[str, Any]:
+    from torque_sched.daemon.journal_form import plain
+
+    return {
+        "now_s": report.at_s,
+        "decisions": [{"is": type(each).__name__.lower(), **plain(each)} for each in report.decisions],
+        "results": {job: [result.kind.value, result.text] for job, result in report.results.items()},
+        "decide_s": report.decide_s,
+        "total_s": report.total_s,
+    }

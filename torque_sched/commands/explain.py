@@ -1,0 +1,82 @@
+"""``torque-sched explain``: why a job waits or runs where it does, or what there is to know of a node."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from torque_sched.commands.serve import with_options
+from torque_sched.commands.status import options_of, out
+from torque_sched.errors import TorqueSchedError
+
+__all__ = ["explain", "show_explanation"]
+
+
+@click.command()
+@with_options
+@click.option("--shadow", is_flag=True, help="As the shadow sees it.")
+@click.argument("name", metavar="JOB|NODE")
+def explain(home: Path | None, config_file: Path | None, shadow: bool, name: str) -> None:
+    """Say why JOB waits, node by node, what it is expected to use and why; or all about NODE."""
+    from torque_sched.core.model import Job
+    from torque_sched.report.picture import find, take_picture
+
+    options = options_of(home, config_file, shadow=shadow)
+    try:
+        picture = take_picture(options)
+        found = find(picture.snapshot, name)
+        if isinstance(found, Job):
+            _explain_job(picture, found, options)
+        else:
+            _explain_node(picture, found)
+    except TorqueSchedError as error:
+        click.echo(f"torque-sched explain: {error}", err=True)
+        sys.exit(error.exit_code)
+
+
+def _explain_job(picture: Any, job: Any, options: Any) -> None:
+    from torque_sched.report.past import decisions_about
+    from torque_sched.report.tables import past_table
+
+    show_explanation(picture, job)
+    past = decisions_about(options.journal, job.id)
+    if past:
+        out().print(past_table(past))
+
+
+def show_explanation(picture: Any, job: Any) -> None:
+    """Print decision, prediction and every node's verdict for a job, also for one that does not exist."""
+    from torque_sched.policies.explain import explain as explain_job
+    from torque_sched.report.replay import words
+    from torque_sched.report.tables import evidence_table, job_line, verdict_table
+
+    console = out()
+    console.print(job_line(job), markup=False)
+    explanation = explain_job(picture.snapshot, picture.settings, picture.context, job)
+    if explanation.decision is not None:
+        console.print(f"now: {words(explanation.decision)}", markup=False)
+    if job.comment:
+        console.print(f"its comment: {job.comment}", markup=False)
+    evidence = picture.context.predictions.explain(job)
+    if evidence:
+        console.print(evidence_table(evidence))
+    else:
+        console.print("prediction: no job has ended yet, so it counts with what it asks for")
+    if job.state.value not in {"C", "E", "R"}:
+        console.print(
+            verdict_table(explanation.nodes, 1 + max((each.piece for each in explanation.nodes), default=0))
+        )
+
+
+def _explain_node(picture: Any, node: Any) -> None:
+    from torque_sched.report.node_facts import node_facts
+    from torque_sched.report.tables import table
+
+    console = out()
+    made = table("", "", title=node.name)
+    for name, value in node_facts(picture, node):
+        made.add_row(name, value)
+    console.print(made, markup=False)

@@ -1,0 +1,79 @@
+"""``torque-sched install``: our shim and unit in pbs_sched's place, and back."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import click
+
+from torque_sched.daemon.packaging import apply, plan, undo
+from torque_sched.daemon.place import pbs_home
+from torque_sched.errors import TorqueSchedError
+
+__all__ = ["install"]
+
+_FOLDER = click.Path(path_type=Path, file_okay=False)
+_UNITS = Path("/etc/systemd/system")
+
+
+@click.command()
+@click.option("--dry-run", "act", flag_value="dry-run", default="dry-run", help="Only tell. [default]")
+@click.option("--apply", "act", flag_value="apply", help="Do it; what is replaced is kept.")
+@click.option("--undo", "act", flag_value="undo", help="Put everything back.")
+@click.option("-d", "home", type=_FOLDER, metavar="HOME", help="PBS home. [$PBS_HOME]")
+@click.option("--sbin", type=_FOLDER, help="Folder of pbs_sched. [where it is found on PATH]")
+@click.option("--units", type=_FOLDER, help=f"systemd's folder. [{_UNITS}, if it is there]")
+@click.option("--no-shim", is_flag=True, help="Leave pbs_sched as it is; only the unit.")
+@click.option("--no-unit", is_flag=True, help="No systemd unit; only the shim.")
+@click.option("--user", default="root", show_default=True, help="The unit's user: root or an operator.")
+def install(
+    act: str,
+    home: Path | None,
+    sbin: Path | None,
+    units: Path | None,
+    no_shim: bool,
+    no_unit: bool,
+    user: str,
+) -> None:
+    """Put torque-sched in pbs_sched's place. No daemon is stopped or started: that stays with you."""
+    place = pbs_home(home)
+    try:
+        if act == "undo":
+            for line in undo(place):
+                click.echo(line)
+            click.echo("next: stop torque-sched, start pbs_sched")
+            return
+        steps = plan(place, None if no_shim else _sbin(sbin), None if no_unit else _units(units), user)
+        for step in steps:
+            click.echo(("" if act == "apply" else "would ") + step.told)
+        if act == "apply":
+            apply(steps, place)
+            click.echo(
+                "next: stop pbs_sched; then `systemctl daemon-reload && systemctl start torque-sched`, "
+                "or start pbs_sched as you always did: it is ours now"
+            )
+        elif not steps:
+            click.echo("nothing to do")
+    except TorqueSchedError as error:
+        click.echo(f"torque-sched install: {error}", err=True)
+        sys.exit(error.exit_code)
+
+
+def _sbin(named: Path | None) -> Path | None:
+    if named is not None:
+        return named
+    path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/opt/torque/sbin"))
+    found = shutil.which("pbs_sched", path=path)
+    if found is None:
+        click.echo("no pbs_sched found on PATH, so no shim; name its folder with --sbin", err=True)
+        return None
+    return Path(found).parent
+
+
+def _units(named: Path | None) -> Path | None:
+    if named is not None:
+        return named
+    return _UNITS if _UNITS.is_dir() else None

@@ -1,0 +1,53 @@
+"""``torque-sched report``: balance, waits, prediction errors and GPUs held in vain, as one HTML page."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from torque_sched.commands.serve import with_options
+from torque_sched.commands.status import options_of
+from torque_sched.errors import TorqueSchedError
+
+__all__ = ["report"]
+
+_DAY_S = 86400.0
+
+
+@click.command()
+@with_options
+@click.option("--days", type=click.FloatRange(min=0, min_open=True), default=7.0, show_default=True)
+@click.option("--shadow", is_flag=True, help="Of what the shadow has seen.")
+@click.option("--history", type=click.Path(path_type=Path), metavar="FILE", help="[the daemon's]")
+@click.option(
+    "--html", type=click.Path(path_type=Path, dir_okay=False), required=True, metavar="FILE", help="Written."
+)
+def report(
+    home: Path | None, config_file: Path | None, days: float, shadow: bool, history: Path | None, html: Path
+) -> None:
+    """Write a page on the last DAYS; it needs no other file and names no other address."""
+    from torque_sched.daemon.config import read_config
+    from torque_sched.learning.store import Store
+    from torque_sched.report.page import page
+    from torque_sched.report.picture import history_file
+    from torque_sched.report.summary import summarise
+
+    options = options_of(home, config_file, shadow=shadow)
+    now_s = time.time()
+    try:
+        path = history or history_file(options, read_config(options.config))
+        store = Store.read_only(path)
+        summary = summarise(store, now_s - days * _DAY_S, now_s)
+        store.close()
+    except TorqueSchedError as error:
+        click.echo(f"torque-sched report: {error}", err=True)
+        sys.exit(error.exit_code)
+    try:
+        html.write_text(page(summary, "Torque cluster"), encoding="utf-8")
+    except OSError as error:
+        click.echo(f"torque-sched report: {html}: {error.strerror}", err=True)
+        sys.exit(1)
+    click.echo(f"{html}: {len(summary.jobs)} jobs, {len(summary.balance)} moments")

@@ -1,0 +1,111 @@
+"""``torque-sched status``: is the scheduler well, and how is the cluster?"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from torque_sched.commands.serve import with_options
+from torque_sched.errors import TorqueSchedError
+
+__all__ = ["options_of", "out", "status"]
+
+
+def options_of(home: Path | None, config_file: Path | None, *, shadow: bool = False) -> Any:
+    """Where the files of the scheduler of this home are."""
+    from torque_sched.daemon.place import Options, pbs_home
+
+    return Options(pbs_home(home), config_file=config_file, shadow=shadow)
+
+
+def out() -> Any:
+    """The console; wide where nobody sees it, so that no line of a file is folded."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+
+
+@click.command()
+@with_options
+@click.option("--shadow", is_flag=True, help="Of the shadow, not of the scheduler itself.")
+@click.option("--json", "as_json", is_flag=True, help="Print figures as JSON.")
+def status(home: Path | None, config_file: Path | None, shadow: bool, as_json: bool) -> None:
+    """Show the scheduler's last cycle, the cluster, and why jobs wait. Exit code 1: the scheduler is gone."""
+    from torque_sched.report.picture import read_state, take_picture
+
+    options = options_of(home, config_file, shadow=shadow)
+    try:
+        try:
+            picture = take_picture(options)
+        except TorqueSchedError as error:
+            state = read_state(options.state)
+            click.echo(f"torque-sched status: the cluster cannot be seen: {error}", err=True)
+            click.echo(_daemon(state))
+            sys.exit(error.exit_code)
+        if as_json:
+            click.echo(json.dumps(_document(picture), indent=1))
+        else:
+            _show(picture)
+        if not picture.state.is_alive:
+            sys.exit(1)
+    except TorqueSchedError as error:
+        click.echo(f"torque-sched status: {error}", err=True)
+        sys.exit(error.exit_code)
+
+
+def _daemon(state: Any) -> str:
+    from torque_sched.report.tables import daemon_line
+
+    return daemon_line(state, time.time())
+
+
+def _show(picture: Any) -> None:
+    from torque_sched.report.tables import daemon_line, jobs_line, nodes_line, nodes_table, reasons_table
+
+    console = out()
+    console.print(daemon_line(picture.state, picture.snapshot.now_s), markup=False)
+    for trouble in picture.state.trouble:
+        console.print(f"trouble: {trouble}", markup=False, style="red")
+    console.print(nodes_line(picture.snapshot), markup=False)
+    console.print(jobs_line(picture.snapshot), markup=False)
+    for figure, error in picture.context.predictions.errors.items():
+        drift = "; it grows, jobs have changed" if error.has_drifted else ""
+        console.print(
+            f"predictions of {figure.value}: mean error {error.mean:.3f} over {error.n} jobs{drift}"
+        )
+    if picture.state.jobs:
+        console.print(reasons_table(picture.state))
+    console.print(nodes_table(picture))
+
+
+def _document(picture: Any) -> dict[str, Any]:
+    from torque_sched.learning.balance import unused_gpus
+
+    snapshot, state = picture.snapshot, picture.state
+    return {
+        "daemon": {
+            "alive": state.is_alive,
+            **{key: state.values.get(key) for key in ("pid", "mode", "now_s", "last_cycle")},
+        },
+        "trouble": list(state.trouble),
+        "nodes": {"all": len(snapshot.nodes), "up": sum(node.is_up for node in snapshot.nodes)},
+        "slots": {
+            "all": sum(node.np for node in snapshot.nodes if node.is_up),
+            "used": sum(node.slots_used for node in snapshot.nodes if node.is_up),
+        },
+        "gpus": {
+            "all": sum(node.gpus for node in snapshot.nodes if node.is_up),
+            "held": sum(len(job.exec_gpus) for job in snapshot.running),
+            "held_not_used": [list(each) for each in unused_gpus(snapshot)],
+        },
+        "jobs": {"running": len(snapshot.running), "queued": len(snapshot.queued)},
+        "prediction_errors": {
+            figure.value: {"n": error.n, "mean": error.mean, "recent": error.recent}
+            for figure, error in picture.context.predictions.errors.items()
+        },
+    }

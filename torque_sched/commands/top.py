@@ -1,0 +1,69 @@
+"""``torque-sched top``: the cluster, renewed every few seconds."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from torque_sched.commands.serve import with_options
+from torque_sched.commands.status import options_of, out
+from torque_sched.errors import TorqueSchedError
+
+__all__ = ["top"]
+
+
+@click.command()
+@with_options
+@click.option("--shadow", is_flag=True, help="Of the shadow, not of the scheduler itself.")
+@click.option(
+    "--interval", type=click.FloatRange(1, 3600), default=10.0, show_default=True, metavar="SECONDS"
+)
+@click.option("--once", is_flag=True, help="Show it once and end.")
+def top(home: Path | None, config_file: Path | None, shadow: bool, interval: float, once: bool) -> None:
+    """Show the busiest nodes, the queue and the daemon until Ctrl-C."""
+    options = options_of(home, config_file, shadow=shadow)
+    console = out()
+    try:
+        if once:
+            console.print(_screen(options, 0))
+            return
+        _follow(options, console, interval)
+    except TorqueSchedError as error:
+        click.echo(f"torque-sched top: {error}", err=True)
+        sys.exit(error.exit_code)
+
+
+def _follow(options: Any, console: Any, interval: float) -> None:
+    from rich.live import Live
+
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            try:
+                live.update(_screen(options, max(5, console.height - 18)), refresh=True)
+            except TorqueSchedError as error:
+                live.update(f"{error}\ntrying again", refresh=True)
+            try:
+                time.sleep(interval)
+            except KeyboardInterrupt:
+                return
+
+
+def _screen(options: Any, limit: int) -> Any:
+    from rich.console import Group
+    from rich.text import Text
+
+    from torque_sched.report.picture import take_picture
+    from torque_sched.report.tables import daemon_line, jobs_line, nodes_line, nodes_table, reasons_table
+
+    picture = take_picture(options)
+    lines = (
+        daemon_line(picture.state, picture.snapshot.now_s),
+        nodes_line(picture.snapshot),
+        jobs_line(picture.snapshot),
+        *picture.state.trouble[:3],
+    )
+    return Group(*(Text(line) for line in lines), reasons_table(picture.state), nodes_table(picture, limit))

@@ -1,0 +1,82 @@
+"""What failed lately and is left alone for a while: longer with every failure in a row, never for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from torque_sched.policies.context import Pause
+
+__all__ = ["Pauses", "Steps"]
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Pauses of ``first_s``, twice that, four times that ... at most ``longest_s``."""
+
+    first_s: float
+    longest_s: float
+
+    def pause_s(self, failures: int) -> float:
+        """The pause after this many failures in a row."""
+        return min(self.longest_s, self.first_s * 2.0 ** min(40, failures - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    failures: int
+    until_s: float
+    why: str
+
+
+class Pauses(Generic[Key]):
+    """Pauses by key.
+
+    A key whose pause ended longer ago than the pause was long starts over with the first step.
+    """
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._entries: dict[Key, _Entry] = {}
+
+    def failed(self, key: Key, now_s: float, why: str) -> float:
+        """Note a failure; returns how long the pause is. One during a pause does not lengthen it."""
+        entry = self._entries.get(key)
+        if entry is not None and now_s < entry.until_s:
+            self._entries[key] = replace(entry, why=why)
+            return entry.until_s - now_s
+        failures = 1
+        if entry is not None and now_s - entry.until_s < self._steps.pause_s(entry.failures):
+            failures = entry.failures + 1
+        pause_s = self._steps.pause_s(failures)
+        self._entries[key] = _Entry(failures, now_s + pause_s, why)
+        return pause_s
+
+    def worked(self, key: Key) -> None:
+        """All is forgiven."""
+        self._entries.pop(key, None)
+
+    def active(self, now_s: float) -> dict[Key, Pause]:
+        """Those not to be tried now."""
+        return {
+            key: Pause(entry.until_s, entry.why)
+            for key, entry in self._entries.items()
+            if now_s < entry.until_s
+        }
+
+    def names(self) -> tuple[Key, ...]:
+        """All keys with a failure not yet forgotten."""
+        return tuple(self._entries)
+
+    def forget(self, keys: Iterable[Key]) -> None:
+        """Drop keys that are no more."""
+        for key in tuple(keys):
+            self._entries.pop(key, None)
+
+    def prune(self, now_s: float) -> None:
+        """Drop what would start over with the first step anyway."""
+        old = [k for k, e in self._entries.items() if now_s - e.until_s >= self._steps.pause_s(e.failures)]
+        self.forget(old)

@@ -1,0 +1,74 @@
+"""Going into the background, with the caller waiting until it is known whether that worked."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from torque_sched.errors import TorqueSchedError
+
+__all__ = ["into_background"]
+
+_READY = b"\0"
+
+
+def into_background(serve: Callable[[Callable[[], None]], int], out_file: Path) -> int:
+    """Run ``serve`` in a child process of its own session.
+
+    Args:
+        serve: the daemon; it calls its argument once it is up and returns its exit code. It only ever runs
+            in the child.
+        out_file: where the child's standard output and error go.
+
+    Returns:
+        0 in the caller's process as soon as the daemon is up, 1 when it failed before (said on stderr).
+    """
+    reader, writer = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if os.fork():
+        os.close(writer)
+        with os.fdopen(reader, "rb") as told:
+            text = told.read()
+        if text == _READY:
+            return 0
+        sys.stderr.write(text.decode("utf-8", "replace") or "the daemon ended before it was up\n")
+        return 1
+    os.close(reader)
+    os._exit(_child(serve, out_file, writer))
+
+
+def _child(serve: Callable[[Callable[[], None]], int], out_file: Path, writer: int) -> int:
+    is_up = False
+
+    def ready() -> None:
+        nonlocal is_up
+        is_up = True
+        os.write(writer, _READY)
+        os.close(writer)
+
+    try:
+        os.setsid()
+        _redirect(out_file)
+        return serve(ready)
+    except (TorqueSchedError, OSError) as error:
+        if not is_up:
+            os.write(writer, f"pbs_sched: {error}\n".encode("utf-8", "replace"))
+        else:
+            sys.stderr.write(f"pbs_sched: {error}\n")
+        return 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def _redirect(out_file: Path) -> None:
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    out = os.open(out_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.dup2(nothing, 0)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    os.close(nothing)
+    os.close(out)

@@ -1,0 +1,85 @@
+"""The brain in service: settings by the time of day, what was learned, and the decision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torque_sched.core.decisions import Decision, Start
+from torque_sched.core.model import Job, JobId, NodeName
+from torque_sched.core.snapshot import Snapshot
+from torque_sched.daemon.c_policy import SettingsInForce
+from torque_sched.daemon.standing import Standing
+from torque_sched.learning import History
+from torque_sched.policies.context import Context, Prediction, Predictions, Reservation, Window
+from torque_sched.policies.decide import decide
+from torque_sched.policies.settings import Settings
+
+__all__ = ["PolicyBrain", "RecordedPredictions"]
+
+
+@dataclass(slots=True)
+class RecordedPredictions:
+    """Passes questions on and keeps the answers, so that the journal has just what a decision used."""
+
+    source: Predictions
+    answers: dict[JobId, Prediction] = field(default_factory=dict)
+
+    def expect(self, job: Job) -> Prediction | None:
+        """As the source has it."""
+        answer = self.source.expect(job)
+        if answer is not None:
+            self.answers[job.id] = answer
+        return answer
+
+
+class PolicyBrain:
+    """Decides by the policies.
+
+    Args:
+        settings: by the time of day.
+        history: what was learned; it learns from each snapshot.
+        reservations: nodes kept for somebody.
+        dedicated: dedicated time.
+    """
+
+    def __init__(
+        self,
+        settings: SettingsInForce,
+        history: History,
+        *,
+        reservations: tuple[Reservation, ...] = (),
+        dedicated: tuple[Window, ...] = (),
+    ) -> None:
+        self._settings = settings
+        self.history = history
+        self._reservations = reservations
+        self._dedicated = dedicated
+        self._last_node: NodeName | None = None
+
+    def settings_at(self, now_s: float) -> Settings:
+        """Those in force at a time."""
+        return self._settings.at(now_s)
+
+    def context(self, snapshot: Snapshot, standing: Standing) -> Context:
+        """Everything beside the snapshot that this decision may look at; learns from the snapshot."""
+        pending = standing.pending
+        self.history.observe(snapshot)
+        return Context(
+            pending=pending,
+            back_off=standing.back_off(snapshot.now_s),
+            measured=self.history.measured(snapshot),
+            placed=self.history.placed(snapshot, pending),
+            predictions=RecordedPredictions(self.history.predictions()),
+            usage=self.history.usage(snapshot.now_s),
+            reservations=self._reservations,
+            dedicated=self._dedicated,
+            last_node=self._last_node,
+        )
+
+    def decide(self, snapshot: Snapshot, context: Context) -> tuple[Decision, ...]:
+        """One decision for every queued job."""
+        return decide(snapshot, self._settings.at(snapshot.now_s), context)
+
+    def started(self, start: Start, snapshot: Snapshot, context: Context) -> None:
+        """The server accepted it; `round_robin` goes on after its node."""
+        self._last_node = start.allocation[-1].node

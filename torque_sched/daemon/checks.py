@@ -1,0 +1,290 @@
+"""What `doctor` asks: each check gives one line, and where something is wrong, its cure."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import os
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from torque_sched.adapters.commands import Commands
+from torque_sched.adapters.home import check_folder, pid_in
+from torque_sched.adapters.pbs import Look, Pbs
+from torque_sched.core.snapshot import Snapshot
+from torque_sched.daemon.c_policy import CFiles, SettingsInForce, read_c_files
+from torque_sched.daemon.config import Config, read_config
+from torque_sched.daemon.event_port import addresses_of
+from torque_sched.daemon.place import Options, command_environment, server_host
+from torque_sched.errors import TorqueSchedError
+
+__all__ = ["Check", "Level", "examine"]
+
+_NEEDED = ("pbsnodes", "qstat", "qrun", "qalter")
+_USEFUL = ("qdel", "qmgr")
+_LEARNS_AT_S = 60.0
+_CLOCK_S = 30.0
+_TESTED = ("6.1", "4.2")
+
+
+class Level:
+    """How bad it is."""
+
+    OK = "ok"
+    WARNING = "warning"
+    WRONG = "WRONG"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line."""
+
+    level: str
+    what: str
+    text: str
+    cure: str = ""
+
+    @property
+    def line(self) -> str:
+        """As it is printed."""
+        return f"{self.level:7} {self.what}: {self.text}" + (f"; cure: {self.cure}" if self.cure else "")
+
+
+def _ok(what: str, text: str) -> Check:
+    return Check(Level.OK, what, text)
+
+
+def _warning(what: str, text: str, cure: str) -> Check:
+    return Check(Level.WARNING, what, text, cure)
+
+
+def _wrong(what: str, text: str, cure: str) -> Check:
+    return Check(Level.WRONG, what, text, cure)
+
+
+def examine(options: Options) -> Iterator[Check]:
+    """Every check, as far as the ones before let it be made."""
+    config, c_files = Config(), CFiles()
+    yield _folder(options)
+    try:
+        config = read_config(options.config)
+        c_files = read_c_files(options.sched_priv, config)
+        SettingsInForce(config, c_files)
+        yield _ok("settings", str(options.config or "no file, all defaults"))
+    except TorqueSchedError as error:
+        yield _wrong("settings", error.message, error.cure or "see torque-sched check-config")
+    for warning in c_files.warnings:
+        yield _warning("sched_config", warning, "correct the line, or leave it: it has no effect")
+    yield from _commands(config)
+    yield _names(options)
+    yield _port(options, config)
+    yield from _cluster(options, config)
+    yield _dialect(config)
+
+
+def _folder(options: Options) -> Check:
+    try:
+        if not options.sched_priv.is_dir():
+            return _wrong(
+                "PBS home", f"{options.sched_priv} is no folder", "name the home with -d or PBS_HOME"
+            )
+        check_folder(options.sched_priv)
+    except TorqueSchedError as error:
+        return _wrong("PBS home", error.message, error.cure)
+    if not os.access(options.sched_priv, os.W_OK):
+        return _wrong(
+            "PBS home", f"{options.sched_priv} is not writable for {_me()}", "chown it to this user"
+        )
+    return _ok("PBS home", str(options.home))
+
+
+def _commands(config: Config) -> Iterator[Check]:
+    path = command_environment(config.commands).get("PATH")
+    for name in (*_NEEDED, *_USEFUL):
+        found = shutil.which(name, path=path)
+        if found:
+            yield _ok(name, found)
+        elif name in _NEEDED:
+            yield _wrong(name, "not on PATH", "install Torque's client commands, or set `commands`")
+        else:
+            yield _warning(name, "not on PATH", "only needed for deleting impossible jobs")
+
+
+def _names(options: Options) -> Check:
+    host = server_host(options.home)
+    found = addresses_of(host)
+    if not found:
+        return _warning(
+            "server name", f"{host} has no address", "add it to /etc/hosts or correct server_name"
+        )
+    return _ok("server name", f"{host} is {', '.join(found)}")
+
+
+def _port(options: Options, config: Config) -> Check:
+    port = config.port if options.port is None else options.port
+    owner = pid_in(options.lock)
+    for address in (*addresses_of(server_host(options.home)), "127.0.0.1"):
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.settimeout(1.0)
+            with suppress(OSError):
+                probe.connect((address, port))
+                holder = f"process {owner}" if owner and _lives(owner) else "some scheduler"
+                return _ok("event port", f"{port} on {address} is held by {holder}")
+    return _warning("event port", f"nobody listens on {port}", "start the scheduler")
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _cluster(options: Options, config: Config) -> Iterator[Check]:
+    pbs = Pbs(
+        Commands(command_environment(config.commands)), time.time, query_timeout_s=config.query_timeout_s
+    )
+    try:
+        look = asyncio.run(pbs.look())
+    except TorqueSchedError as error:
+        yield _wrong("snapshot", error.message, error.cure)
+        return
+    snapshot = look.snapshot
+    yield _ok(
+        "snapshot",
+        f"{len(snapshot.nodes)} nodes, {len(snapshot.jobs)} jobs, {len(snapshot.queues)} queues in "
+        f"{look.query_s:.2f} s",
+    )
+    for problem in look.problems[:5]:
+        yield _warning("record", problem.message, problem.cure)
+    for check in _SNAPSHOT_CHECKS:
+        yield check(look)
+    yield _rights(snapshot)
+
+
+def _version(look: Look) -> Check:
+    version = look.snapshot.server.version
+    form = "XML" if look.outputs["jobs"].lstrip()[:1] == b"<" else "text"
+    if version.startswith(_TESTED):
+        return _ok("version", f"Torque {version}, jobs as {form}")
+    return _warning(
+        "version", f"{version or 'unknown'}; tried with {', '.join(_TESTED)}", "watch it for a day"
+    )
+
+
+def _scheduling(look: Look) -> Check:
+    if look.snapshot.server.scheduling:
+        return _ok("scheduling", "on")
+    return _warning("scheduling", "off: nothing is started", "qmgr -c 'set server scheduling = True'")
+
+
+def _keep_completed(look: Look) -> Check:
+    kept = [queue.keep_completed_s for queue in look.snapshot.queues]
+    shortest = min(
+        [look.snapshot.server.keep_completed_s or 0.0, *(each for each in kept if each is not None)]
+    )
+    if shortest >= _LEARNS_AT_S:
+        return _ok("keep_completed", f"{shortest:.0f} s")
+    return _warning(
+        "keep_completed", f"{shortest:.0f} s: jobs that end are gone before they are learned from",
+        "qmgr -c 'set server keep_completed = 300' (or let us read the accounting)",
+    )  # fmt: skip
+
+
+def _clock(look: Look) -> Check:
+    seen = [node.status.rectime_s for node in look.snapshot.nodes if node.status and node.status.rectime_s]
+    if not seen:
+        return _warning("clock", "no node has reported yet", "are the moms running?")
+    ahead_s = max(seen) - look.snapshot.now_s
+    if ahead_s > _CLOCK_S:
+        return _wrong(
+            "clock", f"the server's is {ahead_s:.0f} s ahead of this host's", "run chrony or ntpd on both"
+        )
+    return _ok("clock", f"newest report {-ahead_s:.0f} s old")
+
+
+def _nodes(look: Look) -> Check:
+    up = [node for node in look.snapshot.nodes if node.is_up]
+    if not up:
+        return _wrong("nodes", "none is up", "see pbsnodes -l")
+    if len(up) < len(look.snapshot.nodes):
+        down = [node.name for node in look.snapshot.nodes if not node.is_up]
+        return _warning("nodes", f"{len(down)} not usable ({', '.join(down[:5])} ...)", "see pbsnodes -ln")
+    return _ok("nodes", f"all {len(up)} up")
+
+
+def _gpus(look: Look) -> Check:
+    with_gpus = [node for node in look.snapshot.nodes if node.gpus]
+    silent = [node.name for node in with_gpus if node.gpu_report is None and not _varattr(node)]
+    if not silent:
+        return _ok("GPUs", f"{sum(node.gpus for node in with_gpus)} on {len(with_gpus)} nodes")
+    return _warning(
+        "GPUs", f"{len(silent)} nodes with GPUs report no use of them ({', '.join(silent[:5])})",
+        "install the sampler there, or a mom built with NVML",
+    )  # fmt: skip
+
+
+def _varattr(node: object) -> bool:
+    status = getattr(node, "status", None)
+    return bool(status is not None and status.varattr)
+
+
+def _hidden(look: Look) -> Check:
+    server = look.snapshot.server
+    counted = sum(server.state_count.values())
+    if len(look.snapshot.jobs) < counted:
+        return _warning(
+            "jobs seen", f"{len(look.snapshot.jobs)} of the {counted} the server counts",
+            "make this user an operator, or set server query_other_jobs = True",
+        )  # fmt: skip
+    return _ok("jobs seen", "all the server counts")
+
+
+_SNAPSHOT_CHECKS: tuple[Callable[[Look], Check], ...] = (
+    _version, _scheduling, _hidden, _keep_completed, _clock, _nodes, _gpus,
+)  # fmt: skip
+
+
+def _rights(snapshot: Snapshot) -> Check:
+    me, host = _me(), socket.gethostname()
+    names = {f"{me}@{each}" for each in (host, host.split(".")[0], snapshot.server.name)} | {f"{me}@*"}
+    listed = (*snapshot.server.managers, *snapshot.server.operators)
+    if any(each in names or (each.startswith(f"{me}@*") and each != f"{me}@") for each in listed):
+        return _ok("rights", f"{me} is a manager or operator")
+    if not listed and os.geteuid() == 0:
+        return _ok("rights", "root, and the server names no managers: root@server is one")
+    return _warning(
+        "rights", f"{me}@{host} is named neither as manager nor as operator",
+        f"qmgr -c 'set server operators += {me}@{host}'",
+    )  # fmt: skip
+
+
+def _me() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.geteuid()}"
+
+
+def _dialect(config: Config) -> Check:
+    never = "OpenPBS's parser and command lines were never run against a real one"
+    if _is_openpbs(config):
+        return _wrong("dialect", never, "with OpenPBS or PBS Professional stay with their own scheduler")
+    return _ok("dialect", f"Torque's commands ({never})")
+
+
+def _is_openpbs(config: Config) -> bool:
+    """OpenPBS answers ``pbsnodes --version`` with its own version; Torque has no such answer."""
+    try:
+        commands = Commands(command_environment(config.commands))
+        done = asyncio.run(commands.run(("qstat", "--version"), 5.0))
+    except TorqueSchedError:
+        return False
+    return b"pbs_version" in done.stdout + done.stderr or b"OpenPBS" in done.stdout + done.stderr

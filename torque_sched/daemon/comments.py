@@ -1,0 +1,119 @@
+"""Which comment each job is to have, and the few qalter calls that bring it there.
+
+Level-triggered: the comment a job has is in the snapshot, the one it should have follows from the decision;
+only differences are written, so a call that was lost is simply due again next time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from torque_sched.core.decisions import Decision, Hold, Start
+from torque_sched.core.model import Job, JobId
+from torque_sched.core.reasons import Reason, run_failure_comment
+from torque_sched.core.snapshot import Snapshot
+from torque_sched.core.states import JobState
+
+__all__ = ["IDS_PER_CALL", "CommentCall", "CommentPlan", "plain_comment"]
+
+IDS_PER_CALL = 2000
+"""Far below the kernel's limit for an argument list: an id takes at most some 100 bytes."""
+
+_VALUE = re.compile(r",(\s*[A-Za-z_][\w.]*=)")
+_DETAIL = re.compile(r"\([^()]*\)|[0-9]+")
+_WAITING = "Not Running"
+
+
+@dataclass(frozen=True, slots=True)
+class CommentCall:
+    """One comment for many jobs."""
+
+    text: str
+    jobs: tuple[JobId, ...]
+
+
+def plain_comment(text: str) -> str:
+    """The comment in a form that survives qalter's ``name=value,name=value``.
+
+    >>> plain_comment('wants "x", ppn=2')
+    "wants 'x'; ppn=2"
+    """
+    return _VALUE.sub(r";\1", text.replace('"', "'"))
+
+
+class CommentPlan:
+    """Plans the comments of each cycle.
+
+    Args:
+        refresh_s: a comment that differs from the present one in its figures only is written so often.
+    """
+
+    def __init__(self, refresh_s: float = 60.0) -> None:
+        self._refresh_s = refresh_s
+        self._written_s: dict[JobId, float] = {}
+
+    def plan(
+        self,
+        snapshot: Snapshot,
+        decisions: Iterable[Decision],
+        started: Mapping[JobId, float],
+        failure_text: Callable[[JobId], str],
+        started_comment: Callable[[float], str],
+    ) -> list[CommentCall]:
+        """What is to be written, newly started jobs first.
+
+        Args:
+            snapshot: with the comments the jobs have.
+            decisions: one for each queued job.
+            started: when each job of this cycle was started, seconds since the epoch.
+            failure_text: the server's words to a job's last start; empty: it did not fail.
+            started_comment: the comment of a job started then.
+        """
+        groups: dict[str, list[JobId]] = {}
+        for job, started_s in started.items():
+            groups.setdefault(started_comment(started_s), []).append(job)
+        # Started by a daemon that ended before it could say so.
+        for running in snapshot.running:
+            if running.comment.startswith(_WAITING) and running.state is JobState.RUNNING:
+                at_s = running.start_s if running.start_s is not None else snapshot.now_s
+                groups.setdefault(started_comment(at_s), []).append(running.id)
+        for decision in decisions:
+            found = snapshot.job_by_id.get(decision.job)
+            if found is None or decision.job in started:
+                continue
+            text = _wanted(decision, failure_text(decision.job))
+            if text and self._is_due(found, text, snapshot.now_s):
+                groups.setdefault(text, []).append(decision.job)
+        for gone in self._written_s.keys() - snapshot.job_by_id.keys():
+            del self._written_s[gone]
+        return [
+            CommentCall(text, tuple(jobs[at : at + IDS_PER_CALL]))
+            for text, jobs in groups.items()
+            for at in range(0, len(jobs), IDS_PER_CALL)
+        ]
+
+    def written(self, call: CommentCall, now_s: float) -> None:
+        """The call was made."""
+        self._written_s.update(dict.fromkeys(call.jobs, now_s))
+
+    def _is_due(self, job: Job, text: str, now_s: float) -> bool:
+        if job.comment == text:
+            return False
+        if now_s - self._written_s.get(job.id, 0.0) >= self._refresh_s:
+            return True
+        return _DETAIL.sub("", job.comment) != _DETAIL.sub("", text)
+
+
+def _wanted(decision: Decision, failure: str) -> str:
+    """The comment for a job that was not started; empty: leave what it has."""
+    if isinstance(decision, Start):
+        return plain_comment(run_failure_comment(failure)) if failure else ""
+    if isinstance(decision, Hold):
+        if decision.reason in {Reason.START_PENDING, Reason.SCHEDULING_OFF}:
+            return ""
+        # As the C daemon has it: the server's words stay until the next try.
+        if decision.reason in {Reason.JOB_BACK_OFF, Reason.START_FAILED} and failure:
+            return plain_comment(run_failure_comment(failure))
+    return plain_comment(decision.comment)

@@ -1,0 +1,252 @@
+"""The daemon's own settings: one YAML file, each key described once; an unknown key names the known ones.
+
+Sections that set rules of the policies take their keys, defaults and descriptions from the rules themselves.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import typing
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
+
+from torque_sched.adapters.settings_file import complaints, read_settings
+from torque_sched.core.model import NodeName
+from torque_sched.daemon.back_off import Steps
+from torque_sched.daemon.black_holes import BlackHoleRules
+from torque_sched.daemon.cycle import CycleLimits
+from torque_sched.daemon.standing import BackOffRules
+from torque_sched.errors import ConfigError
+from torque_sched.policies.context import Reservation
+from torque_sched.policies.rules import GpuRules, MemoryRules, NodeRules, QueueRules
+
+__all__ = [
+    "DEFAULT_NAME",
+    "Choice",
+    "Config",
+    "JournalSettings",
+    "LearningSettings",
+    "MetricsSettings",
+    "ReservationSettings",
+    "read_config",
+]
+
+DEFAULT_NAME = "torque_sched.yaml"
+"""Looked for in ``sched_priv`` when no file is named."""
+
+_FROZEN = ConfigDict(extra="forbid", frozen=True)
+_ATTRIBUTE = re.compile(r"^(\w+): (.+?)(?=^\w+: |\Z)", re.MULTILINE | re.DOTALL)
+
+
+def _section(rules: type[Any]) -> Any:
+    """A settings model with the fields of a dataclass, described by the Attributes of its docstring."""
+    _, _, text = (rules.__doc__ or "").partition("Attributes:\n")
+    told = {m[1]: " ".join(m[2].split()) for m in _ATTRIBUTE.finditer(re.sub(r"^ +", "", text, flags=re.M))}
+    hints = typing.get_type_hints(rules)
+    defaults = rules()
+    entries: dict[str, Any] = {}
+    for entry in dataclasses.fields(rules):
+        kind, value = hints[entry.name], getattr(defaults, entry.name)
+        if kind is Steps:
+            kind, value = _Steps, _Steps(first_s=value.first_s, longest_s=value.longest_s)
+        entries[entry.name] = (kind, Field(default=value, description=told.get(entry.name, "")))
+    return create_model(rules.__name__, __config__=_FROZEN, **entries)
+
+
+class _Steps(BaseModel):
+    """Pauses that double."""
+
+    model_config = _FROZEN
+    first_s: float = Field(gt=0, description="the first pause")
+    longest_s: float = Field(gt=0, description="the longest; each pause is twice the one before")
+
+
+def _rules(section: BaseModel, rules: type[Any]) -> Any:
+    """The dataclass a section stands for."""
+    values = {name: getattr(section, name) for name in type(section).model_fields}
+    for name, value in values.items():
+        if isinstance(value, _Steps):
+            values[name] = Steps(value.first_s, value.longest_s)
+    return rules(**values)
+
+
+class Choice(BaseModel):
+    """One of a table by name, with its own settings."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    name: str = Field(description="which")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _alone(cls, value: Any) -> Any:
+        """The name alone will do."""
+        return {"name": value} if isinstance(value, str) else value
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Its own settings."""
+        return dict(self.model_extra or {})
+
+
+class JournalSettings(BaseModel):
+    """The journal of cycles."""
+
+    model_config = _FROZEN
+    enabled: bool = Field(default=True, description="write each cycle, so that it can be replayed")
+    folder: str = Field(default="", description="where; empty: sched_priv/journal")
+    file_bytes: int = Field(default=64 << 20, ge=1 << 16, description="a file is closed when it is this long")
+    n_files: int = Field(default=8, ge=2, description="so many files are kept")
+
+
+class MetricsSettings(BaseModel):
+    """Figures for Prometheus."""
+
+    model_config = _FROZEN
+    port: int = Field(default=0, ge=0, le=65535, description="TCP port of /metrics; 0: none")
+    address: str = Field(default="127.0.0.1", description="address it listens on")
+
+
+class LearningSettings(BaseModel):
+    """The learning store."""
+
+    model_config = _FROZEN
+    history: str = Field(default="", description="its file; empty: sched_priv/history.sqlite")
+    accounting: bool = Field(default=True, description="also learn from the server's accounting, if readable")
+    predictors: tuple[str, ...] = Field(default=("chain", "seed"), description="the best of them speaks")
+    best_of: int = Field(default=20, ge=1, description="best in so many last checks")
+    max_jobs: int = Field(default=200_000, ge=1, description="ended jobs kept, the oldest go first")
+    min_similar: int = Field(default=3, ge=1, description="memory admission needs so many similar jobs")
+
+
+class ReservationSettings(BaseModel):
+    """Nodes kept for somebody for a time."""
+
+    model_config = _FROZEN
+    name: str = Field(description="shown to those who wait")
+    nodes: tuple[str, ...] = Field(description="node names")
+    start_s: float = Field(description="seconds since the epoch")
+    end_s: float = Field(description="seconds since the epoch")
+    users: tuple[str, ...] = Field(default=(), description="for whom; nobody: maintenance")
+
+    def value(self) -> Reservation:
+        """As policies want it."""
+        return Reservation(
+            self.name,
+            frozenset(NodeName(node) for node in self.nodes),
+            self.start_s,
+            self.end_s,
+            frozenset(self.users),
+        )
+
+
+class _NodeRules(_section(NodeRules)):  # type: ignore[misc]
+    """As `NodeRules`."""
+
+
+class _GpuRules(_section(GpuRules)):  # type: ignore[misc]
+    """As `GpuRules`."""
+
+
+class _MemoryRules(_section(MemoryRules)):  # type: ignore[misc]
+    """As `MemoryRules`."""
+
+
+class _QueueRules(_section(QueueRules)):  # type: ignore[misc]
+    """As `QueueRules`."""
+
+
+class _BackOffRules(_section(BackOffRules)):  # type: ignore[misc]
+    """As `BackOffRules`."""
+
+
+class _BlackHoleRules(_section(BlackHoleRules)):  # type: ignore[misc]
+    """As `BlackHoleRules`."""
+
+
+class _CycleLimits(_section(CycleLimits)):  # type: ignore[misc]
+    """As `CycleLimits`."""
+
+
+def _key(default: Any, text: str, **bounds: float) -> Any:
+    made: Any = Field(default=default, description=text, **bounds)  # type: ignore[call-overload]
+    return made
+
+
+class Config(BaseModel):
+    """Everything a site may set."""
+
+    model_config = _FROZEN
+
+    commands: str = _key("", "folder of Torque's commands; empty: they are on PATH")
+    addresses: tuple[str, ...] = _key((), "addresses to listen on; none: those of the server's host name")
+    port: int = _key(15004, "port the server knocks at (-S overrides it)", ge=0, le=65535)
+    timer_s: float = _key(30.0, "a cycle at least so often, whatever events come", gt=0)
+    settle_s: float = _key(0.2, "least time between the ends and beginnings of cycles", ge=0)
+    retry_s: float = _key(5.0, "a cycle that got no snapshot is tried again after this", gt=0)
+    query_timeout_s: float = _key(60.0, "time limit of each qstat and pbsnodes", gt=0)
+    order_timeout_s: float = _key(30.0, "time limit of each qrun and qalter", gt=0)
+    sched_config: bool = _key(True, "read sched_priv/sched_config and the files beside it")
+    non_prime_bug: bool = _key(False, "lose `key ... non_prime` lines as the C daemon does")
+    order: Choice | None = _key(None, "who is next; none: what sched_config says, else fcfs")
+    placement: Choice = _key(Choice(name="projected"), "where a job runs")
+    backfill: Choice | None = _key(None, "for whom nodes are kept; none: aged")
+    max_starts: int = _key(500, "starts of one cycle", ge=1)
+    words_of_c: bool = _key(False, "give only reasons the C daemon has words for")
+    comments: bool = _key(True, "tell each waiting job why it waits")
+    comment_refresh_s: float = _key(60.0, "figures in a comment are renewed so often", ge=0)
+    delete_impossible: bool = _key(False, "delete jobs that can never run, as the C daemon does")
+    offline_black_holes: bool = _key(False, "set nodes that swallow jobs offline, with a note")
+    log_dialect: Literal["auto", "6", "4"] = _key("auto", "form of log lines; auto: the server's")
+    restricted: tuple[str, ...] = _key((), "hosts that may knock from any port, as $restricted")
+    nodes: _NodeRules = _key(_NodeRules(), "which nodes are used")
+    gpus: _GpuRules = _key(_GpuRules(), "which GPUs are avoided")
+    memory: _MemoryRules = _key(_MemoryRules(), "how memory decides")
+    queues: _QueueRules = Field(
+        default_factory=_QueueRules, description="what is said of queues outside of the server"
+    )
+    back_off: _BackOffRules = Field(
+        default_factory=_BackOffRules, description="how long failures are left alone"
+    )
+    black_holes: _BlackHoleRules = Field(
+        default_factory=_BlackHoleRules, description="when a node is suspected"
+    )
+    limits: _CycleLimits = _key(_CycleLimits(), "what one cycle may take")
+    journal: JournalSettings = _key(JournalSettings(), "the journal of cycles")
+    metrics: MetricsSettings = _key(MetricsSettings(), "figures for Prometheus")
+    reservations: tuple[ReservationSettings, ...] = _key((), "nodes kept for somebody")
+    learning: LearningSettings = _key(LearningSettings(), "what is remembered of jobs that ended")
+    shadow_port: int = _key(15005, "port of a shadow: give it to pbs_server -l", ge=0, le=65535)
+
+    def back_off_rules(self) -> BackOffRules:
+        """As `Standing` wants it."""
+        return typing.cast(BackOffRules, _rules(self.back_off, BackOffRules))
+
+    def black_hole_rules(self) -> BlackHoleRules:
+        """As `Standing` wants it."""
+        return typing.cast(BlackHoleRules, _rules(self.black_holes, BlackHoleRules))
+
+    def cycle_limits(self) -> CycleLimits:
+        """As `Cycle` wants it."""
+        return typing.cast(CycleLimits, _rules(self.limits, CycleLimits))
+
+    def rules(self) -> tuple[NodeRules, GpuRules, MemoryRules, QueueRules]:
+        """As policies want them."""
+        return (
+            _rules(self.nodes, NodeRules), _rules(self.gpus, GpuRules),
+            _rules(self.memory, MemoryRules), _rules(self.queues, QueueRules),
+        )  # fmt: skip
+
+
+def read_config(path: Path | None) -> Config:
+    """The settings in a file; the defaults without one.
+
+    Raises:
+        ConfigError: unreadable, or a key is unknown or wrong.
+    """
+    try:
+        return Config(**(read_settings(path) if path is not None else {}))
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {complaints(error, Config)}") from None

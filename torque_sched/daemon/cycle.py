@@ -1,0 +1,230 @@
+"""One scheduling cycle: look at the cluster, decide, enact, and leave the checking to the next look."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torque_sched.adapters.pbs import Look, Pbs
+from torque_sched.core.decisions import Decision, Hold, Start
+from torque_sched.core.model import JobId, NodeName
+from torque_sched.core.reasons import Reason, started_comment
+from torque_sched.core.snapshot import Snapshot
+from torque_sched.daemon.comments import CommentPlan
+from torque_sched.daemon.finding import Finding
+from torque_sched.daemon.standing import Standing
+from torque_sched.parse.qrun import RunKind, RunResult
+from torque_sched.policies.context import Context
+
+__all__ = ["Brain", "Cycle", "CycleLimits", "CycleReport", "comment_of_start"]
+
+logger = logging.getLogger(__name__)
+
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_STOPS_ALL = frozenset({RunKind.SERVER_GONE, RunKind.UNAUTHORISED})
+
+
+class Brain(Protocol):
+    """Decides; everything it knows is in its arguments and in what it was told before."""
+
+    def context(self, snapshot: Snapshot, standing: Standing) -> Context:
+        """What a decision may know beside the snapshot; learns from the snapshot on the way."""
+        ...
+
+    def decide(self, snapshot: Snapshot, context: Context) -> tuple[Decision, ...]:
+        """One decision for every queued job."""
+        ...
+
+    def started(self, start: Start, snapshot: Snapshot, context: Context) -> None:
+        """The server accepted this start."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CycleLimits:
+    """What one cycle may take.
+
+    Attributes:
+        starts_at_once: qruns running at the same time.
+        starts_s: no further start is begun after this time; the rest waits for the next cycle.
+        comments_s: no further comment call is begun after this time.
+    """
+
+    starts_at_once: int = 4
+    starts_s: float = 30.0
+    comments_s: float = 2.0
+
+
+@dataclass(slots=True)
+class CycleReport:
+    """What one cycle did; times in seconds since the epoch or of duration, as their names say."""
+
+    at_s: float
+    look: Look | None = None
+    context: Context | None = None
+    decisions: tuple[Decision, ...] = ()
+    results: dict[JobId, RunResult] = field(default_factory=dict)
+    started_s: dict[JobId, float] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    n_commented: int = 0
+    n_comments_left: int = 0
+    query_total_s: float = 0.0
+    """The four commands and reading what they printed."""
+    decide_s: float = 0.0
+    total_s: float = 0.0
+    stopped_by: RunResult | None = None
+    """The answer that ended all starts of this cycle: server gone, or not allowed."""
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether another cycle soon would do more."""
+        left = any(isinstance(each, Hold) and each.reason is Reason.CYCLE_FULL for each in self.decisions)
+        return self.stopped_by is None and (left or bool(self.n_comments_left) or self.n_failed > 0)
+
+    @property
+    def n_failed(self) -> int:
+        """Starts that were refused."""
+        return sum(result.kind is not RunKind.STARTED for result in self.results.values())
+
+
+class Cycle:
+    """Runs cycles, one at a time.
+
+    Args:
+        pbs: the server's commands.
+        brain: decides.
+        standing: what is remembered between cycles.
+        comments: plans comments; None: none are written.
+        limits: what one cycle may take.
+        clock: seconds since the epoch.
+        deletes_impossible: delete a job that two cycles in a row found to fit nowhere ever.
+        offlines_black_holes: set a node that swallows jobs offline, with a note.
+    """
+
+    def __init__(
+        self,
+        pbs: Pbs,
+        brain: Brain,
+        standing: Standing,
+        comments: CommentPlan | None,
+        limits: CycleLimits,
+        clock: Callable[[], float],
+        *,
+        deletes_impossible: bool = False,
+        offlines_black_holes: bool = False,
+    ) -> None:
+        self._pbs = pbs
+        self._brain = brain
+        self._standing = standing
+        self._comments = comments
+        self._limits = limits
+        self._clock = clock
+        self._deletes_impossible = deletes_impossible
+        self._offlines_black_holes = offlines_black_holes
+        self._impossible: frozenset[JobId] = frozenset()
+
+    async def run(self, *, dry: bool = False) -> CycleReport:
+        """One cycle.
+
+        Args:
+            dry: look and decide, but neither start anything nor say anything.
+
+        Raises:
+            SnapshotError: there is no complete snapshot; nothing was done.
+        """
+        began_s = time.monotonic()
+        report = CycleReport(self._clock())
+        # Thousands of records live through a cycle and no longer; collecting in between finds nothing.
+        gc.disable()
+        try:
+            report.look = await self._pbs.look()
+            report.query_total_s = time.monotonic() - began_s
+            self._decide(report, report.look.snapshot)
+            if not dry and report.look.snapshot.server.scheduling:
+                await self._start_all(report, report.look.snapshot)
+                await self._comment_all(report, report.look.snapshot)
+                await self._clear_away(report)
+        finally:
+            gc.enable()
+        report.total_s = time.monotonic() - began_s
+        return report
+
+    def _decide(self, report: CycleReport, snapshot: Snapshot) -> None:
+        began_s = time.monotonic()
+        report.findings += self._standing.observe(snapshot)
+        report.context = self._brain.context(snapshot, self._standing)
+        report.decisions = self._brain.decide(snapshot, report.context)
+        report.decide_s = time.monotonic() - began_s
+
+    async def _start_all(self, report: CycleReport, snapshot: Snapshot) -> None:
+        """Start in the order of the decisions, several at once."""
+        starts = iter([each for each in report.decisions if isinstance(each, Start)])
+        deadline_s = time.monotonic() + self._limits.starts_s
+
+        async def work() -> None:
+            for start in starts:
+                if report.stopped_by is not None or time.monotonic() > deadline_s:
+                    return
+                await self._start(start, report, snapshot)
+
+        await asyncio.gather(*(work() for _ in range(self._limits.starts_at_once)))
+
+    async def _start(self, start: Start, report: CycleReport, snapshot: Snapshot) -> None:
+        self._standing.asked(start.job, start.allocation, self._clock())
+        result = await self._pbs.start(start.job, start.hosts)
+        now_s = self._clock()
+        report.results[start.job] = result
+        report.findings += self._standing.answered(start.job, result, now_s)
+        if result.kind is RunKind.STARTED:
+            report.started_s[start.job] = now_s
+            if report.context is not None:
+                self._brain.started(start, snapshot, report.context)
+        elif result.kind in _STOPS_ALL:
+            report.stopped_by = result
+        else:
+            logger.info("start of %s on %s refused: %s", start.job, start.hosts, result.text)
+
+    async def _comment_all(self, report: CycleReport, snapshot: Snapshot) -> None:
+        if self._comments is None or report.stopped_by is not None:
+            return
+        calls = self._comments.plan(
+            snapshot, report.decisions, report.started_s, self._standing.failure_text, comment_of_start
+        )
+        deadline_s = time.monotonic() + self._limits.comments_s
+        for at, call in enumerate(calls):
+            if time.monotonic() > deadline_s:
+                report.n_comments_left = sum(len(each.jobs) for each in calls[at:])
+                return
+            result = await self._pbs.comment(call.jobs, call.text)
+            if result.kind in _STOPS_ALL:
+                report.stopped_by = result
+                return
+            self._comments.written(call, self._clock())
+            report.n_commented += len(call.jobs)
+
+    async def _clear_away(self, report: CycleReport) -> None:
+        """What a site may allow besides: jobs that can never run, nodes that swallow jobs."""
+        if report.stopped_by is not None:
+            return
+        holds = [each for each in report.decisions if isinstance(each, Hold)]
+        never = {hold.job: hold for hold in holds if hold.reason is Reason.NEVER_FITS}
+        if self._deletes_impossible:
+            for job in sorted(never.keys() & self._impossible):
+                await self._pbs.delete(job, f"Job could never run: {never[job].comment}")
+        self._impossible = frozenset(never)
+        if self._offlines_black_holes:
+            for finding in report.findings:
+                if finding.kind == "black-hole":
+                    await self._pbs.set_offline(NodeName(finding.subject), finding.text)
+
+
+def comment_of_start(at_s: float) -> str:
+    """``Job started on Fri Nov 20 at 17:08``, in this host's time zone and the C locale's words."""
+    at = time.localtime(at_s)
+    return started_comment(_DAYS[at.tm_wday], _MONTHS[at.tm_mon - 1], at.tm_mday, at.tm_hour, at.tm_min)

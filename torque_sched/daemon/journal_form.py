@@ -1,0 +1,181 @@
+"""A cycle as a line of the journal, and back: all that went into a decision, so that it can be replayed."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import enum
+import functools
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from torque_sched.adapters.journal import read_journal as read_lines
+from torque_sched.adapters.pbs import read_snapshot
+from torque_sched.core.decisions import Decision, Hold, Reserve, Start
+from torque_sched.core.snapshot import Snapshot
+from torque_sched.daemon.brain import RecordedPredictions
+from torque_sched.daemon.c_policy import SettingsInForce, c_files_of
+from torque_sched.daemon.config import Config
+from torque_sched.daemon.cycle import CycleReport
+from torque_sched.errors import RecordError
+from torque_sched.parse.qrun import RunKind
+from torque_sched.policies.context import Context, KnownPredictions
+from torque_sched.policies.settings import Settings
+
+__all__ = ["JournalledCycle", "line_of", "plain", "read_journal"]
+
+VERSION = 1
+_LEVEL = 1
+"""zlib's fastest: an output shrinks to a tenth all the same."""
+
+_KINDS: dict[str, type[Any]] = {"start": Start, "reserve": Reserve, "hold": Hold}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class JournalledCycle:
+    """Everything a decision was made of, and the decision."""
+
+    number: int
+    snapshot: Snapshot
+    context: Context
+    settings: Settings
+    decisions: tuple[Decision, ...]
+    results: Mapping[str, str]
+    """What qrun answered, by job."""
+    at_s: float
+    line: Mapping[str, Any]
+    """The whole line."""
+
+
+def line_of(
+    report: CycleReport, number: int, config: Config, c_texts: Mapping[str, str], *, mode: str, cause: str
+) -> dict[str, Any]:
+    """The line of a cycle that had a snapshot.
+
+    Args:
+        report: the cycle.
+        number: counts cycles of this daemon.
+        config: the daemon's own settings.
+        c_texts: pbs_sched's files as they were read.
+        mode: ``serve``, ``shadow`` or ``dry-run``.
+        cause: what the cycle was run for.
+    """
+    assert report.look is not None
+    assert report.context is not None
+    return {
+        "version": VERSION,
+        "cycle": number,
+        "at_s": report.at_s,
+        "now_s": report.look.snapshot.now_s,
+        "mode": mode,
+        "cause": cause,
+        "wall_s": {
+            "query": round(report.look.query_s, 6),
+            "decide": round(report.decide_s, 6),
+            "total": round(report.total_s, 6),
+        },
+        "config": config.model_dump(mode="json", exclude_defaults=True),
+        "c_files": dict(c_texts),
+        "outputs": {name: _packed(data) for name, data in report.look.outputs.items()},
+        "context": _context(report.context),
+        "decisions": [{"is": _NAMES[type(each)], **plain(each)} for each in report.decisions],
+        "results": {job: [result.kind.value, result.text] for job, result in report.results.items()},
+        "findings": [plain(each) for each in report.findings],
+        "commented": report.n_commented,
+    }
+
+
+def plain(value: Any) -> Any:
+    """A value of ours as JSON has it; sets become sorted lists."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {entry.name: plain(getattr(value, entry.name)) for entry in dataclasses.fields(value)}
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, frozenset | set):
+        return sorted(plain(each) for each in value)
+    if isinstance(value, tuple | list):
+        return [plain(each) for each in value]
+    return value
+
+
+def _context(context: Context) -> dict[str, Any]:
+    known = context.predictions
+    by_job = known.answers if isinstance(known, RecordedPredictions) else getattr(known, "by_job", {})
+    return plain(dataclasses.replace(context, predictions=KnownPredictions(dict(by_job))))  # type: ignore[no-any-return]
+
+
+def read_journal(place: Path) -> Iterator[JournalledCycle]:
+    """Every cycle of a journal file, or of a folder of them, oldest first.
+
+    Raises:
+        RecordError: a line is damaged or of another version.
+        SnapshotError: its outputs cannot be parsed.
+        OSError: it cannot be read.
+    """
+    for line in read_lines(place):
+        if line.get("version") != VERSION:
+            raise RecordError(
+                f"{place}: a cycle of journal version {line.get('version')}, this is {VERSION}",
+                cure="replay it with the release that wrote it",
+            )
+        yield _cycle_of(line)
+
+
+def _cycle_of(line: Mapping[str, Any]) -> JournalledCycle:
+    outputs = {name: _unpacked(text) for name, text in line["outputs"].items()}
+    snapshot, _ = read_snapshot(outputs, line["now_s"])
+    config = Config(**line["config"])
+    in_force = SettingsInForce(config, c_files_of(dict(line["c_files"]), config))
+    return JournalledCycle(
+        number=line["cycle"],
+        snapshot=snapshot,
+        context=_read_context(line["context"]),
+        settings=in_force.at(line["now_s"]),
+        decisions=tuple(_read_decision(each) for each in line["decisions"]),
+        results={job: RunKind(kind).value for job, (kind, _) in line["results"].items()},
+        at_s=line["at_s"],
+        line=line,
+    )
+
+
+def _read_decision(values: Mapping[str, Any]) -> Decision:
+    rest = dict(values)
+    decision: Decision = TypeAdapter(_KINDS[rest.pop("is")]).validate_python(rest)
+    return decision
+
+
+def _read_context(values: Mapping[str, Any]) -> Context:
+    known: KnownPredictions = _adapter(KnownPredictions).validate_python(values["predictions"])
+    hints = {name: hint for name, hint in _context_hints().items() if name in values}
+    read = {name: _adapter(hint).validate_python(values[name]) for name, hint in hints.items()}
+    return Context(**read, predictions=known)
+
+
+@functools.cache
+def _context_hints() -> dict[str, Any]:
+    import typing
+
+    hints = typing.get_type_hints(Context)
+    del hints["predictions"]
+    return hints
+
+
+@functools.lru_cache(maxsize=32)
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _packed(data: bytes) -> str:
+    return base64.b64encode(zlib.compress(data, _LEVEL)).decode("ascii")
+
+
+def _unpacked(text: str) -> bytes:
+    return zlib.decompress(base64.b64decode(text))

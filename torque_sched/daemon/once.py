@@ -1,0 +1,57 @@
+"""One cycle without a daemon around it."""
+
+from __future__ import annotations
+
+import time
+
+from torque_sched.adapters.commands import Commands
+from torque_sched.adapters.home import LockFile
+from torque_sched.adapters.pbs import Pbs
+from torque_sched.daemon.brain import PolicyBrain
+from torque_sched.daemon.c_policy import CFiles, SettingsInForce, read_c_files
+from torque_sched.daemon.comments import CommentPlan
+from torque_sched.daemon.config import Config, read_config
+from torque_sched.daemon.cycle import Cycle, CycleReport
+from torque_sched.daemon.place import Options, command_environment
+from torque_sched.daemon.standing import Standing
+from torque_sched.daemon.startup import open_history
+
+__all__ = ["run_once"]
+
+
+async def run_once(options: Options, *, dry: bool) -> CycleReport:
+    """Look, decide, and unless ``dry`` act.
+
+    A dry run writes no file at all; it learns from what the snapshot shows only.
+
+    Raises:
+        ConfigError: settings. StartupError: a scheduler runs already. SnapshotError: no look at the cluster.
+    """
+    config = read_config(options.config)
+    c_files = read_c_files(options.sched_priv, config)
+    lock = LockFile(options.lock)
+    if not dry:
+        lock.take()
+    try:
+        return await _cycle(options, config, c_files, dry=dry)
+    finally:
+        lock.release()
+
+
+async def _cycle(options: Options, config: Config, c_files: CFiles, *, dry: bool) -> CycleReport:
+    history = open_history(options, config, c_files, in_memory=dry)
+    try:
+        pbs = Pbs(
+            Commands(command_environment(config.commands)), time.time,
+            query_timeout_s=config.query_timeout_s, order_timeout_s=config.order_timeout_s,
+        )  # fmt: skip
+        brain = PolicyBrain(
+            SettingsInForce(config, c_files), history,
+            reservations=tuple(each.value() for each in config.reservations), dedicated=c_files.dedicated,
+        )  # fmt: skip
+        standing = Standing(config.back_off_rules(), config.black_hole_rules())
+        comments = CommentPlan(config.comment_refresh_s) if config.comments else None
+        cycle = Cycle(pbs, brain, standing, comments, config.cycle_limits(), time.time)
+        return await cycle.run(dry=dry)
+    finally:
+        history.close()

@@ -1,0 +1,166 @@
+"""The pbs_sched shim and the systemd unit, and putting them in place so that all can be undone.
+
+What is replaced is kept beside itself with `KEPT` at the end of its name; a record in ``sched_priv`` says
+what was done, and undoing follows it backwards.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from torque_sched.adapters.state_file import write_atomic
+from torque_sched.errors import StartupError
+
+__all__ = ["KEPT", "RECORD", "Step", "apply", "plan", "program", "shim_text", "undo", "unit_text"]
+
+KEPT = ".torque-original"
+RECORD = "torque_sched_install.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One file put in place."""
+
+    path: str
+    text: str
+    mode: int
+    kept: str
+    """Where the file that was there goes; empty: there was none."""
+
+    @property
+    def told(self) -> str:
+        """For people."""
+        return f"write {self.path}" + (f", keep what is there as {self.kept}" if self.kept else "")
+
+
+def program() -> tuple[str, ...]:
+    """How this program is run again: its own script, else this Python with it."""
+    beside = Path(sys.executable).parent / "torque-sched"
+    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("torque-sched")
+    return (found,) if found else (sys.executable, "-m", "torque_sched")
+
+
+def shim_text(command: Sequence[str]) -> str:
+    """A program named pbs_sched that takes pbs_sched's options and becomes ours."""
+    return (
+        "#!/bin/sh\n"
+        "# torque-sched in pbs_sched's place; `torque-sched install --undo` puts the original back.\n"
+        f'exec {shlex.join(command)} serve --daemon "$@"\n'
+    )
+
+
+def unit_text(command: Sequence[str], home: Path, user: str = "root") -> str:
+    """A systemd unit; with another user than root that user must be a Torque operator and own sched_priv."""
+    return f"""[Unit]
+Description=torque-sched, a scheduler for Torque in pbs_sched's place
+After=network.target trqauthd.service pbs_server.service
+Conflicts=pbs_sched.service
+
+[Service]
+Type=simple
+User={user}
+ExecStart={shlex.join(command)} serve -d {shlex.quote(str(home))}
+ExecReload=/bin/kill -HUP $MAINPID
+SuccessExitStatus=1
+Restart=always
+RestartSec=5
+UMask=0022
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def plan(home: Path, sbin: Path | None, units: Path | None, user: str = "root") -> list[Step]:
+    """What would be put where.
+
+    Args:
+        home: the PBS home.
+        sbin: the folder of pbs_sched; None: no shim.
+        units: systemd's folder; None: no unit.
+        user: for the unit.
+    """
+    command = program()
+    wanted: list[tuple[Path, str, int]] = []
+    if sbin is not None:
+        wanted.append((sbin / "pbs_sched", shim_text(command), 0o755))
+    if units is not None:
+        wanted.append((units / "torque-sched.service", unit_text(command, home, user), 0o644))
+    return [
+        Step(str(path), text, mode, f"{path}{KEPT}" if path.exists() else "") for path, text, mode in wanted
+    ]
+
+
+def apply(steps: Sequence[Step], home: Path) -> None:
+    """Do it; a second time changes nothing but the texts.
+
+    Raises:
+        StartupError: a file cannot be written; what was done before it is undone.
+    """
+    record = home / "sched_priv" / RECORD
+    before = _recorded(record)
+    known = {step.path: step for step in before}
+    done: list[Step] = []
+    try:
+        for step in steps:
+            # The file there may be ours from before; the original is kept already.
+            kept = known[step.path].kept if step.path in known else step.kept
+            if kept and step.path not in known:
+                Path(step.path).replace(kept)
+            done.append(Step(step.path, step.text, step.mode, kept))
+            write_atomic(Path(step.path), step.text, step.mode)
+            Path(step.path).chmod(step.mode)
+        rest = [step for step in before if step.path not in {each.path for each in done}]
+        write_atomic(record, json.dumps([asdict(step) for step in (*rest, *done)], indent=1) + "\n")
+    except OSError as error:
+        _take_back(step for step in reversed(done) if step.path not in known)
+        raise StartupError(
+            f"{error.filename}: {error.strerror}", cure="nothing was changed; run as root"
+        ) from error
+
+
+def undo(home: Path) -> list[str]:
+    """Put everything back; returns what was done, a line each.
+
+    Raises:
+        StartupError: nothing was installed, or a file cannot be put back.
+    """
+    record = home / "sched_priv" / RECORD
+    steps = _recorded(record)
+    if not steps:
+        raise StartupError(f"nothing is recorded in {record}", cure="nothing was installed with this home")
+    try:
+        told = _take_back(reversed(steps))
+        record.unlink()
+    except OSError as error:
+        raise StartupError(f"{error.filename}: {error.strerror}", cure="run as root") from error
+    return told
+
+
+def _take_back(steps: Iterable[Step]) -> list[str]:
+    told = []
+    for step in steps:
+        path = Path(step.path)
+        if step.kept and Path(step.kept).exists():
+            Path(step.kept).replace(path)
+            told.append(f"{path}: the original is back")
+        else:
+            path.unlink(missing_ok=True)
+            told.append(f"{path}: removed")
+    return told
+
+
+def _recorded(record: Path) -> list[Step]:
+    try:
+        return [Step(**entry) for entry in json.loads(record.read_text(encoding="utf-8"))]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, TypeError) as error:
+        raise StartupError(f"{record}: {error}", cure="repair or remove it by hand") from error

@@ -1,0 +1,103 @@
+"""Where everything of one scheduler is: the PBS home, and the options pbs_sched takes."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from torque_sched.daemon.config import DEFAULT_NAME
+
+__all__ = ["DEFAULT_HOME", "Options", "command_environment", "pbs_home", "server_host"]
+
+DEFAULT_HOME = Path("/var/spool/torque")
+SHADOW_PORT = 15005
+"""Where a shadow listens unless told otherwise; give it to ``pbs_server -l``."""
+
+
+def pbs_home(option: Path | None = None, env: Mapping[str, str] | None = None) -> Path:
+    """The PBS home: the option, else ``PBS_HOME``, else the product's default."""
+    if option is not None:
+        return option.absolute()
+    named = (os.environ if env is None else env).get("PBS_HOME", "")
+    return Path(named).absolute() if named else DEFAULT_HOME
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says; names as in pbs_sched's manual."""
+
+    home: Path
+    alarm_s: int = 180
+    log_file: Path | None = None
+    out_file: Path | None = None
+    port: int | None = None
+    mom_port: int | None = None
+    callers_file: Path | None = None
+    config_file: Path | None = None
+    shadow: bool = False
+    daemonize: bool = False
+
+    @property
+    def sched_priv(self) -> Path:
+        """pbs_sched's private folder."""
+        return self.home / "sched_priv"
+
+    @property
+    def own(self) -> Path:
+        """Where our files go; a shadow's are apart from those of the scheduler it watches."""
+        return self.sched_priv / "shadow" if self.shadow else self.sched_priv
+
+    @property
+    def logs(self) -> Path:
+        """Folder of the daily logs."""
+        return self.own / "logs" if self.shadow else self.home / "sched_logs"
+
+    @property
+    def lock(self) -> Path:
+        """Lock and pid file."""
+        return self.own / "sched.lock"
+
+    @property
+    def state(self) -> Path:
+        """What the last cycle did, for `status`."""
+        return self.own / "torque_sched_state.json"
+
+    @property
+    def journal(self) -> Path:
+        """Folder of the journal."""
+        return self.own / "journal"
+
+    @property
+    def history(self) -> Path:
+        """The learning store."""
+        return self.own / "history.sqlite"
+
+    @property
+    def config(self) -> Path | None:
+        """Our settings file, if there is one."""
+        if self.config_file is not None:
+            return self.config_file
+        default = self.sched_priv / DEFAULT_NAME
+        return default if default.exists() else None
+
+
+def command_environment(commands: str) -> dict[str, str]:
+    """The environment of Torque's commands: ``commands`` first on PATH, plain C words and numbers."""
+    env = dict(os.environ)
+    if commands:
+        env["PATH"] = f"{commands}{os.pathsep}{env.get('PATH', '')}"
+    env["LC_ALL"] = "C"
+    return env
+
+
+def server_host(home: Path) -> str:
+    """The host name of the server whose scheduler this is: ``server_name`` in the home, else this host's."""
+    named = os.environ.get("PBS_DEFAULT", "")
+    if not named:
+        with suppress(OSError):
+            named = (home / "server_name").read_text(encoding="ascii", errors="replace")
+    return named.split(",")[0].split(":")[0].strip() or socket.gethostname()

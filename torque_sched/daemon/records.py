@@ -1,0 +1,215 @@
+"""What a cycle leaves behind: lines in pbs_sched's log, the state file, the journal and figures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torque_sched.adapters.journal import Journal
+from torque_sched.adapters.log_file import Event, LogFile
+from torque_sched.adapters.metrics import Figures
+from torque_sched.adapters.state_file import write_atomic
+from torque_sched.core.decisions import Decision, Hold, Reserve, Start
+from torque_sched.core.model import JobId
+from torque_sched.core.reasons import log_text_for
+from torque_sched.daemon.config import Config
+from torque_sched.daemon.cycle import CycleReport
+from torque_sched.daemon.journal_form import line_of, plain
+from torque_sched.errors import TorqueSchedError
+from torque_sched.parse.qrun import RunKind
+
+__all__ = ["Records"]
+
+logger = logging.getLogger(__name__)
+
+_STATE_VERSION = 1
+
+
+class Records:
+    """Writes what cycles did; trouble with writing is told once and stops nothing.
+
+    Args:
+        log: pbs_sched's log.
+        state: the state file.
+        journal: None: none is kept.
+        figures: counted for Prometheus.
+        config: goes into the journal.
+        c_texts: pbs_sched's files, for the journal.
+        mode: ``serve``, ``shadow`` or ``dry-run``.
+        trouble: sentences about what is wrong beside, such as the history's.
+    """
+
+    def __init__(
+        self,
+        log: LogFile,
+        state: Path,
+        journal: Journal | None,
+        figures: Figures,
+        config: Config,
+        c_texts: Mapping[str, str],
+        mode: str,
+        trouble: Callable[[], list[str]] = list,
+    ) -> None:
+        self._log = log
+        self._state = state
+        self._journal = journal
+        self._figures = figures
+        self._config = config
+        self._c_texts = dict(c_texts)
+        self._mode = mode
+        self._trouble = trouble
+        self._reasons: dict[JobId, str] = {}
+        self._last_decisions: Any = None
+        self._failed: set[str] = set()
+        self._writing: asyncio.Task[None] | None = None
+        self.n_cycles = 0
+
+    def cycle(self, report: CycleReport, cause: str) -> None:
+        """A cycle with a snapshot ended."""
+        self.n_cycles += 1
+        self._log_jobs(report)
+        self._log_cycle(report, cause)
+        self._figures.cycle(
+            report.total_s,
+            report.decide_s,
+            Counter(result.kind.value for result in report.results.values()),
+            Counter(_kind(each) for each in report.decisions),
+            Counter(each.reason.value for each in report.decisions if not isinstance(each, Start)),
+        )
+        self._write("state", lambda: write_atomic(self._state, json.dumps(self._state_of(report))))
+        self._keep(report, cause)
+
+    def failure(self, error: TorqueSchedError) -> None:
+        """There was no snapshot."""
+        self._figures.failure()
+        state = {
+            "version": _STATE_VERSION, "pid": os.getpid(), "now_s": self._log.now_s(), "mode": self._mode,
+            "last_cycle": None, "jobs": {}, "back_off": {}, "trouble": [str(error), *self._trouble()],
+        }  # fmt: skip
+        self._write("state", lambda: write_atomic(self._state, json.dumps(state)))
+
+    async def finish(self) -> None:
+        """Wait for what is being written."""
+        if self._writing is not None:
+            await self._writing
+
+    def _log_jobs(self, report: CycleReport) -> None:
+        record = self._log.record
+        kept: dict[JobId, str] = {}
+        for decision in report.decisions:
+            job = decision.job
+            result = report.results.get(job)
+            if result is not None and result.kind is RunKind.STARTED:
+                record(Event.SCHED, "Job", job, "Job Run")
+                continue
+            if result is not None:
+                text = f"Not Running - PBS Error: {result.text}"
+            elif isinstance(decision, Start):
+                continue
+            else:
+                text = log_text_for(decision.reason, decision.details)
+            kept[job] = text
+            if self._reasons.get(job) != text:
+                record(Event.SCHED, "Job", job, text)
+        self._reasons = kept
+        for finding in report.findings:
+            if finding.kind != "start-confirmed":
+                kind = "Job" if finding.kind.startswith("start") else "Node"
+                record(Event.SCHED, kind, finding.subject, finding.text)
+
+    def _log_cycle(self, report: CycleReport, cause: str) -> None:
+        counts = Counter(_kind(each) for each in report.decisions)
+        if report.stopped_by is not None:
+            logger.error("starting was given up in this cycle: %s", report.stopped_by.text)
+        if not report.decisions:
+            return
+        text = (
+            f"{len(report.decisions)} jobs considered, {len(report.started_s)} started, "
+            f"{counts['reserve']} reserved, {report.n_failed} refused, {report.n_commented} commented, "
+            f"{report.total_s * 1000:.0f} ms ({cause})"
+        )
+        self._log.record(Event.DEBUG, "Svr", "cycle", text)
+
+    def _state_of(self, report: CycleReport) -> dict[str, Any]:
+        assert report.look is not None
+        counts = Counter(_kind(each) for each in report.decisions)
+        wall_ms = {
+            "snapshot": round(report.query_total_s * 1000, 1),
+            "decide": round(report.decide_s * 1000, 1),
+            "enact": round((report.total_s - report.query_total_s - report.decide_s) * 1000, 1),
+        }
+        return {
+            "version": _STATE_VERSION,
+            "pid": os.getpid(),
+            "now_s": report.at_s,
+            "mode": self._mode,
+            "last_cycle": {
+                "n_jobs": len(report.decisions),
+                "n_started": len(report.started_s),
+                "n_held": counts["hold"],
+                "n_reserved": counts["reserve"],
+                "wall_ms": wall_ms,
+            },
+            "jobs": {each.job: _decision(each, report) for each in report.decisions},
+            "back_off": plain(report.context.back_off) if report.context is not None else {},
+            "trouble": [str(each) for each in report.look.problems[:20]] + self._trouble(),
+        }
+
+    def _keep(self, report: CycleReport, cause: str) -> None:
+        """Into the journal, unless nothing happened that the last line does not tell."""
+        if self._journal is None:
+            return
+        told = [(each.job, _kind(each), getattr(each, "reason", None)) for each in report.decisions]
+        if told == self._last_decisions and not report.results and not report.findings:
+            return
+        self._last_decisions = told
+        number = self.n_cycles
+        before = self._writing
+
+        async def write() -> None:
+            if before is not None:
+                await before
+            await asyncio.to_thread(self._append, report, number, cause)
+
+        self._writing = asyncio.ensure_future(write())
+
+    def _append(self, report: CycleReport, number: int, cause: str) -> None:
+        def append() -> None:
+            assert self._journal is not None
+            self._journal.append(
+                line_of(report, number, self._config, self._c_texts, mode=self._mode, cause=cause)
+            )
+
+        self._write("journal", append)
+
+    def _write(self, what: str, write: Callable[[], object]) -> None:
+        try:
+            write()
+        except OSError as error:
+            if what not in self._failed:
+                logger.error("the %s cannot be written: %s", what, error)
+            self._failed.add(what)
+        else:
+            self._failed.discard(what)
+
+
+def _kind(decision: Decision) -> str:
+    return {Start: "start", Reserve: "reserve", Hold: "hold"}[type(decision)]
+
+
+def _decision(decision: Decision, report: CycleReport) -> dict[str, Any]:
+    told: dict[str, Any] = {"decision": _kind(decision)}
+    if isinstance(decision, Start):
+        result = report.results.get(decision.job)
+        told |= {"nodes": decision.hosts, "result": result.kind.value if result else None}
+        return told
+    told |= {"reason": decision.reason.value, "comment": decision.comment}
+    if isinstance(decision, Reserve):
+        told |= {"start_s": decision.start_s, "nodes": [share.node for share in decision.allocation]}
+    return told

@@ -1,0 +1,236 @@
+"""The daemon's life: start up, run cycles when the server knocks or the timer rings, shut down.
+
+The first event acts at once; those that come while a cycle runs, or right after it, become one more cycle.
+So a lost event costs at most one period of the timer, and a burst of a thousand costs two cycles.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from torque_sched.adapters.commands import Commands
+from torque_sched.adapters.log_file import Event, LogFile
+from torque_sched.daemon.cycle import Cycle, CycleReport
+from torque_sched.daemon.event_port import EventPort, SchedCommand
+from torque_sched.errors import SnapshotError, StartupError, TorqueSchedError
+
+__all__ = ["Ending", "Pace", "Service", "re_execute"]
+
+logger = logging.getLogger(__name__)
+
+_EXEC_FAILED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """When cycles run; all in seconds.
+
+    Attributes:
+        timer_s: a cycle at least so often.
+        settle_s: rest after a cycle that was run for an event.
+        retry_s: until the next try after a cycle that got no snapshot.
+        alarm_s: a cycle that takes longer makes the daemon begin anew; 0: never.
+    """
+
+    timer_s: float = 30.0
+    settle_s: float = 0.2
+    retry_s: float = 5.0
+    alarm_s: int = 180
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How the daemon ended."""
+
+    exit_code: int
+    text: str = ""
+
+
+@dataclass
+class Service:
+    """Runs cycles until it is told to stop.
+
+    Attributes:
+        cycle: one scheduling cycle.
+        port: where the server knocks; None: the timer alone.
+        log: pbs_sched's log.
+        commands: whatever still runs is ended with the daemon.
+        pace: when cycles run.
+        dry: nothing is started and nothing said (shadow).
+        on_report: called after each cycle with its report and its cause; journal, state and metrics.
+        on_up: called when it listens and signals are taken.
+        on_hang_up: SIGHUP: read again what is read again.
+        on_failure: called when there was no snapshot.
+    """
+
+    cycle: Cycle
+    port: EventPort | None
+    log: LogFile
+    commands: Commands
+    pace: Pace
+    dry: bool = False
+    on_report: Callable[[CycleReport, str], None] = lambda report, cause: None
+    on_up: Callable[[], None] = lambda: None
+    on_hang_up: Callable[[], None] = lambda: None
+    on_failure: Callable[[TorqueSchedError], None] = lambda error: None
+    n_cycles: int = 0
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _causes: list[str] = field(default_factory=list)
+    _ending: Ending | None = None
+    _last_failure: str = ""
+    _stop: asyncio.Event = field(default_factory=asyncio.Event)
+    _running: asyncio.Task[float] | None = None
+    _retry_due: bool = False
+
+    # -- what may happen
+
+    def heard(self, command: SchedCommand) -> None:
+        """The server knocked."""
+        if command is SchedCommand.QUIT:
+            self._end(Ending(0, "told to quit by the server"))
+        elif command is SchedCommand.CONFIGURE:
+            self.log.record(Event.SCHED, "Svr", "reconfig", "Scheduler is reconfiguring")
+            self.log.close()
+            re_execute()
+        elif command.asks_for_cycle:
+            self.wake(command.name.lower())
+
+    def wake(self, cause: str) -> None:
+        """Run a cycle soon."""
+        self._causes.append(cause)
+        self._wake.set()
+
+    def _end(self, ending: Ending) -> None:
+        self._ending = ending if self._ending is None else self._ending
+        self._wake.set()
+        self._stop.set()
+
+    def _caught(self, number: int) -> None:
+        self.log.record(Event.SYSTEM, "Svr", "die", f"caught signal {number}")
+        self._end(Ending(1, f"caught signal {number}"))
+        if self._running is not None:
+            self._running.cancel()
+
+    def _hung_up(self) -> None:
+        with suppress(StartupError):
+            self.log.reopen()
+        try:
+            self.on_hang_up()
+        except TorqueSchedError as error:
+            logger.error("%s", error)
+        self.log.record(Event.SYSTEM, "Svr", "restart", f"restart on signal {signal.SIGHUP.value}")
+
+    # -- its life
+
+    async def run(self) -> Ending:
+        """Until it is told to stop."""
+        await self._start_up()
+        try:
+            pause_s = 0.0
+            self.wake("start")
+            while self._ending is None:
+                await self._rest(pause_s)
+                if self._ending is None:
+                    pause_s = await self._guarded()
+        finally:
+            await self._shut_down()
+        return Ending(0) if self._ending is None else self._ending
+
+    async def _start_up(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._caught, number.value)
+        loop.add_signal_handler(signal.SIGHUP, self._hung_up)
+        signal.signal(signal.SIGALRM, self._too_long)
+        if self.port is not None:
+            await self.port.start()
+        self.on_up()
+
+    async def _shut_down(self) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        if self.port is not None:
+            await self.port.stop()
+        self.commands.kill_all()
+
+    async def _rest(self, pause_s: float) -> None:
+        """Until an event or the timer, but at least ``pause_s``."""
+        began_s = time.monotonic()
+        if pause_s > 0:
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), pause_s)
+        left_s = max(0.0, self.pace.timer_s - (time.monotonic() - began_s))
+        if self._retry_due:
+            return
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), left_s)
+
+    async def _guarded(self) -> float:
+        """One cycle that may be cancelled by a signal; returns the rest it needs afterwards."""
+        self._wake.clear()
+        cause = ",".join(dict.fromkeys(self._causes)) or "timer"
+        self._causes.clear()
+        self._running = asyncio.ensure_future(self._one(cause))
+        try:
+            return await self._running
+        except asyncio.CancelledError:
+            if self._ending is None:
+                raise
+            return 0.0
+        finally:
+            self._running = None
+
+    async def _one(self, cause: str) -> float:
+        self._retry_due = False
+        self.log.record(Event.DEBUG2, "Req", "", "Entering Schedule")
+        signal.setitimer(signal.ITIMER_REAL, self.pace.alarm_s)
+        try:
+            report = await self.cycle.run(dry=self.dry)
+        except SnapshotError as error:
+            self._failed(error)
+            self._retry_due = True
+            return self.pace.retry_s
+        except Exception as error:
+            logger.error("a cycle failed, which is a fault of ours: %r", error, exc_info=error)
+            return self.pace.retry_s
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            self.n_cycles += 1
+            self.log.record(Event.DEBUG2, "Req", "", "Leaving schedule")
+        if self._last_failure:
+            logger.info("the server answers again")
+            self._last_failure = ""
+        self.on_report(report, cause)
+        self._retry_due = report.is_unfinished
+        return max(self.pace.settle_s, 1.0) if report.is_unfinished else self.pace.settle_s
+
+    def _failed(self, error: TorqueSchedError) -> None:
+        if error.message != self._last_failure:
+            logger.error("no cycle: %s", error)
+            self._last_failure = error.message
+        self.on_failure(error)
+
+    def _too_long(self, number: int, frame: object) -> None:
+        """SIGALRM: the cycle hangs or computes for ever; begin anew, as the C daemon does."""
+        self.log.record(Event.SYSTEM, "Svr", "toolong", "alarm call")
+        self.commands.kill_all()
+        self.log.close()
+        re_execute()
+
+
+def re_execute() -> None:
+    """Begin this very program anew in the same process; exit code 3 when that fails."""
+    os.environ["TORQUE_SCHED_AGAIN"] = "1"
+    signal.setitimer(signal.ITIMER_REAL, 0.0)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    try:
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    except OSError:
+        os._exit(_EXEC_FAILED)

@@ -1,0 +1,294 @@
+"""From options to a running daemon: checks, settings, sockets, lock, history, and what is told then."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from torque_sched.adapters.commands import Commands
+from torque_sched.adapters.home import LockFile, check_folder
+from torque_sched.adapters.journal import Journal
+from torque_sched.adapters.log_file import Event, LogFile, LogHandler
+from torque_sched.adapters.metrics import Figures, serve_figures
+from torque_sched.adapters.pbs import Pbs
+from torque_sched.daemon.brain import PolicyBrain
+from torque_sched.daemon.c_policy import CFiles, SettingsInForce, read_c_files
+from torque_sched.daemon.comments import CommentPlan
+from torque_sched.daemon.config import Config, read_config
+from torque_sched.daemon.cycle import Cycle, CycleReport
+from torque_sched.daemon.event_port import Callers, EventPort, addresses_of, bind_all, parse_callers
+from torque_sched.daemon.place import Options, command_environment, server_host
+from torque_sched.daemon.records import Records
+from torque_sched.daemon.service import Ending, Pace, Service
+from torque_sched.daemon.shadow import Shadow
+from torque_sched.daemon.standing import Standing
+from torque_sched.errors import ConfigError, StartupError
+from torque_sched.learning import History, HistorySettings
+
+__all__ = ["Prepared", "accounting_folder", "open_history", "prepare", "read_callers", "run", "without_root"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Prepared:
+    """Everything that can fail, done; what is left is to run."""
+
+    options: Options
+    config: Config
+    c_files: CFiles
+    in_force: SettingsInForce
+    callers: Callers
+    listeners: list[socket.socket]
+    log: LogFile
+
+
+def read_callers(options: Options, config: Config) -> Callers:
+    """The hosts that may knock: the ``-c`` file and our own settings.
+
+    Raises:
+        ConfigError: the file is unreadable or has a line nobody knows.
+    """
+    callers = Callers()
+    if options.callers_file is not None:
+        try:
+            text = options.callers_file.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise ConfigError(f"{options.callers_file}: {error.strerror}") from error
+        callers = parse_callers(text, str(options.callers_file))
+    return Callers(callers.client_hosts, (*callers.restricted, *config.restricted))
+
+
+def prepare(options: Options) -> Prepared:
+    """Check and open everything; nothing is left open when it fails.
+
+    Raises:
+        StartupError: folder, log or port; ConfigError: settings.
+    """
+    if not options.sched_priv.is_dir():
+        raise StartupError(
+            f"{options.sched_priv} is no folder",
+            cure="name the PBS home with -d or PBS_HOME, and make it there",
+        )
+    check_folder(options.sched_priv)
+    try:
+        options.own.mkdir(mode=0o755, exist_ok=True)
+    except OSError as error:
+        raise StartupError(f"{options.own}: {error.strerror}", cure="give this user the folder") from error
+    config = read_config(options.config)
+    c_files = read_c_files(options.sched_priv, config)
+    in_force = SettingsInForce(config, c_files)
+    callers = read_callers(options, config)
+    log = LogFile(
+        options.logs,
+        options.log_file,
+        dialect=4 if config.log_dialect == "4" else 6,
+        filter_mask=c_files.sched.log_filter if c_files.sched else 256,
+    )
+    try:
+        listeners = bind_all(_addresses(options, config), _port(options, config))
+    except StartupError as error:
+        log.record(Event.ERROR, "Svr", "pbs_sched", f"LOG_ERROR::{error.message} in main, bind")
+        log.record(Event.SYSTEM, "Svr", "die", "abnormal termination")
+        log.close()
+        raise
+    return Prepared(options, config, c_files, in_force, callers, listeners, log)
+
+
+def _port(options: Options, config: Config) -> int:
+    if options.port is not None:
+        return options.port
+    return config.shadow_port if options.shadow else config.port
+
+
+def _addresses(options: Options, config: Config) -> tuple[str, ...]:
+    """Where to listen: the addresses of the server's host name that are ours, and localhost."""
+    if config.addresses:
+        return config.addresses
+    found = {
+        each: None
+        for host in (server_host(options.home), socket.gethostname())
+        for each in addresses_of(host)
+    }
+    return (*(each for each in found if _is_ours(each)), *(() if "127.0.0.1" in found else ("127.0.0.1",)))
+
+
+def _is_ours(address: str) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
+
+
+def open_history(options: Options, config: Config, c_files: CFiles, *, in_memory: bool = False) -> History:
+    """The learning store as the settings say; ``in_memory`` reads its file and writes none.
+
+    Raises:
+        StartupError: its file cannot be used.
+    """
+    learning = config.learning
+    nodes = config.rules()[0]
+    sched = c_files.sched
+    settings = HistorySettings(
+        sample_lag_s=nodes.sample_lag_s,
+        half_life_s=sched.half_life_s if sched is not None else HistorySettings().half_life_s,
+        predictors=learning.predictors,
+        best_of=learning.best_of,
+        max_jobs=learning.max_jobs,
+        min_similar=learning.min_similar,
+    )
+    path = Path(learning.history) if learning.history else options.history
+    if in_memory and path.exists():
+        return History.copy_of(path, settings, dict(nodes.rates))
+    accounting = None if in_memory else accounting_folder(options, config)
+    return History.open(None if in_memory else path, settings, dict(nodes.rates), accounting)
+
+
+def accounting_folder(options: Options, config: Config) -> Path | None:
+    """The server's accounting, where it is to be read and can be."""
+    folder = options.home / "server_priv" / "accounting"
+    return folder if config.learning.accounting and os.access(folder, os.R_OK | os.X_OK) else None
+
+
+def without_root(options: Options) -> list[str]:
+    """What this user cannot do, a sentence each; none for root."""
+    if os.geteuid() == 0:
+        return []
+    told = [
+        "not root: this user must be a Torque operator (qmgr -c 'set server operators += USER@HOST'), "
+        "else nothing can be started",
+    ]
+    if not os.access(options.home / "server_priv" / "accounting", os.R_OK | os.X_OK):
+        told.append("not root: the server's accounting cannot be read; learning uses completed jobs in qstat")
+    if not os.access(options.home / "sched_logs", os.W_OK) and options.log_file is None:
+        told.append("not root: sched_logs is not writable; name a log with -L")
+    return told
+
+
+def run(prepared: Prepared, ready: Callable[[], None] = lambda: None) -> int:
+    """Take the lock and run until told to stop; returns the exit code.
+
+    Args:
+        prepared: everything checked and open.
+        ready: called when it is up.
+
+    Raises:
+        StartupError: another scheduler has the lock, or the history or the metrics' port cannot be used.
+    """
+    options, log = prepared.options, prepared.log
+    lock = LockFile(options.lock)
+    lock.take()
+    handler = LogHandler(log)
+    root = logging.getLogger("torque_sched")
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    try:
+        for text in (*prepared.c_files.warnings, *without_root(options)):
+            logger.warning("%s", text)
+        ending = asyncio.run(_serve(prepared, ready))
+        return ending.exit_code
+    finally:
+        root.removeHandler(handler)
+        log.close()
+        lock.release()
+
+
+async def _serve(prepared: Prepared, ready: Callable[[], None]) -> Ending:
+    options, config = prepared.options, prepared.config
+    history = open_history(options, config, prepared.c_files)
+    figures = Figures()
+    stop_metrics: Callable[[], None] | None = None
+    try:
+        if config.metrics.port:
+            stop_metrics = serve_figures(figures, config.metrics.address, config.metrics.port)
+        service, records = _service(prepared, history, figures)
+
+        def up() -> None:
+            prepared.log.record(Event.SYSTEM, "Svr", "main", f"pbs_sched startup pid {os.getpid()}")
+            ready()
+
+        service.on_up = up
+        ending = await service.run()
+        await records.finish()
+        return ending
+    finally:
+        if stop_metrics is not None:
+            stop_metrics()
+        history.close()
+
+
+def _cycle(prepared: Prepared, history: History, commands: Commands) -> Cycle:
+    config = prepared.config
+    pbs = Pbs(
+        commands, time.time, query_timeout_s=config.query_timeout_s, order_timeout_s=config.order_timeout_s
+    )
+    brain = PolicyBrain(
+        prepared.in_force,
+        history,
+        reservations=tuple(each.value() for each in config.reservations),
+        dedicated=prepared.c_files.dedicated,
+    )
+    return Cycle(
+        pbs,
+        brain,
+        Standing(config.back_off_rules(), config.black_hole_rules()),
+        CommentPlan(config.comment_refresh_s) if config.comments else None,
+        config.cycle_limits(),
+        time.time,
+        deletes_impossible=config.delete_impossible,
+        offlines_black_holes=config.offline_black_holes,
+    )
+
+
+def _service(prepared: Prepared, history: History, figures: Figures) -> tuple[Service, Records]:
+    options, config = prepared.options, prepared.config
+    commands = Commands(command_environment(config.commands))
+    records = _records(prepared, history, figures)
+    shadow = Shadow(options.own / "report.json") if options.shadow else None
+    service = Service(
+        _cycle(prepared, history, commands), None, prepared.log, commands,
+        Pace(config.timer_s, config.settle_s, config.retry_s, options.alarm_s),
+        dry=options.shadow,
+    )  # fmt: skip
+    port = EventPort(prepared.listeners, prepared.callers, service.heard)
+    service.port = port
+
+    def reported(report: CycleReport, cause: str) -> None:
+        _fit_dialect(prepared, report)
+        figures.n_events = port.n_events
+        records.cycle(report, cause)
+        if shadow is not None:
+            shadow.cycle(report)
+
+    def hung_up() -> None:
+        port.callers = read_callers(options, config)
+
+    service.on_report, service.on_hang_up, service.on_failure = reported, hung_up, records.failure
+    return service, records
+
+
+def _records(prepared: Prepared, history: History, figures: Figures) -> Records:
+    options, config = prepared.options, prepared.config
+    journal = None
+    if config.journal.enabled:
+        folder = Path(config.journal.folder) if config.journal.folder else options.journal
+        journal = Journal(folder, file_bytes=config.journal.file_bytes, n_files=config.journal.n_files)
+    return Records(
+        prepared.log, options.state, journal, figures, config, dict(prepared.c_files.texts),
+        "shadow" if options.shadow else "serve", lambda: [history.trouble] if history.trouble else [],
+    )  # fmt: skip
+
+
+def _fit_dialect(prepared: Prepared, report: CycleReport) -> None:
+    """Lines as the server's own generation writes them."""
+    if prepared.config.log_dialect == "auto" and report.look is not None:
+        version = report.look.snapshot.server.version
+        prepared.log.dialect = 4 if version[:2] in {"4.", "3.", "2."} else 6

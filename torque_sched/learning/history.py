@@ -1,0 +1,353 @@
+"""The memory of the scheduler: what happened is taken in each cycle, and says what to expect."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timezone, tzinfo
+from pathlib import Path
+
+from torque_sched.core.model import Job, JobState, NodeName
+from torque_sched.core.snapshot import Snapshot
+from torque_sched.errors import StartupError
+from torque_sched.learning.accounting import read_on
+from torque_sched.learning.balance import balance_of
+from torque_sched.learning.figures import amounts_of, cpu_rate
+from torque_sched.learning.kinds import fingerprint_of
+from torque_sched.learning.placed import placed_of, without_ended
+from torque_sched.learning.predictions import LearnedPredictions
+from torque_sched.learning.rows import BalanceRow, CycleFacts, EndedJob, JobKey, Use, said_text
+from torque_sched.learning.samples import Reading, amounts_from, job_use, reading_of
+from torque_sched.learning.store import Store
+from torque_sched.learning.usage import Usage
+from torque_sched.policies.context import PendingStart
+from torque_sched.policies.load import Measured, PlacedLoad
+from torque_sched.policies.rules import Rates
+
+__all__ = ["History", "HistorySettings"]
+
+logger = logging.getLogger(__name__)
+
+_UNSAVED = 20_000
+_TIDY_S = 3600.0
+_DAY_S = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class HistorySettings:
+    """How much is kept and how it is used.
+
+    Attributes:
+        predictors: names of predictors; the best of the last `best_of` checks speaks for each kind of job.
+        best_of: W.
+        max_jobs: ended jobs kept in the file, the oldest go first.
+        rebuild_jobs: of these so many are learned from when the daemon starts (about 0.3 ms each).
+        min_similar: jobs of the same script that must have ended before memory admission looks at them.
+        sample_lag_s: a sample contains a job started so long before it, as `NodeRules.sample_lag_s`.
+        balance_every_s: the cluster's balance is noted so often, for `report`.
+        accounting_days: of old accounting files so many days are learned from at the first start.
+        half_life_s: fair-share usage counts half after this time.
+        zone: the server's time zone, for accounting; None: this host's.
+    """
+
+    predictors: tuple[str, ...] = ("chain", "seed")
+    best_of: int = 20
+    max_jobs: int = 200_000
+    rebuild_jobs: int = 5_000
+    min_similar: int = 3
+    sample_lag_s: float = 60.0
+    balance_every_s: float = 60.0
+    accounting_days: int = 60
+    half_life_s: float = 86400.0
+    zone: tzinfo | None = None
+
+
+class History:
+    """Keeps the history file and the predictors that learn from it; used by one thread at a time."""
+
+    def __init__(
+        self, store: Store, settings: HistorySettings, rates: Mapping[str, Rates], accounting: Path | None
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._rates = rates
+        self._accounting = accounting
+        self._zone = settings.zone or datetime.now().astimezone().tzinfo or timezone.utc
+        self._learned = LearnedPredictions(settings.predictors, settings.best_of, settings.min_similar)
+        remembered = store.ended(settings.rebuild_jobs)
+        self._learned.learn(remembered)
+        self._usage = Usage(settings.half_life_s)
+        self._usage.add(remembered, time.time())
+        self._uses = store.uses()
+        self._pending = store.pending()
+        self._position = store.position()
+        self._counted: set[JobKey] = set()
+        self._unsaved: dict[JobKey, EndedJob] = {}
+        self._learned_unsaved: set[JobKey] = set()
+        self._balance_s = self._tidied_s = -_DAY_S
+        self._readings: dict[NodeName, Reading] = {}
+        self.trouble = ""
+        """Why the file could not be written in the last cycle; empty: all is well."""
+
+    @classmethod
+    def open(
+        cls,
+        path: Path | None,
+        settings: HistorySettings | None = None,
+        rates: Mapping[str, Rates] | None = None,
+        accounting: Path | None = None,
+    ) -> History:
+        """Open a history file, and learn from what it holds; a damaged file is put aside.
+
+        Args:
+            path: the file; None: in memory only.
+            settings: how much is kept.
+            rates: speed of nodes by name or property, as `NodeRules.rates`.
+            accounting: ``$PBS_HOME/server_priv/accounting``, where readable; None: only completed jobs in
+                qstat count.
+
+        Raises:
+            StartupError: the file is of a newer release, or its folder cannot be written.
+        """
+        chosen = settings or HistorySettings()
+        if path is not None and _is_damaged(path):
+            aside = _put_aside(path)
+            logger.error("the history %s is damaged; it is now %s and a new one is begun", path, aside.name)
+        return cls(Store(path, chosen.max_jobs), chosen, rates or {}, accounting)
+
+    @classmethod
+    def copy_of(
+        cls, path: Path, settings: HistorySettings | None = None, rates: Mapping[str, Rates] | None = None
+    ) -> History:
+        """What a history file teaches, apart from it: for looking, beside the daemon that writes the file.
+
+        Raises:
+            StartupError: there is none, or it cannot be read.
+        """
+        chosen = settings or HistorySettings()
+        source = Store.read_only(path)
+        history = cls(source, chosen, rates or {}, None)
+        source.close()
+        history._store = Store(None, chosen.max_jobs)
+        return history
+
+    def close(self) -> None:
+        """Close the file."""
+        self._store.close()
+
+    # -- the daemon's cycle
+
+    def observe(self, snapshot: Snapshot) -> int:
+        """Learn from a snapshot and accounting; once in each cycle, before the others are asked.
+
+        Trouble with the file never stops a cycle: see `trouble`. What could not be written is kept and
+        written in a later cycle.
+
+        Returns:
+            How many jobs that ended were counted.
+        """
+        self._readings = {
+            node.name: reading for node in snapshot.nodes if (reading := reading_of(node)) is not None
+        }
+        uses = self._take_samples(snapshot, self._readings)
+        said = self._note_started(snapshot)
+        ended, position = self._ended(snapshot)
+        facts = CycleFacts(
+            (*self._unsaved.values(), *ended), uses, said, self._balance(snapshot), position, snapshot.now_s
+        )
+        n_ended = self._write_and_learn(facts, ended, (*snapshot.running, *snapshot.suspended))
+        self._usage.see_running(snapshot.running)
+        self._learned.rate = self._usual_rate(snapshot)
+        self._learned.forget_all_but(job.id for job in snapshot.jobs)
+        return n_ended
+
+    def predictions(self) -> LearnedPredictions:
+        """What is known now; it changes only in `observe`."""
+        return self._learned
+
+    def measured(self, snapshot: Snapshot) -> dict[NodeName, Measured]:
+        """Loads by the shipped sampler, and mom's own where a job ended since; others need no correction."""
+        return without_ended(snapshot, self._readings, self._learned, self._settings.sample_lag_s)
+
+    def placed(self, snapshot: Snapshot, pending: Iterable[PendingStart] = ()) -> tuple[PlacedLoad, ...]:
+        """Predicted loads that no sample contains yet, from the snapshot alone.
+
+        So a daemon started anew knows them, too.
+        """
+        lag_s = self._settings.sample_lag_s
+        return placed_of(snapshot, self._readings, self._learned, tuple(pending), lag_s)
+
+    def usage(self, now_s: float) -> dict[str, float]:
+        """CPU seconds by user, decayed to now, for fair share."""
+        return self._usage.at(now_s)
+
+    # -- what the snapshot shows
+
+    def _take_samples(
+        self, snapshot: Snapshot, readings: Mapping[NodeName, Reading]
+    ) -> dict[tuple[JobKey, str], Use]:
+        telling = {
+            node.name for node in snapshot.nodes
+            if (reading := readings.get(node.name)) and (reading.jobs or node.gpu_report is not None)
+        }  # fmt: skip
+        changed: dict[tuple[JobKey, str], Use] = {}
+        for job in snapshot.running if telling else ():
+            for name in job.slots_by_node():
+                if name in telling:
+                    key = (_key(job), name)
+                    before = self._uses.get(key, Use())
+                    use = job_use(job, snapshot.node_by_name[name], readings[name], before)
+                    if use is not None:
+                        changed[key] = use
+        self._uses.update(changed)
+        return changed
+
+    def _note_started(self, snapshot: Snapshot) -> dict[JobKey, str]:
+        """What is expected of jobs seen running for the first time; checked when they end."""
+        noted: dict[JobKey, str] = {}
+        for job in snapshot.running:
+            key = _key(job)
+            if key not in self._pending:
+                noted[key] = said_text(self._learned.said(job))
+        self._pending.update(noted)
+        return noted
+
+    def _ended(self, snapshot: Snapshot) -> tuple[list[EndedJob], tuple[str, int] | None]:
+        done = [job for job in snapshot.jobs if job.state is JobState.COMPLETED and not job.is_array_parent]
+        present = {_key(job) for job in done}
+        ended: dict[JobKey, EndedJob] = {}
+        for job in done:
+            if _key(job) not in self._counted:
+                self._end(job, "qstat", snapshot, ended)
+        self._counted = present
+        position = None
+        if self._accounting is not None:
+            try:
+                part = read_on(
+                    self._accounting, self._position, zone=self._zone, oldest=self._oldest(snapshot)
+                )
+            except OSError as error:
+                logger.debug("accounting is not read: %s", error)
+            else:
+                for job in part.jobs:
+                    self._end(job, "accounting", snapshot, ended)
+                position = part.position
+        return list(ended.values()), position
+
+    def _oldest(self, snapshot: Snapshot) -> str:
+        at_s = max(0.0, snapshot.now_s - self._settings.accounting_days * _DAY_S)
+        return datetime.fromtimestamp(at_s, self._zone).strftime("%Y%m%d")
+
+    def _end(self, job: Job, source: str, snapshot: Snapshot, ended: dict[JobKey, EndedJob]) -> None:
+        key = _key(job)
+        if key in ended or key in self._unsaved or job.is_array_parent:
+            return
+        slots = job.slots_by_node()
+        uses = {node: use for node in slots if (use := self._uses.get((key, node))) is not None}
+        rates = [cpu_rate(node, self._rates) for name in slots if (node := snapshot.node_by_name.get(name))]
+        used = amounts_of(job, amounts_from(uses, slots), min(rates, default=1.0))
+        if used is None:
+            return
+        said = self._pending.get(key) or said_text(self._learned.said(job))
+        nodes, request = {str(node): n for node, n in slots.items()}, job.request
+        ended[key] = EndedJob(
+            key, fingerprint_of(job), job.queue, nodes, request.n_procs, request.n_gpus, job.queued_s or None,
+            job.start_s, job.comp_s, job.exit_status, used, source, said,
+        )  # fmt: skip
+
+    def _balance(self, snapshot: Snapshot) -> BalanceRow | None:
+        if snapshot.now_s - self._balance_s < self._settings.balance_every_s:
+            return None
+        self._balance_s = snapshot.now_s
+        return balance_of(snapshot, self._readings)
+
+    def _usual_rate(self, snapshot: Snapshot) -> float:
+        if not self._rates or not snapshot.nodes:
+            return 1.0
+        return sum(cpu_rate(node, self._rates) for node in snapshot.nodes) / len(snapshot.nodes)
+
+    # -- keeping it
+
+    def _write_and_learn(self, facts: CycleFacts, ended: list[EndedJob], running: Iterable[Job]) -> int:
+        try:
+            new = self._store.record(facts)
+            if facts.now_s - self._tidied_s >= _TIDY_S:
+                self._tidied_s = facts.now_s
+                self._store.tidy(facts.now_s)
+                self._tidy(running)
+        except sqlite3.Error as error:
+            return self._go_on_unsaved(facts, ended, str(error))
+        if self.trouble:
+            logger.warning("the history is written again")
+        self.trouble = ""
+        learned = [job for job in facts.ended if job.key in new and job.key not in self._learned_unsaved]
+        self._unsaved.clear()
+        self._learned_unsaved.clear()
+        if facts.position is not None:
+            self._position = facts.position
+        return self._learn(learned, facts.now_s)
+
+    def _tidy(self, running: Iterable[Job]) -> None:
+        """Forget jobs that went without being seen to end."""
+        present = {_key(job) for job in running}
+        self._pending = {key: said for key, said in self._pending.items() if key in present}
+        self._uses = {key: use for key, use in self._uses.items() if key[0] in present}
+
+    def _go_on_unsaved(self, facts: CycleFacts, ended: list[EndedJob], why: str) -> int:
+        """The file cannot be written: learn all the same, and keep the jobs for a later cycle."""
+        if why != self.trouble:
+            logger.error("the history cannot be written (%s); learning goes on in memory", why)
+        self.trouble = why
+        for job in ended:
+            if len(self._unsaved) < _UNSAVED:
+                self._unsaved[job.key] = job
+                self._learned_unsaved.add(job.key)
+        return self._learn(ended, facts.now_s)
+
+    def _learn(self, jobs: list[EndedJob], now_s: float) -> int:
+        self._learned.learn(jobs)
+        self._usage.add(jobs, now_s)
+        for job in jobs:
+            self._pending.pop(job.key, None)
+            for node in job.nodes:
+                self._uses.pop((job.key, node), None)
+        return len(jobs)
+
+
+def _key(job: Job) -> JobKey:
+    return job.id, job.ctime_s or 0.0
+
+
+def _is_damaged(path: Path) -> bool:
+    """Whether a file is there that SQLite cannot read; rights and space are another matter."""
+    if not path.is_file() or not path.stat().st_size:
+        return False
+    db = sqlite3.connect(str(path), timeout=5.0, isolation_level=None)
+    try:
+        return bool(db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok")
+    except sqlite3.OperationalError:
+        return False
+    except sqlite3.DatabaseError:
+        return True
+    finally:
+        db.close()
+
+
+def _put_aside(path: Path) -> Path:
+    aside = path.with_name(f"{path.name}.damaged-{int(time.time())}")
+    try:
+        path.replace(aside)
+    except OSError as error:
+        raise StartupError(
+            f"the damaged history {path} cannot be moved away ({error.strerror})",
+            cure="see the rights of its folder",
+        ) from error
+    for suffix in ("-wal", "-shm"):
+        with suppress(OSError):
+            os.replace(f"{path}{suffix}", f"{aside}{suffix}")  # noqa: PTH105
+    return aside

@@ -1,0 +1,80 @@
+"""The tables of the history file, version by version.
+
+A version is a list of statements; a file of version n gets those of n+1 and later, in one transaction. A
+statement that was released is never changed: add a version instead.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from torque_sched.errors import StartupError
+
+__all__ = ["VERSION", "migrate"]
+
+_VERSIONS: tuple[tuple[str, ...], ...] = (
+    (
+        """CREATE TABLE jobs (
+            seq INTEGER PRIMARY KEY AUTOINCREMENT,
+            job TEXT NOT NULL, ctime_s REAL NOT NULL,
+            user TEXT NOT NULL, script TEXT NOT NULL, shape TEXT NOT NULL, time_limit TEXT NOT NULL,
+            queue TEXT NOT NULL, nodes TEXT NOT NULL, n_procs INTEGER NOT NULL, n_gpus INTEGER NOT NULL,
+            queued_s REAL, start_s REAL, end_s REAL, exit_status INTEGER,
+            runtime_s REAL, cpu_cores REAL, mem_bytes REAL, gpus REAL, gpu_mem_bytes REAL, rate REAL NOT NULL,
+            source TEXT NOT NULL, said TEXT NOT NULL,
+            UNIQUE (job, ctime_s))""",
+        """CREATE TABLE uses (
+            job TEXT NOT NULL, ctime_s REAL NOT NULL, node TEXT NOT NULL,
+            n INTEGER NOT NULL, last_s REAL NOT NULL, cpu_cores REAL NOT NULL, mem_bytes REAL NOT NULL,
+            gpus REAL NOT NULL, gpu_mem_bytes REAL NOT NULL,
+            knows_cpu INTEGER NOT NULL, knows_gpu INTEGER NOT NULL,
+            PRIMARY KEY (job, ctime_s, node)) WITHOUT ROWID""",
+        """CREATE TABLE pending (
+            job TEXT NOT NULL, ctime_s REAL NOT NULL, since_s REAL NOT NULL, said TEXT NOT NULL,
+            PRIMARY KEY (job, ctime_s)) WITHOUT ROWID""",
+        """CREATE TABLE position (
+            id INTEGER PRIMARY KEY CHECK (id = 1), file TEXT NOT NULL, offset INTEGER NOT NULL)""",
+    ),
+    (
+        """CREATE TABLE balance (
+            at_s REAL PRIMARY KEY,
+            n_nodes INTEGER NOT NULL, n_running INTEGER NOT NULL, n_queued INTEGER NOT NULL,
+            cpu_mean REAL NOT NULL, cpu_stdev REAL NOT NULL, cpu_range REAL NOT NULL,
+            mem_mean REAL NOT NULL, mem_stdev REAL NOT NULL,
+            gpus INTEGER NOT NULL, gpus_reserved INTEGER NOT NULL, gpus_unused INTEGER NOT NULL,
+            gpu_jobs_waiting INTEGER NOT NULL, wait_mean_s REAL NOT NULL)""",
+    ),
+)
+
+VERSION = len(_VERSIONS)
+"""The version this release reads and writes."""
+
+
+def migrate(connection: sqlite3.Connection, name: str, *, up_to: int = VERSION) -> None:
+    """Bring a file, also an empty one, to a version.
+
+    Args:
+        connection: in autocommit mode.
+        name: of the file, for the message.
+        up_to: the version wanted.
+
+    Raises:
+        StartupError: a newer release wrote the file.
+        sqlite3.Error: it cannot be written.
+    """
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        found = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        if found > VERSION:
+            raise StartupError(
+                f"{name} has version {found} and this release knows up to {VERSION}",
+                cure="install the newer release again, or set `history` to another file",
+            )
+        for statements in _VERSIONS[found:up_to]:
+            for statement in statements:
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {max(found, up_to)}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise

@@ -1,0 +1,243 @@
+"""The history file: SQLite in WAL mode, one transaction for each cycle.
+
+A process killed at any point leaves the last whole cycle. Each job is counted once, whoever reports it
+first: (job id, creation time) is unique. The oldest jobs go when there are more than a bound.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import astuple
+from pathlib import Path
+from urllib.parse import quote
+
+from torque_sched.errors import StartupError
+from torque_sched.learning.figures import Amounts
+from torque_sched.learning.rows import BALANCE_COLUMNS, BalanceRow, CycleFacts, EndedJob, JobKey, Use
+from torque_sched.learning.schema import VERSION, migrate
+from torque_sched.policies.predict.fingerprint import Fingerprint
+
+__all__ = ["Store"]
+
+_JOB_COLUMNS = (
+    "job", "ctime_s", "user", "script", "shape", "time_limit", "queue", "nodes", "n_procs", "n_gpus",
+    "queued_s", "start_s", "end_s", "exit_status", "runtime_s", "cpu_cores", "mem_bytes", "gpus",
+    "gpu_mem_bytes", "rate", "source", "said",
+)  # fmt: skip
+_BUSY_S = 5.0
+_LEFT_OVER_S = 30 * 86400.0
+"""Traces of running jobs that never ended before our eyes are dropped after this."""
+_MAX_BALANCE = 50_000
+_LARGEST = 2**31
+"""A request may name more processors than a column holds."""
+
+
+class Store:
+    """One history file, for one writer; readers may look at any time.
+
+    Args:
+        path: the file; None: in memory, gone with the process.
+        max_jobs: ended jobs kept.
+    """
+
+    def __init__(self, path: Path | None, max_jobs: int = 200_000) -> None:
+        """Open or create the file, and bring it to this release's version.
+
+        Raises:
+            StartupError: the file is no history, damaged, newer, or cannot be written.
+        """
+        self.path = path
+        self._max_jobs = max_jobs
+        name = str(path) if path is not None else ":memory:"
+        try:
+            self._db = sqlite3.connect(name, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+            try:
+                self._db.execute("PRAGMA journal_mode = WAL")
+                # A power cut may cost the last cycles, never the file.
+                self._db.execute("PRAGMA synchronous = NORMAL")
+                migrate(self._db, name)
+            except BaseException:
+                self._db.close()
+                raise
+        except sqlite3.Error as error:
+            raise StartupError(
+                f"the history {name} cannot be used ({error})",
+                cure="move it away to begin a new one, or see the rights and the space of its folder",
+            ) from error
+
+    @classmethod
+    def read_only(cls, path: Path) -> Store:
+        """A store that only looks; nothing is created or changed.
+
+        Raises:
+            StartupError: there is none, or it is of another version or damaged.
+        """
+        store = cls.__new__(cls)
+        store.path, store._max_jobs = path, 0
+        try:
+            store._db = _open_to_read(path)
+            found = int(store._db.execute("PRAGMA user_version").fetchone()[0])
+        except sqlite3.Error as error:
+            raise StartupError(
+                f"the history {path} cannot be read ({error})",
+                cure="give the file the daemon's `history` names",
+            ) from error
+        if found != VERSION:
+            store._db.close()
+            raise StartupError(
+                f"{path} has version {found}, not {VERSION}", cure="let this release's daemon open it once"
+            )
+        return store
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield self._db
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+
+    def record(self, facts: CycleFacts) -> frozenset[JobKey]:
+        """Write all facts of a cycle, or none of them; returns the jobs that were not counted before.
+
+        Raises:
+            sqlite3.Error: nothing was written (disk full, locked for long); the facts may be given again.
+        """
+        new: set[JobKey] = set()
+        with self._transaction() as db:
+            for job in facts.ended:
+                if db.execute(_INSERT_JOB, _job_values(job)).rowcount:
+                    new.add(job.key)
+            gone = [job.key for job in facts.ended]
+            db.executemany(_UPSERT_USE, (_use_values(key, use) for key, use in (facts.uses or {}).items()))
+            db.executemany(
+                "INSERT OR REPLACE INTO pending VALUES (?, ?, ?, ?)",
+                ((*key, facts.now_s, text) for key, text in (facts.pending or {}).items()),
+            )
+            db.executemany("DELETE FROM uses WHERE job = ? AND ctime_s = ?", gone)
+            db.executemany("DELETE FROM pending WHERE job = ? AND ctime_s = ?", gone)
+            if facts.balance is not None:
+                db.execute(_INSERT_BALANCE, astuple(facts.balance))
+            if facts.position is not None:
+                db.execute("INSERT OR REPLACE INTO position VALUES (1, ?, ?)", facts.position)
+            if new:
+                db.execute(_DELETE_OLDEST, (self._max_jobs,))
+        return frozenset(new)
+
+    def tidy(self, now_s: float) -> None:
+        """Drop what belongs to jobs that were never seen to end, and old balance.
+
+        Raises:
+            sqlite3.Error: nothing was changed.
+        """
+        with self._transaction() as db:
+            db.execute("DELETE FROM uses WHERE last_s < ?", (now_s - _LEFT_OVER_S,))
+            db.execute("DELETE FROM pending WHERE since_s < ?", (now_s - _LEFT_OVER_S,))
+            db.execute(
+                "DELETE FROM balance WHERE at_s NOT IN (SELECT at_s FROM balance ORDER BY at_s DESC LIMIT ?)",
+                (_MAX_BALANCE,),
+            )
+
+    # -- reading
+
+    def n_jobs(self) -> int:
+        """Ended jobs kept."""
+        return int(self._db.execute("SELECT COUNT(*) FROM jobs").fetchone()[0])
+
+    def ended(self, last: int, since_s: float = 0.0) -> tuple[EndedJob, ...]:
+        """The last so many jobs in the order they were counted, of those that ended after ``since_s``."""
+        columns = ", ".join(_JOB_COLUMNS)
+        query = f"SELECT {columns} FROM jobs WHERE end_s IS NULL OR end_s >= ? ORDER BY seq DESC LIMIT ?"
+        return tuple(reversed([_job(row) for row in self._db.execute(query, (since_s, last))]))
+
+    def uses(self) -> dict[tuple[JobKey, str], Use]:
+        """Samples of jobs that still run, by job and node."""
+        query = (
+            "SELECT job, ctime_s, node, n, last_s, cpu_cores, mem_bytes, gpus, gpu_mem_bytes, knows_cpu, "
+            "knows_gpu FROM uses"
+        )
+        rows = self._db.execute(query)
+        return {
+            ((job, ctime_s), node): Use(n, at_s, cores, mem, gpus, gpu_mem, bool(cpu), bool(gpu))
+            for job, ctime_s, node, n, at_s, cores, mem, gpus, gpu_mem, cpu, gpu in rows
+        }
+
+    def pending(self) -> dict[JobKey, str]:
+        """What was said of jobs that still run."""
+        return {
+            (job, at): said for job, at, said in self._db.execute("SELECT job, ctime_s, said FROM pending")
+        }
+
+    def position(self) -> tuple[str, int] | None:
+        """File and offset up to which accounting was read."""
+        row = self._db.execute("SELECT file, offset FROM position").fetchone()
+        return None if row is None else (str(row[0]), int(row[1]))
+
+    def balance(self, since_s: float = 0.0) -> tuple[BalanceRow, ...]:
+        """The cluster's rows since a time, oldest first."""
+        query = f"SELECT {', '.join(BALANCE_COLUMNS)} FROM balance WHERE at_s >= ? ORDER BY at_s"
+        return tuple(BalanceRow(*row) for row in self._db.execute(query, (since_s,)))
+
+
+_INSERT_JOB = (
+    f"INSERT OR IGNORE INTO jobs ({', '.join(_JOB_COLUMNS)}) VALUES ({', '.join('?' * len(_JOB_COLUMNS))})"
+)
+# Numbers have gaps (an ignored insert takes one), so the bound is found by counting.
+_DELETE_OLDEST = "DELETE FROM jobs WHERE seq <= (SELECT seq FROM jobs ORDER BY seq DESC LIMIT 1 OFFSET ?)"
+_UPSERT_USE = "INSERT OR REPLACE INTO uses VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT_BALANCE = f"INSERT OR REPLACE INTO balance VALUES ({', '.join('?' * len(BALANCE_COLUMNS))})"
+
+
+def _open_to_read(path: Path) -> sqlite3.Connection:
+    # Beside a daemon the shared index is there; without one a folder that is not ours needs `immutable`.
+    if not path.is_file():
+        raise sqlite3.OperationalError("there is no such file")
+    address = f"file:{quote(str(path.resolve()))}?mode=ro"
+    for suffix in ("", "&immutable=1"):
+        db = sqlite3.connect(address + suffix, uri=True, timeout=_BUSY_S, isolation_level=None)
+        try:
+            db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+            return db
+        except sqlite3.OperationalError:
+            db.close()
+            if suffix:
+                raise
+    raise AssertionError
+
+
+def _job_values(job: EndedJob) -> tuple[object, ...]:
+    kind, used = job.kind, job.used
+    nodes = json.dumps(dict(job.nodes), separators=(",", ":"))
+    return (
+        *job.key, kind.user, kind.script, kind.shape, kind.limit, job.queue, nodes,
+        min(job.n_procs, _LARGEST), min(job.n_gpus, _LARGEST), job.queued_s, job.start_s, job.end_s,
+        job.exit_status, used.runtime_s, used.cpu_cores, used.mem_bytes,
+        used.gpus, used.gpu_mem_bytes, used.rate, job.source, job.said,
+    )  # fmt: skip
+
+
+def _job(row: Iterable[object]) -> EndedJob:
+    values = dict(zip(_JOB_COLUMNS, row, strict=True))
+    used = ("runtime_s", "cpu_cores", "mem_bytes", "gpus", "gpu_mem_bytes", "rate")
+    kind = Fingerprint(*(str(values.pop(name)) for name in ("user", "script", "shape", "time_limit")))
+    amounts = Amounts(*(values.pop(name) for name in used))  # type: ignore[arg-type]
+    key = (str(values.pop("job")), float(values.pop("ctime_s")))  # type: ignore[arg-type]
+    nodes = json.loads(str(values.pop("nodes")))
+    return EndedJob(key=key, kind=kind, nodes=nodes, used=amounts, **values)  # type: ignore[arg-type]
+
+
+def _use_values(key: tuple[JobKey, str], use: Use) -> tuple[object, ...]:
+    return (
+        *key[0], key[1], use.n, use.last_s, use.cpu_cores, use.mem_bytes, use.gpus, use.gpu_mem_bytes,
+        int(use.knows_cpu), int(use.knows_gpu),
+    )  # fmt: skip

@@ -1,0 +1,220 @@
+"""Keeps nodes for jobs that have waited long, so that small jobs cannot starve large ones.
+
+A cycle starts what fits, in order. A large job then never starts if small ones always fit first. So an
+aged job gets the nodes that can be free soonest, and until then only what ends earlier, or what the aged job
+leaves over, may start there: the nodes drain for it. As ends of running jobs only get nearer, so does its
+start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torque_sched.core.decisions import NodeShare, Reserve
+from torque_sched.core.model import Job
+from torque_sched.core.states import JobState
+from torque_sched.policies.base import Keeper
+from torque_sched.policies.ledger import Held, Ledger
+from torque_sched.policies.needs import Piece, Shape
+from torque_sched.policies.node_ledger import NodeLedger
+from torque_sched.policies.search import Search
+from torque_sched.policies.spread import times
+
+__all__ = ["AgedReservations", "DrainForStarving", "NoReservations", "Plan", "plan_start"]
+
+_ASSUMED_S = 86_400.0
+_OVERRUN_S = 60.0
+"""A job past its walltime is about to be ended by its mom."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoReservations:
+    """Skips what does not fit and never comes back to it: large jobs may starve."""
+
+    def keeper(self, search: Search, now_s: float) -> Keeper:
+        """As `Backfill.keeper`."""
+        return _Keeper(search, now_s, float("inf"), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class AgedReservations:
+    """Nodes drain for the jobs that have waited longest.
+
+    Attributes:
+        after_s: a job that waited so long is aged: it goes before all others, and nodes are kept for it.
+        depth: for how many aged jobs at once.
+    """
+
+    after_s: float = 3600.0
+    depth: int = 4
+
+    def keeper(self, search: Search, now_s: float) -> Keeper:
+        """As `Backfill.keeper`."""
+        return _Keeper(search, now_s, self.after_s, self.depth)
+
+
+@dataclass(frozen=True, slots=True)
+class DrainForStarving:
+    """The C daemon's ``help_starving_jobs``: while a starving job waits for nodes, nothing else starts.
+
+    Unlike the C daemon's, a job that waits for a limit or for anything but nodes does not stop the cluster.
+    """
+
+    max_starve_s: float = 86_400.0
+
+    def keeper(self, search: Search, now_s: float) -> Keeper:
+        """As `Backfill.keeper`."""
+        return _Drain(search, now_s, self.max_starve_s, 1)
+
+
+class _Keeper:
+    def __init__(self, search: Search, now_s: float, after_s: float, depth: int) -> None:
+        self._search, self._now_s = search, now_s
+        self._after_s, self._left = after_s, depth
+
+    def is_urgent(self, job: Job) -> bool:
+        # A job without any time of submission does not count as waiting since 1970.
+        return 0 < job.queued_s <= self._now_s - self._after_s
+
+    def reserve(self, job: Job, shape: Shape) -> Reserve | None:
+        if not self._left or not self.is_urgent(job):
+            return None
+        plan = plan_start(self._search, job, shape, self._now_s)
+        if plan is None:
+            return None
+        self._left -= 1
+        plan.book(self._search.ledger, self._now_s)
+        return plan.as_reserve(job)
+
+    @property
+    def drains_for(self) -> Job | None:
+        return None
+
+
+class _Drain(_Keeper):
+    _starving: Job | None = None
+
+    def reserve(self, job: Job, shape: Shape) -> Reserve | None:
+        if self._starving is None and self.is_urgent(job):
+            self._starving = job
+        return super().reserve(job, shape)
+
+    @property
+    def drains_for(self) -> Job | None:
+        return self._starving
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which nodes a job could have when; ``is_known`` is false where running jobs set no limit."""
+
+    start_s: float
+    parts: tuple[tuple[NodeLedger, Piece], ...]
+    is_known: bool
+
+    def book(self, ledger: Ledger, now_s: float) -> None:
+        """Keep the nodes: from the start on if that is known, else from now on."""
+        from_s = self.start_s if self.is_known else now_s
+        for node, piece in self.parts:
+            held = [e for e in _ends(ledger, node, now_s) if e.end_s <= self.start_s]
+            slots = node.slots_free + sum(e.held.slots for e in held) - piece.ppn
+            gpus = node.gpus_free + sum(e.held.gpus for e in held) - piece.gpus
+            memory = node.mem_free_bytes + sum(e.held.mem_bytes for e in held) - piece.mem_bytes
+            node.promise(from_s, slots, gpus, memory)
+            ledger.touch(node)
+
+    def as_reserve(self, job: Job) -> Reserve:
+        """The decision."""
+        allocation = tuple(NodeShare(node.name, piece.ppn, piece.gpus) for node, piece in self.parts)
+        details = {} if self.is_known else {"start": "unknown, running jobs have no walltime"}
+        return Reserve(job.id, self.start_s, allocation, details=details)
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    end_s: float
+    is_known: bool
+    held: Held
+
+
+def _ends(ledger: Ledger, node: NodeLedger, now_s: float) -> list[_End]:
+    """When jobs on a node end at the latest, soonest first."""
+    ends = []
+    for held in ledger.held.get(node.name, ()):
+        job = held.job
+        if job.state is JobState.SUSPENDED or job.walltime_s is None:
+            ends.append(_End(now_s + _ASSUMED_S, False, held))
+            continue
+        if job.walltime_remaining_s is not None:
+            end_s = now_s + job.walltime_remaining_s
+        else:
+            end_s = (now_s if job.start_s is None else job.start_s) + job.walltime_s
+        ends.append(_End(max(end_s, now_s + _OVERRUN_S), True, held))
+    ends.sort(key=lambda end: end.end_s)
+    return ends
+
+
+def _ready(
+    ledger: Ledger, node: NodeLedger, piece: Piece, shape: Shape, now_s: float
+) -> tuple[float, bool] | None:
+    """When the piece fits on the node at the latest; None: not within what is known."""
+    if node.blocked is not None or node.reserved or node.promised_s < float("inf"):
+        return None
+    if piece.gpus and not all(node.gpus_clean):
+        return None
+    slots, gpus, memory, at_s, is_known = node.slots_free, node.gpus_free, node.mem_free_bytes, now_s, True
+    ends = _ends(ledger, node, now_s)
+    left = len(ends)
+    for end in [None, *ends]:
+        if end is None and node.refusal(piece, shape) is not None:
+            continue  # Even where the amounts would do: the memory in use, its company, a bad GPU.
+        if end is not None:
+            slots, gpus, memory = slots + end.held.slots, gpus + end.held.gpus, memory + end.held.mem_bytes
+            at_s, is_known, left = end.end_s, is_known and end.is_known, left - 1
+        alone = left == 0 or not (shape.empty or node.is_closed or shape.access)
+        if slots >= piece.ppn and gpus >= piece.gpus and memory >= piece.mem_bytes and alone:
+            return at_s, is_known
+    return None
+
+
+def plan_start(search: Search, job: Job, shape: Shape, now_s: float) -> Plan | None:
+    """The nodes that can be free for the job soonest, by the limits of what runs there; None: none can."""
+    ledger = search.ledger
+    pauses = search.who(job, now_s).pauses
+    taken = {node.index for node in ledger.nodes if node.name in pauses} if pauses else set()
+    parts: list[tuple[NodeLedger, Piece]] = []
+    start_s, is_known = now_s, True
+    for piece in sorted(shape.pieces, key=lambda piece: len(search.capable(piece, shape))):
+        ready = []
+        for node in search.capable(piece, shape):
+            at = None if node.index in taken else _ready(ledger, node, piece, shape, now_s)
+            if at is not None:
+                ready.append((not at[1], at[0], node.index))
+        ready.sort()
+        chosen = list(_choose(ledger, shape, piece, ready))
+        if sum(n for _, _, n in chosen) < piece.count:
+            return None
+        for (unknown, at_s, index), one, _ in chosen:
+            start_s, is_known = max(start_s, at_s), is_known and not unknown
+            taken.add(index)
+            parts.append((ledger.nodes[index], one))
+    return Plan(start_s, tuple(parts), is_known)
+
+
+def _choose(
+    ledger: Ledger, shape: Shape, piece: Piece, ready: list[tuple[bool, float, int]]
+) -> Iterator[tuple[tuple[bool, float, int], Piece, int]]:
+    """Nodes in the order in which they are ready, each with what it is to hold and of how many pieces."""
+    may_share = bool(shape.procs) or shape.may_share
+    left, gpus = piece.count, shape.gpus_anywhere
+    for entry in ready:
+        if not left:
+            return
+        node = ledger.nodes[entry[2]]
+        # Where pieces may share, a node is kept for as many as are free on it now, and at least one.
+        n = max(1, min(left, node.slots_free // piece.ppn)) if may_share else 1
+        own_gpus = min(gpus, node.node.gpus)
+        gpus -= own_gpus
+        yield entry, times(piece, n, piece.gpus * n + own_gpus), n
+        left -= n

@@ -1,0 +1,125 @@
+"""What a decision needs beside the snapshot: all that happened since, or that only the daemon knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torque_sched.core.decisions import NodeShare
+from torque_sched.core.model import Job, JobId, NodeName
+from torque_sched.policies.load import NO_LOAD, Load, Measured, PlacedLoad
+
+__all__ = [
+    "BackOff",
+    "Context",
+    "KnownPredictions",
+    "Pause",
+    "PendingStart",
+    "Prediction",
+    "Predictions",
+    "Reservation",
+    "Window",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class PendingStart:
+    """A start asked for that no snapshot has confirmed yet; its nodes count as taken."""
+
+    job: JobId
+    allocation: tuple[NodeShare, ...]
+    asked_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Not to be tried again before ``until_s``; ``why`` is shown to the job's owner."""
+
+    until_s: float
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BackOff:
+    """What failed lately: whole jobs, whole nodes, and jobs on certain nodes."""
+
+    jobs: Mapping[JobId, Pause] = field(default_factory=dict)
+    nodes: Mapping[NodeName, Pause] = field(default_factory=dict)
+    pairs: Mapping[JobId, Mapping[NodeName, Pause]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a whole job (all its nodes) is expected to use on average."""
+
+    load: Load = NO_LOAD
+    runtime_s: float | None = None
+    mem_upper_bytes: float | None = None
+    """Memory it will hardly exceed; None: nothing is known. Only `memory_admission` looks at it."""
+    evidence: str = ""
+
+
+class Predictions(Protocol):
+    """What learned history says of a job."""
+
+    def expect(self, job: Job) -> Prediction | None:
+        """The prediction for a queued job, None without any history; equal calls give equal answers."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPredictions:
+    """Predictions looked up beforehand; with nothing in it: no history at all."""
+
+    by_job: Mapping[JobId, Prediction] = field(default_factory=dict)
+
+    def expect(self, job: Job) -> Prediction | None:
+        """As `Predictions.expect`."""
+        return self.by_job.get(job.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A half-open span of time, such as dedicated time."""
+
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Nodes kept from ``start_s`` to ``end_s`` for some users; for nobody: maintenance."""
+
+    name: str
+    nodes: frozenset[NodeName]
+    start_s: float
+    end_s: float
+    users: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Everything beside snapshot and settings that `decide` may look at.
+
+    Attributes:
+        pending: starts asked for and not confirmed; those the snapshot shows running are ignored.
+        back_off: what is not to be tried for a while.
+        measured: loads from the shipped sampler; nodes missing here are taken from the mom's own report.
+        placed: predicted loads of jobs started lately; dropped once the node's sample contains them.
+        predictions: what history says of a job.
+        usage: fair-share usage by user, already decayed to now.
+        reservations: nodes kept for somebody, also maintenance.
+        dedicated: dedicated time, past and future.
+        last_node: where the last job went; `round_robin` goes on after it.
+    """
+
+    pending: tuple[PendingStart, ...] = ()
+    back_off: BackOff = field(default_factory=BackOff)
+    measured: Mapping[NodeName, Measured] = field(default_factory=dict)
+    placed: tuple[PlacedLoad, ...] = ()
+    predictions: Predictions = field(default_factory=KnownPredictions)
+    usage: Mapping[str, float] = field(default_factory=dict)
+    reservations: tuple[Reservation, ...] = ()
+    dedicated: tuple[Window, ...] = ()
+    last_node: NodeName | None = None

@@ -1,0 +1,318 @@
+"""The accounts of all nodes during one cycle, opened from a snapshot and what happened since."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from torque_sched.core.decisions import NodeShare
+from torque_sched.core.model import GpuDevice, Job, JobId, Node, NodeName
+from torque_sched.core.request import AccessPolicy
+from torque_sched.core.snapshot import Snapshot
+from torque_sched.core.states import JobState, NodeState
+from torque_sched.policies.context import Context, Reservation
+from torque_sched.policies.load import Load, Measured, measured_by_mom
+from torque_sched.policies.needs import Piece, Shape, demand_of_memory
+from torque_sched.policies.node_ledger import NodeLedger
+from torque_sched.policies.refusals import Refusal
+from torque_sched.policies.rules import GpuRules, MemoryRules, NodeRules, Rates
+
+__all__ = ["Held", "Ledger", "open_ledger"]
+
+_NO_RATES = Rates()
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What one job holds of one node."""
+
+    job: Job
+    slots: int
+    gpus: int
+    mem_bytes: int
+    vmem_bytes: int
+
+
+class Ledger:
+    """All nodes in the server's order, and which of them changed."""
+
+    def __init__(self, snapshot: Snapshot, nodes: tuple[NodeLedger, ...]) -> None:
+        self.snapshot = snapshot
+        self.nodes = nodes
+        self.by_name: dict[NodeName, NodeLedger] = {entry.name: entry for entry in nodes}
+        #: Indices of nodes in the order in which they changed.
+        self.changed: list[int] = []
+        #: What jobs hold of each node, pending starts and those of this cycle included.
+        self.held: dict[NodeName, list[Held]] = {}
+        self._tick = len(nodes)
+        self._roomy: dict[int, list[NodeLedger]] = {}
+        self._most_slots = max((entry.np for entry in nodes), default=0)
+
+    def roomy(self, ppn: int) -> list[NodeLedger]:
+        """Open nodes that had so many free slots when first asked in this cycle: no others do now."""
+        ppn = min(ppn, self._most_slots + 1)
+        found = self._roomy.get(ppn)
+        if found is None:
+            found = self._roomy[ppn] = [
+                entry for entry in self.nodes if entry.slots_free >= ppn and entry.blocked is None
+            ]
+        return found
+
+    def take(self, job: Job, shape: Shape, parts: Iterable[tuple[NodeLedger, Piece]], until_s: float) -> None:
+        """The job starts on these nodes now."""
+        for entry, piece in parts:
+            entry.take(piece, shape, job.user, until_s)
+            self._tick += 1
+            entry.tick = self._tick
+            entry.version += 1
+            self.changed.append(entry.index)
+            held = Held(job, piece.ppn, piece.gpus, piece.mem_bytes, piece.vmem_bytes)
+            self.held.setdefault(entry.name, []).append(held)
+
+    def touch(self, entry: NodeLedger) -> None:
+        """Something other than a start changed this node."""
+        entry.version += 1
+        self.changed.append(entry.index)
+
+
+def open_ledger(
+    snapshot: Snapshot, context: Context, rules: NodeRules, gpu_rules: GpuRules, memory: MemoryRules
+) -> Ledger:
+    """The accounts at the begin of a cycle."""
+    nodes = tuple(
+        NodeLedger(index, node, _capacity(node), _rates(node, rules.rates))
+        for index, node in enumerate(snapshot.nodes)
+    )
+    ledger = Ledger(snapshot, nodes)
+    free_gpus = _occupy_by_jobs(ledger, context, rules)
+    loads = _placed_loads(snapshot, context)
+    for entry in nodes:
+        _open_gpus(entry, free_gpus.get(entry.name, frozenset()), gpu_rules)
+        measured = context.measured.get(entry.name) or measured_by_mom(entry.node)
+        _open_load(entry, measured, loads.get(entry.name, ()), snapshot.now_s, rules)
+        _close(entry, snapshot.now_s, context, rules)
+        _forget_memory(entry, memory)
+        entry.kept_per_gpu = rules.cores_per_idle_gpu
+        entry.unknown_is_mean = rules.unknown_is_mean
+    _open_pending(ledger, context)
+    _open_reservations(ledger, context.reservations)
+    _open_ticks(ledger, context.last_node)
+    return ledger
+
+
+def _forget_memory(entry: NodeLedger, rules: MemoryRules) -> None:
+    """Leave out of the account what the rules do not look at."""
+    if not rules.sum_requests:
+        entry.mem_free_bytes = entry.vmem_free_bytes = math.inf
+    if not (rules.check_available or rules.admission):
+        entry.avail_bytes = math.inf
+
+
+def _capacity(node: Node) -> Load:
+    status = node.status
+    cores = float((status and status.ncpus) or node.np or 1)
+    gpu_mem = 0
+    if node.gpu_report is not None:
+        gpu_mem = sum(device.memory_total_bytes or 0 for device in node.gpu_report.devices)
+    return Load(cores, float(node.mem_bytes), float(node.gpus), float(gpu_mem))
+
+
+def _rates(node: Node, rates: Mapping[str, Rates]) -> Rates:
+    if not rates:
+        return _NO_RATES
+    names = (node.name, *node.properties)
+    return next((rates[name] for name in names if name in rates), _NO_RATES)
+
+
+def _occupy_by_jobs(ledger: Ledger, context: Context, rules: NodeRules) -> dict[NodeName, frozenset[int]]:
+    """Book slots, memory and company of every job that runs; returns the GPUs in use by node.
+
+    ``pbsnodes`` and ``qstat`` are not of the same instant: a running job counts if either shows it.
+    """
+    snapshot = ledger.snapshot
+    listed: dict[NodeName, set[JobId]] = {}
+    for entry in ledger.nodes:
+        entry.occupy(entry.node.slots_used, 0)
+        names = {part.job for part in entry.node.jobs}
+        entry.n_jobs = len(names)
+        listed[entry.name] = names
+    gpus: dict[NodeName, set[int]] = {}
+    for job in (*snapshot.running, *snapshot.suspended):
+        for slot in job.exec_gpus:
+            gpus.setdefault(slot.node, set()).add(slot.index)
+        for name, slots in job.slots_by_node().items():
+            known = ledger.by_name.get(name)
+            if known is None:
+                continue
+            if job.id not in listed[name]:
+                if job.state is JobState.EXITING:
+                    continue
+                counts = job.state is JobState.RUNNING or rules.keep_suspended_slots
+                known.occupy(slots if counts else 0, 0)
+            _book(ledger, known, job, slots)
+    return {name: frozenset(indices) for name, indices in gpus.items()}
+
+
+def _book(ledger: Ledger, entry: NodeLedger, job: Job, slots: int) -> None:
+    """Memory and company of a job on a node."""
+    request = job.request
+    mem, vmem = demand_of_memory(request, slots)
+    entry.commit_memory(mem, vmem)
+    entry.job_users.add(job.user)
+    if request.wants_empty_nodes:
+        entry.is_closed = True
+    elif request.access is AccessPolicy.SINGLE_USER:
+        entry.single_user = job.user
+    n_gpus = sum(1 for slot in job.exec_gpus if slot.node == entry.name)
+    ledger.held.setdefault(entry.name, []).append(Held(job, slots, n_gpus, mem, vmem))
+
+
+def _open_gpus(entry: NodeLedger, used: frozenset[int], rules: GpuRules) -> None:
+    node = entry.node
+    if not node.gpus:
+        return
+    devices = {device.index: device for device in node.gpu_report.devices} if node.gpu_report else {}
+    indices = sorted(devices) if len(devices) >= node.gpus else range(node.gpus)
+    free = [
+        index
+        for index in indices
+        if index not in used and (index not in devices or devices[index].state not in _ALLOCATED)
+    ]
+    entry.gpus_clean = [index not in devices or not _is_bad(devices[index], rules) for index in free]
+    entry.gpus_free = min(len(free), node.gpus)
+
+
+_ALLOCATED = frozenset({"Exclusive", "Shared"})
+
+
+def _is_bad(device: GpuDevice, rules: GpuRules) -> bool:
+    """Whether a free GPU is used by a stray process, or sick."""
+    if rules.avoid_sick and (
+        device.mode == "Prohibited"
+        or device.state == "Unavailable"
+        or (device.double_bit_ecc_errors or 0) > 0
+        or (device.temperature_c or 0.0) >= rules.hot_c
+    ):
+        return True
+    return rules.avoid_dirty and (
+        (device.utilization or 0.0) > rules.dirty_utilization
+        or (device.memory_used_bytes or 0) > rules.dirty_mem_bytes
+    )
+
+
+def _placed_loads(snapshot: Snapshot, context: Context) -> dict[NodeName, list[tuple[float, Load]]]:
+    """Predicted loads of jobs that are still there, by node, with the time of their start."""
+    loads: dict[NodeName, list[tuple[float, Load]]] = {}
+    pending = {start.job for start in context.pending}
+    for placed in context.placed:
+        job = snapshot.job_by_id.get(placed.job)
+        if (job is not None and job.state in _PRESENT) or placed.job in pending:
+            loads.setdefault(placed.node, []).append((placed.placed_s, placed.load))
+    return loads
+
+
+_PRESENT = frozenset({JobState.RUNNING, JobState.EXITING})
+
+
+def _open_load(
+    entry: NodeLedger,
+    measured: Measured | None,
+    placed: Iterable[tuple[float, Load]],
+    now_s: float,
+    rules: NodeRules,
+) -> None:
+    """Sample, uncertainty if it is old, and the jobs it cannot contain yet."""
+    node, capacity = entry.node, entry.capacity
+    if node.status is not None:
+        entry.loadave = node.status.loadave or 0.0
+    is_stale = measured is None or now_s - measured.sample_s > rules.stale_after_s
+    if measured is not None:
+        entry.add_load(measured.load)
+    if is_stale:
+        # What is known to run there is a floor; what else may be is the uncertainty.
+        entry.cpu_cores = max(entry.cpu_cores, float(node.slots_used))
+        entry.add_load(capacity.scaled(rules.stale_uncertainty))
+    for placed_s, load in placed:
+        if measured is None or measured.sample_s < placed_s + rules.sample_lag_s:
+            entry.add_load(load)
+            entry.avail_bytes -= load.mem_bytes
+            entry.loadave += load.cpu_cores
+
+
+def _close(entry: NodeLedger, now_s: float, context: Context, rules: NodeRules) -> None:
+    """Why a node takes no job at all, if so."""
+    node = entry.node
+    words = ", ".join(sorted(state.value for state in node.states)) or node.power_state
+    if not node.is_up:
+        entry.block(Refusal.UNUSABLE, words)
+    elif node.status is not None:
+        _close_by_status(entry, now_s, rules)
+    if NodeState.BUSY in node.states and rules.avoid_busy:
+        entry.block(Refusal.BUSY, words)
+    if node.note and rules.avoid_noted:
+        entry.block(Refusal.NOTED, node.note)
+    pause = context.back_off.nodes.get(entry.name)
+    if pause is not None and pause.until_s > now_s:
+        entry.block(Refusal.BACK_OFF, pause.why)
+    if NodeState.JOB_EXCLUSIVE in node.states and entry.slots_free:
+        # All slots are free or not, the server gives none: a job took the node alone.
+        entry.is_closed = True
+
+
+def _close_by_status(entry: NodeLedger, now_s: float, rules: NodeRules) -> None:
+    status = entry.node.status
+    if status is None:
+        return
+    if status.message.startswith("ERROR"):
+        entry.block(Refusal.UNUSABLE, status.message)
+    if rules.dead_after_s and status.rectime_s is not None:
+        age_s = now_s - status.rectime_s
+        if age_s > rules.dead_after_s:
+            entry.block(Refusal.UNUSABLE, f"no report for {age_s:.0f} s")
+
+
+def _open_pending(ledger: Ledger, context: Context) -> None:
+    """Starts asked for and not to be seen yet hold their nodes."""
+    snapshot = ledger.snapshot
+    for start in context.pending:
+        job = snapshot.job_by_id.get(start.job)
+        if job is None or job.state not in _UNSTARTED:
+            continue
+        for share in start.allocation:
+            _occupy_share(ledger, job, share)
+
+
+_UNSTARTED = frozenset({JobState.QUEUED, JobState.HELD, JobState.WAITING, JobState.TRANSIT})
+
+
+def _occupy_share(ledger: Ledger, job: Job, share: NodeShare) -> None:
+    entry = ledger.by_name.get(share.node)
+    if entry is None or any(part.job == job.id for part in entry.node.jobs):
+        return
+    entry.occupy(share.ppn, share.gpus)
+    mem, vmem = demand_of_memory(job.request, share.ppn)
+    entry.commit_memory(mem, vmem)
+    entry.job_users.add(job.user)
+    if job.request.wants_empty_nodes:
+        entry.is_closed = True
+    elif job.request.access is AccessPolicy.SINGLE_USER:
+        entry.single_user = job.user
+    ledger.held.setdefault(entry.name, []).append(Held(job, share.ppn, share.gpus, mem, vmem))
+
+
+def _open_reservations(ledger: Ledger, reservations: Iterable[Reservation]) -> None:
+    for reservation in reservations:
+        for name in reservation.nodes:
+            entry = ledger.by_name.get(name)
+            if entry is not None:
+                entry.keep_out([(reservation.start_s, reservation.end_s, reservation.users)])
+
+
+def _open_ticks(ledger: Ledger, last_node: NodeName | None) -> None:
+    """Number the nodes from the one after ``last_node`` on, for going round."""
+    n = len(ledger.nodes)
+    last = ledger.by_name.get(last_node) if last_node is not None else None
+    first = 0 if last is None else last.index + 1
+    for entry in ledger.nodes:
+        entry.tick = (entry.index - first) % n

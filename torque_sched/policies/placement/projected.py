@@ -1,0 +1,88 @@
+"""Ours: keep the worst projected utilisation small, over the resources the job uses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torque_sched.policies.base import Scorer
+from torque_sched.policies.context import Context
+from torque_sched.policies.needs import Piece
+from torque_sched.policies.node_ledger import NodeLedger
+
+__all__ = ["GPU_LAYOUTS", "ProjectedPlacement"]
+
+GPU_LAYOUTS = {"balance": 0.0, "pack": 1.0, "spread": -1.0}
+"""How jobs with GPUs are laid out, with the sign of free GPUs left over on their node."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectedPlacement:
+    """The node whose busiest resource stays least busy once the job is there.
+
+    `value` ranks by what is left in absolute terms, so a large node looks attractive even when it is the
+    busiest; this ranks by what the job would meet. Only resources the job uses count.
+
+    Attributes:
+        gpu_layout: ``pack`` (leave whole nodes of GPUs free), ``spread`` or ``balance`` (load alone decides).
+        layout_weight: what the share of GPUs left over counts, in utilisation.
+        gpu_node_penalty: what a job without GPU adds to a GPU node's score, times its share of idle GPUs.
+        rest_weight: what the mean of all its resources counts, so that equals are told apart.
+    """
+
+    gpu_layout: str = "pack"
+    layout_weight: float = 0.2
+    gpu_node_penalty: float = 0.05
+    rest_weight: float = 0.01
+
+    def scorer(self, nodes: Sequence[NodeLedger], context: Context) -> Scorer:
+        """As `Placement.scorer`."""
+        return _Projected(self)
+
+
+class _Projected:
+    def __init__(self, settings: ProjectedPlacement) -> None:
+        self._penalty = settings.gpu_node_penalty
+        self._rest = settings.rest_weight
+        self._layout = GPU_LAYOUTS[settings.gpu_layout] * settings.layout_weight
+
+    def score(self, node: NodeLedger, piece: Piece) -> float:
+        load, capacity = node.expected(piece), node.capacity
+        worst = total = (node.cpu_cores + load.cpu_cores) / capacity.cpu_cores
+        if capacity.mem_bytes:
+            memory = (node.mem_bytes + load.mem_bytes) / capacity.mem_bytes
+            total += memory
+            worst = max(worst, memory)
+        if not piece.gpus:
+            extra = self._penalty * node.gpus_free / capacity.gpus if node.gpus_free else 0.0
+            return worst + self._rest * total + extra
+        for used, added, most in (
+            (node.gpus_busy, load.gpus, capacity.gpus),
+            (node.gpu_mem_bytes, load.gpu_mem_bytes, capacity.gpu_mem_bytes),
+        ):
+            if most:
+                share = (used + added) / most
+                total += share
+                worst = max(worst, share)
+        left = (node.gpus_free - piece.gpus) / capacity.gpus
+        return worst + self._rest * total + self._layout * left
+
+    def terms(self, node: NodeLedger, piece: Piece) -> tuple[tuple[str, float], ...]:
+        load, capacity = node.expected(piece), node.capacity
+        named: list[tuple[str, float]] = [("cpu", (node.cpu_cores + load.cpu_cores) / capacity.cpu_cores)]
+        if capacity.mem_bytes:
+            named.append(("memory", (node.mem_bytes + load.mem_bytes) / capacity.mem_bytes))
+        if piece.gpus:
+            named.append(("gpu", (node.gpus_busy + load.gpus) / capacity.gpus))
+            if capacity.gpu_mem_bytes:
+                gpu_mem = (node.gpu_mem_bytes + load.gpu_mem_bytes) / capacity.gpu_mem_bytes
+                named.append(("gpu memory", gpu_mem))
+        shares = [value for _, value in named]
+        worst, total = max(shares), sum(shares)
+        named.append(("worst", worst))
+        named.append(("all resources", self._rest * total))
+        if piece.gpus:
+            named.append(("gpu layout", self._layout * (node.gpus_free - piece.gpus) / capacity.gpus))
+        elif node.gpus_free:
+            named.append(("idle gpus", self._penalty * node.gpus_free / capacity.gpus))
+        return tuple(named)

@@ -1,0 +1,106 @@
+"""The rules of a site as values: what is checked, what is kept free, what is avoided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torque_sched.core.model import QueueName
+
+__all__ = ["GpuRules", "MemoryRules", "NodeRules", "QueueRules", "Rates"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Speed of one core and of one GPU of a node, in any unit used for all nodes (MHz for the paper)."""
+
+    cpu: float = 1.0
+    gpu: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRules:
+    """Which nodes are used at all.
+
+    Attributes:
+        avoid_busy: leave out nodes whose mom says busy (the server itself would accept jobs there).
+        avoid_noted: leave out nodes with a note. Notes outlive their cause, hence off.
+        stale_after_s: a load report older than this is not trusted: the uncertainty is added to it.
+        dead_after_s: a node that has not reported for so long gets no job; 0: rely on the server.
+        stale_uncertainty: share of a node's capacity added to a stale load.
+        sample_lag_s: a sample contains a job that was started at least so long before it.
+        cores_per_idle_gpu: slots of a GPU node that jobs without GPU leave free, per idle GPU.
+        keep_suspended_slots: slots of suspended jobs stay theirs though ``pbsnodes`` shows them free.
+        unknown_is_mean: a job without any history is taken to use as much as the mean job of its node (the
+            paper's N = 0); otherwise what it asks for.
+        rates: speed by node name or by property; nodes named nowhere have 1.
+    """
+
+    avoid_busy: bool = True
+    avoid_noted: bool = False
+    stale_after_s: float = 120.0
+    dead_after_s: float = 300.0
+    stale_uncertainty: float = 0.25
+    sample_lag_s: float = 60.0
+    cores_per_idle_gpu: int = 1
+    keep_suspended_slots: bool = True
+    unknown_is_mean: bool = False
+    rates: Mapping[str, Rates] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRules:
+    """Which GPUs are avoided; the server hands out the lowest free index, so this decides about nodes.
+
+    Attributes:
+        avoid_dirty: a GPU in use though no job has it is left alone.
+        dirty_utilization: in use means busier than this (0 to 1) ...
+        dirty_mem_bytes: ... or more memory taken than this.
+        avoid_sick: double-bit errors, mode Prohibited or too hot.
+        hot_c: too hot, in degrees Celsius.
+    """
+
+    avoid_dirty: bool = True
+    dirty_utilization: float = 0.0
+    dirty_mem_bytes: int = 512 * 1024**2
+    avoid_sick: bool = True
+    hot_c: float = 95.0
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRules:
+    """How memory decides.
+
+    Attributes:
+        sum_requests: what jobs on a node asked for must fit into its memory (mem, pmem: physical;
+            vmem, pvmem: with swap).
+        check_available: what a job asks for must also be free now, by the mom's last report.
+        admission: jobs also wait when jobs like them used more than is free (off: it only ranks nodes);
+            looks at what is free now whatever `check_available` says.
+        admission_limit_s: ... but not longer than this.
+    """
+
+    sum_requests: bool = True
+    check_available: bool = True
+    admission: bool = False
+    admission_limit_s: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRules:
+    """What is said of queues outside of the server.
+
+    Attributes:
+        properties: queue -> properties a node must have (all of them) for that queue's jobs.
+        ignored: queues whose jobs are not looked at.
+        dedicated_prefix: queues that begin so run in dedicated time only; empty: none.
+        max_is_total: ``resources_max`` also bounds the sum over what runs, where no ``resources_available``
+            does: so the C daemon reads it. pbs_server means each job by it, hence off.
+        strict: the first job of a queue that cannot run blocks the rest of that queue (strict_fifo).
+    """
+
+    properties: Mapping[QueueName, tuple[str, ...]] = field(default_factory=dict)
+    ignored: frozenset[QueueName] = frozenset()
+    dedicated_prefix: str = ""
+    max_is_total: bool = False
+    strict: bool = False

@@ -1,0 +1,314 @@
+"""Finds the nodes for a job: which could ever take it, which can now, and which of these suits best.
+
+Theory of operation. Nodes are asked three questions of growing cost. Which nodes a piece could ever run on is
+found once per cycle and kind of piece (`Capable`). Which of these take it now is found once per shape
+(`Ranking`), with their scores in a heap; a start changes a few nodes only, so these alone are scored anew.
+What depends on the job itself (how long it runs, where it failed before) is asked last, of the best nodes.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from torque_sched.core.model import Job, NodeName
+from torque_sched.policies.base import Scorer
+from torque_sched.policies.context import Context, Pause
+from torque_sched.policies.ledger import Ledger
+from torque_sched.policies.needs import Piece, Shape, matches
+from torque_sched.policies.node_ledger import NodeLedger
+from torque_sched.policies.spread import Spread
+
+__all__ = ["Placed", "Ranking", "Search", "Who"]
+
+Parts = list[tuple[NodeLedger, Piece]]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Nodes found for a job; the first becomes mother superior."""
+
+    parts: tuple[tuple[NodeLedger, Piece], ...]
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """What of a job matters beside its shape."""
+
+    user: str
+    now_s: float
+    until_s: float
+    pauses: Mapping[NodeName, Pause]
+
+    def is_kept_out(self, node: NodeLedger, piece: Piece) -> bool:
+        """Whether time or an earlier failure keeps this job from a node that fits."""
+        pause = self.pauses.get(node.name) if self.pauses else None
+        if pause is not None and pause.until_s > self.now_s:
+            return True
+        return node.is_kept_at(piece, self.now_s, self.until_s, self.user)
+
+
+class Ranking:
+    """The nodes that take one piece now, best first."""
+
+    def __init__(self, search: Search, shape: Shape, place: int) -> None:
+        self._ledger, self._scorer = search.ledger, search.scorer
+        self._piece, self._shape = shape.pieces[place], shape
+        nodes = search.candidates(shape, place)
+        piece, score = self._piece, search.scorer.score
+        self._indices = {node.index for node in nodes}
+        self._heap = [(score(node, piece), node.index, node.version) for node in nodes]
+        heapq.heapify(self._heap)
+        self._seen = len(self._ledger.changed)
+
+    def _refresh(self) -> None:
+        """Score the nodes anew that changed since."""
+        changed = self._ledger.changed
+        for index in set(changed[self._seen :]) & self._indices:
+            node = self._ledger.nodes[index]
+            if node.refusal(self._piece, self._shape) is None:
+                heapq.heappush(self._heap, (self._scorer.score(node, self._piece), index, node.version))
+        self._seen = len(changed)
+
+    def best(self, n: int, who: Who, taken: set[int]) -> list[tuple[float, NodeLedger]]:
+        """Up to ``n`` nodes outside of ``taken``, best first."""
+        self._refresh()
+        found: list[tuple[float, NodeLedger]] = []
+        looked_at = []
+        while self._heap and len(found) < n:
+            item = heapq.heappop(self._heap)
+            score, index, version = item
+            node = self._ledger.nodes[index]
+            if version != node.version:
+                continue
+            looked_at.append(item)
+            if index not in taken and not who.is_kept_out(node, self._piece):
+                found.append((score, node))
+        for item in looked_at:
+            heapq.heappush(self._heap, item)
+        return found
+
+
+class Search:
+    """The search of one cycle."""
+
+    def __init__(self, ledger: Ledger, scorer: Scorer, context: Context) -> None:
+        self.ledger, self.scorer = ledger, scorer
+        self._pauses = context.back_off.pairs
+        self._has_reservations = bool(context.reservations)
+        self._names = frozenset(ledger.by_name)
+        self._capable: dict[tuple[object, ...], tuple[NodeLedger, ...]] = {}
+        self._least_memory: dict[int, float] = {}
+        self._capable_indices: dict[int, frozenset[int]] = {}
+        self._rankings: dict[tuple[Shape, int], Ranking] = {}
+
+    def who(self, job: Job, until_s: float) -> Who:
+        """What of this job matters beside its shape."""
+        pauses = self._pauses.get(job.id, {})
+        return Who(job.user, self.ledger.snapshot.now_s, until_s, pauses)
+
+    def matching(self, piece: Piece, shape: Shape) -> tuple[NodeLedger, ...]:
+        """Nodes of the right name and kind, whatever their size."""
+        is_node = piece.name is not None and piece.name in self._names
+        key = ("kind", piece.name, piece.properties, shape.host, shape.opsys)
+        found = self._capable.get(key)
+        if found is None:
+            found = self._capable[key] = tuple(
+                node
+                for node in self.ledger.nodes
+                if matches(piece, node.name, node.properties, is_node)
+                and (shape.host is None or _is_host(node, shape.host))
+                and (not shape.opsys or _opsys(node) in {"", shape.opsys.lower()})
+            )
+        return found
+
+    def capable(self, piece: Piece, shape: Shape) -> tuple[NodeLedger, ...]:
+        """Matching nodes that could run the piece when idle."""
+        of_kind = self.matching(piece, shape)
+        key: tuple[object, ...] = (id(of_kind), piece.ppn, piece.gpus)
+        found = self._capable.get(key)
+        if found is None:
+            wide = tuple(n for n in of_kind if n.np >= piece.ppn and n.node.gpus >= piece.gpus)
+            found = self._capable[key] = of_kind if len(wide) == len(of_kind) else wide
+        if not (piece.mem_bytes or piece.vmem_bytes):
+            return found
+        least = self._least_memory.get(id(found))
+        if least is None:
+            least = min((n.most_mem_bytes for n in found), default=0.0)
+            least = self._least_memory[id(found)] = min(
+                least, min((n.most_vmem_bytes for n in found), default=0.0)
+            )
+        if piece.mem_bytes <= least and piece.vmem_bytes <= least:
+            return found
+        key = (id(found), piece.mem_bytes, piece.vmem_bytes, "memory")
+        roomy = self._capable.get(key)
+        if roomy is None:
+            roomy = self._capable[key] = tuple(n for n in found if not n.too_small(piece))
+        return roomy
+
+    def candidates(self, shape: Shape, place: int) -> list[NodeLedger]:
+        """Nodes that take a piece now, by the nodes alone."""
+        piece = shape.pieces[place]
+        known = shape.fit.candidates.get(place)
+        changed = len(self.ledger.changed)
+        if known is not None and known[1] == changed:
+            return known[0]
+        if known is not None:
+            nodes: Iterable[NodeLedger] = known[0]
+        else:
+            nodes = self.roomy(piece, shape)
+        found = [node for node in nodes if node.refusal(piece, shape) is None]
+        shape.fit.candidates[place] = (found, changed)
+        return found
+
+    def roomy(self, piece: Piece, shape: Shape) -> list[NodeLedger]:
+        """Capable nodes that are open and have the slots, or had them earlier in this cycle."""
+        capable = self.capable(piece, shape)
+        roomy = self.ledger.roomy(piece.ppn)
+        if len(capable) == len(self.ledger.nodes):
+            return roomy
+        if len(capable) <= len(roomy):
+            return [node for node in capable if node.blocked is None and node.slots_free >= piece.ppn]
+        indices = self._capable_indices.get(id(capable))
+        if indices is None:
+            indices = self._capable_indices[id(capable)] = frozenset(node.index for node in capable)
+        return [node for node in roomy if node.index in indices]
+
+    def find(self, job: Job, shape: Shape, until_s: float) -> Placed | None:
+        """The best nodes for the job now; None: it does not fit now."""
+        same = job.user if self._has_reservations else ""
+        hopeless_s = shape.fit.hopeless_s.get(same)
+        if hopeless_s is not None and until_s >= hopeless_s:
+            return None
+        self._prepare(shape)
+        who = self.who(job, until_s)
+        if shape.procs or shape.may_share:
+            parts = Spread(self.ledger, self.scorer, who.is_kept_out).find(shape, self._nodes_by_piece(shape))
+        else:
+            parts = self._find_apart(shape, who)
+        if parts is None:
+            if not who.pauses:
+                # Free amounts only shrink: what did not fit now fits no longer job of this shape either.
+                shape.fit.hopeless_s[same] = until_s
+            return None
+        score = math.fsum(self.scorer.score(node, piece) for node, piece in parts) / len(parts)
+        return Placed(tuple(parts), score)
+
+    def _nodes_by_piece(self, shape: Shape) -> list[tuple[Piece, list[NodeLedger]]]:
+        return [(piece, self.candidates(shape, place)) for place, piece in enumerate(shape.pieces)]
+
+    def _ranking(self, shape: Shape, place: int) -> Ranking:
+        key = (shape, place)
+        ranking = self._rankings.get(key)
+        if ranking is None:
+            ranking = self._rankings[key] = Ranking(self, shape, place)
+        return ranking
+
+    def _prepare(self, shape: Shape) -> None:
+        """A job too wide to ever leave the kept slots free may use them, or it would wait for ever."""
+        if shape.fit.is_prepared:
+            return
+        shape.fit.is_prepared = True
+        for piece in shape.pieces:
+            wanted = 1 if shape.procs or shape.may_share else piece.count
+            for node in self.capable(piece, shape):
+                if wanted <= 0:
+                    break
+                kept = node.kept_per_gpu * node.node.gpus
+                wanted -= not kept or node.np - piece.ppn >= min(kept, node.np - 1)
+            if wanted > 0:
+                shape.fit.may_use_kept = True
+
+    def _find_apart(self, shape: Shape, who: Who) -> Parts | None:
+        """Every piece on a node of its own; the pieces with the fewest nodes choose first."""
+        places = sorted(range(len(shape.pieces)), key=lambda i: len(self.capable(shape.pieces[i], shape)))
+        taken: set[int] = set()
+        chosen: dict[int, list[NodeLedger]] = {}
+        for place in places:
+            piece = shape.pieces[place]
+            if piece.name is not None and piece.name in self._names:
+                named = self._named(shape, place, who, chosen)
+                if named is None:
+                    return None
+                chosen[place] = named
+            else:
+                best = self._ranking(shape, place).best(piece.count, who, taken)
+                if len(best) < piece.count:
+                    return self._match(shape, who) if len(places) > 1 else None
+                chosen[place] = [node for _, node in best]
+            taken.update(node.index for node in chosen[place])
+        return [(node, shape.pieces[place]) for place in sorted(chosen) for node in chosen[place]]
+
+    def _named(
+        self, shape: Shape, place: int, who: Who, chosen: Mapping[int, list[NodeLedger]]
+    ) -> list[NodeLedger] | None:
+        """The node a piece names; several pieces may name the same one."""
+        piece = shape.pieces[place]
+        node = self.ledger.by_name[NodeName(piece.name or "")]
+        together = [shape.pieces[i] for i, nodes in chosen.items() if node in nodes]
+        whole = Piece(
+            piece.ppn + sum(p.ppn for p in together),
+            piece.gpus + sum(p.gpus for p in together),
+            1,
+            piece.mem_bytes + sum(p.mem_bytes for p in together),
+            piece.vmem_bytes + sum(p.vmem_bytes for p in together),
+        )
+        fits = node in self.capable(piece, shape) and node.refusal(whole, shape) is None
+        return [node] if fits and not who.is_kept_out(node, whole) else None
+
+    def _match(self, shape: Shape, who: Who) -> Parts | None:
+        """Choosing greedily failed: try every exchange (augmenting paths) before giving up."""
+        wanted = [place for place, piece in enumerate(shape.pieces) for _ in range(piece.count)]
+        options = [
+            [node.index for node in self.candidates(shape, place) if not who.is_kept_out(node, piece)]
+            for place, piece in enumerate(shape.pieces)
+        ]
+        owner: dict[int, int] = {}
+        for seeker in range(len(wanted)):
+            if not _augment(seeker, wanted, options, owner):
+                return None
+        node_of = {seeker: index for index, seeker in owner.items()}
+        return [(self.ledger.nodes[node_of[i]], shape.pieces[place]) for i, place in enumerate(wanted)]
+
+
+def _augment(seeker: int, wanted: list[int], options: list[list[int]], owner: dict[int, int]) -> bool:
+    """Give the seeker a node, moving others along a path of exchanges, breadth first."""
+    came_from: dict[int, int] = {}
+    queue = [seeker]
+    for current in queue:
+        for index in options[wanted[current]]:
+            if index in came_from:
+                continue
+            came_from[index] = current
+            holder = owner.get(index)
+            if holder is not None:
+                queue.append(holder)
+                continue
+            _hand_over(index, seeker, came_from, owner)
+            return True
+    return False
+
+
+def _hand_over(index: int, seeker: int, came_from: dict[int, int], owner: dict[int, int]) -> None:
+    """Walk the path back: each on it takes the node it reached and gives up the one it had."""
+    held = {holder: node for node, holder in owner.items()}
+    while True:
+        current = came_from[index]
+        owner[index] = current
+        if current == seeker:
+            return
+        index = held[current]
+
+
+def _is_host(node: NodeLedger, host: str) -> bool:
+    """``host=`` names a node with or without its domain, several joined by ``+``."""
+    short = node.name.partition(".")[0]
+    return any(name in {node.name, short} for name in host.replace(",", "+").split("+"))
+
+
+def _opsys(node: NodeLedger) -> str:
+    status = node.node.status
+    return status.values.get("opsys", "").lower() if status is not None else ""

@@ -1,0 +1,153 @@
+"""Why a job that no limit holds finds no nodes: counted over the nodes, told in one sentence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from torque_sched.core.decisions import Hold
+from torque_sched.core.model import Job
+from torque_sched.core.reasons import Reason
+from torque_sched.policies.needs import Fit, Piece, Shape
+from torque_sched.policies.node_ledger import NodeLedger
+from torque_sched.policies.refusals import Refusal
+from torque_sched.policies.search import Search, Who
+
+__all__ = ["Why", "node_refusal"]
+
+_IN_WORDS_OF_C = frozenset(
+    {
+        Reason.NO_FREE_SLOTS,
+        Reason.NO_FREE_GPUS,
+        Reason.NO_EMPTY_NODES,
+        Reason.NODES_UNUSABLE,
+        Reason.NODES_BACK_OFF,
+        Reason.NODES_TOO_LOADED,
+        Reason.RESERVED_FOR_OTHERS,
+    }
+)
+"""Reasons for which the C daemon only says that there are not enough of the right nodes."""
+
+Answer = tuple[Reason, Mapping[str, str]]
+
+
+def node_refusal(node: NodeLedger, piece: Piece, shape: Shape, who: Who) -> Refusal | None:
+    """Why this job's piece does not go to a capable node; None: it fits by itself."""
+    found = node.refusal(piece, shape)
+    if found is not None:
+        return found
+    pause = who.pauses.get(node.name)
+    if pause is not None and pause.until_s > who.now_s:
+        return Refusal.JOB_BACK_OFF
+    return Refusal.RESERVED if who.is_kept_out(node, piece) else None
+
+
+class Why:
+    """The answers of one cycle; jobs of one shape share theirs."""
+
+    def __init__(self, search: Search, words_of_c: bool) -> None:
+        self._search, self._words_of_c = search, words_of_c
+        self._answers: dict[tuple[Fit, bool], Answer] = {}
+        self._blocked: dict[int, Counter[Refusal | None]] = {}
+
+    def never(self, shape: Shape) -> str:
+        """Why not even an idle cluster could run the job; empty: it could."""
+        if shape.fit.never is None:
+            shape.fit.never = self._never_of(shape)
+        return shape.fit.never
+
+    def _never_of(self, shape: Shape) -> str:
+        total = 0
+        for piece in shape.pieces:
+            capable = self._search.capable(piece, shape)
+            if shape.procs or shape.may_share:
+                fits = sum(node.np // piece.ppn for node in capable)
+                gpus = sum(node.node.gpus for node in capable)
+                if gpus < shape.gpus_anywhere:
+                    return f"asks for {shape.gpus_anywhere} GPUs, the nodes that fit have {gpus}"
+            else:
+                fits = len(capable)
+                total += piece.count
+            if fits < piece.count:
+                return self._too_few(piece, shape, fits)
+        if len(shape.pieces) == 1 or any(piece.name is not None for piece in shape.pieces):
+            return ""
+        nodes = {node.index for piece in shape.pieces for node in self._search.capable(piece, shape)}
+        return f"asks for {total} nodes, {len(nodes)} fit" if total > len(nodes) else ""
+
+    def _too_few(self, piece: Piece, shape: Shape, fits: int) -> str:
+        wanted = [f"ppn={piece.ppn}"]
+        if piece.gpus:
+            wanted.append(f"gpus={piece.gpus}")
+        wanted += sorted(piece.properties)
+        if piece.name is not None:
+            wanted.append(piece.name)
+        if shape.host is not None:
+            wanted.append(f"host={shape.host}")
+        memory = max(piece.mem_bytes, piece.vmem_bytes)
+        if memory:
+            wanted.append(f"{memory / 1024**2:.0f} MiB")
+        of_kind = len(self._search.matching(piece, shape))
+        return (
+            f"asks for {piece.count} times {':'.join(wanted)}, which fits {fits} times; "
+            f"{of_kind} of {len(self._search.ledger.nodes)} nodes are of that kind"
+        )
+
+    def hold(self, job: Job, shape: Shape, until_s: float) -> Hold:
+        """The answer for a job that fits the cluster but found no nodes."""
+        who = self._search.who(job, until_s)
+        key = (shape.fit, until_s < float("inf"))
+        answer = None if who.pauses else self._answers.get(key)
+        if answer is None:
+            answer = self._count(shape, who)
+            if not who.pauses:
+                self._answers[key] = answer
+        reason, details = answer
+        if self._words_of_c and reason in _IN_WORDS_OF_C:
+            reason = Reason.NOT_ENOUGH_NODES
+        return Hold(job.id, reason, details)
+
+    def _count(self, shape: Shape, who: Who) -> Answer:
+        """The first thing that leaves too few nodes, in the order in which nodes are asked."""
+        for piece in shape.pieces:
+            capable = self._search.capable(piece, shape)
+            refusals = self._closed(capable)
+            fits = 0
+            may_share = bool(shape.procs) or shape.may_share
+            roomy = self._search.roomy(piece, shape)
+            refusals[Refusal.NO_SLOTS] = len(capable) - refusals.total() - len(roomy)
+            for node in roomy:
+                found = node_refusal(node, piece, shape, who)
+                refusals[found] += 1
+                if found is None:
+                    fits += node.slots_free // piece.ppn if may_share else 1
+            if fits < piece.count:
+                return self._name(piece, refusals)
+        return Reason.NO_FREE_SLOTS, {"why": "its pieces fit one by one, not all together"}
+
+    def _closed(self, capable: tuple[NodeLedger, ...]) -> Counter[Refusal | None]:
+        """How many of these nodes take no job at all, by cause."""
+        found = self._blocked.get(id(capable))
+        if found is None:
+            found = self._blocked[id(capable)] = Counter(
+                node.blocked for node in capable if node.blocked is not None
+            )
+        return found.copy()
+
+    @staticmethod
+    def _name(piece: Piece, refusals: Counter[Refusal | None]) -> Answer:
+        n = refusals.total()
+        left = n
+        words = []
+        reason: Reason | None = None
+        for refusal in Refusal:
+            count = refusals[refusal]
+            if not count:
+                continue
+            words.append(f"{count} {refusal.value}")
+            left -= count
+            if reason is None and left < piece.count:
+                reason = refusal.reason
+        reason = reason or Reason.NO_FREE_SLOTS
+        why = f"needs {piece.count} of {n}: " + ", ".join(words)
+        return reason, {"why": why, "job": "-"}

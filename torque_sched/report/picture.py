@@ -1,0 +1,176 @@
+"""The cluster as the daemon would see it now: one look, its settings, what it has learned and tried."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torque_sched.adapters.pbs import look_once
+from torque_sched.core.model import Job, JobId, Node, NodeName
+from torque_sched.core.snapshot import Snapshot
+from torque_sched.daemon.c_policy import SettingsInForce, read_c_files
+from torque_sched.daemon.config import Config, read_config
+from torque_sched.daemon.place import Options, command_environment
+from torque_sched.errors import ConfigError, StartupError
+from torque_sched.learning import History, HistorySettings
+from torque_sched.policies.context import BackOff, Context, Pause
+from torque_sched.policies.settings import Settings
+
+__all__ = ["Picture", "State", "find", "history_file", "read_state", "take_picture"]
+
+_REBUILD_JOBS = 3000
+"""Learned from for one look: its last jobs tell nearly all, and nobody waits for the rest."""
+_FRESH_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The daemon's state file; ``values`` are empty when there is none."""
+
+    values: Mapping[str, Any]
+
+    @property
+    def now_s(self) -> float:
+        """When it was written."""
+        return float(self.values.get("now_s") or 0.0)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the daemon that wrote it still runs."""
+        pid = self.values.get("pid")
+        if not isinstance(pid, int) or pid <= 0:
+            return False
+        try:
+            os.kill(pid, 0)
+        except PermissionError:
+            return True  # Somebody else's, as the daemon of another user is.
+        except OSError:
+            return False
+        return True
+
+    @property
+    def jobs(self) -> Mapping[str, Mapping[str, Any]]:
+        """What the last cycle decided, by job."""
+        jobs = self.values.get("jobs")
+        return jobs if isinstance(jobs, dict) else {}
+
+    @property
+    def trouble(self) -> tuple[str, ...]:
+        """What the daemon complains of."""
+        return tuple(str(each) for each in self.values.get("trouble") or ())
+
+    def back_off(self, now_s: float) -> BackOff:
+        """What the daemon leaves alone for a while; nothing of a daemon that is gone for long."""
+        kept = self.values.get("back_off")
+        if not isinstance(kept, dict) or now_s - self.now_s > _FRESH_S:
+            return BackOff()
+        pairs = {JobId(job): _pauses(nodes, NodeName) for job, nodes in (kept.get("pairs") or {}).items()}
+        return BackOff(_pauses(kept.get("jobs"), JobId), _pauses(kept.get("nodes"), NodeName), pairs)
+
+
+def _pauses(kept: Any, name: Callable[[str], Any]) -> dict[Any, Pause]:
+    return {
+        name(key): Pause(float(each["until_s"]), str(each.get("why", "")))
+        for key, each in (kept or {}).items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Everything a decision would be made of now."""
+
+    snapshot: Snapshot
+    settings: Settings
+    context: Context
+    history: History
+    state: State
+    config: Config
+    has_history: bool
+    """False: nothing was remembered, predictions are those of a scheduler just begun."""
+
+
+def take_picture(options: Options) -> Picture:
+    """One look at the cluster, with all the daemon of this home knows; starts and writes nothing.
+
+    Raises:
+        ConfigError: settings. SnapshotError: no look at the cluster. StartupError: a file cannot be read.
+    """
+    config = read_config(options.config)
+    c_files = read_c_files(options.sched_priv, config)
+    snapshot = look_once(command_environment(config.commands), config.query_timeout_s).snapshot
+    settings = SettingsInForce(config, c_files).at(snapshot.now_s)
+    history, has_history = _history(options, config, settings)
+    history.observe(snapshot)
+    state = read_state(options.state)
+    context = Context(
+        back_off=state.back_off(snapshot.now_s),
+        measured=history.measured(snapshot),
+        placed=history.placed(snapshot),
+        predictions=history.predictions(),
+        usage=history.usage(snapshot.now_s),
+        reservations=tuple(each.value() for each in config.reservations),
+        dedicated=c_files.dedicated,
+    )
+    return Picture(snapshot, settings, context, history, state, config, has_history)
+
+
+def history_file(options: Options, config: Config) -> Path:
+    """Where the daemon of this home keeps its history."""
+    return Path(config.learning.history) if config.learning.history else options.history
+
+
+def _history(options: Options, config: Config, settings: Settings) -> tuple[History, bool]:
+    learning = config.learning
+    chosen = HistorySettings(
+        predictors=learning.predictors, best_of=learning.best_of, rebuild_jobs=_REBUILD_JOBS,
+        min_similar=learning.min_similar, sample_lag_s=settings.nodes.sample_lag_s,
+    )  # fmt: skip
+    rates = dict(settings.nodes.rates)
+    path = history_file(options, config)
+    try:
+        return History.copy_of(path, chosen, rates), True
+    except StartupError:
+        if path.is_file() and not os.access(path, os.R_OK):
+            raise
+    return History.open(None, chosen, rates), False
+
+
+def read_state(path: Path) -> State:
+    """The daemon's last state; an empty one when it never ran here.
+
+    Raises:
+        StartupError: it is there and cannot be read.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return State({})
+    except (OSError, ValueError) as error:
+        raise StartupError(f"{path}: {error}", cure="run this as the daemon's user, or as root") from error
+    return State(values if isinstance(values, dict) else {})
+
+
+def find(snapshot: Snapshot, name: str) -> Job | Node:
+    """The node or the job a user means; a job's number alone will do.
+
+    Raises:
+        ConfigError: there is none, or the number stands for several.
+    """
+    node = snapshot.node_by_name.get(NodeName(name))
+    if node is not None:
+        return node
+    job = snapshot.job_by_id.get(JobId(name))
+    if job is not None:
+        return job
+    wanted = [each for each in snapshot.jobs if each.id.partition(".")[0] == name]
+    if len(wanted) == 1:
+        return wanted[0]
+    if wanted:
+        raise ConfigError(f"{name} is {len(wanted)} jobs", cure=f"write {wanted[0].id} or another")
+    raise ConfigError(
+        f"no job and no node {name!r}", cure="see `qstat` and `pbsnodes -a`; jobs that ended go from there"
+    )

@@ -1,0 +1,197 @@
+"""Tables for the terminal."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+
+from rich.table import Table
+from rich.text import Text
+
+from torque_sched.core.model import Job, JobState, Node
+from torque_sched.core.snapshot import Snapshot
+from torque_sched.learning.balance import unused_gpus
+from torque_sched.learning.figures import share
+from torque_sched.learning.predictions import Evidence
+from torque_sched.learning.samples import reading_of
+from torque_sched.parse.pbsnodes import format_states
+from torque_sched.policies.explain import NodeVerdict
+from torque_sched.report.past import PastDecision
+from torque_sched.report.picture import Picture, State
+from torque_sched.report.words import ago, amount, percent, size
+
+__all__ = [
+    "clock", "daemon_line", "evidence_table", "job_line", "jobs_line", "nodes_line", "nodes_table",
+    "past_table", "reasons_table", "table", "verdict_table",
+]  # fmt: skip
+
+
+def table(*heads: str, title: str = "") -> Table:
+    """A plain table; numbers stand in columns that begin with ``>``."""
+    made = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for head in heads:
+        made.add_column(head.removeprefix(">"), justify="right" if head.startswith(">") else "left")
+    return made
+
+
+def daemon_line(state: State, now_s: float) -> str:
+    """Whether the daemon runs, and what its last cycle did."""
+    if not state.values:
+        return "no scheduler of ours has run here"
+    mode = state.values.get("mode", "?")
+    pid = state.values.get("pid")
+    alive = f"runs (process {pid})" if state.is_alive else f"process {pid} is gone"
+    last = state.values.get("last_cycle") or {}
+    did = "no cycle yet"
+    if last:
+        wall = last.get("wall_ms") or {}
+        took = " + ".join(f"{wall.get(part, 0):.0f} ms {part}" for part in ("snapshot", "decide", "enact"))
+        did = f"{last.get('n_jobs')} jobs considered, {last.get('n_started')} started, {took}"
+    return f"{mode}: {alive}; last cycle {ago(now_s - state.now_s)}: {did}"
+
+
+def nodes_line(snapshot: Snapshot) -> str:
+    """Nodes, slots and GPUs in one line."""
+    up = [node for node in snapshot.nodes if node.is_up]
+    used = sum(node.slots_used for node in up)
+    line = f"{len(up)} of {len(snapshot.nodes)} nodes up, {used} of {sum(node.np for node in up)} slots used"
+    gpus = sum(node.gpus for node in up)
+    if gpus:
+        held = sum(len(job.exec_gpus) for job in snapshot.running)
+        line += f", {held} of {gpus} GPUs held, {len(unused_gpus(snapshot))} of these not used"
+    return line
+
+
+def jobs_line(snapshot: Snapshot) -> str:
+    """Jobs by state."""
+    counts = Counter(job.state for job in snapshot.jobs if not job.is_array_parent)
+    told = ", ".join(
+        f"{n} {state.name.lower()}" for state, n in sorted(counts.items(), key=lambda each: each[0].name)
+    )
+    return f"jobs: {told or 'none'}" + ("" if snapshot.server.scheduling else "; scheduling is switched off")
+
+
+def reasons_table(state: State) -> Table:
+    """Why jobs wait, by the last cycle."""
+    counts: Counter[str] = Counter()
+    for job in state.jobs.values():
+        if job.get("decision") != "start":
+            counts[str(job.get("comment") or job.get("reason") or "?")] += 1
+    made = table(">jobs", "why they wait", title="waiting")
+    for words, n in counts.most_common(12):
+        made.add_row(str(n), Text(words))
+    return made
+
+
+def nodes_table(picture: Picture, limit: int = 0) -> Table:
+    """Every node: slots, load, memory, GPUs; the busiest first when there is a limit."""
+    snapshot = picture.snapshot
+    heads = ("node", "state", ">slots", ">cpu", ">memory", ">gpus held", ">gpu busy", ">age", "from")
+    made = table(*heads, title="nodes")
+    held = Counter(slot.node for job in snapshot.running for slot in job.exec_gpus)
+    nodes: Iterable[Node] = snapshot.nodes
+    if limit:
+        nodes = sorted(snapshot.nodes, key=lambda node: (node.is_up, -node.slots_used))[:limit]
+    for node in nodes:
+        state = Text(format_states(node.states), style="" if node.is_up else "red")
+        gpus = f"{held[node.name]}/{node.gpus}" if node.gpus else ""
+        cpu, memory, busy, age, source = _measured(picture, node)
+        made.add_row(node.name, state, f"{node.slots_used}/{node.np}", cpu, memory, gpus, busy, age, source)
+    return made
+
+
+def _measured(picture: Picture, node: Node) -> tuple[str, str, str, str, str]:
+    """Shares of CPU, memory and GPUs, the age of these figures, and whose they are."""
+    reading = reading_of(node)
+    if reading is None:
+        return "-", "-", "-" if node.gpus else "", "-", ""
+    measured = picture.context.measured.get(node.name, reading.measured)
+    load = measured.load
+    return (
+        percent(share(load.cpu_cores, _cores(node))),
+        percent(share(load.mem_bytes, node.mem_bytes)),
+        percent(share(load.gpus, node.gpus)) if node.gpus else "",
+        f"{picture.snapshot.now_s - measured.sample_s:.0f} s",
+        "sampler" if reading.is_sampled else "mom",
+    )
+
+
+def _cores(node: Node) -> int:
+    return (node.status.ncpus if node.status is not None else None) or node.np
+
+
+def evidence_table(evidence: Iterable[Evidence]) -> Table:
+    """What a job is expected to use, and why this is believed."""
+    made = table(
+        "figure",
+        ">expected",
+        ">hardly above",
+        "by",
+        ">jobs",
+        "of the same",
+        ">usual error",
+        title="prediction",
+    )
+    for each in evidence:
+        name = each.figure.value
+        checked = f"{each.predictor} (best of {each.n_checks} checks)" if each.n_checks else each.predictor
+        made.add_row(
+            name, amount(name, each.amount), amount(name, each.upper), checked, str(each.n_similar),
+            each.kind.replace("+", ", "), each.error_words,
+        )  # fmt: skip
+    return made
+
+
+def verdict_table(verdicts: Iterable[NodeVerdict], n_pieces: int) -> Table:
+    """Every node: does it fit, why not, its score; those that fit first, the best at the top."""
+    ordered = sorted(
+        verdicts, key=lambda each: (each.piece, not each.fits, each.score is None, each.score or 0.0)
+    )
+    made = table(*(("piece",) if n_pieces > 1 else ()), "node", "fits", ">score", "terms", title="nodes")
+    for each in ordered:
+        why = "yes" if each.fits else f"no: {each.refusal.value}" if each.refusal is not None else "no"
+        if each.why:
+            why += f" ({each.why})"
+        terms = ", ".join(f"{name} {value:.3f}" for name, value in each.terms)
+        score = "" if each.score is None else f"{each.score:.3f}"
+        piece = (str(each.piece + 1),) if n_pieces > 1 else ()
+        made.add_row(*piece, each.node, Text(why, style="green" if each.fits else ""), score, terms)
+    return made
+
+
+def past_table(past: Iterable[PastDecision]) -> Table:
+    """What was decided about a job before."""
+    made = table("from", "until", "decision", "why", "nodes", title="history")
+    for each in past:
+        start = f"from {clock(each.reserved_s)} on" if each.reserved_s is not None else ""
+        words = "; ".join(part for part in (each.words, start) if part)
+        made.add_row(clock(each.at_s), clock(each.last_s), each.kind, Text(words), "+".join(each.nodes))
+    return made
+
+
+def clock(at_s: float) -> str:
+    """A moment in this host's time."""
+    return time.strftime("%m-%d %H:%M:%S", time.localtime(at_s))
+
+
+def job_line(job: Job) -> str:
+    """One job in a line."""
+    words = [
+        f"{job.id} {job.name}",
+        f"of {job.user}",
+        f"in {job.queue}",
+        f"asks {job.request.nodes_text or _asks(job)}",
+    ]
+    if job.state is JobState.RUNNING:
+        words.append("runs on " + "+".join(f"{node}:{n}" for node, n in job.slots_by_node().items()))
+    else:
+        words.append(job.state.name.lower())
+    if job.used.mem_bytes is not None:
+        words.append(f"has used {size(job.used.mem_bytes)}")
+    return ", ".join(words)
+
+
+def _asks(job: Job) -> str:
+    gpus = f" and {job.request.n_gpus} GPUs" if job.request.n_gpus else ""
+    return f"{job.request.n_procs} processors{gpus}"
