@@ -51,7 +51,7 @@ OVERLAPPING = """(() => {
 async def seen(scene, folder, path=""):
     """The page of a scene in a browser."""
     inner = web.Application()
-    add_routes(inner, scene.state, Visitors(()), scene.app.explain)
+    add_routes(inner, scene.states(), Visitors(()), scene.app.explain)
     outer = web.Application()
     outer.add_subapp(BELOW.rstrip("/"), inner)
     runner = web.AppRunner(outer, shutdown_timeout=0.1)
@@ -134,15 +134,17 @@ def test_it_follows_what_happens(tmp_path):
 def test_it_says_when_the_master_is_away_and_when_it_is_back(tmp_path):
     stale = "getComputedStyle(document.getElementById('stale')).display === 'block'"
     scene = four_nodes()
-    state = scene.state()
+    states = scene.states()
+    make = states.part
     is_away = False
 
-    def look_up():
+    async def part(node, rack):
         if is_away:
             raise web.HTTPBadGateway
-        return state
+        return await make(node, rack)
 
-    scene.state = look_up
+    states.part = part
+    scene.states = lambda: states
 
     async def look():
         nonlocal is_away

@@ -6,6 +6,7 @@ from yarn_accel.core.application import commands as cmd
 from yarn_accel.core.application import events as ev
 from yarn_accel.core.binding import make
 from yarn_accel.master.figures import Figures
+from yarn_accel.master.states import States
 
 AT = 1_795_000_000.0
 ABOUT = {
@@ -91,6 +92,10 @@ class Scene:
                     detail="; ".join(server["problems"]),
                     gauges=ev.Gauges(8, server["in_flight"]),
                 )
+
+    def states(self):
+        """What the page is made from, as the master has it."""
+        return States(self.app, self.figures, lambda: self.now_s, ABOUT, lambda now_s: SERVICE)
 
     def state(self, **service):
         snapshot = self.app.snapshot(self.now_s)
