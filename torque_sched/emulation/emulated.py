@@ -163,8 +163,10 @@ class EmulatedTorque:
             )  # fmt: skip
         os.close(writer)
         try:
-            ready, _, _ = select.select([reader], [], [], _START_S)
-            if not ready or os.read(reader, 1) != b"1":
+            # Not select(): it knows no descriptor beyond 1023, and a process with many may start us.
+            poll = select.poll()
+            poll.register(reader, select.POLLIN)
+            if not poll.poll(1000 * _START_S) or os.read(reader, 1) != b"1":
                 self.kill()
                 raise StartupError(
                     f"{self.directory}: the emulated server did not start",
