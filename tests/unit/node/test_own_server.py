@@ -56,6 +56,9 @@ class Pretended:
             stdin=subprocess.PIPE,
             env={"CONTAINER_ID": "container_1_0001_01_000002"},
         )
+        # Popen returns when exec has closed its descriptors, just before the kernel has set its environment.
+        while not Path(f"/proc/{self.process.pid}/environ").read_bytes():
+            pass
         self.write(**changes)
 
     def write(self, **changes):
