@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 
 from torque_sched.emulation import EmulatedTorque
@@ -32,6 +33,7 @@ def test_it_runs_beside_a_daemon_and_compares(torque: EmulatedTorque, serve: Cal
     torque.run("qmgr", "-c", "set server scheduling = True")
     shadow = serve("--shadow", port=free_port(), timer_s=0.2)
     until(lambda: f"would start {job}" in shadow.log(), "the wish")
+    time.sleep(1.5)  # Torque counts whole seconds
     serve()
     report = shadow.own / "report.json"
     until(lambda: json.loads(report.read_text(encoding="utf-8"))["n_started"] == 1, "the comparison")
