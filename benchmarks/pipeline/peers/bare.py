@@ -13,14 +13,14 @@ import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from xxhash import xxh3_64_intdigest
 
 from benchmarks.pipeline.peers.candidate import Address, More, Route
 from yarn_accel.errors import RemoteProtocolError
 
-__all__ = ["Client", "serve"]
+__all__ = ["Client", "close", "serve"]
 
 _LENGTH = struct.Struct("<Q")
 _UNIX_BUFFER_BYTES = 4 << 20
@@ -58,9 +58,20 @@ class _Free:
         self._tokens.put(None)
 
 
+def close(listeners: object) -> None:
+    """Stop listening, and wake whoever waits in accept: after a bare close the thread would go on there, and
+    take its number for whatever this process opens next."""
+    for listener in cast("tuple[socket.socket, ...]", listeners):
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+
+
 def _accept(listener: socket.socket) -> None:
     while True:
-        connection = _tuned(listener.accept()[0])
+        try:
+            connection = _tuned(listener.accept()[0])
+        except OSError:
+            return  # closed: see close()
         threading.Thread(target=_serve_one, args=(connection,), daemon=True).start()
 
 

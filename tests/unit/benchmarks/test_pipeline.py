@@ -47,8 +47,7 @@ def test_the_bare_loop_returns_what_it_was_sent(
     ]
     assert answers == [payload.tobytes()] * 5
     client.close()
-    for listener in listeners:  # type: ignore[attr-defined]
-        listener.close()
+    bare.close(listeners)
 
 
 def test_a_wrong_checksum_is_noticed() -> None:
