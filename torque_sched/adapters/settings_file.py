@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,7 @@ def _section(model: type[BaseModel], place: tuple[int | str, ...]) -> type[BaseM
     for part in place:
         entry = model.model_fields.get(str(part))
         inner = entry.annotation if entry is not None else None
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            model = inner
+        for each in (inner, *typing.get_args(inner)):
+            if isinstance(each, type) and issubclass(each, BaseModel):
+                model = each
     return model

@@ -71,6 +71,10 @@ def test_the_effective_settings_can_be_read_back(tmp_path: Path) -> None:
     [
         ("timer: 3", "timer: unknown key; known: addresses, "),
         ("back_off: {job: {frist_s: 1, longest_s: 2}}", "back_off.job.frist_s: unknown key; known: first_s"),
+        (
+            "reservations: [{name: a, nodes: [n1], start_s: 1, end_s: 2, user: [u]}]",
+            "reservations.0.user: unknown key; known: end_s, name, nodes, start_s, users",
+        ),
         ("timer_s: 0", "timer_s: Input should be greater than 0"),
         ("- a", "not a mapping"),
         ("a: [", "not YAML"),
