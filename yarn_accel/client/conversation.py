@@ -381,7 +381,7 @@ class Conversation:
                 self._again.append(entry)
                 self._close_entry(event.id)
                 return
-        self._settle(event.id, _error_of(event))
+        self._settle(event.id, _error_of(event), isinstance(event, Cancelled))
 
     def _start_result(self, result: Result) -> None:
         if result.placement is not None:
@@ -406,12 +406,12 @@ class Conversation:
         }
         self._settle(result.id, _reply_of(result, tensors))
 
-    def _settle(self, request_id: int, outcome: Outcome) -> None:
-        call = self._close_entry(request_id)
+    def _settle(self, request_id: int, outcome: Outcome, is_cancelled: bool = False) -> None:
+        call = self._close_entry(request_id, is_cancelled)
         if call is not None:
             self._ready.append((call, outcome))
 
-    def _close_entry(self, request_id: int) -> Optional[Call]:
+    def _close_entry(self, request_id: int, is_cancelled: bool = False) -> Optional[Call]:
         """An answer came: the call it is for, or None if nobody waits for it."""
         entry = self._open.pop(request_id, None)
         call = None if entry is None else entry.call
@@ -420,7 +420,10 @@ class Conversation:
         if entry is None:
             raise RemoteProtocolError("an answer to request {}, which is not open".format(request_id))
         if entry.segment is not None and self.lent is not None:
-            self.lent.leave(entry.segment)
+            if is_cancelled:
+                self.lent.give_up(entry.segment)
+            else:
+                self.lent.leave(entry.segment)
         return call
 
 

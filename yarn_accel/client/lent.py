@@ -64,6 +64,7 @@ class LentMemory:
         self._segments: Dict[int, Segment] = {}
         self._free: List[Segment] = []
         self._to_return: List[int] = []
+        self._given_up: Dict[int, int] = {}
         self._dropped: Deque[Segment] = collections.deque()
 
     def add(self, segment_id: int, fd: int, n_bytes: int, is_ours: bool) -> Segment:
@@ -84,6 +85,7 @@ class LentMemory:
             self._free = [segment for segment in self._free if segment is not known]
         segment = Segment(segment_id, region, is_ours)
         self._segments[segment_id] = segment
+        self._given_up.pop(segment_id, None)
         self.lent_bytes += n_bytes
         return segment
 
@@ -125,9 +127,18 @@ class LentMemory:
             else:
                 self._to_return.append(segment.id)
 
+    def give_up(self, segment: Segment) -> None:
+        """One user less, of a call that was cancelled: the server may still be at work in it.
+
+        So it goes back to the server, which lends it again when it is idle.
+        """
+        segment.is_ours = False
+        self._given_up[segment.id] = segment.region.n_bytes
+        self.leave(segment)
+
     def wish(self, n_bytes: int, now_s: float) -> int:
         """How much to ask for to hold inputs of that length and small outputs; 0: asking is pointless now."""
-        left = self._max_bytes - self.lent_bytes
+        left = self._max_bytes - self.lent_bytes + sum(self._given_up.values())
         is_refused = now_s < self._refused_until_s and n_bytes >= self._refused_bytes
         if n_bytes > left or is_refused:
             return 0

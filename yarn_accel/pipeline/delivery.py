@@ -78,9 +78,15 @@ class Delivery:
             self._count_others("done", waiters)
         if lease is None:
             answer = answer._replace(lease=Lease(on_gone, holding.n_bytes))
-        placement = _placement(work, done) if holding.lent_inputs is not None and payload else None
+        placement, is_clients = None, False
+        if holding.lent_inputs is not None:
+            placement = _placement(work, done) if payload else None
+            is_clients = placement is not None or _is_in_inputs(work, done)
+            if placement is None:
+                # Its client may send the next request from there before the sender returns here.
+                holding.answered()
         holding.is_shown = placement is not None
-        self._hand_out(work, answer, waiters, placement)
+        self._hand_out(work, answer, waiters, placement, is_clients)
         self._counters.fold()
 
     def _message(
@@ -154,8 +160,14 @@ class Delivery:
             self._counters.add(outcome, -1)
 
     def _hand_out(
-        self, work: Work, answer: Answer, waiters: list[Waiter], placement: Placement | None
+        self,
+        work: Work,
+        answer: Answer,
+        waiters: list[Waiter],
+        placement: Placement | None,
+        is_clients: bool,
     ) -> None:
+        """Send the answer to all who wait; `is_clients`: it lies where its client may write from now on."""
         lease = answer.lease
         assert lease is not None
         if waiters:
@@ -165,7 +177,7 @@ class Delivery:
         is_owner_told = False
         for waiter in waiters:
             if waiter.session is not work.session or waiter.request_id != work.request.id:
-                self._hand_to_other(answer, waiter, placement is not None, keep)
+                self._hand_to_other(answer, waiter, is_clients, keep)
             elif placement is None:
                 is_owner_told = True
                 on_gone = _leaving(work.holding, lease) if work.holding.held_bytes else lease.give_back
@@ -177,10 +189,10 @@ class Delivery:
             work.holding.leave_share()
 
     def _hand_to_other(
-        self, answer: Answer, waiter: Waiter, is_placed: bool, keep: Callable[[], None]
+        self, answer: Answer, waiter: Waiter, is_clients: bool, keep: Callable[[], None]
     ) -> None:
         assert answer.lease is not None
-        if not is_placed:
+        if not is_clients:
             on_gone = answer.lease.give_back
             parcel = Parcel(addressed(answer, waiter), answer.payload, on_gone, on_unsent=keep)
             waiter.session.sender.post(parcel)
@@ -213,6 +225,12 @@ def _leaving(holding: Holding, lease: Lease) -> Callable[[], None]:
         lease.give_back()
 
     return left
+
+
+def _is_in_inputs(work: Work, done: JobDone) -> bool:
+    """Whether any output lies in the lent memory of the inputs."""
+    loan = work.holding.lent_inputs
+    return loan is not None and any(area.segment == loan.segment.id for _, area in done.tensors)
 
 
 def _placement(work: Work, done: JobDone) -> Placement | None:

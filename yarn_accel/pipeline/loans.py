@@ -26,6 +26,7 @@ class Loan:
 
     Attributes:
         n_users: requests under way whose inputs or outputs lie in it.
+        n_leaving: requests whose answer is leaving, perhaps from it.
         is_exclusive: one of them may write into it, so no other may name it.
         is_given_back: the client does not read it any more.
         is_known: the client has its descriptor.
@@ -33,6 +34,7 @@ class Loan:
 
     segment: Segment
     n_users: int = 0
+    n_leaving: int = 0
     is_exclusive: bool = False
     is_given_back: bool = False
     is_known: bool = False
@@ -88,14 +90,26 @@ class Loans:
             loan.is_exclusive = exclusive
             return loan
 
+    def answered(self, loan: Loan) -> None:
+        """A request that uses it is about to be answered: its client may name it from now on.
+
+        The server may read it until `left`.
+        """
+        with self._lock:
+            loan.n_leaving += 1
+            self._user_gone(loan)
+
+    def left(self, loan: Loan) -> None:
+        """The answer that `answered` announced has left."""
+        with self._lock:
+            loan.n_leaving -= 1
+            self._drop_if_over(loan)
+
     def done(self, loan: Loan) -> None:
         """End what `use`, or `lend` for a result, began."""
         with self._lock:
-            loan.n_users -= 1
-            if not loan.n_users:
-                loan.is_exclusive = False
-                if self._is_over:
-                    self._drop(loan)
+            self._user_gone(loan)
+            self._drop_if_over(loan)
 
     def give_back(self, number: int) -> None:
         """The client reads a segment no more; unknown numbers are ignored."""
@@ -108,15 +122,21 @@ class Loans:
         """The connection is over: destroy what is not in use now, the rest when its use ends."""
         with self._lock:
             self._is_over = True
-            for loan in [loan for loan in self._loans.values() if not loan.n_users]:
-                self._drop(loan)
+            for loan in tuple(self._loans.values()):
+                self._drop_if_over(loan)
 
     # With the lock
+
+    def _user_gone(self, loan: Loan) -> None:
+        loan.n_users -= 1
+        if not loan.n_users:
+            loan.is_exclusive = False
 
     def _returned(self, n_bytes: int) -> Loan | None:
         """A segment the client gave back, of about the right size."""
         for loan in self._loans.values():
-            if loan.is_given_back and not loan.n_users and n_bytes <= loan.segment.n_bytes <= 4 * n_bytes:
+            is_idle = not (loan.n_users or loan.n_leaving)
+            if loan.is_given_back and is_idle and n_bytes <= loan.segment.n_bytes <= 4 * n_bytes:
                 return loan
         return None
 
@@ -133,7 +153,9 @@ class Loans:
         self._n_bytes += segment.n_bytes
         return loan
 
-    def _drop(self, loan: Loan) -> None:
+    def _drop_if_over(self, loan: Loan) -> None:
+        if not self._is_over or loan.n_users or loan.n_leaving:
+            return
         del self._loans[loan.segment.id]
         self._n_bytes -= loan.segment.n_bytes
         self._pool.end_loan(loan.segment)

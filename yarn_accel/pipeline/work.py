@@ -99,6 +99,7 @@ class Holding:
         arena: its own segment; None when its inputs lie in a lent one and it needs no other.
         more: another, when its outputs turned out to need it.
         lent_inputs: the lent segment its inputs lie in.
+        is_answered: the client may use `lent_inputs` again, while the answer leaves.
         lent_outputs: the lent segment taken for its outputs.
         is_shown: whether the client is told what lies there, and will give it back.
     """
@@ -109,6 +110,7 @@ class Holding:
         "_share",
         "arena",
         "held_bytes",
+        "is_answered",
         "is_shown",
         "lent_inputs",
         "lent_outputs",
@@ -124,6 +126,7 @@ class Holding:
         self.more: Segment | None = None
         self.lent_inputs: Loan | None = None
         self.lent_outputs: Loan | None = None
+        self.is_answered = False
         self.is_shown = False
 
     @property
@@ -148,6 +151,12 @@ class Holding:
         if held_bytes:
             self._share.release(held_bytes)
 
+    def answered(self) -> None:
+        """Let the client use the memory of its inputs again: it may read its answer at any moment now."""
+        if self.lent_inputs is not None and not self.is_answered:
+            self.is_answered = True
+            self._loans.answered(self.lent_inputs)
+
     def free(self) -> None:
         """Give all of it back; a second call does nothing."""
         arena, self.arena = self.arena, None
@@ -160,7 +169,10 @@ class Holding:
         inputs, self.lent_inputs = self.lent_inputs, None
         outputs, self.lent_outputs = self.lent_outputs, None
         if inputs is not None:
-            self._loans.done(inputs)
+            if self.is_answered:
+                self._loans.left(inputs)
+            else:
+                self._loans.done(inputs)
         if outputs is not None:
             self._loans.done(outputs)
             if not self.is_shown:

@@ -10,7 +10,7 @@ from yarn_accel.client.client import Call, Client, Reply, Tensor
 from yarn_accel.client.lent import LentMemory
 from yarn_accel.client.memory import Region, ReplyPool
 from yarn_accel.errors import LocalProtocolError, RejectedError, RemoteProtocolError, UnavailableError
-from yarn_accel.wire import Busy, Lend, Placement, Result, TensorSpec
+from yarn_accel.wire import Busy, Cancel, Cancelled, Lend, Placement, Result, TensorSpec
 from yarn_accel.wire.credential import issue
 
 CREDENTIAL = issue(bytes(range(32)), "alice", 2**40, "k1")
@@ -321,6 +321,31 @@ def test_idle_reply_memory_is_bounded():
     pool.take(8 * MIB)
     gc.collect()
     assert sum(region.n_bytes for region in pool._idle) <= 3 * MIB + 8 * MIB
+
+
+def test_memory_of_a_cancelled_call_goes_back_to_the_server(serve):
+    """Which may still be at work in it, so the next call must not write there before it is lent again."""
+    seen = []
+
+    def script(peer):
+        for _ in range(2):
+            first = peer.next_request()
+            assert peer.next_event() == Cancel(first.id)
+            peer.send(Cancelled(first.id))
+            second = peer.next_request()
+            seen.append((first.placement.segment, second.placement.segment))
+            peer.answer(second)
+            seen[-1] += (tuple(peer.given_back),)
+
+    # One call's worth: what was given up may be asked for again.
+    with Client(serve(script, unix=True, max_lent_bytes=MIB + MIB // 4), CREDENTIAL) as client:
+        for number in range(2):
+            call = Call(f"a{number}", "echo", {}, (large(),))
+            client.submit(call)
+            client.cancel(call)
+            assert client.next_outcome()[1].code == "cancelled"
+            client.call(Call(f"b{number}", "echo", {}, (large(),)))
+    assert seen == [(1, 2, (1,)), (2, 3, (1, 2))]
 
 
 def test_numpy_arrays_keep_lent_memory(serve):

@@ -4,13 +4,17 @@ from types import SimpleNamespace
 
 import pytest
 
+from yarn_accel.pipeline.budget import ByteBudget
 from yarn_accel.pipeline.counters import Counters
 from yarn_accel.pipeline.delivery import Delivery
 from yarn_accel.pipeline.ledger import Ledger, Waiter
+from yarn_accel.pipeline.loans import Loans
+from yarn_accel.pipeline.pool import Pool
+from yarn_accel.pipeline.work import Holding as RealHolding
 from yarn_accel.pipeline.work import Work
 from yarn_accel.pipeline.workers import JobDone
 from yarn_accel.pipeline.workers.jobs import Area
-from yarn_accel.wire import Request, TensorSpec
+from yarn_accel.wire import Busy, Request, TensorSpec
 
 
 class Session:
@@ -49,21 +53,24 @@ class Holding:
         pass
 
 
-def answer(n_items, n_others=0, is_lost=False, kept_bytes=0):
+def answer(
+    n_items, n_others=0, is_lost=False, kept_bytes=0, first_session=Session, holding=None, segments=(1,)
+):
     """What one request, and others of the same key, come to: sessions, counters, its memory."""
     counters, ledger = Counters(), Ledger(1 << 20, 60.0, kept_bytes=kept_bytes)
     delivery = Delivery(SimpleNamespace(name="s"), ledger, counters, None)
     spec = TensorSpec("|u1", (n_items,))
     plan = SimpleNamespace(references=())
-    sessions = [Session(is_lost) for _ in range(1 + n_others)]
+    sessions = [first_session(is_lost), *(Session(is_lost) for _ in range(n_others))]
     works = []
     for number, session in enumerate(sessions, 1):
         request = Request(number, "key", "echo", {}, (spec,))
         counters.add("requests", 1, "t")
         entry = ledger.admit("t", request, Waiter(session, number)).entry
-        works.append(Work("t", session, entry, request, plan, Holding(), 0.0))
+        own = holding if holding is not None and number == 1 else Holding()
+        works.append(Work("t", session, entry, request, plan, own, 0.0))
         ledger.confirm(entry, b"digest")
-    done = JobDone(works[0].id, (("0", Area(1, 0, spec)),), {}, 1e-6, 1e-6, False)
+    done = JobDone(works[0].id, tuple((str(at), Area(at, 0, spec)) for at in segments), {}, 1e-6, 1e-6, False)
     delivery.result(works[0], done)
     return sessions, counters.snapshot(), works[0].holding, ledger
 
@@ -110,3 +117,35 @@ def test_a_large_answer_that_did_not_arrive_is_kept_while_there_is_room(n_others
 def test_a_large_cheap_answer_that_arrived_is_not_kept():
     _, _, holding, ledger = answer(Ledger.SMALL_BYTES + 1, kept_bytes=1 << 20)
     assert (holding.n_freed, ledger.kept_bytes) == (1, 0)
+
+
+@pytest.mark.parametrize("segment_of_outputs", ["of its own", "of the inputs"])
+@pytest.mark.parametrize("n_items", [8, Ledger.SMALL_BYTES + 1])
+def test_the_memory_of_inputs_may_be_named_again_by_who_reads_the_answer(n_items, segment_of_outputs):
+    """The client may send its next request before the server has so much as returned from sending."""
+    pool = Pool(64 << 20)
+    loans = Loans(pool, 4 << 20)
+    number = loans.lend(1 << 20).segment.id
+
+    class Holder(RealHolding):
+        def view(self, segment, offset, n_bytes):
+            return memoryview(bytes([7]) * n_bytes)
+
+    class Quick(Session):
+        def post(self, parcel):
+            loans.done(loans.use(number, 1 << 20, exclusive=True))
+            super().post(parcel)
+
+    holding = Holder(pool, ByteBudget(1 << 30), loans)
+    holding.lent_inputs = loans.use(number, 1 << 20, exclusive=True)
+    in_inputs = segment_of_outputs == "of the inputs"
+    # Outputs in two segments cannot be shown where they lie: they travel.
+    areas = (number, number + 1) if in_inputs else (number + 1,)
+    sessions, _, _, _ = answer(n_items, n_others=1, first_session=Quick, holding=holding, segments=areas)
+    ((mine, payload),), ((other, _),) = (session.posted for session in sessions)
+    assert (mine.id, payload[0]) == (1, bytes([7]) * n_items)
+    assert isinstance(other, Busy) == in_inputs, "what one client may write to is not sent to another"
+    assert holding.lent_inputs is None
+    loans.end()
+    pool.close()
+    assert pool.used_bytes == 0

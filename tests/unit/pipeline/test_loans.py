@@ -88,3 +88,17 @@ def test_the_end_waits_for_what_is_in_use(loans, pool):
     assert loans.lend(MIB) is None
     loans.done(loan)
     assert pool.lent_bytes == 0
+
+
+def test_its_client_may_name_a_segment_again_while_the_answer_leaves(loans, pool):
+    loan = loans.use(loans.lend(MIB).segment.id, MIB, exclusive=True)
+    loans.answered(loan)
+    again = loans.use(loan.segment.id, MIB, exclusive=True)
+    assert again is loan
+    loans.done(again)
+    loans.give_back(loan.segment.id)
+    assert loans.lend(MIB) is not loan, "it is still read from"
+    loans.end()
+    assert pool.lent_bytes == MIB, "it is still read from"
+    loans.left(loan)
+    assert pool.lent_bytes == 0
