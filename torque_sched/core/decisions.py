@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from torque_sched.core.model import JobId, NodeName
-from torque_sched.core.reasons import Reason, comment_for
+from torque_sched.core.reasons import Broken, Reason, comment_for
 from torque_sched.errors import ModelError
 
-__all__ = ["Decision", "Hold", "NodeShare", "Reserve", "Start", "hosts_argument"]
+__all__ = ["Decision", "Hold", "NodeShare", "Promise", "Reserve", "Start", "hosts_argument"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,31 @@ def hosts_argument(allocation: Iterable[NodeShare]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Promise:
+    """A start a waiting job was promised; carried from cycle to cycle, it can only become sooner.
+
+    Attributes:
+        start_s: when it starts at the latest.
+        allocation: the nodes kept for it; others are as good, as long as the start is not later.
+        length_s: for how long they are kept.
+        made_s: when this very start was promised.
+        first_s: the start it was promised first; `first_made_s`: when that was.
+        n_broken: how often a promise to this job could not be kept.
+        why_broken: why, the last time; empty: never.
+    """
+
+    job: JobId
+    start_s: float
+    allocation: tuple[NodeShare, ...]
+    length_s: float
+    made_s: float
+    first_s: float
+    first_made_s: float
+    n_broken: int = 0
+    why_broken: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Start:
     """Run the job now on these nodes."""
 
@@ -61,8 +86,13 @@ class Reserve:
     job: JobId
     start_s: float
     allocation: tuple[NodeShare, ...]
+    """Empty where the start is only estimated by counting slots: then nothing is promised."""
     reason: Reason = Reason.RESERVED
     details: Mapping[str, str] = field(default_factory=dict)
+    promise: Promise | None = None
+    """What is to be carried to the next cycle (`Context.promises`); None: nothing is promised."""
+    broken: Broken | None = None
+    """Why the start is later than the one promised before; ``details["broken"]`` says it in words."""
 
     @property
     def comment(self) -> str:

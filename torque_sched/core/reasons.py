@@ -9,7 +9,15 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 
-__all__ = ["COMMENT_LIMIT", "Reason", "comment_for", "log_text_for", "run_failure_comment", "started_comment"]
+__all__ = [
+    "COMMENT_LIMIT",
+    "Broken",
+    "Reason",
+    "comment_for",
+    "log_text_for",
+    "run_failure_comment",
+    "started_comment",
+]
 
 COMMENT_LIMIT = 250
 """Longest comment in characters; longer ones are cut, so that qalter's argument list stays short."""
@@ -63,7 +71,26 @@ class Reason(enum.Enum):
     CYCLE_FULL = "cycle-full"
     RESERVED = "reserved"
     RESERVED_FOR_OTHERS = "reserved-for-others"
+    ADVANCE_RESERVATION = "advance-reservation"
+    """Nodes are kept for somebody then; details: name, start, end."""
+    BEYOND_LIMIT = "beyond-limit"
+    """More jobs wait than are looked at in one cycle; details: limit."""
+    NOT_FIRST = "not-first"
+    """Strictly in order: an earlier job waits; details: job."""
     LEARNED_MEMORY = "learned-memory"
+
+
+class Broken(enum.Enum):
+    """Why a promise could not be kept; a closed set, for figures by cause."""
+
+    NODE_FAILED = "node-failed"
+    LIMIT = "limit"
+    RESERVATION = "reservation"
+    OVERRUN = "overrun"
+    HELD = "held"
+    NODES = "nodes"
+    """Nodes are less free than was known: taken by somebody else, in a pause after failures."""
+    SETTINGS = "settings"
 
 
 # Reason: words after "Not Running: ", words in the log (where they differ).
@@ -117,6 +144,12 @@ _WORDS: dict[Reason, tuple[str, str]] = {
     Reason.CYCLE_FULL: ("Other jobs were started first; its turn is the next cycle", ""),
     Reason.RESERVED: ("Nodes are reserved for it; estimated start {start}", ""),
     Reason.RESERVED_FOR_OTHERS: ("Free nodes are reserved for a job that waits longer ({job})", ""),
+    Reason.ADVANCE_RESERVATION: (
+        "It would run into {name}, which keeps nodes from {start} to {end}",
+        "",
+    ),
+    Reason.BEYOND_LIMIT: ("Too many jobs wait before it; only the first {limit} are looked at", ""),
+    Reason.NOT_FIRST: ("Strictly in order: an earlier job waits ({job})", ""),
     Reason.LEARNED_MEMORY: ("Jobs like this one used more memory than is free now ({why})", ""),
 }
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from torque_sched.core.decisions import NodeShare, Reserve
 from torque_sched.core.model import Job
 from torque_sched.core.states import JobState
+from torque_sched.errors import ConfigError
 from torque_sched.policies.base import Keeper
 from torque_sched.policies.ledger import Held, Ledger
 from torque_sched.policies.needs import Piece, Shape
@@ -21,7 +22,18 @@ from torque_sched.policies.node_ledger import NodeLedger
 from torque_sched.policies.search import Search
 from torque_sched.policies.spread import times
 
-__all__ = ["AgedReservations", "DrainForStarving", "NoReservations", "Plan", "plan_start"]
+__all__ = [
+    "AgedReservations",
+    "ConservativeBackfill",
+    "DrainForStarving",
+    "EasyBackfill",
+    "FcfsBackfill",
+    "NoReservations",
+    "Plan",
+    "PlanningBackfill",
+    "SelectiveBackfill",
+    "plan_start",
+]
 
 _ASSUMED_S = 86_400.0
 _OVERRUN_S = 60.0
@@ -66,6 +78,87 @@ class DrainForStarving:
     def keeper(self, search: Search, now_s: float) -> Keeper:
         """As `Backfill.keeper`."""
         return _Drain(search, now_s, self.max_starve_s, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanningBackfill:
+    """Waiting jobs are planned on the nodes' free capacity over time (`policies.backfilling`); needs numpy.
+
+    Attributes:
+        window_s: nothing is promised further ahead than this.
+        resolution_s: promised starts and planned ends are multiples of this.
+        slack_s: a job may start, and be ended after its limit, this much late without harm to any promise.
+        max_jobs: so many waiting jobs are looked at in one cycle, in their order.
+        node_exact_jobs: so many of them may be promised nodes; the rest start where they delay nobody.
+        default_walltime_s: what a job without walltime is taken to need; 0: unknown, so it starts only where
+            nothing is promised later.
+        learned: plan with learned run times instead of walltimes; promises that rest on a wrong one are
+            broken, and told.
+    """
+
+    window_s: float = 7 * 86_400.0
+    resolution_s: float = 60.0
+    slack_s: float = 60.0
+    max_jobs: int = 10_000
+    node_exact_jobs: int = 1000
+    default_walltime_s: float = 0.0
+    learned: bool = False
+
+    def __post_init__(self) -> None:
+        if self.resolution_s <= 0 or self.window_s <= 0 or self.slack_s < 0 or self.default_walltime_s < 0:
+            raise ConfigError(
+                "backfill: a time that makes no sense",
+                cure="window_s and resolution_s are above 0, slack_s and default_walltime_s not below",
+            )
+        if self.max_jobs < 1 or self.node_exact_jobs < 1:
+            raise ConfigError("backfill: max_jobs and node_exact_jobs must be at least 1")
+
+    def keeper(self, search: Search, now_s: float) -> Keeper:
+        """As `Backfill.keeper`: nobody is urgent, all is in the plan."""
+        return _Keeper(search, now_s, float("inf"), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class FcfsBackfill(PlanningBackfill):
+    """No backfilling: nobody goes ahead of the first job that cannot start. Strict, and wasteful."""
+
+
+@dataclass(frozen=True, slots=True)
+class EasyBackfill(PlanningBackfill):
+    """The first jobs that cannot start are promised nodes, the others go ahead where they do not delay these.
+
+    Attributes:
+        depth: how many; 1 is EASY itself.
+    """
+
+    depth: int = 1
+
+    def __post_init__(self) -> None:
+        PlanningBackfill.__post_init__(self)
+        if self.depth < 1:
+            raise ConfigError("backfill: a depth of less than 1", cure="1 is EASY; fcfs promises nothing")
+
+
+@dataclass(frozen=True, slots=True)
+class ConservativeBackfill(PlanningBackfill):
+    """Every job is promised nodes and a start that can only become sooner; nobody delays a promise.
+
+    Attributes:
+        compress: promises become sooner when jobs end early.
+    """
+
+    compress: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SelectiveBackfill(PlanningBackfill):
+    """Jobs are promised nodes once they have waited long for their length.
+
+    Attributes:
+        threshold: the expansion factor, (waited + walltime) / walltime, from which on.
+    """
+
+    threshold: float = 2.0
 
 
 class _Keeper:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from torque_sched.core.decisions import NodeShare
+from torque_sched.core.decisions import NodeShare, Promise
 from torque_sched.core.model import Job, JobId, NodeName
 from torque_sched.policies.load import NO_LOAD, Load, Measured, PlacedLoad
 
@@ -18,6 +18,7 @@ __all__ = [
     "PendingStart",
     "Prediction",
     "Predictions",
+    "Promise",
     "Reservation",
     "Window",
 ]
@@ -112,6 +113,9 @@ class Context:
         reservations: nodes kept for somebody, also maintenance.
         dedicated: dedicated time, past and future.
         last_node: where the last job went; `round_robin` goes on after it.
+        promises: what the cycle before promised to waiting jobs.
+        freed: whether anything may have become free since those promises were made; if surely not, they
+            cannot become sooner, and nobody tries.
     """
 
     pending: tuple[PendingStart, ...] = ()
@@ -123,3 +127,5 @@ class Context:
     reservations: tuple[Reservation, ...] = ()
     dedicated: tuple[Window, ...] = ()
     last_node: NodeName | None = None
+    promises: Mapping[JobId, Promise] = field(default_factory=dict)
+    freed: bool = True

@@ -12,12 +12,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from torque_sched.core.decisions import Decision, Hold, NodeShare, Reserve, Start
 from torque_sched.core.model import Job, JobId, QueueName
 from torque_sched.core.reasons import Reason
 from torque_sched.core.snapshot import Snapshot
 from torque_sched.core.states import JobState
+from torque_sched.errors import ConfigError
+from torque_sched.policies.backfill import PlanningBackfill
 from torque_sched.policies.base import Turns
 from torque_sched.policies.context import Context, Prediction
 from torque_sched.policies.gate import Gate, time_text
@@ -27,9 +30,31 @@ from torque_sched.policies.load import Load, PlacedLoad
 from torque_sched.policies.needs import Shape, Shapes
 from torque_sched.policies.search import Search
 from torque_sched.policies.settings import Settings
+from torque_sched.policies.shares import merged
 from torque_sched.policies.why import Why
 
-__all__ = ["Cycle", "decide", "merged", "placed_loads"]
+if TYPE_CHECKING:
+    from torque_sched.policies.backfilling.live import LivePlan
+
+__all__ = ["Cycle", "decide", "merged", "placed_loads", "plan_of"]
+
+
+def plan_of(cycle: Cycle, backfill: PlanningBackfill) -> LivePlan:
+    """The plan of a cycle.
+
+    Raises:
+        ConfigError: numpy is not installed.
+    """
+    try:
+        from torque_sched.policies.backfilling.live import LivePlan
+    except ModuleNotFoundError as exc:
+        if exc.name != "numpy":
+            raise
+        raise ConfigError(
+            "this backfill plans with numpy, which is not installed",
+            cure="install the extra `torque` (pip install 'cluster-accel[torque]'), or set backfill: aged",
+        ) from exc
+    return LivePlan(cycle, backfill)
 
 
 def decide(snapshot: Snapshot, settings: Settings, context: Context) -> tuple[Decision, ...]:
@@ -50,7 +75,7 @@ class Cycle:
         self.search = Search(self.ledger, self.scorer, context)
         self.shapes = Shapes(snapshot, settings.queues, settings.memory)
         self.gate = Gate(snapshot, context, settings.queues, settings.zone)
-        self.limits = Limits(snapshot, _starting(snapshot, context), settings.queues.max_is_total)
+        self.limits = self.new_limits()
         self.keeper = settings.backfill.keeper(self.search, snapshot.now_s)
         self.why = Why(self.search, settings.words_of_c)
         self._blocked: set[QueueName] = set()
@@ -60,6 +85,10 @@ class Cycle:
 
     def decisions(self) -> Iterator[Decision]:
         """One for every queued job."""
+        backfill = self.settings.backfill
+        if isinstance(backfill, PlanningBackfill):
+            yield from plan_of(self, backfill).decisions()
+            return
         urgent = [job for job in self.snapshot.queued if self.keeper.is_urgent(job)]
         self._urgent = frozenset(job.id for job in urgent)
         others = [job for job in self.snapshot.queued if job.id not in self._urgent]
@@ -75,6 +104,24 @@ class Cycle:
         if self.settings.queues.strict and not isinstance(decision, Start):
             self._blocked.add(job.queue)
         return decision
+
+    def new_limits(self) -> Limits:
+        """The limits as the cycle begins."""
+        starting = _starting(self.snapshot, self.context)
+        return Limits(self.snapshot, starting, self.settings.queues.max_is_total)
+
+    def may_start_more(self) -> bool:
+        """Whether one more start is within `Settings.max_starts`."""
+        return self._starts_left > 0
+
+    def count_start(self) -> None:
+        """One start less to go."""
+        self._starts_left -= 1
+
+    def never(self, job: Job) -> Hold | None:
+        """That not even an idle cluster could run the job, if so."""
+        why = self.why.never(self.shape(job, self.context.predictions.expect(job)))
+        return Hold(job.id, Reason.NEVER_FITS, {"why": why}) if why else None
 
     def check(self, job: Job) -> Hold | None:
         """What holds the job whatever the nodes are like."""
@@ -127,23 +174,28 @@ class Cycle:
         if hold.reason is not Reason.RESERVED_FOR_OTHERS:
             return hold
         if self._reserved_for is not None:
-            whom: str = self._reserved_for.id
-        else:
-            whom = ", ".join(reservation.name for reservation in self.context.reservations)
-        return replace(hold, details={**hold.details, "job": whom})
+            return replace(hold, details={**hold.details, "job": self._reserved_for.id})
+        return self.kept_off(job, shape, until_s) or hold
 
-
-def merged(shares: tuple[NodeShare, ...]) -> tuple[NodeShare, ...]:
-    """Shares of one node joined, in the order in which the nodes first appear."""
-    if len(shares) < 2:
-        return shares
-    by_node: dict[str, NodeShare] = {}
-    for share in shares:
-        before = by_node.get(share.node)
-        if before is not None:
-            share = NodeShare(share.node, before.ppn + share.ppn, before.gpus + share.gpus)
-        by_node[share.node] = share
-    return tuple(by_node.values())
+    def kept_off(self, job: Job, shape: Shape, until_s: float) -> Hold | None:
+        """The advance reservations that keep the job off nodes it could use, if there are any."""
+        now_s, zone = self.snapshot.now_s, self.settings.zone
+        nodes = {node.name for piece in shape.pieces for node in self.search.capable(piece, shape)}
+        found = [
+            kept
+            for kept in self.context.reservations
+            if kept.start_s < until_s and now_s < kept.end_s and job.user not in kept.users
+            if nodes & kept.nodes
+        ]
+        if not found:
+            return None
+        names = ("another site" if kept.name.startswith("grid:") else kept.name for kept in found)
+        details = {
+            "name": ", ".join(dict.fromkeys(names)),
+            "start": time_text(min(kept.start_s for kept in found), zone),
+            "end": time_text(max(kept.end_s for kept in found), zone),
+        }
+        return Hold(job.id, Reason.ADVANCE_RESERVATION, details)
 
 
 def _starting(snapshot: Snapshot, context: Context) -> list[Job]:

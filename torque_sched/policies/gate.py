@@ -5,6 +5,7 @@ qrun itself starts held jobs and jobs of paused users without asking, so every o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import datetime, tzinfo
 
@@ -97,7 +98,9 @@ class Gate:
         is_for_it = bool(prefix) and job.queue.startswith(prefix)
         if is_for_it != self._dedicated and (is_for_it or self._dedicated):
             return Hold(job.id, Reason.DEDICATED_TIME)
-        if job.walltime_s is not None and self._crosses(windows, self._now_s + job.walltime_s, is_for_it):
+        # Without a walltime it may run into any dedicated time ahead (the C daemon's check.c, too).
+        end_s = math.inf if job.walltime_s is None else self._now_s + job.walltime_s
+        if self._crosses(windows, end_s, is_for_it):
             return Hold(job.id, Reason.CROSSES_DEDICATED_TIME)
         return None
 

@@ -101,6 +101,15 @@ def _licences(nodes: Iterable[Node]) -> dict[str, float]:
     return found
 
 
+def _tokens_left(server: Server, running: Iterable[Job]) -> dict[str, float]:
+    """The server's tokens less those of running jobs."""
+    left = dict(server.tokens)
+    for job in running:
+        for name, amount in job.request.tokens:
+            left[name] = left.get(name, 0.0) - amount
+    return left
+
+
 class Limits:
     """Counts what runs, and says which limit a job would exceed."""
 
@@ -110,6 +119,7 @@ class Limits:
         self._members: Counter[int] = Counter()
         running = [*snapshot.running, *starting]
         self._pools = self._open_pools(snapshot, running, max_is_total)
+        self._tokens = _tokens_left(snapshot.server, running)
         for job in running:
             self._count(job)
 
@@ -142,6 +152,8 @@ class Limits:
         for queue in (None, job.queue):
             for pool in self._pools.get(queue, ()):
                 pool.take(job)
+        for name, amount in job.request.tokens:
+            self._tokens[name] = self._tokens.get(name, 0.0) - amount
 
     def check(self, job: Job) -> Hold | None:
         """The limit that holds the job; None: none does. In the C daemon's order."""
@@ -185,6 +197,9 @@ class Limits:
                     place = "the server" if queue is None else f"queue {queue}"
                     return Hold(job.id, Reason.NEVER_FITS, {"why": f"more {word} than {place} has"})
                 return Hold(job.id, Reason.NOT_ENOUGH_RESOURCE, {"resource": word})
+        for name, amount in job.request.tokens:
+            if amount > self._tokens.get(name, 0.0):
+                return Hold(job.id, Reason.NOT_ENOUGH_RESOURCE, {"resource": f"tokens {name}"})
         return None
 
 

@@ -187,6 +187,8 @@ class Shapes:
     def of(self, job: Job, prediction: Prediction | None, may_use_kept: bool = False) -> Shape:
         """The shape of a job."""
         request = job.request
+        if self._queues.ncpus_are_slots:
+            request = _with_slots(request)
         admits = self._memory.admission and self._now_s - job.queued_s < self._memory.admission_limit_s
         properties = self.properties_of(job.queue)
         user = job.user if request.access in _NAMED else ""
@@ -203,6 +205,13 @@ class Shapes:
             pieces = pieces_of(request, wanted, prediction, admits)
             shape = shapes[key] = _shape(request, pieces, fit, user)
         return shape
+
+
+def _with_slots(request: Request) -> Request:
+    """``ncpus=N`` as ``nodes=1:ppn=N``, where nothing else says what is wanted."""
+    if request.ncpus < 2 or request.chunks or request.tasks or request.procs:
+        return request
+    return replace(request, chunks=(Chunk(ppn=request.ncpus),))
 
 
 def _asked(request: Request) -> tuple[object, ...]:

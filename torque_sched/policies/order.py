@@ -64,6 +64,17 @@ SORT_KEYS: dict[str, Callable[[Job], float]] = {
 }
 
 
+def _by_queue(jobs: Sequence[Job], snapshot: Snapshot, by_priority: bool) -> list[list[Job]]:
+    """The jobs of each queue, in the order of queues."""
+    queues = list(snapshot.queues)
+    if by_priority:
+        queues.sort(key=lambda queue: -queue.priority)
+    lines: dict[QueueName, list[Job]] = {queue.name: [] for queue in queues}
+    for job in jobs:
+        lines.setdefault(job.queue, []).append(job)
+    return list(lines.values())
+
+
 @dataclass(frozen=True, slots=True)
 class COrder:
     """The orders of the C daemon's sched_config.
@@ -93,24 +104,16 @@ class COrder:
         ordered = sorted(jobs, key=self._key)
         if not (self.by_queue or self.round_robin):
             return Fixed(ordered)
-        queues: dict[QueueName, list[Job]] = {queue: [] for queue in self._queues(snapshot)}
-        for job in ordered:
-            queues.setdefault(job.queue, []).append(job)
+        lines = _by_queue(ordered, snapshot, self.sort_queues)
         if self.round_robin:
-            longest = max(map(len, queues.values()), default=0)
-            return Fixed([line[i] for i in range(longest) for line in queues.values() if i < len(line)])
-        return Fixed([job for line in queues.values() for job in line])
+            longest = max(map(len, lines), default=0)
+            return Fixed([line[i] for i in range(longest) for line in lines if i < len(line)])
+        return Fixed([job for line in lines for job in line])
 
     def _key(self, job: Job) -> tuple[float, ...]:
         if self.strict_fifo:
             return (job.qtime_s if job.qtime_s is not None else job.queued_s, float(job.sequence))
         return tuple(SORT_KEYS[key](job) for key in self.keys)
-
-    def _queues(self, snapshot: Snapshot) -> list[QueueName]:
-        queues = list(snapshot.queues)
-        if self.sort_queues:
-            queues.sort(key=lambda queue: -queue.priority)
-        return [queue.name for queue in queues]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,15 +125,51 @@ class FairShareOrder:
         unknown_shares: what users outside of the tree have together.
         default_walltime_s: what a started job without walltime is taken to use, in processor seconds per
             processor.
+        by_queue: a whole queue, then the next one; fair within each.
+        round_robin: one job of each queue in turn (goes before `by_queue`); fair within each.
+        sort_queues: queues by descending Priority; else as the server lists them.
     """
 
     shares: tuple[Share, ...] = ()
     unknown_shares: float = 10.0
     default_walltime_s: float = 3600.0
+    by_queue: bool = False
+    round_robin: bool = False
+    sort_queues: bool = True
 
     def turns(self, jobs: Sequence[Job], snapshot: Snapshot, context: Context) -> Turns:
         """As `Order.turns`."""
-        return _FairTurns(jobs, self, dict(context.usage))
+        usage = dict(context.usage)
+        if not (self.by_queue or self.round_robin):
+            return _FairTurns(jobs, self, usage)
+        lines = _by_queue(jobs, snapshot, self.sort_queues)
+        turns = [_FairTurns(line, self, usage) for line in lines if line]
+        return _QueueTurns(turns, self.round_robin)
+
+
+class _QueueTurns:
+    """Queue after queue, or one job of each in turn; a start counts for its user in all of them."""
+
+    def __init__(self, queues: Sequence[_FairTurns], one_each: bool) -> None:
+        self._queues, self._one_each = queues, one_each
+
+    def __iter__(self) -> Iterator[Job]:
+        if not self._one_each:
+            for queue in self._queues:
+                yield from queue
+            return
+        left = [iter(queue) for queue in self._queues]
+        while left:
+            for turns in tuple(left):
+                job = next(turns, None)
+                if job is None:
+                    left.remove(turns)
+                else:
+                    yield job
+
+    def started(self, job: Job) -> None:
+        """As `Turns.started`; all queues share one account of usage."""
+        self._queues[0].started(job)
 
 
 class _FairTurns:

@@ -7,7 +7,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from torque_sched.errors import ConfigError
-from torque_sched.policies.backfill import AgedReservations, DrainForStarving, NoReservations
+from torque_sched.policies.backfill import (
+    AgedReservations,
+    ConservativeBackfill,
+    DrainForStarving,
+    EasyBackfill,
+    FcfsBackfill,
+    NoReservations,
+    SelectiveBackfill,
+)
 from torque_sched.policies.base import Backfill, Order, Placement
 from torque_sched.policies.order import COrder, FairShareOrder, FcfsOrder
 from torque_sched.policies.placement.plain import (
@@ -36,6 +44,10 @@ BACKFILLS: dict[str, Callable[..., Backfill]] = {
     "aged": AgedReservations,
     "drain": DrainForStarving,
     "none": NoReservations,
+    "fcfs": FcfsBackfill,
+    "easy": EasyBackfill,
+    "conservative": ConservativeBackfill,
+    "selective": SelectiveBackfill,
 }
 
 Made = TypeVar("Made")

@@ -97,6 +97,8 @@ class QueueRules:
         max_is_total: ``resources_max`` also bounds the sum over what runs, where no ``resources_available``
             does: so the C daemon reads it. pbs_server means each job by it, hence off.
         strict: the first job of a queue that cannot run blocks the rest of that queue (strict_fifo).
+        ncpus_are_slots: ``ncpus=N`` without ``nodes`` gets N slots of one node; off: one slot, which is all
+            that pbs_server gives for it.
     """
 
     properties: Mapping[QueueName, tuple[str, ...]] = field(default_factory=dict)
@@ -104,3 +106,4 @@ class QueueRules:
     dedicated_prefix: str = ""
     max_is_total: bool = False
     strict: bool = False
+    ncpus_are_slots: bool = False

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from torque_sched.core.model import Job, NodeName
@@ -42,9 +42,13 @@ class Who:
     now_s: float
     until_s: float
     pauses: Mapping[NodeName, Pause]
+    has_room: Callable[[int, Piece], bool] | None = None
+    """Whether a node, by its index, has room beside what is planned there; None: as its account says."""
 
     def is_kept_out(self, node: NodeLedger, piece: Piece) -> bool:
         """Whether time or an earlier failure keeps this job from a node that fits."""
+        if self.has_room is not None and not self.has_room(node.index, piece):
+            return True
         pause = self.pauses.get(node.name) if self.pauses else None
         if pause is not None and pause.until_s > self.now_s:
             return True
@@ -183,16 +187,21 @@ class Search:
         hopeless_s = shape.fit.hopeless_s.get(same)
         if hopeless_s is not None and until_s >= hopeless_s:
             return None
-        self._prepare(shape)
         who = self.who(job, until_s)
+        placed = self.find_for(who, shape)
+        if placed is None and not who.pauses:
+            # Free amounts only shrink: what did not fit now fits no longer job of this shape either.
+            shape.fit.hopeless_s[same] = until_s
+        return placed
+
+    def find_for(self, who: Who, shape: Shape) -> Placed | None:
+        """The best nodes now, whatever was found for jobs of this shape before."""
+        self.prepare(shape)
         if shape.procs or shape.may_share:
             parts = Spread(self.ledger, self.scorer, who.is_kept_out).find(shape, self._nodes_by_piece(shape))
         else:
             parts = self._find_apart(shape, who)
         if parts is None:
-            if not who.pauses:
-                # Free amounts only shrink: what did not fit now fits no longer job of this shape either.
-                shape.fit.hopeless_s[same] = until_s
             return None
         score = math.fsum(self.scorer.score(node, piece) for node, piece in parts) / len(parts)
         return Placed(tuple(parts), score)
@@ -207,20 +216,28 @@ class Search:
             ranking = self._rankings[key] = Ranking(self, shape, place)
         return ranking
 
-    def _prepare(self, shape: Shape) -> None:
+    def prepare(self, shape: Shape) -> None:
         """A job too wide to ever leave the kept slots free may use them, or it would wait for ever."""
         if shape.fit.is_prepared:
             return
         shape.fit.is_prepared = True
+        may_share = bool(shape.procs) or shape.may_share
+        names = [piece.name for piece in shape.pieces if piece.name in self._names]
+        # Pieces that name one node lie there together.
+        is_too_wide = len(set(names)) < len(names)
+        open_to_it: set[int] = set()
         for piece in shape.pieces:
-            wanted = 1 if shape.procs or shape.may_share else piece.count
+            wanted = piece.count
             for node in self.capable(piece, shape):
-                if wanted <= 0:
+                if wanted <= 0 and len(shape.pieces) == 1:
                     break
-                kept = node.kept_per_gpu * node.node.gpus
-                wanted -= not kept or node.np - piece.ppn >= min(kept, node.np - 1)
-            if wanted > 0:
-                shape.fit.may_use_kept = True
+                left = node.np - min(node.kept_per_gpu * node.node.gpus, node.np - 1)
+                if left >= piece.ppn:
+                    open_to_it.add(node.index)
+                    wanted -= left // piece.ppn if may_share else 1
+            is_too_wide |= wanted > 0
+        if is_too_wide or (not may_share and len(open_to_it) < shape.n_shares and not names):
+            shape.fit.may_use_kept = True
 
     def _find_apart(self, shape: Shape, who: Who) -> Parts | None:
         """Every piece on a node of its own; the pieces with the fewest nodes choose first."""

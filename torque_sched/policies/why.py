@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from torque_sched.core.decisions import Hold
-from torque_sched.core.model import Job
+from torque_sched.core.model import Job, NodeName
 from torque_sched.core.reasons import Reason
 from torque_sched.policies.needs import Fit, Piece, Shape
 from torque_sched.policies.node_ledger import NodeLedger
@@ -70,10 +70,25 @@ class Why:
                 total += piece.count
             if fits < piece.count:
                 return self._too_few(piece, shape, fits)
-        if len(shape.pieces) == 1 or any(piece.name is not None for piece in shape.pieces):
+        if len(shape.pieces) == 1:
             return ""
+        if any(piece.name is not None for piece in shape.pieces):
+            return self._too_much_of_a_node(shape)
         nodes = {node.index for piece in shape.pieces for node in self._search.capable(piece, shape)}
         return f"asks for {total} nodes, {len(nodes)} fit" if total > len(nodes) else ""
+
+    def _too_much_of_a_node(self, shape: Shape) -> str:
+        """Pieces that name the same node lie there together."""
+        by_name = self._search.ledger.by_name
+        for name, node in (
+            (name, by_name.get(NodeName(name))) for name in {p.name or "" for p in shape.pieces}
+        ):
+            slots = sum(piece.ppn for piece in shape.pieces if piece.name == name)
+            gpus = sum(piece.gpus for piece in shape.pieces if piece.name == name)
+            if node is not None and (slots > node.np or gpus > node.node.gpus):
+                has = f"{node.np} and {node.node.gpus}"
+                return f"asks for {slots} processors and {gpus} GPUs of {name}, which has {has}"
+        return ""
 
     def _too_few(self, piece: Piece, shape: Shape, fits: int) -> str:
         wanted = [f"ppn={piece.ppn}"]
@@ -91,6 +106,14 @@ class Why:
         return (
             f"asks for {piece.count} times {':'.join(wanted)}, which fits {fits} times; "
             f"{of_kind} of {len(self._search.ledger.nodes)} nodes are of that kind"
+        )
+
+    def fits_alone(self, shape: Shape) -> bool:
+        """Whether the nodes have room now for each piece by itself, as long as only accounts are asked."""
+        may_share = bool(shape.procs) or shape.may_share
+        return all(
+            len(self._search.candidates(shape, place)) >= (1 if may_share else piece.count)
+            for place, piece in enumerate(shape.pieces)
         )
 
     def hold(self, job: Job, shape: Shape, until_s: float) -> Hold:

@@ -1,4 +1,9 @@
-"""The default predictor: a chain of kinds of jobs, short windows, and the weight of whoever was right."""
+"""The default predictor: a chain of kinds of jobs, short windows, and the weight of whoever was right.
+
+The paper's own rule is asked, too, and speaks instead wherever it was the better one lately: jobs that change
+are better served by short windows, jobs that only scatter by the mean over all of them. So on no kind of log
+is the chain much worse than that rule.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,7 @@ from torque_sched.policies.predict.calibration import UpperBound
 from torque_sched.policies.predict.checks import finite
 from torque_sched.policies.predict.estimate import Estimate
 from torque_sched.policies.predict.fingerprint import Fingerprint, Key
+from torque_sched.policies.predict.seed import SeedPredictor
 from torque_sched.policies.predict.window import RULES, Window
 
 __all__ = ["ChainPredictor", "ChainSettings"]
@@ -17,6 +23,11 @@ _LEVEL_DECAY = 0.999
 #: An error no smaller than this, or a rule that was exact twice would outvote everybody.
 _FLOOR = 1e-3
 _POWER = 4
+#: The contest with the paper's rule: how fast old checks fade, for how many of its own the mean of all levels
+#: counts at each level, and how many there must be at all.
+_CONTEST_DECAY = 0.998
+_CONTEST_DOUBT = 50.0
+_CONTEST_LEAST = 50.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +60,20 @@ class _Level:
         self.weight = _LEVEL_DECAY * self.weight + 1
 
 
+class _Contest:
+    """How the chain and the paper's rule did at one level, the older the less."""
+
+    __slots__ = ("chain", "seed", "weight")
+
+    def __init__(self) -> None:
+        self.chain = self.seed = self.weight = 0.0
+
+    def add(self, chain: float, seed: float) -> None:
+        self.chain = _CONTEST_DECAY * self.chain + chain
+        self.seed = _CONTEST_DECAY * self.seed + seed
+        self.weight = _CONTEST_DECAY * self.weight + 1
+
+
 class ChainPredictor:
     """Every kind of job in a fingerprint's chain answers by every rule; the weighted median of all is taken.
 
@@ -62,6 +87,9 @@ class ChainPredictor:
         self._windows: OrderedDict[Key, Window] = OrderedDict()
         self._levels: dict[str, _Level] = {}
         self._upper = UpperBound(self._settings.coverage)
+        self._seed = SeedPredictor(max_scripts=self._settings.max_kinds)
+        self._contests: dict[str, _Contest] = {}
+        self._contest = _Contest()
 
     def __len__(self) -> int:
         """Kinds of jobs known."""
@@ -69,12 +97,29 @@ class ChainPredictor:
 
     def predict(self, job: Fingerprint, fallback: float = 0.0) -> Estimate:
         """As `Predictor.predict`."""
-        known = [(key, window) for key in job.chain() if (window := self._windows.get(key)) is not None]
+        known = self._known(job)
         if not known:
             return Estimate(fallback)
         value, error = self._middle(known)
         key, window = known[0]
+        if self._seed_is_better(key[0]):
+            said = self._seed.predict(job)
+            bound = self._upper.bound(said.value, error)
+            return Estimate(said.value, bound, said.n_similar, said.evidence, error)
         return Estimate(value, self._upper.bound(value, error), window.n, key[0], error)
+
+    def _known(self, job: Fingerprint) -> list[tuple[Key, Window]]:
+        """The kinds of its chain that were seen, the closest first."""
+        return [(key, window) for key in job.chain() if (window := self._windows.get(key)) is not None]
+
+    def _seed_is_better(self, level: str) -> bool:
+        """Whether the paper's rule did better lately where this level is the closest known."""
+        all_of = self._contest
+        if all_of.weight < _CONTEST_LEAST:
+            return False
+        own = self._contests.get(level) or _Contest()
+        doubt = _CONTEST_DOUBT / all_of.weight
+        return own.seed + doubt * all_of.seed < own.chain + doubt * all_of.chain
 
     def _middle(self, known: list[tuple[Key, Window]]) -> tuple[float, float]:
         """The weighted median of all answers, and the error to expect of it."""
@@ -105,6 +150,7 @@ class ChainPredictor:
         said = predicted if predicted is not None else self.predict(job)
         if said.upper is not None and said.error is not None:
             self._upper.observe(value, said.value, said.error, said.upper)
+        self._hold_contest(job, value)
         for key in job.chain():
             window = self._windows.get(key)
             if window is None:
@@ -119,3 +165,13 @@ class ChainPredictor:
                 level.add(errors)
         while len(self._windows) > self._settings.max_kinds:
             self._windows.popitem(last=False)
+
+    def _hold_contest(self, job: Fingerprint, value: float) -> None:
+        """Check both against a value, by what they would say now, then teach the paper's rule."""
+        known = self._known(job)
+        if known:
+            chain = abs(self._middle(known)[0] - value)
+            seed = abs(self._seed.predict(job).value - value)
+            self._contest.add(chain, seed)
+            self._contests.setdefault(known[0][0][0], _Contest()).add(chain, seed)
+        self._seed.observe(job, value)

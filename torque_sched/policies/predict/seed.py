@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import OrderedDict, deque
 from itertools import islice
 
 from torque_sched.policies.predict.checks import finite
@@ -27,12 +27,14 @@ class SeedPredictor:
     Args:
         recent: L.
         newer_weight: what the newer part weighs, 0 to 1; the paper wants more than half.
+        max_scripts: scripts remembered; the one not seen for longest goes first. Bounds the memory.
     """
 
-    def __init__(self, recent: int = 50, newer_weight: float = 0.6) -> None:
+    def __init__(self, recent: int = 50, newer_weight: float = 0.6, max_scripts: int = 200_000) -> None:
         self._newer_weight = newer_weight
         self._recent: deque[float] = deque(maxlen=recent)
-        self._sums: dict[str, tuple[float, int]] = {}
+        self._max_scripts = max_scripts
+        self._sums: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
     def predict(self, job: Fingerprint, fallback: float = 0.0) -> Estimate:
         """As `Predictor.predict`; `upper` is never given."""
@@ -57,4 +59,7 @@ class SeedPredictor:
         finite(value)
         total, n = self._sums.get(job.script, (0.0, 0))
         self._sums[job.script] = (total + value, n + 1)
+        self._sums.move_to_end(job.script)
+        if len(self._sums) > self._max_scripts:
+            self._sums.popitem(last=False)
         self._recent.appendleft(value)

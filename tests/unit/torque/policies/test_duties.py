@@ -21,7 +21,7 @@ from tests.unit.torque.policies.builders import (
 from torque_sched.core.decisions import Hold, NodeShare
 from torque_sched.core.model import Dependency, JobId, NodeName, QueueName, Resources, Server
 from torque_sched.core.reasons import Reason
-from torque_sched.core.request import AccessPolicy, Chunk, GenericResource
+from torque_sched.core.request import AccessPolicy, Chunk, GenericResource, Request
 from torque_sched.core.states import HoldType, JobState
 from torque_sched.policies.context import BackOff, Context, Pause, PendingStart, Reservation, Window
 from torque_sched.policies.decide import decide
@@ -422,7 +422,8 @@ def test_reservations_keep_out_what_would_run_into_them() -> None:
     jobs = [job(1, walltime_s=99.0), job(2, walltime_s=101.0), job(3), job(4, user="eve")]
     got = answers([node("n1")], jobs, context=context)
     assert got.started == [1, 4]
-    assert got.reason(2) is Reason.RESERVED_FOR_OTHERS
+    assert got.reason(2) is Reason.ADVANCE_RESERVATION
+    assert "service, which keeps nodes from 1970-01-12 13:48 UTC to 1970-01-12 13:50 UTC" in got[2].comment
     past = Context(reservations=(replace(kept, start_s=0.0, end_s=NOW_S),))
     assert answers([node("n1")], jobs, context=past).started == [1, 2, 3, 4]
 
@@ -436,7 +437,7 @@ def test_reservations_keep_out_what_would_run_into_them() -> None:
         ((5, 9), "dedi", 1.0, Reason.DEDICATED_TIME),
         ((5, 9), "batch", 4.0, None),
         ((5, 9), "batch", 6.0, Reason.CROSSES_DEDICATED_TIME),
-        ((5, 9), "batch", None, None),
+        ((5, 9), "batch", None, Reason.CROSSES_DEDICATED_TIME),
     ],
 )
 def test_dedicated_time(
@@ -459,3 +460,27 @@ def test_words_of_c_where_the_c_daemon_has_words() -> None:
     jobs = [running(9, "n1/0-3", "1:ppn=4"), job(1)]
     assert answers([node("n1")], jobs, Settings(words_of_c=True)).reason(1) is Reason.NOT_ENOUGH_NODES
     assert answers([node("n1")], jobs).reason(1) is Reason.NO_FREE_SLOTS
+
+
+def test_ncpus_gets_one_slot_as_from_pbs_server_or_all_of_them_where_told() -> None:
+    nodes = [node("n1", 4), node("n2", 2)]
+    jobs = [replace(job(1), request=Request(ncpus=3, mem_bytes=GIB)), job(2, "1:ppn=2", ncpus=3)]
+    plain = answers(nodes, jobs, FIRST)
+    assert (plain.hosts(1), plain.hosts(2)) == ("n1:ppn=1", "n1:ppn=2")
+    told = answers(nodes, jobs, replace(FIRST, queues=QueueRules(ncpus_are_slots=True)))
+    assert (told.hosts(1), told.hosts(2)) == ("n1:ppn=3", "n2:ppn=2")
+
+
+def test_tokens_are_counted_by_the_scheduler_alone() -> None:
+    server = Server(tokens=(("matlab", 2.0), ("ansys", 1.0)))
+    jobs = [
+        running(1, "n1/0", tokens=(("matlab", 1.0),)),
+        job(2, tokens=(("matlab", 1.5),)),
+        job(3, tokens=(("matlab", 1.0),)),
+        job(4, tokens=(("matlab", 1.0),)),
+        job(5, tokens=(("nobody's", 1.0),)),
+        job(6, tokens=(("ansys", 1.0),)),
+    ]
+    got = answers([node("n1", 8)], jobs, server=server)
+    assert got.started == [3, 6]
+    assert {got.reason(n) for n in (2, 4, 5)} == {Reason.NOT_ENOUGH_RESOURCE}

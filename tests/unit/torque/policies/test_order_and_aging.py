@@ -223,3 +223,19 @@ def test_nodes_that_will_not_take_the_job_are_not_kept_for_it() -> None:
 def test_a_job_without_a_time_of_submission_is_not_aged() -> None:
     got = answers([node("n1", 1)], [job(1, qtime_s=NOW_S - 50), job(2, qtime_s=None)])
     assert got.started == [1]
+
+
+def test_fair_share_within_queues() -> None:
+    queues = [queue(), queue("express", priority=9)]
+    jobs = [job(1), job(2, queue="express"), job(3, user="bob", queue="express"), job(4, user="bob")]
+    shares, usage = (Share("ann", 1), Share("bob", 1)), Context(usage={"ann": 9.0})
+
+    def order(**changes: bool) -> list[int]:
+        return order_of(
+            FairShareOrder(shares, default_walltime_s=100.0, **changes), jobs, usage, queues=queues
+        )
+
+    assert order() == [3, 1, 4, 2]
+    assert order(by_queue=True) == [3, 2, 4, 1]
+    assert order(by_queue=True, sort_queues=False) == [4, 1, 3, 2]
+    assert order(round_robin=True) == [3, 1, 2, 4]

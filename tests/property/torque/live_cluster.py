@@ -1,0 +1,115 @@
+"""A small cluster that lives through cycles: jobs start where `decide` says, end early, and nodes fail."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from tests.unit.torque.policies.builders import running, snapshot
+from torque_sched.core.decisions import Decision, Hold, Promise, Reserve, Start
+from torque_sched.core.model import Job, JobId, Node, NodeName
+from torque_sched.core.snapshot import Snapshot
+from torque_sched.core.states import NodeState
+from torque_sched.policies.context import Context
+from torque_sched.policies.decide import decide
+from torque_sched.policies.settings import Settings
+
+__all__ = ["LiveCluster", "Run"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A job on its nodes, from when to when."""
+
+    job: Job
+    start: Start
+    start_s: float
+    end_s: float
+
+
+@dataclass
+class LiveCluster:
+    """Nodes, waiting jobs and running ones; checks capacity at every cycle.
+
+    Attributes:
+        run_s: how long each job really runs.
+    """
+
+    nodes: list[Node]
+    settings: Settings
+    run_s: dict[JobId, float]
+    waiting: list[Job] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
+    promises: dict[JobId, Promise] = field(default_factory=dict)
+    first: dict[JobId, float] = field(default_factory=dict)
+    started: dict[JobId, Run] = field(default_factory=dict)
+    down: set[NodeName] = field(default_factory=set)
+    freed: bool = True
+
+    def shot(self, now_s: float) -> Snapshot:
+        """The cluster as the server would show it."""
+        slots: dict[NodeName, int] = {}
+        gpus: dict[NodeName, set[int]] = {}
+        jobs = []
+        for run in self.runs:
+            parts = []
+            for share in run.start.allocation:
+                first = slots.get(share.node, 0)
+                slots[share.node] = first + share.ppn
+                parts.append(f"{share.node}/{first}-{first + share.ppn - 1}")
+                used = gpus.setdefault(share.node, set())
+                for _ in range(share.gpus):
+                    used.add(len(used))
+                    parts.append(f"{share.node}-gpu/{len(used) - 1}")
+            jobs.append(
+                replace(
+                    running(run.job.sequence, "+".join(parts), start_s=run.start_s, user=run.job.user),
+                    request=run.job.request,
+                )
+            )
+        nodes = [
+            replace(
+                n,
+                states=frozenset({_DOWN}) if n.name in self.down else frozenset(),
+                status=n.status and replace(n.status, rectime_s=now_s),
+            )
+            for n in self.nodes
+        ]
+        plain = snapshot(nodes, [*jobs, *self.waiting])
+        return replace(plain, now_s=now_s)
+
+    def cycle(self, now_s: float, context: Context | None = None) -> dict[JobId, Decision]:
+        """End what is over, decide, start."""
+        self.runs = [run for run in self.runs if run.end_s > now_s]
+        base = context or Context()
+        shot = self.shot(now_s)
+        decisions = decide(shot, self.settings, replace(base, promises=self.promises, freed=self.freed))
+        assert sorted(d.job for d in decisions) == sorted(job.id for job in self.waiting)
+        self.promises = {}
+        for decision in decisions:
+            if isinstance(decision, Start):
+                job = shot.job_by_id[decision.job]
+                run = Run(job, decision, now_s, now_s + self.run_s[job.id])
+                self.runs.append(run)
+                self.started[job.id] = run
+                self.waiting = [one for one in self.waiting if one.id != job.id]
+            elif isinstance(decision, Reserve) and decision.promise is not None:
+                self.promises[decision.job] = decision.promise
+                self.first.setdefault(decision.job, decision.promise.start_s)
+            else:
+                assert isinstance(decision, Hold | Reserve)
+        self._check_capacity()
+        return {decision.job: decision for decision in decisions}
+
+    def _check_capacity(self) -> None:
+        for host in self.nodes:
+            shares = [share for run in self.runs for share in run.start.allocation if share.node == host.name]
+            assert sum(share.ppn for share in shares) <= host.np
+            assert sum(share.gpus for share in shares) <= host.gpus
+
+    def fail(self, name: NodeName) -> None:
+        """The node is down, and what ran there is lost."""
+        self.down.add(name)
+        self.runs = [run for run in self.runs if all(s.node != name for s in run.start.allocation)]
+
+
+_DOWN = NodeState.DOWN
