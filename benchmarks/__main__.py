@@ -109,18 +109,18 @@ def _special(name: str, json_file: Path | None, only: Sequence[str], **given: An
         BadParameter: this one does not know an option that is given.
     """
     owners = {
-        "cores_may_sleep": ("pipeline", "only `pipeline` keeps them awake"),
-        "resume": ("yarn_paper", "only `yarn_paper` with --json resumes"),
-        "rounds": ("yarn_faults", "only `yarn_faults` has rounds"),
-        "log": ("predictor", "only `predictor` replays a log"),
-        "target": ("predictor", "only `predictor` has targets"),
+        "cores_may_sleep": (("pipeline",), "only `pipeline` keeps them awake"),
+        "resume": (("yarn_paper", "grid"), "only `yarn_paper` or `grid` with --json resumes"),
+        "rounds": (("yarn_faults",), "only `yarn_faults` has rounds"),
+        "log": (("predictor", "backfill", "grid"), "only `predictor`, `backfill` and `grid` read a log"),
+        "target": (("predictor",), "only `predictor` has targets"),
     }
     options: dict[str, Any] = {"only": only} if only else {}
     for key, value in given.items():
-        owner, why = owners[key]
+        names, why = owners[key]
         if not value:
             continue
-        if name != owner or (key == "resume" and json_file is None):
+        if name not in names or (key == "resume" and json_file is None):
             raise click.BadParameter(why, param_hint=f"--{key.replace('_', '-')}")
         options[key] = value
     return options
@@ -134,11 +134,11 @@ def _special(name: str, json_file: Path | None, only: Sequence[str], **given: An
 @click.option(
     "--cores-may-sleep", is_flag=True, help="`pipeline`: do not keep the cores awake for latency and echo."
 )
-@click.option("--resume", is_flag=True, help="`yarn_paper`: keep what the JSON file has, run the rest.")
-@click.option("--rounds", type=click.IntRange(min=1), help="`yarn_faults`: how often each fault happens.")
 @click.option(
-    "--log", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="`predictor`: an SWF log."
+    "--resume", is_flag=True, help="`yarn_paper`, `grid`: keep what the JSON file has, run the rest."
 )
+@click.option("--rounds", type=click.IntRange(min=1), help="`yarn_faults`: how often each fault happens.")
+@click.option("--log", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="An SWF log.")
 @click.option("--target", type=click.Choice(["cpu", "memory", "runtime"]), help="`predictor`: only this.")
 @click.option("--install-triton", is_flag=True, help="Install PyTriton for `pipeline` and do nothing else.")
 def main(

@@ -106,15 +106,14 @@ def parse_swf(lines: Iterable[str]) -> SwfTrace:
 def _job(words: list[str]) -> SwfJob:
     if len(words) < _N_FIELDS:
         raise ValueError(f"{len(words)} numbers instead of {_N_FIELDS}")
-    a = [float(word) for word in words[:_N_FIELDS]]
-    # NaN is not equal to itself, and no time is infinite.
-    if not all(value - value == 0 for value in a):
+    a = list(map(float, words[:_N_FIELDS]))
+    # One check for all: the sum is finite when its terms are; NaN and infinity minus themselves are not 0.
+    total = sum(a)
+    if total - total != 0:
         raise ValueError("a number that is not finite")
-    codes = [int(code) for code in a[10:17]]
-    user, group, executable, queue, partition, preceding = codes[1:]
     return SwfJob(
-        int(a[0]), a[1], a[2], a[3], int(a[4]), a[5], a[6], int(a[7]), a[8], a[9],
-        codes[0], user, group, executable, queue, partition, preceding, a[17],
+        int(a[0]), a[1], a[2], a[3], int(a[4]), a[5], a[6], int(a[7]), a[8], a[9], int(a[10]),
+        int(a[11]), int(a[12]), int(a[13]), int(a[14]), int(a[15]), int(a[16]), a[17],
     )  # fmt: skip
 
 
