@@ -1,0 +1,249 @@
+"""One coordinator: the order in which it asks, when it commits, and what it leaves behind."""
+
+from __future__ import annotations
+
+import pytest
+
+from torque_sched.core.handshake import (
+    Abort,
+    Ask,
+    Candidate,
+    Commit,
+    Committed,
+    Confirm,
+    Coordinator,
+    CoordinatorCommand,
+    CoordinatorLimits,
+    Failure,
+    From,
+    GaveUp,
+    Gone,
+    Instant,
+    NotReady,
+    Persist,
+    Phase,
+    Piece,
+    Placed,
+    Ready,
+    Refusal,
+    Release,
+    Released,
+    Send,
+    SiteId,
+    Tick,
+    Token,
+)
+from torque_sched.errors import ModelError
+
+HOME = SiteId("home")
+WALL_S = 1_000_000.0
+Sent = list[tuple[str, str, int]]
+
+
+def at(seconds: float) -> Instant:
+    return Instant(50.0 + seconds, WALL_S + seconds)
+
+
+def candidate(*sites: str) -> Candidate:
+    return Candidate(tuple(Ask(SiteId(s), (Piece("n1", 1),)) for s in sites), WALL_S, 600.0)
+
+
+def begin(*candidates: Candidate, limits: CoordinatorLimits | None = None) -> tuple[Coordinator, Sent]:
+    c, commands = Coordinator.begin(HOME, "1", candidates, 1, at(0), limits or CoordinatorLimits())
+    return c, sent(commands)
+
+
+def sent(commands: tuple[CoordinatorCommand, ...]) -> Sent:
+    return [
+        (type(c.message).__name__, c.to, c.message.token.attempt) for c in commands if isinstance(c, Send)
+    ]
+
+
+def token(attempt: int = 1) -> Token:
+    return Token(HOME, "1", attempt)
+
+
+def tell(
+    c: Coordinator, site: str, kind: str, seconds: float = 0.0, *, attempt: int = 1, off_s: float = 0.0
+) -> tuple[CoordinatorCommand, ...]:
+    t, s, sent_s = token(attempt), SiteId(site), WALL_S + seconds + off_s
+    replies = {
+        "ready": Ready(t, s, sent_s, lease_s=30.0),
+        "short": Ready(t, s, sent_s, lease_s=3.0),
+        "busy": NotReady(t, s, sent_s, reason=Refusal.BUSY),
+        "skew": NotReady(t, s, sent_s, reason=Refusal.SKEW),
+        "committed": Committed(t, s, sent_s),
+        "gone": Gone(t, s, sent_s, reason=Refusal.EXPIRED),
+        "released": Released(t, s, sent_s),
+    }
+    return c.apply(From(s, replies[kind]), at(seconds))
+
+
+def test_sites_are_asked_in_order_each_after_the_one_before() -> None:
+    c, first = begin(candidate("a", "b", "c"))
+    assert first == [("Confirm", "a", 1)]
+    assert sent(tell(c, "a", "ready")) == [("Confirm", "b", 1)]
+    assert sent(tell(c, "c", "ready")) == []
+    assert sent(tell(c, "b", "ready")) == [("Confirm", "c", 1)]
+    commands = tell(c, "c", "ready")
+    assert isinstance(commands[0], Persist)
+    assert c.state.phase is Phase.COMMITTING
+    assert sent(commands) == [("Commit", "a", 1), ("Commit", "b", 1), ("Commit", "c", 1)]
+    tell(c, "a", "committed")
+    tell(c, "a", "committed")
+    tell(c, "c", "committed")
+    persist, placed = tell(c, "b", "committed")
+    assert isinstance(persist, Persist)
+    assert placed == Placed(token(), candidate("a", "b", "c"))
+
+
+def test_sites_out_of_order_are_no_candidate() -> None:
+    for sites in (("b", "a"), ("a", "a"), ()):
+        with pytest.raises(ModelError):
+            candidate(*sites)
+    with pytest.raises(ModelError):
+        begin()
+
+
+def test_a_refusal_releases_what_was_asked_and_tries_the_next() -> None:
+    c, _ = begin(candidate("a", "b", "c"), candidate("b"))
+    tell(c, "a", "ready")
+    commands = tell(c, "b", "busy")
+    assert sent(commands) == [("Release", "a", 1), ("Release", "b", 1), ("Confirm", "b", 2)]
+    tell(c, "b", "busy", attempt=2)
+    assert c.state.phase is Phase.GAVE_UP
+    assert [s.why for s in c.state.setbacks] == [Refusal.BUSY, Refusal.BUSY]
+
+
+def test_giving_up_is_told_at_once_and_releases_go_on_until_acknowledged() -> None:
+    c, _ = begin(candidate("a"))
+    commands = tell(c, "a", "busy")
+    assert isinstance(commands[-1], GaveUp)
+    assert commands[-1].next_attempt == 2
+    assert not c.finished
+    assert sent(c.apply(Tick(), at(1))) == [("Release", "a", 1)]
+    assert c.apply(Tick(), at(1.5)) == ()
+    tell(c, "a", "released", 2)
+    assert c.finished
+    assert c.wake_s(at(2)) is None
+
+
+def test_releases_end_when_the_holds_must_have_run_out() -> None:
+    c, _ = begin(candidate("a"))
+    tell(c, "a", "busy")
+    c.apply(Tick(), at(121))
+    assert c.finished
+
+
+def test_a_silent_site_fails_the_attempt_after_repeated_asking() -> None:
+    c, _ = begin(candidate("a"), candidate("b"))
+    asked = [sent(c.apply(Tick(), at(second))) for second in (1, 2, 3, 4)]
+    assert asked == [[("Confirm", "a", 1)]] * 4
+    assert sent(c.apply(Tick(), at(5))) == [("Release", "a", 1), ("Confirm", "b", 2)]
+    assert c.state.setbacks[0].why is Failure.NO_ANSWER
+
+
+@pytest.mark.parametrize(("kind", "off_s"), [("skew", 0.0), ("ready", 1.1), ("ready", -1.1)])
+def test_a_clock_that_is_off_is_named_when_no_better_answer_comes(kind: str, off_s: float) -> None:
+    c, _ = begin(candidate("a"))
+    assert tell(c, "a", kind, 1.0, off_s=off_s) == ()
+    c.apply(Tick(), at(5))
+    assert c.state.setbacks[0].why is Refusal.SKEW
+
+
+def test_a_late_answer_is_forgiven_when_a_copy_is_in_time() -> None:
+    c, _ = begin(candidate("a"))
+    tell(c, "a", "ready", 2.0, off_s=-1.5)
+    assert sent(tell(c, "a", "ready", 3.0)) == [("Commit", "a", 1)]
+
+
+def test_a_lease_that_would_run_out_first_is_not_committed() -> None:
+    c, _ = begin(candidate("a", "b"))
+    tell(c, "a", "short")
+    commands = tell(c, "b", "ready", 2.5)
+    assert sent(commands) == [("Release", "a", 1), ("Release", "b", 1)]
+    assert c.state.setbacks[0].why is Failure.LEASE_SHORT
+
+
+def test_a_hold_lost_before_its_commit_cancels_all_the_others() -> None:
+    c, _ = begin(candidate("a", "b"), candidate("a"))
+    tell(c, "a", "ready")
+    tell(c, "b", "ready")
+    tell(c, "a", "committed")
+    commands = tell(c, "b", "gone")
+    assert sent(commands) == [("Release", "a", 1), ("Release", "b", 1)]
+    assert isinstance(commands[-1], GaveUp)
+    # Committed claims are released until the claim's end, not only until a lease's.
+    c.apply(Tick(), at(500))
+    assert not c.finished
+    tell(c, "a", "released", 501)
+    tell(c, "b", "released", 501)
+    assert c.finished
+
+
+def test_commits_are_repeated_and_given_up_in_the_end() -> None:
+    c, _ = begin(candidate("a", "b"))
+    tell(c, "a", "ready")
+    tell(c, "b", "ready")
+    tell(c, "a", "committed")
+    assert sent(c.apply(Tick(), at(1))) == [("Commit", "b", 1)]
+    assert isinstance(c.apply(Tick(), at(30))[-1], GaveUp)
+
+
+def test_anything_that_comes_for_a_dropped_attempt_is_released() -> None:
+    c, _ = begin(candidate("a"), candidate("b"))
+    tell(c, "a", "busy")
+    tell(c, "a", "released")
+    assert sent(tell(c, "a", "ready")) == [("Release", "a", 1)]
+    assert sent(tell(c, "a", "committed")) == [("Release", "a", 1)]
+    assert tell(c, "a", "busy") == ()
+
+
+def test_an_abort_at_any_time_releases_all() -> None:
+    c, _ = begin(candidate("a", "b"))
+    tell(c, "a", "ready")
+    assert sent(c.apply(Abort(), at(0))) == [("Release", "a", 1), ("Release", "b", 1)]
+    assert c.apply(Abort(), at(0)) == ()
+
+
+def test_a_crash_while_asking_drops_the_attempt_with_all_its_sites() -> None:
+    c, _ = begin(candidate("a", "b"))
+    saved = c.state
+    tell(c, "a", "ready")
+    risen, commands = Coordinator.restore(saved, at(3))
+    assert sent(commands) == [("Release", "a", 1), ("Release", "b", 1)]
+    assert isinstance(commands[-1], GaveUp)
+    assert risen.state.attempt == 1
+    assert commands[-1].next_attempt == 2
+
+
+def test_a_crash_between_the_decision_and_its_commits_goes_on_committing() -> None:
+    c, _ = begin(candidate("a", "b"))
+    tell(c, "a", "ready")
+    tell(c, "b", "ready")
+    risen, commands = Coordinator.restore(c.state, at(3))
+    assert sent(commands) == [("Commit", "a", 1), ("Commit", "b", 1)]
+    tell(risen, "a", "committed", 3)
+    assert isinstance(tell(risen, "b", "committed", 3)[-1], Placed)
+    again, commands = Coordinator.restore(risen.state, at(9))
+    assert isinstance(commands[0], Placed)
+    assert again.state.phase is Phase.PLACED
+
+
+def test_messages_of_others_change_nothing() -> None:
+    c, _ = begin(candidate("a"))
+    before = c.state
+    other = Token(HOME, "2", 1)
+    site = SiteId("a")
+    assert c.apply(From(site, Ready(other, site, WALL_S, lease_s=9.0)), at(0)) == ()
+    assert c.apply(From(SiteId("b"), Ready(token(), site, WALL_S, lease_s=9.0)), at(0)) == ()
+    assert c.apply(From(site, Commit(token(), site, WALL_S)), at(0)) == ()
+    assert c.apply(From(site, Release(token(9), site, WALL_S)), at(0)) == ()
+    assert c.state == before
+
+
+def test_confirm_tells_who_the_owner_is() -> None:
+    _, commands = Coordinator.begin(HOME, "1", (candidate("a"),), 1, at(0), user="ann")
+    assert isinstance(commands[1], Send)
+    assert isinstance(commands[1].message, Confirm)
+    assert commands[1].message.user == "ann"

@@ -1,0 +1,303 @@
+"""A site's side of a grid job: what it lets in, submits, starts, kills and reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from torque_sched.core.handshake import (
+    Claim,
+    Commit,
+    Committed,
+    Confirm,
+    Freed,
+    From,
+    HolderState,
+    Instant,
+    NotReady,
+    Persist,
+    Piece,
+    Ready,
+    Refusal,
+    Release,
+    Released,
+    Send,
+    SiteId,
+    Spare,
+    Tick,
+    Token,
+)
+from torque_sched.core.site import (
+    Admission,
+    Arrived,
+    BlockEnded,
+    BlockFailed,
+    BlockReport,
+    BlockState,
+    BlockSubmitted,
+    Denial,
+    FindBlock,
+    Go,
+    Guest,
+    GuestState,
+    KillBlock,
+    Look,
+    OpenBarrier,
+    PeerRules,
+    RunBlock,
+    Submit,
+    TurnAway,
+)
+from torque_sched.errors import ModelError
+
+SITE, HOME = SiteId("here"), SiteId("there")
+WALL_S = 1_000_000.0
+RULES = {HOME: PeerRules({"ann": "guest1"}, slots_cap=8, length_cap_s=1000.0, blocks_cap=2)}
+
+
+class Nodes:
+    def spare(self, node: str, start_s: float, end_s: float) -> Spare:
+        return Spare(4 if node in ("n1", "n2") else 0)
+
+    def nodes(self, claim: Claim) -> Iterable[str]:
+        return ("n1", "n2")
+
+
+def at(seconds: float) -> Instant:
+    return Instant(50.0 + seconds, WALL_S + seconds)
+
+
+def guest(state: GuestState | None = None) -> Guest:
+    return Guest(SITE, Nodes(), Admission(SITE, RULES), state or GuestState(HolderState("boot-1")))
+
+
+def token(job: str = "1", attempt: int = 1) -> Token:
+    return Token(HOME, job, attempt)
+
+
+def confirm(t: Token, user: str = "ann", slots: int = 4, length_s: float = 600.0) -> Confirm:
+    return Confirm(t, SITE, WALL_S, Claim((Piece("", slots),), WALL_S, length_s), user)
+
+
+def submit(t: Token, sent_s: float = 0.0, user: str = "ann", walltime_s: int = 500) -> Submit:
+    return Submit(t, SITE, WALL_S + sent_s, 0, 2, user, "job", walltime_s, "#!/bin/sh\n")
+
+
+def go(t: Token) -> Go:
+    return Go(t, SITE, WALL_S, (SITE, HOME), (("n1",), ("m1", "m2")))
+
+
+def tell(g: Guest, event: Any, seconds: float = 0.0) -> list[Any]:
+    """All commands but `Persist`, which comes once and first."""
+    if not isinstance(event, Tick | BlockSubmitted | BlockFailed | Arrived | BlockEnded | From):
+        event = From(HOME, event)
+    commands = list(g.apply(event, at(seconds)))
+    assert not any(isinstance(command, Persist) for command in commands[1:])
+    return [command for command in commands if not isinstance(command, Persist)]
+
+
+def reports(commands: list[Any]) -> list[BlockState]:
+    return [c.message.state for c in commands if isinstance(c, Send) and isinstance(c.message, BlockReport)]
+
+
+def kinds(commands: list[Any]) -> list[type]:
+    return [type(command) for command in commands]
+
+
+def committed(t: Token | None = None) -> Guest:
+    g, t = guest(), t or token()
+    tell(g, confirm(t))
+    assert isinstance(tell(g, Commit(t, SITE, WALL_S))[-1].message, Committed)
+    return g
+
+
+def at_barrier() -> Guest:
+    g = committed()
+    tell(g, submit(token()))
+    tell(g, BlockSubmitted(token(), "7.here"))
+    assert reports(tell(g, Arrived(token(), "7.here", ("n1",)))) == [BlockState.READY]
+    return g
+
+
+def running() -> Guest:
+    g = at_barrier()
+    opened, report = tell(g, go(token()))
+    assert opened == OpenBarrier(token(), "7.here", (SITE, HOME), (("n1",), ("m1", "m2")))
+    assert report.message.state is BlockState.RUNNING
+    return g
+
+
+def test_a_block_is_submitted_once_and_ends() -> None:
+    g = committed()
+    run, report = tell(g, submit(token()))
+    assert run == RunBlock(token(), 0, 2, "guest1", "job", WALL_S, 500, "#!/bin/sh\n")
+    assert report.message.state is BlockState.SUBMITTING
+    assert reports(tell(g, submit(token(), 1.0), 1.0)) == [BlockState.SUBMITTING]
+    assert tell(g, BlockSubmitted(token(), "7.here")) == []
+    assert reports(tell(g, Look(token(), SITE, WALL_S))) == [BlockState.SUBMITTED]
+    # Go before it has arrived starts nothing.
+    assert reports(tell(g, go(token()))) == [BlockState.SUBMITTED]
+    tell(g, Arrived(token(), "7.here", ("n1",)))
+    assert kinds(tell(g, go(token()))) == [OpenBarrier, Send]
+    assert kinds(tell(g, go(token()))) == [Send]
+    freed, report = tell(g, BlockEnded(token(), 3))
+    assert isinstance(freed, Freed)
+    assert (report.message.state, report.message.exit_status) == (BlockState.ENDED, 3)
+    # The end is known until home releases it.
+    assert reports(tell(g, Look(token(), SITE, WALL_S))) == [BlockState.ENDED]
+    assert isinstance(tell(g, Release(token(), SITE, WALL_S))[-1].message, Released)
+    assert reports(tell(g, Look(token(), SITE, WALL_S))) == [BlockState.UNKNOWN]
+    assert reports(tell(g, submit(token()))) == [BlockState.CANCELLED]
+
+
+def test_without_a_committed_claim_nothing_is_submitted() -> None:
+    g = guest()
+    assert reports(tell(g, submit(token()))) == [BlockState.CANCELLED]
+    tell(g, confirm(token()))
+    assert reports(tell(g, submit(token()))) == [BlockState.CANCELLED]
+
+
+def test_a_walltime_never_goes_beyond_the_claim() -> None:
+    (run, _) = tell(committed(), submit(token(), 100.0, walltime_s=9999), 100.0)
+    assert run.walltime_s == 500
+
+
+def test_released_is_said_only_when_the_block_is_gone() -> None:
+    g = running()
+    (kill,) = tell(g, Release(token(), SITE, WALL_S), 10)
+    assert isinstance(kill, KillBlock)
+    assert g.grants(at(10)), "its nodes are not free before it is gone"
+    assert tell(g, Release(token(), SITE, WALL_S), 11) == []
+    assert kinds(tell(g, Tick(), 20)) == [KillBlock]
+    assert reports(tell(g, BlockEnded(token(), 271), 21)) == [BlockState.CANCELLED]
+    assert g.grants(at(21)) == ()
+    assert isinstance(tell(g, Release(token(), SITE, WALL_S), 22)[-1].message, Released)
+    assert g.state.blocks == ()
+
+
+def test_a_later_attempt_waits_until_the_earlier_block_is_gone() -> None:
+    g = at_barrier()
+    later = confirm(token(attempt=2))
+    assert kinds(tell(g, later)) == [KillBlock]
+    assert tell(g, later, 1) == []
+    tell(g, BlockEnded(token(), 271), 1)
+    assert isinstance(tell(g, later, 1)[-1].message, Ready)
+
+
+def test_no_go_in_time_cancels_the_block_here() -> None:
+    g = at_barrier()
+    assert g.wake_s(at(0)) == at(180).monotonic_s
+    assert tell(g, Tick(), 179.9) == []
+    assert kinds(tell(g, Tick(), 180)) == [KillBlock]
+    assert reports(tell(g, go(token()), 181)) == [BlockState.CANCELLING]
+    assert reports(tell(g, BlockFailed(token(), "gone"), 182)) == [BlockState.CANCELLED]
+
+
+def test_a_running_block_is_killed_at_the_end_of_its_claim_and_counts_as_ended() -> None:
+    g = running()
+    assert KillBlock in kinds(tell(g, Tick(), 600))
+    assert reports(tell(g, BlockEnded(token(), 271), 601)) == [BlockState.ENDED]
+
+
+def test_a_second_batch_job_of_a_token_is_turned_away() -> None:
+    g = at_barrier()
+    assert tell(g, Arrived(token(), "8.here", ("n2",))) == [TurnAway(token(), "8.here")]
+    assert tell(g, BlockSubmitted(token(), "8.here")) == [TurnAway(token(), "8.here")]
+    assert tell(g, Arrived(token("9"), "9.here", ("n2",))) == [TurnAway(token("9"), "9.here")]
+    tell(g, BlockFailed(token(), "gone"))
+    assert tell(g, Arrived(token(), "7.here", ("n1",))) == [TurnAway(token(), "7.here")]
+
+
+def test_a_restart_looks_for_blocks_and_opens_the_barrier_again() -> None:
+    g = running()
+    risen = guest(g.state)
+    assert risen.restart("boot-1", at(5)) == (FindBlock(token()),)
+    assert kinds(tell(risen, Arrived(token(), "7.here", ("n1",)), 6)) == [OpenBarrier]
+    lost = guest(g.state)
+    lost.restart("boot-2", Instant(1.0, WALL_S + 30))
+    assert reports(tell(lost, BlockFailed(token(), "no such job"), 31)) == [BlockState.CANCELLED]
+
+
+def test_a_kill_under_way_goes_on_after_a_restart() -> None:
+    g = running()
+    tell(g, Release(token(), SITE, WALL_S))
+    assert kinds(list(guest(g.state).restart("boot-1", at(5)))) == [KillBlock]
+
+
+def test_a_submit_that_was_cut_off_by_a_crash_is_found_or_given_up() -> None:
+    g = committed()
+    tell(g, submit(token()))
+    assert guest(g.state).restart("boot-1", at(5)) == (FindBlock(token()),)
+    found = guest(g.state)
+    tell(found, BlockSubmitted(token(), "7.here"), 5)
+    assert reports(tell(found, Look(token(), SITE, WALL_S))) == [BlockState.SUBMITTED]
+    lost = guest(g.state)
+    assert reports(tell(lost, BlockFailed(token(), "no such job"), 5)) == [BlockState.CANCELLED]
+
+
+def test_messages_of_a_stranger_about_a_block_are_ignored() -> None:
+    g = at_barrier()
+    for message in (submit(token()), go(token()), Look(token(), SITE, WALL_S)):
+        assert tell(g, From(SiteId("thief"), message)) == []
+    (answer,) = tell(g, From(SiteId("thief"), Release(token(), SITE, WALL_S)))
+    assert answer.message.reason is Refusal.NOT_YOURS
+    assert reports(tell(g, Look(token(), SITE, WALL_S))) == [BlockState.READY]
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        (confirm(token(), user="bob"), "user bob of there is not known at here"),
+        (confirm(token(), user=""), "user (none) of there is not known at here"),
+        (confirm(token(), slots=9), "there would have 9 slots at here, of 8 allowed"),
+        (confirm(token(), length_s=1001.0), "1001 s is longer than 1000 s allowed"),
+    ],
+)
+def test_what_no_rule_allows_is_denied_with_its_reason(message: Confirm, why: str) -> None:
+    (answer,) = tell(guest(), message)
+    assert isinstance(answer.message, NotReady)
+    assert (answer.message.reason, answer.message.detail) == (Refusal.DENIED, why)
+
+
+def test_caps_count_what_the_peer_has_here() -> None:
+    admission = Admission(SITE, RULES)
+    g = guest()
+    for job in ("1", "2"):
+        tell(g, confirm(token(job), slots=1))
+    claim = Claim((Piece("", 1),), WALL_S, 10.0)
+    denied = admission.admit(HOME, token("3"), "ann", claim, g.grants(at(0)))
+    assert denied == Denial("there has 2 blocks at here, as many as allowed")
+    # A later attempt of a job that has its claim is no further one.
+    assert admission.admit(HOME, token("2", 2), "ann", claim, g.grants(at(0))) == "guest1"
+
+
+def test_a_peer_without_rules_or_refused_gets_nothing_and_own_users_are_themselves() -> None:
+    claim = Claim((Piece("", 1),), WALL_S, 10.0)
+    refused = Admission(SITE, {HOME: PeerRules({"ann": "guest1"}, 8, 1000.0, 2, refuse=True)})
+    for admission in (Admission(SITE, {}), refused):
+        assert admission.admit(HOME, token(), "ann", claim, ()) == Denial(
+            "site here takes no work from there"
+        )
+        assert admission.admit(SITE, Token(SITE, "1", 1), "ann", claim, ()) == "ann"
+        assert isinstance(admission.admit(SITE, Token(SITE, "1", 1), "root", claim, ()), Denial)
+
+
+@pytest.mark.parametrize("ours", ["root", "toor", "0", ""])
+def test_nobody_is_mapped_to_root(ours: str) -> None:
+    with pytest.raises(ModelError, match="never runs as root"):
+        Admission(SITE, {HOME: PeerRules({"ann": ours}, 8, 10.0, 2)}, root_names=("root", "toor"))
+
+
+class Everybody(dict[str, str]):
+    """Maps also those whom it does not list."""
+
+    def get(self, name: str, default: object = None) -> str:  # type: ignore[override]
+        return "root"
+
+
+def test_a_mapping_that_hides_root_is_denied_when_it_is_asked() -> None:
+    admission = Admission(SITE, {HOME: PeerRules(Everybody(), 8, 1000.0, 2)})
+    claim = Claim((Piece("", 1),), WALL_S, 10.0)
+    assert isinstance(admission.admit(HOME, token(), "ann", claim, ()), Denial)

@@ -1,0 +1,231 @@
+"""One grid job seen from home, through its whole life among three sites in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.torque.handshake.sites import Site, World
+from torque_sched.core.handshake import From, SiteId
+from torque_sched.core.site import (
+    BlockFailed,
+    BlockReport,
+    BlockState,
+    Cancel,
+    Dropped,
+    Finished,
+    Go,
+    HomeJob,
+    Requeue,
+    Stage,
+)
+
+A, B, C = (SiteId(name) for name in "abc")
+ALL = [("a", 1), ("b", 2), ("c", 1)]
+
+
+@pytest.fixture
+def world() -> World:
+    w = World(dict.fromkeys("abc", 2))
+    w.submit("a", "1", [ALL])
+    return w
+
+
+def flow(world: World, rounds: int = 4, step_s: float = 1.0) -> None:
+    for _ in range(rounds):
+        for _ in range(20):
+            world.deliver_all()
+        world.wait(step_s)
+
+
+def take_all(world: World) -> None:
+    for site in world.sites.values():
+        while site.pending:
+            site.take(0, works=True)
+
+
+def arrive(world: World, *names: SiteId) -> None:
+    for name in names:
+        for job in world.sites[name].batch:
+            if not job.over:
+                world.sites[name].arrive(job)
+
+
+def home(world: World) -> HomeJob:
+    return world.sites[A].jobs["1"]
+
+
+def result(world: World) -> list[Any]:
+    return world.results.get((A, "1"), [])
+
+
+def started(world: World) -> None:
+    flow(world)
+    take_all(world)
+    arrive(world, A, B, C)
+    flow(world)
+    assert world.bodies == {home(world).token: {A, B, C}}
+    assert home(world).state.stage is Stage.RUNNING
+
+
+def end(world: World, name: SiteId) -> None:
+    site: Site = world.sites[name]
+    site.end(next(job for job in site.batch if not job.over))
+
+
+def test_it_starts_everywhere_or_not_yet_and_ends_everywhere(world: World) -> None:
+    flow(world)
+    take_all(world)
+    arrive(world, A, B)
+    flow(world)
+    assert world.bodies == {}
+    arrive(world, C)
+    flow(world)
+    assert world.bodies == {home(world).token: {A, B, C}}
+    for name in (A, B, C):
+        end(world, name)
+    flow(world)
+    assert result(world) == [Finished(((A, 0), (B, 0), (C, 0)))]
+    assert home(world).finished
+    world.settle()
+
+
+def test_every_block_hears_of_all_hosts(world: World) -> None:
+    flow(world)
+    take_all(world)
+    arrive(world, A, B, C)
+    (block,) = world.sites[B].guest.state.blocks
+    assert (block.index, block.count) == (1, 3)
+    flow(world)
+    (block,) = world.sites[B].guest.state.blocks
+    assert block.sites == (A, B, C)
+    assert [len(hosts) for hosts in block.all_hosts] == [1, 2, 1]
+
+
+def test_a_block_that_cannot_be_submitted_cancels_all_and_queues_again(world: World) -> None:
+    flow(world)
+    world.sites[B].take(0, works=False)
+    flow(world, 2)
+    assert result(world) == [Requeue(2, "block at b failed to start")]
+    assert world.bodies == {}
+    world.settle()
+
+
+def test_a_block_that_does_not_arrive_in_time_cancels_all(world: World) -> None:
+    flow(world)
+    take_all(world)
+    arrive(world, A, B)
+    flow(world)
+    world.wait(61)
+    assert result(world)[0] == Requeue(2, "block at c did not arrive in time")
+    assert world.bodies == {}
+    world.settle()
+
+
+def test_a_block_lost_while_it_runs_stops_all_before_it_is_queued_again(world: World) -> None:
+    started(world)
+    (lost,) = world.sites[B].batch
+    lost.over = True
+    world.sites[B].tell_guest(BlockFailed(lost.token, "its node is down"))
+    flow(world, 2)
+    assert home(world).state.stage is Stage.STOPPING
+    assert result(world) == []
+    for name in (A, C):
+        end(world, name)
+    flow(world)
+    assert result(world)[0] == Requeue(2, "block at b was lost")
+
+
+def test_a_peer_that_cannot_be_reached_is_waited_for(world: World) -> None:
+    started(world)
+    world.cut = {frozenset((A, B)), frozenset((A, C))}
+    world.wait(300)
+    assert home(world).state.stage is Stage.RUNNING
+    end(world, B)
+    world.cut.clear()
+    flow(world, 12)
+    end(world, A)
+    end(world, C)
+    flow(world, 12)
+    assert result(world) == [Finished(((A, 0), (B, 0), (C, 0)))]
+
+
+def test_a_peer_that_never_comes_back_leaves_its_exit_unknown_and_is_not_run_twice(world: World) -> None:
+    started(world)
+    world.cut = {frozenset((A, B)), frozenset((B, C))}
+    world.letters.clear()
+    end(world, A)
+    end(world, C)
+    flow(world, 12)
+    assert result(world) == []
+    world.wait(700)
+    assert result(world) == [Finished(((A, 0), (B, None), (C, 0)))]
+
+
+@pytest.mark.parametrize("after", range(6))
+def test_a_home_killed_around_the_decision_to_go_goes_on_or_starts_nothing(world: World, after: int) -> None:
+    flow(world)
+    take_all(world)
+    arrive(world, A, B)
+    flow(world, 3)
+    arrive(world, C)
+    world.sites[A].die_after = after
+    world.deliver_all()
+    world.sites[A].die_after = None
+    flow(world, 6)
+    assert world.bodies == {home(world).token: {A, B, C}}
+
+
+def test_a_home_killed_between_confirm_and_commit_leaves_nothing_and_tries_again(world: World) -> None:
+    while not world.sites[B].guest.grants(world.sites[B].now):
+        world.deliver_all()
+    world.sites[A].restart()
+    assert result(world) == [Requeue(2, "coordinator restarted")]
+    flow(world, 1)
+    tokens = {grant.token.attempt for site in world.sites.values() for grant in site.guest.grants(site.now)}
+    assert tokens == {2}
+
+
+@pytest.mark.parametrize("when", ["asking", "starting", "running"])
+def test_a_cancelled_job_is_dropped_when_nothing_is_left_of_it(world: World, when: str) -> None:
+    if when == "running":
+        started(world)
+    elif when == "starting":
+        flow(world)
+        take_all(world)
+    world.sites[A].tell_job("1", Cancel())
+    assert result(world) == []
+    world.settle()
+    assert result(world) == [Dropped()]
+    assert all(not site.guest.grants(site.now) for site in world.sites.values())
+
+
+def test_no_candidate_that_fits_queues_it_again_with_the_reason() -> None:
+    w = World(dict.fromkeys("abc", 2))
+    w.submit("a", "1", [[("b", 3)]])
+    flow(w, 2)
+    assert result(w)[0] == Requeue(2, "busy at b")
+
+
+def test_an_old_report_does_not_undo_a_newer_one(world: World) -> None:
+    started(world)
+    token = home(world).token
+    seen_s = home(world).state.blocks[1].seen_s
+    for state in (BlockState.UNKNOWN, BlockState.SUBMITTED, BlockState.CANCELLED):
+        old = BlockReport(token, B, seen_s - 1.0, state)
+        world.sites[A].tell_job("1", From(B, old))
+        assert home(world).state.stage is Stage.RUNNING
+    lost = BlockReport(token, B, seen_s + 1.0, BlockState.UNKNOWN)
+    world.sites[A].tell_job("1", From(B, lost))
+    assert home(world).state.stage is Stage.STOPPING
+
+
+def test_go_is_said_only_by_home_and_only_once_decided(world: World) -> None:
+    flow(world)
+    take_all(world)
+    arrive(world, A, B, C)
+    token = home(world).token
+    fake = Go(token, B, world.sites[B].now.wall_s, (A, B, C), (("n0",),) * 3)
+    world.sites[B].tell_guest(From(C, fake))
+    assert world.bodies == {}

@@ -1,0 +1,1 @@
+"""Several sites without a global scheduler, simulated, with messages that take time or none."""
