@@ -1,0 +1,438 @@
+"""Four sites on one machine, each with a network namespace, an emulated Torque and a site process.
+
+A namespace of its own holds two bridges; every site's cable ends on one of them. Moving a cable to the other
+bridge partitions the grid, unplugging it cuts a site off. Nothing outside these namespaces is touched.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from tests.unit.torque.site.linked import make_certificate, make_key
+from torque_sched.emulation import EmulatedTorque
+
+__all__ = ["Grid", "GridSite", "eventually"]
+
+T = TypeVar("T")
+NAMES = ("alpha", "beta", "gamma", "delta")
+USER = "nobody"
+MAPPED = "daemon"
+_WAIT_S = 60.0
+
+
+def eventually(what: str, probe: Callable[[], T], within_s: float = _WAIT_S, logs: Iterable[Path] = ()) -> T:
+    """Wait until the probe is true, and give its value; shows the logs when it never is."""
+    end_s = time.monotonic() + within_s
+    while True:
+        found = probe()
+        if found:
+            return found
+        if time.monotonic() > end_s:
+            tails = "\n".join(
+                f"== {path}\n{path.read_text(errors='replace')[-3000:]}" for path in logs if path.exists()
+            )
+            raise AssertionError(f"not within {within_s:g} s: {what}; last: {found!r}\n{tails}")
+        time.sleep(0.1)
+
+
+def _ip(*words: str) -> None:
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"ip {' '.join(words)}: {done.stderr}"
+
+
+class GridSite:
+    """One site."""
+
+    def __init__(self, grid: Grid, number: int, name: str, nodes: int) -> None:
+        self.grid, self.number, self.name = grid, number, name
+        self.space = f"{grid.tag}{name[0]}"
+        self.port = f"s{number}"
+        self.address = f"10.77.0.{number + 1}"
+        self.folder = grid.folder / name
+        self.torque = EmulatedTorque.create(
+            self.folder,
+            shape=f"{nodes}xnp=2",
+            execute=True,
+            server_name=name,
+            event_target="127.0.0.1:15004",
+            queues={
+                "batch": {
+                    "queue_type": "Execution",
+                    "enabled": "True",
+                    "started": "True",
+                    "resources_default.walltime": "01:00:00",
+                    "resources_default.nodes": "1",
+                }
+            },
+            server={"scheduler_iteration": "5"},
+        )
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self.log = grid.folder / f"{name}.log"
+        self.settings = self.folder / "site.yaml"
+
+    # -- its network
+
+    def plug(self, bridge: str = "one") -> None:
+        """Put its cable on a bridge."""
+        _ip("-n", self.grid.hub, "link", "set", self.port, "master", bridge, "up")
+
+    def unplug(self) -> None:
+        """Pull its cable."""
+        _ip("-n", self.grid.hub, "link", "set", self.port, "down")
+
+    def make_network(self) -> None:
+        """Namespace and cable."""
+        _ip("netns", "add", self.space)
+        _ip(
+            "-n",
+            self.grid.hub,
+            "link",
+            "add",
+            self.port,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "eth0",
+            "netns",
+            self.space,
+        )
+        for words in (
+            ("link", "set", "lo", "up"),
+            ("addr", "add", f"{self.address}/24", "dev", "eth0"),
+            ("link", "set", "eth0", "up"),
+        ):
+            _ip("-n", self.space, *words)
+        self.plug()
+
+    # -- its processes
+
+    def inside(self, *argv: str) -> list[str]:
+        """The words that run a command in its namespace."""
+        return ["ip", "netns", "exec", self.space, *argv]
+
+    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """``torque-sched site WORDS`` here."""
+        argv = [
+            sys.executable,
+            "-m",
+            "torque_sched",
+            "site",
+            "-d",
+            str(self.torque.home),
+            "--config",
+            str(self.settings),
+            *words,
+        ]
+        return subprocess.run(
+            self.inside(*argv), env=self.torque.env, capture_output=True, text=True, check=False, timeout=60
+        )
+
+    def _start(self, what: str, *argv: str) -> None:
+        with self.log.open("ab") as log:
+            self._running[what] = subprocess.Popen(
+                self.inside(*argv),
+                env=self.torque.env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def start_torque(self) -> subprocess.Popen[bytes]:
+        """The emulated server; the process ends when it is up."""
+        argv = self.inside(sys.executable, "-m", "torque_sched", "emulate", str(self.folder), "start")
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                argv, env=self.torque.env, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+            )
+
+    def start_scheduler(self) -> None:
+        """The local scheduler."""
+        settings = self.folder / "torque_sched.yaml"
+        settings.write_text(yaml.safe_dump({"timer_s": 2.0, "settle_s": 0.1, "addresses": ["127.0.0.1"]}))
+        self._start(
+            "scheduler",
+            sys.executable,
+            "-m",
+            "torque_sched",
+            "serve",
+            "-d",
+            str(self.torque.home),
+            "--config",
+            str(settings),
+        )
+
+    def start_site(self) -> None:
+        """The site process."""
+        self._start(
+            "site",
+            sys.executable,
+            "-m",
+            "torque_sched",
+            "site",
+            "-d",
+            str(self.torque.home),
+            "--config",
+            str(self.settings),
+            "serve",
+        )
+
+    def play(self, program: str, *words: str) -> str:
+        """Run a Python program in its namespace; what it printed."""
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        argv = self.inside(sys.executable, "-c", program, *words)
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def kill_site(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """End the site process, and only it."""
+        self._end("site", number)
+
+    def _end(self, what: str, number: signal.Signals) -> None:
+        child = self._running.pop(what, None)
+        if child is None:
+            return
+        child.send_signal(number)  # `ip netns exec` has become the command itself
+        try:
+            child.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait(timeout=5)
+
+    def ask_to_end(self) -> None:
+        """So that all sites end at the same time."""
+        for child in self._running.values():
+            child.terminate()
+
+    def stop(self) -> None:
+        """Everything of it, its namespace too."""
+        for what in list(self._running):
+            self._end(what, signal.SIGTERM)
+        with suppress(Exception):
+            for job in self.torque.jobs():
+                self.torque.run("qdel", job, user="root")
+        self.torque.stop()
+        subprocess.run(["ip", "netns", "delete", self.space], capture_output=True, check=False)
+
+    # -- looking at it
+
+    def write_settings(self, **changes: Any) -> None:
+        """Its ``site.yaml``; changes replace keys."""
+        crt, key = make_certificate(self.grid.keys, self.name)
+        peers = [self._peer(other) for other in self.grid.sites.values() if other is not self]
+        values: dict[str, Any] = {
+            "name": self.name,
+            "listen": self.address,
+            "certificate": crt,
+            "key": key,
+            "min_uid": 1,
+            "commands": str(self.torque.path),
+            "become": ["env", "EMULATED_USER={user}"],
+            "timeout_s": 4.0,
+            "gossip": {"period_s": 1.0, "down_after_s": 3.0, "retry_down_s": 1.0},
+            "grid": {"look_s": 1.0, "retry_s": 1.0, "start_s": 40.0, "lease_s": 8.0},
+            "peers": peers,
+            **changes,
+        }
+        self.settings.write_text(yaml.safe_dump(values))
+
+    def _peer(self, other: GridSite) -> dict[str, Any]:
+        peer: dict[str, Any] = {
+            "name": other.name,
+            "address": other.address,
+            "certificate": make_certificate(self.grid.keys, other.name)[0],
+            "users": {USER: MAPPED},
+            "max_slots": 64,
+        }
+        if {self.name, other.name} == {"alpha", "beta"}:  # one pair trusts by a shared key
+            peer["shared_key"] = make_key(self.grid.keys, "alpha-beta")
+        return peer
+
+    def state(self) -> dict[str, Any]:
+        """What `status --json` says."""
+        path = self.torque.home / "sched_priv" / "site" / "state.json"
+        return dict(json.loads(path.read_text())) if path.exists() else {}
+
+    def sees(self, *names: str, as_state: str = "alive") -> bool:
+        """Whether these peers stand so for it."""
+        found = {peer["name"]: peer["state"] for peer in self.state().get("peers", ())}
+        return all(found.get(name) == as_state for name in names)
+
+    def audit(self) -> list[dict[str, Any]]:
+        """Its audit file."""
+        path = self.torque.home / "sched_priv" / "site" / "audit.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def blocks(self) -> list[dict[str, str]]:
+        """Jobs of blocks here that are not over."""
+        return [
+            job
+            for job in self.torque.jobs().values()
+            if "TORQUE_GRID_BLOCK=" in job["Variable_List"] and job["job_state"] != "C"
+        ]
+
+    @contextmanager
+    def cycle_locked(self) -> Iterator[None]:
+        """Nobody gets the cycle's lock here meanwhile, so no confirm is answered; offers are."""
+        with (self.torque.home / "sched_priv" / "cycle.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def job(self, name: str) -> dict[str, str]:
+        """A job as qstat shows it; nothing when it is gone."""
+        return self.torque.jobs().get(name, {})
+
+    def is_over(self, name: str) -> bool:
+        """Whether a job has ended or is gone."""
+        return self.job(name).get("job_state", "C") == "C"
+
+    def fill(self, name: str = "local", walltime_s: int = 600) -> list[str]:
+        """Local jobs on all its nodes, started at once."""
+        jobs = []
+        for node in self.torque.nodes():
+            job = self.torque.submit(
+                "-l", f"nodes={node}:ppn=2,walltime={walltime_s}", "-N", name, user="bin", runtime_s=9999
+            )
+            self.torque.run("qrun", "-H", f"{node}:ppn=2", job, user="root")
+            jobs.append(job)
+        return jobs
+
+    def clear(self) -> None:
+        """Delete every job here, and wait until the site knows of none."""
+        for name, job in self.torque.jobs().items():
+            if job["job_state"] != "C":
+                self.torque.run("qdel", name, user="root")
+
+    def submit(
+        self,
+        script: str,
+        *arguments: str,
+        nodes: int = 1,
+        ppn: int = 2,
+        walltime_s: int = 600,
+        user: str = USER,
+    ) -> str:
+        """A job for the grid."""
+        marks = f"TORQUE_GRID=yes,TORQUE_GRID_NODES={nodes}"
+        words = ("-h", "-v", marks, "-l", f"nodes=1:ppn={ppn},walltime={walltime_s}", *arguments)
+        return self.torque.submit(*words, user=user, script=script)
+
+
+class Grid:
+    """All sites; a context manager."""
+
+    def __init__(self, folder: Path, nodes: int = 2) -> None:
+        self.folder = folder
+        self.keys = folder / "keys"
+        self.keys.mkdir()
+        self.results = folder / "results"
+        self.results.mkdir()
+        self.tag = f"tsg{os.getpid() % 100000}"
+        self.hub = f"{self.tag}hub"
+        self.sites = {name: GridSite(self, number, name, nodes) for number, name in enumerate(NAMES)}
+
+    def __enter__(self) -> Grid:
+        try:
+            _ip("netns", "add", self.hub)
+            for bridge in ("one", "two"):
+                _ip("-n", self.hub, "link", "add", bridge, "type", "bridge", "forward_delay", "0")
+                _ip("-n", self.hub, "link", "set", bridge, "up")
+            for site in self.sites.values():
+                site.make_network()
+                site.write_settings()
+            for starting in [site.start_torque() for site in self.sites.values()]:
+                assert starting.wait(60) == 0
+            self.sites["beta"].start_scheduler()
+            for site in self.sites.values():
+                site.start_site()
+            self.wait_for_peers()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        for site in self.sites.values():
+            site.ask_to_end()
+        for site in self.sites.values():
+            site.stop()
+        subprocess.run(["ip", "netns", "delete", self.hub], capture_output=True, check=False)
+
+    def __getattr__(self, name: str) -> GridSite:
+        try:
+            return self.__dict__["sites"][name]  # type: ignore[no-any-return]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    @property
+    def logs(self) -> list[Path]:
+        """Of all processes."""
+        return [site.log for site in self.sites.values()]
+
+    def wait_for_peers(self) -> None:
+        """Until all see all."""
+        names = set(self.sites)
+        eventually(
+            "all sites see each other",
+            lambda: all(site.sees(*(names - {site.name})) for site in self.sites.values()),
+            logs=self.logs,
+        )
+
+    def partition(self, *others: str) -> None:
+        """Put these sites on the other bridge."""
+        for name in others:
+            self.sites[name].plug("two")
+
+    def heal(self) -> None:
+        """One network again."""
+        for site in self.sites.values():
+            site.plug()
+
+    def quiet(self) -> None:
+        """All jobs gone, all holds gone, all sites there: the next test begins afresh."""
+        self.heal()
+        for site in self.sites.values():
+            site.clear()
+
+        def is_quiet() -> bool:
+            found = [site.state() for site in self.sites.values()]
+            return not any(state["grants"] or state["blocks"] or state["jobs"] for state in found)
+
+        self.eventually("nothing is left anywhere", is_quiet)
+        self.wait_for_peers()
+
+    # -- what jobs did
+
+    def script(self, name: str, then: str = "") -> str:
+        """A job script that notes its environment in one line, then does what is asked."""
+        out = self.results / name
+        return (
+            f'#!/bin/sh\nprintf \'%s|\' "$(date +%s.%N)" "$TORQUE_GRID_SITE" '
+            f'"$TORQUE_GRID_INDEX" "$TORQUE_GRID_COUNT" '
+            f'"$TORQUE_GRID_HOSTS" "$TORQUE_GRID_SITES" "$PBS_JOBID" >> {out}\necho >> {out}\n{then}\n'
+        )
+
+    def starts(self, name: str) -> list[list[str]]:
+        """The lines of a script: time, site, index, count, hosts, sites, job."""
+        path = self.results / name
+        return (
+            [line.split("|")[:7] for line in path.read_text().splitlines() if line] if path.exists() else []
+        )
+
+    def eventually(self, what: str, probe: Callable[[], T], within_s: float = _WAIT_S) -> T:
+        """As the function, with all logs."""
+        return eventually(what, probe, within_s, self.logs)

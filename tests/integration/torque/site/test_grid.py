@@ -1,0 +1,295 @@
+"""Four sites: jobs elsewhere or at several sites, cut links, kills, and requests that are refused."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.torque.site.grid import MAPPED, USER, Grid
+from tests.unit.torque.site.linked import make_certificate
+from torque_sched.emulation import Fault
+
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
+
+@pytest.fixture(autouse=True)
+def quiet(grid: Grid) -> Iterator[None]:
+    yield
+    grid.quiet()
+
+
+def reservations(grid: Grid, name: str) -> list[str]:
+    path = grid.sites[name].torque.home / "sched_priv" / "history.sqlite"
+    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as db:
+        names = [str(row[0]) for row in db.execute("SELECT name FROM reservations")]
+    db.close()
+    return names
+
+
+def test_a_job_runs_elsewhere_as_the_mapped_user(grid: Grid) -> None:
+    """alpha is full; its user's job runs at a peer, and its exit is in the place-holder's comment."""
+    alpha = grid.sites["alpha"]
+    alpha.fill()
+    job = alpha.submit(grid.script("elsewhere", "sleep 2; exit 3"), nodes=2)
+    (start,) = grid.eventually("it starts", lambda: grid.starts("elsewhere"))
+    there = grid.sites[start[1]]
+    assert there is not alpha
+    block = there.job(start[6])
+    assert block["Job_Owner"] == f"{MAPPED}@{there.name}"
+    assert alpha.job(job)["Hold_Types"] == "uo"
+    grid.eventually("the place-holder goes", lambda: alpha.is_over(job))
+    assert alpha.job(job)["comment"] == f"grid: ran at {there.name}: exit 3"
+    assert len(grid.starts("elsewhere")) == 1
+
+
+def test_a_job_of_three_blocks_starts_together_and_knows_its_blocks(grid: Grid) -> None:
+    alpha = grid.sites["alpha"]
+    job = alpha.submit(grid.script("split", "sleep 2"), nodes=5)
+    starts = grid.eventually(
+        "three blocks start", lambda: len(grid.starts("split")) == 3 and grid.starts("split")
+    )
+    sites = starts[0][5].split()
+    assert len(set(sites)) == 3
+    assert {(start[1], start[2]) for start in starts} == {(site, str(at)) for at, site in enumerate(sites)}
+    assert {start[3] for start in starts} == {"3"}
+    assert len({start[4] for start in starts}) == 1
+    assert sum(len(names.split(",")) for names in starts[0][4].split()) == 5
+    # No body ran before the last block had its nodes.
+    begun = [float(grid.sites[start[1]].job(start[6])["start_time"]) for start in starts]
+    assert min(float(start[0]) for start in starts) >= max(begun)
+    grid.eventually("it ends", lambda: alpha.is_over(job))
+    assert alpha.job(job)["comment"].count("exit 0") == 3
+    grid.eventually("nothing is reserved", lambda: not any(reservations(grid, name) for name in grid.sites))
+
+
+def test_the_local_scheduler_keeps_off_the_nodes_and_off_the_job(grid: Grid) -> None:
+    """beta's scheduler runs: it starts local jobs, but neither held grid jobs nor on nodes the grid holds."""
+    beta = grid.sites["beta"]
+    word = grid.results / "end"
+    body = grid.script("home", f"while [ ! -e {word} ]; do sleep 0.2; done")
+    job = beta.submit(body, nodes=2, ppn=1)  # a slot of each node stays free
+    (start,) = grid.eventually("it starts at home", lambda: grid.starts("home"))
+    local = beta.torque.submit("-l", "nodes=1:ppn=1,walltime=60", user="bin", runtime_s=1)
+    grid.eventually(
+        "the local job waits for them", lambda: "Not Running" in beta.job(local).get("comment", "")
+    )
+    word.touch()
+    grid.eventually("the grid job ends", lambda: beta.is_over(job))
+    grid.eventually("then the local one runs", lambda: beta.job(local).get("job_state") in {"R", "C"})
+    begun = [line.split(";")[2] for line in beta.torque.accounting() if ";S;" in line]
+    assert job not in begun
+    assert begun[-2:] == [start[6], local]
+
+
+def test_a_block_that_cannot_start_cancels_all_and_the_job_is_tried_again(grid: Grid) -> None:
+    alpha, gamma = grid.sites["alpha"], grid.sites["gamma"]
+    gamma.torque.set_faults(Fault("qsub", "exit", code=1, text="qsub: no disk space\n"))
+    job = alpha.submit(grid.script("again", "sleep 1"), nodes=8)
+    grid.eventually("a try failed", lambda: "failed" in alpha.job(job).get("comment", ""))
+    assert not grid.starts("again")
+    gamma.torque.set_faults()
+    grid.eventually("it runs", lambda: len(grid.starts("again")) == 4)
+    grid.eventually("it ends", lambda: alpha.is_over(job))
+    assert sorted(start[2] for start in grid.starts("again")) == ["0", "1", "2", "3"]
+
+
+def test_a_site_killed_while_its_qsub_is_under_way_starts_the_block_once(grid: Grid) -> None:
+    alpha, gamma = grid.sites["alpha"], grid.sites["gamma"]
+    gamma.torque.set_faults(Fault("qsub", "slow", seconds=2.0, times=1))
+    job = alpha.submit(grid.script("slow", "sleep 1"), nodes=8)
+    grid.eventually("gamma submits", lambda: gamma.state()["blocks"])
+    gamma.kill_site()
+    gamma.start_site()
+    grid.eventually("it runs", lambda: len(grid.starts("slow")) >= 4)
+    grid.eventually("it ends", lambda: alpha.is_over(job))
+    assert sorted(start[2] for start in grid.starts("slow")) == ["0", "1", "2", "3"]
+    gamma.torque.set_faults()
+
+
+def test_a_deleted_job_leaves_nothing(grid: Grid) -> None:
+    alpha = grid.sites["alpha"]
+    job = alpha.submit(grid.script("deleted", "sleep 60"), nodes=6)
+    grid.eventually("it runs", lambda: len(grid.starts("deleted")) == 3)
+    alpha.torque.run("qdel", job, user=USER)
+    grid.eventually("no block is left", lambda: not any(site.blocks() for site in grid.sites.values()))
+    grid.eventually("nothing is reserved", lambda: not any(reservations(grid, name) for name in grid.sites))
+
+
+def test_a_cut_grid_goes_on_in_both_parts_and_starts_nothing_twice(grid: Grid) -> None:
+    alpha, gamma = grid.sites["alpha"], grid.sites["gamma"]
+    long = alpha.submit(grid.script("long", "sleep 10"), nodes=5)
+    starts = grid.eventually("it runs", lambda: len(grid.starts("long")) == 3 and grid.starts("long"))
+    grid.partition("gamma", "delta")
+    grid.eventually(
+        "the cut is seen", lambda: alpha.sees("gamma", "delta", as_state="down") and gamma.sees("delta")
+    )
+    one = alpha.submit(grid.script("left", ""), nodes=1)
+    other = gamma.submit(grid.script("right", ""), nodes=1)
+    grid.eventually("each part runs its own", lambda: grid.starts("left") and grid.starts("right"))
+    assert grid.starts("left")[0][1] in {"alpha", "beta"}
+    assert grid.starts("right")[0][1] in {"gamma", "delta"}
+    grid.heal()
+    grid.wait_for_peers()
+    grid.eventually("all end", lambda: alpha.is_over(long) and alpha.is_over(one) and gamma.is_over(other))
+    assert grid.starts("long") == starts
+    assert "exit 0" in alpha.job(long)["comment"]
+    assert len(grid.starts("left")) == len(grid.starts("right")) == 1
+
+
+def test_a_coordinator_killed_between_confirm_and_commit_leaves_nothing_behind(grid: Grid) -> None:
+    """Three sites have said ready, the fourth cannot answer; then the coordinator dies."""
+    alpha, gamma = grid.sites["alpha"], grid.sites["gamma"]
+    with gamma.cycle_locked():
+        alpha.submit(grid.script("orphan", "sleep 1"), nodes=8)
+        others = [grid.sites["beta"], grid.sites["delta"]]
+        grid.eventually("two hold", lambda: all(site.state()["grants"] for site in others))
+        alpha.kill_site()
+        assert all(reservations(grid, site.name) for site in others)
+    grid.eventually("the holds run out", lambda: not any(site.state()["grants"] for site in others))
+    assert not any(reservations(grid, site.name) for site in others)
+    assert not any(site.blocks() for site in others)
+    assert not grid.starts("orphan")
+    alpha.start_site()
+    grid.eventually("it runs after all", lambda: len(grid.starts("orphan")) == 4, 90)
+    grid.eventually("once", lambda: not alpha.state()["jobs"])
+    assert sorted(start[2] for start in grid.starts("orphan")) == ["0", "1", "2", "3"]
+
+
+def test_sites_killed_while_a_job_runs_go_on_with_it(grid: Grid) -> None:
+    alpha, beta = grid.sites["alpha"], grid.sites["beta"]
+    job = alpha.submit(grid.script("killed", "sleep 6; exit 7"), nodes=8)
+    starts = grid.eventually("it runs", lambda: len(grid.starts("killed")) == 4 and grid.starts("killed"))
+    alpha.kill_site()
+    beta.kill_site()
+    alpha.start_site()
+    beta.start_site()
+    grid.eventually("it ends", lambda: alpha.is_over(job))
+    assert alpha.job(job)["comment"].count("exit 7") == 4
+    assert grid.starts("killed") == starts
+
+
+def test_one_site_fully_down_does_not_hinder_the_others(grid: Grid) -> None:
+    delta = grid.sites["delta"]
+    delta.kill_site()
+    delta.torque.kill()
+    delta.unplug()
+    alpha = grid.sites["alpha"]
+    try:
+        grid.eventually("it is seen", lambda: alpha.sees("delta", as_state="down"))
+        job = alpha.submit(grid.script("three", ""), nodes=6)
+        starts = grid.eventually(
+            "three sites run it", lambda: len(grid.starts("three")) == 3 and grid.starts("three")
+        )
+        assert {start[1] for start in starts} == {"alpha", "beta", "gamma"}
+        grid.eventually("it ends", lambda: alpha.is_over(job))
+        told = alpha.command("peers")
+        assert told.returncode == 0
+        assert "down" in told.stdout
+    finally:
+        delta.plug()
+        assert delta.start_torque().wait(60) == 0
+        delta.start_site()
+
+
+# ---- who is refused
+
+SEND = """
+import asyncio, json, sys, time
+from pathlib import Path
+from torque_sched.core.handshake import Claim, Confirm, Piece, SiteId, Token
+from torque_sched.core.site import SITE_WIRE
+from torque_sched.site.config import read_site_config
+from torque_sched.site.links import LinkError, Links
+from torque_sched.site.messages import Engine, EngineAnswer
+async def ask(config, peer, user, home):
+    links = Links(read_site_config(Path(config)))
+    token = Token(SiteId(home), "99.forged", 1)
+    claim = Claim((Piece("", 1),), time.time(), 60.0)
+    message = SITE_WIRE.plain(Confirm(token, SiteId(peer), time.time(), claim, user=user))
+    try:
+        return str((await links.ask(peer, Engine(message=message), EngineAnswer)).message)
+    except LinkError as error:
+        return f"LinkError {error}"
+    finally:
+        await links.close()
+async def main():
+    print(json.dumps([await ask(*words) for words in json.loads(sys.argv[1])]))
+asyncio.run(main())
+"""
+
+
+def test_root_unmapped_users_and_other_sites_tokens_are_refused(grid: Grid) -> None:
+    alpha, gamma = grid.sites["alpha"], grid.sites["gamma"]
+    asked = [(str(alpha.settings), "gamma", user, "alpha") for user in ("root", "games", "")]
+    asked.append((str(alpha.settings), "gamma", USER, "beta"))
+    told = json.loads(alpha.play(SEND, json.dumps(asked)))
+    assert all("NotReady" in answer and "is not known at gamma" in answer for answer in told[:3])
+    assert "not yours" in told[3]
+    lines = [line for line in gamma.audit() if line.get("kind") == "Confirm"][-4:]
+    assert [line["why"] for line in lines] == ["denied", "denied", "denied", "not yours"]
+    assert {line["peer"] for line in lines} == {"alpha"}
+    assert not gamma.state()["grants"]
+
+
+def test_a_stranger_gets_nowhere(grid: Grid, tmp_path: Path) -> None:
+    """A certificate of his own that says alpha; and a shared key that is not the one."""
+    alpha = grid.sites["alpha"]
+    crt, key = make_certificate(tmp_path, "alpha")
+    forged = alpha.settings.with_name("forged.yaml")
+    forged.write_text(
+        alpha.settings.read_text()
+        .replace(str(grid.keys / "alpha.crt"), crt)
+        .replace(str(grid.keys / "alpha.key"), key)
+    )
+    other = alpha.settings.with_name("other.yaml")
+    wrong = tmp_path / "wrong.shared"
+    wrong.write_text("00" * 32)
+    wrong.chmod(0o600)
+    other.write_text(alpha.settings.read_text().replace(str(grid.keys / "alpha-beta.shared"), str(wrong)))
+    asked = [(str(forged), "gamma", USER, "alpha"), (str(other), "beta", USER, "alpha")]
+    by_certificate, by_key = json.loads(alpha.play(SEND, json.dumps(asked)))
+    assert "LinkError" in by_certificate
+    assert "not authorised" in by_key
+    assert "wrong signature" in grid.sites["beta"].audit()[-1]["answer"]
+
+
+REPLAY = """
+import asyncio, sys, ssl, time, aiohttp
+from pathlib import Path
+from torque_sched.site.config import read_site_config
+from torque_sched.site.secret_files import read_shared_key
+from torque_sched.site.signing import body_hash, sign
+from torque_sched.site.tls import client_context
+config = read_site_config(Path(sys.argv[1]))
+peer = config.peer_by_name["beta"]
+body = b'{"claims": []}'
+headers = sign(read_shared_key(Path(peer.shared_key)), "POST", "/v1/gossip", sender="alpha", receiver="beta",
+               body=body_hash(body), nonce="12" * 16, at_s=time.time())
+async def main():
+    async with aiohttp.ClientSession() as session:
+        for _ in range(2):
+            url, tls = f"https://{peer.address}:{peer.port}/v1/gossip", client_context(config, peer)
+            async with session.post(url, data=body, headers=headers, ssl=tls) as answer:
+                print(answer.status)
+asyncio.run(main())
+"""
+
+
+def test_a_recorded_request_counts_once(grid: Grid) -> None:
+    alpha = grid.sites["alpha"]
+    assert alpha.play(REPLAY, str(alpha.settings)).split() == ["200", "401"]
+    assert any("replayed" in line["answer"] for line in grid.sites["beta"].audit()[-5:])
+
+
+def test_commands_for_the_administrator(grid: Grid) -> None:
+    alpha = grid.sites["alpha"]
+    tried = alpha.command("serve", "--dry-run")
+    assert tried.returncode == 0, tried.stdout + tried.stderr
+    assert "ok   peer delta" in tried.stdout
+    status = alpha.command("status", "--json")
+    assert status.returncode == 0
+    assert json.loads(status.stdout)["name"] == "alpha"

@@ -1,0 +1,117 @@
+"""Sites with certificates and keys on loopback, for tests of the link between them."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from torque_sched.site.audit import Audit
+from torque_sched.site.config import SiteConfig
+from torque_sched.site.gate import Gate, Route
+from torque_sched.site.links import Links
+from torque_sched.site.messages import Gossip, Said
+
+__all__ = ["config_of", "echo_route", "listening", "make_certificate", "make_key", "run"]
+
+
+def make_certificate(folder: Path, name: str) -> tuple[str, str]:
+    """A certificate of its own hand, and its key."""
+    crt, key = folder / f"{name}.crt", folder / f"{name}.key"
+    if not crt.exists():
+        argv = [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "30",
+            "-subj",
+            f"/CN={name}",
+            "-addext",
+            f"subjectAltName=DNS:{name}",
+            "-keyout",
+            str(key),
+            "-out",
+            str(crt),
+        ]
+        subprocess.run(argv, check=True, capture_output=True)
+        key.chmod(0o600)
+    return str(crt), str(key)
+
+
+def make_key(folder: Path, name: str) -> str:
+    """A shared key."""
+    path = folder / f"{name}.shared"
+    if not path.exists():
+        path.write_text(secrets.token_hex(32))
+        path.chmod(0o600)
+    return str(path)
+
+
+def config_of(folder: Path, name: str, port: int, peers: dict[str, Any], **more: Any) -> SiteConfig:
+    """Settings of a site; `peers`: name -> its port, or its settings."""
+    crt, key = make_certificate(folder, name)
+    listed = []
+    for peer, said in peers.items():
+        values = said if isinstance(said, dict) else {"port": said}
+        listed.append(
+            {"name": peer, "address": "127.0.0.1", "certificate": make_certificate(folder, peer)[0], **values}
+        )
+    return SiteConfig(
+        name=name,
+        listen="127.0.0.1",
+        port=port,
+        certificate=crt,
+        key=key,
+        peers=listed,
+        **{"timeout_s": 3.0, **more},
+    )
+
+
+def echo_route(heard: list[tuple[str, Any]]) -> dict[str, Route]:
+    """Notes who said what and answers the same."""
+
+    async def echo(peer: str, message: Gossip) -> Gossip:
+        heard.append((peer, message))
+        return Gossip(
+            claims=tuple(Said(name=s.name, incarnation=s.incarnation, state=s.state) for s in message.claims)
+        )
+
+    return {"gossip": Route(Gossip, echo, lambda message, answer: {"n": len(message.claims)})}
+
+
+@asynccontextmanager
+async def listening(config: SiteConfig, routes: dict[str, Route], audit: Path) -> AsyncIterator[Gate]:
+    """A gate that listens."""
+    book = Audit(audit)
+    gate = Gate(config, routes, book)
+    await gate.start()
+    try:
+        yield gate
+    finally:
+        await gate.stop()
+        book.close()
+
+
+def run(story: Callable[[], Any]) -> None:
+    """Run a coroutine function to its end, with a limit."""
+    asyncio.run(asyncio.wait_for(story(), 30))
+
+
+@asynccontextmanager
+async def links_of(config: SiteConfig) -> AsyncIterator[Links]:
+    """Links that are closed."""
+    links = Links(config)
+    try:
+        yield links
+    finally:
+        await links.close()

@@ -1,0 +1,169 @@
+"""Settings of a site: what is wrong is said with its place and the known keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from tests.unit.torque.site.linked import make_certificate, make_key
+from torque_sched.commands.site import site
+from torque_sched.core.handshake import Claim, Piece, SiteId, Token
+from torque_sched.core.site import Denial
+from torque_sched.errors import ConfigError
+from torque_sched.site.checks import check_files
+from torque_sched.site.config import SiteConfig, read_site_config
+from torque_sched.site.engines import admission_of
+from torque_sched.site.torque_jobs import filled, local_user
+
+BASE: dict[str, Any] = {"name": "alpha", "listen": "127.0.0.1", "certificate": "a.crt", "key": "a.key"}
+
+
+def written(tmp_path: Path, **changes: Any) -> Path:
+    path = tmp_path / "site.yaml"
+    path.write_text(yaml.safe_dump({**BASE, **changes}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"pers": []}, "pers: unknown key; known: .*peers"),
+        ({"grid": {"look": 3}}, "grid.look: unknown key; known: .*look_s"),
+        ({"peers": [{"name": "beta"}]}, "peers.0.address: Field required"),
+        (
+            {"peers": [{"name": "beta", "address": "b", "certificate": "c", "users": {"x": "root"}}]},
+            "root is never mapped",
+        ),
+        (
+            {"peers": [{"name": "beta", "address": "b", "certificate": "c", "users": {"root": "x"}}]},
+            "root is never mapped",
+        ),
+        (
+            {"peers": [{"name": "beta", "address": "b", "certificate": "c", "users": {"x": "a b"}}]},
+            "no user name",
+        ),
+        ({"peers": [{"name": "beta", "address": "b"}]}, "give its certificate, or a `ca`"),
+        ({"peers": [{"name": "alpha", "address": "b", "certificate": "c"}]}, "alpha is this site"),
+        ({"peers": 2 * [{"name": "beta", "address": "b", "certificate": "c"}]}, "beta named twice"),
+        (
+            {
+                "ca": "x",
+                "peers": [{"name": "b", "address": "b", "certificate": "c"}, {"name": "d", "address": "d"}],
+            },
+            "of each, or of none",
+        ),
+        ({"name": "a/b"}, "is no name"),
+        ({"become": ["sudo", "-u", "{usr}"]}, r"unknown \{usr\}; known: user"),
+        ({"stage_in": ["cp", "{what}"]}, r"unknown \{what\}; known: block"),
+    ],
+)
+def test_wrong_settings_are_named(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        read_site_config(written(tmp_path, **changes))
+
+
+def test_files_are_tried(tmp_path: Path) -> None:
+    (tmp_path / "server_priv").mkdir()
+    crt, key = make_certificate(tmp_path, "alpha")
+    peer = {"name": "beta", "address": "b", "certificate": make_certificate(tmp_path, "beta")[0]}
+    well = read_site_config(written(tmp_path, certificate=crt, key=key, peers=[peer]))
+    check_files(tmp_path, well)
+    wrong = [
+        ({"key": make_certificate(tmp_path, "gamma")[1]}, "belonging to the certificate"),
+        ({"certificate": str(tmp_path / "none.crt")}, "No such file"),
+        ({"peers": [{**peer, "users": {"a": "no-such-user-here"}}]}, "unknown on this machine"),
+        ({"peers": [{**peer, "certificate": key}]}, "certificate"),
+        ({"peers": [{**peer, "shared_key": str(tmp_path / "none")}]}, "No such file"),
+    ]
+    for changes, words in wrong:
+        values = {**BASE, "certificate": crt, "key": key, "peers": [peer], **changes}
+        with pytest.raises(ConfigError, match=words):
+            check_files(tmp_path, SiteConfig(**values))
+    Path(key).chmod(0o644)
+    with pytest.raises(ConfigError, match="chmod 0600"):
+        check_files(tmp_path, well)
+
+
+def test_check_config_prints_every_setting_and_no_secret(tmp_path: Path) -> None:
+    (tmp_path / "server_priv").mkdir()
+    crt, key = make_certificate(tmp_path, "alpha")
+    shared = make_key(tmp_path, "ab")
+    peer = {
+        "name": "beta",
+        "address": "b",
+        "certificate": make_certificate(tmp_path, "beta")[0],
+        "shared_key": shared,
+    }
+    path = written(tmp_path, certificate=crt, key=key, peers=[peer])
+    done = CliRunner().invoke(site, ["-d", str(tmp_path), "--config", str(path), "check-config"])
+    assert done.exit_code == 0, done.output
+    for name in SiteConfig.model_fields:
+        assert f"{name}:" in done.output
+    assert Path(shared).read_text() not in done.output
+    assert Path(key).read_text().splitlines()[1] not in done.output
+    for verb in ("status", "peers"):
+        told = CliRunner().invoke(site, ["-d", str(tmp_path), "--config", str(path), verb])
+        assert (told.exit_code, "not written yet" in told.output) == (3, True)
+
+
+def test_every_key_is_described() -> None:
+    def look(model: Any) -> None:
+        for name, entry in model.model_fields.items():
+            assert entry.description, f"{model.__name__}.{name}"
+
+    for section in (
+        SiteConfig,
+        *(SiteConfig.model_fields[name].annotation for name in ("gossip", "barrier", "grid")),
+    ):
+        look(section)
+
+
+def test_who_is_let_in() -> None:
+    users = {"ann": "bin", "*": "daemon"}
+    peers = [
+        {
+            "name": "beta",
+            "address": "b",
+            "certificate": "c",
+            "users": users,
+            "max_slots": 8,
+            "max_hours": 1.0,
+            "max_blocks": 1,
+        },
+        {"name": "gamma", "address": "b", "certificate": "c"},
+        {"name": "delta", "address": "b", "certificate": "c", "users": users, "max_slots": 8, "refuse": True},
+    ]
+    admission = admission_of(SiteConfig(**{**BASE, "peers": peers}))
+
+    def told(peer: str, user: str, slots: int = 4, length_s: float = 60.0) -> str | Denial:
+        claim = Claim((Piece("", slots),), 0.0, length_s)
+        return admission.admit(SiteId(peer), Token(SiteId(peer), "1", 1), user, claim, ())
+
+    assert told("beta", "ann") == "bin"
+    assert told("beta", "anybody") == "daemon"
+    for peer, user in (
+        ("beta", "root"),
+        ("beta", ""),
+        ("beta", "*"),
+        ("gamma", "ann"),
+        ("delta", "ann"),
+        ("nobody", "ann"),
+    ):
+        assert isinstance(told(peer, user), Denial), (peer, user)
+    assert isinstance(told("beta", "ann", slots=9), Denial)
+    assert isinstance(told("beta", "ann", length_s=3601.0), Denial)
+
+
+def test_root_and_system_users_never_get_a_block() -> None:
+    for name, words in (("root", "root"), ("daemon", "below min_uid"), ("no-such-user-here", "unknown")):
+        with pytest.raises(ConfigError, match=words):
+            local_user(name, 1000)
+
+
+def test_a_template_is_never_a_shell_line() -> None:
+    words = filled(("cp", "-r", "{folder}/{job}", "x"), folder="/a b;rm -rf /", job="$(id){user}")
+    assert words == ("cp", "-r", "/a b;rm -rf //$(id){user}", "x")

@@ -1,0 +1,336 @@
+"""The door for peers: who gets in, and what everybody else is told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.unit.torque.site.linked import (
+    config_of,
+    echo_route,
+    links_of,
+    listening,
+    make_certificate,
+    make_key,
+    run,
+)
+from torque_sched.site.config import SiteConfig
+from torque_sched.site.links import LinkError, Refused
+from torque_sched.site.messages import Gossip
+from torque_sched.site.secret_files import read_shared_key
+from torque_sched.site.signing import body_hash, sign
+
+EMPTY = Gossip(claims=())
+
+
+def told(audit: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in audit.read_text().splitlines()]
+
+
+def with_port(config: SiteConfig, peer: str, port: int) -> SiteConfig:
+    peers = [each.model_copy(update={"port": port}) if each.name == peer else each for each in config.peers]
+    return config.model_copy(update={"peers": tuple(peers)})
+
+
+@pytest.fixture(params=["certificate", "shared key", "ca"])
+def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[SiteConfig, SiteConfig]:
+    """alpha and beta that know each other, in one of the ways."""
+    if request.param == "ca":
+        return by_authority(tmp_path)
+    more = {"shared_key": make_key(tmp_path, "ab")} if request.param == "shared key" else {}
+    alpha = config_of(tmp_path, "alpha", 0, {"beta": {"port": 1, **more}})
+    return alpha, config_of(tmp_path, "beta", 0, {"alpha": {"port": 1, **more}})
+
+
+def by_authority(folder: Path) -> tuple[SiteConfig, SiteConfig]:
+    import subprocess
+
+    make_certificate(folder, "authority")
+    for name in ("alpha", "beta"):
+        request = [
+            "openssl",
+            "req",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-subj",
+            f"/CN={name}",
+            "-addext",
+            f"subjectAltName=DNS:{name}",
+            "-keyout",
+            f"{folder}/{name}.key",
+            "-out",
+            f"{folder}/{name}.csr",
+        ]
+        signing = [
+            "openssl",
+            "x509",
+            "-req",
+            "-in",
+            f"{folder}/{name}.csr",
+            "-CA",
+            f"{folder}/authority.crt",
+            "-CAkey",
+            f"{folder}/authority.key",
+            "-CAcreateserial",
+            "-copy_extensions",
+            "copy",
+            "-days",
+            "30",
+            "-out",
+            f"{folder}/{name}.crt",
+        ]
+        for argv in (request, signing):
+            subprocess.run(argv, check=True, capture_output=True)
+        (folder / f"{name}.key").chmod(0o600)
+    ca = str(folder / "authority.crt")
+    alpha = config_of(folder, "alpha", 0, {"beta": {"certificate": ""}}, ca=ca)
+    return alpha, config_of(folder, "beta", 0, {"alpha": {"certificate": ""}}, ca=ca)
+
+
+def test_peers_talk(pair: tuple[SiteConfig, SiteConfig], tmp_path: Path) -> None:
+    alpha, beta = pair
+    heard: list[tuple[str, Any]] = []
+
+    async def story() -> None:
+        async with (
+            listening(beta, echo_route(heard), tmp_path / "audit") as gate,
+            links_of(with_port(alpha, "beta", gate.port)) as links,
+        ):
+            for _ in range(3):
+                assert await links.ask("beta", EMPTY, Gossip) == EMPTY
+            assert links.skew_s("beta") < 0.01  # a millisecond is lost in writing the time
+
+    run(story)
+    assert [peer for peer, _ in heard] == ["alpha"] * 3
+    assert [line["answer"] for line in told(tmp_path / "audit")] == ["answered"] * 3
+
+
+def test_a_certificate_of_nobody_we_know_gets_nowhere(tmp_path: Path) -> None:
+    beta = config_of(tmp_path, "beta", 0, {"alpha": 1})
+    mallory = config_of(tmp_path, "mallory", 0, {"beta": 1})
+    heard: list[Any] = []
+
+    async def story() -> None:
+        async with (
+            listening(beta, echo_route(heard), tmp_path / "audit") as gate,
+            links_of(with_port(mallory, "beta", gate.port)) as links,
+        ):
+            with pytest.raises(LinkError):
+                await links.ask("beta", EMPTY, Gossip)
+
+    run(story)
+    assert not heard
+
+
+def test_a_peer_cannot_speak_for_another(tmp_path: Path) -> None:
+    """gamma has a certificate beta believes, and calls itself alpha."""
+    beta = config_of(tmp_path, "beta", 0, {"alpha": 1, "gamma": 1})
+    gamma = config_of(tmp_path, "gamma", 0, {"beta": 1}).model_copy(update={"name": "alpha"})
+    heard: list[Any] = []
+
+    async def story() -> None:
+        async with (
+            listening(beta, echo_route(heard), tmp_path / "audit") as gate,
+            links_of(with_port(gamma, "beta", gate.port)) as links,
+        ):
+            with pytest.raises(Refused, match="not authorised"):
+                await links.ask("beta", EMPTY, Gossip)
+
+    run(story)
+    assert not heard
+    assert "gamma calls itself 'alpha'" in told(tmp_path / "audit")[-1]["answer"]
+
+
+def test_a_server_with_another_certificate_is_not_spoken_to(tmp_path: Path) -> None:
+    """Somebody else listens where beta should."""
+    alpha = config_of(tmp_path, "alpha", 0, {"beta": 1})
+    impostor = config_of(tmp_path, "impostor", 0, {"alpha": 1})
+    heard: list[Any] = []
+
+    async def story() -> None:
+        async with (
+            listening(impostor, echo_route(heard), tmp_path / "audit") as gate,
+            links_of(with_port(alpha, "beta", gate.port)) as links,
+        ):
+            with pytest.raises(LinkError, match="certificate"):
+                await links.ask("beta", EMPTY, Gossip)
+            assert links.last_error("beta")
+
+    run(story)
+    assert not heard
+
+
+def raw(folder: Path, name: str | None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=make_certificate(folder, "beta")[0])
+    context.check_hostname = False
+    if name:
+        context.load_cert_chain(*make_certificate(folder, name))
+    return context
+
+
+async def post(
+    port: int, context: ssl.SSLContext, body: bytes, path: str = "/v1/gossip", **headers: str
+) -> tuple[int, str]:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"https://127.0.0.1:{port}{path}", data=body, headers=headers, ssl=context) as response,
+    ):
+        return response.status, await response.text()
+
+
+def test_a_replayed_or_altered_signed_request_is_refused(tmp_path: Path) -> None:
+    key = make_key(tmp_path, "ab")
+    beta = config_of(tmp_path, "beta", 0, {"alpha": {"shared_key": key}})
+    heard: list[Any] = []
+
+    async def story() -> None:
+        async with listening(beta, echo_route(heard), tmp_path / "audit") as gate:
+            await asyncio.sleep(0.01)  # a request of before the start would be refused for that
+            body = EMPTY.model_dump_json().encode()
+            headers = sign(
+                read_shared_key(Path(key)),
+                "POST",
+                "/v1/gossip",
+                sender="alpha",
+                receiver="beta",
+                body=body_hash(body),
+                nonce="ab" * 16,
+                at_s=time.time(),
+            )
+            context = raw(tmp_path, None)
+            assert (await post(gate.port, context, body, **headers))[0] == 200
+            assert (await post(gate.port, context, body, **headers))[0] == 401
+            assert (await post(gate.port, context, body + b" ", **headers))[0] == 401
+            assert (await post(gate.port, context, body, path="/v1/engine", **headers))[0] == 401
+            assert (await post(gate.port, context, body))[0] == 401
+
+    run(story)
+    assert len(heard) == 1
+    answers = [line["answer"] for line in told(tmp_path / "audit")]
+    assert "replayed" in answers[1]
+    assert "no certificate" in answers[-1]
+
+
+def test_a_signed_body_is_the_one_that_arrives(tmp_path: Path) -> None:
+    key = make_key(tmp_path, "ab")
+    beta = config_of(tmp_path, "beta", 0, {"alpha": {"shared_key": key}})
+    heard: list[Any] = []
+
+    async def story() -> None:
+        async with listening(beta, echo_route(heard), tmp_path / "audit") as gate:
+            await asyncio.sleep(0.01)
+            headers = sign(
+                read_shared_key(Path(key)),
+                "POST",
+                "/v1/gossip",
+                sender="alpha",
+                receiver="beta",
+                body=body_hash(b"{}"),
+                nonce="cd" * 16,
+                at_s=time.time(),
+            )
+            status, text = await post(
+                gate.port, raw(tmp_path, None), EMPTY.model_dump_json().encode(), **headers
+            )
+            assert (status, text) == (401, "not authorised")
+
+    run(story)
+    assert not heard
+    assert "not the one that was signed" in told(tmp_path / "audit")[-1]["answer"]
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status", "words"),
+    [
+        (b"{", {}, 400, "Invalid JSON"),
+        (b'{"claims": [], "more": 1}', {}, 400, "more: Extra inputs"),
+        (b'{"claims": [{"name": "../x", "incarnation": 1, "state": "alive"}]}', {}, 400, "claims.0.name"),
+        (b'{"claims": []}', {"Content-Encoding": "gzip"}, 415, "as it is"),
+        (b"x" * 5000, {}, 413, "at most 4096"),
+    ],
+)
+def test_bad_requests_are_told_what_is_wrong(
+    tmp_path: Path, body: bytes, headers: dict[str, str], status: int, words: str
+) -> None:
+    beta = config_of(tmp_path, "beta", 0, {"alpha": 1}, max_body_bytes=4096)
+
+    async def story() -> None:
+        async with listening(beta, echo_route([]), tmp_path / "audit") as gate:
+            context = raw(tmp_path, "alpha")
+            answer = await post(gate.port, context, body, **{"X-Site-From": "alpha", **headers})
+            assert answer[0] == status
+            assert words in answer[1]
+            assert (await post(gate.port, context, b"{}", path="/v1/none", **{"X-Site-From": "alpha"}))[
+                0
+            ] == 404
+
+    run(story)
+    assert told(tmp_path / "audit")[0]["status"] == status
+
+
+def test_a_body_that_does_not_come_and_silence_cost_time_only(tmp_path: Path) -> None:
+    beta = config_of(tmp_path, "beta", 0, {"alpha": 1}, timeout_s=0.3, max_connections=2)
+
+    async def story() -> None:
+        async with listening(beta, echo_route([]), tmp_path / "audit") as gate:
+            context = raw(tmp_path, "alpha")
+            reader, writer = await asyncio.open_connection("127.0.0.1", gate.port, ssl=context)
+            writer.write(
+                b"POST /v1/gossip HTTP/1.1\r\nHost: b\r\nX-Site-From: alpha\r\nContent-Length: 99\r\n\r\n{"
+            )
+            assert b"408" in await reader.readline()
+            _, second = await asyncio.open_connection("127.0.0.1", gate.port, ssl=context)
+            third, writer3 = await asyncio.open_connection("127.0.0.1", gate.port, ssl=context)
+            with suppress(OSError):  # cut in whatever way
+                assert await third.read(1) == b""
+            for each in (writer, second, writer3):
+                each.transport.abort()
+
+    run(story)
+
+
+def test_an_answer_that_is_too_long_or_no_answer_at_all(tmp_path: Path) -> None:
+    """The peer lies, stalls or vanishes: the caller gets a clear error in time."""
+    alpha = config_of(tmp_path, "alpha", 0, {"beta": 1}, timeout_s=0.5, max_body_bytes=4096)
+    answers = [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + b"x" * 100_000,
+        b"",
+        b"HTTP/1.1 200",
+        b"garbage\r\n\r\n",
+    ]
+
+    async def liar(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        said = answers.pop(0)
+        writer.write(said)
+        if said.startswith(b"HTTP/1.1 200") and len(said) < 20:
+            await asyncio.sleep(2)
+        writer.close()
+
+    async def story() -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*make_certificate(tmp_path, "beta"))
+        server = await asyncio.start_server(liar, "127.0.0.1", 0, ssl=context)
+        port = server.sockets[0].getsockname()[1]
+        async with links_of(with_port(alpha, "beta", port)) as links:
+            complaints = []
+            while answers:
+                with pytest.raises(LinkError) as caught:
+                    await links.ask("beta", EMPTY, Gossip)
+                complaints.append(str(caught.value))
+            assert "more than 4096 bytes" in complaints[0]
+            assert "within 0.5 s" in complaints[2]
+        server.close()
+
+    run(story)

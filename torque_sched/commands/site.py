@@ -1,0 +1,144 @@
+"""``torque-sched site ...``: this site's link to others."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from torque_sched.adapters.settings_file import described
+from torque_sched.errors import TorqueSchedError
+
+__all__ = ["site"]
+
+_FILE = click.Path(path_type=Path)
+
+
+@click.group()
+@click.option("-d", "home", type=_FILE, metavar="HOME", help="PBS home. [$PBS_HOME]")
+@click.option("--config", "config_file", type=_FILE, help="Settings of the link. [HOME/sched_priv/site.yaml]")
+@click.pass_context
+def site(context: click.Context, home: Path | None, config_file: Path | None) -> None:
+    """Link this Torque with those of other sites: jobs run there, or as blocks at several at once."""
+    from torque_sched.daemon.place import pbs_home
+    from torque_sched.site.places import DEFAULT_NAME
+
+    place = pbs_home(home)
+    context.obj = (place, config_file or place / "sched_priv" / DEFAULT_NAME)
+
+
+def _config(context: click.Context) -> tuple[Path, Any]:
+    from torque_sched.site.config import read_site_config
+
+    home, path = context.obj
+    return home, read_site_config(path)
+
+
+def _fail(verb: str, error: TorqueSchedError) -> None:
+    click.echo(f"torque-sched site {verb}: {error}", err=True)
+    sys.exit(error.exit_code)
+
+
+@site.command("serve")
+@click.option(
+    "--dry-run", is_flag=True, help="Check everything and every peer, then end; nothing is changed."
+)
+@click.pass_context
+def _serve(context: click.Context, dry_run: bool) -> None:
+    """Serve until SIGTERM. Exit code 0: told to end; 2: wrong settings; 3: could not start."""
+    from torque_sched.site.service import dry_run as try_out
+    from torque_sched.site.service import serve as run
+
+    try:
+        home, config = _config(context)
+        if not dry_run:
+            run(home, config)
+            return
+        is_well = True
+        for words, is_fine in try_out(home, config):
+            is_well = is_well and is_fine
+            click.echo(f"{'ok  ' if is_fine else 'FAIL'} {words}")
+        sys.exit(0 if is_well else 1)
+    except TorqueSchedError as error:
+        _fail("serve", error)
+
+
+@site.command("check-config")
+@click.pass_context
+def _check_config(context: click.Context) -> None:
+    """Print the settings in effect and try every file they name. Exit code 2: it would not start."""
+    from torque_sched.site.checks import check_files
+
+    try:
+        home, config = _config(context)
+        for line in described(config):
+            click.echo(line)
+        check_files(home, config)
+    except TorqueSchedError as error:
+        _fail("check-config", error)
+
+
+def _state(context: click.Context) -> dict[str, Any]:
+    from torque_sched.site.checks import read_state
+
+    home, config = _config(context)
+    return read_state(home, config)
+
+
+@site.command("status")
+@click.option("--json", "as_json", is_flag=True, help="Print the state as JSON.")
+@click.pass_context
+def _status(context: click.Context, as_json: bool) -> None:
+    """Show the link: peers, holds, blocks here, our jobs elsewhere. Exit code 1: it does not run."""
+    try:
+        state = _state(context)
+    except TorqueSchedError as error:
+        _fail("status", error)
+        return
+    if as_json:
+        click.echo(json.dumps(state, indent=1))
+    else:
+        age_s = time.time() - state["at_s"]
+        word = "runs" if state["alive"] else "does NOT run"
+        click.echo(f"site {state['name']} {word}; process {state['pid']}, told {age_s:.0f} s ago")
+        alive = sum(peer["state"] == "alive" for peer in state["peers"])
+        click.echo(
+            f"{alive} of {len(state['peers'])} peers alive; "
+            f"here {state['grants']} holds and claims, "
+            f"{state['blocks']} blocks; {len(state['jobs'])} jobs of ours under way"
+        )
+        for job in state["jobs"]:
+            click.echo(f"  {job['job']} of {job['user']}, try {job['tries']}: {job['words']}")
+    sys.exit(0 if state["alive"] else 1)
+
+
+@site.command("peers")
+@click.pass_context
+def _peers(context: click.Context) -> None:
+    """Show each peer: is it there, since when, and what was wrong last."""
+    from rich.table import Table
+
+    from torque_sched.commands.status import out
+
+    try:
+        state = _state(context)
+    except TorqueSchedError as error:
+        _fail("peers", error)
+        return
+    table = Table("peer", "state", "for", "answers", "failures", "clock", "last trouble")
+    for peer in state["peers"]:
+        table.add_row(
+            peer["name"],
+            peer["state"],
+            f"{peer['for_s']:.0f} s",
+            str(peer["answers"]),
+            str(peer["failures"]),
+            f"{peer['skew_s']:+.3f} s",
+            peer["trouble"],
+        )
+    out().print(table)
+    sys.exit(0 if state["alive"] else 1)

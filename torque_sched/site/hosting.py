@@ -1,0 +1,474 @@
+"""Blocks of other sites (and of our own users) on our nodes: performs what the guest engine decides.
+
+`Guest` of `core.site` decides; this keeps its state in the store before anything is answered, holds nodes
+as reservations so that the local scheduler keeps off them, submits, watches and deletes the jobs, and
+speaks for the barrier. Whatever is found after a kill is brought in line: a block whose job is there goes
+on, one whose job is not has failed, and a job of a block that nobody knows is deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from torque_sched.adapters.pbs import Look
+from torque_sched.core.handshake import (
+    Claim,
+    Confirm,
+    Freed,
+    From,
+    Granted,
+    Instant,
+    NotReady,
+    Persist,
+    Piece,
+    Refusal,
+    Release,
+    Send,
+    SiteId,
+    Taken,
+    Tick,
+    Token,
+)
+from torque_sched.core.model import Job, JobId
+from torque_sched.core.site import (
+    Admission,
+    Arrived,
+    BlockEnded,
+    BlockFailed,
+    BlockSubmitted,
+    Denial,
+    FindBlock,
+    Guest,
+    KillBlock,
+    OpenBarrier,
+    RunBlock,
+    TurnAway,
+)
+from torque_sched.core.states import JobState
+from torque_sched.errors import TorqueSchedError
+from torque_sched.site.barrier import BarrierAnswer, Standing
+from torque_sched.site.block_script import BlockScript, block_script, encoded
+from torque_sched.site.books import NodeBooks
+from torque_sched.site.config import SiteConfig
+from torque_sched.site.local_plans import LocalPlans
+from torque_sched.site.messages import Offer, Offered
+from torque_sched.site.store import SiteStore
+from torque_sched.site.torque_jobs import BLOCK_VARIABLE, BlockJob, TorqueJobs, local_user, variables_of
+
+__all__ = ["Hosting", "instant"]
+
+logger = logging.getLogger(__name__)
+_LOCK_S = 5.0
+_MISSING_LOOKS = 2
+_FIND_S = 60.0
+"""A qsub that was under way when we were killed has arrived by then."""
+
+
+def instant() -> Instant:
+    """Now, on both clocks."""
+    return Instant(time.monotonic(), time.time())
+
+
+@dataclass
+class _Block:
+    """What the shell knows of a block besides the engine; kept in the store."""
+
+    ticket: str
+    user: str
+    job: str = ""
+    is_killed: bool = False
+    why: str = ""
+    lost_s: float | None = None
+    """Wall clock: since when its job is looked for in vain."""
+    folder: str = ""
+    peer: str = ""
+    index: int = 0
+    n_missing: int = 0
+    """Looks in a row that did not show its job."""
+
+
+class Hosting:
+    """The site side of the link.
+
+    Args:
+        config: of this site.
+        guest: the engine, restored.
+        admission: the rules it keeps.
+        keep: writes the engine's state to the store; it is on the disk when it returns.
+        books: what it decides on.
+        store: for what the shell itself has to remember.
+        jobs: orders to Torque.
+        plans: the local scheduler's, and where it reads what it must keep off.
+    """
+
+    def __init__(
+        self, config: SiteConfig, guest: Guest, admission: Admission, keep: Callable[[], None],
+        books: NodeBooks, store: SiteStore, jobs: TorqueJobs, plans: LocalPlans,
+    ) -> None:  # fmt: skip
+        self._config, self.guest, self._admission, self._keep = config, guest, admission, keep
+        self.books, self._store, self._jobs = books, store, jobs
+        self._plans = plans
+        self._blocks = {token: _Block(**value) for token, value in store.blocks().items()}
+        self._open: dict[Token, tuple[str, BarrierAnswer]] = {}
+        self._away: set[tuple[Token, str]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._submitting: set[Token] = set()
+        self._ending: set[Token] = set()
+        self._refused: set[Token] = set()
+        """Granted by the engine, but reserved by somebody else in the same moment."""
+        self.wake = asyncio.Event()
+        """Set when the server should be looked at soon."""
+        self.push: Callable[[str, Any], None] = lambda site, message: None
+        """Sends what a home was not asking for, but may want to know."""
+
+    @property
+    def n_grants(self) -> int:
+        """Holds and committed claims."""
+        return len(self.guest.grants(instant()))
+
+    @property
+    def n_blocks(self) -> int:
+        """Blocks here."""
+        return len(self._blocks)
+
+    def start(self, boot: str) -> None:
+        """Take up what was left."""
+        self._push(self._perform(self.guest.restart(boot, instant())))
+        # A hold that was granted, but not yet mirrored when we were killed.
+        grants = self.guest.grants(instant())
+        for grant in grants:
+            self._plans.hold(grant, instant())
+        self._plans.keep_only(frozenset(str(grant.token) for grant in grants))
+
+    async def stop(self) -> None:
+        """Leave what is under way to the next life."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # -- what others ask
+
+    async def handle(self, peer: str, message: Any) -> Any:
+        """One message of a proved peer; the reply, or None when there is none yet."""
+        if isinstance(message, Confirm):
+            return await self._confirm(peer, message)
+        return self._reply(self._perform(self.guest.apply(From(SiteId(peer), message), instant())))
+
+    async def _confirm(self, peer: str, message: Confirm) -> Any:
+        arrived_s = time.monotonic()
+        async with self.looked_at():
+            # The time we took ourselves is no difference of the clocks.
+            waited_s = time.monotonic() - arrived_s
+            fresh = replace(message, sent_s=message.sent_s + waited_s)
+            replies = self._perform(self.guest.apply(From(SiteId(peer), fresh), instant()))
+        if message.token not in self._refused:
+            return self._reply(replies)
+        self._refused.discard(message.token)
+        undo = Release(message.token, message.site, time.time())
+        self._perform(self.guest.apply(From(SiteId(peer), undo), instant()))
+        return NotReady(message.token, message.site, time.time(), Refusal.BUSY)
+
+    @asynccontextmanager
+    async def looked_at(self) -> AsyncIterator[None]:
+        """The cycle's lock is ours and the books are of this moment."""
+        async with self._plans.lock.taken_async(_LOCK_S):
+            await self._renew()
+            yield
+
+    async def _renew(self) -> None:
+        look = await self._jobs.pbs.look()
+        self.books.renew(look.snapshot, self._plans.others(), self.guest.grants(instant()))
+
+    def tick(self) -> float | None:
+        """Let the engine look at the clock; when it wants to again, on the monotonic clock."""
+        self._feed(Tick())
+        return self.guest.wake_s(instant())
+
+    def offer(self, peer: str, asked: Offer) -> Offered:
+        """What a peer's user could have here, by the last look."""
+        now_s, token = time.time(), Token(SiteId(peer), "offer", 1)
+        grants = self.guest.grants(instant())
+
+        def denied(n: int) -> str:
+            claim = Claim((Piece("", asked.ppn, count=n),), now_s, asked.length_s)
+            allowed = self._admission.admit(SiteId(peer), token, asked.user, claim, grants)
+            return allowed.why if isinstance(allowed, Denial) else ""
+
+        n_free = len(self.books.free(asked.ppn, now_s, now_s + asked.length_s))
+        free = bisect.bisect_left(range(1, min(n_free, asked.nodes) + 1), True, key=lambda n: bool(denied(n)))
+        earliest_s = None if denied(asked.nodes) else self.books.earliest_s(
+            asked.nodes, asked.ppn, now_s, asked.length_s
+        )  # fmt: skip
+        return Offered(free=free, earliest_s=earliest_s, why=denied(asked.nodes)[:500])
+
+    @staticmethod
+    def _reply(sends: list[Send]) -> Any:
+        return sends[0].message if sends else None
+
+    # -- the barrier
+
+    def stand(self, standing: Standing) -> BarrierAnswer:
+        """A block's script asks."""
+        text = next((t for t, block in self._blocks.items() if block.ticket == standing.ticket), None)
+        if text is None:
+            return BarrierAnswer(say="cancel", why="this block is not wanted any more")
+        token = _token(text)
+        self._feed(Arrived(token, standing.job, standing.hosts))
+        if (token, standing.job) in self._away:
+            return BarrierAnswer(say="cancel", why="another job is this block")
+        if text not in self._blocks or self._blocks[text].is_killed:
+            return BarrierAnswer(say="cancel", why=self._blocks[text].why if text in self._blocks else "over")
+        job, answer = self._open.get(token, ("", None))
+        return answer if answer is not None and job == standing.job else BarrierAnswer(say="wait")
+
+    # -- what the engine orders
+
+    def _perform(self, commands: Iterable[Any]) -> list[Send]:
+        sends = []
+        for command in commands:
+            if isinstance(command, Send):
+                sends.append(command)
+            else:
+                self._order(command)
+        return sends
+
+    def _order(self, command: Any) -> None:
+        if isinstance(command, Persist):
+            self._keep()
+        elif isinstance(command, Granted | Taken | Freed):
+            self._book(command)
+        elif isinstance(command, RunBlock):
+            self._run_block(command)
+        elif isinstance(command, KillBlock):
+            self._kill(command)
+        elif isinstance(command, FindBlock):
+            self._find(command)
+        elif isinstance(command, OpenBarrier):
+            answer = BarrierAnswer(say="go", hosts=command.hosts, sites=tuple(command.sites))
+            self._open[command.token] = (command.job_id, answer)
+        elif isinstance(command, TurnAway):
+            self._away.add((command.token, command.job_id))
+            self._spawn(self._delete(JobId(command.job_id), "another job is this block"))
+
+    def _book(self, command: Granted | Taken | Freed) -> None:
+        """Tell the local scheduler what it must keep off."""
+        grant = command.grant
+        if isinstance(command, Freed):
+            self._plans.release(str(grant.token))
+            self._open.pop(grant.token, None)
+            return
+        is_held = self._plans.hold(grant, instant())
+        if isinstance(command, Granted):
+            self.books.add(grant)
+            if not is_held:
+                self._refused.add(grant.token)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("a block: %r", task.exception())
+
+    def _save(self, token: Token, block: _Block | None) -> None:
+        if block is None:
+            self._blocks.pop(str(token), None)
+        else:
+            self._blocks[str(token)] = block
+        self._store.set_block(str(token), asdict(block) if block is not None else None)
+
+    # -- a block's life
+
+    def _run_block(self, order: RunBlock) -> None:
+        if order.token in self._submitting:
+            return
+        block = _Block(
+            ticket=secrets.token_hex(16), user=order.local_user, peer=order.token.home, index=order.index
+        )
+        self._save(order.token, block)
+        self._submitting.add(order.token)
+        self._spawn(self._submit(order, block))
+
+    async def _submit(self, order: RunBlock, block: _Block) -> None:
+        try:
+            user = local_user(block.user, self._config.min_uid)
+            block.folder = user.pw_dir
+            await self._jobs.stage(self._config.stage_in, **self._words(order.token, block))
+            await asyncio.sleep(max(0.0, order.start_s - time.time()))
+            spec = self._spec(order, block)
+            block.job = await self._jobs.submit(spec)
+            self._save(order.token, block)
+            logger.info("block %s is job %s of %s", order.token, block.job, block.user)
+            if block.is_killed:
+                await self._jobs.delete(JobId(block.job), block.why)
+                return
+            self._feed(BlockSubmitted(order.token, block.job))
+            trouble = await self._jobs.start(JobId(block.job), spec)
+            if trouble:
+                logger.warning("block %s: qrun: %s", order.token, trouble)
+                await self._jobs.delete(JobId(block.job), "the block could not be started")
+                self._over(order.token, BlockFailed(order.token, f"qrun: {trouble}"))
+        except TorqueSchedError as error:
+            logger.warning("block %s: %s", order.token, error)
+            self._over(order.token, BlockFailed(order.token, error.message[:400]))
+        finally:
+            self._submitting.discard(order.token)
+            self.wake.set()
+
+    def _spec(self, order: RunBlock, block: _Block) -> BlockJob:
+        grant = next((g for g in self.guest.grants(instant()) if g.token == order.token), None)
+        if grant is None:
+            raise TorqueSchedError("its nodes are not held any more")
+        barrier = self._config.barrier
+        host = f"[{barrier.address}]" if ":" in barrier.address else barrier.address
+        script = BlockScript(
+            ticket=block.ticket, url=f"http://{host}:{barrier.port}/barrier", home=order.token.home,
+            job=order.token.job, site=self._config.name, index=order.index, count=order.count,
+            script=encoded(order.script), wait_s=order.walltime_s,
+        )  # fmt: skip
+        return BlockJob(
+            token=str(order.token), user=block.user, name=f"grid-{order.token.home}-{order.index}"[:15],
+            nodes=tuple(piece.node for piece in grant.pieces), ppn=grant.pieces[0].slots,
+            walltime_s=order.walltime_s, script=block_script(script, barrier.interpreter),
+        )  # fmt: skip
+
+    def _words(self, token: Token, block: _Block) -> dict[str, str]:
+        return {
+            "user": block.user, "job": token.job, "token": str(token), "block": str(block.index),
+            "peer": token.home, "folder": block.folder,
+        }  # fmt: skip
+
+    def _kill(self, order: KillBlock) -> None:
+        block = self._blocks.get(str(order.token))
+        if block is None:
+            self._feed(BlockFailed(order.token, "there is no such block"))
+            return
+        if not block.is_killed:
+            block.is_killed, block.why = True, order.why[:200]
+            self._save(order.token, block)
+        job = order.job_id or block.job
+        if job:
+            self._spawn(self._delete(JobId(job), block.why))
+        elif order.token not in self._submitting:
+            self._over(order.token, BlockFailed(order.token, "it was never submitted"))
+
+    async def _delete(self, job: JobId, why: str) -> None:
+        await self._jobs.delete(job, why)
+        self.wake.set()
+
+    def _find(self, order: FindBlock) -> None:
+        block = self._blocks.get(str(order.token))
+        if block is None:
+            self._feed(BlockFailed(order.token, "there is no such block"))
+        elif block.lost_s is None:
+            block.lost_s = time.time()
+            self._save(order.token, block)
+            self.wake.set()
+
+    def _feed(self, event: Any) -> None:
+        self._push(self._perform(self.guest.apply(event, instant())))
+
+    def _push(self, sends: list[Send]) -> None:
+        for send in sends:
+            self.push(send.to, send.message)
+
+    def _over(self, token: Token, event: BlockEnded | BlockFailed) -> None:
+        self._feed(event)
+        self._save(token, None)
+        self._ending.discard(token)
+        self._open.pop(token, None)
+        self._away = {pair for pair in self._away if pair[0] != token}
+
+    # -- looking
+
+    async def seen(self, look: Look) -> None:
+        """Compare what there should be with what the server has."""
+        output = look.outputs["jobs"]
+        variables = variables_of(output) if BLOCK_VARIABLE.encode() in output else {}
+        by_token = {known.get(BLOCK_VARIABLE, ""): job for job, known in variables.items()}
+        snapshot = look.snapshot
+        self.books.renew(snapshot, self._plans.others(), self.guest.grants(instant()))
+        for text, block in list(self._blocks.items()):
+            token = _token(text)
+            if token in self._submitting:
+                continue
+            if not block.job and text in by_token:
+                self._found(token, block, JobId(by_token[text]))
+            job = snapshot.job_by_id.get(JobId(block.job)) if block.job else None
+            await self._judge(token, block, job, look)
+        await self._delete_strays(look, variables)
+
+    def _found(self, token: Token, block: _Block, job: JobId) -> None:
+        block.job, block.lost_s = job, None
+        self._save(token, block)
+        self._feed(BlockSubmitted(token, job))
+
+    async def _judge(self, token: Token, block: _Block, job: Job | None, look: Look) -> None:
+        if job is not None:
+            block.n_missing = 0
+            if job.state.is_final:
+                self._ended(token, block, job)
+            elif block.is_killed:
+                await self._jobs.delete(job.id, block.why)
+            elif job.state is JobState.QUEUED:
+                await self._start_again(token, job)
+        elif block.job:
+            # Damaged records are left out of a look, and a block that runs must not be taken for gone.
+            block.n_missing = 0 if look.problems else block.n_missing + 1
+            if block.n_missing >= _MISSING_LOOKS:
+                self._ended(token, block, None)
+        elif block.lost_s is not None and (block.is_killed or time.time() - block.lost_s >= _FIND_S):
+            self._ended(token, block, None)
+
+    async def _start_again(self, token: Token, job: Job) -> None:
+        grant = next((g for g in self.guest.grants(instant()) if g.token == token), None)
+        if grant is not None:
+            nodes = tuple(piece.node for piece in grant.pieces)
+            spec = BlockJob(str(token), "", "", nodes, grant.pieces[0].slots, 0.0, "")
+            await self._jobs.start(job.id, spec)
+
+    def _ended(self, token: Token, block: _Block, job: Job | None) -> None:
+        """Its job is over; what it left may have to be brought home first, which may take long."""
+        if token not in self._ending:
+            self._ending.add(token)
+            self._spawn(self._end(token, block, job))
+
+    async def _end(self, token: Token, block: _Block, job: Job | None) -> None:
+        if not block.is_killed:
+            try:
+                await self._jobs.stage(self._config.stage_out, **self._words(token, block))
+            except TorqueSchedError as error:
+                logger.warning("block %s: %s", token, error)
+        if job is None and not block.job:
+            self._over(token, BlockFailed(token, "its job was never seen"))
+        else:
+            self._over(token, BlockEnded(token, job.exit_status if job is not None else None))
+
+    async def _delete_strays(self, look: Look, variables: dict[str, dict[str, str]]) -> None:
+        """Jobs of blocks that are over, or a second job of one."""
+        for name, known in variables.items():
+            text = known.get(BLOCK_VARIABLE, "")
+            job = look.snapshot.job_by_id.get(JobId(name))
+            if not text or job is None or job.state.is_final:
+                continue
+            block = self._blocks.get(text)
+            is_ours = block is not None and (block.job == name or not block.job)
+            if not is_ours and not any(str(token) == text for token in self._submitting):
+                logger.warning("job %s is of block %s, which is over: deleted", name, text)
+                await self._jobs.delete(JobId(name), "the block is over")
+
+
+def _token(text: str) -> Token:
+    home, job, attempt = text.split("/")
+    return Token(SiteId(home), job, int(attempt))
