@@ -14,7 +14,13 @@ from torque_sched.commands.install import install
 from torque_sched.commands.parse import parse
 from torque_sched.commands.replay import replay
 from torque_sched.commands.report import report
+from torque_sched.commands.reserve import reserve
 from torque_sched.commands.serve import serve
+from torque_sched.commands.showbf import showbf
+from torque_sched.commands.showstart import showstart
+from torque_sched.commands.simulate import simulate
+from torque_sched.commands.simulate_grid import simulate_grid
+from torque_sched.commands.site import site
 from torque_sched.commands.status import status
 from torque_sched.commands.top import top
 from torque_sched.commands.whatif import whatif
@@ -40,6 +46,9 @@ main.add_command(cycle)
 main.add_command(check_config)
 main.add_command(install)
 main.add_command(doctor)
-for command in (status, top, explain, whatif, report, replay):
+for command in (status, top, explain, whatif, showstart, showbf, reserve, report, replay):
     main.add_command(command)
 main.add_command(emulate)
+main.add_command(simulate)
+main.add_command(simulate_grid)
+main.add_command(site)

@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import bisect
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torque_sched.errors import StartupError
 
-__all__ = ["Figures", "serve_figures"]
+__all__ = ["Figures", "Spans", "serve_figures"]
 
+_LATE_S = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 86400.0)
+"""Bounds of how late, or how early, promised jobs start."""
 _BUCKETS_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 120.0)
+
+
+class Spans:
+    """How often a span was how long."""
+
+    def __init__(self, bounds_s: Sequence[float]) -> None:
+        self._bounds_s = tuple(bounds_s)
+        self._counts = [0] * (len(self._bounds_s) + 1)
+        self.sum_s = 0.0
+
+    def add(self, span_s: float) -> None:
+        """One more."""
+        self.sum_s += span_s
+        self._counts[bisect.bisect_left(self._bounds_s, span_s)] += 1
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """As Prometheus wants them: up to each bound."""
+        totals = [float(total) for total in itertools.accumulate(self._counts)]
+        return list(zip([*map(str, self._bounds_s), "+Inf"], totals, strict=True))
 
 
 class Figures:
@@ -25,8 +48,16 @@ class Figures:
         """Of the last cycle, by kind."""
         self.waiting: Mapping[str, int] = {}
         """Jobs of the last cycle that wait, by reason."""
-        self.cycle_s: list[int] = [0] * (len(_BUCKETS_S) + 1)
-        self.cycle_sum_s = 0.0
+        self.cycle_s = Spans(_BUCKETS_S)
+        self.n_promises = 0
+        """Waiting jobs of the last cycle that have a promise."""
+        self.promise_changes: dict[str, int] = {}
+        """By kind: made, better, withdrawn, or why they were broken."""
+        self.late_s = {which: Spans(_LATE_S) for which in ("first", "last")}
+        """How much later than promised jobs started; 0 when not later."""
+        self.prediction_errors: Mapping[str, tuple[float, float, bool]] = {}
+        """By figure: mean error, that of the last jobs, and whether it has drifted."""
+        self.early_s = {which: Spans(_LATE_S) for which in ("first", "last")}
         self.decide_sum_s = 0.0
 
     def cycle(
@@ -39,12 +70,29 @@ class Figures:
     ) -> None:
         """A cycle with a snapshot ended."""
         self.n_cycles += 1
-        self.cycle_sum_s += total_s
         self.decide_sum_s += decide_s
-        self.cycle_s[next((at for at, top in enumerate(_BUCKETS_S) if total_s <= top), len(_BUCKETS_S))] += 1
+        self.cycle_s.add(total_s)
         for kind, number in starts.items():
             self.starts[kind] = self.starts.get(kind, 0) + number
         self.decisions, self.waiting = dict(decisions), dict(waiting)
+
+    def promised(
+        self, n_promises: int, changes: Mapping[str, int], errors_s: Iterable[tuple[float, float]]
+    ) -> None:
+        """What a cycle did to promises.
+
+        Args:
+            n_promises: waiting jobs that have one.
+            changes: by kind.
+            errors_s: of jobs that started: actual start less the first, and less the last promise.
+        """
+        self.n_promises = n_promises
+        for kind, number in changes.items():
+            self.promise_changes[kind] = self.promise_changes.get(kind, 0) + number
+        for errors in errors_s:
+            for which, error_s in zip(("first", "last"), errors, strict=True):
+                self.late_s[which].add(max(0.0, error_s))
+                self.early_s[which].add(max(0.0, -error_s))
 
     def failure(self) -> None:
         """A cycle got no snapshot."""
@@ -82,34 +130,74 @@ def serve_figures(figures: Figures, address: str, port: int) -> Callable[[], Non
 
 
 def _collector(figures: Figures) -> Any:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
     from prometheus_client.registry import Collector
 
     class Collected(Collector):
         def collect(self) -> Any:
-            yield CounterMetricFamily("torque_sched_cycles", "Cycles with a snapshot", figures.n_cycles)
-            yield CounterMetricFamily(
-                "torque_sched_snapshot_failures", "Cycles that got no snapshot", figures.n_failures
-            )
-            yield CounterMetricFamily("torque_sched_events", "Events heard", figures.n_events)
-            starts = CounterMetricFamily(
-                "torque_sched_starts", "Starts asked for, by the server's answer", labels=["answer"]
-            )
-            for kind, number in figures.starts.items():
-                starts.add_metric([kind], number)
-            yield starts
-            waiting = GaugeMetricFamily("torque_sched_waiting_jobs", "Jobs that wait", labels=["reason"])
-            for reason, number in figures.waiting.items():
-                waiting.add_metric([reason], number)
-            yield waiting
-            totals = [sum(figures.cycle_s[: at + 1]) for at in range(len(figures.cycle_s))]
-            bounds = [*map(str, _BUCKETS_S), "+Inf"]
-            yield HistogramMetricFamily(
-                "torque_sched_cycle_seconds", "Time of a cycle",
-                buckets=list(zip(bounds, totals, strict=True)), sum_value=figures.cycle_sum_s,
-            )  # fmt: skip
-            yield CounterMetricFamily(
-                "torque_sched_decide_seconds", "Time spent deciding", figures.decide_sum_s
-            )
+            yield from _cycles(figures)
+            yield from _promises(figures)
+            yield from _predictions(figures)
 
     return Collected()
+
+
+def _cycles(figures: Figures) -> Any:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+    yield CounterMetricFamily("torque_sched_cycles", "Cycles with a snapshot", figures.n_cycles)
+    yield CounterMetricFamily(
+        "torque_sched_snapshot_failures", "Cycles that got no snapshot", figures.n_failures
+    )
+    yield CounterMetricFamily("torque_sched_events", "Events heard", figures.n_events)
+    starts = CounterMetricFamily(
+        "torque_sched_starts", "Starts asked for, by the server's answer", labels=["answer"]
+    )
+    for kind, number in figures.starts.items():
+        starts.add_metric([kind], number)
+    yield starts
+    waiting = GaugeMetricFamily("torque_sched_waiting_jobs", "Jobs that wait", labels=["reason"])
+    for reason, number in figures.waiting.items():
+        waiting.add_metric([reason], number)
+    yield waiting
+    yield HistogramMetricFamily(
+        "torque_sched_cycle_seconds", "Time of a cycle",
+        buckets=figures.cycle_s.buckets(), sum_value=figures.cycle_s.sum_s,
+    )  # fmt: skip
+    yield CounterMetricFamily("torque_sched_decide_seconds", "Time spent deciding", figures.decide_sum_s)
+
+
+def _promises(figures: Figures) -> Any:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+    yield GaugeMetricFamily("torque_sched_promises", "Waiting jobs with a promise", figures.n_promises)
+    changes = CounterMetricFamily(
+        "torque_sched_promise_changes", "Promises made, improved, broken, by kind", labels=["kind"]
+    )
+    for kind, number in figures.promise_changes.items():
+        changes.add_metric([kind], number)
+    yield changes
+    for name, words, spans in (
+        ("late", "Actual start after the promised one", figures.late_s),
+        ("early", "Actual start before the promised one", figures.early_s),
+    ):
+        family = HistogramMetricFamily(f"torque_sched_promise_{name}_seconds", words, labels=["promise"])
+        for which, each in spans.items():
+            family.add_metric([which], buckets=each.buckets(), sum_value=each.sum_s)
+        yield family
+
+
+def _predictions(figures: Figures) -> Any:
+    from prometheus_client.core import GaugeMetricFamily
+
+    error = GaugeMetricFamily(
+        "torque_sched_prediction_error", "Mean error of predictions, as in report", labels=["figure", "of"]
+    )
+    drift = GaugeMetricFamily(
+        "torque_sched_prediction_drift", "1: the last predictions were twice as wrong", labels=["figure"]
+    )
+    for figure, (mean, recent, has_drifted) in figures.prediction_errors.items():
+        error.add_metric([figure, "all"], mean)
+        error.add_metric([figure, "last"], recent)
+        drift.add_metric([figure], float(has_drifted))
+    yield error
+    yield drift

@@ -20,7 +20,7 @@ __all__ = ["explain", "show_explanation"]
 @click.option("--shadow", is_flag=True, help="As the shadow sees it.")
 @click.argument("name", metavar="JOB|NODE")
 def explain(home: Path | None, config_file: Path | None, shadow: bool, name: str) -> None:
-    """Say why JOB waits, node by node, what it is expected to use and why; or all about NODE."""
+    """Say why JOB waits, node by node, what was promised to it, what it will use; or all about NODE."""
     from torque_sched.core.model import Job
     from torque_sched.report.picture import find, take_picture
 
@@ -39,9 +39,15 @@ def explain(home: Path | None, config_file: Path | None, shadow: bool, name: str
 
 def _explain_job(picture: Any, job: Any, options: Any) -> None:
     from torque_sched.report.past import decisions_about
+    from torque_sched.report.promised import changes_table, promise_changes, promise_lines
     from torque_sched.report.tables import past_table
 
     show_explanation(picture, job)
+    for line in promise_lines(picture, job):
+        out().print(line, markup=False)
+    changes = promise_changes(picture, job)
+    if changes:
+        out().print(changes_table(changes), markup=False)
     past = decisions_about(options.journal, job.id)
     if past:
         out().print(past_table(past))

@@ -1,4 +1,4 @@
-"""``torque-sched report``: balance, waits, prediction errors and GPUs held in vain, as one HTML page."""
+"""``torque-sched report``: balance, waits, promises, prediction errors, GPUs held in vain; one HTML page."""
 
 from __future__ import annotations
 
@@ -50,4 +50,5 @@ def report(
     except OSError as error:
         click.echo(f"torque-sched report: {html}: {error.strerror}", err=True)
         sys.exit(1)
-    click.echo(f"{html}: {len(summary.jobs)} jobs, {len(summary.balance)} moments")
+    promises = f", {len(summary.outcomes)} promises" if summary.outcomes else ""
+    click.echo(f"{html}: {len(summary.jobs)} jobs, {len(summary.balance)} moments{promises}")

@@ -65,6 +65,7 @@ def _daemon(state: Any) -> str:
 
 
 def _show(picture: Any) -> None:
+    from torque_sched.report.promised import promises_line, reservation_line
     from torque_sched.report.tables import daemon_line, jobs_line, nodes_line, nodes_table, reasons_table
 
     console = out()
@@ -78,6 +79,10 @@ def _show(picture: Any) -> None:
         console.print(
             f"predictions of {figure.value}: mean error {error.mean:.3f} over {error.n} jobs{drift}"
         )
+    for kept in picture.context.reservations:
+        console.print(reservation_line(kept), markup=False)
+    if picture.history.promises.rows:
+        console.print(promises_line(picture), markup=False)
     if picture.state.jobs:
         console.print(reasons_table(picture.state))
     console.print(nodes_table(picture))
@@ -104,6 +109,8 @@ def _document(picture: Any) -> dict[str, Any]:
             "held_not_used": [list(each) for each in unused_gpus(snapshot)],
         },
         "jobs": {"running": len(snapshot.running), "queued": len(snapshot.queued)},
+        "promises": len(picture.context.promises),
+        "reservations": [each.name for each in picture.context.reservations],
         "prediction_errors": {
             figure.value: {"n": error.n, "mean": error.mean, "recent": error.recent}
             for figure, error in picture.context.predictions.errors.items()

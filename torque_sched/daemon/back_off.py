@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from torque_sched.policies.context import Pause
 
-__all__ = ["Pauses", "Steps"]
+__all__ = ["Failures", "Pauses", "Steps"]
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -26,7 +26,9 @@ class Steps:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class Failures:
+    """Failures in a row of one key, and until when it is left alone for them."""
+
     failures: int
     until_s: float
     why: str
@@ -40,7 +42,7 @@ class Pauses(Generic[Key]):
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
-        self._entries: dict[Key, _Entry] = {}
+        self._entries: dict[Key, Failures] = {}
 
     def failed(self, key: Key, now_s: float, why: str) -> float:
         """Note a failure; returns how long the pause is. One during a pause does not lengthen it."""
@@ -52,7 +54,7 @@ class Pauses(Generic[Key]):
         if entry is not None and now_s - entry.until_s < self._steps.pause_s(entry.failures):
             failures = entry.failures + 1
         pause_s = self._steps.pause_s(failures)
-        self._entries[key] = _Entry(failures, now_s + pause_s, why)
+        self._entries[key] = Failures(failures, now_s + pause_s, why)
         return pause_s
 
     def worked(self, key: Key) -> None:
@@ -66,6 +68,15 @@ class Pauses(Generic[Key]):
             for key, entry in self._entries.items()
             if now_s < entry.until_s
         }
+
+    def entries(self) -> dict[Key, Failures]:
+        """All that is not forgotten, to be restored by a daemon started anew."""
+        return dict(self._entries)
+
+    def restore(self, key: Key, entry: Failures, now_s: float) -> None:
+        """Go on with what a daemon before knew; no pause gets longer than these steps allow."""
+        until_s = min(entry.until_s, now_s + self._steps.longest_s)
+        self._entries[key] = replace(entry, until_s=until_s)
 
     def names(self) -> tuple[Key, ...]:
         """All keys with a failure not yet forgotten."""

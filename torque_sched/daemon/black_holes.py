@@ -59,6 +59,11 @@ class BlackHoles:
         """Nodes to be left alone."""
         return self._pauses.active(now_s)
 
+    @property
+    def pauses(self) -> Pauses[NodeName]:
+        """All pauses, to be kept and restored."""
+        return self._pauses
+
     def observe(self, snapshot: Snapshot) -> list[Finding]:
         """Count jobs that ended since; a finding for each node newly suspected."""
         ended = [job for job in snapshot.jobs if job.state is JobState.COMPLETED and job.exec_host]
@@ -66,6 +71,7 @@ class BlackHoles:
             if job.id not in self._counted:
                 self._count(job, snapshot.now_s)
         self._counted = {job.id for job in ended}
+        self._pauses.prune(snapshot.now_s)
         since_s = snapshot.now_s - self._rules.window_s
         for node, ends in tuple(self._ends.items()):
             while ends and ends[0].at_s < since_s:

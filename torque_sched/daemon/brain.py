@@ -10,6 +10,7 @@ from torque_sched.core.snapshot import Snapshot
 from torque_sched.daemon.c_policy import SettingsInForce
 from torque_sched.daemon.standing import Standing
 from torque_sched.learning import History
+from torque_sched.learning.promises import Change, Outcome
 from torque_sched.policies.context import Context, Prediction, Predictions, Reservation, Window
 from torque_sched.policies.decide import decide
 from torque_sched.policies.settings import Settings
@@ -38,7 +39,7 @@ class PolicyBrain:
     Args:
         settings: by the time of day.
         history: what was learned; it learns from each snapshot.
-        reservations: nodes kept for somebody.
+        reservations: nodes kept for somebody by the settings; others stand in the history.
         dedicated: dedicated time.
     """
 
@@ -71,14 +72,30 @@ class PolicyBrain:
             placed=self.history.placed(snapshot, pending),
             predictions=RecordedPredictions(self.history.predictions()),
             usage=self.history.usage(snapshot.now_s),
-            reservations=self._reservations,
+            reservations=(*self._reservations, *self.history.reservations(snapshot.now_s)),
             dedicated=self._dedicated,
             last_node=self._last_node,
+            promises=self.history.promises.carried(snapshot),
         )
+
+    @property
+    def settled(self) -> tuple[Outcome, ...]:
+        """Promises whose jobs the last snapshot showed running for the first time."""
+        return self.history.settled
 
     def decide(self, snapshot: Snapshot, context: Context) -> tuple[Decision, ...]:
         """One decision for every queued job."""
         return decide(snapshot, self._settings.at(snapshot.now_s), context)
+
+    def decided(
+        self, snapshot: Snapshot, decisions: tuple[Decision, ...], standing: Standing
+    ) -> list[tuple[JobId, Change]]:
+        """Keep what is promised and what is left alone, before anything is said or done."""
+        return self.history.decided(snapshot, decisions, standing.pauses())
+
+    def ended(self, standing: Standing) -> None:
+        """Keep what failed in this cycle."""
+        self.history.remember(standing.pauses())
 
     def started(self, start: Start, snapshot: Snapshot, context: Context) -> None:
         """The server accepted it; `round_robin` goes on after its node."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -42,10 +43,21 @@ class CFiles:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What was not understood."""
-        return ((*self.sched.warnings,) if self.sched else ()) + self.holidays.warnings + self._other
+        """What was not understood, and what has no effect."""
+        sched = (*self.sched.warnings, *_without_effect(self.sched)) if self.sched else ()
+        return sched + self.holidays.warnings + self._other
 
     _other: tuple[str, ...] = ()
+
+
+def _without_effect(sched: SchedConfig) -> Iterator[str]:
+    """Keys that are set and do nothing here, with what does."""
+    for name in ("load_balancing", "load_balancing_rr"):
+        if getattr(sched.prime, name) or getattr(sched.non_prime, name):
+            yield (
+                f"sched_config: {name} has no effect (pbs_sched, too, heeds it for time-shared nodes only); "
+                "set `placement: loadave` for the least load average"
+            )
 
 
 def read_c_files(folder: Path, config: Config) -> CFiles:
@@ -139,7 +151,11 @@ def _order(config: Config, files: CFiles, policy: CPolicy) -> Any:
         from torque_sched.policies.fair_share import Share
 
         shares = tuple(Share(each.name, each.shares, each.parent) for each in files.groups)
-        return _made(new_order, "fair_share", {"shares": shares, "unknown_shares": sched.unknown_shares})
+        values: dict[str, Any] = {
+            "shares": shares, "unknown_shares": sched.unknown_shares, "by_queue": policy.by_queue,
+            "round_robin": policy.round_robin, "sort_queues": policy.sort_queues,
+        }  # fmt: skip
+        return _made(new_order, "fair_share", values)
     keys = policy.keys if policy.sort_by == "multi_sort" else (policy.sort_by,)
     values = {
         "by_queue": policy.by_queue, "round_robin": policy.round_robin,
@@ -149,13 +165,17 @@ def _order(config: Config, files: CFiles, policy: CPolicy) -> Any:
 
 
 def _backfill(config: Config, files: CFiles, policy: CPolicy) -> Any:
+    # The day that is shipped is nobody's wish; another time is.
+    is_wish = files.sched is not None and files.sched.max_starve_s != SchedConfig().max_starve_s
+    starve_s = files.sched.max_starve_s if files.sched is not None and is_wish else None
     if config.backfill is not None:
-        return _made(new_backfill, config.backfill.name, config.backfill.values)
+        told = {"max_starve_s": starve_s} if starve_s and config.backfill.name == "drain" else {}
+        return _made(new_backfill, config.backfill.name, {**told, **config.backfill.values})
     if files.sched is not None and not policy.help_starving_jobs:
         return _made(new_backfill, "none", {})
     # `help_starving_jobs` drains the cluster for a starving job; keeping nodes for it does the same with
     # less left idle. Who wants the former sets `backfill: drain`.
-    return _made(new_backfill, "aged", {})
+    return _made(new_backfill, "aged", {"after_s": starve_s} if starve_s else {})
 
 
 def _made(make: Any, name: str, values: dict[str, Any]) -> Any:

@@ -99,11 +99,13 @@ class CommentPlan:
         self._written_s.update(dict.fromkeys(call.jobs, now_s))
 
     def _is_due(self, job: Job, text: str, now_s: float) -> bool:
-        if job.comment == text:
+        # qalter leaves a blank in the place of the closing quote, where a text had to be quoted.
+        present = job.comment.rstrip()
+        if present == text.rstrip():
             return False
         if now_s - self._written_s.get(job.id, 0.0) >= self._refresh_s:
             return True
-        return _DETAIL.sub("", job.comment) != _DETAIL.sub("", text)
+        return _DETAIL.sub("", present) != _DETAIL.sub("", text)
 
 
 def _wanted(decision: Decision, failure: str) -> str:

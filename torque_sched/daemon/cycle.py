@@ -7,17 +7,20 @@ import gc
 import logging
 import time
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from torque_sched.adapters.cycle_lock import CycleLock
 from torque_sched.adapters.pbs import Look, Pbs
-from torque_sched.core.decisions import Decision, Hold, Start
+from torque_sched.core.decisions import Decision, Hold, Reserve, Start
 from torque_sched.core.model import JobId, NodeName
 from torque_sched.core.reasons import Reason, started_comment
 from torque_sched.core.snapshot import Snapshot
 from torque_sched.daemon.comments import CommentPlan
 from torque_sched.daemon.finding import Finding
 from torque_sched.daemon.standing import Standing
+from torque_sched.learning.promises import Change, Outcome
 from torque_sched.parse.qrun import RunKind, RunResult
 from torque_sched.policies.context import Context
 
@@ -41,8 +44,23 @@ class Brain(Protocol):
         """One decision for every queued job."""
         ...
 
+    @property
+    def settled(self) -> tuple[Outcome, ...]:
+        """Promises that this snapshot settled."""
+        ...
+
+    def decided(
+        self, snapshot: Snapshot, decisions: tuple[Decision, ...], standing: Standing
+    ) -> list[tuple[JobId, Change]]:
+        """Keep what is promised before anything is said or done; returns what changed."""
+        ...
+
     def started(self, start: Start, snapshot: Snapshot, context: Context) -> None:
         """The server accepted this start."""
+        ...
+
+    def ended(self, standing: Standing) -> None:
+        """The cycle is over; keep what failed in it."""
         ...
 
 
@@ -54,11 +72,13 @@ class CycleLimits:
         starts_at_once: qruns running at the same time.
         starts_s: no further start is begun after this time; the rest waits for the next cycle.
         comments_s: no further comment call is begun after this time.
+        lock_s: a cycle waits so long for the grid's site service to end its look; then it is left out.
     """
 
     starts_at_once: int = 4
     starts_s: float = 30.0
     comments_s: float = 2.0
+    lock_s: float = 10.0
 
 
 @dataclass(slots=True)
@@ -72,6 +92,10 @@ class CycleReport:
     results: dict[JobId, RunResult] = field(default_factory=dict)
     started_s: dict[JobId, float] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
+    promises: list[tuple[JobId, Change]] = field(default_factory=list)
+    """What was promised, or promised otherwise, in this cycle."""
+    settled: tuple[Outcome, ...] = ()
+    """Promises whose jobs were first seen running in this cycle."""
     n_commented: int = 0
     n_comments_left: int = 0
     query_total_s: float = 0.0
@@ -86,6 +110,12 @@ class CycleReport:
         """Whether another cycle soon would do more."""
         left = any(isinstance(each, Hold) and each.reason is Reason.CYCLE_FULL for each in self.decisions)
         return self.stopped_by is None and (left or bool(self.n_comments_left) or self.n_failed > 0)
+
+    @property
+    def next_start_s(self) -> float | None:
+        """When the next job is promised a start; None: none is."""
+        reserved = (each for each in self.decisions if isinstance(each, Reserve) and each.promise is not None)
+        return min((each.start_s for each in reserved if each.start_s > self.at_s), default=None)
 
     @property
     def n_failed(self) -> int:
@@ -103,6 +133,7 @@ class Cycle:
         comments: plans comments; None: none are written.
         limits: what one cycle may take.
         clock: seconds since the epoch.
+        lock: held from the look to the end of the starts; None: nobody else acts on this cluster.
         deletes_impossible: delete a job that two cycles in a row found to fit nowhere ever.
         offlines_black_holes: set a node that swallows jobs offline, with a note.
     """
@@ -116,6 +147,7 @@ class Cycle:
         limits: CycleLimits,
         clock: Callable[[], float],
         *,
+        lock: CycleLock | None = None,
         deletes_impossible: bool = False,
         offlines_black_holes: bool = False,
     ) -> None:
@@ -125,6 +157,7 @@ class Cycle:
         self._comments = comments
         self._limits = limits
         self._clock = clock
+        self._lock = lock
         self._deletes_impossible = deletes_impossible
         self._offlines_black_holes = offlines_black_holes
         self._impossible: frozenset[JobId] = frozenset()
@@ -136,31 +169,44 @@ class Cycle:
             dry: look and decide, but neither start anything nor say anything.
 
         Raises:
-            SnapshotError: there is no complete snapshot; nothing was done.
+            SnapshotError: there is no complete snapshot, or not the lock; nothing was done.
         """
         began_s = time.monotonic()
         report = CycleReport(self._clock())
         # Thousands of records live through a cycle and no longer; collecting in between finds nothing.
         gc.disable()
         try:
-            report.look = await self._pbs.look()
-            report.query_total_s = time.monotonic() - began_s
-            self._decide(report, report.look.snapshot)
-            if not dry and report.look.snapshot.server.scheduling:
-                await self._start_all(report, report.look.snapshot)
-                await self._comment_all(report, report.look.snapshot)
+            async with self._alone(dry):
+                report.look = await self._pbs.look()
+                report.query_total_s = time.monotonic() - began_s
+                snapshot = report.look.snapshot
+                acts = not dry and snapshot.server.scheduling
+                self._decide(report, snapshot, acts)
+                if acts:
+                    await self._start_all(report, snapshot)
+            if acts:
+                self._brain.ended(self._standing)
+                await self._comment_all(report, snapshot)
                 await self._clear_away(report)
         finally:
             gc.enable()
         report.total_s = time.monotonic() - began_s
         return report
 
-    def _decide(self, report: CycleReport, snapshot: Snapshot) -> None:
+    def _alone(self, dry: bool) -> AbstractAsyncContextManager[None]:
+        if self._lock is None or dry:
+            return nullcontext()
+        return self._lock.taken_async(self._limits.lock_s)
+
+    def _decide(self, report: CycleReport, snapshot: Snapshot, acts: bool) -> None:
         began_s = time.monotonic()
         report.findings += self._standing.observe(snapshot)
         report.context = self._brain.context(snapshot, self._standing)
+        report.settled = self._brain.settled
         report.decisions = self._brain.decide(snapshot, report.context)
         report.decide_s = time.monotonic() - began_s
+        if acts:
+            report.promises = self._brain.decided(snapshot, report.decisions, self._standing)
 
     async def _start_all(self, report: CycleReport, snapshot: Snapshot) -> None:
         """Start in the order of the decisions, several at once."""

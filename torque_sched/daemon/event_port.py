@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import errno
 import fnmatch
 import logging
 import socket
@@ -34,6 +35,11 @@ DEFAULT_PORT = 15004
 _PRIVILEGED = 1024
 _READ_S = 5.0
 _BACKLOG = 128
+_BIND_CURES = {
+    errno.EADDRINUSE: "another scheduler has this port; stop pbs_sched, or choose another port with -S",
+    errno.EACCES: "ports below 1024 are root's; choose another port with -S",
+    errno.EADDRNOTAVAIL: "this address is not this host's; correct `addresses`",
+}
 
 
 class SchedCommand(enum.IntEnum):
@@ -151,8 +157,7 @@ def bind_all(addresses: Sequence[str], port: int) -> list[socket.socket]:
             for each in (*made, listener):
                 each.close()
             raise StartupError(
-                f"bind: {error.strerror} ({address} port {port})",
-                cure="another scheduler has this port; stop pbs_sched, or choose another port with -S",
+                f"bind: {error.strerror} ({address} port {port})", cure=_BIND_CURES.get(error.errno or 0, "")
             ) from error
         made.append(listener)
         port = listener.getsockname()[1]  # 0: the kernel chose one, the same for all

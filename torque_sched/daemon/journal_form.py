@@ -23,6 +23,7 @@ from torque_sched.daemon.c_policy import SettingsInForce, c_files_of
 from torque_sched.daemon.config import Config
 from torque_sched.daemon.cycle import CycleReport
 from torque_sched.errors import RecordError
+from torque_sched.learning.promises import BETTER
 from torque_sched.parse.qrun import RunKind
 from torque_sched.policies.context import Context, KnownPredictions
 from torque_sched.policies.settings import Settings
@@ -87,6 +88,11 @@ def line_of(
         "decisions": [{"is": _NAMES[type(each)], **plain(each)} for each in report.decisions],
         "results": {job: [result.kind.value, result.text] for job, result in report.results.items()},
         "findings": [plain(each) for each in report.findings],
+        # Those that got better stand in the decisions; there may be a thousand in each cycle.
+        "promises": [
+            {"job": job, **plain(change)} for job, change in report.promises if change.kind != BETTER
+        ],
+        "settled": [plain(each) for each in report.settled],
         "commented": report.n_commented,
     }
 

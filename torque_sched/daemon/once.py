@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from torque_sched.adapters.commands import Commands
+from torque_sched.adapters.cycle_lock import CycleLock
 from torque_sched.adapters.home import LockFile
 from torque_sched.adapters.pbs import Pbs
 from torque_sched.daemon.brain import PolicyBrain
@@ -22,7 +23,7 @@ __all__ = ["run_once"]
 async def run_once(options: Options, *, dry: bool) -> CycleReport:
     """Look, decide, and unless ``dry`` act.
 
-    A dry run writes no file at all; it learns from what the snapshot shows only.
+    A dry run writes no file at all; it decides by what the daemon has learned, promised and left alone.
 
     Raises:
         ConfigError: settings. StartupError: a scheduler runs already. SnapshotError: no look at the cluster.
@@ -50,8 +51,10 @@ async def _cycle(options: Options, config: Config, c_files: CFiles, *, dry: bool
             reservations=tuple(each.value() for each in config.reservations), dedicated=c_files.dedicated,
         )  # fmt: skip
         standing = Standing(config.back_off_rules(), config.black_hole_rules())
+        standing.restore(history.pauses, time.time())
         comments = CommentPlan(config.comment_refresh_s) if config.comments else None
-        cycle = Cycle(pbs, brain, standing, comments, config.cycle_limits(), time.time)
+        lock = CycleLock(options.cycle_lock)
+        cycle = Cycle(pbs, brain, standing, comments, config.cycle_limits(), time.time, lock=lock)
         return await cycle.run(dry=dry)
     finally:
         history.close()

@@ -9,7 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from torque_sched.adapters.cycle_lock import LOCK_NAME
 from torque_sched.daemon.config import DEFAULT_NAME
+from torque_sched.errors import StartupError
 
 __all__ = ["DEFAULT_HOME", "Options", "command_environment", "pbs_home", "server_host"]
 
@@ -62,6 +64,11 @@ class Options:
         return self.own / "sched.lock"
 
     @property
+    def cycle_lock(self) -> Path:
+        """Held while a cycle looks and starts."""
+        return self.own / LOCK_NAME
+
+    @property
     def state(self) -> Path:
         """What the last cycle did, for `status`."""
         return self.own / "torque_sched_state.json"
@@ -78,11 +85,21 @@ class Options:
 
     @property
     def config(self) -> Path | None:
-        """Our settings file, if there is one."""
+        """Our settings file, if there is one.
+
+        Raises:
+            StartupError: this user may not look.
+        """
         if self.config_file is not None:
             return self.config_file
         default = self.sched_priv / DEFAULT_NAME
-        return default if default.exists() else None
+        try:
+            return default if default.exists() else None
+        except PermissionError as error:
+            raise StartupError(
+                f"{self.sched_priv}: {error.strerror}",
+                cure="run this as root or the scheduler's user, or let users read the folder (chmod go+rx)",
+            ) from error
 
 
 def command_environment(commands: str) -> dict[str, str]:

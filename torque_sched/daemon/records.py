@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,6 +24,9 @@ from torque_sched.daemon.config import Config
 from torque_sched.daemon.cycle import CycleReport
 from torque_sched.daemon.journal_form import line_of, plain
 from torque_sched.errors import TorqueSchedError
+from torque_sched.learning.figures import Figure
+from torque_sched.learning.predictions import RecentError
+from torque_sched.learning.promises import BETTER, MADE, UNEXPLAINED
 from torque_sched.parse.qrun import RunKind
 
 __all__ = ["Records"]
@@ -43,6 +48,7 @@ class Records:
         c_texts: pbs_sched's files, for the journal.
         mode: ``serve``, ``shadow`` or ``dry-run``.
         trouble: sentences about what is wrong beside, such as the history's.
+        errors: how wrong predictions were, for Prometheus.
     """
 
     def __init__(
@@ -55,6 +61,7 @@ class Records:
         c_texts: Mapping[str, str],
         mode: str,
         trouble: Callable[[], list[str]] = list,
+        errors: Callable[[], Mapping[Figure, RecentError]] = dict,
     ) -> None:
         self._log = log
         self._state = state
@@ -64,6 +71,7 @@ class Records:
         self._c_texts = dict(c_texts)
         self._mode = mode
         self._trouble = trouble
+        self._errors = errors
         self._reasons: dict[JobId, str] = {}
         self._last_decisions: Any = None
         self._failed: set[str] = set()
@@ -74,6 +82,7 @@ class Records:
         """A cycle with a snapshot ended."""
         self.n_cycles += 1
         self._log_jobs(report)
+        self._log_promises(report)
         self._log_cycle(report, cause)
         self._figures.cycle(
             report.total_s,
@@ -81,6 +90,15 @@ class Records:
             Counter(result.kind.value for result in report.results.values()),
             Counter(_kind(each) for each in report.decisions),
             Counter(each.reason.value for each in report.decisions if not isinstance(each, Start)),
+        )
+        self._figures.prediction_errors = {
+            figure.value: (each.mean, each.recent, each.has_drifted)
+            for figure, each in self._errors().items()
+        }
+        self._figures.promised(
+            _n_promises(report),
+            Counter(change.kind for _, change in report.promises),
+            [(each.first_error_s, each.last_error_s) for each in report.settled],
         )
         self._write("state", lambda: write_atomic(self._state, json.dumps(self._state_of(report))))
         self._keep(report, cause)
@@ -123,6 +141,17 @@ class Records:
                 kind = "Job" if finding.kind.startswith("start") else "Node"
                 record(Event.SCHED, kind, finding.subject, finding.text)
 
+    def _log_promises(self, report: CycleReport) -> None:
+        """A line for each promise that was not kept; better ones are told in comments only."""
+        for job, change in report.promises:
+            if change.kind in {MADE, BETTER}:
+                continue
+            if change.kind == UNEXPLAINED:
+                logger.error("the promise to %s was put off without a reason, a fault of ours", job)
+            became = "withdrawn" if change.to_s is None else f"put off to {_moment(change.to_s)}"
+            text = f"Promise of {_moment(change.from_s)} {became}: {change.why or change.kind}"
+            self._log.record(Event.SCHED, "Job", job, text)
+
     def _log_cycle(self, report: CycleReport, cause: str) -> None:
         counts = Counter(_kind(each) for each in report.decisions)
         if report.stopped_by is not None:
@@ -154,6 +183,7 @@ class Records:
                 "n_started": len(report.started_s),
                 "n_held": counts["hold"],
                 "n_reserved": counts["reserve"],
+                "n_promises": _n_promises(report),
                 "wall_ms": wall_ms,
             },
             "jobs": {each.job: _decision(each, report) for each in report.decisions},
@@ -166,7 +196,8 @@ class Records:
         if self._journal is None:
             return
         told = [(each.job, _kind(each), getattr(each, "reason", None)) for each in report.decisions]
-        if told == self._last_decisions and not report.results and not report.findings:
+        happened = report.results or report.findings or report.promises or report.settled
+        if told == self._last_decisions and not happened:
             return
         self._last_decisions = told
         number = self.n_cycles
@@ -199,6 +230,18 @@ class Records:
             self._failed.discard(what)
 
 
+def _n_promises(report: CycleReport) -> int:
+    """Waiting jobs that have a promise."""
+    return sum(isinstance(each, Reserve) and each.promise is not None for each in report.decisions)
+
+
+def _moment(at_s: float | None) -> str:
+    """A moment in this host's time, for people."""
+    if at_s is None or not math.isfinite(at_s):
+        return "-"
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
+
+
 def _kind(decision: Decision) -> str:
     return {Start: "start", Reserve: "reserve", Hold: "hold"}[type(decision)]
 
@@ -212,4 +255,6 @@ def _decision(decision: Decision, report: CycleReport) -> dict[str, Any]:
     told |= {"reason": decision.reason.value, "comment": decision.comment}
     if isinstance(decision, Reserve):
         told |= {"start_s": decision.start_s, "nodes": [share.node for share in decision.allocation]}
+        if decision.promise is not None:
+            told["promise_s"] = decision.promise.start_s
     return told

@@ -89,6 +89,7 @@ class Service:
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _running: asyncio.Task[float] | None = None
     _retry_due: bool = False
+    _next_start_s: float | None = None
 
     # -- what may happen
 
@@ -161,7 +162,7 @@ class Service:
         self.commands.kill_all()
 
     async def _rest(self, pause_s: float) -> None:
-        """Until an event or the timer, but at least ``pause_s``."""
+        """Until an event, the timer or a promised start, but at least ``pause_s``."""
         began_s = time.monotonic()
         if pause_s > 0:
             with suppress(asyncio.TimeoutError):
@@ -169,6 +170,8 @@ class Service:
         left_s = max(0.0, self.pace.timer_s - (time.monotonic() - began_s))
         if self._retry_due:
             return
+        if self._next_start_s is not None:
+            left_s = min(left_s, max(self.pace.settle_s, self._next_start_s - time.time()))
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._wake.wait(), left_s)
 
@@ -209,6 +212,7 @@ class Service:
             self._last_failure = ""
         self.on_report(report, cause)
         self._retry_due = report.is_unfinished
+        self._next_start_s = report.next_start_s
         return max(self.pace.settle_s, 1.0) if report.is_unfinished else self.pace.settle_s
 
     def _failed(self, error: TorqueSchedError) -> None:
@@ -219,7 +223,7 @@ class Service:
 
     def _too_long(self, number: int, frame: object) -> None:
         """SIGALRM: the cycle hangs or computes for ever; begin anew, as the C daemon does."""
-        self.log.record(Event.SYSTEM, "Svr", "toolong", "alarm call")
+        self.log.record(Event.SYSTEM, "Svr", "toolong", "alarm call: scheduling iteration took too long")
         self.commands.kill_all()
         self.log.close()
         re_execute()

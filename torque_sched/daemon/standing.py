@@ -2,7 +2,8 @@
 
 The snapshot is the truth; this only holds what no snapshot can show: which starts were asked for and not
 seen yet, and what failed. So a lost answer costs a cycle and never a job: whatever is wrong here is
-corrected by the next `observe`, and a daemon that begins with nothing goes on where the last one was.
+corrected by the next `observe`, and a daemon that begins with nothing goes on where the last one was. What
+failed is kept besides (`pauses`, `restore`), so that a restart does not try it all at once again.
 
 The life of a start: `asked` before the qrun; `answered` with what qrun said; then each `observe` compares it
 with the job. Running (substate 42) or finished means it worked; back in the queue means that its mom refused
@@ -18,9 +19,10 @@ from torque_sched.core.decisions import NodeShare
 from torque_sched.core.model import Job, JobId, NodeName
 from torque_sched.core.snapshot import Snapshot
 from torque_sched.core.states import JobState
-from torque_sched.daemon.back_off import Pauses, Steps
+from torque_sched.daemon.back_off import Failures, Pauses, Steps
 from torque_sched.daemon.black_holes import BlackHoleRules, BlackHoles
 from torque_sched.daemon.finding import Finding
+from torque_sched.learning.rows import PauseRow
 from torque_sched.parse.qrun import RunKind, RunResult
 from torque_sched.policies.context import BackOff, Pause, PendingStart
 
@@ -94,6 +96,28 @@ class Standing:
             pairs.setdefault(job, {})[node] = pause
         nodes = {**self._nodes.active(now_s), **self._black_holes.paused(now_s)}
         return BackOff(self._jobs.active(now_s), nodes, pairs)
+
+    def pauses(self) -> tuple[PauseRow, ...]:
+        """All failures not forgiven, to be kept: a daemon started anew goes on with them."""
+        rows = [_row("job", job, "", each) for job, each in self._jobs.entries().items()]
+        rows += [_row("node", "", node, each) for node, each in self._nodes.entries().items()]
+        rows += [_row("pair", job, node, each) for (job, node), each in self._pairs.entries().items()]
+        holes = self._black_holes.pauses.entries().items()
+        return (*rows, *(_row("black-hole", "", node, each) for node, each in holes))
+
+    def restore(self, rows: Iterable[PauseRow], now_s: float) -> None:
+        """Go on with what a daemon before left alone."""
+        for row in rows:
+            entry = Failures(row.failures, row.until_s, row.why)
+            job, node = JobId(row.job), NodeName(row.node)
+            if row.kind == "job":
+                self._jobs.restore(job, entry, now_s)
+            elif row.kind == "node":
+                self._nodes.restore(node, entry, now_s)
+            elif row.kind == "pair":
+                self._pairs.restore((job, node), entry, now_s)
+            elif row.kind == "black-hole":
+                self._black_holes.pauses.restore(node, entry, now_s)
 
     def failure_text(self, job: JobId) -> str:
         """What the server said to the job's last start; empty when that worked or was never tried."""
@@ -206,3 +230,7 @@ class Standing:
             names.difference_update(gone(names))
             if not names:
                 del self._failed_on[node]
+
+
+def _row(kind: str, job: str, node: str, entry: Failures) -> PauseRow:
+    return PauseRow(kind, job, node, entry.failures, entry.until_s, entry.why)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torque_sched.adapters.commands import Commands
+from torque_sched.adapters.cycle_lock import CycleLock
 from torque_sched.adapters.home import LockFile, check_folder
 from torque_sched.adapters.journal import Journal
 from torque_sched.adapters.log_file import Event, LogFile, LogHandler
@@ -24,6 +25,7 @@ from torque_sched.daemon.config import Config, read_config
 from torque_sched.daemon.cycle import Cycle, CycleReport
 from torque_sched.daemon.event_port import Callers, EventPort, addresses_of, bind_all, parse_callers
 from torque_sched.daemon.place import Options, command_environment, server_host
+from torque_sched.daemon.predecessor import take_over_usage, without_effect
 from torque_sched.daemon.records import Records
 from torque_sched.daemon.service import Ending, Pace, Service
 from torque_sched.daemon.shadow import Shadow
@@ -191,9 +193,11 @@ def run(prepared: Prepared, ready: Callable[[], None] = lambda: None) -> int:
     root.addHandler(handler)
     root.setLevel(logging.INFO)
     try:
-        for text in (*prepared.c_files.warnings, *without_root(options)):
+        for text in (*prepared.c_files.warnings, *without_effect(options), *without_root(options)):
             logger.warning("%s", text)
         ending = asyncio.run(_serve(prepared, ready))
+        if not ending.exit_code:
+            log.record(Event.SYSTEM, "Svr", "main", f"pbs_sched normal finish pid {os.getpid()}")
         return ending.exit_code
     finally:
         root.removeHandler(handler)
@@ -204,6 +208,9 @@ def run(prepared: Prepared, ready: Callable[[], None] = lambda: None) -> int:
 async def _serve(prepared: Prepared, ready: Callable[[], None]) -> Ending:
     options, config = prepared.options, prepared.config
     history = open_history(options, config, prepared.c_files)
+    told = take_over_usage(history, options)
+    if told:
+        logger.info("%s", told)
     figures = Figures()
     stop_metrics: Callable[[], None] | None = None
     try:
@@ -236,13 +243,16 @@ def _cycle(prepared: Prepared, history: History, commands: Commands) -> Cycle:
         reservations=tuple(each.value() for each in config.reservations),
         dedicated=prepared.c_files.dedicated,
     )
+    standing = Standing(config.back_off_rules(), config.black_hole_rules())
+    standing.restore(history.pauses, time.time())
     return Cycle(
         pbs,
         brain,
-        Standing(config.back_off_rules(), config.black_hole_rules()),
+        standing,
         CommentPlan(config.comment_refresh_s) if config.comments else None,
         config.cycle_limits(),
         time.time,
+        lock=CycleLock(prepared.options.cycle_lock),
         deletes_impossible=config.delete_impossible,
         offlines_black_holes=config.offline_black_holes,
     )
@@ -284,6 +294,7 @@ def _records(prepared: Prepared, history: History, figures: Figures) -> Records:
     return Records(
         prepared.log, options.state, journal, figures, config, dict(prepared.c_files.texts),
         "shadow" if options.shadow else "serve", lambda: [history.trouble] if history.trouble else [],
+        lambda: history.predictions().errors,
     )  # fmt: skip
 
 

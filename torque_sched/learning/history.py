@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone, tzinfo
 from pathlib import Path
 
-from torque_sched.core.model import Job, JobState, NodeName
+from torque_sched.core.decisions import Decision
+from torque_sched.core.model import Job, JobId, JobState, NodeName
 from torque_sched.core.snapshot import Snapshot
 from torque_sched.errors import StartupError
 from torque_sched.learning.accounting import read_on
@@ -21,11 +22,12 @@ from torque_sched.learning.figures import amounts_of, cpu_rate
 from torque_sched.learning.kinds import fingerprint_of
 from torque_sched.learning.placed import placed_of, without_ended
 from torque_sched.learning.predictions import LearnedPredictions
-from torque_sched.learning.rows import BalanceRow, CycleFacts, EndedJob, JobKey, Use, said_text
+from torque_sched.learning.promises import Change, Outcome, PromiseBook
+from torque_sched.learning.rows import BalanceRow, CycleFacts, EndedJob, JobKey, PauseRow, Use, said_text
 from torque_sched.learning.samples import Reading, amounts_from, job_use, reading_of
 from torque_sched.learning.store import Store
 from torque_sched.learning.usage import Usage
-from torque_sched.policies.context import PendingStart
+from torque_sched.policies.context import PendingStart, Reservation
 from torque_sched.policies.load import Measured, PlacedLoad
 from torque_sched.policies.rules import Rates
 
@@ -91,6 +93,13 @@ class History:
         self._learned_unsaved: set[JobKey] = set()
         self._balance_s = self._tidied_s = -_DAY_S
         self._readings: dict[NodeName, Reading] = {}
+        self.promises = PromiseBook.of(store.promises())
+        self.settled: tuple[Outcome, ...] = ()
+        """Promises whose jobs were first seen running in the last `observe`."""
+        self.pauses = store.pauses()
+        """What failed and was left alone when the file was last written."""
+        self._reservations: tuple[Reservation, ...] | None = None
+        self._is_copy = False
         self.trouble = ""
         """Why the file could not be written in the last cycle; empty: all is well."""
 
@@ -132,6 +141,8 @@ class History:
         chosen = settings or HistorySettings()
         source = Store.read_only(path)
         history = cls(source, chosen, rates or {}, None)
+        history.reservations(time.time())
+        history._is_copy = True
         source.close()
         history._store = Store(None, chosen.max_jobs)
         return history
@@ -160,6 +171,7 @@ class History:
         facts = CycleFacts(
             (*self._unsaved.values(), *ended), uses, said, self._balance(snapshot), position, snapshot.now_s
         )
+        self.settled = tuple(self.promises.observe(snapshot, {job.key: job.start_s for job in ended}))
         n_ended = self._write_and_learn(facts, ended, (*snapshot.running, *snapshot.suspended))
         self._usage.see_running(snapshot.running)
         self._learned.rate = self._usual_rate(snapshot)
@@ -185,6 +197,51 @@ class History:
     def usage(self, now_s: float) -> dict[str, float]:
         """CPU seconds by user, decayed to now, for fair share."""
         return self._usage.at(now_s)
+
+    def reservations(self, now_s: float) -> tuple[Reservation, ...]:
+        """Nodes kept for somebody by ``reserve`` or the grid; those of before while the file cannot be read.
+
+        A copy tells what there was when it was made.
+        """
+        if not self._is_copy:
+            try:
+                live = self._store.reservations().live(now_s)
+                self._reservations = tuple(each.value() for each in live)
+            except StartupError as error:
+                logger.error("%s", error)
+        return self._reservations or ()
+
+    def decided(
+        self, snapshot: Snapshot, decisions: Iterable[Decision], pauses: Iterable[PauseRow]
+    ) -> list[tuple[JobId, Change]]:
+        """Write what was promised, and what is left alone, before anybody is told; returns what changed."""
+        changes = self.promises.decided(snapshot, decisions)
+        self.remember(pauses)
+        return changes
+
+    def remember(self, pauses: Iterable[PauseRow]) -> None:
+        """Write what is left alone, and promises not written yet; nothing where nothing changed."""
+        now = tuple(pauses)
+        promises = self.promises.facts()
+        if not promises and now == self.pauses:
+            return
+        try:
+            self._store.record(CycleFacts(), promises, now)
+        except sqlite3.Error as error:
+            self._complain(str(error))
+            return
+        self.promises.saved()
+        self.pauses = now
+
+    def take_over_usage(self, usage: Mapping[str, float], at_s: float) -> bool:
+        """Count fair-share usage of the scheduler before this one, as of ``at_s``.
+
+        Returns:
+            Whether it was taken; where accounting is read, those jobs are counted from there already.
+        """
+        if self._accounting is None:
+            self._usage.take_over(usage, at_s)
+        return self._accounting is None
 
     # -- what the snapshot shows
 
@@ -275,7 +332,7 @@ class History:
 
     def _write_and_learn(self, facts: CycleFacts, ended: list[EndedJob], running: Iterable[Job]) -> int:
         try:
-            new = self._store.record(facts)
+            new = self._store.record(facts, self.promises.facts())
             if facts.now_s - self._tidied_s >= _TIDY_S:
                 self._tidied_s = facts.now_s
                 self._store.tidy(facts.now_s)
@@ -285,6 +342,7 @@ class History:
         if self.trouble:
             logger.warning("the history is written again")
         self.trouble = ""
+        self.promises.saved()
         learned = [job for job in facts.ended if job.key in new and job.key not in self._learned_unsaved]
         self._unsaved.clear()
         self._learned_unsaved.clear()
@@ -300,14 +358,17 @@ class History:
 
     def _go_on_unsaved(self, facts: CycleFacts, ended: list[EndedJob], why: str) -> int:
         """The file cannot be written: learn all the same, and keep the jobs for a later cycle."""
-        if why != self.trouble:
-            logger.error("the history cannot be written (%s); learning goes on in memory", why)
-        self.trouble = why
+        self._complain(why)
         for job in ended:
             if len(self._unsaved) < _UNSAVED:
                 self._unsaved[job.key] = job
                 self._learned_unsaved.add(job.key)
         return self._learn(ended, facts.now_s)
+
+    def _complain(self, why: str) -> None:
+        if why != self.trouble:
+            logger.error("the history cannot be written (%s); learning goes on in memory", why)
+        self.trouble = why
 
     def _learn(self, jobs: list[EndedJob], now_s: float) -> int:
         self._learned.learn(jobs)

@@ -11,7 +11,9 @@ from torque_sched.learning.figures import Amounts, Figure
 from torque_sched.policies.predict.estimate import Estimate
 from torque_sched.policies.predict.fingerprint import Fingerprint
 
-__all__ = ["BalanceRow", "CycleFacts", "EndedJob", "JobKey", "PastSaid", "Use", "read_said", "said_text"]
+__all__ = [
+    "BalanceRow", "CycleFacts", "EndedJob", "JobKey", "PastSaid", "PauseRow", "Use", "read_said", "said_text",
+]  # fmt: skip
 
 JobKey = tuple[str, float]
 """Job id and creation time: a server set up anew counts its jobs from 1 again."""
@@ -86,6 +88,19 @@ class BalanceRow:
     """Held by a job, and less than 1 % busy."""
     gpu_jobs_waiting: int
     wait_mean_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PauseRow:
+    """Something that failed and is left alone; an empty job or node: it is not about one."""
+
+    kind: str
+    """``job``, ``node``, ``pair`` or ``black-hole``."""
+    job: str
+    node: str
+    failures: int
+    until_s: float
+    why: str
 
 
 BALANCE_COLUMNS = tuple(field.name for field in fields(BalanceRow))

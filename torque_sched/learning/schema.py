@@ -7,10 +7,14 @@ statement that was released is never changed: add a version instead.
 from __future__ import annotations
 
 import sqlite3
+from pathlib import Path
 
 from torque_sched.errors import StartupError
 
-__all__ = ["VERSION", "migrate"]
+__all__ = ["BUSY_S", "VERSION", "migrate", "open_file"]
+
+BUSY_S = 5.0
+"""So long one process waits for another's transaction."""
 
 _VERSIONS: tuple[tuple[str, ...], ...] = (
     (
@@ -44,10 +48,58 @@ _VERSIONS: tuple[tuple[str, ...], ...] = (
             gpus INTEGER NOT NULL, gpus_reserved INTEGER NOT NULL, gpus_unused INTEGER NOT NULL,
             gpu_jobs_waiting INTEGER NOT NULL, wait_mean_s REAL NOT NULL)""",
     ),
+    (
+        """CREATE TABLE promises (
+            job TEXT NOT NULL, ctime_s REAL NOT NULL,
+            start_s REAL NOT NULL, allocation TEXT NOT NULL, length_s REAL NOT NULL, made_s REAL NOT NULL,
+            first_s REAL NOT NULL, first_made_s REAL NOT NULL, why_broken TEXT NOT NULL,
+            is_withdrawn INTEGER NOT NULL, n_better INTEGER NOT NULL, n_broken INTEGER NOT NULL,
+            changes TEXT NOT NULL,
+            PRIMARY KEY (job, ctime_s)) WITHOUT ROWID""",
+        """CREATE TABLE outcomes (
+            seq INTEGER PRIMARY KEY AUTOINCREMENT,
+            job TEXT NOT NULL, ctime_s REAL NOT NULL, start_s REAL NOT NULL,
+            made_s REAL NOT NULL, first_s REAL NOT NULL, last_s REAL NOT NULL,
+            n_better INTEGER NOT NULL, n_broken INTEGER NOT NULL, changes TEXT NOT NULL,
+            UNIQUE (job, ctime_s))""",
+        """CREATE TABLE pauses (
+            kind TEXT NOT NULL, job TEXT NOT NULL, node TEXT NOT NULL,
+            failures INTEGER NOT NULL, until_s REAL NOT NULL, why TEXT NOT NULL,
+            PRIMARY KEY (kind, job, node)) WITHOUT ROWID""",
+        """CREATE TABLE reservations (
+            name TEXT PRIMARY KEY, nodes TEXT NOT NULL, start_s REAL NOT NULL, end_s REAL NOT NULL,
+            users TEXT NOT NULL, made_by TEXT NOT NULL, made_s REAL NOT NULL,
+            token TEXT UNIQUE, lease_until_s REAL, boot_id TEXT NOT NULL) WITHOUT ROWID""",
+    ),
 )
 
 VERSION = len(_VERSIONS)
 """The version this release reads and writes."""
+
+
+def open_file(path: Path | None) -> sqlite3.Connection:
+    """Open or create a history file, and bring it to this release's version; None: in memory.
+
+    Raises:
+        StartupError: the file is no history, damaged, newer, or cannot be written.
+    """
+    name = str(path) if path is not None else ":memory:"
+    try:
+        db = sqlite3.connect(name, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            # A power cut may cost the last cycles, never the file.
+            db.execute("PRAGMA synchronous = NORMAL")
+            migrate(db, name)
+        except BaseException:
+            db.close()
+            raise
+    except sqlite3.Error as error:
+        raise StartupError(
+            f"the history {name} cannot be used ({error})",
+            cure="move it away to begin a new one, or see the rights and the space of its folder",
+        ) from error
+    return db
 
 
 def migrate(connection: sqlite3.Connection, name: str, *, up_to: int = VERSION) -> None:

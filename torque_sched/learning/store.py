@@ -16,8 +16,25 @@ from urllib.parse import quote
 
 from torque_sched.errors import StartupError
 from torque_sched.learning.figures import Amounts
-from torque_sched.learning.rows import BALANCE_COLUMNS, BalanceRow, CycleFacts, EndedJob, JobKey, Use
-from torque_sched.learning.schema import VERSION, migrate
+from torque_sched.learning.promise_rows import (
+    read_outcomes,
+    read_pauses,
+    read_promises,
+    write_pauses,
+    write_promises,
+)
+from torque_sched.learning.promises import KeptPromise, Outcome, PromiseFacts
+from torque_sched.learning.reservations import Reservations
+from torque_sched.learning.rows import (
+    BALANCE_COLUMNS,
+    BalanceRow,
+    CycleFacts,
+    EndedJob,
+    JobKey,
+    PauseRow,
+    Use,
+)
+from torque_sched.learning.schema import BUSY_S, VERSION, open_file
 from torque_sched.policies.predict.fingerprint import Fingerprint
 
 __all__ = ["Store"]
@@ -27,10 +44,10 @@ _JOB_COLUMNS = (
     "queued_s", "start_s", "end_s", "exit_status", "runtime_s", "cpu_cores", "mem_bytes", "gpus",
     "gpu_mem_bytes", "rate", "source", "said",
 )  # fmt: skip
-_BUSY_S = 5.0
 _LEFT_OVER_S = 30 * 86400.0
 """Traces of running jobs that never ended before our eyes are dropped after this."""
 _MAX_BALANCE = 50_000
+_NO_PROMISES = PromiseFacts()
 _LARGEST = 2**31
 """A request may name more processors than a column holds."""
 
@@ -51,22 +68,7 @@ class Store:
         """
         self.path = path
         self._max_jobs = max_jobs
-        name = str(path) if path is not None else ":memory:"
-        try:
-            self._db = sqlite3.connect(name, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
-            try:
-                self._db.execute("PRAGMA journal_mode = WAL")
-                # A power cut may cost the last cycles, never the file.
-                self._db.execute("PRAGMA synchronous = NORMAL")
-                migrate(self._db, name)
-            except BaseException:
-                self._db.close()
-                raise
-        except sqlite3.Error as error:
-            raise StartupError(
-                f"the history {name} cannot be used ({error})",
-                cure="move it away to begin a new one, or see the rights and the space of its folder",
-            ) from error
+        self._db = open_file(path)
 
     @classmethod
     def read_only(cls, path: Path) -> Store:
@@ -107,8 +109,18 @@ class Store:
                 self._db.execute("ROLLBACK")
             raise
 
-    def record(self, facts: CycleFacts) -> frozenset[JobKey]:
+    def record(
+        self,
+        facts: CycleFacts,
+        promises: PromiseFacts = _NO_PROMISES,
+        pauses: Iterable[PauseRow] | None = None,
+    ) -> frozenset[JobKey]:
         """Write all facts of a cycle, or none of them; returns the jobs that were not counted before.
+
+        Args:
+            facts: what was learned.
+            promises: what changed in them.
+            pauses: all there are now; None: as before.
 
         Raises:
             sqlite3.Error: nothing was written (disk full, locked for long); the facts may be given again.
@@ -132,6 +144,10 @@ class Store:
                 db.execute("INSERT OR REPLACE INTO position VALUES (1, ?, ?)", facts.position)
             if new:
                 db.execute(_DELETE_OLDEST, (self._max_jobs,))
+            if promises:
+                write_promises(db, promises)
+            if pauses is not None:
+                write_pauses(db, pauses)
         return frozenset(new)
 
     def tidy(self, now_s: float) -> None:
@@ -183,6 +199,22 @@ class Store:
         row = self._db.execute("SELECT file, offset FROM position").fetchone()
         return None if row is None else (str(row[0]), int(row[1]))
 
+    def promises(self) -> tuple[KeptPromise, ...]:
+        """Promises to jobs that waited in the last cycle."""
+        return read_promises(self._db)
+
+    def outcomes(self, since_s: float = 0.0, job: str = "") -> tuple[Outcome, ...]:
+        """Jobs that had a promise and started since a time, oldest first; of one job when it is named."""
+        return read_outcomes(self._db, since_s, job)
+
+    def pauses(self) -> tuple[PauseRow, ...]:
+        """What failed and was left alone in the last cycle."""
+        return read_pauses(self._db)
+
+    def reservations(self) -> Reservations:
+        """The reservations in the same file, through the same connection."""
+        return Reservations(self._db)
+
     def balance(self, since_s: float = 0.0) -> tuple[BalanceRow, ...]:
         """The cluster's rows since a time, oldest first."""
         query = f"SELECT {', '.join(BALANCE_COLUMNS)} FROM balance WHERE at_s >= ? ORDER BY at_s"
@@ -204,7 +236,7 @@ def _open_to_read(path: Path) -> sqlite3.Connection:
         raise sqlite3.OperationalError("there is no such file")
     address = f"file:{quote(str(path.resolve()))}?mode=ro"
     for suffix in ("", "&immutable=1"):
-        db = sqlite3.connect(address + suffix, uri=True, timeout=_BUSY_S, isolation_level=None)
+        db = sqlite3.connect(address + suffix, uri=True, timeout=BUSY_S, isolation_level=None)
         try:
             db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
             return db

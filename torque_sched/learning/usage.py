@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from torque_sched.core.model import Job
 from torque_sched.learning.rows import EndedJob
@@ -28,11 +28,18 @@ class Usage:
             if job.used.cpu_cores is None or job.used.runtime_s is None or not job.kind.user:
                 continue
             end_s = min(job.end_s if job.end_s is not None else now_s, now_s)
-            amount, at_s = self._ended.get(job.kind.user, (0.0, end_s))
-            newest_s = max(at_s, end_s)
-            sum_now = amount * self._left(newest_s - at_s)
-            sum_now += job.used.cpu_cores * job.used.runtime_s * self._left(newest_s - end_s)
-            self._ended[job.kind.user] = sum_now, newest_s
+            self._count(job.kind.user, job.used.cpu_cores * job.used.runtime_s, end_s)
+
+    def take_over(self, usage: Mapping[str, float], at_s: float) -> None:
+        """Count what another scheduler had counted by then, decayed to that time."""
+        for user, amount in usage.items():
+            self._count(user, amount, at_s)
+
+    def _count(self, user: str, more: float, since_s: float) -> None:
+        amount, at_s = self._ended.get(user, (0.0, since_s))
+        newest_s = max(at_s, since_s)
+        sum_now = amount * self._left(newest_s - at_s) + more * self._left(newest_s - since_s)
+        self._ended[user] = sum_now, newest_s
 
     def see_running(self, jobs: Iterable[Job]) -> None:
         """Take the running jobs' use so far, in place of what it was before."""

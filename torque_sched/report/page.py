@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from torque_sched.learning.rows import BalanceRow
+from torque_sched.report.kept import promises_section
+from torque_sched.report.markup import html_table
 from torque_sched.report.summary import Summary
 from torque_sched.report.svg import Line, bars, lines
 from torque_sched.report.words import percent, span
@@ -30,6 +32,7 @@ def page(summary: Summary, title: str) -> str:
         f"{len(summary.jobs)} jobs ended.</p>",
         *_balance(summary),
         *_waits(summary),
+        *promises_section(summary.outcomes),
         *_predictions(summary),
         *_gpus(summary),
     ]
@@ -54,7 +57,7 @@ def _balance(summary: Summary) -> Iterable[str]:
         ("memory in use of a node", "mem_mean", percent),
         ("jobs waiting", "n_queued", _number),
     )
-    yield _table(
+    yield html_table(
         ("", "mean over time", "most"),
         (
             (words, form(summary.mean_of(column)), form(max(getattr(row, column) for row in rows)))
@@ -91,7 +94,7 @@ def _waits(summary: Summary) -> Iterable[str]:
         yield "<p>No job ended in this time.</p>"
         return
     shares = (0.5, 0.75, 0.9, 0.95, 1.0)
-    yield _table(
+    yield html_table(
         ("share of jobs", *(percent(share) for share in shares)),
         (("waited at most", *(span(summary.wait_quantile(share)) for share in shares)),),
     )
@@ -110,7 +113,7 @@ def _predictions(summary: Summary) -> Iterable[str]:
         return
     yield "<p>Mean absolute error; CPU and GPU as busy share, the others as log10 (0.30: a factor of 2).</p>"
     names = sorted({name for error in summary.errors for name in error.by_predictor})
-    yield _table(
+    yield html_table(
         ("figure", "jobs", "used", *names, "within the upper bound"),
         (
             (
@@ -133,7 +136,7 @@ def _gpus(summary: Summary) -> Iterable[str]:
     if not summary.gpu_holders:
         yield "<p>No job that ended had GPUs whose use is known.</p>"
         return
-    yield _table(
+    yield html_table(
         ("user", "jobs", "GPU hours held", "GPU hours used", "used", "jobs that never used theirs"),
         (
             (
@@ -143,12 +146,6 @@ def _gpus(summary: Summary) -> Iterable[str]:
             for each in summary.gpu_holders
         ),
     )  # fmt: skip
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    head = "".join(f"<th>{escape(each)}</th>" for each in heads)
-    body = "".join("<tr>" + "".join(f"<td>{escape(each)}</td>" for each in row) + "</tr>" for row in rows)
-    return f"<table><tr>{head}</tr>{body}</table>"
 
 
 def _number(value: float | None) -> str:

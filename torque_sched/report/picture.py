@@ -91,6 +91,8 @@ class Picture:
     config: Config
     has_history: bool
     """False: nothing was remembered, predictions are those of a scheduler just begun."""
+    history_path: Path
+    """The daemon's history, which is there if `has_history`."""
 
 
 def take_picture(options: Options) -> Picture:
@@ -112,10 +114,14 @@ def take_picture(options: Options) -> Picture:
         placed=history.placed(snapshot),
         predictions=history.predictions(),
         usage=history.usage(snapshot.now_s),
-        reservations=tuple(each.value() for each in config.reservations),
+        reservations=(
+            *(each.value() for each in config.reservations), *history.reservations(snapshot.now_s),
+        ),
         dedicated=c_files.dedicated,
-    )
-    return Picture(snapshot, settings, context, history, state, config, has_history)
+        promises=history.promises.carried(snapshot),
+    )  # fmt: skip
+    path = history_file(options, config)
+    return Picture(snapshot, settings, context, history, state, config, has_history, path)
 
 
 def history_file(options: Options, config: Config) -> Path:

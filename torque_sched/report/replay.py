@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torque_sched.core.decisions import Decision, Hold, Reserve, Start
 from torque_sched.daemon.journal_form import JournalledCycle
 from torque_sched.policies.decide import decide
+from torque_sched.report.words import moment
 
 __all__ = ["Difference", "Replayed", "replayed", "words"]
 
@@ -55,7 +56,8 @@ def _is_same(was: Decision | None, now: Decision | None) -> bool:
     if isinstance(was, Start) and isinstance(now, Start):
         return was.allocation == now.allocation  # a score may be rounded otherwise
     if isinstance(was, Reserve) and isinstance(now, Reserve):
-        return was.allocation == now.allocation and abs(was.start_s - now.start_s) < 1e-3
+        is_promise = (was.promise is None) == (now.promise is None)
+        return was.allocation == now.allocation and is_promise and abs(was.start_s - now.start_s) < 1e-3
     return was == now
 
 
@@ -64,6 +66,7 @@ def words(decision: Decision | None) -> str:
     if isinstance(decision, Start):
         return f"start on {decision.hosts}"
     if isinstance(decision, Reserve):
-        nodes = "+".join(share.node for share in decision.allocation)
-        return f"reserve {nodes} from {decision.start_s:.0f}"
+        nodes = "+".join(share.node for share in decision.allocation) or "nothing yet"
+        sure = "promised" if decision.promise is not None else "estimated"
+        return f"reserve {nodes} from {moment(decision.start_s)} on ({sure})"
     return f"hold: {decision.comment}" if isinstance(decision, Hold) else "no decision"

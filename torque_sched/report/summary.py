@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from torque_sched.learning.figures import Figure, figures_of
+from torque_sched.learning.promises import Outcome
 from torque_sched.learning.rows import BalanceRow, EndedJob, read_said
 from torque_sched.learning.store import Store
 
@@ -58,6 +59,8 @@ class Summary:
     """Sorted."""
     errors: tuple[PredictionError, ...]
     gpu_holders: tuple[GpuHolder, ...]
+    outcomes: tuple[Outcome, ...] = ()
+    """Jobs that started and had been promised when."""
 
     def wait_quantile(self, share: float) -> float | None:
         """The wait that this share of jobs did not exceed."""
@@ -79,7 +82,10 @@ def summarise(store: Store, since_s: float, until_s: float) -> Summary:
         if job.start_s is not None and job.queued_s is not None
     )
     errors = tuple(error for figure in Figure if (error := _error(figure, jobs)) is not None)
-    return Summary(since_s, until_s, store.balance(since_s), jobs, tuple(waits), errors, _gpu_holders(jobs))
+    return Summary(
+        since_s, until_s, store.balance(since_s), jobs, tuple(waits), errors, _gpu_holders(jobs),
+        store.outcomes(since_s),
+    )  # fmt: skip
 
 
 def _error(figure: Figure, jobs: Sequence[EndedJob]) -> PredictionError | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable
 
@@ -19,7 +18,7 @@ from torque_sched.parse.pbsnodes import format_states
 from torque_sched.policies.explain import NodeVerdict
 from torque_sched.report.past import PastDecision
 from torque_sched.report.picture import Picture, State
-from torque_sched.report.words import ago, amount, percent, size
+from torque_sched.report.words import ago, amount, moment, percent, size
 
 __all__ = [
     "clock", "daemon_line", "evidence_table", "job_line", "jobs_line", "nodes_line", "nodes_table",
@@ -170,9 +169,9 @@ def past_table(past: Iterable[PastDecision]) -> Table:
     return made
 
 
-def clock(at_s: float) -> str:
+def clock(at_s: float | None) -> str:
     """A moment in this host's time."""
-    return time.strftime("%m-%d %H:%M:%S", time.localtime(at_s))
+    return moment(at_s, "%m-%d %H:%M:%S")
 
 
 def job_line(job: Job) -> str:

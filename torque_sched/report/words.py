@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import time
+
 from torque_sched.core.units import format_duration
 
-__all__ = ["ago", "amount", "percent", "size", "span"]
+__all__ = ["ago", "amount", "moment", "percent", "size", "span"]
+
+
+def moment(at_s: float | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+    """A moment in this host's time; a dash when it is not known.
+
+    >>> moment(None), moment(float("inf"))
+    ('-', '-')
+    """
+    return time.strftime(form, time.localtime(at_s)) if at_s is not None and math.isfinite(at_s) else "-"
 
 
 def span(seconds: float | None) -> str:

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 
 from torque_sched.daemon.journal_form import read_journal
-from torque_sched.emulation import EmulatedTorque
+from torque_sched.emulation import EmulatedTorque, Fault
 
-from .conftest import Daemon, starts, until
+from .conftest import Daemon, spy, starts, until
 
 KILLS = 8
 
@@ -31,6 +31,22 @@ def test_killed_at_random_points(torque: EmulatedTorque, serve: Callable[..., Da
     with sqlite3.connect(daemon.home / "sched_priv" / "history.sqlite") as store:
         assert store.execute("pragma integrity_check").fetchone() == ("ok",)
     store.close()
+
+
+def test_what_failed_is_left_alone_over_a_kill(torque: EmulatedTorque, serve: Callable[..., Daemon]) -> None:
+    calls = spy(torque, "qrun")
+    torque.set_faults(Fault("qrun", "exit", code=2, text="qrun: something nobody has seen\n"))
+    steps = {"first_s": 600.0, "longest_s": 1200.0}
+    daemon = serve(timer_s=0.2, back_off={"job": steps})
+    job = torque.submit("-l", "nodes=1", runtime_s=60)
+    until(lambda: "nobody has seen" in daemon.log(), "the refusal")
+    daemon.kill()
+    daemon.start()
+    began_s = time.time()
+    until(lambda: daemon.state().get("now_s", 0.0) > began_s + 0.5, "some cycles")
+    assert calls.read_text(encoding="utf-8").count("qrun") == 1
+    assert "nobody has seen" in daemon.state()["jobs"][job]["comment"]
+    assert not daemon.running()
 
 
 def test_a_job_started_without_its_comment_gets_it_from_the_next_daemon(

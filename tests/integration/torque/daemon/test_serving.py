@@ -154,7 +154,7 @@ def test_a_refused_start_is_told_and_tried_again_later(
     job = torque.submit("-l", "nodes=1:ppn=8", runtime_s=60)  # only one node fits
     until(lambda: comment(torque, job).startswith("Not Running"), "the comment")
     first = calls.read_text(encoding="utf-8").count("qrun")
-    n_cycles = daemon.state()["now_s"]
+    n_cycles = until(lambda: daemon.state().get("now_s"), "the first cycle's state")
     until(lambda: daemon.state()["now_s"] > n_cycles + 0.5, "more cycles")
     assert first == 1
     assert calls.read_text(encoding="utf-8").count("qrun") == 1  # left alone for now

@@ -58,3 +58,47 @@ def test_killed_at_random_points_it_holds_whole_cycles_and_nothing_twice(tmp_pat
         reached = n_cycles
         store.close()
     assert reached > 15
+
+
+PROMISER = """
+import sys
+from pathlib import Path
+from tests.unit.torque.learning.build import NOW_S, job, snapshot
+from tests.unit.torque.learning.test_promises import promised
+from torque_sched.learning import History
+history, waits = History.open(Path(sys.argv[1])), [job(number) for number in range(50)]
+seen = snapshot(*waits)
+start_s = max([row.promise.start_s for row in history.promises.rows.values()], default=NOW_S + 1e6)
+while True:
+    start_s -= 1.0
+    history.observe(seen)
+    history.decided(seen, [promised(each, start_s) for each in waits], ())
+    print(start_s, flush=True)
+"""
+
+
+def test_killed_at_random_points_it_holds_the_promises_of_one_cycle(tmp_path: Path) -> None:
+    """What was said to be promised is in the file, all of one cycle, and no promise is later than before."""
+    path = tmp_path / "history.sqlite"
+    choose = random.Random(5)
+    reached_s = float("inf")
+    for _ in range(8):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", PROMISER, str(path)], stdout=subprocess.PIPE, text=True
+        )
+        assert writer.stdout is not None
+        said = [writer.stdout.readline()]
+        time.sleep(choose.uniform(0.0, 0.1))
+        os.kill(writer.pid, signal.SIGKILL)
+        said += writer.stdout.readlines()
+        writer.stdout.close()
+        writer.wait()
+        store = Store(path)
+        rows = store.promises()
+        (start_s,) = {row.promise.start_s for row in rows}
+        assert len(rows) == 50
+        assert start_s <= min(float(line) for line in said if line.endswith("\n"))
+        assert start_s < reached_s
+        assert all(row.n_better == row.changes[0].to_s - start_s for row in rows if row.changes[0].to_s)
+        reached_s = start_s
+        store.close()

@@ -75,3 +75,10 @@ def test_a_running_job_that_still_says_it_waits_is_corrected() -> None:
 def test_forms() -> None:
     assert comment_of_start(1795195600.0).startswith("Job started on ")
     assert plain_comment('a, b=c "d"') == "a; b=c 'd'"
+
+
+def test_the_blank_that_qalter_leaves_after_a_quoted_text_is_no_difference() -> None:
+    wanted = hold(1, Reason.BAD_REQUEST, why="ppn=x is no number")
+    [call] = plan(CommentPlan(), snapshot(waiting(1)), wanted)
+    assert "=" in call.text
+    assert plan(CommentPlan(), snapshot(waiting(1, call.text + " ")), wanted) == []

@@ -12,6 +12,7 @@ from torque_sched.core.snapshot import Snapshot
 from torque_sched.core.states import JobState
 from torque_sched.daemon.back_off import Pauses, Steps
 from torque_sched.daemon.standing import BackOffRules, Standing
+from torque_sched.learning.rows import PauseRow
 from torque_sched.parse.qrun import RunKind, RunResult
 
 STARTED = RunResult(RunKind.STARTED)
@@ -149,3 +150,30 @@ def test_pauses_grow_and_stay_bounded(gaps: list[float]) -> None:
         assert "x" not in pauses.active(now_s + pause_s + 1e-6)
     pauses.worked("x")
     assert not pauses.active(now_s)
+
+
+def test_a_daemon_started_anew_goes_on_with_what_failed() -> None:
+    rules = BackOffRules(node_after_jobs=1, pair=Steps(30.0, 1800.0))
+    before = Standing(rules)
+    for name in ("1.head", "2.head"):
+        asked(before, RunResult(RunKind.NOT_NOW, "no room"), name)
+    asked(before, RunResult(RunKind.OTHER, "odd"), "3.head")
+    rows = before.pauses()
+    assert {row.kind for row in rows} == {"pair", "node", "job"}
+    after = Standing(rules)
+    after.restore(rows, 101.0)
+    assert after.back_off(101.0) == before.back_off(101.0)
+    assert set(after.pauses()) == set(rows)
+    # A second failure in a row pauses longer, as if it were the same daemon's.
+    for standing in (before, after):
+        standing.asked(JobId("1.head"), share(N1), 140.0)
+        standing.answered(JobId("1.head"), RunResult(RunKind.NOT_NOW, "no room"), 140.0)
+    assert after.back_off(141.0).pairs == before.back_off(141.0).pairs
+
+
+def test_a_pause_of_a_wrong_clock_ends_as_the_settings_say() -> None:
+    standing = Standing(BackOffRules(job=Steps(15.0, 900.0)))
+    standing.restore(
+        (PauseRow("job", "1.head", "", 9, 1e12, "odd"), PauseRow("what", "", "", 1, 1.0, "")), 50.0
+    )
+    assert standing.back_off(50.0).jobs[JobId("1.head")].until_s == 950.0

@@ -93,10 +93,11 @@ def test_traces_of_jobs_never_seen_to_end_go_with_time() -> None:
     store.close()
 
 
-def test_an_older_file_is_brought_to_this_version_with_its_jobs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", range(1, VERSION))
+def test_an_older_file_is_brought_to_this_version_with_its_jobs(tmp_path: Path, version: int) -> None:
     path = tmp_path / "history.sqlite"
     db = sqlite3.connect(path, isolation_level=None)
-    migrate(db, "old", up_to=1)
+    migrate(db, "old", up_to=version)
     db.execute(
         "INSERT INTO jobs (job, ctime_s, user, script, shape, time_limit, queue, nodes, n_procs, "
         "n_gpus, rate, source, said) "
@@ -106,6 +107,7 @@ def test_an_older_file_is_brought_to_this_version_with_its_jobs(tmp_path: Path) 
     store = Store(path)
     assert [job.key for job in store.ended(5)] == [("7.head", 1.0)]
     store.record(CycleFacts(balance=balance(1.0)))
+    assert store.promises() == store.outcomes() == store.pauses() == store.reservations().live(0.0) == ()
     store.close()
     found = sqlite3.connect(path)
     assert found.execute("PRAGMA user_version").fetchone()[0] == VERSION

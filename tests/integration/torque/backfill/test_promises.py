@@ -1,0 +1,229 @@
+"""`backfill: conservative` live: a wide job is promised its start, short ones go ahead, the promise is kept.
+
+Also over kill -9 at any moment: what was told to a job before is still so after, or there is a reason.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.integration.torque.backfill.test_reserve import ours
+from tests.integration.torque.daemon.conftest import Daemon, starts, until
+from torque_sched.daemon.journal_form import read_journal
+from torque_sched.emulation import EmulatedTorque
+from torque_sched.errors import StartupError
+from torque_sched.learning.promises import BETTER, MADE, Change, KeptPromise, Outcome
+from torque_sched.learning.store import Store
+from torque_sched.policies.decide import decide
+
+Serve = Callable[..., Daemon]
+CONSERVATIVE = {"backfill": "conservative", "timer_s": 0.3}
+EXACT = {"backfill": {"name": "conservative", "slack_s": 2.0, "resolution_s": 1.0}, "timer_s": 0.3}
+KILLS = 4
+RESERVED = "Nodes are reserved for it"
+
+
+def stored(daemon: Daemon) -> tuple[dict[str, KeptPromise], dict[str, Outcome]]:
+    """Promises and outcomes as they stand in the file, by job."""
+    store = Store.read_only(daemon.home / "sched_priv" / "history.sqlite")
+    try:
+        promises = {row.key[0]: row for row in store.promises()}
+        return promises, {row.key[0]: row for row in store.outcomes()}
+    finally:
+        store.close()
+
+
+def promise_of(daemon: Daemon, job: str) -> KeptPromise:
+    def look() -> KeptPromise | None:
+        try:
+            return stored(daemon)[0].get(job)
+        except StartupError:
+            return None
+
+    found: KeptPromise = until(look, f"a promise to {job}")
+    return found
+
+
+@pytest.mark.slow
+def test_a_wide_job_is_promised_short_ones_go_ahead_and_the_promise_is_kept(
+    torque: EmulatedTorque, serve: Serve
+) -> None:
+    daemon = serve(**EXACT)
+    first = torque.submit("-l", "nodes=node3:ppn=4,walltime=40", "-N", "first", runtime_s=8)
+    until(lambda: first in daemon.running(), "the first start")
+    began_s = float(torque.jobs()[first]["start_time"])
+    wide = torque.submit("-l", "nodes=1:ppn=8,walltime=60", "-N", "wide", runtime_s=2)
+    told = promise_of(daemon, wide)
+    assert told.promise.allocation[0].node == "node3"
+    assert began_s + 40 <= told.promise.first_s <= began_s + 40 + 5
+
+    short = torque.submit("-l", "nodes=node3:ppn=4,walltime=10", "-N", "short", runtime_s=2)
+    late = torque.submit("-l", "nodes=node3:ppn=4,walltime=300", "-N", "late", runtime_s=1)
+    until(lambda: short in daemon.running(), "the short one's start")
+    later = promise_of(daemon, late)
+    assert later.promise.start_s >= told.promise.start_s + 60
+    shown = json.loads(ours(torque, "showstart", wide, "--json"))
+    assert shown["is_promise"]
+    assert shown["promise_s"] == pytest.approx(told.promise.start_s, abs=1.0)
+    assert [each["node"] for each in shown["nodes"]] == ["node3"]
+    asked = json.loads(ours(torque, "showstart", "--submit", "nodes=1:ppn=8", "--walltime", "0:30", "--json"))
+    assert asked["start_s"] >= told.promise.start_s + 60
+    assert "promise: starts by" in ours(torque, "explain", wide)
+
+    until(lambda: wide in starts(torque), "the wide one's start", 40.0)
+    assert late not in daemon.running()
+    assert float(torque.jobs()[wide]["start_time"]) <= told.promise.first_s
+    until(lambda: torque.jobs()[late]["job_state"] == "C", "the last end", 40.0)
+    _, outcomes = until(lambda: (found := stored(daemon)) and late in found[1] and found, "the outcomes")
+    assert outcomes[wide].first_error_s < 0
+    assert outcomes[wide].n_broken == 0
+    assert "before its first promise" in ours(torque, "explain", wide)
+    assert "before its first promise" in ours(torque, "showstart", wide)
+    assert "nothing had been promised" in ours(torque, "showstart", first)
+    page = torque.home / "report.html"
+    assert "promises" in ours(torque, "report", "--html", str(page))
+    assert "2 jobs had been told when they would start" in page.read_text(encoding="utf-8")
+
+    daemon.stop()
+    cycles = list(read_journal(daemon.home / "sched_priv" / "journal"))
+    assert any(cycle.context.promises for cycle in cycles)
+    for cycle in cycles:
+        assert decide(cycle.snapshot, cycle.settings, cycle.context) == cycle.decisions
+
+
+def test_what_could_start_now(torque: EmulatedTorque, serve: Serve) -> None:
+    daemon = serve(**EXACT)
+    first = torque.submit("-l", "nodes=node3:ppn=4,walltime=100", runtime_s=60)
+    until(lambda: first in daemon.running(), "the first start")
+    wide = torque.submit("-l", "nodes=1:ppn=8,walltime=60", runtime_s=2)
+    told = promise_of(daemon, wide).promise
+    free = {each["node"]: each for each in json.loads(ours(torque, "showbf", "--json"))["nodes"]}
+    assert (free["node2"]["slots"], free["node2"]["until_s"]) == (4, None)
+    assert (free["node4"]["gpus"], free["node4"]["properties"]) == (2, ["gpunode"])
+    assert free["node3"]["slots"] == 4
+    assert free["node3"]["until_s"] == pytest.approx(told.start_s - 2.0, abs=1.0)
+    assert "node3" not in ours(torque, "showbf", "--walltime", "10:00", "--names")
+    assert "node4" in ours(torque, "showbf", "--property", "gpunode")
+
+
+def test_a_failed_node_and_a_reservation_put_promises_off_and_it_is_told(
+    torque: EmulatedTorque, serve: Serve
+) -> None:
+    daemon = serve(**EXACT)
+    running = {
+        torque.submit("-l", "nodes=node2:ppn=4,walltime=200", runtime_s=100),
+        torque.submit("-l", "nodes=node3:ppn=8,walltime=60", runtime_s=100),
+    }
+    until(lambda: daemon.running() == running, "two starts")
+    job = torque.submit("-l", "nodes=1:ppn=4,walltime=60", runtime_s=1)
+    assert promise_of(daemon, job).promise.allocation[0].node == "node3"
+
+    def last_change() -> Change:
+        return promise_of(daemon, job).changes[-1]
+
+    assert torque.run("pbsnodes", "-o", "node3").returncode == 0
+    until(lambda: last_change().kind == "node-failed", "the broken promise", 60.0)
+    assert "node3" in last_change().why
+    assert promise_of(daemon, job).promise.allocation[0].node == "node2"
+    ours(torque, "reserve", "--start", "+150", "--length", "600", "--nodes", "node2", "--name", "course")
+    until(lambda: last_change().kind == "reservation", "the other broken promise")
+    row = promise_of(daemon, job)
+    assert row.n_broken == 2
+    assert row.promise.start_s >= (row.changes[-1].from_s or 0.0) + 400
+    until(lambda: daemon.log().count(f"Job;{job};Promise of ") == 2, "the log lines")
+    told = ours(torque, "explain", job)
+    assert "broken (node-failed)" in told
+    assert "broken (reservation)" in told
+    assert "course" in told
+
+
+def test_promises_are_the_same_after_kill_9(torque: EmulatedTorque, serve: Serve) -> None:
+    daemon = serve(**CONSERVATIVE)
+    torque.submit_many(
+        {"arguments": ["-l", "nodes=1:ppn=4,walltime=900"], "runtime_s": 800} for _ in range(3)
+    )
+    until(lambda: len(daemon.running()) == 3, "three starts")
+    jobs = torque.submit_many(
+        {"arguments": ["-l", f"nodes=1:ppn={ppn},walltime={walltime}"], "runtime_s": 5}
+        for ppn, walltime in ((8, 600), (4, 300), (8, 60), (5, 120), (4, 900))
+    )
+    before = until(lambda: (found := stored(daemon)[0]).keys() >= set(jobs) and found, "all promises")
+    daemon.kill()
+    before = stored(daemon)[0]
+    dry = json.loads(ours(torque, "cycle", "--dry-run", "--json"))["decisions"]
+    assert {each["job"]: each["promise"]["first_made_s"] for each in dry} == {
+        job: row.promise.first_made_s for job, row in before.items()
+    }
+    assert stored(daemon)[0] == before
+    daemon.start()
+    began_s = daemon.state()["now_s"]
+    until(lambda: daemon.state()["now_s"] > began_s + 1.0, "some cycles")
+    after = stored(daemon)[0]
+    assert {job: row.promise for job, row in after.items()} == {
+        job: row.promise for job, row in before.items()
+    }
+
+
+@pytest.mark.slow
+def test_killed_at_random_points_no_promise_gets_later_without_a_reason(
+    torque: EmulatedTorque, serve: Serve
+) -> None:
+    chance = random.Random(11)
+    daemon = serve(**CONSERVATIVE)
+    ids = torque.submit_many(
+        {
+            "arguments": [
+                "-l",
+                f"nodes=1:ppn={chance.choice((2, 4, 4, 8))},walltime={chance.choice((10, 30, 90))}",
+            ],
+            "runtime_s": chance.uniform(1.5, 4.0),
+        }
+        for _ in range(14)
+    )
+    seen: dict[str, KeptPromise] = {}
+
+    def compare() -> None:
+        now = stored(daemon)[0]
+        for job, row in now.items():
+            was = seen.get(job)
+            # No node failed, no job ran over its limit, nobody reserved anything: nothing excuses a break.
+            assert {change.kind for change in row.changes} <= {MADE, BETTER}, row
+            if was is not None:
+                assert row.promise.first_s == was.promise.first_s
+                assert row.promise.start_s <= was.promise.start_s + 0.001
+        seen.update(now)
+
+    until(lambda: stored(daemon)[0], "the first promises")
+    for _ in range(KILLS):
+        compare()
+        time.sleep(chance.uniform(0.0, 0.8))
+        daemon.kill()
+        compare()
+        told = {name for name, job in torque.jobs().items() if RESERVED in job.get("comment", "")}
+        assert told <= set().union(*stored(daemon)), "somebody was told what is not kept"
+        daemon.start()
+        compare()
+    until(lambda: all(job["job_state"] == "C" for job in torque.jobs().values()), "the last end", 120.0)
+    assert starts(torque) == dict.fromkeys(ids, 1)
+    _, outcomes = until(lambda: not (found := stored(daemon))[0] and found, "the last outcome")
+    assert seen
+    assert outcomes.keys() >= seen.keys()
+    for job, outcome in outcomes.items():
+        assert outcome.n_broken == 0, (job, outcome)
+        assert outcome.first_error_s <= 60.0, (job, outcome)
+
+
+@pytest.mark.slow
+def test_a_promised_start_needs_no_event_and_no_timer(torque: EmulatedTorque, serve: Serve) -> None:
+    """When maintenance ends, nothing happens at the server: the daemon wakes by itself."""
+    daemon = serve(**{**EXACT, "timer_s": 3600.0})
+    ours(torque, "reserve", "--start", "+0", "--length", "0:00:08", "--nodes", "node3", "--name", "disks")
+    job = torque.submit("-l", "nodes=1:ppn=8,walltime=60", runtime_s=2)
+    told = promise_of(daemon, job)
+    until(lambda: job in starts(torque), "its start", 40.0)
+    assert float(torque.jobs()[job]["start_time"]) <= told.promise.first_s + 5

@@ -1,0 +1,160 @@
+"""What people ask of a plan: what is shown as free can be used so, and planned starts are those decided."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from tests.unit.torque.policies.builders import NOW_S, job, node, running, snapshot
+from torque_sched.core.decisions import NodeShare, Promise, Reserve, Start
+from torque_sched.core.model import Job, NodeName
+from torque_sched.core.snapshot import Snapshot
+from torque_sched.core.states import JobState
+from torque_sched.learning.promises import MADE, Change, KeptPromise, Outcome
+from torque_sched.policies.backfilling.show import FreeNode, PlannedStart, showbf, showstart
+from torque_sched.policies.context import Context, Reservation, Window
+from torque_sched.policies.decide import decide
+from torque_sched.policies.registry import new_backfill
+from torque_sched.policies.settings import Settings
+from torque_sched.report.openings import document, openings, openings_table
+from torque_sched.report.outlook import Outlook
+
+BACKFILLS = ("conservative", "easy", "aged", "none")
+
+
+def with_backfill(name: str) -> Settings:
+    values: dict[str, Any] = {"after_s": 0.0} if name == "aged" else {}
+    return Settings(backfill=new_backfill(name, **values))
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> tuple[Snapshot, Context]:
+    """Up to three nodes, each with at most one job, some that wait, and perhaps a reservation."""
+    sizes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
+    nodes = [node(f"n{at}", np) for at, np in enumerate(sizes)]
+    jobs: list[Job] = []
+    for at, np in enumerate(sizes):
+        used = draw(st.integers(0, np))
+        if used:
+            walltime_s = draw(st.sampled_from([900.0, 1000.0, 5000.0, None]))
+            jobs.append(running(len(jobs) + 1, f"n{at}/0-{used - 1}", f"1:ppn={used}", walltime_s=walltime_s))
+    for _ in range(draw(st.integers(0, 3))):
+        ppn = draw(st.integers(1, max(sizes)))
+        walltime_s = draw(st.sampled_from([100.0, 1000.0, 10_000.0]))
+        jobs.append(job(len(jobs) + 1, f"1:ppn={ppn}", walltime_s=walltime_s, etime_s=NOW_S - 500.0))
+    kept = ()
+    if draw(st.booleans()):
+        start_s = NOW_S + draw(st.sampled_from([-100.0, 300.0, 2000.0]))
+        kept = (Reservation("r", frozenset({NodeName("n0")}), start_s, start_s + 1000.0, frozenset({"eve"})),)
+    return snapshot(nodes, jobs), Context(reservations=kept)
+
+
+@pytest.mark.parametrize("backfill", BACKFILLS)
+@given(clusters())
+@settings(max_examples=60, deadline=None)
+def test_a_job_that_asks_for_what_is_shown_starts_now(
+    backfill: str, cluster: tuple[Snapshot, Context]
+) -> None:
+    seen, context = cluster
+    chosen = with_backfill(backfill)
+    for free in showbf(seen, chosen, context):
+        walltime_s = 1e7 if math.isinf(free.until_s) else free.until_s - NOW_S
+        asks = job(99, f"{free.node}:ppn={free.slots}", walltime_s=walltime_s)
+        planned = showstart(seen, chosen, context, asks)
+        assert planned.start_s == NOW_S, (free, planned)
+        assert isinstance(planned.decision, Start)
+
+
+@pytest.mark.parametrize("backfill", BACKFILLS)
+@given(clusters())
+@settings(max_examples=30, deadline=None)
+def test_the_planned_start_is_the_decided_one(backfill: str, cluster: tuple[Snapshot, Context]) -> None:
+    seen, context = cluster
+    chosen = with_backfill(backfill)
+    for decision in decide(seen, chosen, context):
+        planned = showstart(seen, chosen, context, seen.job_by_id[decision.job])
+        assert planned.decision == decision
+        assert planned.is_promise == (isinstance(decision, Reserve) and decision.promise is not None)
+        if not isinstance(decision, Start | Reserve):
+            assert planned.start_s is None
+            assert planned.evidence
+
+
+def test_the_evidence_names_what_is_in_the_way() -> None:
+    seen = snapshot(
+        [node("n0", 4)],
+        [running(1, "n0/0-3", "1:ppn=4", walltime_s=1000.0), job(2, "1:ppn=4", walltime_s=5000.0)],
+    )
+    kept = Reservation("disks", frozenset({NodeName("n0")}), NOW_S + 4000.0, NOW_S + 5000.0)
+    context = Context(reservations=(kept,), dedicated=(Window(NOW_S + 20_000.0, NOW_S + 21_000.0),))
+    planned = showstart(seen, with_backfill("conservative"), context, job(3, "1:ppn=1", walltime_s=30_000.0))
+    assert planned.is_promise
+    assert planned.start_s is not None
+    assert planned.start_s >= NOW_S + 21_000.0
+    told = "\n".join(planned.evidence)
+    assert "1 waiting jobs come before it, 1 of them with a promise" in told
+    assert "1.head may run on n0 until" in told
+    assert "dedicated time from" in told
+    assert "1 nodes are kept for others (disks)" in told
+
+
+def free(name: str, slots: int, until_s: float, gpus: int = 0, *properties: str) -> FreeNode:
+    return FreeNode(NodeName(name), slots, gpus, 2.0**30, until_s, properties)
+
+
+def test_nodes_that_are_alike_share_a_row() -> None:
+    found = [
+        free("n1", 4, math.inf), free("n2", 4, math.inf), free("n3", 4, NOW_S + 60.0),
+        free("n4", 0, math.inf), free("g1", 8, math.inf, 2, "gpunode"),
+        *(free(f"m{at}", 1, NOW_S + 90.0) for at in range(9)),
+    ]  # fmt: skip
+    rows = openings(found)
+    assert [(row.slots, row.gpus, len(row.nodes)) for row in rows] == [
+        (8, 2, 1), (4, 0, 2), (1, 0, 9), (4, 0, 1),
+    ]  # fmt: skip
+    console = Console(width=200, record=True, quiet=True)
+    for shows_names, words in ((False, "m0,m1,m2,..."), (True, "m7,m8")):
+        console = Console(width=200)
+        with console.capture() as text:
+            console.print(openings_table(rows, NOW_S, shows_names=shows_names))
+        assert words in text.get()
+        assert "no end" in text.get()
+        assert "00:01:00" in text.get()
+    told = json.loads(json.dumps(document(found, NOW_S), allow_nan=False))
+    assert told["nodes"][0]["until_s"] is None
+    assert told["nodes"][2]["until_s"] == NOW_S + 60.0
+
+
+def test_an_outlook_in_words_and_as_json() -> None:
+    waits = job(7, "1:ppn=2", name="relax")
+    share = (NodeShare(NodeName("n1"), 2, 1),)
+    promise = Promise(waits.id, NOW_S + 500.0, share, 60.0, NOW_S, NOW_S + 900.0, NOW_S - 100.0)
+    planned = PlannedStart(waits.id, NOW_S + 400.0, share, True, promise, None, ("7 jobs wait",))
+    made = Change(NOW_S - 100.0, None, NOW_S + 900.0, MADE)
+    kept = KeptPromise((waits.id, 0.0), promise, n_better=3, n_broken=1, changes=(made,))
+    waiting = Outlook(waits, NOW_S, planned, kept, None)
+    text = "\n".join(waiting.lines())
+    assert "in 00:06:40 on n1:ppn=2:gpus=1 (promised)" in text
+    assert "sooner 3 times since, put off or withdrawn 1 times" in text
+    assert "because: 7 jobs wait" in text
+    told = waiting.document()
+    assert (told["start_s"], told["promise_s"], told["first_promise_s"]) == (
+        NOW_S + 400.0, NOW_S + 500.0, NOW_S + 900.0,
+    )  # fmt: skip
+    assert told["nodes"] == [{"node": "n1", "ppn": 2, "gpus": 1}]
+    runs = running(8, "n1/0-1", state=JobState.RUNNING)
+    outcome = Outcome((runs.id, 0.0), NOW_S - 600.0, NOW_S - 900.0, NOW_S, NOW_S - 600.0, 2, 0, (made,))
+    started = Outlook(runs, NOW_S, None, None, outcome)
+    assert "00:10:00 before its first promise, just at its last promise" in "\n".join(started.lines())
+    assert started.document()["first_promise_s"] == NOW_S
+    nothing = Outlook(runs, NOW_S, None, None, None)
+    assert "nothing had been promised" in "\n".join(nothing.lines())
+    assert nothing.document()["promise_s"] is None
+    unknown = Outlook(waits, NOW_S, PlannedStart(waits.id, None, (), False, None, None, ()), None, None)
+    assert "start: not known" in "\n".join(unknown.lines())
