@@ -10,11 +10,13 @@ from __future__ import annotations
 import gzip
 import heapq
 import math
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.result import Report, Row, not_measured, observed
+from torque_sched.errors import ConfigError
 from torque_sched.parse.swf import SwfJob, SwfTrace, parse_swf
 from torque_sched.policies.predict.estimate import Estimate, Predictor
 from torque_sched.policies.predict.fingerprint import Fingerprint
@@ -23,6 +25,10 @@ from torque_sched.policies.predict.registry import PREDICTORS
 __all__ = ["TARGETS", "Score", "fingerprint", "replay", "rows", "run"]
 
 WARM_UP = 2000
+LEAST = 100
+"""Jobs that must be left to score."""
+_GZIP = b"\x1f\x8b"
+_NOTHING = 1e-9
 #: By a word of the log's `Installation` and by target: what chain over seed must reach.
 _GOALS = {
     ("CTC", "cpu"): "<= 0.75",
@@ -106,22 +112,40 @@ def _submission(job: SwfJob) -> tuple[float, int]:
 
 
 def read_log(path: Path) -> SwfTrace:
-    """A log in the Standard Workload Format, compressed or not."""
-    opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt", encoding="utf-8", errors="replace") as lines:
-        return parse_swf(lines)
+    """A log in the Standard Workload Format, compressed or not, whatever its name says.
+
+    Raises:
+        ConfigError: it cannot be read, or holds no job.
+    """
+    try:
+        with path.open("rb") as file:
+            is_compressed = file.read(2) == _GZIP
+        opened = gzip.open if is_compressed else open
+        with opened(path, "rt", encoding="utf-8", errors="replace") as lines:
+            trace = parse_swf(lines)
+    except (OSError, EOFError, zlib.error) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{path}: {why}", cure="name a log of the Parallel Workloads Archive") from error
+    if not trace.jobs:
+        first = f", the first: {trace.problems[0].message}" if trace.problems else ""
+        raise ConfigError(
+            f"{path}: no job in {trace.n_lines} lines{first}", cure="is it in the Standard Workload Format?"
+        )
+    return trace
 
 
 def rows(trace: SwfTrace, name: str, target: str) -> list[Row]:
     """All predictors on one log and target; none where the log knows this of too few jobs."""
     title = f"{name}, {target}"
     n = sum(TARGETS[target](job) is not None for job in trace.jobs)
-    if n <= 2 * WARM_UP:
-        return [not_measured(title, f"the log knows it of {n} jobs only, and {WARM_UP} are for learning")]
+    if n < WARM_UP + LEAST:
+        of = f"the log knows it of {n} of its {len(trace.jobs)} jobs only"
+        return [not_measured(title, f"{of}; {WARM_UP} are for learning and {LEAST} must be left to score")]
     scores = {each: replay(trace.jobs, target, make()) for each, make in sorted(PREDICTORS.items())}
     seed, chain = scores["seed"], scores["chain"]
     n = len(seed.errors)
-    share = seed.mean_error and chain.mean_error / seed.mean_error
+    # Where nothing varies both are right, up to the last bit.
+    share = (chain.mean_error + _NOTHING) / (seed.mean_error + _NOTHING)
     return [
         Row(f"{title}: mean absolute error of seed", seed.mean_error, "", n, None),
         Row(f"{title}: mean absolute error of chain", chain.mean_error, "", n, None),

@@ -8,7 +8,7 @@ from typing import Any
 __all__ = ["BENCHMARKS", "load"]
 
 BENCHMARKS: dict[str, str] = {
-    "backfill": "backfilling on logs against referee schedules and published figures (--log FILE: a full log)",
+    "backfill": "backfilling on logs against referee schedules, and its times (--log FILE: a full log)",
     "binding_scale": "the master with 10,000 nodes in 250 racks, simulated: CPU, time per event, moves",
     "grid": "four sites with the same months of a log (--log FILE), alone, searched and co-allocated; G1-G8",
     "hadoop": "the pseudo-cluster: start, memory, job overhead, container start, HDFS rates",

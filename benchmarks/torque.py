@@ -96,6 +96,21 @@ def _cycle(quick: bool, say: Say) -> Iterator[Row]:
     )
 
 
+def _backfill(quick: bool, say: Say) -> Iterator[Row]:
+    """Conservative backfilling on the nodes of a busy cluster; parsing is not in it (see `cycle`)."""
+    rounds = 2 if quick else 5
+    n_jobs = 10_000
+    say(f"{n_jobs} jobs, conservative backfilling")
+    with _cluster(shape=_SHAPE) as torque:
+        torque.submit_many(_requests(n_jobs + n_jobs // 3))
+        asyncio.run(_fill(torque, n_jobs // 3))
+        figures = _in_child("backfill", torque, str(rounds))
+    what = "live decision, 10,000 queued jobs, 1,000 nodes, conservative, default limits"
+    told = f"{figures['n_promises']} promised nodes, started {figures['n_started']}; the rest delays none"
+    yield measured(f"{what}: nothing promised yet", figures["first_s"], "s", goal="<= 2", note=told)
+    yield measured(f"{what}: all promises carried", figures["carried_s"], "s", goal="<= 2")
+
+
 async def _fill(torque: EmulatedTorque, n_jobs: int) -> None:
     """Start jobs by our own decisions, so that nodes and limits look like those of a busy cluster."""
     from torque_sched.core.decisions import Start
@@ -327,6 +342,7 @@ def _is_readable(folder: Path) -> bool:
 
 SECTIONS: dict[str, Callable[[bool, Say], Iterator[Row]]] = {
     "cycle": _cycle,
+    "backfill": _backfill,
     "starts": _starts,
     "event": _event,
     "comments": _comments,

@@ -12,8 +12,9 @@ from typing import Any
 
 from torque_sched.adapters.commands import Commands
 from torque_sched.adapters.pbs import Pbs, read_snapshot
-from torque_sched.core.decisions import Start
-from torque_sched.core.model import Job
+from torque_sched.core.decisions import Promise, Reserve, Start
+from torque_sched.core.model import Job, JobId
+from torque_sched.policies.backfill import ConservativeBackfill
 from torque_sched.policies.context import Context
 from torque_sched.policies.decide import decide
 from torque_sched.policies.settings import Settings
@@ -23,6 +24,8 @@ __all__ = ["main"]
 
 def main(what: str, rounds: int) -> dict[str, Any]:
     """Figures of ``cycle``: seconds with and without unchanged jobs, and the peak of memory in bytes."""
+    if what == "backfill":
+        return _backfill(rounds)
     assert what == "cycle"
     look = asyncio.run(Pbs(Commands(), time.time).look())
     settings = Settings()
@@ -50,6 +53,35 @@ def main(what: str, rounds: int) -> dict[str, Any]:
         "cold_s": cold, "warm_s": warm[1:] or warm, "decide_s": decide_s, "n_started": n_started,
         "peak_bytes": peak_bytes,
     }  # fmt: skip
+
+
+def _backfill(rounds: int) -> dict[str, Any]:
+    """Decisions under conservative backfilling: with nothing promised yet, and with all promises carried."""
+    look = asyncio.run(Pbs(Commands(), time.time).look())
+    settings = Settings(backfill=ConservativeBackfill())
+    first_s: list[float] = []
+    carried_s: list[float] = []
+    promises: dict[JobId, Promise] = {}
+    n_started = 0
+    for _ in range(rounds):
+        promises = {}
+        for times in (first_s, carried_s):
+            snapshot, _ = read_snapshot(look.outputs, look.snapshot.now_s, {})
+            gc.collect()
+            gc.disable()
+            began_s = time.perf_counter()
+            decisions = decide(snapshot, settings, Context(promises=promises))
+            times.append(time.perf_counter() - began_s)
+            gc.enable()
+            reserved = [each for each in decisions if isinstance(each, Reserve)]
+            promises = {each.job: each.promise for each in reserved if each.promise is not None}
+            n_started = sum(isinstance(each, Start) for each in decisions)
+    return {
+        "first_s": first_s,
+        "carried_s": carried_s,
+        "n_promises": len(promises),
+        "n_started": n_started,
+    }
 
 
 if __name__ == "__main__":

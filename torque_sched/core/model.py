@@ -408,3 +408,5 @@ class Server(_Limits):
     """``pbs_version``."""
     managers: tuple[str, ...] = ()
     operators: tuple[str, ...] = ()
+    tokens: tuple[tuple[str, float], ...] = ()
+    """Licences by name and number, which the scheduler has to count."""

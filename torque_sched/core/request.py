@@ -80,6 +80,8 @@ class Request:
     vmem_bytes: int | None = None
     pvmem_bytes: int | None = None
     gres: tuple[GenericResource, ...] = ()
+    tokens: tuple[tuple[str, float], ...] = ()
+    """Licences by name and number, out of the server's attribute ``tokens``."""
     host: str | None = None
     features: tuple[str, ...] = ()
     node_exclusive: bool = False

@@ -63,7 +63,7 @@ def _alter(world: World, call: Call, job: EmulatedJob, options: Options) -> None
             raise Refused(
                 15016, f"Illegal attribute or resource value  depend: not emulated in qalter {job.id}"
             )
-        job.attributes[key] = value.strip('"') if key == "comment" else value
+        job.attributes[key] = _unquoted(value)
     job.attributes.update(
         {name: options.last(letter) for letter, name in _PLAIN.items() if options.has(letter)}
     )
@@ -76,6 +76,12 @@ def _alter(world: World, call: Call, job: EmulatedJob, options: Options) -> None
         job.slot_limit = int(options.last("t").partition("%")[2] or 0)
     _alter_state(world, job, options)
     world.touch_job(job)
+
+
+def _unquoted(value: str) -> str:
+    """A value in quotes without them: the client's parser leaves a blank where the closing one was."""
+    is_quoted = len(value) > 1 and value[0] in "\"'" and value.rstrip()[-1:] == value[0]
+    return value.rstrip()[1:-1] + " " if is_quoted else value
 
 
 @functools.lru_cache(maxsize=64)

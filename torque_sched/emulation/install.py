@@ -42,6 +42,7 @@ PROGRAMS = [
     "qstop",
     "qenable",
     "qdisable",
+    "qterm",
     "emulated",
 ]
 _SIZES = {"physmem": "physmem_kb", "swap": "swap_kb"}
@@ -245,6 +246,8 @@ def _write_gone(folder: Path, server: str) -> None:
             )
         elif name == "qrun":
             code, text = 2, f"{once}qrun: could not connect to server  (111) Connection refused\n"
+        elif name == "qterm":
+            code, text = 2, f"{once}qterm: could not connect to server '' (111) Connection refused\n"
         elif name == "qmgr":
             code, text = 3, f"{once}qmgr: cannot connect to server  (errno=111) Connection refused\n"
         (folder / name).write_text(f"{code}\n{text}", encoding="utf-8")

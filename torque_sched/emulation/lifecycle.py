@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import heapq
 
-from torque_sched.emulation.model import EmulatedJob, range_text, seconds_of
+from torque_sched.emulation.model import EmulatedJob, Refused, range_text, seconds_of
 from torque_sched.emulation.mom import before_change, refresh_used, report_now
 from torque_sched.emulation.placing import Placement
+from torque_sched.emulation.routing import RETRY_S, route
 from torque_sched.emulation.world import World
 
 __all__ = [
@@ -218,11 +219,35 @@ def _fire(world: World, at_s: float, kind: str, key: str) -> None:
         _begin(world, job)
     elif kind == "abort" and job.state == "R" and job.substate == 40:
         _fall_back(world, job)
+    elif kind == "route" and job.state in "QHW":
+        _route_again(world, job)
     elif kind == "release" and job.state == "W" and job.seconds("Execution_Time") <= at_s:
         settle(world, job)
         world.notify(COMMANDS["new"])
     elif kind == "forget" and job.state == "C":
         _forget(world, job)
+
+
+def _route_again(world: World, job: EmulatedJob) -> None:
+    """A job (or an array) that waits in a routing queue is tried once more; if refused for good, it ends."""
+    members = [world.jobs[name] for name in job.members if name in world.jobs]
+    try:
+        if route(world, job, max(1, len(members))):
+            world.due(world.now_s + RETRY_S, "route", job.id)
+            return
+    except Refused:
+        for each in members or [job]:
+            world.account("A", each.id, "")
+            _drop(world, each)
+        return
+    for each in members:
+        each.queue = job.queue
+        each.resources = {**job.resources, **each.resources}
+        world.touch_job(each)
+    world.touch_job(job)
+    for each in members or [job]:
+        world.account("Q", each.id, f"queue={job.queue}")
+    world.notify(COMMANDS["new"])
 
 
 def _end_of_time(world: World, job: EmulatedJob) -> None:

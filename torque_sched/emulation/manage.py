@@ -18,13 +18,16 @@ from torque_sched.emulation.show_server import (
 )
 from torque_sched.emulation.world import World
 
-__all__ = ["qmgr", "switch_queue"]
+__all__ = ["qmgr", "qterm", "switch_queue"]
 
 _DENIED = "Unauthorized Request  MSG=error in permissions (PERM_OPorMGR)"
 _KINDS = {"server": "server", "s": "server", "queue": "queue", "q": "queue", "node": "node", "n": "node"}
 _LISTS = frozenset(
-    ("managers", "operators", "acl_hosts", "submit_hosts", "properties", "acl_users", "acl_groups")
-)
+    (
+        "managers", "operators", "acl_hosts", "submit_hosts", "properties", "acl_users", "acl_groups",
+        "route_destinations", "tokens",
+    )
+)  # fmt: skip
 _EXTRA_SERVER = ("resources_default", "resources_max", "acl_roots", "server_name", "comment", "default_node")
 
 
@@ -118,7 +121,7 @@ def _create(world: World, kind: str, name: str) -> None:
         world.touch("queue", name)
     elif kind == "node":
         if name in world.nodes:
-            raise Refused(15063, f"qmgr obj={name} svr=default: Node name already exists ")
+            raise Refused(15068, f"qmgr obj={name} svr=default: Node name already exists ")
         world.add_node(EmulatedNode(name, 1))
 
 
@@ -131,7 +134,7 @@ def _delete(world: World, kind: str, name: str) -> None:
         world.touch("queue", name)
     elif kind == "node":
         if name not in world.nodes or world.jobs_on(name):
-            raise Refused(15062, f"qmgr obj={name} svr=default: Unknown node ")
+            raise Refused(15064, f"qmgr obj={name} svr=default: Unknown node ")
         del world.nodes[name], world.slots[name], world.gpu_slots[name]
         world.touch("node", name)
 
@@ -186,7 +189,7 @@ def _listed(old: str, sign: str, value: str) -> list[str]:
 def _assign_node(world: World, name: str, key: str, sign: str, value: str) -> None:
     node = world.nodes.get(name)
     if node is None:
-        raise Refused(15062, f"qmgr obj={name} svr=default: Unknown node ")
+        raise Refused(15064, f"qmgr obj={name} svr=default: Unknown node ")
     if key in ("np", "gpus") and value.isdigit():
         setattr(node, key, int(value))
         world.resize_node(node)
@@ -199,6 +202,16 @@ def _assign_node(world: World, name: str, key: str, sign: str, value: str) -> No
     else:
         raise Refused(15002, f"qmgr obj={name} svr=default: Undefined attribute  MSG=cannot locate attribute")
     world.touch_node(name)
+
+
+def qterm(world: World, call: Call) -> Answer:
+    """End the server, jobs go on; the server itself does that once this was answered."""
+    options = read_options(call.arguments, "lt:", permute=False)
+    if options.error or options.last("t", "quick").lower() != "quick":
+        return Answer(err="Usage: qterm [-t quick] [server ...]\n", code=1)
+    if not world.is_admin(call.user):
+        return Answer(err="qterm: Unauthorized Request \n", code=2)
+    return Answer()
 
 
 def switch_queue(world: World, call: Call) -> Answer:

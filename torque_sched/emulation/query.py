@@ -135,7 +135,7 @@ class Pbsnodes:
 
 def _node(world: World, name: str) -> EmulatedNode:
     if name not in world.nodes:
-        raise Refused(15062, "Unknown node  MSG=cannot locate specified node")
+        raise Refused(15064, "Unknown node  MSG=cannot locate specified node")
     return world.nodes[name]
 
 

@@ -8,6 +8,7 @@ from torque_sched.emulation.call import Answer, Call, read_options
 from torque_sched.emulation.lifecycle import start
 from torque_sched.emulation.model import EmulatedJob, Refused
 from torque_sched.emulation.placing import NeverFits, NotNow, find_placement
+from torque_sched.emulation.routing import is_route
 from torque_sched.emulation.spec import GPU_MODES, gpu_mode
 from torque_sched.emulation.world import World
 
@@ -60,7 +61,7 @@ def _run_one(world: World, call: Call, word: str, hosts: str, *, in_background: 
         placement = find_placement(world, job, needs)
     except NeverFits as error:
         shown = hosts[:16] if hosts else "(null)"
-        raise Refused(15062, f"Unknown node in hostlist '{shown}...' for job {full}") from error
+        raise Refused(15064, f"Unknown node in hostlist '{shown}...' for job {full}") from error
     except NotNow as error:
         raise Refused(
             15046,
@@ -86,8 +87,9 @@ def _check_state(world: World, job: EmulatedJob) -> None:
     if word is not None:
         raise Refused(15018, f"Request invalid for state of job MSG=job {job.id} state {word} {job.id}")
     queue = world.queues[job.queue]
-    if queue.attributes.get("queue_type", "Execution") != "Execution" or not queue.is_true("started"):
-        raise Refused(15004, f"Invalid request MSG=attempt to start job in non-started queue {job.id}")
+    if is_route(queue) or not queue.is_true("started"):
+        word = "execution" if queue.is_true("started") else "started"
+        raise Refused(15004, f"Invalid request MSG=attempt to start job in non-{word} queue {job.id}")
     parent = world.jobs.get(job.parent)
     if parent is not None and parent.slot_limit:
         running = sum(world.jobs[name].state in "RE" for name in parent.members if name in world.jobs)
@@ -104,9 +106,9 @@ def _own_needs(job: EmulatedJob) -> str:
     if needs is not None:
         return needs
     if "procs" in job.resources:
-        raise Refused(15062, f"Unknown node-attribute  {job.id}")
+        raise Refused(15065, f"Unknown node-attribute  {job.id}")
     if "L_Request" in job.attributes:
-        raise Refused(15062, f"Unknown node in hostlist '(null)...' for job {job.id}")
+        raise Refused(15064, f"Unknown node in hostlist '(null)...' for job {job.id}")
     return "1"
 
 

@@ -29,7 +29,10 @@ from torque_sched.emulation.execute import Processes
 from torque_sched.emulation.faults import Fault, Faults
 from torque_sched.emulation.journal import Journal
 from torque_sched.emulation.lifecycle import COMMANDS, advance, end
+from torque_sched.emulation.model import EmulatedJob
 from torque_sched.emulation.mom import report
+from torque_sched.emulation.routing import is_route
+from torque_sched.emulation.scripts import ScriptFiles
 from torque_sched.emulation.world import World
 from torque_sched.errors import ConfigError, StartupError
 
@@ -64,6 +67,7 @@ class EmulatedServer:
         )
         self._processes = Processes(directory / "run")
         self._faults = Faults(directory / "faults.json")
+        self._scripts = ScriptFiles(directory / "server_priv" / "jobs")
         self._verbs = _verbs(self.world)
         self._ticks = asyncio.Event()
         self._closing = asyncio.Event()
@@ -75,20 +79,7 @@ class EmulatedServer:
         for node in world.nodes.values():
             report(world, node)
         for job in world.jobs.values():
-            if job.state == "R" and job.substate == 40:
-                world.due(world.now_s + 2.0, "abort", job.id)
-            elif job.state == "R" and job.ends_s is not None:
-                world.due(job.ends_s, "end", job.id)
-            elif job.state == "W":
-                world.due(job.seconds("Execution_Time"), "release", job.id)
-            elif job.state == "C":
-                keep = (
-                    world.queues[job.queue].attributes.get("keep_completed")
-                    if job.queue in world.queues
-                    else None
-                )
-                keep_s = float(keep or world.server.get("keep_completed", "0"))
-                world.due(job.seconds("comp_time") + keep_s, "forget", job.id)
+            self._due_again(job)
             if job.executes and job.state == "R" and job.substate == 42:
                 world.spawn.append(job.id)
         world.due(world.now_s + float(world.server.get("scheduler_iteration", "600")), "iteration", "")
@@ -98,6 +89,26 @@ class EmulatedServer:
             if had_jobs and world.jobs:
                 # Seen on 6.1.3: a restart with jobs is followed by some empty events.
                 self._sender.post([COMMANDS["null"]] * 3, one_by_one=True)
+
+    def _due_again(self, job: EmulatedJob) -> None:
+        """What was to happen to a job before the server ended still is."""
+        world = self.world
+        if job.state == "R" and job.substate == 40:
+            world.due(world.now_s + 2.0, "abort", job.id)
+        elif job.state == "R" and job.ends_s is not None:
+            world.due(job.ends_s, "end", job.id)
+        elif job.state == "W":
+            world.due(job.seconds("Execution_Time"), "release", job.id)
+        elif job.state == "C":
+            keep = (
+                world.queues[job.queue].attributes.get("keep_completed")
+                if job.queue in world.queues
+                else None
+            )
+            keep_s = float(keep or world.server.get("keep_completed", "0"))
+            world.due(job.seconds("comp_time") + keep_s, "forget", job.id)
+        elif job.queue in world.queues and is_route(world.queues[job.queue]) and not job.parent:
+            world.due(world.now_s, "route", job.id)
 
     # -- time
 
@@ -112,6 +123,7 @@ class EmulatedServer:
         """Bring the state up to now and write what that changed."""
         advance(self.world, self._clock_s())
         self._settle()
+        self._scripts.tidy(self.world)
 
     def _settle(self) -> None:
         world = self.world
@@ -169,6 +181,8 @@ class EmulatedServer:
         except (ConfigError, ValueError) as error:
             answer = Answer(err=f"{call.name}: {error}\n", code=1)
         self._settle()
+        if call.name == "qsub" and answer.code == 0 and answer.out:
+            self._scripts.keep(self.world, answer.out.strip())
         return answer
 
     def _version(self) -> Answer:
@@ -214,6 +228,8 @@ class EmulatedServer:
         _send(writer, b"e", answer.err.encode("utf-8", "surrogateescape"))
         _send(writer, b"x", str(answer.code).encode())
         await writer.drain()
+        if call.name == "qterm" and not answer.code:
+            self.close()
 
     async def _misbehave(
         self, fault: Fault, call: Call, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -274,7 +290,8 @@ class EmulatedServer:
         sock.bind(f"/proc/self/fd/{place}/socket.new")
         sock.listen(512)
         path = self._directory / "socket.new"
-        path.chmod(0o777)
+        # Scripts are run as whoever runs this server, so then nobody else may submit any.
+        path.chmod(0o700 if self.world.settings.executes else 0o777)
         path.replace(self._directory / "socket")
         os.close(place)
         return sock
@@ -287,7 +304,7 @@ def _verbs(world: World) -> dict[str, Verb]:
         "qalter": act.qalter, "qhold": act.qhold, "qrls": act.qrls, "qsig": act.qsig, "qdel": act.qdel,
         "qrerun": act.qrerun, "qselect": act.qselect, "qmgr": manage.qmgr, "qstart": manage.switch_queue,
         "qstop": manage.switch_queue, "qenable": manage.switch_queue, "qdisable": manage.switch_queue,
-        "emulated": Control(),
+        "qterm": manage.qterm, "emulated": Control(),
     }  # fmt: skip
 
 

@@ -86,6 +86,7 @@ SERVER_ORDER = [
     "timeout_for_job_delete",
     "timeout_for_job_requeue",
     "note_append_on_error",
+    "tokens",  # its place among the others was not seen
 ]
 _READ_ONLY = frozenset(
     ["server_state", "total_jobs", "state_count", "resources_assigned", "pbs_version", "net_counter", "mtime"]

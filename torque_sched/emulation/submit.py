@@ -8,8 +8,9 @@ import time
 
 from torque_sched.emulation.call import Answer, Call, Options, read_options, resolve
 from torque_sched.emulation.lifecycle import COMMANDS, settle
-from torque_sched.emulation.model import EmulatedJob, EmulatedQueue, Refused, seconds_of, size_kb
+from torque_sched.emulation.model import EmulatedJob, EmulatedQueue, Refused, size_kb
 from torque_sched.emulation.placing import NeverFits, can_ever_fit
+from torque_sched.emulation.routing import RETRY_S, check_limits, check_room, route
 from torque_sched.emulation.spec import SpecError, parse_spec
 from torque_sched.emulation.world import World
 
@@ -55,6 +56,7 @@ _RESOURCES = frozenset(
         "depend",
         "nodeset",
         "reject",
+        "tokens",
     ]
 )
 _INFEASIBLE = (
@@ -141,7 +143,7 @@ def array_indices(text: str) -> tuple[list[int], int]:
             indices += range(int(first), int(last or first) + 1)
         return indices, int(limit or 0)
     except ValueError as error:
-        raise Refused(15086, "Bad Job Array Request") from error
+        raise Refused(15083, "Bad Job Array Request") from error
 
 
 def execution_time_s(text: str, now_s: float) -> int:
@@ -170,6 +172,8 @@ def _submit(world: World, call: Call, options: Options, script: str, text: str) 
     _set_resources(world, job, queue, requested, options)
     _check(world, job, queue)
     _set_variables(world, call, options, job)
+    n_new = len(array_indices(options.last("t"))[0]) if options.has("t") else 1
+    waits_for_room = route(world, job, n_new)
     _set_depends(world, job, parse_pairs(",".join(options.values.get("W", []))))
     if options.has("a"):
         job.attributes["Execution_Time"] = str(execution_time_s(options.last("a"), world.now_s))
@@ -186,7 +190,9 @@ def _submit(world: World, call: Call, options: Options, script: str, text: str) 
         _link_depends(world, each)
         if each is not job or not members:
             settle(world, each)
-            world.account("Q", each.id, f"queue={queue.name}")
+            world.account("Q", each.id, f"queue={each.queue}")
+    if waits_for_room:
+        world.due(world.now_s + RETRY_S, "route", job.id)
     if members:
         job.state = "H" if all(each.state == "H" for each in members) else "Q"
         job.attributes["etime"] = job.attributes["ctime"]
@@ -199,25 +205,11 @@ def _submit(world: World, call: Call, options: Options, script: str, text: str) 
 def _queue(world: World, call: Call, options: Options) -> EmulatedQueue:
     name = (options.last("q") or world.server.get("default_queue", "")).split("@")[0]
     if not name:
-        raise Refused(15062, "No default queue specified MSG=requested queue not found")
+        raise Refused(15039, "No default queue specified MSG=requested queue not found")
     queue = world.queues.get(name)
     if queue is None:
         raise Refused(15020, "Unknown queue MSG=requested queue not found")
-    if not queue.is_true("enabled"):
-        who = f"user {call.requestor(world)}, queue {name}"
-        raise Refused(15023, f"Queue is not enabled MSG=queue is disabled: {who}")
-    for key, whose in (("max_queuable", ""), ("max_user_queuable", call.user)):
-        most = queue.attributes.get(key)
-        if most is None:
-            continue
-        mine = [
-            job for job in world.jobs.values()
-            if job.queue == name and job.state != "C" and not job.members and (not whose or job.user == whose)
-        ]  # fmt: skip
-        if len(mine) >= int(most):
-            raise Refused(
-                15046, f"Maximum number of jobs already in queue MSG={key} limit reached for queue {name}"
-            )
+    check_room(world, queue, call.user)
     return queue
 
 
@@ -335,18 +327,7 @@ def _set_tasks(job: EmulatedJob, options: Options) -> None:
 
 
 def _check(world: World, job: EmulatedJob, queue: EmulatedQueue) -> None:
-    for key, limit in queue.attributes.items():
-        kind, _, resource = key.partition(".")
-        if kind in ("resources_max", "resources_min") and resource in job.resources:
-            low = kind == "resources_min"
-            value, bound = _amount(resource, job.resources[resource]), _amount(resource, limit)
-            if (value < bound) if low else (value > bound):
-                word = "min" if low else "max"
-                raise Refused(
-                    15038,
-                    "Job exceeds queue resource limits MSG="
-                    f"cannot satisfy queue {word} {resource} requirement",
-                )
+    check_limits(job, queue)
     needs = job.resources.get("nodes")
     single = needs is not None and ":" not in needs and "+" not in needs and not needs.isdigit()
     if needs is None or single:
@@ -360,15 +341,6 @@ def _check(world: World, job: EmulatedJob, queue: EmulatedQueue) -> None:
         can_ever_fit(world, needs)
     except NeverFits as error:
         raise Refused(15038, _INFEASIBLE) from error
-
-
-def _amount(resource: str, text: str) -> int:
-    try:
-        if resource in ("walltime", "cput", "pcput"):
-            return seconds_of(text)
-        return size_kb(text) if resource.endswith("mem") else int(text)
-    except ValueError:
-        return 0
 
 
 def _set_variables(world: World, call: Call, options: Options, job: EmulatedJob) -> None:
@@ -423,7 +395,7 @@ def _set_depends(world: World, job: EmulatedJob, pairs: dict[str, str]) -> None:
         full = [world.full_id(name) for name in names]
         for name in full:
             if name not in world.jobs:
-                raise Refused(15059, f"Invalid Job Dependency MSG=cannot locate job {name}")
+                raise Refused(15056, f"Invalid Job Dependency MSG=cannot locate job {name}")
         shown.append(":".join([kind, *full]))
         if kind.startswith("after"):
             job.depends += [(kind, name) for name in full if not _already(world, kind, name)]
@@ -441,7 +413,7 @@ def _already(world: World, kind: str, name: str) -> bool:
     status = int(other.attributes.get("exit_status", "0"))
     if kind == "afterany" or (kind == "afterok") == (status == 0):
         return True
-    raise Refused(15059, f"Invalid Job Dependency MSG={kind} on {name} cannot be met any more")
+    raise Refused(15056, f"Invalid Job Dependency MSG={kind} on {name} cannot be met any more")
 
 
 def _link_depends(world: World, job: EmulatedJob) -> None:

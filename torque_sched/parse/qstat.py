@@ -13,6 +13,7 @@ from torque_sched.core.units import boolean, count, duration_s
 from torque_sched.errors import DocumentError, ModelError, RecordError
 from torque_sched.parse.jobs import job_from_record
 from torque_sched.parse.records import Parsed, Record, convert, decoded
+from torque_sched.parse.request import format_tokens, parse_tokens
 from torque_sched.parse.text import read_text
 from torque_sched.parse.xml import build_from_xml
 
@@ -127,7 +128,16 @@ def server_from_record(record: Record) -> Server:
     fields["next_job_number"] = reader.take("next_job_number", count, None)
     fields["managers"] = reader.take("managers", _names, ())
     fields["operators"] = reader.take("operators", _names, ())
+    fields["tokens"] = reader.take("tokens", _tokens, ())
     return Server(name=record.name, extra=reader.rest, **fields)
+
+
+def _tokens(text: str) -> tuple[tuple[str, float], ...]:
+    """A text nobody understands gives no tokens: jobs that want some wait, the others do not."""
+    try:
+        return parse_tokens(text)
+    except RecordError:
+        return ()
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -205,6 +215,7 @@ def record_from_server(server: Server) -> Record:
     attributes |= {name: _format_seconds(values[field]) for name, field in _SERVER_SECONDS.items()}
     attributes["next_job_number"] = "" if server.next_job_number is None else str(server.next_job_number)
     attributes |= {"managers": ",".join(server.managers), "operators": ",".join(server.operators)}
+    attributes["tokens"] = format_tokens(server.tokens)
     attributes |= server.extra
     return Record("Server", server.name, {name: text for name, text in attributes.items() if text})
 

@@ -24,8 +24,10 @@ __all__ = [
     "GPU_MODES",
     "format_nodes_spec",
     "format_request",
+    "format_tokens",
     "parse_nodes_spec",
     "parse_request",
+    "parse_tokens",
 ]
 
 T = TypeVar("T")
@@ -37,7 +39,7 @@ _MOST_PIECES = 1_000_000
 _FAMILY = "Resource_List."
 _NAMES = (
     "nodes", "procs", "ncpus", "walltime", "cput", "mem", "pmem", "vmem", "pvmem", "gres", "host", "feature",
-    "naccesspolicy", "software", "arch", "opsys", "neednodes",
+    "naccesspolicy", "software", "arch", "opsys", "neednodes", "tokens",
 )  # fmt: skip
 _KEYS = tuple(_FAMILY + name for name in _NAMES)
 _EXTRA_KEYS = ("node_exclusive", "x", "L_Request")
@@ -151,6 +153,7 @@ def _request(
         vmem_bytes=reader.read("vmem", size_bytes, None),
         pvmem_bytes=reader.read("pvmem", size_bytes, None),
         gres=reader.read("gres", _gres, ()),
+        tokens=reader.read("tokens", parse_tokens, ()),
         host=given.get("host"),
         features=tuple(word for word in re.split(r"[:,]", given.get("feature", "")) if word),
         node_exclusive=reader.guard("node_exclusive", lambda: boolean(exclusive or "False"), False),
@@ -198,6 +201,34 @@ def _gres(text: str) -> tuple[GenericResource, ...]:
         if words[0]:
             entries.append(GenericResource(words[0], _natural(number)))
     return tuple(entries)
+
+
+def parse_tokens(text: str) -> tuple[tuple[str, float], ...]:
+    """``name:2,other:1.5`` as the server's attribute ``tokens`` and a job's request have it.
+
+    Raises:
+        RecordError: a part is not of that form.
+    """
+    found = []
+    for part in filter(None, (each.strip() for each in text.split(","))):
+        name, _, number = part.rpartition(":")
+        try:
+            amount = float(number)
+        except ValueError:
+            amount = -1.0
+        if not name or not 0 <= amount < 1e12:
+            raise RecordError(f"tokens={text[:60]}: {part[:40]!r} is not NAME:NUMBER")
+        found.append((name, amount))
+    return tuple(found)
+
+
+def format_tokens(tokens: tuple[tuple[str, float], ...]) -> str:
+    """The text of tokens.
+
+    >>> format_tokens((("matlab", 2.0),))
+    'matlab:2.0'
+    """
+    return ",".join(f"{name}:{amount!r}" for name, amount in tokens)
 
 
 def _access(policy: str, x: str) -> AccessPolicy | None:
@@ -249,6 +280,7 @@ def format_request(request: Request) -> dict[str, str]:
         "vmem": _if_given(request.vmem_bytes, format_size),
         "pvmem": _if_given(request.pvmem_bytes, format_size),
         "gres": "+".join(f"{entry.name}:{entry.count}" for entry in request.gres),
+        "tokens": format_tokens(request.tokens),
         "host": request.host or "",
         "feature": ":".join(request.features),
         "naccesspolicy": request.access.value if request.access else "",

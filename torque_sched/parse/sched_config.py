@@ -183,6 +183,7 @@ def _sort(text: str) -> str:
 
 _Span = tuple[int, int]
 """From and until, in minutes since midnight; (0, 1440) is the whole day, (0, 0) no time at all."""
+_DAYS = frozenset({"weekday", "saturday", "sunday"})
 _ALL: _Span = (0, 1440)
 _NONE: _Span = (0, 0)
 
@@ -197,22 +198,27 @@ class Holidays:
     days: frozenset[int] = frozenset()
     """Days of the year (1 to 366) that are holidays: no prime time."""
     year: int = 0
-    """For which ``days`` were written; 0: not said."""
+    """For which ``days`` were written; 0: not said, and then it is always prime time."""
     warnings: tuple[str, ...] = ()
 
     def is_prime(self, at: datetime) -> bool:
-        """Whether this local time is prime time."""
-        if at.timetuple().tm_yday in self.days and self.year in {0, at.year}:
+        """Whether this local time is prime time; a file without a year says nothing, as for pbs_sched."""
+        if not self.year:
+            return True
+        if at.timetuple().tm_yday in self.days and self.year == at.year:
             return False
         first, until = {5: self.saturday, 6: self.sunday}.get(at.weekday(), self.weekday)
-        return first <= at.hour * 60 + at.minute < until
+        minute = at.hour * 60 + at.minute
+        # 2200 0600: over midnight.
+        return first <= minute < until if first <= until else minute >= first or minute < until
 
 
 def parse_holidays(text: str, place: str = "holidays") -> Holidays:
     """Read ``weekday 0600 1730``, ``saturday none all``, ``YEAR 2026`` and ``DAY-OF-YEAR DATE NAME`` lines.
 
     The first figure of a day is when prime time begins, the second when non-prime time does; ``all`` and
-    ``none`` say that it is the whole day or none of it.
+    ``none`` say that it is the whole day or none of it. Of the older form, ``1998 0400 1530`` is a weekday's
+    line; the line that names the file's version says nothing.
     """
     spans: dict[str, _Span] = {}
     days: set[int] = set()
@@ -223,14 +229,17 @@ def parse_holidays(text: str, place: str = "holidays") -> Holidays:
         if not words or words[0][0] in "*#":
             continue
         try:
-            if words[0].lower() == "year":
+            key = words[0].lower()
+            if key == "year":
                 year = int(words[1])
-            elif words[0].lower() in {"weekday", "saturday", "sunday"}:
-                spans[words[0].lower()] = _span(words[1], words[2])
-            else:
+            elif key in _DAYS or re.fullmatch(r"[0-9]{4}", key):
+                spans[key if key in _DAYS else "weekday"] = _span(words[1], words[2])
+            elif key != "holidayfile_version1":
                 days.add(int(words[0]))
         except (ValueError, IndexError):
             warnings.append(f"{place}, line {number}: {line.strip()[:60]!r} is not understood")
+    if spans and not year and not warnings:
+        warnings.append(f"{place}: no YEAR line, so it is always prime time (as for pbs_sched)")
     return Holidays(days=frozenset(days), year=year, warnings=tuple(warnings), **spans)
 
 

@@ -357,3 +357,21 @@ def test_many_jobs_at_once(torque: EmulatedTorque) -> None:
     )
     assert len(set(ids)) == 50
     assert torque.jobs()[ids[7]]["euser"] == "bob"
+
+
+def test_qterm_ends_the_server_and_leaves_the_jobs(tmp_path: Path) -> None:
+    with EmulatedTorque.create(tmp_path / "cluster", nodes="node1 np=2\n") as torque:
+        job = torque.submit("-l", "nodes=1", runtime_s=600)
+        assert torque.run("qrun", "-H", "node1", job).returncode == 0
+        refused = torque.run("qterm", user="alice")
+        assert (refused.returncode, "Unauthorized Request" in refused.stderr) == (2, True)
+        done = torque.run("qterm", "-t", "quick")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        deadline = time.monotonic() + 20
+        while torque.run("qstat").returncode != 111:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert "could not connect to server" in torque.run("qterm").stderr
+        torque.stop()
+        torque.start()
+        assert torque.jobs()[job]["job_state"] == "R"

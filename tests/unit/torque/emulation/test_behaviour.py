@@ -342,3 +342,22 @@ def test_accounting_records() -> None:
     assert "exec_host=node1/0-1 Resource_List.nodes=1:ppn=2 Resource_List.walltime=00:01:00" in ended
     assert "total_execution_slots=2 unique_node_count=1" in ended
     assert "Exit_status=3 resources_used.cput=16" in ended
+
+
+def test_a_quoted_comment_loses_its_quotes_and_gains_a_blank() -> None:
+    bench = Bench(WIDE)
+    job = bench.submit("-l", "nodes=1")
+    bench.good("qalter", "-W", 'comment="wants ppn=2"', job)
+    assert bench.world.job(job).attributes["comment"] == "wants ppn=2 "
+    bench.good("qalter", "-W", "comment=plain text", job)
+    assert bench.world.job(job).attributes["comment"] == "plain text"
+
+
+def test_tokens_are_stored_and_counted_by_nobody() -> None:
+    bench = Bench(WIDE)
+    bench.good("qmgr", "-c", "set server tokens = matlab:1,ansys:2")
+    assert "    tokens = matlab:1,ansys:2\n" in bench.good("qstat", "-B", "-f", "-1")
+    jobs = [bench.submit("-l", "nodes=1,tokens=matlab:1") for _ in range(2)]
+    for job in jobs:
+        bench.good("qrun", "-H", "node3", job)
+    assert "Resource_List.tokens = matlab:1\n" in bench.good("qstat", "-f", "-1", jobs[1])

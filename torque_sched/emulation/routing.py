@@ -1,0 +1,114 @@
+"""Routing queues: a job goes on to the first of ``route_destinations`` that takes it.
+
+As in the source of 6.1.3: tried once at submission, if the routing queue is started. Where every destination
+refuses for good, so does qsub; a destination that is full or disabled is tried again every ten seconds.
+Destinations on other servers are not emulated: they never take a job.
+"""
+
+from __future__ import annotations
+
+from torque_sched.emulation.model import EmulatedJob, EmulatedQueue, Refused, seconds_of, size_kb
+from torque_sched.emulation.world import World
+
+__all__ = ["RETRY_S", "check_limits", "check_room", "is_route", "route"]
+
+RETRY_S = 10.0
+_MAX_QUEUED, _MAX_USER_QUEUED, _DISABLED, _REJECTED = 15048, 15076, 15023, 15041
+_PASSES = frozenset({_MAX_QUEUED, _MAX_USER_QUEUED, _DISABLED})
+"""What a destination says no to now and may take later."""
+
+
+def is_route(queue: EmulatedQueue) -> bool:
+    """Whether its jobs only pass through."""
+    return queue.attributes.get("queue_type", "Execution").lower().startswith("r")
+
+
+def check_room(world: World, queue: EmulatedQueue, user: str, n_new: int = 1) -> None:
+    """Whether a queue takes a job of this user at all.
+
+    Raises:
+        Refused: it is disabled, or full.
+    """
+    who = f"user {user}@{world.settings.server}, queue {queue.name}"
+    if not queue.is_true("enabled"):
+        raise Refused(_DISABLED, f"Queue is not enabled MSG=queue is disabled: {who}")
+    for key, code, whose, text, detail in (
+        ("max_queuable", _MAX_QUEUED, "", "", "total number of jobs in queue"),
+        ("max_user_queuable", _MAX_USER_QUEUED, user, " for user", "total number of current user's jobs"),
+    ):
+        most = queue.attributes.get(key)
+        if most is None:
+            continue
+        n_there = sum(
+            job.queue == queue.name and job.state != "C" and not job.members and whose in {"", job.user}
+            for job in world.jobs.values()
+        )
+        if n_there + n_new > int(most):
+            raise Refused(
+                code,
+                f"Maximum number of jobs already in queue{text} MSG={detail} exceeds the queue limit: {who}",
+            )
+
+
+def check_limits(job: EmulatedJob, queue: EmulatedQueue) -> None:
+    """Whether what a job asks for is within a queue's ``resources_max`` and ``resources_min``.
+
+    Raises:
+        Refused: it is not.
+    """
+    for key, limit in queue.attributes.items():
+        kind, _, resource = key.partition(".")
+        if kind in ("resources_max", "resources_min") and resource in job.resources:
+            low = kind == "resources_min"
+            value, bound = _amount(resource, job.resources[resource]), _amount(resource, limit)
+            if (value < bound) if low else (value > bound):
+                word = "min" if low else "max"
+                raise Refused(
+                    15038,
+                    "Job exceeds queue resource limits MSG="
+                    f"cannot satisfy queue {word} {resource} requirement",
+                )
+
+
+def route(world: World, job: EmulatedJob, n_new: int = 1) -> bool:
+    """Move a job on, if its queue is a started routing queue; True when it has to be tried again.
+
+    Raises:
+        Refused: no destination will ever take it.
+    """
+    queue = world.queues[job.queue]
+    if not is_route(queue):
+        return False
+    if not queue.is_true("started"):
+        return True
+    may_later = False
+    for name in queue.attributes.get("route_destinations", "").split(","):
+        found = world.queues.get(name.strip().partition("@")[0])
+        if found is None or is_route(found) or "@" in name:
+            continue
+        try:
+            check_room(world, found, job.user, n_new)
+            check_limits(job, found)
+        except Refused as error:
+            may_later = may_later or error.code in _PASSES
+            continue
+        job.queue = found.name
+        for key, value in found.attributes.items():
+            family, _, resource = key.partition(".")
+            if family == "resources_default" and resource and resource != "neednodes":
+                job.resources.setdefault(resource, value)
+        return False
+    if not may_later:
+        raise Refused(
+            _REJECTED, "Job rejected by all possible destinations (check syntax, queue resources, ...)"
+        )
+    return True
+
+
+def _amount(resource: str, text: str) -> int:
+    try:
+        if resource in ("walltime", "cput", "pcput"):
+            return seconds_of(text)
+        return size_kb(text) if resource.endswith("mem") else int(text)
+    except ValueError:
+        return 0
