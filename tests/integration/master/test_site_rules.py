@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +26,7 @@ from jobs.factorize.make_input import deal, make_bytes, manifest_of, plan_matric
 from jobs.factorize.verify import LIMIT, verify
 from jobs.rungs.cluster import ClusterRung
 from jobs.rungs.step import Report, Step, StepResult
-from tests.integration.master.hadoop_settings import change
+from tests.integration.master.hadoop_settings import change, restart
 from yarn_accel.adapters.hadoop_rpc import (
     ApplicationSubmission,
     NativeApplicationMaster,
@@ -45,6 +46,7 @@ from yarn_accel.errors import StartupError
 from yarn_accel.hadoop import site as hadoop_site
 from yarn_accel.hadoop.java import java_argv
 from yarn_accel.launch.gateway import Gateway, kill
+from yarn_accel.master.inventory import GPU
 
 pytestmark = [pytest.mark.hadoop, pytest.mark.slow]
 
@@ -142,16 +144,43 @@ def factorize(site: Site, patience_s: float) -> dict[str, int]:
     return dict(outcome.counters)
 
 
-def test_a_job_submitted_while_the_master_is_dead_is_served(site: Site) -> None:
-    """It does not answer; the agents know the servers, and those work."""
+@contextmanager
+def master_away(site: Site) -> Iterator[None]:
+    """It does not answer, and hears of nothing; the agents have heard of the servers before."""
+    for host in site.names:
+        with site.caller(host) as caller:
+            site.until("a first answer", lambda caller=caller: caller.answers)
     pids = [pid for pid, command in site.processes().items() if "inside master run" in command]
     os.kill(min(pids), signal.SIGSTOP)
     try:
-        counters = factorize(site, patience_s=60.0)
+        yield
     finally:
-        os.kill(min(pids), signal.SIGCONT)
+        # After some silence the RM kills it, and the next attempt is there already.
+        with suppress(ProcessLookupError):
+            os.kill(min(pids), signal.SIGCONT)
+
+
+def test_a_job_submitted_while_the_master_is_dead_is_served(site: Site) -> None:
+    """The agents know the servers, and those work."""
+    with master_away(site):
+        counters = factorize(site, patience_s=60.0)
     assert counters.get("cpu_fallback", 0) == 0
     site.until("the master is back, this attempt or the next", site.is_whole)
+
+
+def test_a_server_that_crashes_while_the_master_is_away_is_started_in_place(site: Site) -> None:
+    """By its NodeManager, a second later, in the same container: nobody else could."""
+    host = site.servers[0]
+    container = site.container(host, "acct")
+    before = set(site.processes(container))
+    with master_away(site):
+        at = site.kill(container, signum=signal.SIGSEGV)
+        site.until("another process in the same container", lambda: set(site.processes(container)) - before)
+        print(f"\nstarted again after {time.time() - at:.1f} s")
+        counters = factorize(site, patience_s=60.0)
+    assert counters.get("cpu_fallback", 0) == 0
+    site.until("the master is back, this attempt or the next", site.is_whole)
+    assert site.container(host, "acct") == container, "the master saw no reason to replace it"
 
 
 def test_a_job_submitted_when_there_is_no_application_uses_its_cpus(site: Site) -> None:
@@ -168,6 +197,53 @@ def test_a_job_submitted_when_there_is_no_application_uses_its_cpus(site: Site) 
     assert memory(site, site.others[0]) == (3584, 7), "the admin's change survives"
     assert not site.attributes()
     site._application = None
+
+
+# ---- GPUs that YARN gives out
+
+
+@pytest.fixture
+def gpu_node(site: Site) -> Iterator[str]:
+    """A node whose NodeManager has two `yarn.io/gpu` to give; as before afterwards.
+
+    They are declared as any resource type, since this machine has none: what YARN counts and places is the
+    same, only no device is handed to the container.
+    """
+    node = site.cluster.plan.workers[1]
+    types = site.cluster.node_conf_dir / "resource-types.xml"
+    own = next(site.cluster.node_conf_dir.parent.rglob(f"{node.name}/**/node-resources.xml"))
+    kept = {path: path.read_text() for path in (types, own)}
+    types.write_text(kept[types].replace(">acct/slot<", ">acct/slot,yarn.io/gpu<"))
+    gpus = "<property><name>yarn.nodemanager.resource-type.yarn.io/gpu</name><value>2</value></property>"
+    own.write_text(kept[own].replace("</configuration>", f"{gpus}</configuration>"))
+    try:
+        restart(site)
+        restart_node(site, node.name)
+        site.until("its GPUs are known", lambda: site.nodes()[node.host].capability.other.get(GPU) == 2)
+        yield node.host
+    finally:
+        for path, text in kept.items():
+            path.write_text(text)
+        restart(site)
+        restart_node(site, node.name)
+
+
+def restart_node(site: Site, name: str) -> None:
+    site.cluster.kill(name, "nodemanager")
+    site.cluster.start(name, "nodemanager")
+
+
+def test_a_server_gets_the_gpus_that_yarn_gives_out(site: Site, gpu_node: str) -> None:
+    """Nobody names an accelerator: the node is one because it has them, and the server asks for them all."""
+    site.servers = [gpu_node]
+    site.others = [host for host in site.names if host != gpu_node]
+    unnamed = {"master": {"settings": {"accelerator_nodes": []}}}
+    site.start(SiteOptions("rules", workers=2, slots=SLOTS, sections=unnamed))
+    used = {host: report.used.other.get(GPU, 0) for host, report in site.nodes().items()}
+    assert used == {gpu_node: 2, site.others[0]: 0}
+    assert site.bound(site.others[0]) == gpu_node
+    site.stop()
+    site.until("they are free again", lambda: site.nodes()[gpu_node].used.other.get(GPU, 0) == 0)
 
 
 # ---- preemption
