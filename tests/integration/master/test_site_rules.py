@@ -209,6 +209,8 @@ def gpu_node(site: Site) -> Iterator[str]:
     They are declared as any resource type, since this machine has none: what YARN counts and places is the
     same, only no device is handed to the container.
     """
+    if site.applications():
+        site.stop()
     node = site.cluster.plan.workers[1]
     types = site.cluster.node_conf_dir / "resource-types.xml"
     own = next(site.cluster.node_conf_dir.parent.rglob(f"{node.name}/**/node-resources.xml"))
