@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from torque_sched.policies.context import Context
 from torque_sched.policies.fair_share import UNKNOWN, Share, entitlements
 from torque_sched.policies.needs import demand_of_memory
 
-__all__ = ["SORT_KEYS", "COrder", "FairShareOrder", "FcfsOrder", "Fixed"]
+__all__ = ["SORT_KEYS", "COrder", "FairShareOrder", "FcfsOrder", "Fixed", "ShortestFirstOrder"]
 
 
 class Fixed:
@@ -43,6 +44,32 @@ class FcfsOrder:
     def turns(self, jobs: Sequence[Job], snapshot: Snapshot, context: Context) -> Turns:
         """As `Order.turns`."""
         return Fixed(sorted(jobs, key=lambda job: -job.priority) if self.by_priority else jobs)
+
+
+@dataclass(frozen=True, slots=True)
+class ShortestFirstOrder:
+    """The job that is expected to run for the shortest time goes first.
+
+    A job of unknown length goes last; with a backfill that promises or ages, long ones do not starve.
+
+    Attributes:
+        learned: by the run time of jobs like it, where there were any; else, and always if false, by its
+            walltime.
+    """
+
+    learned: bool = True
+
+    def turns(self, jobs: Sequence[Job], snapshot: Snapshot, context: Context) -> Turns:
+        """As `Order.turns`."""
+
+        def length_s(job: Job) -> float:
+            limit_s = math.inf if job.walltime_s is None else job.walltime_s
+            prediction = context.predictions.expect(job) if self.learned else None
+            if prediction is None or prediction.runtime_s is None:
+                return limit_s
+            return min(prediction.runtime_s, limit_s)
+
+        return Fixed(sorted(jobs, key=length_s))
 
 
 def _memory(job: Job) -> int:

@@ -17,7 +17,7 @@ from torque_sched.policies.backfill import (
     SelectiveBackfill,
 )
 from torque_sched.policies.base import Backfill, Order, Placement
-from torque_sched.policies.order import COrder, FairShareOrder, FcfsOrder
+from torque_sched.policies.order import COrder, FairShareOrder, FcfsOrder, ShortestFirstOrder
 from torque_sched.policies.placement.plain import (
     FirstFitPlacement,
     LoadAveragePlacement,
@@ -32,6 +32,7 @@ ORDERS: dict[str, Callable[..., Order]] = {
     "fcfs": FcfsOrder,
     "c_order": COrder,
     "fair_share": FairShareOrder,
+    "sjf": ShortestFirstOrder,
 }
 PLACEMENTS: dict[str, Callable[..., Placement]] = {
     "projected": ProjectedPlacement,

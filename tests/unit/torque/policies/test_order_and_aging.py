@@ -13,9 +13,10 @@ from torque_sched.core.model import Job, JobId, NodeName
 from torque_sched.core.reasons import Reason
 from torque_sched.errors import ConfigError
 from torque_sched.policies.backfill import AgedReservations, DrainForStarving, NoReservations
-from torque_sched.policies.context import BackOff, Context, Pause
+from torque_sched.policies.context import BackOff, Context, KnownPredictions, Pause, Prediction
 from torque_sched.policies.fair_share import Share, decayed, entitlements
-from torque_sched.policies.order import SORT_KEYS, COrder, FairShareOrder, FcfsOrder
+from torque_sched.policies.load import NO_LOAD
+from torque_sched.policies.order import SORT_KEYS, COrder, FairShareOrder, FcfsOrder, ShortestFirstOrder
 from torque_sched.policies.registry import (
     BACKFILLS,
     ORDERS,
@@ -239,3 +240,15 @@ def test_fair_share_within_queues() -> None:
     assert order(by_queue=True) == [3, 2, 4, 1]
     assert order(by_queue=True, sort_queues=False) == [4, 1, 3, 2]
     assert order(round_robin=True) == [3, 1, 2, 4]
+
+
+def test_the_shortest_go_first_by_what_is_known_of_jobs_like_them() -> None:
+    jobs = [job(1, walltime_s=100.0), job(2, walltime_s=5000.0), job(3), job(4, walltime_s=50.0)]
+    learned = KnownPredictions({jobs[1].id: Prediction(NO_LOAD, 10.0), jobs[3].id: Prediction(NO_LOAD, 70.0)})
+    context = Context(predictions=learned)
+    numbers = {
+        by_history: [each.sequence for each in ShortestFirstOrder(by_history).turns(jobs, None, context)]  # type: ignore[arg-type]
+        for by_history in (True, False)
+    }
+    # Job 4 cannot run longer than its limit, whatever jobs like it did.
+    assert numbers == {True: [2, 4, 1, 3], False: [4, 1, 2, 3]}
