@@ -9,7 +9,7 @@ from typing import Any
 
 from torque_sched.errors import StartupError
 
-__all__ = ["Figures", "Spans", "serve_figures"]
+__all__ = ["Figures", "Spans", "serve_figures", "serve_metrics"]
 
 _LATE_S = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 86400.0)
 """Bounds of how late, or how early, promised jobs start."""
@@ -105,20 +105,35 @@ def serve_figures(figures: Figures, address: str, port: int) -> Callable[[], Non
     Raises:
         StartupError: the library is not installed, or the port is taken.
     """
+    return serve_metrics(lambda: _collector(figures), address, port, "metrics.port")
+
+
+def serve_metrics(collector: Callable[[], Any], address: str, port: int, setting: str) -> Callable[[], None]:
+    """Answer ``GET /metrics`` until the returned function is called.
+
+    Args:
+        collector: makes the ``prometheus_client`` collector; called once the library is there.
+        address: to listen on.
+        port: to listen on.
+        setting: the key that asks for it, for the message.
+
+    Raises:
+        StartupError: the library is not installed, or the port is taken.
+    """
     try:
         import prometheus_client
     except ImportError:
         raise StartupError(
-            "metrics.port is set, but prometheus-client is not installed",
+            f"{setting} is set, but prometheus-client is not installed",
             cure="pip install prometheus-client",
         ) from None
     registry = prometheus_client.CollectorRegistry(auto_describe=False)
-    registry.register(_collector(figures))
+    registry.register(collector())
     try:
         server, thread = prometheus_client.start_http_server(port, address, registry)
     except OSError as error:
         raise StartupError(
-            f"metrics on {address}:{port}: {error.strerror}", cure="set another metrics.port"
+            f"metrics on {address}:{port}: {error.strerror}", cure=f"set another {setting}"
         ) from error
 
     def stop() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from torque_sched.errors import StartupError
+from torque_sched.adapters.metrics import serve_metrics
 
 __all__ = ["PeerFigures", "SiteFigures", "serve_site_figures"]
 
@@ -40,28 +40,7 @@ def serve_site_figures(read: Callable[[], SiteFigures], address: str, port: int)
     Raises:
         StartupError: the library is not installed, or the port is taken.
     """
-    try:
-        import prometheus_client
-    except ImportError:
-        raise StartupError(
-            "metrics_port is set, but prometheus-client is not installed",
-            cure="pip install prometheus-client",
-        ) from None
-    registry = prometheus_client.CollectorRegistry(auto_describe=False)
-    registry.register(_collector(read))
-    try:
-        server, thread = prometheus_client.start_http_server(port, address, registry)
-    except OSError as error:
-        raise StartupError(
-            f"metrics on {address}:{port}: {error.strerror}", cure="set another metrics_port"
-        ) from error
-
-    def stop() -> None:
-        server.shutdown()
-        server.server_close()
-        thread.join(timeout=5)
-
-    return stop
+    return serve_metrics(lambda: _collector(read), address, port, "metrics_port")
 
 
 def _collector(read: Callable[[], SiteFigures]) -> Any:
