@@ -49,7 +49,9 @@ def _fail(verb: str, error: TorqueSchedError) -> None:
 )
 @click.pass_context
 def _serve(context: click.Context, dry_run: bool) -> None:
-    """Serve until SIGTERM. Exit code 0: told to end; 2: wrong settings; 3: could not start."""
+    """Serve until SIGTERM. Exit code 0: told to end; 2: wrong settings; 3: could not start; 4: something hung
+    when it was told to end, see the log.
+    """
     from torque_sched.site.service import dry_run as try_out
     from torque_sched.site.service import serve as run
 
@@ -111,6 +113,8 @@ def _status(context: click.Context, as_json: bool) -> None:
             f"here {state['grants']} holds and claims, "
             f"{state['blocks']} blocks; {len(state['jobs'])} jobs of ours under way"
         )
+        if state["trouble"]:
+            click.echo(f"our server: {state['trouble']}")
         for job in state["jobs"]:
             click.echo(f"  {job['job']} of {job['user']}, try {job['tries']}: {job['words']}")
     sys.exit(0 if state["alive"] else 1)

@@ -15,11 +15,14 @@ from pydantic import Field, StringConstraints
 
 from torque_sched.errors import DocumentError, StartupError
 from torque_sched.site.messages import MOST_HOSTS, Answer, Message, read_message
+from torque_sched.site.waiting import within
 
 __all__ = ["Barrier", "BarrierAnswer", "Standing"]
 
 _LONGEST = 1 << 20
 _BODY_S = 5.0
+_STOP_S = 0.2
+"""For each of aiohttp's two waits for requests under way."""
 
 
 class Standing(Message):
@@ -59,7 +62,8 @@ class Barrier:
         Raises:
             StartupError: the address or port cannot be had.
         """
-        self._runner = web.ServerRunner(web.Server(self._handle, auto_decompress=False, access_log=None))
+        server = web.Server(self._handle, auto_decompress=False, access_log=None)
+        self._runner = web.ServerRunner(server, shutdown_timeout=_STOP_S)
         await self._runner.setup()
         site = web.TCPSite(self._runner, address, port)
         try:
@@ -81,7 +85,7 @@ class Barrier:
         if request.method != "POST" or request.path != "/barrier" or length is None or length > _LONGEST:
             return web.Response(status=404)
         try:
-            body = await asyncio.wait_for(request.content.readexactly(length), _BODY_S)
+            body = await within(_BODY_S, request.content.readexactly(length))
             standing = read_message(body, Standing)
         except (asyncio.TimeoutError, asyncio.IncompleteReadError, OSError, DocumentError):
             return web.Response(status=400)

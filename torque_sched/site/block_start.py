@@ -19,6 +19,7 @@ __all__ = ["ask", "main", "own_hosts", "write_out"]
 
 CANCELLED = 75
 NOBODY = 76
+ASK_FIRST_S = 0.1
 ASK_AGAIN_S = 1.0
 REQUEST_S = 10.0
 
@@ -82,6 +83,7 @@ def main(
     """Wait; returns the exit code."""
     hosts = own_hosts()
     end = clock() + block["wait_s"]
+    pause = ASK_FIRST_S
     while clock() < end:
         said = ask(block, hosts)
         if said is not None and said.get("say") == "go":
@@ -90,7 +92,8 @@ def main(
         if said is not None and said.get("say") == "cancel":
             sys.stderr.write("torque-grid: the start was cancelled: %s\n" % said.get("why", ""))
             return CANCELLED
-        sleep(ASK_AGAIN_S)
+        sleep(pause)
+        pause = min(ASK_AGAIN_S, pause * 1.5)
     sys.stderr.write("torque-grid: %s did not say go in time\n" % block["url"])
     return NOBODY
 

@@ -31,8 +31,13 @@ def check_files(home: Path, config: SiteConfig) -> None:
         client_context(config, peer)
         if peer.shared_key:
             read_shared_key(Path(peer.shared_key))
-        for ours in peer.users.values():
-            local_user(ours, config.min_uid)
+        for theirs, ours in peer.users.items():
+            try:
+                local_user(ours, config.min_uid)
+            except ConfigError as error:
+                raise ConfigError(
+                    f"peers: {peer.name}: users: {theirs!r}: {error.message}", cure=error.cure
+                ) from None
 
 
 def read_state(home: Path, config: SiteConfig) -> dict[str, Any]:

@@ -25,7 +25,7 @@ _FROZEN = ConfigDict(extra="forbid", frozen=True)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", re.ASCII)
 _PLACEHOLDER = re.compile(r"\{(\w*)\}")
 BECOME_WORDS = frozenset({"user"})
-STAGE_WORDS = frozenset({"user", "job", "token", "block", "peer", "folder", "home_user"})
+STAGE_WORDS = frozenset({"user", "job", "token", "block", "peer", "folder"})
 
 
 def _key(default: Any, text: str, **bounds: float) -> Any:
@@ -76,10 +76,10 @@ class PeerSettings(BaseModel):
     @classmethod
     def _not_root(cls, users: dict[str, str]) -> dict[str, str]:
         for theirs, ours in users.items():
-            if ours == "root" or theirs == "root":
-                raise ValueError(f"{theirs}: {ours}: root is never mapped")
+            if ours in {"root", "0"} or theirs == "root":
+                raise ValueError(f"{theirs!r}: {ours!r}: root is never mapped; name an ordinary user")
             if not _NAME.fullmatch(ours):
-                raise ValueError(f"{ours[:70]!r} is no user name")
+                raise ValueError(f"{theirs[:70]!r}: {ours[:70]!r} is no user name")
         return users
 
 
@@ -152,7 +152,9 @@ class SiteConfig(BaseModel):
     )
     min_uid: int = _key(1000, "no user with a smaller uid gets a block; root never", ge=1)
     queue: str = _key("", "queue of foreign blocks; empty: the server's default")
-    stage_in: tuple[str, ...] = _key((), "command before a block is submitted; none: nothing is staged")
+    stage_in: tuple[str, ...] = _key(
+        (), "command before a block is submitted, run as this process; none: nothing is staged"
+    )
     stage_out: tuple[str, ...] = _key((), "command after it ended")
     stage_timeout_s: float = _key(600.0, "time limit of each", gt=0)
     timeout_s: float = _key(10.0, "time limit of a request to a peer", gt=0)

@@ -15,6 +15,7 @@ from torque_sched.core.site import (
     HomeLimits,
     PeerRules,
 )
+from torque_sched.errors import ConfigError
 from torque_sched.learning.reservations import boot_id
 from torque_sched.site.books import NodeBooks
 from torque_sched.site.config import PeerSettings, SiteConfig
@@ -55,8 +56,19 @@ def _rules(peer: PeerSettings) -> PeerRules:
 
 
 def admission_of(config: SiteConfig) -> Admission:
-    """Who of which peer may do what here."""
+    """Who of which peer may do what here.
+
+    Raises:
+        ConfigError: a user is mapped to root, by whatever name.
+    """
     roots = [user.pw_name for user in pwd.getpwall() if user.pw_uid == 0]
+    for peer in config.peers:
+        for theirs, ours in peer.users.items():
+            if ours in roots:
+                raise ConfigError(
+                    f"peers: {peer.name}: users: {theirs!r}: {ours!r} has uid 0",
+                    cure="map to an ordinary user",
+                )
     peers = {SiteId(peer.name): _rules(peer) for peer in config.peers}
     return Admission(SiteId(config.name), peers, roots)
 

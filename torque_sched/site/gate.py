@@ -11,7 +11,7 @@ import asyncio
 import hmac
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,14 +25,17 @@ from torque_sched.site.messages import Answer, Message, read_message
 from torque_sched.site.secret_files import read_shared_key
 from torque_sched.site.signing import BODY, FROM, TIME, NonceMemory, Refusal, body_hash, verify
 from torque_sched.site.tls import Identities, server_context
+from torque_sched.site.waiting import within
 
 __all__ = ["Gate", "Handler", "Route"]
 
-Handler = Callable[[str, Any], Awaitable[Answer]]
+Handler = Callable[[str, Any], Coroutine[Any, Any, Answer]]
 """Takes the proved peer and its message."""
 _AT_ONCE = 16
 """Requests of one peer answered at the same time."""
 _CONNECTION_S = 300.0
+_STOP_S = 0.3
+"""For each of aiohttp's two waits for requests under way."""
 _PROOF_S = 10.0
 """A connection on which nobody has proved who he is by then is cut."""
 
@@ -92,10 +95,9 @@ class Gate:
         Raises:
             StartupError: the address or port cannot be had.
         """
-        self._runner = web.ServerRunner(web.Server(self._handle, auto_decompress=False, access_log=None))
+        server = web.Server(self._handle, auto_decompress=False, access_log=None)
+        self._runner = web.ServerRunner(server, shutdown_timeout=_STOP_S)
         await self._runner.setup()
-        server = self._runner.server
-        assert server is not None
         self._guard = guard = _Guard(server, self.config.max_connections)
         try:
             self._server = await asyncio.get_running_loop().create_server(
@@ -174,7 +176,7 @@ class Gate:
         except DocumentError as error:
             raise _Refuse(400, error.message, error.message) from None
         try:
-            answer = await asyncio.wait_for(route.handler(peer, message), self.config.timeout_s)
+            answer = await within(self.config.timeout_s, route.handler(peer, message))
         except asyncio.TimeoutError:
             raise _Refuse(503, "no answer of ours in time", "busy, ask again") from None
         except TorqueSchedError as error:
@@ -192,9 +194,7 @@ class Gate:
         if request.content_length is None or request.content_length > most:
             raise _Refuse(413, f"a body of {request.content_length} bytes", f"at most {most} bytes")
         try:
-            body = await asyncio.wait_for(
-                request.content.readexactly(request.content_length), self.config.timeout_s
-            )
+            body = await within(self.config.timeout_s, request.content.readexactly(request.content_length))
         except (asyncio.TimeoutError, asyncio.IncompleteReadError, OSError):
             raise _Refuse(408, "the body did not come", "the body did not come in time") from None
         if signed and not hmac.compare_digest(body_hash(body), request.headers.get(BODY, "")):

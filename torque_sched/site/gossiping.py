@@ -11,6 +11,7 @@ from torque_sched.site.config import SiteConfig
 from torque_sched.site.links import LinkError, Links
 from torque_sched.site.messages import Gossip, Said
 from torque_sched.site.store import SiteStore
+from torque_sched.site.waiting import cancelled
 
 __all__ = ["Gossiping"]
 
@@ -57,8 +58,7 @@ class Gossiping:
                     task.add_done_callback(under_way.discard)
                 await asyncio.sleep(self._config.gossip.period_s)
         finally:
-            for task in under_way:
-                task.cancel()
+            await cancelled(*under_way)
 
     async def _ask(self, peer: str) -> None:
         try:

@@ -62,12 +62,14 @@ from torque_sched.site.local_plans import LocalPlans
 from torque_sched.site.messages import Offer, Offered
 from torque_sched.site.store import SiteStore
 from torque_sched.site.torque_jobs import BLOCK_VARIABLE, BlockJob, TorqueJobs, local_user, variables_of
+from torque_sched.site.waiting import cancelled
 
 __all__ = ["Hosting", "instant"]
 
 logger = logging.getLogger(__name__)
 _LOCK_S = 5.0
 _MISSING_LOOKS = 2
+_KILL_LOOK_S = 1.0
 _FIND_S = 60.0
 """A qsub that was under way when we were killed has arrived by then."""
 
@@ -150,9 +152,7 @@ class Hosting:
 
     async def stop(self) -> None:
         """Leave what is under way to the next life."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancelled(*self._tasks)
 
     # -- what others ask
 
@@ -305,7 +305,7 @@ class Hosting:
             user = local_user(block.user, self._config.min_uid)
             block.folder = user.pw_dir
             await self._jobs.stage(self._config.stage_in, **self._words(order.token, block))
-            await asyncio.sleep(max(0.0, order.start_s - time.time()))
+            await _start_of(order, block)
             spec = self._spec(order, block)
             block.job = await self._jobs.submit(spec)
             self._save(order.token, block)
@@ -445,7 +445,7 @@ class Hosting:
             self._spawn(self._end(token, block, job))
 
     async def _end(self, token: Token, block: _Block, job: Job | None) -> None:
-        if not block.is_killed:
+        if block.job and not block.is_killed:
             try:
                 await self._jobs.stage(self._config.stage_out, **self._words(token, block))
             except TorqueSchedError as error:
@@ -467,6 +467,13 @@ class Hosting:
             if not is_ours and not any(str(token) == text for token in self._submitting):
                 logger.warning("job %s is of block %s, which is over: deleted", name, text)
                 await self._jobs.delete(JobId(name), "the block is over")
+
+
+async def _start_of(order: RunBlock, block: _Block) -> None:
+    while not block.is_killed and time.time() < order.start_s:  # noqa: ASYNC110 -- a look a second will do
+        await asyncio.sleep(min(_KILL_LOOK_S, max(0.0, order.start_s - time.time())))
+    if block.is_killed:
+        raise TorqueSchedError(block.why)
 
 
 def _token(text: str) -> Token:

@@ -21,6 +21,7 @@ from torque_sched.site.messages import Answer, Message, read_message
 from torque_sched.site.secret_files import read_shared_key
 from torque_sched.site.signing import FROM, TIME, body_hash, sign
 from torque_sched.site.tls import client_context
+from torque_sched.site.waiting import within
 
 __all__ = ["LinkError", "Links", "Refused"]
 
@@ -94,7 +95,7 @@ class Links:
         """
         line = self._lines[peer]
         try:
-            status, body = await asyncio.wait_for(self._exchange(line, message), self.config.timeout_s)
+            status, body = await within(self.config.timeout_s, self._exchange(line, message))
         except asyncio.TimeoutError:
             raise self._failed(line, f"no answer within {self.config.timeout_s:g} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:

@@ -27,6 +27,7 @@ from torque_sched.site.hosting import instant
 from torque_sched.site.messages import Offer, Offered
 from torque_sched.site.store import SiteStore
 from torque_sched.site.torque_jobs import TorqueJobs
+from torque_sched.site.waiting import cancelled
 
 __all__ = ["OwnJobs", "Sites", "StateForm"]
 
@@ -119,9 +120,7 @@ class OwnJobs:
 
     async def stop(self) -> None:
         """Leave what is under way to the next life."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancelled(*self._tasks)
 
     # -- looking
 

@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -25,6 +24,7 @@ from torque_sched.site.audit import Audit
 from torque_sched.site.barrier import Barrier
 from torque_sched.site.checks import check_files
 from torque_sched.site.config import SiteConfig
+from torque_sched.site.ending import Ending
 from torque_sched.site.engines import STATE_FORM, admission_of, open_guest
 from torque_sched.site.figures import PeerFigures, SiteFigures, serve_site_figures
 from torque_sched.site.gate import Gate, Route
@@ -38,17 +38,21 @@ from torque_sched.site.places import SitePlaces
 from torque_sched.site.reaching import Reaching, engine_facts, offer_facts
 from torque_sched.site.store import SiteStore
 from torque_sched.site.torque_jobs import TorqueJobs
+from torque_sched.site.waiting import cancelled, within
 
 __all__ = ["Service", "dry_run", "serve"]
 
 logger = logging.getLogger(__name__)
-_STATE_S = 2.0
+_STATE_S = 0.5
 _TICK_S = 0.5
 _LEAST_LOOK_S = 0.2
+_LEAST_TICK_S = 0.01
+_GRACE_S = 2.5
+"""Told to end, it ends by itself within this time, or is ended."""
 
 
 def serve(home: Path, config: SiteConfig) -> None:
-    """Serve until SIGTERM or SIGINT.
+    """Serve until SIGTERM or SIGINT; within three seconds then, and at once with a second one.
 
     Raises:
         StartupError: the machine or the rights lack something.
@@ -63,7 +67,8 @@ def serve(home: Path, config: SiteConfig) -> None:
     lock = LockFile(places.lock)
     lock.take()
     try:
-        asyncio.run(Service(config, places).run())
+        with Ending(_GRACE_S) as ending:
+            asyncio.run(Service(config, places, ending).run())
     finally:
         lock.release()
 
@@ -116,10 +121,11 @@ class Service:
     Args:
         config: its settings.
         places: its files, made.
+        ending: takes the signals.
     """
 
-    def __init__(self, config: SiteConfig, places: SitePlaces) -> None:
-        self.config, self.places = config, places
+    def __init__(self, config: SiteConfig, places: SitePlaces, ending: Ending) -> None:
+        self.config, self.places, self._ending = config, places, ending
         self._stop = asyncio.Event()
         self._look_failed = ""
         self._pushes: set[asyncio.Task[None]] = set()
@@ -131,8 +137,7 @@ class Service:
             StartupError: it could not start.
         """
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop.set)
+        self._ending.asks(lambda: loop.call_soon_threadsafe(self._stop.set))
         async with AsyncExitStack() as stack:
             await self._start_up(stack)
             logger.info("site %s listens on %s:%d", self.config.name, self.config.listen, self.gate.port)
@@ -149,6 +154,7 @@ class Service:
         stack.callback(plans.close)
         commands = Commands(_environment(config.commands))
         stack.callback(commands.kill_all)
+        self._ending.last = commands.kill_all
         self._pbs = Pbs(commands, time.time)
         jobs = TorqueJobs(commands, self._pbs, config, places.scripts, places.spool)
         self.links = Links(config)
@@ -163,6 +169,7 @@ class Service:
         stack.push_async_callback(self.own_jobs.stop)
         self.reaching.heard = self.own_jobs.heard
         self.hosting.push = self._push
+        stack.push_async_callback(self._stop_pushes)
         self.gate = Gate(config, self._routes(), audit)
         barrier = Barrier(self.hosting.stand)
         await barrier.start(config.barrier.address, config.barrier.port)
@@ -171,17 +178,24 @@ class Service:
         self.own_jobs.start()
         await self.gate.start()
         stack.push_async_callback(self.gate.stop)
-        if config.metrics_port:
-            stack.callback(serve_site_figures(self._figures, config.metrics_address, config.metrics_port))
+        self._serve_figures(stack)
         for work in (self.gossiping.run, self._look, self._tick_hosting, self._tick_jobs, self._tell):
             task = asyncio.create_task(self._guarded(work))
-            stack.push_async_callback(_cancelled, task)
+            stack.push_async_callback(_ended, task)
+
+    def _serve_figures(self, stack: AsyncExitStack) -> None:
+        port, self._told = self.config.metrics_port, self._figures()
+        if port:
+            stack.callback(serve_site_figures(lambda: self._told, self.config.metrics_address, port))
 
     def _push(self, home: str, message: Any) -> None:
         """Without waiting; a home that does not hear it asks."""
         task = asyncio.create_task(self.reaching.push(home, message))
         self._pushes.add(task)
         task.add_done_callback(self._pushes.discard)
+
+    async def _stop_pushes(self) -> None:
+        await cancelled(*self._pushes)
 
     def _routes(self) -> Mapping[str, Route]:
         return {
@@ -198,7 +212,7 @@ class Service:
             raise
         except BaseException:
             logger.exception("the site ends")
-            self._stop.set()
+            self._ending.begin()
             raise
 
     # -- its loops
@@ -218,7 +232,7 @@ class Service:
                 self._look_failed = str(error)
             await asyncio.sleep(_LEAST_LOOK_S)
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self.hosting.wake.wait(), self.config.grid.look_s)
+                await within(self.config.grid.look_s, self.hosting.wake.wait())
 
     async def _tick_hosting(self) -> None:
         while True:
@@ -229,12 +243,14 @@ class Service:
         while True:
             self.own_jobs.wake.clear()
             wake_s = self.own_jobs.tick()
+            await asyncio.sleep(_LEAST_TICK_S)  # a tick that wakes itself must not be all we do
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self.own_jobs.wake.wait(), _pause_s(wake_s))
+                await within(_pause_s(wake_s), self.own_jobs.wake.wait())
 
     async def _tell(self) -> None:
         while True:
             write_atomic(self.places.state, json.dumps(self._state()))
+            self._told = self._figures()  # the figures are read by another thread
             await asyncio.sleep(_STATE_S)
 
     # -- how it is
@@ -284,7 +300,7 @@ def _pause_s(wake_s: float | None) -> float:
     return min(_TICK_S, max(0.01, wake_s - time.monotonic()))
 
 
-async def _cancelled(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
+async def _ended(task: asyncio.Task[None]) -> None:
+    await cancelled(task)
+    if not task.cancelled():
+        task.result()  # why the site ended

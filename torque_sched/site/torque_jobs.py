@@ -44,11 +44,19 @@ def local_user(name: str, min_uid: int) -> pwd.struct_passwd:
     try:
         user = pwd.getpwnam(name)
     except (KeyError, ValueError):
-        raise ConfigError(f"user {name!r} is mapped, but unknown on this machine") from None
+        raise ConfigError(
+            f"user {name!r} is mapped, but unknown on this machine",
+            cure="add the account, or map to another user",
+        ) from None
     if user.pw_uid == 0 or user.pw_gid == 0 or user.pw_name == "root":
-        raise ConfigError(f"user {name!r} is root or in its group, and never gets a block")
+        raise ConfigError(
+            f"user {name!r} is root or in its group, and never gets a block", cure="map to an ordinary user"
+        )
     if user.pw_uid < min_uid:
-        raise ConfigError(f"user {name!r} has uid {user.pw_uid}, below min_uid {min_uid}")
+        raise ConfigError(
+            f"user {name!r} has uid {user.pw_uid}, below min_uid {min_uid}",
+            cure="map to an ordinary user, or set `min_uid`",
+        )
     return user
 
 

@@ -29,7 +29,20 @@ T = TypeVar("T")
 NAMES = ("alpha", "beta", "gamma", "delta")
 USER = "nobody"
 MAPPED = "daemon"
+METRICS_PORT = 9100
 _WAIT_S = 60.0
+FIGURES = """
+import sys, urllib.request
+print(urllib.request.urlopen(f"http://127.0.0.1:{sys.argv[1]}/metrics", timeout=20).read().decode())
+"""
+STAGER = """#!/bin/sh
+# stager in|out SITE PEER JOB BLOCK USER FOLDER TOKEN
+cd "$(dirname "$0")" || exit 1
+echo "$*" >> staged
+if [ -e "no-space-at-$2" ]; then echo "no space at $2" >&2; exit 5; fi
+file="file.$3.$4.$5"
+if [ "$1" = in ]; then echo "of home" > "$file"; chmod 666 "$file"; else mv "$file" "$file.back"; fi
+"""
 
 
 def eventually(what: str, probe: Callable[[], T], within_s: float = _WAIT_S, logs: Iterable[Path] = ()) -> T:
@@ -79,6 +92,7 @@ class GridSite:
             server={"scheduler_iteration": "5"},
         )
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._asked: set[str] = set()
         self.log = grid.folder / f"{name}.log"
         self.settings = self.folder / "site.yaml"
 
@@ -206,7 +220,8 @@ class GridSite:
         child = self._running.pop(what, None)
         if child is None:
             return
-        child.send_signal(number)  # `ip netns exec` has become the command itself
+        if what not in self._asked:
+            child.send_signal(number)  # `ip netns exec` has become the command itself
         try:
             child.wait(timeout=20)
         except subprocess.TimeoutExpired:
@@ -214,17 +229,19 @@ class GridSite:
             child.wait(timeout=5)
 
     def ask_to_end(self) -> None:
-        """So that all sites end at the same time."""
-        for child in self._running.values():
+        """So that all processes of all sites end at the same time."""
+        for what, child in self._running.items():
             child.terminate()
+            self._asked.add(what)
+        with suppress(Exception):
+            self.clear()
+        if self.torque.pid:
+            os.kill(self.torque.pid, signal.SIGTERM)
 
     def stop(self) -> None:
         """Everything of it, its namespace too."""
         for what in list(self._running):
             self._end(what, signal.SIGTERM)
-        with suppress(Exception):
-            for job in self.torque.jobs():
-                self.torque.run("qdel", job, user="root")
         self.torque.stop()
         subprocess.run(["ip", "netns", "delete", self.space], capture_output=True, check=False)
 
@@ -242,13 +259,26 @@ class GridSite:
             "min_uid": 1,
             "commands": str(self.torque.path),
             "become": ["env", "EMULATED_USER={user}"],
-            "timeout_s": 4.0,
-            "gossip": {"period_s": 1.0, "down_after_s": 3.0, "retry_down_s": 1.0},
-            "grid": {"look_s": 1.0, "retry_s": 1.0, "start_s": 40.0, "lease_s": 8.0},
+            "timeout_s": 3.0,
+            "stage_in": self._stage("in"),
+            "stage_out": self._stage("out"),
+            "metrics_port": METRICS_PORT,
+            "gossip": {"period_s": 0.5, "down_after_s": 1.5, "retry_down_s": 0.5},
+            "grid": {"look_s": 0.7, "retry_s": 0.5, "start_s": 40.0, "lease_s": 4.0},
             "peers": peers,
             **changes,
         }
         self.settings.write_text(yaml.safe_dump(values))
+
+    def _stage(self, way: str) -> list[str]:
+        words = ("peer", "job", "block", "user", "folder", "token")
+        return [str(self.grid.stager), way, self.name, *(f"{{{word}}}" for word in words)]
+
+    def figures(self) -> dict[str, float]:
+        """What its metrics say."""
+        told = self.play(FIGURES, str(METRICS_PORT))
+        pairs = (line.rsplit(" ", 1) for line in told.splitlines() if line and not line.startswith("#"))
+        return {name: float(value) for name, value in pairs}
 
     def _peer(self, other: GridSite) -> dict[str, Any]:
         peer: dict[str, Any] = {
@@ -341,6 +371,9 @@ class Grid:
         self.keys.mkdir()
         self.results = folder / "results"
         self.results.mkdir()
+        self.stager = self.results / "stager"
+        self.stager.write_text(STAGER)
+        self.stager.chmod(0o755)
         self.tag = f"tsg{os.getpid() % 100000}"
         self.hub = f"{self.tag}hub"
         self.sites = {name: GridSite(self, number, name, nodes) for number, name in enumerate(NAMES)}
@@ -354,11 +387,11 @@ class Grid:
             for site in self.sites.values():
                 site.make_network()
                 site.write_settings()
-            for starting in [site.start_torque() for site in self.sites.values()]:
-                assert starting.wait(60) == 0
-            self.sites["beta"].start_scheduler()
+            servers = [site.start_torque() for site in self.sites.values()]
             for site in self.sites.values():
-                site.start_site()
+                site.start_site()  # it tries until its server answers
+            assert [server.wait(60) for server in servers] == [0] * len(servers)
+            self.sites["beta"].start_scheduler()
             self.wait_for_peers()
         except BaseException:
             self.__exit__()
@@ -425,6 +458,20 @@ class Grid:
             f'"$TORQUE_GRID_INDEX" "$TORQUE_GRID_COUNT" '
             f'"$TORQUE_GRID_HOSTS" "$TORQUE_GRID_SITES" "$PBS_JOBID" >> {out}\necho >> {out}\n{then}\n'
         )
+
+    def staged(self, job: str) -> list[list[str]]:
+        """What was staged for a job: way, site, peer, job, block, user, folder, token."""
+        path = self.results / "staged"
+        lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+        return [line for line in lines if line[3] == job]
+
+    def waits_for(self, name: str) -> str:
+        """Shell words that wait until `tell` is called with the name."""
+        return f"while [ ! -e {self.results / name}.word ]; do sleep 0.1; done"
+
+    def tell(self, name: str) -> None:
+        """Let the bodies that wait for this go on."""
+        (self.results / f"{name}.word").touch()
 
     def starts(self, name: str) -> list[list[str]]:
         """The lines of a script: time, site, index, count, hosts, sites, job."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pwd
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,21 +35,30 @@ def test_a_job_runs_elsewhere_as_the_mapped_user(grid: Grid) -> None:
     """alpha is full; its user's job runs at a peer, and its exit is in the place-holder's comment."""
     alpha = grid.sites["alpha"]
     alpha.fill()
-    job = alpha.submit(grid.script("elsewhere", "sleep 2; exit 3"), nodes=2)
+    staged = f"{grid.results}/file.$TORQUE_GRID_HOME.$TORQUE_GRID_JOB.$TORQUE_GRID_INDEX"
+    body = f"echo of $TORQUE_GRID_SITE >> {staged}; {grid.waits_for('elsewhere')}; exit 3"
+    job = alpha.submit(grid.script("elsewhere", body), nodes=2)
     (start,) = grid.eventually("it starts", lambda: grid.starts("elsewhere"))
     there = grid.sites[start[1]]
     assert there is not alpha
     block = there.job(start[6])
     assert block["Job_Owner"] == f"{MAPPED}@{there.name}"
     assert alpha.job(job)["Hold_Types"] == "uo"
+    grid.tell("elsewhere")
     grid.eventually("the place-holder goes", lambda: alpha.is_over(job))
     assert alpha.job(job)["comment"] == f"grid: ran at {there.name}: exit 3"
     assert len(grid.starts("elsewhere")) == 1
+    # Its files came before it and went home after it.
+    folder, token = pwd.getpwnam(MAPPED).pw_dir, f"alpha/{job}/1"
+    words = [there.name, "alpha", job, "0", MAPPED, folder, token]
+    assert grid.staged(job) == [["in", *words], ["out", *words]]
+    back = grid.results / f"file.alpha.{job}.0.back"
+    assert back.read_text() == f"of home\nof {there.name}\n"
 
 
 def test_a_job_of_three_blocks_starts_together_and_knows_its_blocks(grid: Grid) -> None:
     alpha = grid.sites["alpha"]
-    job = alpha.submit(grid.script("split", "sleep 2"), nodes=5)
+    job = alpha.submit(grid.script("split", grid.waits_for("split")), nodes=5)
     starts = grid.eventually(
         "three blocks start", lambda: len(grid.starts("split")) == 3 and grid.starts("split")
     )
@@ -61,6 +71,7 @@ def test_a_job_of_three_blocks_starts_together_and_knows_its_blocks(grid: Grid) 
     # No body ran before the last block had its nodes.
     begun = [float(grid.sites[start[1]].job(start[6])["start_time"]) for start in starts]
     assert min(float(start[0]) for start in starts) >= max(begun)
+    grid.tell("split")
     grid.eventually("it ends", lambda: alpha.is_over(job))
     assert alpha.job(job)["comment"].count("exit 0") == 3
     grid.eventually("nothing is reserved", lambda: not any(reservations(grid, name) for name in grid.sites))
@@ -69,15 +80,14 @@ def test_a_job_of_three_blocks_starts_together_and_knows_its_blocks(grid: Grid) 
 def test_the_local_scheduler_keeps_off_the_nodes_and_off_the_job(grid: Grid) -> None:
     """beta's scheduler runs: it starts local jobs, but neither held grid jobs nor on nodes the grid holds."""
     beta = grid.sites["beta"]
-    word = grid.results / "end"
-    body = grid.script("home", f"while [ ! -e {word} ]; do sleep 0.2; done")
+    body = grid.script("home", grid.waits_for("home"))
     job = beta.submit(body, nodes=2, ppn=1)  # a slot of each node stays free
     (start,) = grid.eventually("it starts at home", lambda: grid.starts("home"))
     local = beta.torque.submit("-l", "nodes=1:ppn=1,walltime=60", user="bin", runtime_s=1)
     grid.eventually(
         "the local job waits for them", lambda: "Not Running" in beta.job(local).get("comment", "")
     )
-    word.touch()
+    grid.tell("home")
     grid.eventually("the grid job ends", lambda: beta.is_over(job))
     grid.eventually("then the local one runs", lambda: beta.job(local).get("job_state") in {"R", "C"})
     begun = [line.split(";")[2] for line in beta.torque.accounting() if ";S;" in line]
@@ -86,12 +96,19 @@ def test_the_local_scheduler_keeps_off_the_nodes_and_off_the_job(grid: Grid) -> 
 
 
 def test_a_block_that_cannot_start_cancels_all_and_the_job_is_tried_again(grid: Grid) -> None:
+    """At gamma qsub fails, at delta staging does."""
     alpha, gamma = grid.sites["alpha"], grid.sites["gamma"]
     gamma.torque.set_faults(Fault("qsub", "exit", code=1, text="qsub: no disk space\n"))
-    job = alpha.submit(grid.script("again", "sleep 1"), nodes=8)
+    full = grid.results / "no-space-at-delta"
+    full.touch()
+    job = alpha.submit(grid.script("again"), nodes=8)
     grid.eventually("a try failed", lambda: "failed" in alpha.job(job).get("comment", ""))
+    told = ((gamma, "qsub: no disk space"), (grid.sites["delta"], "exit code 5: no space at delta"))
+    for site, words in told:
+        grid.eventually(f"{site.name} says why", lambda w=words, s=site: w in s.log.read_text())  # type: ignore[misc]
     assert not grid.starts("again")
     gamma.torque.set_faults()
+    full.unlink()
     grid.eventually("it runs", lambda: len(grid.starts("again")) == 4)
     grid.eventually("it ends", lambda: alpha.is_over(job))
     assert sorted(start[2] for start in grid.starts("again")) == ["0", "1", "2", "3"]
@@ -100,7 +117,7 @@ def test_a_block_that_cannot_start_cancels_all_and_the_job_is_tried_again(grid: 
 def test_a_site_killed_while_its_qsub_is_under_way_starts_the_block_once(grid: Grid) -> None:
     alpha, gamma = grid.sites["alpha"], grid.sites["gamma"]
     gamma.torque.set_faults(Fault("qsub", "slow", seconds=2.0, times=1))
-    job = alpha.submit(grid.script("slow", "sleep 1"), nodes=8)
+    job = alpha.submit(grid.script("slow"), nodes=8)
     grid.eventually("gamma submits", lambda: gamma.state()["blocks"])
     gamma.kill_site()
     gamma.start_site()
@@ -121,19 +138,21 @@ def test_a_deleted_job_leaves_nothing(grid: Grid) -> None:
 
 def test_a_cut_grid_goes_on_in_both_parts_and_starts_nothing_twice(grid: Grid) -> None:
     alpha, gamma = grid.sites["alpha"], grid.sites["gamma"]
-    long = alpha.submit(grid.script("long", "sleep 10"), nodes=5)
+    long = alpha.submit(grid.script("long", grid.waits_for("long")), nodes=5)
     starts = grid.eventually("it runs", lambda: len(grid.starts("long")) == 3 and grid.starts("long"))
-    grid.partition("gamma", "delta")
+    assert {start[1] for start in starts} == {"alpha", "beta", "delta"}  # a node is left in both parts
+    grid.partition("beta", "gamma")
     grid.eventually(
-        "the cut is seen", lambda: alpha.sees("gamma", "delta", as_state="down") and gamma.sees("delta")
+        "the cut is seen", lambda: alpha.sees("beta", "gamma", as_state="down") and gamma.sees("beta")
     )
     one = alpha.submit(grid.script("left", ""), nodes=1)
     other = gamma.submit(grid.script("right", ""), nodes=1)
     grid.eventually("each part runs its own", lambda: grid.starts("left") and grid.starts("right"))
-    assert grid.starts("left")[0][1] in {"alpha", "beta"}
-    assert grid.starts("right")[0][1] in {"gamma", "delta"}
+    assert grid.starts("left")[0][1] in {"alpha", "delta"}
+    assert grid.starts("right")[0][1] in {"beta", "gamma"}
     grid.heal()
     grid.wait_for_peers()
+    grid.tell("long")
     grid.eventually("all end", lambda: alpha.is_over(long) and alpha.is_over(one) and gamma.is_over(other))
     assert grid.starts("long") == starts
     assert "exit 0" in alpha.job(long)["comment"]
@@ -144,7 +163,7 @@ def test_a_coordinator_killed_between_confirm_and_commit_leaves_nothing_behind(g
     """Three sites have said ready, the fourth cannot answer; then the coordinator dies."""
     alpha, gamma = grid.sites["alpha"], grid.sites["gamma"]
     with gamma.cycle_locked():
-        alpha.submit(grid.script("orphan", "sleep 1"), nodes=8)
+        alpha.submit(grid.script("orphan"), nodes=8)
         others = [grid.sites["beta"], grid.sites["delta"]]
         grid.eventually("two hold", lambda: all(site.state()["grants"] for site in others))
         alpha.kill_site()
@@ -161,12 +180,13 @@ def test_a_coordinator_killed_between_confirm_and_commit_leaves_nothing_behind(g
 
 def test_sites_killed_while_a_job_runs_go_on_with_it(grid: Grid) -> None:
     alpha, beta = grid.sites["alpha"], grid.sites["beta"]
-    job = alpha.submit(grid.script("killed", "sleep 6; exit 7"), nodes=8)
+    job = alpha.submit(grid.script("killed", f"{grid.waits_for('killed')}; exit 7"), nodes=8)
     starts = grid.eventually("it runs", lambda: len(grid.starts("killed")) == 4 and grid.starts("killed"))
     alpha.kill_site()
     beta.kill_site()
     alpha.start_site()
     beta.start_site()
+    grid.tell("killed")
     grid.eventually("it ends", lambda: alpha.is_over(job))
     assert alpha.job(job)["comment"].count("exit 7") == 4
     assert grid.starts("killed") == starts
@@ -293,3 +313,13 @@ def test_commands_for_the_administrator(grid: Grid) -> None:
     status = alpha.command("status", "--json")
     assert status.returncode == 0
     assert json.loads(status.stdout)["name"] == "alpha"
+    figures = alpha.figures()
+    for peer in ("beta", "gamma", "delta"):
+        assert figures[f'torque_sched_site_peer_alive{{peer="{peer}"}}'] == 1.0
+        assert figures[f'torque_sched_site_peer_clock_skew_seconds{{peer="{peer}"}}'] < 1.0
+        sent = f'torque_sched_site_requests_sent_total{{outcome="answered",peer="{peer}"}}'
+        assert figures[sent] > 0
+        taken = "torque_sched_site_requests_taken_total"
+        assert figures[f'{taken}{{kind="gossip",outcome="answered",peer="{peer}"}}'] > 0
+    for name in ("foreign_blocks", "grants", "own_jobs"):
+        assert figures[f"torque_sched_site_{name}"] == 0.0

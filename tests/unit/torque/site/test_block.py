@@ -7,15 +7,19 @@ import io
 import os
 import stat
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.unit.torque.site.linked import run
-from torque_sched.errors import StartupError
+from torque_sched.core.handshake import SiteId, Token
+from torque_sched.core.site import RunBlock
+from torque_sched.errors import StartupError, TorqueSchedError
 from torque_sched.site.audit import Audit
 from torque_sched.site.barrier import Barrier, BarrierAnswer, Standing
 from torque_sched.site.block_script import NO_DIRECTIVES, BlockScript, block_script, encoded
+from torque_sched.site.hosting import _Block, _start_of
 from torque_sched.site.store import SiteStore
 
 BODY = """#!/bin/sh
@@ -171,3 +175,17 @@ def test_the_store_keeps_what_it_was_told(tmp_path: Path) -> None:
     path.write_bytes(b"no database at all" * 100)
     with pytest.raises(StartupError, match="cannot be used"):
         SiteStore(path)
+
+
+def test_a_block_that_is_killed_before_its_reserved_start_does_not_wait_for_it() -> None:
+    block = _Block(ticket="", user="x")
+    order = RunBlock(Token(SiteId("beta"), "1", 1), 0, 1, "x", "grid", time.time() + 3600.0, 60, "")
+
+    async def story() -> None:
+        waiting = asyncio.create_task(_start_of(order, block))
+        await asyncio.sleep(0.01)
+        block.is_killed, block.why = True, "its owner deleted it"
+        with pytest.raises(TorqueSchedError, match="its owner deleted it"):
+            await asyncio.wait_for(waiting, 30)
+
+    run(story)

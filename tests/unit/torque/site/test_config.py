@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,14 @@ def written(tmp_path: Path, **changes: Any) -> Path:
             "root is never mapped",
         ),
         (
+            {"peers": [{"name": "beta", "address": "b", "certificate": "c", "users": {"*": "root"}}]},
+            r"peers.0.users: '\*': 'root': root is never mapped; name an ordinary user",
+        ),
+        (
+            {"peers": [{"name": "beta", "address": "b", "certificate": "c", "users": {"*": "0"}}]},
+            "root is never mapped",
+        ),
+        (
             {"peers": [{"name": "beta", "address": "b", "certificate": "c", "users": {"x": "a b"}}]},
             "no user name",
         ),
@@ -75,7 +84,10 @@ def test_files_are_tried(tmp_path: Path) -> None:
     wrong = [
         ({"key": make_certificate(tmp_path, "gamma")[1]}, "belonging to the certificate"),
         ({"certificate": str(tmp_path / "none.crt")}, "No such file"),
-        ({"peers": [{**peer, "users": {"a": "no-such-user-here"}}]}, "unknown on this machine"),
+        (
+            {"peers": [{**peer, "users": {"a": "no-such-user-here"}}]},
+            "beta: users: 'a': .*unknown on this machine",
+        ),
         ({"peers": [{**peer, "certificate": key}]}, "certificate"),
         ({"peers": [{**peer, "shared_key": str(tmp_path / "none")}]}, "No such file"),
     ]
@@ -86,6 +98,33 @@ def test_files_are_tried(tmp_path: Path) -> None:
     Path(key).chmod(0o644)
     with pytest.raises(ConfigError, match="chmod 0600"):
         check_files(tmp_path, well)
+
+
+@pytest.mark.parametrize("theirs", ["*", "ann"])
+@pytest.mark.parametrize("words", [("check-config",), ("serve",), ("serve", "--dry-run")])
+def test_another_name_of_root_is_refused_before_anything_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, theirs: str, words: tuple[str, ...]
+) -> None:
+    """toor has uid 0, too."""
+    toor = pwd.struct_passwd(("toor", "x", 0, 12, "", "/root", "/bin/sh"))
+    (tmp_path / "server_priv").mkdir()
+    crt, key = make_certificate(tmp_path, "alpha")
+    peer = {
+        "name": "beta",
+        "address": "b",
+        "certificate": make_certificate(tmp_path, "beta")[0],
+        "users": {theirs: "toor"},
+    }
+    path = written(tmp_path, certificate=crt, key=key, peers=[peer])
+    monkeypatch.setattr(pwd, "getpwnam", lambda name: toor)
+    monkeypatch.setattr(pwd, "getpwall", lambda: [toor])
+    done = CliRunner().invoke(site, ["-d", str(tmp_path), "--config", str(path), *words])
+    assert done.exit_code == (1 if "--dry-run" in words else 2), done.output
+    place = f"peers: beta: users: '{theirs}': user 'toor' is root or in its group, and never gets a block"
+    assert f"{place}: map to an ordinary user" in done.output
+    assert not (tmp_path / "sched_priv").exists()
+    with pytest.raises(ConfigError, match="'toor' has uid 0: map to an ordinary user"):
+        admission_of(read_site_config(path))
 
 
 def test_check_config_prints_every_setting_and_no_secret(tmp_path: Path) -> None:
