@@ -130,6 +130,7 @@ def _hold(world: World, call: Call, job: EmulatedJob, options: Options) -> None:
     for each in _targets(world, job):
         each.holds = "".join(letter for letter in "uosl" if letter in each.holds or letter in letters)
         each.attributes["mtime"] = str(int(world.now_s))
+        world.touch_job(each)
         if each.state in "QHW":
             settle(world, each)
 
@@ -144,6 +145,7 @@ def _release(world: World, call: Call, job: EmulatedJob, options: Options) -> No
     for each in _targets(world, job):
         each.holds = "".join(letter for letter in each.holds if letter not in letters)
         each.attributes["mtime"] = str(int(world.now_s))
+        world.touch_job(each)
         if each.state in "QHW":
             settle(world, each)
     world.notify(COMMANDS["new"])

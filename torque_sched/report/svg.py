@@ -96,9 +96,9 @@ def _y(share: float) -> float:
 
 def _round_up(value: float) -> float:
     """A round number not below the value, and above 0."""
-    if value <= 0:
+    if value < 1e-12:
         return 1.0
     power = 10.0 ** len(f"{int(value)}") / 10 if value >= 1 else 1.0
     while value < power:
         power /= 10
-    return next(step * power for step in (1, 2, 2.5, 5, 10) if value <= step * power)
+    return next((step * power for step in (1, 2, 2.5, 5, 10) if value <= step * power), value)

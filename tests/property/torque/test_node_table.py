@@ -138,3 +138,20 @@ def test_what_is_given_back_leaves_no_trace(
         table.give_back(spot)
     after = [[_amounts(table, node, at) for at in range(_HORIZON)] for node in range(len(table.names))]
     assert before == after
+
+
+def test_what_nobody_asks_for_may_be_overdrawn() -> None:
+    """A node whose GPUs have gone while jobs hold them still takes a job without GPUs."""
+    capacity = np.zeros((1, N_AMOUNTS), np.int64)
+    capacity[0, :4] = 2, 1, 100, 100
+    table = NodeTable((NodeName("n0"),), capacity, 0.0, resolution_s=1.0)
+    table.close(0, 0.0, np.inf, (-1, -2))
+    part = Part(np.array([0]), 1)
+    need = NodeNeed((part,), key="plain")
+    spot = table.earliest(need, 10.0, 1.0)
+    assert spot is not None
+    assert table.fits(spot)
+    table.take(spot)
+    again = table.earliest(need, 10.0, 1.0)
+    assert again is not None
+    assert again.start_s >= spot.end_s

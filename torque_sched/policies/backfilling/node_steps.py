@@ -148,7 +148,8 @@ class NodeSteps:
     def lacking(self, nodes: Indices | None, wanted: Sequence[int | Amounts], bits: int) -> Mask:
         """(n, width): the steps that have too little, or whose reservations are among `bits`.
 
-        `wanted` are the amounts, each one number for all nodes or one for each.
+        `wanted` are the amounts, each one number for all nodes or one for each; of the amounts other than
+        slots, 0 asks for nothing.
         """
         width = self.width
 
@@ -163,6 +164,9 @@ class NodeSteps:
                 less = rows(amount) < want
             else:
                 less = rows(amount) < want[:, None]
+                if amount:
+                    # What nobody asks for may be overdrawn: GPUs or memory gone while jobs run there.
+                    less &= want[:, None] > 0
             bad = less if bad is None else bad | less
         if bits:
             kept = (rows(BITS) & bits) != 0
