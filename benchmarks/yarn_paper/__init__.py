@@ -55,6 +55,8 @@ def run(
     cells = known_cells(report.path) if resume else Cells()
     keys = plan(only, is_quick=quick)
     report.rows += [cell_row(cell) for cell in cells.all()]
+    # Also where nothing is left to run.
+    report.series["cells"] = [each.to_mapping() for each in cells.all()]
     report.setting["factors"] = {name: scale.factor for name, scale in SCALES.items()}
     for scale in SCALES.values():
         say(str(scale))
