@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["write_atomic"]
+__all__ = ["lives", "write_atomic"]
 
 
 def write_atomic(path: Path, text: str, mode: int = 0o644) -> None:
@@ -27,3 +27,16 @@ def write_atomic(path: Path, text: str, mode: int = 0o644) -> None:
         with suppress(OSError):
             temporary.unlink()
         raise
+
+
+def lives(pid: int) -> bool:
+    """Whether the process that wrote its number into such a file still runs, also as another user."""
+    if pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True

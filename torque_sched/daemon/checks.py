@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from torque_sched.adapters.commands import Commands
 from torque_sched.adapters.home import check_folder, pid_in
 from torque_sched.adapters.pbs import Look, Pbs
+from torque_sched.adapters.state_file import lives
 from torque_sched.core.snapshot import Snapshot
 from torque_sched.daemon.c_policy import CFiles, SettingsInForce, read_c_files
 from torque_sched.daemon.config import Config, read_config
@@ -132,19 +133,9 @@ def _port(options: Options, config: Config) -> Check:
             probe.settimeout(1.0)
             with suppress(OSError):
                 probe.connect((address, port))
-                holder = f"process {owner}" if owner and _lives(owner) else "some scheduler"
+                holder = f"process {owner}" if owner and lives(owner) else "some scheduler"
                 return _ok("event port", f"{port} on {address} is held by {holder}")
     return _warning("event port", f"nobody listens on {port}", "start the scheduler")
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _cluster(options: Options, config: Config) -> Iterator[Check]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from torque_sched.adapters.pbs import look_once
+from torque_sched.adapters.state_file import lives
 from torque_sched.core.model import Job, JobId, Node, NodeName
 from torque_sched.core.snapshot import Snapshot
 from torque_sched.daemon.c_policy import SettingsInForce, read_c_files
@@ -42,15 +43,7 @@ class State:
     def is_alive(self) -> bool:
         """Whether the daemon that wrote it still runs."""
         pid = self.values.get("pid")
-        if not isinstance(pid, int) or pid <= 0:
-            return False
-        try:
-            os.kill(pid, 0)
-        except PermissionError:
-            return True  # Somebody else's, as the daemon of another user is.
-        except OSError:
-            return False
-        return True
+        return isinstance(pid, int) and lives(pid)
 
     @property
     def jobs(self) -> Mapping[str, Mapping[str, Any]]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
+from torque_sched.adapters.state_file import lives
 from torque_sched.errors import ConfigError, StartupError
 from torque_sched.site.config import SiteConfig
 from torque_sched.site.places import SitePlaces
@@ -51,15 +51,5 @@ def read_state(home: Path, config: SiteConfig) -> dict[str, Any]:
         state: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         raise StartupError(f"{path}: not written yet", cure="torque-sched site serve") from None
-    state["alive"] = _lives(int(state.get("pid", 0)))
+    state["alive"] = lives(int(state.get("pid", 0)))
     return state
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return pid > 0

@@ -116,13 +116,9 @@ class LiveTable(NodeTable):
         if id(spot) in self._enacted:
             return spot
         self._is_own_free = True
-        self._change(spot, 1)
         try:
-            end_s = self.end_of(self.now_s, length_s)
-            # A late start may be in the way of others: then its end stays as it was planned.
-            return self._start_now(need, end_s) or self._start_now(need, spot.end_s)
+            return super().settle(need, length_s, spot)
         finally:
-            self._change(spot, -1)
             self._is_own_free = False
 
     def take(self, spot: NodeSpot) -> None:
