@@ -116,14 +116,17 @@ class Gateway:
 
 
 async def find_running(manager: ResourceManager, name: str = "") -> tuple[ApplicationReport, ...]:
-    """Our applications that are not over, oldest first.
+    """Our applications that are not over, the one YARN took first in front.
+
+    An id tells nothing of that: it is given out before its application is submitted.
 
     Args:
         name: only those of this name.
     """
     reports = await manager.applications(types=[APPLICATION_TYPE], states=_LIVE)
     live = (report for report in reports if report.state is None or not report.state.is_final)
-    return tuple(sorted((each for each in live if not name or each.name == name), key=lambda each: each.id))
+    named = (each for each in live if not name or each.name == name)
+    return tuple(sorted(named, key=lambda each: (each.start_ms, each.id)))
 
 
 async def kill(manager: ResourceManager, application: ApplicationId, why: str, wait_s: float = 60.0) -> None:

@@ -133,13 +133,14 @@ async def start(gateway: Gateway, config: LaunchConfig, report: Report, wait_s: 
         packed = _pack(config, report)
         _check_fitness(packed, nodes, report)
         application, submitted_s = await _submit(gateway, manager, config, packed, pipeline, nodes, report)
-        earlier = [each for each in await find_running(manager, config.app.name) if each.id < application]
-        if earlier:
-            # Two starts at once: both looked before either had submitted. The older application stays.
-            await _withdraw(gateway, manager, config, application)
-            return Started(earlier[0], is_new=False)
+        if other := await _withdrawn_for(gateway, manager, config, application):
+            return Started(other, is_new=False)
         found = await _until_registered(manager, application, wait_s, report)
-        return Started(found, is_new=True, took_s=time.monotonic() - submitted_s)
+        took_s = time.monotonic() - submitted_s
+        # Again: YARN lists an application a moment after it has noted when it began.
+        if other := await _withdrawn_for(gateway, manager, config, application):
+            return Started(other, is_new=False)
+        return Started(found, is_new=True, took_s=took_s)
 
 
 async def _submit(
@@ -187,11 +188,20 @@ def _forget(store: Store, gateway: Gateway, config: LaunchConfig, kept: Kept) ->
         logger.debug("not cleared away: %s", kept.application, exc_info=True)
 
 
-async def _withdraw(
+async def _withdrawn_for(
     gateway: Gateway, manager: ResourceManager, config: LaunchConfig, application: ApplicationId
-) -> None:
+) -> ApplicationReport | None:
+    """End ours if YARN took another of its name before; two starts at once may both have found none.
+
+    Returns:
+        the one that stays; None: ours does.
+    """
+    first = (await find_running(manager, config.app.name))[:1]
+    if not first or first[0].id == application:
+        return None
     await kill(manager, application, "another start was first")
     _forget(gateway.store(), gateway, config, Kept.of(str(application)))
+    return first[0]
 
 
 async def _until_registered(

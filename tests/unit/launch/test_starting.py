@@ -107,32 +107,55 @@ def test_another_name_is_another_application(scene) -> None:
     assert scene.start().is_new
 
 
-def test_of_two_starts_at_once_the_older_application_stays(scene, monkeypatch) -> None:
+@pytest.mark.parametrize("number", [1, 9])
+def test_of_two_starts_at_once_the_application_that_yarn_took_first_stays(scene, monkeypatch, number) -> None:
     submit = scene.yarn.submit
 
     async def submit_second(submission: Any) -> None:
         await submit(submission)
-        scene.yarn.add(report(1, ACCEPTED))
+        scene.yarn.reports[app(2)] = replace(scene.yarn.reports[app(2)], start_ms=1001)
+        scene.yarn.add(report(number, ACCEPTED, start_ms=1000))
 
     scene.yarn.next_number = 2
     monkeypatch.setattr(scene.yarn, "submit", submit_second)
     started = scene.start()
-    assert (started.is_new, started.report.id) == (False, app(1))
+    assert (started.is_new, started.report.id) == (False, app(number))
     assert scene.yarn.reports[app(2)].state is ApplicationState.KILLED
     assert scene.left() == ([], ())
 
 
-def test_of_two_starts_at_once_the_first_goes_on(scene, monkeypatch) -> None:
+@pytest.mark.parametrize("number", [1, 9])
+def test_of_two_starts_at_once_the_first_goes_on(scene, monkeypatch, number) -> None:
     submit = scene.yarn.submit
 
     async def submit_first(submission: Any) -> None:
         await submit(submission)
-        scene.yarn.add(report(2, ACCEPTED))
+        scene.yarn.reports[app(2)] = replace(scene.yarn.reports[app(2)], start_ms=1000)
+        scene.yarn.add(report(number, ACCEPTED, start_ms=1001))
 
+    scene.yarn.next_number = 2
     monkeypatch.setattr(scene.yarn, "submit", submit_first)
-    scene.yarn.story = [report(1)]
-    assert scene.start().report.id == app(1)
+    scene.yarn.story = [report(2, start_ms=1000)]
+    assert scene.start().report.id == app(2)
     assert not scene.yarn.killed
+
+
+def test_of_two_starts_within_a_millisecond_the_smaller_id_stays(scene, monkeypatch) -> None:
+    scene.yarn.next_number = 2
+    scene.yarn.story = [report(2)]
+    listed = scene.yarn.applications
+
+    async def late(**which: Any) -> Any:
+        # The other is listed only when ours is registered.
+        if scene.yarn.submitted and not scene.yarn.story:
+            scene.yarn.add(report(1, ACCEPTED))
+        return await listed(**which)
+
+    monkeypatch.setattr(scene.yarn, "applications", late)
+    started = scene.start()
+    assert (started.is_new, started.report.id) == (False, app(1))
+    assert scene.yarn.reports[app(2)].state is ApplicationState.KILLED
+    assert scene.left() == ([], ())
 
 
 def test_what_fails_before_the_submission_leaves_nothing(scene, monkeypatch) -> None:
