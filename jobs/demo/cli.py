@@ -60,7 +60,9 @@ def demo(out: Path, **values: Any) -> None:
     size = (
         InputSize(n_matrices=12, n_max=400, n_images=200, n_image_files=2) if values["small"] else InputSize()
     )
-    options = DemoOptions(up=up, size=size, n_tasks=2 * values["nodes"], is_kept=values["keep"])
+    options = DemoOptions(
+        up=up, size=size, n_tasks=2 * values["nodes"], is_kept=values["keep"], logs_dir=out / "logs"
+    )
     with Progress() as progress:
         phases = Phases(progress.milestone)
         with demo_cluster(options, progress.report):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 
 from jobs.demo.data import DemoInput, Images, InputSize, load_images, load_matrices, make_images, plan_input
@@ -27,6 +29,8 @@ from jobs.rungs.step import Report
 from yarn_accel.adapters.credentials import read_master_secret
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.cluster import Cluster, UpOptions, take_down
+from yarn_accel.cluster.state import Place
+from yarn_accel.errors import AccelError
 from yarn_accel.hadoop.site import Site
 
 __all__ = ["DemoOptions", "Phases", "demo_cluster", "run_demo"]
@@ -42,6 +46,7 @@ class DemoOptions:
         n_tasks: map tasks of the factorize job.
         n_verified: so many matrices are checked independently afterwards.
         is_kept: leave the cluster up.
+        logs_dir: where the daemons' logs go when it fails.
     """
 
     up: UpOptions = field(default_factory=lambda: UpOptions(name="demo"))
@@ -49,6 +54,7 @@ class DemoOptions:
     n_tasks: int = 8
     n_verified: int = 12
     is_kept: bool = False
+    logs_dir: Path = Path("out/demo/logs")
 
 
 class Phases:
@@ -78,6 +84,10 @@ def demo_cluster(options: DemoOptions, report: Report) -> Iterator[None]:
     try:
         take_down(options.up.name)
         yield
+    except AccelError:
+        if not options.is_kept:
+            _keep_logs(options, report)
+        raise
     finally:
         try:
             if not options.is_kept:
@@ -85,6 +95,14 @@ def demo_cluster(options: DemoOptions, report: Report) -> Iterator[None]:
                 take_down(options.up.name)
         finally:
             signal.signal(signal.SIGTERM, before)
+
+
+def _keep_logs(options: DemoOptions, report: Report) -> None:
+    """Copy what the error may name before it goes with the cluster."""
+    with contextlib.suppress(OSError):
+        shutil.rmtree(options.logs_dir, ignore_errors=True)
+        shutil.copytree(Place.of(options.up.name).logs_dir, options.logs_dir)
+        report(f"the daemons' logs are kept in {options.logs_dir}")
 
 
 def run_demo(options: DemoOptions, phases: Phases, report: Report) -> tuple[DemoRecord, Images]:

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 import yarn_accel
@@ -53,6 +54,8 @@ __all__ = [
 HEAP_MIB = 256
 FORMAT_TIMEOUT_S = 120.0
 LOG_TAIL_BYTES = 256 * 1024
+#: A line of a Java stack trace that names what was thrown.
+_THROWN = re.compile(r"(Caused by: )?[\w.$]+(Exception|Error)\b")
 # Variables that would change what a daemon does; the rest of the caller's environment is passed on.
 _DROPPED = re.compile(
     r"HADOOP_.*|YARN_(?!ACCEL).*|HDFS_.*|MAPRED_.*|JAVA_TOOL_OPTIONS|_JAVA_OPTIONS|CLASSPATH"
@@ -233,11 +236,17 @@ def tail(log: Path, n_lines: int) -> list[str]:
 
 
 def describe_log(log: Path) -> str:
-    """Return a log's path and its last line of level ERROR or FATAL (else its last line with text)."""
-    lines = [line for line in tail(log, 100_000) if line.strip()]
-    bad = [line for line in lines if re.search(r"\b(ERROR|FATAL)\b", line)]
-    last = (bad or lines or ["it is empty"])[-1].strip()
-    return f"see {log}: {last}"
+    """Return a log's path and its last line of level ERROR or FATAL with the cause that Java told for it.
+
+    Where there is no such line, it is the last line with text.
+    """
+    lines = [line.strip() for line in tail(log, 100_000) if line.strip()]
+    bad = [place for place, line in enumerate(lines) if re.search(r"\b(ERROR|FATAL)\b", line)]
+    if not bad:
+        return f"see {log}: {lines[-1] if lines else 'it is empty'}"
+    trace = takewhile(lambda line: not line[0].isdigit(), lines[bad[-1] + 1 :])
+    causes = [line for line in trace if _THROWN.match(line)]
+    return f"see {log}: {': '.join([lines[bad[-1]], *causes[-1:]])}"
 
 
 def web_address(plan: ClusterPlan, node: NodePlan, role: Role) -> str:

@@ -107,6 +107,11 @@ class Place:
         return self.root / "hosts"
 
     @property
+    def logs_dir(self) -> Path:
+        """The daemons' logs, a folder per node."""
+        return self.root / "logs"
+
+    @property
     def binding_file(self) -> Path:
         """Which pipeline server serves which node."""
         return self.root / "binding.json"
@@ -131,7 +136,7 @@ class Place:
 
     def log_file(self, node: str, role: str) -> Path:
         """Return the log of one daemon."""
-        return self.root / "logs" / node / f"{role}.log"
+        return self.logs_dir / node / f"{role}.log"
 
     def pipeline_config(self, node: str) -> Path:
         """Return the settings of a node's pipeline server."""

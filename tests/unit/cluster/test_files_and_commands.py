@@ -187,6 +187,9 @@ def test_the_last_error_of_a_log_is_what_a_failure_shows(tmp_path: Path) -> None
     assert daemons.describe_log(log) == f"see {log}: 10:01 FATAL b: second"
     assert daemons.tail(log, 1) == ["10:02 INFO c: SHUTDOWN_MSG"]
     assert daemons.tail(log, 0) == []
+    trace = "java.io.IOException: no\n\tat a.B.c\nCaused by: java.net.BindException: in use\n\tat d.E\n"
+    log.write_text(f"10:00 ERROR a: failed\n{trace}10:01 WARN b: other\nx.OtherException: later\n")
+    assert daemons.describe_log(log).endswith("ERROR a: failed: Caused by: java.net.BindException: in use")
 
 
 def test_hosts_hold_all_nodes_and_this_machine(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
