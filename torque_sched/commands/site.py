@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -115,9 +116,24 @@ def _status(context: click.Context, as_json: bool) -> None:
         )
         if state["trouble"]:
             click.echo(f"our server: {state['trouble']}")
-        for job in state["jobs"]:
-            click.echo(f"  {job['job']} of {job['user']}, try {job['tries']}: {job['words']}")
+        for line in _details(state):
+            click.echo(f"  {line}")
     sys.exit(0 if state["alive"] else 1)
+
+
+def _details(state: dict[str, Any]) -> Iterator[str]:
+    """Our jobs, blocks of others here, and what could not be brought home lately."""
+    for job in state["jobs"]:
+        yield f"{job['job']} of {job['user']}, try {job['tries']}: {job['words']}"
+        for block in job.get("blocks", ()):
+            yield f"  at {block['site']}: {block['state']}" + (f" ({block['why']})" if block["why"] else "")
+    for block in state["foreign"]:
+        job = f" as job {block['job']}" if block["job"] else ""
+        why = f": {block['why']}" if block["why"] else ""
+        yield f"block {block['token']} of {block['user']}{job} is {block['state']}{why}"
+    for trouble in state["troubles"]:
+        at = time.strftime("%Y-%m-%d %H:%M", time.localtime(trouble["at_s"]))
+        yield f"{at} block {trouble['token']} of {trouble['user']}: {trouble['why']}"
 
 
 @site.command("peers")

@@ -1,11 +1,12 @@
 """What of this site's nodes is free when: from one look at the server and from reservations.
 
-The grid gets whole nodes. A node is free for a claim when nothing runs on it at any time of the claim, as far
-as the jobs' limits tell, and nobody has reserved it.
+The grid gets whole nodes, with all their slots and GPUs. A node is free for a claim when nothing runs on it
+at any time of the claim, as far as the jobs' limits tell, and nobody has reserved it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -14,11 +15,20 @@ from torque_sched.core.model import Job, Node, NodeName
 from torque_sched.core.snapshot import Snapshot
 from torque_sched.policies.context import Reservation
 
-__all__ = ["NodeBooks", "nodes_of"]
+__all__ = ["NodeBooks", "Shape", "nodes_of"]
 
 _NO_LIMIT_S = 365 * 86400.0
 _LATE_S = 60.0
 """A job past its limit is believed to run for so long still."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a node must have."""
+
+    ppn: int
+    gpus: int = 0
+    properties: tuple[str, ...] = ()
 
 
 @dataclass
@@ -26,16 +36,14 @@ class NodeBooks:
     """The holder's `Books`; `renew` it under the cycle's lock before anything is decided on it."""
 
     _busy: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
-    _slots: dict[str, int] = field(default_factory=dict)
-    seen_s: float = 0.0
+    _nodes: dict[str, Node] = field(default_factory=dict)
 
     def renew(
         self, snapshot: Snapshot, reservations: Iterable[Reservation], grants: Iterable[Grant] = ()
     ) -> None:
         """Take in a look, the reservations that are not the holder's own, and what the holder has granted."""
-        self.seen_s = snapshot.now_s
-        self._slots = {node.name: node.np for node in snapshot.nodes if node.is_up and node.np}
-        self._busy = {name: [] for name in self._slots}
+        self._nodes = {node.name: node for node in snapshot.nodes if node.is_up and node.np}
+        self._busy = {name: [] for name in self._nodes}
         for job in (*snapshot.running, *snapshot.suspended):
             end_s = _end_s(job, snapshot.now_s)
             for name in job.slots_by_node():
@@ -59,40 +67,75 @@ class NodeBooks:
             self._busy[name].append((start_s, end_s))
 
     def spare(self, node: str, start_s: float, end_s: float) -> Spare:
-        """All slots of a node, or none; as `Books` says."""
-        is_free = node in self._slots and not any(
-            begun_s < end_s and start_s < over_s for begun_s, over_s in self._busy[node]
-        )
-        return Spare(self._slots[node] if is_free else 0)
+        """All of a node, or nothing; as `Books` says."""
+        found = self._nodes.get(node)
+        if found is None or any(begun < end_s and start_s < over for begun, over in self._busy[node]):
+            return Spare(0)
+        return Spare(found.np, found.gpus)
 
     def nodes(self, claim: Claim) -> tuple[str, ...]:
         """Nodes for the pieces that name none; as `Books` says."""
-        ppn = max(piece.slots for piece in claim.pieces)
-        return tuple(self.free(ppn, claim.start_s, claim.end_s))
+        shape = Shape(
+            max(piece.slots for piece in claim.pieces),
+            max(piece.gpus for piece in claim.pieces),
+            tuple(name for piece in claim.pieces for name in piece.properties),
+        )
+        return tuple(self.free(shape, claim.start_s, claim.end_s))
 
-    def usable(self, ppn: int) -> list[str]:
-        """Nodes that are up and have so many slots, in the server's order."""
-        return [name for name, slots in self._slots.items() if slots >= ppn]
+    def usable(self, shape: Shape) -> list[str]:
+        """Nodes that are up and have what it takes, in the server's order."""
+        wanted = frozenset(shape.properties)
+        return [
+            name
+            for name, node in self._nodes.items()
+            if node.np >= shape.ppn and node.gpus >= shape.gpus and wanted <= {*node.properties}
+        ]
 
-    def free(self, ppn: int, start_s: float, end_s: float) -> list[str]:
+    def free(self, shape: Shape, start_s: float, end_s: float) -> list[str]:
         """Nodes free for the whole time."""
-        return [name for name in self.usable(ppn) if self.spare(name, start_s, end_s).slots]
+        return [name for name in self.usable(shape) if self.spare(name, start_s, end_s).slots]
 
-    def earliest_s(self, n: int, ppn: int, not_before_s: float, length_s: float) -> float | None:
-        """When so many nodes are free at once for so long; None: never."""
-        if n > len(self.usable(ppn)):
-            return None
-        ends = {over_s for spans in self._busy.values() for _, over_s in spans}
-        for at_s in sorted({not_before_s, *(end for end in ends if end > not_before_s)}):
-            if len(self.free(ppn, at_s, at_s + length_s)) >= n:
-                return at_s
-        return None
+    def outlook(self, shape: Shape, length_s: float, now_s: float, most: int) -> list[tuple[float, int]]:
+        """From when on how many nodes could be had at once for so long, `most` at most.
+
+        A node cannot be had from `length_s` before something begins on it until that is over. Steps of equal
+        numbers are one; the first is at `now_s`.
+        """
+        usable = self.usable(shape)
+        edges: dict[float, int] = {now_s: 0}
+        for name in usable:
+            for begin_s, end_s in _merged(self._busy[name], length_s, now_s):
+                edges[begin_s] = edges.get(begin_s, 0) - 1
+                edges[end_s] = edges.get(end_s, 0) + 1
+        steps: list[tuple[float, int]] = []
+        free = len(usable)
+        for at_s in sorted(edges):
+            free += edges[at_s]
+            n = min(free, most)
+            if not steps or steps[-1][1] != n:
+                steps.append((at_s, n))
+        return steps
+
+
+def _merged(busy: Iterable[tuple[float, float]], length_s: float, now_s: float) -> list[tuple[float, float]]:
+    """When one node cannot be had for so long, as spans that neither touch nor overlap."""
+    spans: list[tuple[float, float]] = []
+    for begun_s, over_s in sorted(busy):
+        # Just before something begins it would do; half-open spans, so the next number.
+        begin_s = max(now_s, math.nextafter(begun_s - length_s, math.inf))
+        if over_s <= begin_s:
+            continue
+        if spans and begin_s <= spans[-1][1]:
+            spans[-1] = (spans[-1][0], max(spans[-1][1], over_s))
+        else:
+            spans.append((begin_s, over_s))
+    return spans
 
 
 def _end_s(job: Job, now_s: float) -> float:
     started_s = job.start_s if job.start_s is not None else now_s
     end_s = started_s + (job.walltime_s if job.walltime_s is not None else _NO_LIMIT_S)
-    return max(end_s, now_s + _LATE_S)
+    return end_s if end_s > now_s else now_s + _LATE_S
 
 
 def _has_unknown_work(node: Node, snapshot: Snapshot) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,10 @@ def check_files(home: Path, config: SiteConfig) -> None:
     """
     if not (home / "server_priv").is_dir() and not config.grid.spool:
         raise ConfigError(f"{home} has no server_priv", cure="name the PBS home with -d, or set grid.spool")
+    if not config.become and os.geteuid() == 0:
+        raise ConfigError(
+            "become: without words blocks would be submitted as root", cure="use the default, runuser"
+        )
     server_context(config)
     Identities(config)
     for peer in config.peers:

@@ -1,36 +1,40 @@
 """Where a job could run: the ways to try, best first, from what the sites offer.
 
-As the grid paper orders them: one site before several, and fewer blocks before more. Home comes before
-another site, and of others the one with the most free nodes. A job of f blocks is believed to run T *
-f**p.
+As the grid paper orders them: one site now, several sites now, one site later, several sites later. Fewer
+blocks come before more, home before another site, and of others the one with the most free nodes. A job of f
+blocks is believed to run T * f**p (`SplitCost`), and a split must be worth it (its gain rule).
 """
 
 from __future__ import annotations
 
+import bisect
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 from torque_sched.core.grid.formulas import SplitCost
+from torque_sched.core.grid.search import split_blocks
 from torque_sched.core.handshake import Ask, Candidate, Piece, SiteId
 from torque_sched.core.model import Job
+from torque_sched.site.books import Shape
 from torque_sched.site.config import SiteConfig
-from torque_sched.site.messages import Offered
+from torque_sched.site.messages import Offer, Offered, Outlook
 
-__all__ = ["MARGIN_S", "Wish", "candidates", "wish_of"]
+__all__ = ["MARGIN_S", "Wish", "candidates", "offer_of", "wish_of"]
 
 MARGIN_S = 30.0
 """A claim ends so much later than its block has to."""
 _MOST_NODES = 20_000
+_LATER_WAYS = 3
+"""Common starts tried for each number of blocks: when a site refuses the first, the next."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a job asks for: so many nodes with so many slots each, for so long."""
+    """What a job asks for: so many nodes of this shape, for so long."""
 
     nodes: int
-    ppn: int
+    shape: Shape
     length_s: float
 
 
@@ -51,72 +55,144 @@ def wish_of(job: Job, nodes: str = "") -> Wish | str:
     if job.array is not None or job.depend or job.interactive:
         return "arrays, interactive jobs and jobs with dependencies run at home"
     if len(request.chunks) != 1 or request.tasks or request.procs or request.gres:
-        return "ask for it as nodes=N:ppn=P"
+        return "ask for it as nodes=N:ppn=P[:gpus=G][:PROPERTY...]"
     chunk = request.chunks[0]
-    if chunk.gpus or chunk.mics or chunk.properties or chunk.name:
-        return "nodes=N:ppn=P without names, properties and GPUs"
+    if chunk.mics or chunk.name or chunk.gpu_mode:
+        return "nodes=N:ppn=P[:gpus=G][:PROPERTY...] without names and modes"
     if job.walltime_s is None or job.walltime_s <= 0:
         return "give a walltime"
-    return Wish(int(nodes) if nodes else chunk.count, chunk.ppn, job.walltime_s)
+    shape = Shape(chunk.ppn, chunk.gpus, chunk.properties)
+    return Wish(int(nodes) if nodes else chunk.count, shape, job.walltime_s)
+
+
+def _cost(config: SiteConfig) -> SplitCost:
+    grid = config.grid
+    return SplitCost(grid.split_formula, grid.split_overhead, grid.max_blocks, grid.min_gain)
+
+
+def _claim_s(config: SiteConfig, wish: Wish, n_blocks: int) -> float:
+    """How long a claim of a block is: it runs T', after a start that takes its time."""
+    return _cost(config).length_s(wish.length_s, n_blocks) + config.grid.start_s + MARGIN_S
+
+
+def offer_of(config: SiteConfig, wish: Wish, user: str) -> Offer:
+    """What sites are asked before a job is placed."""
+    shape = wish.shape
+    counts = range(1, min(config.grid.max_blocks, wish.nodes) + 1)
+    return Offer(
+        user=user, nodes=wish.nodes, ppn=shape.ppn, gpus=shape.gpus, properties=shape.properties,
+        lengths_s=tuple(_claim_s(config, wish, f) for f in counts),
+    )  # fmt: skip
+
+
+class _Steps:
+    """An outlook as the search for a common start wants it, for the length it was asked for."""
+
+    def __init__(self, outlook: Outlook) -> None:
+        self._starts_s = [at_s for at_s, _ in outlook]
+        self._free = [n for _, n in outlook]
+
+    def bottleneck(self, start_s: float, end_s: float, /) -> tuple[int, float]:
+        """What could be had from then on, and until when a later start offers no more."""
+        at = bisect.bisect_right(self._starts_s, start_s) - 1
+        free = self._free[at] if at >= 0 else 0
+        rise = next((i for i in range(at + 1, len(self._free)) if self._free[i] > free), None)
+        return free, math.inf if rise is None else self._starts_s[rise]
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """A way with its score; smaller is better (`SplitCost.score_s`)."""
+
+    score_s: float
+    n_blocks: int
+    start_s: float
+    parts: Mapping[str, int]
+
+
+class _Search:
+    """Looks for starts in what the sites offer."""
+
+    def __init__(self, config: SiteConfig, wish: Wish, offers: Mapping[str, Offered], now_s: float) -> None:
+        self._home, self._wish, self._now_s, self._cost = config.name, wish, now_s, _cost(config)
+        self._sites = sorted(offers, key=lambda site: (site != config.name, site))
+        self._outlooks = [offers[site].outlooks for site in self._sites]
+        self._most_blocks = min(config.grid.max_blocks, len(self._sites), wish.nodes)
+
+    def _tables(self, n_blocks: int) -> list[_Steps]:
+        """Of a site that answered for fewer lengths than were asked nothing is known for the others."""
+        return [
+            _Steps(outlooks[n_blocks - 1] if len(outlooks) >= n_blocks else ()) for outlooks in self._outlooks
+        ]
+
+    def _score_s(self, start_s: float, n_blocks: int) -> float:
+        return self._cost.score_s(start_s, self._cost.length_s(self._wish.length_s, n_blocks))
+
+    def whole(self) -> list[_Start]:
+        """The earliest start at each site that can hold all of it; home first, then the emptiest."""
+        found: list[tuple[tuple[float, bool, int], _Start]] = []
+        for site, table in zip(self._sites, self._tables(1), strict=True):
+            start_s, shares = split_blocks([table], self._wish.nodes, 1, 0.0, self._now_s, math.inf)
+            if shares:
+                parts = {site: self._wish.nodes}
+                start = _Start(self._score_s(start_s, 1), 1, start_s, parts)
+                rank = start_s, site != self._home, -table.bottleneck(start_s, start_s)[0]
+                found.append((rank, start))
+        return [start for _, start in sorted(found, key=lambda pair: pair[0])]
+
+    def splits(self, n_blocks: int, not_before_s: float, no_later_s: float) -> Iterator[_Start]:
+        """Common starts of so many blocks, one after the other."""
+        tables = self._tables(n_blocks)
+        while True:
+            start_s, shares = split_blocks(tables, self._wish.nodes, n_blocks, 0.0, not_before_s, no_later_s)
+            if len(shares) < 2:
+                return
+            parts = {self._sites[index]: n for index, n in shares}
+            yield _Start(self._score_s(start_s, len(parts)), len(parts), start_s, parts)
+            not_before_s = min(table.bottleneck(start_s, start_s)[1] for table in tables)
+            if not_before_s == math.inf:
+                return
+
+    def candidates(self, until_s: float) -> Sequence[_Start]:
+        """All ways; later starts only where none is now, and only until then."""
+        whole = self.whole()
+        best_s = min((start.score_s for start in whole), default=math.inf)
+        counts = range(2, self._most_blocks + 1)
+        now = [start for start in whole if start.start_s <= self._now_s]
+        for f in counts:
+            split = next(self.splits(f, self._now_s, self._now_s), None)
+            if split is not None:
+                now += [split] if split.score_s < best_s else []
+                break
+        if now:
+            return now
+        later = [start for start in whole if start.start_s <= until_s]
+        for f in counts:
+            for _, split in zip(range(_LATER_WAYS), self.splits(f, self._now_s, until_s), strict=False):
+                later += [split] if split.score_s < best_s else []
+        return sorted(later, key=lambda start: (start.score_s, start.n_blocks))
 
 
 def candidates(
-    config: SiteConfig, wish: Wish, offers: Mapping[str, Offered], now_s: float
+    config: SiteConfig, wish: Wish, offers: Mapping[str, Offered], now_s: float, *, may_reserve: bool = True
 ) -> tuple[Candidate, ...]:
     """The ways to run it, best first; none when it has to wait.
 
-    One site now, several sites now, and, where the settings allow it, one site later.
+    Args:
+        config: of this site.
+        wish: the job's.
+        offers: answers to `offer_of`, by site.
+        now_s: seconds since the epoch.
+        may_reserve: whether a start up to ``grid.reserve_hours`` later will do.
     """
-    cost = SplitCost(
-        config.grid.split_formula, config.grid.split_overhead, config.grid.max_blocks, config.grid.min_gain
-    )
+    later_s = config.grid.reserve_hours * 3600.0 if may_reserve else 0.0
+    shape = wish.shape
 
-    def way(parts: Mapping[str, int], start_s: float = now_s) -> Candidate:
-        asks = tuple(Ask(SiteId(site), (Piece("", wish.ppn, count=n),)) for site, n in sorted(parts.items()))
-        length_s = cost.length_s(wish.length_s, len(parts)) + config.grid.start_s + MARGIN_S
-        return Candidate(asks, start_s, length_s)
+    def way(start: _Start) -> Candidate:
+        asks = tuple(
+            Ask(SiteId(site), (Piece("", shape.ppn, shape.gpus, count=n, properties=shape.properties),))
+            for site, n in sorted(start.parts.items())
+        )
+        return Candidate(asks, start.start_s, _claim_s(config, wish, start.n_blocks))
 
-    free = {site: offered.free for site, offered in offers.items() if offered.free > 0}
-    whole = [site for site in free if free[site] >= wish.nodes]
-    ways = [way({site: wish.nodes}) for site in sorted(whole, key=lambda s: (s != config.name, -free[s], s))]
-    later = sorted(
-        (offered.earliest_s, site != config.name, site)
-        for site, offered in offers.items()
-        if offered.earliest_s is not None and offered.earliest_s > now_s
-    )
-    whole_end_s = math.inf
-    if whole or later:
-        whole_end_s = (now_s if whole else later[0][0]) + wish.length_s
-    parts = _parts(config, wish.nodes, free)
-    if parts and _is_worth_it(cost, wish.length_s, len(parts), now_s, whole_end_s):
-        ways.append(way(parts))
-    if not ways:
-        until_s = now_s + config.grid.reserve_hours * 3600.0
-        ways = [way({site: wish.nodes}, at_s) for at_s, _, site in later if at_s <= until_s]
-    return tuple(ways)
-
-
-def _is_worth_it(cost: SplitCost, length_s: float, f: int, now_s: float, whole_end_s: float) -> bool:
-    """The gain rule: a split job also takes more from all others, so it has to end that much earlier."""
-    longer_s = cost.length_s(length_s, f) - length_s
-    return whole_end_s - (now_s + length_s + longer_s) >= cost.min_gain * longer_s
-
-
-def _parts(config: SiteConfig, nodes: int, free: Mapping[str, int]) -> dict[str, int]:
-    """The fewest sites, at least two, that have so many nodes now; none when they have not."""
-    by_size = sorted(free, key=lambda site: (-free[site], site != config.name, site))
-    reach = list(accumulate(free[site] for site in by_size))
-    for n_blocks in range(2, min(config.grid.max_blocks, len(by_size), nodes) + 1):
-        if reach[n_blocks - 1] >= nodes:
-            return _split(nodes, {site: free[site] for site in by_size[:n_blocks]})
-    return {}
-
-
-def _split(nodes: int, free: Mapping[str, int]) -> dict[str, int]:
-    """The biggest first, but every block has at least one node."""
-    parts, left = {}, nodes
-    sites = list(free)
-    for place, site in enumerate(sites):
-        parts[site] = min(free[site], left - (len(sites) - 1 - place))
-        left -= parts[site]
-    return parts
+    return tuple(way(start) for start in _Search(config, wish, offers, now_s).candidates(now_s + later_s))

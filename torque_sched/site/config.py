@@ -122,8 +122,15 @@ class GridSettings(BaseModel):
     look_s: float = _key(5.0, "our server is looked at so often", gt=0)
     retry_s: float = _key(15.0, "a job for which there was no place is tried again after this", gt=0)
     reserve_hours: float = _key(
-        0.0, "without a place now, a start up to so much later is reserved at one site; 0: it waits", ge=0
+        24.0,
+        "a job without a place for `lease_s` gets a start reserved, at one site or a common one at several, "
+        "up to so much later; 0: it waits",
+        ge=0,
     )
+    keep_s: float = _key(
+        900.0, "a claim whose block does not run is given back when its home is not heard of for so long",
+        gt=60,
+    )  # fmt: skip
     lease_s: float = _key(30.0, "a hold that is not committed is dropped after this", gt=0)
     start_s: float = _key(
         120.0, "all blocks stand at the barrier by then, or all are cancelled; equal at all sites", gt=0
@@ -155,8 +162,12 @@ class SiteConfig(BaseModel):
     stage_in: tuple[str, ...] = _key(
         (), "command before a block is submitted, run as this process; none: nothing is staged"
     )
-    stage_out: tuple[str, ...] = _key((), "command after it ended")
+    stage_out: tuple[str, ...] = _key((), "command after it ended; its nodes are free by then")
     stage_timeout_s: float = _key(600.0, "time limit of each", gt=0)
+    stage_out_tries: int = _key(6, "stage_out is tried so often, then its owner is told that it failed", ge=1)
+    stage_out_pause_s: float = _key(
+        15.0, "pause before its second try; doubled before each further one", gt=0
+    )
     timeout_s: float = _key(10.0, "time limit of a request to a peer", gt=0)
     clock_tolerance_s: float = _key(30.0, "a signed request may be so old", gt=0)
     max_body_bytes: int = _key(1 << 20, "longest request or answer", ge=1 << 12)
@@ -175,7 +186,10 @@ class SiteConfig(BaseModel):
     @field_validator("become")
     @classmethod
     def _become_words(cls, words: tuple[str, ...]) -> tuple[str, ...]:
-        return _template(words, BECOME_WORDS)
+        checked = _template(words, BECOME_WORDS)
+        if words and not any("{user}" in word for word in words):
+            raise ValueError("name the {user}, or give no words at all")
+        return checked
 
     @field_validator("stage_in", "stage_out")
     @classmethod

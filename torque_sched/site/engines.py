@@ -85,7 +85,9 @@ def open_guest(
     saved = store.fact(_FACT)
     state = STATE_FORM.value(saved) if saved is not None else GuestState(HolderState(boot_id()))
     start_s = max(_LEAST_START_S, config.grid.start_s + _LATE_GO_S)
-    limits = GuestLimits(HolderLimits(lease_s=config.grid.lease_s), start_s=start_s)
+    limits = GuestLimits(
+        HolderLimits(lease_s=config.grid.lease_s), start_s=start_s, keep_s=config.grid.keep_s
+    )
     books = NodeBooks()
     guest = Guest(SiteId(config.name), books, admission, state, limits)
 

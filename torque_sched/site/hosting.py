@@ -3,7 +3,8 @@
 `Guest` of `core.site` decides; this keeps its state in the store before anything is answered, holds nodes
 as reservations so that the local scheduler keeps off them, submits, watches and deletes the jobs, and
 speaks for the barrier. Whatever is found after a kill is brought in line: a block whose job is there goes
-on, one whose job is not has failed, and a job of a block that nobody knows is deleted.
+on, one whose job is not has failed, and a job of a block that nobody knows is deleted. A block that was
+waiting for its start or for its files is taken up where it was, and so is one whose files go home.
 """
 
 from __future__ import annotations
@@ -43,23 +44,27 @@ from torque_sched.core.site import (
     Arrived,
     BlockEnded,
     BlockFailed,
+    BlockState,
     BlockSubmitted,
     Denial,
     FindBlock,
     Guest,
+    JobOver,
     KillBlock,
     OpenBarrier,
     RunBlock,
+    StageTrouble,
     TurnAway,
 )
 from torque_sched.core.states import JobState
 from torque_sched.errors import TorqueSchedError
 from torque_sched.site.barrier import BarrierAnswer, Standing
 from torque_sched.site.block_script import BlockScript, block_script, encoded
-from torque_sched.site.books import NodeBooks
+from torque_sched.site.books import NodeBooks, Shape
 from torque_sched.site.config import SiteConfig
+from torque_sched.site.engines import STATE_FORM
 from torque_sched.site.local_plans import LocalPlans
-from torque_sched.site.messages import Offer, Offered
+from torque_sched.site.messages import MOST_STEPS, Offer, Offered
 from torque_sched.site.store import SiteStore
 from torque_sched.site.torque_jobs import BLOCK_VARIABLE, BlockJob, TorqueJobs, local_user, variables_of
 from torque_sched.site.waiting import cancelled
@@ -70,6 +75,10 @@ logger = logging.getLogger(__name__)
 _LOCK_S = 5.0
 _MISSING_LOOKS = 2
 _KILL_LOOK_S = 1.0
+_LATE_NODES_S = 15.0
+"""At a reserved start, its nodes may still be taken for so long by jobs that are just ending."""
+_TROUBLES = "troubles"
+_MOST_TROUBLES = 20
 _FIND_S = 60.0
 """A qsub that was under way when we were killed has arrived by then."""
 
@@ -95,6 +104,15 @@ class _Block:
     index: int = 0
     n_missing: int = 0
     """Looks in a row that did not show its job."""
+    order: Any = None
+    """To run it, as plain data; None once qsub may have been called."""
+    is_staged: bool = False
+    """`stage_in` is done."""
+    n_out: int = 0
+    """Tries of `stage_out` that failed."""
+    exit_status: int | None = None
+    is_over: bool = False
+    """Its job has ended; only its files are not home yet."""
 
 
 class Hosting:
@@ -124,6 +142,8 @@ class Hosting:
         self._tasks: set[asyncio.Task[None]] = set()
         self._submitting: set[Token] = set()
         self._ending: set[Token] = set()
+        self.troubles: list[dict[str, Any]] = store.fact(_TROUBLES) or []
+        """What could not be brought home lately, oldest first: at_s, token, user, why."""
         self._refused: set[Token] = set()
         """Granted by the engine, but reserved by somebody else in the same moment."""
         self.wake = asyncio.Event()
@@ -196,18 +216,22 @@ class Hosting:
         """What a peer's user could have here, by the last look."""
         now_s, token = time.time(), Token(SiteId(peer), "offer", 1)
         grants = self.guest.grants(instant())
+        shape = Shape(asked.ppn, asked.gpus, asked.properties)
+        most_steps = MOST_STEPS // len(asked.lengths_s)
 
-        def denied(n: int) -> str:
-            claim = Claim((Piece("", asked.ppn, count=n),), now_s, asked.length_s)
+        def denied(n: int, length_s: float) -> str:
+            claim = Claim((Piece("", asked.ppn, asked.gpus, n),), now_s, length_s)
             allowed = self._admission.admit(SiteId(peer), token, asked.user, claim, grants)
             return allowed.why if isinstance(allowed, Denial) else ""
 
-        n_free = len(self.books.free(asked.ppn, now_s, now_s + asked.length_s))
-        free = bisect.bisect_left(range(1, min(n_free, asked.nodes) + 1), True, key=lambda n: bool(denied(n)))
-        earliest_s = None if denied(asked.nodes) else self.books.earliest_s(
-            asked.nodes, asked.ppn, now_s, asked.length_s
-        )  # fmt: skip
-        return Offered(free=free, earliest_s=earliest_s, why=denied(asked.nodes)[:500])
+        def outlook(length_s: float) -> tuple[tuple[float, int], ...]:
+            most = bisect.bisect_left(
+                range(1, asked.nodes + 1), True, key=lambda n: bool(denied(n, length_s))
+            )
+            return tuple(self.books.outlook(shape, length_s, now_s, most)[:most_steps])
+
+        why = denied(asked.nodes, asked.lengths_s[0])
+        return Offered(outlooks=tuple(outlook(length_s) for length_s in asked.lengths_s), why=why[:500])
 
     @staticmethod
     def _reply(sends: list[Send]) -> Any:
@@ -294,9 +318,13 @@ class Hosting:
         if order.token in self._submitting:
             return
         block = _Block(
-            ticket=secrets.token_hex(16), user=order.local_user, peer=order.token.home, index=order.index
-        )
+            ticket=secrets.token_hex(16), user=order.local_user, peer=order.token.home, index=order.index,
+            order=STATE_FORM.plain(order),
+        )  # fmt: skip
         self._save(order.token, block)
+        self._go_on(order, block)
+
+    def _go_on(self, order: RunBlock, block: _Block) -> None:
         self._submitting.add(order.token)
         self._spawn(self._submit(order, block))
 
@@ -304,9 +332,14 @@ class Hosting:
         try:
             user = local_user(block.user, self._config.min_uid)
             block.folder = user.pw_dir
-            await self._jobs.stage(self._config.stage_in, **self._words(order.token, block))
+            if not block.is_staged:
+                await self._jobs.stage(self._config.stage_in, **self._words(order.token, block))
+                block.is_staged = True
+                self._save(order.token, block)
             await _start_of(order, block)
             spec = self._spec(order, block)
+            block.order = None
+            self._save(order.token, block)
             block.job = await self._jobs.submit(spec)
             self._save(order.token, block)
             logger.info("block %s is job %s of %s", order.token, block.job, block.user)
@@ -314,7 +347,7 @@ class Hosting:
                 await self._jobs.delete(JobId(block.job), block.why)
                 return
             self._feed(BlockSubmitted(order.token, block.job))
-            trouble = await self._jobs.start(JobId(block.job), spec)
+            trouble = await self._started(order, block, spec)
             if trouble:
                 logger.warning("block %s: qrun: %s", order.token, trouble)
                 await self._jobs.delete(JobId(block.job), "the block could not be started")
@@ -325,6 +358,14 @@ class Hosting:
         finally:
             self._submitting.discard(order.token)
             self.wake.set()
+
+    async def _started(self, order: RunBlock, block: _Block, spec: BlockJob) -> str:
+        """`qrun`; at a start that was reserved again and again, as long as its nodes are just being left."""
+        while True:
+            trouble = await self._jobs.start(JobId(block.job), spec)
+            if not trouble or block.is_killed or time.time() > order.start_s + _LATE_NODES_S:
+                return trouble
+            await asyncio.sleep(_KILL_LOOK_S)
 
     def _spec(self, order: RunBlock, block: _Block) -> BlockJob:
         grant = next((g for g in self.guest.grants(instant()) if g.token == order.token), None)
@@ -340,7 +381,8 @@ class Hosting:
         return BlockJob(
             token=str(order.token), user=block.user, name=f"grid-{order.token.home}-{order.index}"[:15],
             nodes=tuple(piece.node for piece in grant.pieces), ppn=grant.pieces[0].slots,
-            walltime_s=order.walltime_s, script=block_script(script, barrier.interpreter),
+            gpus=grant.pieces[0].gpus, walltime_s=order.walltime_s,
+            script=block_script(script, barrier.interpreter),
         )  # fmt: skip
 
     def _words(self, token: Token, block: _Block) -> dict[str, str]:
@@ -358,7 +400,10 @@ class Hosting:
             block.is_killed, block.why = True, order.why[:200]
             self._save(order.token, block)
         job = order.job_id or block.job
-        if job:
+        if block.is_over:
+            if order.token not in self._ending:
+                self._over(order.token, BlockEnded(order.token, block.exit_status))
+        elif job:
             self._spawn(self._delete(JobId(job), block.why))
         elif order.token not in self._submitting:
             self._over(order.token, BlockFailed(order.token, "it was never submitted"))
@@ -371,6 +416,11 @@ class Hosting:
         block = self._blocks.get(str(order.token))
         if block is None:
             self._feed(BlockFailed(order.token, "there is no such block"))
+        elif block.is_over:
+            self._ending.add(order.token)
+            self._spawn(self._end(order.token, block))
+        elif block.order is not None and not block.is_killed:
+            self._go_on(STATE_FORM.value(block.order), block)
         elif block.lost_s is None:
             block.lost_s = time.time()
             self._save(order.token, block)
@@ -401,7 +451,7 @@ class Hosting:
         self.books.renew(snapshot, self._plans.others(), self.guest.grants(instant()))
         for text, block in list(self._blocks.items()):
             token = _token(text)
-            if token in self._submitting:
+            if token in self._submitting or block.is_over:
                 continue
             if not block.job and text in by_token:
                 self._found(token, block, JobId(by_token[text]))
@@ -435,25 +485,68 @@ class Hosting:
         grant = next((g for g in self.guest.grants(instant()) if g.token == token), None)
         if grant is not None:
             nodes = tuple(piece.node for piece in grant.pieces)
-            spec = BlockJob(str(token), "", "", nodes, grant.pieces[0].slots, 0.0, "")
+            spec = BlockJob(
+                str(token), "", "", nodes, grant.pieces[0].slots, 0.0, "", gpus=grant.pieces[0].gpus
+            )
             await self._jobs.start(job.id, spec)
 
     def _ended(self, token: Token, block: _Block, job: Job | None) -> None:
         """Its job is over; what it left may have to be brought home first, which may take long."""
-        if token not in self._ending:
-            self._ending.add(token)
-            self._spawn(self._end(token, block, job))
-
-    async def _end(self, token: Token, block: _Block, job: Job | None) -> None:
-        if block.job and not block.is_killed:
-            try:
-                await self._jobs.stage(self._config.stage_out, **self._words(token, block))
-            except TorqueSchedError as error:
-                logger.warning("block %s: %s", token, error)
+        if token in self._ending:
+            return
         if job is None and not block.job:
             self._over(token, BlockFailed(token, "its job was never seen"))
-        else:
-            self._over(token, BlockEnded(token, job.exit_status if job is not None else None))
+            return
+        block.exit_status = job.exit_status if job is not None else None
+        known = self.guest.block(token)
+        ran = known is not None and known.state is BlockState.RUNNING
+        if not ran or block.is_killed or not self._config.stage_out:
+            self._over(token, BlockEnded(token, block.exit_status))
+            return
+        block.is_over = True
+        self._save(token, block)
+        self._feed(JobOver(token, block.exit_status))
+        self._ending.add(token)
+        self._spawn(self._end(token, block))
+
+    async def _end(self, token: Token, block: _Block) -> None:
+        """Bring home what it left, as often as it takes, but not for ever."""
+        why = ""
+        while not block.is_killed:
+            try:
+                await self._jobs.stage(self._config.stage_out, **self._words(token, block))
+                why = ""
+                break
+            except TorqueSchedError as error:
+                block.n_out += 1
+                why = f"stage_out failed ({block.n_out} of {self._config.stage_out_tries}): {error.message}"[
+                    :250
+                ]
+                logger.warning("block %s: %s", token, why)
+                self._note_trouble(token, block, why)
+            if block.n_out >= self._config.stage_out_tries:
+                break
+            self._save(token, block)
+            self._feed(StageTrouble(token, why))
+            await _pause(self._config.stage_out_pause_s * 2.0 ** (block.n_out - 1), block)
+        self._over(token, BlockEnded(token, block.exit_status, why))
+
+    def _note_trouble(self, token: Token, block: _Block, why: str) -> None:
+        """For `status`: the last of each block, and the blocks that had some lately."""
+        told = [each for each in self.troubles if each["token"] != str(token)]
+        told.append({"at_s": time.time(), "token": str(token), "user": block.user, "why": why})
+        self.troubles = told[-_MOST_TROUBLES:]
+        self._store.set_fact(_TROUBLES, self.troubles)
+
+    def described(self) -> list[dict[str, Any]]:
+        """For `status`: each block here, and how it stands."""
+        found = []
+        for text, block in self._blocks.items():
+            known = self.guest.block(_token(text))
+            state = known.state.value if known is not None else "unknown"
+            job = {"token": text, "user": block.user, "job": block.job, "state": state}
+            found.append({**job, "why": known.why if known is not None else block.why})
+        return found
 
     async def _delete_strays(self, look: Look, variables: dict[str, dict[str, str]]) -> None:
         """Jobs of blocks that are over, or a second job of one."""
@@ -470,10 +563,16 @@ class Hosting:
 
 
 async def _start_of(order: RunBlock, block: _Block) -> None:
-    while not block.is_killed and time.time() < order.start_s:  # noqa: ASYNC110 -- a look a second will do
-        await asyncio.sleep(min(_KILL_LOOK_S, max(0.0, order.start_s - time.time())))
+    await _pause(order.start_s - time.time(), block)
     if block.is_killed:
         raise TorqueSchedError(block.why)
+
+
+async def _pause(length_s: float, block: _Block) -> None:
+    """Wait, unless the block is not wanted any more; by the wall clock, as claims are."""
+    end_s = time.time() + length_s
+    while not block.is_killed and time.time() < end_s:  # noqa: ASYNC110 -- a look a second will do
+        await asyncio.sleep(min(_KILL_LOOK_S, max(0.0, end_s - time.time())))
 
 
 def _token(text: str) -> Token:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from torque_sched.core.membership import LARGEST_INCARNATION, Claim, MemberState
+from torque_sched.core.site import BLOCKS_CAP
 from torque_sched.errors import DocumentError
 
 __all__ = [
     "MOST_HOSTS",
+    "MOST_STEPS",
     "Answer",
     "Engine",
     "EngineAnswer",
@@ -18,14 +20,23 @@ __all__ = [
     "Message",
     "Offer",
     "Offered",
+    "Outlook",
     "Said",
     "read_message",
 ]
 
 MOST_HOSTS = 20_000
 """Nodes of one block."""
+MOST_STEPS = 512
+"""Steps of one outlook."""
 M = TypeVar("M", bound="Message")
 _Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
+_Length = Annotated[float, Field(gt=0, le=1e8, allow_inf_nan=False)]
+_Step = tuple[
+    Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)], Annotated[int, Field(ge=0, le=MOST_HOSTS)]
+]
+Outlook: TypeAlias = Annotated[tuple[_Step, ...], Field(max_length=MOST_STEPS)]
+"""(from when on, how many nodes could be had at once for the whole of a length), times ascending."""
 
 
 class Message(BaseModel):
@@ -62,21 +73,22 @@ class Gossip(Answer):
 
 
 class Offer(Message):
-    """How many nodes could this user have, now and at once? It binds nobody."""
+    """How many nodes could this user have at once, and from when on? It binds nobody."""
 
     user: _Name
     nodes: int = Field(ge=1, le=MOST_HOSTS)
     ppn: int = Field(ge=1, le=MOST_HOSTS)
-    length_s: float = Field(gt=0, le=1e8, allow_inf_nan=False)
+    gpus: int = Field(default=0, ge=0, le=MOST_HOSTS)
+    properties: tuple[_Name, ...] = Field(default=(), max_length=32)
+    lengths_s: tuple[_Length, ...] = Field(min_length=1, max_length=BLOCKS_CAP)
+    """An outlook is asked for each: of one block, of two, ..."""
 
 
 class Offered(Answer):
     """The answer to an `Offer`."""
 
-    free: int = Field(ge=0, le=MOST_HOSTS)
-    """Nodes free from now on for the whole time, as far as this user may have them."""
-    earliest_s: float | None = Field(default=None, ge=0, le=1e11, allow_inf_nan=False)
-    """When as many as were asked for are free at once; None: never."""
+    outlooks: tuple[Outlook, ...] = Field(max_length=BLOCKS_CAP)
+    """For each length, from now on, as far as this user may have the nodes."""
     why: Annotated[str, StringConstraints(max_length=500)] = ""
 
 

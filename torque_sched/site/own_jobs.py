@@ -17,10 +17,20 @@ from typing import Any, Protocol
 from torque_sched.adapters.pbs import Look
 from torque_sched.core.handshake import From, Persist, Send, SiteId, Tick
 from torque_sched.core.model import Job, JobId
-from torque_sched.core.site import Cancel, Dropped, Finished, HomeJob, Requeue, Submit, SubmitBlock
+from torque_sched.core.site import (
+    Cancel,
+    Dropped,
+    Finished,
+    HomeJob,
+    HomeState,
+    Requeue,
+    Stage,
+    Submit,
+    SubmitBlock,
+)
 from torque_sched.core.states import HoldType, JobState
 from torque_sched.errors import CommandError, TorqueSchedError
-from torque_sched.site.choosing import MARGIN_S, Wish, candidates, wish_of
+from torque_sched.site.choosing import MARGIN_S, Wish, candidates, offer_of, wish_of
 from torque_sched.site.config import SiteConfig
 from torque_sched.site.engines import home_limits
 from torque_sched.site.hosting import instant
@@ -67,6 +77,8 @@ class _Own:
     n_tries: int = 0
     next_attempt: int = 1
     not_before_s: float = 0.0
+    waits_since_s: float = 0.0
+    """Since when there has been no place for it; 0: there was one at the last look."""
     is_active: bool = False
     """The engine is at work on an attempt."""
     is_leaving: bool = False
@@ -106,9 +118,12 @@ class OwnJobs:
     def described(self) -> list[dict[str, Any]]:
         """For `status`: each job, its tries and how it stands."""
         return [
-            {"job": job, "user": own.user, "tries": own.n_tries, "words": own.words}
+            {
+                "job": job, "user": own.user, "tries": own.n_tries, "words": own.words,
+                **_placed(self._engines[job].state if own.is_active and job in self._engines else None),
+            }
             for job, own in self._own.items()
-        ]
+        ]  # fmt: skip
 
     def start(self) -> None:
         """Take up what was left."""
@@ -184,10 +199,15 @@ class OwnJobs:
         if isinstance(wish, str):
             return
         found = await self._candidates(wish, own)
-        own.not_before_s = time.time() + self._config.grid.retry_s
+        now_s = time.time()
+        own.not_before_s = now_s + self._config.grid.retry_s
         if not found or own.is_active or job.id not in self._own:
-            await self._tell(job.id, own, f"waits for {wish.nodes} nodes of {wish.ppn} slots at any site")
+            own.waits_since_s = own.waits_since_s or now_s
+            await self._tell(
+                job.id, own, f"waits for {wish.nodes} nodes of {wish.shape.ppn} slots at any site"
+            )
             return
+        own.waits_since_s = 0.0
         earlier = self._engines.get(job.id)
         engine, commands = HomeJob.begin(
             SiteId(self._config.name), job.id, own.user, found, own.next_attempt, instant(), self._limits,
@@ -198,9 +218,11 @@ class OwnJobs:
         self._perform(job.id, commands)
 
     async def _candidates(self, wish: Wish, own: _Own) -> tuple[Any, ...]:
-        offer = Offer(user=own.user, nodes=wish.nodes, ppn=wish.ppn, length_s=wish.length_s)
-        offers = await self._sites.offers(offer)
-        return candidates(self._config, wish, offers, time.time())
+        offers = await self._sites.offers(offer_of(self._config, wish, own.user))
+        now_s = time.time()
+        # By then no hold of a dropped attempt, of ours or of others, is taken for work.
+        may_reserve = 0.0 < own.waits_since_s <= now_s - self._config.grid.lease_s
+        return candidates(self._config, wish, offers, now_s, may_reserve=may_reserve)
 
     # -- what the engine orders
 
@@ -216,6 +238,15 @@ class OwnJobs:
             if wake_s is not None:
                 wakes.append(wake_s)
         return min(wakes, default=None)
+
+    def _tell_state(self, name: str) -> None:
+        """In the job's comment: a start that is reserved, and what sites say of blocks that run."""
+        own, engine = self._own.get(name), self._engines.get(name)
+        if own is None or engine is None or not own.is_active:
+            return
+        words = _words(engine.state)
+        if words and words != own.words:
+            self._spawn(self._tell(JobId(name), own, words), (name, "", "tell"))
 
     def _perform(self, name: str, commands: tuple[Any, ...]) -> None:
         for command in commands:
@@ -234,6 +265,7 @@ class OwnJobs:
             else:
                 self._turn(name, own, command)
         self._leave_if_done(name)
+        self._tell_state(name)
         self.wake.set()
 
     def _turn(self, name: str, own: _Own, command: Any) -> None:
@@ -263,7 +295,7 @@ class OwnJobs:
 
     async def _finish(self, name: str, own: _Own, finished: Finished) -> None:
         told = ", ".join(f"{site}: exit {'?' if code is None else code}" for site, code in finished.exits)
-        own.words = f"ran at {told}"
+        own.words = "; ".join([f"ran at {told}", *(f"{site}: {why}" for site, why in finished.troubles)])
         await self._say(JobId(name), own.words)
         await self._jobs.delete(JobId(name), own.words[:200])
 
@@ -326,3 +358,23 @@ class OwnJobs:
             await self._jobs.say(job, f"grid: {words}")
         except TorqueSchedError as error:
             logger.warning("job %s: %s", job, error)
+
+
+def _placed(state: HomeState | None) -> dict[str, Any]:
+    """Where an attempt is: its stage, and for each block its site, state and what the site says."""
+    if state is None:
+        return {}
+    start_s = state.handshake.candidate.start_s
+    blocks = [{"site": b.site, "state": b.state.value, "why": b.why} for b in state.blocks]
+    return {"stage": state.stage.value, "start_s": start_s, "blocks": blocks}
+
+
+def _words(state: HomeState) -> str:
+    """What its owner should read while an attempt is under way; nothing while all goes its usual way."""
+    start_s = state.handshake.candidate.start_s
+    if state.stage is Stage.STARTING and start_s > time.time():
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(start_s))
+        return f"starts {at} at {', '.join(block.site for block in state.blocks)} (reserved)"
+    if state.stage is Stage.RUNNING:
+        return "; ".join(f"{block.site}: {block.why}" for block in state.blocks if block.why)
+    return ""

@@ -115,7 +115,8 @@ class Reaching:
 
 def offer_facts(asked: Offer, told: Offered) -> Mapping[str, object]:
     """What the audit file tells of an offer."""
-    return {**asked.model_dump(), "free": told.free, "why": told.why}
+    free = [outlook[0][1] for outlook in told.outlooks if outlook]
+    return {**asked.model_dump(), "free": free, "why": told.why}
 
 
 def engine_facts(asked: Engine, told: EngineAnswer) -> Mapping[str, object]:

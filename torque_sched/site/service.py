@@ -263,6 +263,8 @@ class Service:
             "peers": [self._peer(peer.name) for peer in self.config.peers],
             "grants": self.hosting.n_grants,
             "blocks": self.hosting.n_blocks,
+            "foreign": self.hosting.described(),
+            "troubles": self.hosting.troubles,
             "jobs": self.own_jobs.described(),
             "trouble": self._look_failed,
         }

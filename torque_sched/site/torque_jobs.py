@@ -48,7 +48,7 @@ def local_user(name: str, min_uid: int) -> pwd.struct_passwd:
             f"user {name!r} is mapped, but unknown on this machine",
             cure="add the account, or map to another user",
         ) from None
-    if user.pw_uid == 0 or user.pw_gid == 0 or user.pw_name == "root":
+    if user.pw_uid == 0 or user.pw_name == "root" or 0 in os.getgrouplist(user.pw_name, user.pw_gid):
         raise ConfigError(
             f"user {name!r} is root or in its group, and never gets a block", cure="map to an ordinary user"
         )
@@ -92,6 +92,7 @@ class BlockJob:
     ppn: int
     walltime_s: float
     script: str
+    gpus: int = 0
 
     @property
     def label(self) -> str:
@@ -102,7 +103,8 @@ class BlockJob:
     @property
     def hosts(self) -> str:
         """As ``-l nodes=`` and ``qrun -H`` want it."""
-        return "+".join(f"{node}:ppn={self.ppn}" for node in self.nodes)
+        shape = f"ppn={self.ppn}" + (f":gpus={self.gpus}" if self.gpus else "")
+        return "+".join(f"{node}:{shape}" for node in self.nodes)
 
 
 class TorqueJobs:

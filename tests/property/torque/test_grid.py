@@ -12,7 +12,7 @@ from tests.unit.torque.grid.jobs import grid, job, place, table
 from torque_sched.core.availability import Availability
 from torque_sched.core.grid.formulas import SPLIT_FORMULAS, SplitCost, check_formula
 from torque_sched.core.grid.model import Mode, Request
-from torque_sched.core.grid.search import common_start, one_block, split_blocks
+from torque_sched.core.grid.search import one_block, split_blocks
 from torque_sched.core.grid.ways import block_cap, choose, offer
 from torque_sched.sim.grid.check import problems
 from torque_sched.sim.grid.messages import LinkSettings, simulate_messages
@@ -60,22 +60,6 @@ clusters = st.lists(tables(), min_size=1, max_size=5)
 lengths = st.integers(1, 12)
 HORIZON_S = 60
 """Everything is free from 35 on, and all times are whole."""
-
-
-@given(clusters, st.data(), lengths, st.integers(0, 20))
-def test_the_common_start_equals_brute_force(
-    free: list[Availability], data, length_s: int, now_s: int
-) -> None:
-    needs = [data.draw(st.integers(1, each.capacity + 1)) for each in free]
-    earliest = [
-        lambda t, each=each, n=n: each.earliest(n, length_s, t) for each, n in zip(free, needs, strict=True)
-    ]
-    starts = [
-        at_s
-        for at_s in range(now_s, HORIZON_S)
-        if all(each.least(at_s, at_s + length_s) >= n for each, n in zip(free, needs, strict=True))
-    ]
-    assert common_start(earliest, float(now_s)) == (starts[0] if starts else math.inf)
 
 
 @given(clusters, st.integers(1, 20), st.integers(1, 5), lengths, st.integers(0, 20), st.integers(0, 50))

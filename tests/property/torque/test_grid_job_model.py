@@ -20,6 +20,8 @@ NAMES = ("a", "b", "c")
 names = st.sampled_from([SiteId(name) for name in NAMES])
 asks = st.dictionaries(names, st.integers(1, 2), min_size=1, max_size=3).map(lambda ask: tuple(ask.items()))
 picks = st.integers(0, 1_000_000)
+later = st.sampled_from([0.0, 0.0, 5.0, 60.0, 400.0, 1000.0])
+stories = st.tuples(names, st.lists(asks, min_size=1, max_size=2), later)
 
 
 class Grid(RuleBasedStateMachine):
@@ -28,11 +30,14 @@ class Grid(RuleBasedStateMachine):
 
     @initialize(
         ahead=st.tuples(*[st.floats(-0.2, 0.2)] * 3),
-        first=st.tuples(names, st.lists(asks, min_size=1, max_size=2)),
-        second=st.tuples(names, st.lists(asks, min_size=1, max_size=2)),
+        first=stories,
+        second=stories,
+        stages=st.tuples(*[st.booleans()] * 3),
     )
-    def begin(self, ahead: tuple[float, ...], first: Any, second: Any) -> None:
+    def begin(self, ahead: tuple[float, ...], first: Any, second: Any, stages: tuple[bool, ...]) -> None:
         self.world = World(dict.fromkeys(NAMES, 2), dict(zip(NAMES, ahead, strict=True)))
+        for site, does in zip(self.world.sites.values(), stages, strict=True):
+            site.stages = does
         self.submit(*first)
         self.submit(*second)
 
@@ -43,10 +48,10 @@ class Grid(RuleBasedStateMachine):
             site.restart()
 
     @precondition(lambda self: self.jobs < 4)
-    @rule(home=names, wishes=st.lists(asks, min_size=1, max_size=2))
-    def submit(self, home: SiteId, wishes: list[Any]) -> None:
+    @rule(home=names, wishes=st.lists(asks, min_size=1, max_size=2), later_s=later)
+    def submit(self, home: SiteId, wishes: list[Any], later_s: float) -> None:
         self.jobs += 1
-        self.world.submit(home, str(self.jobs), wishes)
+        self.world.submit(home, str(self.jobs), wishes, later_s)
 
     @rule(pick=picks, count=st.integers(1, 30))
     def deliver(self, pick: int, count: int) -> None:
@@ -102,6 +107,12 @@ class Grid(RuleBasedStateMachine):
             act = site.end if job.doomed or (job.body and end) else site.arrive
             self.guarded(site, act, job)
 
+    @rule(name=names, pick=picks, works=st.booleans())
+    def stage(self, name: SiteId, pick: int, works: bool) -> None:
+        site = self.world.sites[name]
+        if site.staging:
+            self.guarded(site, site.stage, pick % len(site.staging), works=works)
+
     @rule(name=names, pick=picks)
     def node_down(self, name: SiteId, pick: int) -> None:
         """A batch job is lost without an exit status."""
@@ -128,8 +139,7 @@ class Grid(RuleBasedStateMachine):
             for site in self.world.sites.values():
                 if site.name == asleep:
                     continue
-                while site.pending:
-                    self.guarded(site, site.take, 0, works=True)
+                self.guarded(site, site.take_due)
                 for job in [job for job in site.batch if not job.over and not job.body]:
                     self.guarded(site, site.end if job.doomed else site.arrive, job)
             self.world.wait(0.5)

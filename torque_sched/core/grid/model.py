@@ -11,20 +11,24 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-__all__ = ["Block", "FreeTable", "Mode", "Plan", "Request", "Way"]
+__all__ = ["Block", "FreeTable", "Mode", "Plan", "Request", "Table", "Way"]
 
 
-class FreeTable(Protocol):
+class Table(Protocol):
+    """What can be had in one place over future time."""
+
+    def bottleneck(self, start_s: float, end_s: float, /) -> tuple[int, float]:
+        """Return the fewest free in a window, and until when a later one has no more."""
+        ...
+
+
+class FreeTable(Table, Protocol):
     """The free processors of one cluster over future time: `core.availability.Availability`."""
 
     capacity: int
 
     def earliest(self, n: int, length_s: float, not_before_s: float, no_later_s: float = ..., /) -> float:
         """First start of ``n`` processors free for ``length_s``; inf where none is by ``no_later_s``."""
-        ...
-
-    def bottleneck(self, start_s: float, end_s: float, /) -> tuple[int, float]:
-        """Return the fewest free in a window, and until when the last such step lasts."""
         ...
 
     def free_at(self, at_s: float, /) -> int:

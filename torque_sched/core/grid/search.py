@@ -1,4 +1,4 @@
-"""Finding room: one block on some cluster, f blocks with a common start, and the fixpoint for given blocks.
+"""Finding room: one block on some cluster, or f blocks with a common start.
 
 Fewest blocks first (more are only looked at where they may win), then the biggest free cluster, and no block
 is empty.
@@ -7,32 +7,11 @@ is empty.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from torque_sched.core.grid.model import FreeTable
+from torque_sched.core.grid.model import FreeTable, Table
 
-__all__ = ["Look", "common_start", "fewest_blocks", "look_at", "one_block", "split_blocks"]
-
-EarliestStart = Callable[[float], float]
-"""``not_before_s -> start_s`` of one block: what a site answers; inf where it never fits."""
-
-
-def common_start(earliest: Sequence[EarliestStart], not_before_s: float) -> float:
-    """Return the first instant at which all given blocks can start together.
-
-    It is the latest of their earliest starts (paper, section 3.2.1), asked again until it stays: a block that
-    can start at t need not be able to start later. Each round moves to a later point of some table, so it
-    ends.
-
-    Returns:
-        The common start; inf when some block never fits.
-    """
-    start_s = not_before_s
-    while True:
-        latest_s = max(each(start_s) for each in earliest)
-        if latest_s == start_s or latest_s == math.inf:
-            return latest_s
-        start_s = latest_s
+__all__ = ["Look", "fewest_blocks", "look_at", "one_block", "split_blocks"]
 
 
 def fewest_blocks(capacities: Sequence[int], procs: int) -> int:
@@ -75,14 +54,14 @@ Look = tuple[list[int], list[float]]
 """For each table the fewest it has free throughout a job, and until when a later start can offer no more."""
 
 
-def look_at(tables: Sequence[FreeTable], start_s: float, length_s: float) -> Look:
+def look_at(tables: Sequence[Table], start_s: float, length_s: float) -> Look:
     """Look at all tables for a job from ``start_s`` on; it bounds what they offer to any longer job, too."""
     seen = [table.bottleneck(start_s, start_s + length_s) for table in tables]
     return [offer for offer, _ in seen], [rise_s for _, rise_s in seen]
 
 
 def split_blocks(
-    tables: Sequence[FreeTable],
+    tables: Sequence[Table],
     procs: int,
     n_blocks: int,
     length_s: float,
@@ -92,9 +71,12 @@ def split_blocks(
 ) -> tuple[float, tuple[tuple[int, int], ...]]:
     """Return the first common start of ``n_blocks`` blocks of any sizes, and (cluster, processors) of each.
 
-    At every instant a cluster offers the least it has free throughout the job. That figure is kept as an
-    upper bound while the start moves on, and looked up again only where it may have risen or is about to be
-    used.
+    The paper (section 3.2.1) takes the latest of the blocks' earliest starts and asks all tables again from
+    there on until it stays, for a block that can start at t need not be able to start later. Here the sizes
+    of the blocks are open, too: the start moves on to the next instant at which some cluster offers more,
+    until what the biggest offer together is enough. At every instant a cluster offers the least it has free
+    throughout the job. That figure is kept as an upper bound while the start moves on, and looked up again
+    only where it may have risen or is about to be used.
 
     Args:
         tables: the clusters.

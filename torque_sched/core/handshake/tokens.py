@@ -22,6 +22,7 @@ ATTEMPT_CAP = 1_000_000
 PIECES_CAP = 20_000
 """Nodes one site may give to one job."""
 
+_PROPERTIES_CAP = 32
 _NAME = re.compile(r"[A-Za-z0-9_.\-\[\]:@]{1,128}")
 
 
@@ -60,10 +61,16 @@ class Piece:
     slots: int
     gpus: int = 0
     count: int = 1
+    properties: tuple[str, ...] = ()
+    """Every node must have them."""
 
     def __post_init__(self) -> None:
         if self.node:
             checked_text("node", self.node)
+        for name in self.properties[:_PROPERTIES_CAP]:
+            checked_text("property", name)
+        if len(self.properties) > _PROPERTIES_CAP:
+            raise ModelError(f"a piece with {len(self.properties)} properties, of {_PROPERTIES_CAP} allowed")
         if self.slots < 1 or self.gpus < 0 or not 1 <= self.count <= PIECES_CAP:
             raise ModelError(f"a piece of {self.node or 'any node'} needs slots >= 1, gpus >= 0, count >= 1")
         if self.node and self.count != 1:

@@ -26,9 +26,12 @@ from torque_sched.core.site.guest import (
     GuestEvent,
     GuestLimits,
     GuestState,
+    JobOver,
+    Kept,
     KillBlock,
     OpenBarrier,
     RunBlock,
+    StageTrouble,
     TurnAway,
 )
 from torque_sched.core.site.home_job import (
@@ -77,6 +80,7 @@ __all__ = [
     "HomeLimits",
     "HomeMessage",
     "HomeState",
+    "JobOver",
     "KillBlock",
     "Look",
     "OpenBarrier",
@@ -85,10 +89,11 @@ __all__ = [
     "RunBlock",
     "SiteMessage",
     "Stage",
+    "StageTrouble",
     "Submit",
     "SubmitBlock",
     "TurnAway",
 ]
 
-SITE_VALUES = Codec((*VALUES, BlockView, HomeState, Block, GuestState))
-"""The states of both sides as plain data, for a store."""
+SITE_VALUES = Codec((*VALUES, BlockView, HomeState, Block, Kept, GuestState, RunBlock))
+"""The states of both sides, and orders to run a block, as plain data for a store."""

@@ -63,13 +63,15 @@ class BlockState(Enum):
     READY = "ready"
     """It has its nodes and stands at the start barrier."""
     RUNNING = "running"
+    STAGING = "staging"
+    """Its batch job is over and its nodes are free; what it left is on its way home."""
     CANCELLING = "cancelling"
     ENDED = "ended"
     CANCELLED = "cancelled"
 
     @property
     def live(self) -> bool:
-        """Whether there is, or may be, a batch job of it."""
+        """Whether there is, or may be, something of it at the site: a batch job, or files to bring home."""
         return self not in (BlockState.UNKNOWN, BlockState.ENDED, BlockState.CANCELLED)
 
     @property

@@ -5,6 +5,13 @@ the barrier until home says `Go`, and reports what is. A block that hears no `Go
 `Release` of a block that lives is answered only when its process is gone: `Released` means that nothing
 of it runs. Until then the nodes stay granted, so nobody else gets them.
 
+A claim may begin hours ahead. Until its block runs, home says every few seconds that it still wants it; when
+it has said nothing for `GuestLimits.keep_s`, the claim is freed and its block cancelled. So a home that is
+gone keeps no nodes for longer than that, and no body is lost by it, as none runs before `Go`.
+
+A batch job that has ended frees its nodes at once. The block itself ends when what it left is at home, or
+when that was given up (the block's `why` says so).
+
 After a restart every block that may live is looked for, and those past their fate are killed again.
 """
 
@@ -52,11 +59,17 @@ __all__ = [
     "GuestEvent",
     "GuestLimits",
     "GuestState",
+    "JobOver",
+    "Kept",
     "KillBlock",
     "OpenBarrier",
     "RunBlock",
+    "StageTrouble",
     "TurnAway",
 ]
+
+_WAITING = frozenset({BlockState.SUBMITTING, BlockState.SUBMITTED, BlockState.READY})
+"""Before `Go`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +79,8 @@ class GuestLimits:
     holder: HolderLimits = field(default_factory=HolderLimits)
     start_s: float = 180.0
     """How long after its start a block may wait for `Go`; more than home waits for the blocks."""
+    keep_s: float = 900.0
+    """How long a committed claim whose block does not run yet is kept without a word from its home."""
     kill_s: float = 10.0
     """How often a kill that has shown no effect is repeated."""
     forget_s: float = 7 * 86400.0
@@ -94,11 +109,21 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """A committed claim whose block does not run yet: it needs a word from home by then."""
+
+    token: Token
+    until_s: float
+    """On this boot's monotonic clock."""
+
+
+@dataclass(frozen=True, slots=True)
 class GuestState:
     """All that a site knows of blocks and claims; saved by the shell at every `Persist`."""
 
     holder: HolderState
     blocks: tuple[Block, ...] = ()
+    kept: tuple[Kept, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +152,32 @@ class Arrived:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockEnded:
-    """Event: the block's batch job is over."""
+class JobOver:
+    """Event: the block's batch job is over, and what it left is being brought home; `BlockEnded` follows."""
 
     token: Token
     exit_status: int | None
 
 
-GuestEvent = From | Tick | BlockSubmitted | BlockFailed | Arrived | BlockEnded
+@dataclass(frozen=True, slots=True)
+class StageTrouble:
+    """Event: what the block left could not be brought home; it is tried again."""
+
+    token: Token
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class BlockEnded:
+    """Event: the block's batch job is over, and nothing more is done for it here."""
+
+    token: Token
+    exit_status: int | None
+    why: str = ""
+    """What its owner has to know, when not all went well."""
+
+
+GuestEvent = From | Tick | BlockSubmitted | BlockFailed | Arrived | JobOver | StageTrouble | BlockEnded
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +251,7 @@ class Guest:
         self._limits = limits
         self._holder = Holder(site, books, state.holder, limits.holder)
         self._blocks = {block.token: block for block in state.blocks}
+        self._kept = {kept.token: kept.until_s for kept in state.kept}
         self._kill_s: float = 0.0
         self._handlers: dict[type, Callable[..., _Commands]] = {
             Tick: self._tick,
@@ -215,13 +259,23 @@ class Guest:
             BlockSubmitted: self._submitted,
             BlockFailed: self._failed,
             Arrived: self._arrived,
+            JobOver: self._job_over,
+            StageTrouble: self._stage_trouble,
             BlockEnded: self._ended,
         }
 
     @property
     def state(self) -> GuestState:
         """Everything, as one frozen value."""
-        return GuestState(self._holder.state, tuple(self._blocks[token] for token in sorted(self._blocks)))
+        return GuestState(
+            self._holder.state,
+            tuple(self._blocks[token] for token in sorted(self._blocks)),
+            tuple(Kept(token, self._kept[token]) for token in sorted(self._kept)),
+        )
+
+    def block(self, token: Token) -> Block | None:
+        """What is known of a block."""
+        return self._blocks.get(token)
 
     def grants(self, now: Instant) -> tuple[Grant, ...]:
         """What the site's own scheduler must keep off now."""
@@ -229,18 +283,25 @@ class Guest:
 
     def wake_s(self, now: Instant) -> float | None:
         """When to send a `Tick`, on the monotonic clock."""
-        wakes = [self._holder.wake_s(now)]
+        wakes = [self._holder.wake_s(now), *self._kept.values()]
         for block in self._blocks.values():
             if block.state is BlockState.CANCELLING:
                 wakes.append(self._kill_s)
-            elif block.state.live:
+            elif block.state.live and block.state is not BlockState.STAGING:
                 until_s = block.end_s if block.state is BlockState.RUNNING else block.start_by_s
                 wakes.append(max(now.monotonic_s + until_s - now.wall_s, self._kill_s))
         return min((wake for wake in wakes if wake is not None), default=None)
 
     def restart(self, boot: str, now: Instant) -> tuple[GuestCommand, ...]:
         """Call once after building from a saved state."""
+        is_new_boot = boot != self._holder.state.boot
         commands = self._holder_did(self._holder.restart(boot, now), now)
+        for grant in self._holder.grants(now):
+            block = self._blocks.get(grant.token)
+            waits = grant.committed and (block is None or block.state in _WAITING)
+            if waits and (is_new_boot or grant.token not in self._kept):
+                self._kept[grant.token] = now.monotonic_s + self._limits.keep_s
+                commands.append(Persist())
         for block in list(self._blocks.values()):
             if block.state is BlockState.CANCELLING:
                 commands.append(KillBlock(block.token, block.job_id, block.why))
@@ -261,6 +322,8 @@ class Guest:
 
     def _put(self, block: Block) -> Persist:
         self._blocks[block.token] = block
+        if block.state not in _WAITING:
+            self._kept.pop(block.token, None)
         return Persist()
 
     def _kill(self, block: Block, why: str, now: Instant) -> _Commands:
@@ -272,6 +335,18 @@ class Guest:
     # Messages.
 
     def _from(self, event: From, now: Instant) -> _Commands:
+        return [*self._renewed(event, now), *self._take(event, now)]
+
+    def _renewed(self, event: From, now: Instant) -> _Commands:
+        """Home still wants its claim; written down when a quarter of `keep_s` has passed since."""
+        token = event.message.token
+        until_s, keep_s = self._kept.get(token), self._limits.keep_s
+        if until_s is None or event.peer != token.home or now.monotonic_s + 0.75 * keep_s < until_s:
+            return []
+        self._kept[token] = now.monotonic_s + keep_s
+        return [Persist()]
+
+    def _take(self, event: From, now: Instant) -> _Commands:
         message = event.message
         if isinstance(message, Submit | Go | Look):
             if (event.peer, self.site, VERSION) != (message.token.home, message.site, message.version):
@@ -394,16 +469,33 @@ class Guest:
             return [self._put(known), KillBlock(block.token, event.job_id, block.why)]
         if block.state is BlockState.RUNNING:
             return [self._open(block, event.job_id)]
+        if block.state is BlockState.STAGING:
+            return []
         return [self._put(replace(known, state=BlockState.READY)), *self._report(event.token, now)]
 
     def _failed(self, event: BlockFailed, now: Instant) -> _Commands:
         return self._over(event.token, BlockState.CANCELLED, None, event.why, now)
 
+    def _job_over(self, event: JobOver, now: Instant) -> _Commands:
+        block = self._blocks.get(event.token)
+        if block is None or block.state is not BlockState.RUNNING:
+            return []
+        staging = replace(block, state=BlockState.STAGING, exit_status=event.exit_status)
+        commands: _Commands = [self._put(staging)]
+        commands += self._holder_did(self._holder.apply(Ended(event.token), now), now)
+        return commands + self._report(event.token, now)
+
+    def _stage_trouble(self, event: StageTrouble, now: Instant) -> _Commands:
+        block = self._blocks.get(event.token)
+        if block is None or block.state is not BlockState.STAGING:
+            return []
+        return [self._put(replace(block, why=event.why)), *self._report(event.token, now)]
+
     def _ended(self, event: BlockEnded, now: Instant) -> _Commands:
         block = self._blocks.get(event.token)
-        ran = block is not None and block.state is BlockState.RUNNING
-        state = BlockState.ENDED if ran else BlockState.CANCELLED
-        return self._over(event.token, state, event.exit_status, "ended before its start", now)
+        if block is not None and block.state in (BlockState.RUNNING, BlockState.STAGING):
+            return self._over(event.token, BlockState.ENDED, event.exit_status, event.why, now)
+        return self._over(event.token, BlockState.CANCELLED, event.exit_status, "ended before its start", now)
 
     def _over(
         self, token: Token, state: BlockState, exit_status: int | None, why: str, now: Instant
@@ -412,11 +504,9 @@ class Guest:
         block = self._blocks.get(token)
         if block is None or not block.state.live:
             return []
-        if state is BlockState.ENDED:
-            why = block.why
-        commands: _Commands = [
-            self._put(replace(block, state=state, exit_status=exit_status, why=block.why or why))
-        ]
+        if state is not BlockState.ENDED:
+            why = block.why or why
+        commands: _Commands = [self._put(replace(block, state=state, exit_status=exit_status, why=why))]
         commands += self._holder_did(self._holder.apply(Ended(token), now), now)
         return commands + self._report(token, now)
 
@@ -424,9 +514,10 @@ class Guest:
 
     def _tick(self, event: Tick, now: Instant) -> _Commands:
         commands = self._holder_did(self._holder.apply(event, now), now)
+        commands += self._forgotten(now)
         again = now.monotonic_s >= self._kill_s
         for block in list(self._blocks.values()):
-            if block.state in (BlockState.SUBMITTING, BlockState.SUBMITTED, BlockState.READY):
+            if block.state in _WAITING:
                 if now.wall_s >= block.start_by_s:
                     commands += self._kill(block, "heard no start signal in time", now)
             elif block.state is BlockState.CANCELLING and again:
@@ -438,6 +529,18 @@ class Guest:
                 commands.append(Persist())
         return commands
 
+    def _forgotten(self, now: Instant) -> _Commands:
+        """Give back what its home has not asked about for too long."""
+        commands: _Commands = []
+        for token in [token for token, until_s in self._kept.items() if now.monotonic_s >= until_s]:
+            block = self._blocks.get(token)
+            if block is not None and block.state.live:
+                commands += self._kill(block, "its home was not heard of in time", now)
+            else:
+                commands += self._holder_did(self._holder.apply(Ended(token), now), now)
+            self._kept.pop(token, None)
+        return commands
+
     def _out_of_time(self, block: Block, now: Instant) -> _Commands:
         """Its walltime is over: it ends like any job at its limit, and that is no failure of its start."""
         self._kill_s = now.monotonic_s + self._limits.kill_s
@@ -447,8 +550,14 @@ class Guest:
         """Pass the holder's commands on; a freed claim takes its block along."""
         done: _Commands = list(commands)
         for command in commands:
+            if isinstance(command, Taken):
+                self._kept[command.grant.token] = now.monotonic_s + self._limits.keep_s
+            elif isinstance(command, Freed):
+                self._kept.pop(command.grant.token, None)
             block = self._blocks.get(command.grant.token) if isinstance(command, Freed) else None
-            if block is None or not block.state.live or block.state is BlockState.CANCELLING:
+            if block is None or not block.state.live:
+                continue
+            if block.state in (BlockState.STAGING, BlockState.CANCELLING):
                 continue
             if block.state is BlockState.RUNNING and now.wall_s >= block.end_s:
                 done += self._out_of_time(block, now)

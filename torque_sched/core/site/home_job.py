@@ -13,6 +13,10 @@ runs is waited for, until the claim's end; what it says when it is back counts.
 A site lets a block wait longer at its barrier than home waits for the blocks (`GuestLimits.start_s` over
 `HomeLimits.start_s`), so a `Go` has the time between to arrive. Should one still come too late, its site has
 cancelled the block, and home cancels all the others: no protocol can rule that out when links are cut.
+
+A start may be reserved hours ahead. Until then home asks after every block now and then, which is also what
+makes the sites keep their claims (`GuestLimits.keep_s`); a site that has given its claim back fails the
+attempt like a block that failed to start.
 """
 
 from __future__ import annotations
@@ -87,7 +91,9 @@ class HomeLimits:
     repeat_s: float = 2.0
     """How often what a site has not done yet is asked for again."""
     look_s: float = 10.0
-    """How often running blocks are looked at."""
+    """How often blocks that run, or wait for a start that is not near, are looked at."""
+    stage_s: float = 3600.0
+    """How long after the claims' end blocks may still bring files home."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +106,8 @@ class BlockView:
     exit_status: int | None = None
     seen_s: float = 0.0
     """The site's wall clock of that report; 0 for none."""
+    why: str = ""
+    """What the site says about it besides, for its owner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +158,8 @@ class Finished:
     """Command: all blocks have ended; None where a site never told how."""
 
     exits: tuple[tuple[SiteId, int | None], ...]
+    troubles: tuple[tuple[SiteId, str], ...] = ()
+    """Sites where not all went well besides, and what their owner has to know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +303,9 @@ class HomeJob:
         """Wall clock: of the start, or of the whole job."""
         if self._state.stage is Stage.STARTING:
             return self._state.start_by_s
-        return self._handshake.state.candidate.end_s + self._limits.handshake.grace_s
+        end_s = self._handshake.state.candidate.end_s + self._limits.handshake.grace_s
+        is_staging = all(b.state in (BlockState.STAGING, BlockState.ENDED) for b in self._state.blocks)
+        return end_s + self._limits.stage_s if is_staging else end_s
 
     def _see(self, report: BlockReport) -> None:
         """A report counts when it is newer than the last, or as new and further on."""
@@ -307,8 +319,9 @@ class HomeJob:
                 lost = report.state is BlockState.UNKNOWN and block.state is not BlockState.UNKNOWN
                 state = BlockState.CANCELLED if lost else report.state
                 blocks[index] = BlockView(
-                    block.site, state, report.hosts or block.hosts, report.exit_status, report.sent_s
-                )
+                    block.site, state, report.hosts or block.hosts, report.exit_status, report.sent_s,
+                    report.why,
+                )  # fmt: skip
         self._set(blocks=tuple(blocks))
 
     def _step(self, now: Instant) -> _Commands:
@@ -336,7 +349,7 @@ class HomeJob:
             return [Persist(), *(self._go(block.site, now) for block in blocks)]
         if now.monotonic_s < self._state.repeat_s:
             return []
-        self._set(repeat_s=now.monotonic_s + self._limits.repeat_s)
+        self._set(repeat_s=now.monotonic_s + self._repeat_after_s(blocks, now))
         commands: _Commands = []
         for index, block in enumerate(blocks):
             if block.state is BlockState.UNKNOWN:
@@ -346,13 +359,20 @@ class HomeJob:
                 commands.append(Send(block.site, Look(self.token, block.site, now.wall_s)))
         return commands
 
+    def _repeat_after_s(self, blocks: tuple[BlockView, ...], now: Instant) -> float:
+        """Soon, unless all sites have their block and its start is not near."""
+        to_start_s = self._handshake.state.candidate.start_s - now.wall_s
+        has_all = all(block.state is not BlockState.UNKNOWN for block in blocks)
+        return max(self._limits.repeat_s, min(self._limits.look_s, to_start_s) if has_all else 0.0)
+
     def _go(self, site: SiteId, now: Instant) -> Send:
         blocks = self._state.blocks
         sites = tuple(block.site for block in blocks)
         return Send(site, Go(self.token, site, now.wall_s, sites, tuple(block.hosts for block in blocks)))
 
     def _running(self, blocks: tuple[BlockView, ...], now: Instant) -> _Commands:
-        failed = next((b for b in blocks if b.state.rank > BlockState.RUNNING.rank and not _ended(b)), None)
+        lost = (BlockState.CANCELLING, BlockState.CANCELLED)
+        failed = next((b for b in blocks if b.state in lost), None)
         if failed is not None:
             return self._leave(Stage.STOPPING, f"block at {failed.site} was lost", now)
         if all(map(_ended, blocks)) or now.wall_s >= self._deadline_s():
@@ -379,7 +399,9 @@ class HomeJob:
         if self._state.stage is Stage.REQUEUED:
             return Requeue(self._handshake.state.attempt + 1, self._state.why)
         if self._state.stage is Stage.FINISHED:
-            return Finished(tuple((block.site, block.exit_status) for block in self._state.blocks))
+            blocks = self._state.blocks
+            exits = tuple((block.site, block.exit_status) for block in blocks)
+            return Finished(exits, tuple((block.site, block.why) for block in blocks if block.why))
         return Dropped()
 
     def _tidy(self, commands: _Commands) -> tuple[HomeCommand, ...]:

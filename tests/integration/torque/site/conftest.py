@@ -12,7 +12,7 @@ from tests.conftest import NEEDS_ROOT
 from tests.integration.torque.site.grid import Grid
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def grid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grid]:
     """Four sites in network namespaces, linked."""
     if os.geteuid() != 0:
@@ -26,3 +26,10 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grid]:
             path.chmod(0o711)
     with Grid(folder) as made:
         yield made
+
+
+@pytest.fixture(autouse=True)
+def quiet(grid: Grid) -> Iterator[None]:
+    """Every test leaves the grid as it found it."""
+    yield
+    grid.quiet()

@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -27,6 +28,8 @@ __all__ = ["Grid", "GridSite", "eventually"]
 
 T = TypeVar("T")
 NAMES = ("alpha", "beta", "gamma", "delta")
+WITH_GPUS = frozenset({"alpha", "delta"})
+"""Their nodes have a GPU each, and the property `fast`."""
 USER = "nobody"
 MAPPED = "daemon"
 METRICS_PORT = 9100
@@ -39,6 +42,7 @@ STAGER = """#!/bin/sh
 # stager in|out SITE PEER JOB BLOCK USER FOLDER TOKEN
 cd "$(dirname "$0")" || exit 1
 echo "$*" >> staged
+while [ -e "wait-at-$2" ]; do sleep 0.1; done
 if [ -e "no-space-at-$2" ]; then echo "no space at $2" >&2; exit 5; fi
 file="file.$3.$4.$5"
 if [ "$1" = in ]; then echo "of home" > "$file"; chmod 666 "$file"; else mv "$file" "$file.back"; fi
@@ -76,7 +80,7 @@ class GridSite:
         self.folder = grid.folder / name
         self.torque = EmulatedTorque.create(
             self.folder,
-            shape=f"{nodes}xnp=2",
+            shape=f"{nodes}xnp=2" + (",gpus=1,fast" if name in WITH_GPUS else ""),
             execute=True,
             server_name=name,
             event_target="127.0.0.1:15004",
@@ -262,6 +266,8 @@ class GridSite:
             "timeout_s": 3.0,
             "stage_in": self._stage("in"),
             "stage_out": self._stage("out"),
+            "stage_out_tries": 3,
+            "stage_out_pause_s": 1.0,
             "metrics_port": METRICS_PORT,
             "gossip": {"period_s": 0.5, "down_after_s": 1.5, "retry_down_s": 0.5},
             "grid": {"look_s": 0.7, "retry_s": 0.5, "start_s": 40.0, "lease_s": 4.0},
@@ -330,12 +336,14 @@ class GridSite:
         """Whether a job has ended or is gone."""
         return self.job(name).get("job_state", "C") == "C"
 
-    def fill(self, name: str = "local", walltime_s: int = 600) -> list[str]:
+    def fill(self, name: str = "local", walltime_s: int = 600, runtime_s: float = 9999) -> list[str]:
         """Local jobs on all its nodes, started at once."""
         jobs = []
         for node in self.torque.nodes():
             job = self.torque.submit(
-                "-l", f"nodes={node}:ppn=2,walltime={walltime_s}", "-N", name, user="bin", runtime_s=9999
+                *("-l", f"nodes={node}:ppn=2,walltime={walltime_s}", "-N", name),
+                user="bin",
+                runtime_s=runtime_s,
             )
             self.torque.run("qrun", "-H", f"{node}:ppn=2", job, user="root")
             jobs.append(job)
@@ -354,11 +362,12 @@ class GridSite:
         nodes: int = 1,
         ppn: int = 2,
         walltime_s: int = 600,
+        shape: str = "",
         user: str = USER,
     ) -> str:
-        """A job for the grid."""
+        """A job for the grid; `shape` is what else each node must have."""
         marks = f"TORQUE_GRID=yes,TORQUE_GRID_NODES={nodes}"
-        words = ("-h", "-v", marks, "-l", f"nodes=1:ppn={ppn},walltime={walltime_s}", *arguments)
+        words = ("-h", "-v", marks, "-l", f"nodes=1:ppn={ppn}{shape},walltime={walltime_s}", *arguments)
         return self.torque.submit(*words, user=user, script=script)
 
 
@@ -458,6 +467,16 @@ class Grid:
             f'"$TORQUE_GRID_INDEX" "$TORQUE_GRID_COUNT" '
             f'"$TORQUE_GRID_HOSTS" "$TORQUE_GRID_SITES" "$PBS_JOBID" >> {out}\necho >> {out}\n{then}\n'
         )
+
+    def reservations(self, *sites: str) -> dict[str, list[tuple[float, float]]]:
+        """Site -> start and end of each reservation of the grid there."""
+        found = {}
+        for name in sites or self.sites:
+            path = self.sites[name].torque.home / "sched_priv" / "history.sqlite"
+            db = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+            found[name] = list(db.execute("SELECT start_s, end_s FROM reservations WHERE token IS NOT NULL"))
+            db.close()
+        return found
 
     def staged(self, job: str) -> list[list[str]]:
         """What was staged for a job: way, site, peer, job, block, user, folder, token."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import pwd
-import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,20 +13,6 @@ from tests.unit.torque.site.linked import make_certificate
 from torque_sched.emulation import Fault
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
-
-
-@pytest.fixture(autouse=True)
-def quiet(grid: Grid) -> Iterator[None]:
-    yield
-    grid.quiet()
-
-
-def reservations(grid: Grid, name: str) -> list[str]:
-    path = grid.sites[name].torque.home / "sched_priv" / "history.sqlite"
-    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as db:
-        names = [str(row[0]) for row in db.execute("SELECT name FROM reservations")]
-    db.close()
-    return names
 
 
 def test_a_job_runs_elsewhere_as_the_mapped_user(grid: Grid) -> None:
@@ -74,7 +58,21 @@ def test_a_job_of_three_blocks_starts_together_and_knows_its_blocks(grid: Grid) 
     grid.tell("split")
     grid.eventually("it ends", lambda: alpha.is_over(job))
     assert alpha.job(job)["comment"].count("exit 0") == 3
-    grid.eventually("nothing is reserved", lambda: not any(reservations(grid, name) for name in grid.sites))
+    grid.eventually("nothing is reserved", lambda: not any(grid.reservations().values()))
+
+
+def test_gpus_and_properties_are_looked_for_elsewhere(grid: Grid) -> None:
+    """Only alpha and delta have them; alpha is full."""
+    alpha, delta = grid.sites["alpha"], grid.sites["delta"]
+    alpha.fill()
+    job = alpha.submit(grid.script("gpus", grid.waits_for("gpus")), nodes=2, shape=":gpus=1:fast")
+    (start,) = grid.eventually("it starts", lambda: grid.starts("gpus"))
+    assert start[1] == "delta"
+    block = delta.job(start[6])
+    assert block["Resource_List.nodes"].count("ppn=2:gpus=1") == 2
+    assert len(block["exec_gpus"].split("+")) == 2
+    grid.tell("gpus")
+    grid.eventually("it ends", lambda: alpha.is_over(job))
 
 
 def test_the_local_scheduler_keeps_off_the_nodes_and_off_the_job(grid: Grid) -> None:
@@ -133,7 +131,7 @@ def test_a_deleted_job_leaves_nothing(grid: Grid) -> None:
     grid.eventually("it runs", lambda: len(grid.starts("deleted")) == 3)
     alpha.torque.run("qdel", job, user=USER)
     grid.eventually("no block is left", lambda: not any(site.blocks() for site in grid.sites.values()))
-    grid.eventually("nothing is reserved", lambda: not any(reservations(grid, name) for name in grid.sites))
+    grid.eventually("nothing is reserved", lambda: not any(grid.reservations().values()))
 
 
 def test_a_cut_grid_goes_on_in_both_parts_and_starts_nothing_twice(grid: Grid) -> None:
@@ -167,9 +165,9 @@ def test_a_coordinator_killed_between_confirm_and_commit_leaves_nothing_behind(g
         others = [grid.sites["beta"], grid.sites["delta"]]
         grid.eventually("two hold", lambda: all(site.state()["grants"] for site in others))
         alpha.kill_site()
-        assert all(reservations(grid, site.name) for site in others)
+        assert all(grid.reservations(*(site.name for site in others)).values())
     grid.eventually("the holds run out", lambda: not any(site.state()["grants"] for site in others))
-    assert not any(reservations(grid, site.name) for site in others)
+    assert not any(grid.reservations(*(site.name for site in others)).values())
     assert not any(site.blocks() for site in others)
     assert not grid.starts("orphan")
     alpha.start_site()

@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 
 from tests.unit.torque.grid.jobs import table
-from torque_sched.core.grid.search import common_start, fewest_blocks, one_block, split_blocks
+from torque_sched.core.grid.search import fewest_blocks, one_block, split_blocks
 
 
 def test_fewest_blocks_takes_the_biggest_clusters() -> None:
@@ -17,15 +17,12 @@ def test_the_common_start_is_asked_for_again_until_it_stays() -> None:
     # The first is free from 0 to 10 and from 20 on, the second from 10 to 20 and from 30 on.
     first = table(1, (1, 10, 20))
     second = table(1, (1, 0, 10), (1, 20, 30))
-    blocks = [lambda t: first.earliest(1, 10, t), lambda t: second.earliest(1, 10, t)]
-    assert blocks[0](0) == 0
-    assert blocks[1](0) == 10
-    assert common_start(blocks, 0.0) == 30
+    assert [each.earliest(1, 10, 0.0) for each in (first, second)] == [0, 10]
+    assert split_blocks([first, second], 2, 2, 10, 0.0, math.inf) == (30.0, ((0, 1), (1, 1)))
 
 
 def test_a_block_that_never_fits_has_no_common_start() -> None:
-    small = table(1)
-    assert common_start([lambda t: small.earliest(2, 5, t), lambda t: t], 0.0) == math.inf
+    assert split_blocks([table(1), table(1)], 3, 2, 5, 0.0, math.inf) == (math.inf, ())
 
 
 def test_one_block_prefers_the_cluster_with_most_free() -> None:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any
 
 from torque_sched.core.handshake import (
     Ask,
     Candidate,
     Claim,
+    Confirm,
     From,
+    Grant,
     HolderState,
     Instant,
     Persist,
     Piece,
+    Release,
     Send,
     SiteId,
     Spare,
@@ -29,6 +33,7 @@ from torque_sched.core.site import (
     Arrived,
     BlockEnded,
     BlockFailed,
+    BlockState,
     BlockSubmitted,
     Dropped,
     FindBlock,
@@ -36,12 +41,14 @@ from torque_sched.core.site import (
     Guest,
     GuestState,
     HomeJob,
+    JobOver,
     KillBlock,
     OpenBarrier,
     PeerRules,
     Requeue,
     RunBlock,
     SiteMessage,
+    StageTrouble,
     Submit,
     SubmitBlock,
     TurnAway,
@@ -97,7 +104,13 @@ class Site:
     saved_jobs: dict[str, Any] = field(default_factory=dict)
     batch: list[BatchJob] = field(default_factory=list)
     pending: list[RunBlock] = field(default_factory=list)
-    """Submitted by the service, not yet taken by the batch system."""
+    """Submitted by the service, not yet taken by the batch system; a restart goes on with it."""
+    stages: bool = False
+    """What its blocks leave has to be brought home."""
+    staging: list[tuple[Token, int | None]] = field(default_factory=list)
+    """Blocks of which this is being done; a restart goes on with it."""
+    heard_s: dict[Token, float] = field(default_factory=dict)
+    """When their homes asked after them last, on this boot's monotonic clock."""
     boot: int = 0
     number: int = 0
     die_after: int | None = None
@@ -168,6 +181,9 @@ class Site:
 
     def _search(self, command: KillBlock | FindBlock) -> list[Any]:
         token = command.token
+        if isinstance(command, FindBlock) and (self._is_pending(token) or self._is_staging(token)):
+            return []
+        self.staging = [each for each in self.staging if each[0] != token]
         found = [job for job in self.batch if job.token == token and not job.over]
         if isinstance(command, KillBlock):
             for job in found:
@@ -184,6 +200,12 @@ class Site:
         if ended:
             return [BlockEnded(token, ended[0].exit_status)]
         return [BlockFailed(token, "no such batch job")]
+
+    def _is_pending(self, token: Token) -> bool:
+        return any(run.token == token for run in self.pending)
+
+    def _is_staging(self, token: Token) -> bool:
+        return any(each == token for each, _ in self.staging)
 
     def _open(self, command: OpenBarrier) -> None:
         for job in self.batch:
@@ -226,7 +248,7 @@ class Site:
         candidates = tuple(
             Candidate(
                 tuple(Ask(site, (Piece("", 1, count=count),)) for site, count in sorted(asks)),
-                self.now.wall_s,
+                self.now.wall_s + self.world.later_s.get((self.name, name), 0.0),
                 LENGTH_S,
             )
             for asks in self.world.wishes[self.name, name]
@@ -242,6 +264,7 @@ class Site:
         self.die_after = None
         if reboot:
             self.boot += 1
+            self.heard_s = dict.fromkeys(self.heard_s, self.now.monotonic_s)
             for job in self.batch:
                 job.doomed = True
         self.guest = self._guest()
@@ -269,7 +292,14 @@ class Site:
 
     # The batch system.
 
+    def take_due(self, *, works: bool = True) -> None:
+        """All whose start has come."""
+        while due := [at for at, run in enumerate(self.pending) if run.start_s <= self.now.wall_s]:
+            self.take(due[0], works=works)
+
     def take(self, index: int, *, works: bool, told: bool = True) -> None:
+        if works and self.pending[index].start_s > self.now.wall_s:
+            return  # it waits for its start
         run = self.pending.pop(index)
         if not works:
             self.tell_guest(BlockFailed(run.token, "qsub failed"))
@@ -294,7 +324,20 @@ class Site:
     def end(self, job: BatchJob) -> None:
         job.over = True
         job.exit_status = 0 if job.body and not job.doomed else 271
-        self.tell_guest(BlockEnded(job.token, job.exit_status))
+        if self.stages and job.body and not job.doomed:
+            self.staging.append((job.token, job.exit_status))
+            self.tell_guest(JobOver(job.token, job.exit_status))
+        else:
+            self.tell_guest(BlockEnded(job.token, job.exit_status))
+
+    def stage(self, index: int, *, works: bool) -> None:
+        """Try to bring home what a block has left."""
+        token, exit_status = self.staging[index]
+        if works:
+            self.staging.pop(index)
+            self.tell_guest(BlockEnded(token, exit_status))
+        else:
+            self.tell_guest(StageTrouble(token, "no space"))
 
 
 class World:
@@ -303,6 +346,8 @@ class World:
     def __init__(self, nodes: dict[str, int], ahead_s: dict[str, float] | None = None) -> None:
         self.at_s = 0.0
         self.names = tuple(SiteId(name) for name in nodes)
+        self.later_s: dict[tuple[SiteId, str], float] = {}
+        """So long after it is placed is a job to start."""
         self.wishes: dict[tuple[SiteId, str], tuple[tuple[tuple[SiteId, int], ...], ...]] = {}
         self.letters: list[Letter] = []
         self.cut: set[frozenset[SiteId]] = set()
@@ -340,6 +385,8 @@ class World:
             if isinstance(letter.message, SiteMessage):
                 site.tell_job(letter.message.token.job, event)
             else:
+                if not isinstance(letter.message, Confirm | Release):
+                    site.heard_s[letter.message.token] = site.now.monotonic_s
                 site.tell_guest(event)
         except Crash:
             site.restart()
@@ -377,8 +424,11 @@ class World:
         if wake is not None and wake <= self.at_s:
             site.tick()
 
-    def submit(self, home: str, name: str, wishes: Sequence[Sequence[tuple[str, int]]]) -> None:
+    def submit(
+        self, home: str, name: str, wishes: Sequence[Sequence[tuple[str, int]]], later_s: float = 0.0
+    ) -> None:
         site = SiteId(home)
+        self.later_s[site, name] = later_s
         self.wishes[site, name] = tuple(tuple((SiteId(s), n) for s, n in wish) for wish in wishes)
         try:
             self.sites[site].begin(name, 1)
@@ -394,6 +444,9 @@ class World:
         )
         started = self.bodies.setdefault(token, set())
         assert site not in started, f"{token} starts twice at {site}"
+        here = self.sites[site]
+        (grant,) = [grant for grant in here.guest.grants(here.now) if grant.token == token]
+        assert here.now.wall_s >= grant.claim.start_s, f"{token} starts too early at {site}"
         if not started:
             wanted = self.sites[token.home].jobs[token.job].state.handshake.candidate.sites
             for name in wanted:
@@ -426,31 +479,47 @@ class World:
 
     def check(self) -> None:
         for site in self.sites.values():
-            owners: dict[str, set[Token]] = {}
+            uses: dict[str, list[tuple[float, float, Token]]] = {}
             for grant in site.guest.grants(site.now):
-                if not grant.committed:
-                    left_s = grant.lease_end_s - site.now.monotonic_s
-                    assert 0 < left_s <= site.guest._holder._limits.lease_s + 1e-6
+                self._check_lease(site, grant)
                 for piece in grant.pieces:
-                    owners.setdefault(piece.node, set()).add(grant.token)
+                    use = (grant.claim.start_s, grant.claim.end_s, grant.token)
+                    uses.setdefault(piece.node, []).append(use)
+            now_s = site.now.wall_s
             for job in site.batch:
                 if not job.over:
                     for node in job.nodes:
-                        owners.setdefault(node, set()).add(job.token)
-            assert all(len(tokens) <= 1 for tokens in owners.values()), f"two owners at {site.name}: {owners}"
+                        uses.setdefault(node, []).append((now_s, now_s + 0.001, job.token))
+            for node, spans in uses.items():
+                for one, other in combinations(spans, 2):
+                    apart = one[1] <= other[0] or other[1] <= one[0] or one[2] == other[2]
+                    assert apart, f"two owners of {node} at {site.name}: {one} {other}"
         for home, name in self.wishes:
             assert len(self.running(home, name)) <= 1, f"{name} runs twice"
+
+    @staticmethod
+    def _check_lease(site: Site, grant: Grant) -> None:
+        """No hold outlives its lease, and no claim whose body does not run the silence of its home."""
+        if not grant.committed:
+            left_s = grant.lease_end_s - site.now.monotonic_s
+            assert 0 < left_s <= site.guest._holder._limits.lease_s + 1e-6
+            return
+        block = site.guest.block(grant.token)
+        if block is None or block.state in (BlockState.SUBMITTING, BlockState.SUBMITTED, BlockState.READY):
+            silent_s = site.now.monotonic_s - site.heard_s[grant.token]
+            assert silent_s <= site.guest._limits.keep_s + 0.02, f"{grant.token} is kept for nobody"
 
     def settle(self) -> None:
         """Everything is well again: what is left must come to an end and leave nothing behind."""
         self.cut.clear()
         for site in self.sites.values():
             site.die_after = None
-        for _ in range(2000):
+        for _ in range(4000):
             self.deliver_all()
             for site in self.sites.values():
-                while site.pending:
-                    site.take(0, works=True)
+                site.take_due()
+                while site.staging:
+                    site.stage(0, works=True)
                 for job in [job for job in site.batch if not job.over]:
                     if job.doomed or job.body:
                         site.end(job)
@@ -466,7 +535,12 @@ class World:
         if self.letters:
             return False
         for site in self.sites.values():
-            if site.pending or any(not job.over for job in site.batch) or site.guest.grants(site.now):
+            if (
+                site.pending
+                or site.staging
+                or any(not job.over for job in site.batch)
+                or site.guest.grants(site.now)
+            ):
                 return False
             if any(block.state.live for block in site.guest.state.blocks):
                 return False

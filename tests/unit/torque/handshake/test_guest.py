@@ -29,6 +29,7 @@ from torque_sched.core.handshake import (
     Tick,
     Token,
 )
+from torque_sched.core.handshake.messages import TokenMessage
 from torque_sched.core.site import (
     Admission,
     Arrived,
@@ -42,11 +43,13 @@ from torque_sched.core.site import (
     Go,
     Guest,
     GuestState,
+    JobOver,
     KillBlock,
     Look,
     OpenBarrier,
     PeerRules,
     RunBlock,
+    StageTrouble,
     Submit,
     TurnAway,
 )
@@ -91,7 +94,7 @@ def go(t: Token) -> Go:
 
 def tell(g: Guest, event: Any, seconds: float = 0.0) -> list[Any]:
     """All commands but `Persist`, which comes once and first."""
-    if not isinstance(event, Tick | BlockSubmitted | BlockFailed | Arrived | BlockEnded | From):
+    if isinstance(event, TokenMessage):
         event = From(HOME, event)
     commands = list(g.apply(event, at(seconds)))
     assert not any(isinstance(command, Persist) for command in commands[1:])
@@ -235,6 +238,88 @@ def test_a_submit_that_was_cut_off_by_a_crash_is_found_or_given_up() -> None:
     assert reports(tell(found, Look(token(), SITE, WALL_S))) == [BlockState.SUBMITTED]
     lost = guest(g.state)
     assert reports(tell(lost, BlockFailed(token(), "no such job"), 5)) == [BlockState.CANCELLED]
+
+
+@pytest.mark.parametrize("is_submitted", [False, True])
+def test_a_claim_is_kept_for_a_home_that_asks_and_given_back_when_it_is_silent(is_submitted: bool) -> None:
+    """A start reserved hours ahead; `keep_s` is 900."""
+    g = guest()
+    claim = Claim((Piece("", 4),), WALL_S + 9000.0, 600.0)
+    tell(g, Confirm(token(), SITE, WALL_S, claim, "ann"))
+    tell(g, Commit(token(), SITE, WALL_S))
+    if is_submitted:
+        assert kinds(tell(g, submit(token()))) == [RunBlock, Send]
+    for seconds in range(100, 4001, 100):
+        tell(g, Look(token(), SITE, WALL_S + seconds), seconds)
+        tell(g, Tick(), seconds)
+        assert g.grants(at(seconds))
+    assert 4000 + 0.75 * 900 <= g.wake_s(at(4000)) - 50.0 <= 4000 + 900
+    tell(g, From(SiteId("thief"), Look(token(), SITE, WALL_S + 4600)), 4600)
+    given_back = tell(g, Tick(), 4900)
+    if is_submitted:
+        (kill,) = given_back
+        assert kill == KillBlock(token(), None, "its home was not heard of in time")
+        given_back = tell(g, BlockFailed(token(), "it was never submitted"), 4900)
+    assert isinstance(given_back[0], Freed)
+    assert g.grants(at(4900)) == ()
+    state = BlockState.CANCELLED
+    assert reports(tell(g, submit(token(), 4901), 4901)) == [state]
+
+
+def test_silence_does_not_end_a_block_that_runs_and_counts_through_a_restart_but_not_a_boot() -> None:
+    g = guest()
+    claim = Claim((Piece("", 4),), WALL_S, 2000.0)
+    rules = {HOME: PeerRules({"ann": "guest1"}, slots_cap=8, length_cap_s=9999.0, blocks_cap=2)}
+    g = Guest(SITE, Nodes(), Admission(SITE, rules), GuestState(HolderState("boot-1")))
+    tell(g, Confirm(token(), SITE, WALL_S, claim, "ann"))
+    tell(g, Commit(token(), SITE, WALL_S))
+    waiting = g.state
+    for boot, is_kept in (("boot-1", False), ("boot-2", True)):
+        risen = Guest(SITE, Nodes(), Admission(SITE, rules), waiting)
+        risen.restart(boot, at(500))
+        tell(risen, Tick(), 901)
+        assert bool(risen.grants(at(901))) is is_kept
+    tell(g, submit(token()))
+    tell(g, Arrived(token(), "7.here", ("n1",)))
+    tell(g, go(token()))
+    assert tell(g, Tick(), 1500) == []
+    assert g.grants(at(1500))
+
+
+def test_files_go_home_after_the_nodes_are_free_and_before_the_block_has_ended() -> None:
+    g = running()
+    freed, report = tell(g, JobOver(token(), 3), 10)
+    assert isinstance(freed, Freed)
+    assert g.grants(at(10)) == ()
+    assert (report.message.state, report.message.exit_status) == (BlockState.STAGING, 3)
+    (report,) = tell(g, StageTrouble(token(), "no space"), 11)
+    assert (report.message.state, report.message.why) == (BlockState.STAGING, "no space")
+    assert g.wake_s(at(11)) is None
+    assert tell(g, Tick(), 700) == []
+    assert guest(g.state).restart("boot-1", at(701)) == (FindBlock(token()),)
+    assert tell(g, Arrived(token(), "7.here", ("n1",)), 702) == []
+    (report,) = tell(g, BlockEnded(token(), 3, "given up"), 703)
+    told = report.message
+    assert (told.state, told.exit_status, told.why) == (BlockState.ENDED, 3, "given up")
+
+
+def test_files_that_came_home_after_all_are_no_trouble_and_a_release_stops_the_tries() -> None:
+    g = running()
+    tell(g, JobOver(token(), 0), 10)
+    tell(g, StageTrouble(token(), "no space"), 11)
+    (report,) = tell(g, BlockEnded(token(), 0), 12)
+    assert report.message.why == ""
+    g = running()
+    tell(g, JobOver(token(), 0), 10)
+    assert kinds(tell(g, Release(token(), SITE, WALL_S), 11)) == [KillBlock]
+    tell(g, BlockEnded(token(), 0), 12)
+    assert isinstance(tell(g, Release(token(), SITE, WALL_S), 13)[-1].message, Released)
+
+
+def test_a_job_that_is_over_before_it_ran_brings_nothing_home() -> None:
+    g = at_barrier()
+    assert tell(g, JobOver(token(), 1)) == []
+    assert reports(tell(g, BlockEnded(token(), 1))) == [BlockState.CANCELLED]
 
 
 def test_messages_of_a_stranger_about_a_block_are_ignored() -> None:

@@ -9,6 +9,7 @@ import pytest
 from tests.unit.torque.handshake.sites import Site, World
 from torque_sched.core.handshake import From, SiteId
 from torque_sched.core.site import (
+    BlockEnded,
     BlockFailed,
     BlockReport,
     BlockState,
@@ -229,3 +230,75 @@ def test_go_is_said_only_by_home_and_only_once_decided(world: World) -> None:
     fake = Go(token, B, world.sites[B].now.wall_s, (A, B, C), (("n0",),) * 3)
     world.sites[B].tell_guest(From(C, fake))
     assert world.bodies == {}
+
+
+def test_a_start_that_is_reserved_waits_until_then_and_asks_only_now_and_then() -> None:
+    world = World(dict.fromkeys("abc", 2))
+    world.submit("a", "1", [ALL], later_s=500.0)
+    flow(world, 6)
+    assert home(world).state.stage is Stage.STARTING
+    assert [len(site.pending) for site in world.sites.values()] == [1, 1, 1]
+    world.letters.clear()
+    asked_s = []
+    for _ in range(60):
+        world.deliver_all()
+        before = len(world.letters)
+        world.wait(1.0)
+        asked_s += [world.at_s] if len(world.letters) > before else []
+    assert len(asked_s) <= 8
+    take_all_due(world)
+    assert not any(site.batch for site in world.sites.values())
+    flow(world, 440)
+    take_all_due(world)
+    arrive(world, A, B, C)
+    flow(world)
+    assert world.bodies == {home(world).token: {A, B, C}}
+    world.settle()
+
+
+def take_all_due(world: World) -> None:
+    for site in world.sites.values():
+        site.take_due()
+
+
+def test_a_reserved_start_that_one_site_has_given_back_is_queued_again() -> None:
+    """beta hears nothing of home for longer than it keeps its claim."""
+    world = World(dict.fromkeys("abc", 2))
+    world.submit("a", "1", [ALL], later_s=3000.0)
+    flow(world, 6)
+    world.cut = {frozenset((A, B))}
+    flow(world, 100, step_s=10.0)
+    assert not world.sites[B].guest.grants(world.sites[B].now)
+    assert world.sites[C].guest.grants(world.sites[C].now)
+    world.sites[B].pending.clear()
+    world.cut.clear()
+    flow(world, 15)
+    assert result(world)[0] == Requeue(2, "block at b failed to start")
+    world.settle()
+
+
+def test_what_a_site_could_not_bring_home_is_told_with_the_exits(world: World) -> None:
+    world.sites[B].stages = world.sites[C].stages = True
+    started(world)
+    for name in (A, B, C):
+        end(world, name)
+    for name, works in ((B, False), (C, True)):
+        world.sites[name].stage(0, works=works)
+    flow(world, 12)
+    assert home(world).state.stage is Stage.RUNNING
+    assert home(world).state.blocks[1].why == "no space"
+    world.sites[B].tell_guest(BlockEnded(home(world).token, 0, "given up"))
+    flow(world, 12)
+    assert result(world) == [Finished(((A, 0), (B, 0), (C, 0)), ((B, "given up"),))]
+
+
+def test_files_may_come_home_after_the_claims_end(world: World) -> None:
+    world.sites[B].stages = True
+    started(world)
+    for name in (A, B, C):
+        end(world, name)
+    flow(world, 12)
+    world.wait(1000.0)
+    assert home(world).state.stage is Stage.RUNNING
+    world.wait(3600.0)
+    assert result(world) == [Finished(((A, 0), (B, 0), (C, 0)))]

@@ -6,9 +6,10 @@ which differ only in the date are one. Claims start `AHEAD_S` from now at any ti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 from torque_sched.core.handshake import (
     Ask,
@@ -41,6 +42,8 @@ from torque_sched.core.handshake import (
     Token,
 )
 
+S = TypeVar("S")
+C = TypeVar("C")
 BOOT = "boot-1"
 HOLDER_LIMITS = HolderLimits(lease_s=4.0)
 COORDINATOR_LIMITS = CoordinatorLimits(resend_s=1.0, ask_s=2.0, commit_s=2.0, margin_s=1.0, lease_cap_s=5.0)
@@ -185,80 +188,75 @@ class Rules:
 
     def holder_step(self, world: World, index: int, event: HolderEvent | None) -> Iterator[World]:
         """Every outcome of an event; None is a crash between events."""
-        side = world.holders[index]
-        if event is not None:
-            holder = self.holder(world, index)
-            commands = holder.apply(event, NOW)
-            yield self._put_holder(world, index, side, holder.state, commands)
-            cuts = range(len(commands))
-        else:
-            commands, cuts = (), range(1)
-        if world.faults.crashes:
-            less = replace(world, faults=replace(world.faults, crashes=world.faults.crashes - 1))
-            for cut in cuts:
-                done = commands[:cut]
-                saved = holder.state if Persist() in done else side.saved
-                risen = Holder(self.sites[index], OneNode(), saved, HOLDER_LIMITS)
-                more = risen.restart(BOOT, NOW)
-                yield self._put_holder(
-                    less, index, HolderSide(saved, saved), risen.state, (*done, *more), persist=more
-                )
+        side, holder = world.holders[index], self.holder(world, index)
+        commands = None if event is None else holder.apply(event, NOW)
 
-    def _put_holder(
-        self,
-        world: World,
-        index: int,
-        side: HolderSide,
-        state: HolderState,
-        commands: tuple[HolderCommand, ...],
-        persist: tuple[HolderCommand, ...] | None = None,
-    ) -> World:
-        saved = state if Persist() in (commands if persist is None else persist) else side.saved
-        put = HolderSide(state, saved)
-        holders = (*world.holders[:index], put, *world.holders[index + 1 :])
-        sends = [(c.to, c.message) for c in commands if isinstance(c, Send)]
-        return self._sent(replace(world, holders=holders), sends)
+        def risen(saved: HolderState) -> tuple[HolderState, tuple[HolderCommand, ...]]:
+            after = Holder(self.sites[index], OneNode(), saved, HOLDER_LIMITS)
+            more = after.restart(BOOT, NOW)
+            return after.state, more
+
+        def put(world: World, now: HolderState, saved: HolderState, _: Sequence[HolderCommand]) -> World:
+            sides = (*world.holders[:index], HolderSide(now, saved), *world.holders[index + 1 :])
+            return replace(world, holders=sides)
+
+        return self._outcomes(world, side.saved, holder.state, commands, risen, put)
 
     def coordinator_step(self, world: World, index: int, event: CoordinatorEvent | None) -> Iterator[World]:
         """Every outcome of an event; None is a crash between events."""
-        side = world.coordinators[index]
-        if event is not None:
-            coordinator = self.coordinator(world, index)
-            commands = coordinator.apply(event, NOW)
-            yield self._put_coordinator(world, index, side, coordinator.state, commands)
-            cuts = range(len(commands))
-        else:
-            commands, cuts = (), range(1)
-        if world.faults.crashes:
-            less = replace(world, faults=replace(world.faults, crashes=world.faults.crashes - 1))
-            for cut in cuts:
-                done = commands[:cut]
-                saved = coordinator.state if Persist() in done else side.saved
-                risen, more = Coordinator.restore(saved, NOW, COORDINATOR_LIMITS)
-                base = replace(side, now=saved, saved=saved)
-                yield self._put_coordinator(less, index, base, risen.state, (*done, *more), persist=more)
+        side, coordinator = world.coordinators[index], self.coordinator(world, index)
+        commands = None if event is None else coordinator.apply(event, NOW)
 
-    def _put_coordinator(
+        def risen(saved: CoordinatorState) -> tuple[CoordinatorState, tuple[CoordinatorCommand, ...]]:
+            after, more = Coordinator.restore(saved, NOW, COORDINATOR_LIMITS)
+            return after.state, more
+
+        def put(
+            world: World, now: CoordinatorState, saved: CoordinatorState, done: Sequence[CoordinatorCommand]
+        ) -> World:
+            placed = next((c.token for c in done if isinstance(c, Placed)), side.placed)
+            gave_up = side.gave_up or any(isinstance(c, GaveUp) for c in done)
+            one = CoordinatorSide(now, _durable(saved), placed, gave_up)
+            sides = (*world.coordinators[:index], one, *world.coordinators[index + 1 :])
+            return replace(world, coordinators=sides)
+
+        return self._outcomes(world, side.saved, coordinator.state, commands, risen, put)
+
+    def _outcomes(
         self,
         world: World,
-        index: int,
-        side: CoordinatorSide,
-        state: CoordinatorState,
-        commands: tuple[CoordinatorCommand, ...],
-        persist: tuple[CoordinatorCommand, ...] | None = None,
-    ) -> World:
-        saved = state if Persist() in (commands if persist is None else persist) else side.saved
-        placed = next((c.token for c in commands if isinstance(c, Placed)), side.placed)
-        gave_up = side.gave_up or any(isinstance(c, GaveUp) for c in commands)
-        put = CoordinatorSide(state, _durable(saved), placed, gave_up)
-        coordinators = (*world.coordinators[:index], put, *world.coordinators[index + 1 :])
-        sends = [(c.to, c.message) for c in commands if isinstance(c, Send)]
-        return self._sent(replace(world, coordinators=coordinators), sends)
+        saved: S,
+        state: S,
+        commands: tuple[C, ...] | None,
+        risen: Callable[[S], tuple[S, tuple[C, ...]]],
+        put: Callable[[World, S, S, Sequence[C]], World],
+    ) -> Iterator[World]:
+        """All goes well, or it crashes after some of the commands and rises again from what is saved.
 
-    def _sent(self, world: World, sends: list[tuple[SiteId, Message]]) -> World:
-        if not sends:
-            return world
-        return replace(world, on_way=world.on_way.union(sends))
+        Args:
+            world: before the event.
+            saved: what the machine had saved by then.
+            state: what it is after the event.
+            commands: of the event; None: it crashes without one.
+            risen: the machine after a restart from a saved state, and its first commands.
+            put: the world with this machine, what it has saved, and what it did.
+        """
+        if commands is not None:
+            after = put(world, state, state if Persist() in commands else saved, commands)
+            yield self._sent(after, commands)
+        if not world.faults.crashes:
+            return
+        less = replace(world, faults=replace(world.faults, crashes=world.faults.crashes - 1))
+        for cut in range(1 if commands is None else len(commands)):
+            done = () if commands is None else commands[:cut]
+            kept = state if Persist() in done else saved
+            now, more = risen(kept)
+            after = put(less, now, now if Persist() in more else kept, (*done, *more))
+            yield self._sent(after, (*done, *more))
+
+    def _sent(self, world: World, commands: Sequence[object]) -> World:
+        sends = [(c.to, c.message) for c in commands if isinstance(c, Send)]
+        return replace(world, on_way=world.on_way.union(sends)) if sends else world
 
     # What may happen next.
 
