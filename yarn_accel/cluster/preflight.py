@@ -61,12 +61,23 @@ def choose_mode(options: UpOptions, euid: int) -> Mode:
     return mode
 
 
-def check_commands(find: Callable[[str], str | None] = shutil.which) -> None:
-    """Make sure that the programs of netns mode are installed.
+def check_commands(
+    find: Callable[[str], str | None] = shutil.which, hosts_file: Path = Path("/etc/hosts")
+) -> None:
+    """Make sure that what netns mode needs of this machine is there.
+
+    Args:
+        find: looks for a program.
+        hosts_file: over which `ip netns exec` mounts the names of the nodes; a bare root tree has none.
 
     Raises:
-        StartupError: one is missing.
+        StartupError: something is missing.
     """
+    if not hosts_file.exists():
+        raise StartupError(
+            f"{hosts_file} is not there, so the nodes would not know each other's names",
+            cure=f"echo '127.0.0.1 localhost' > {hosts_file}",
+        )
     for command, package in (*NETNS_COMMANDS, ("hostname", "hostname")):
         if find(command) is None:
             raise StartupError(f"{command} is not on this machine", cure=f"apt-get install -y {package}")

@@ -45,6 +45,11 @@ def test_a_missing_program_is_named_with_its_package(missing: str) -> None:
         preflight.check_commands(lambda name: None if name == missing else f"/bin/{name}")
 
 
+def test_a_machine_without_a_hosts_file_is_told_the_cure(tmp_path) -> None:
+    with pytest.raises(StartupError, match=r"hosts is not there.*echo '127.0.0.1 localhost' >"):
+        preflight.check_commands(lambda name: f"/bin/{name}", tmp_path / "hosts")
+
+
 def test_little_memory_is_refused_in_numbers() -> None:
     with pytest.raises(StartupError, match=r"1\.0 GiB of memory are available, 4 nodes need 2\.9"):
         preflight.check_memory(4, "MemTotal: 9 kB\nMemAvailable:    1048576 kB\n")
