@@ -152,13 +152,17 @@ class Trace:
     homes: list[tuple[Kind, str]] = field(default_factory=list)
     first_use: dict[str, dict[str, float]] = field(default_factory=dict)
     """For each node, the CPU utilisation of all nodes when its first job came."""
+    last: Kind | None = None
+    """The type of the job that ended last."""
 
     def mean(self, figure: str) -> float:
         """The time-mean of a figure."""
         return self.figures.get(figure, 0.0) / self.seconds if self.seconds else 0.0
 
-    def note(self, since_s: float, now_s: float, cpu: Sequence[float], memory: Sequence[float]) -> None:
-        """The nodes were so busy since then."""
+    def note(
+        self, since_s: float, now_s: float, cpu: Sequence[float], memory: Sequence[float], gpus_missed: int
+    ) -> None:
+        """The nodes were so busy since then, and so many GPUs idle though a job waited for one."""
         length_s = min(now_s, self.until_s) - since_s
         if length_s <= 0:
             return
@@ -168,6 +172,7 @@ class Trace:
             ("cpu range", max(cpu) - min(cpu)),
             ("cpu overload", sum(max(0.0, share - 1.0) for share in cpu)),
             ("memory stdev", statistics.pstdev(memory)),
+            ("gpus missed", gpus_missed),
         ):
             self.figures[name] = self.figures.get(name, 0.0) + value * length_s
 
@@ -276,6 +281,7 @@ class Cluster:
         while place < len(arrivals):
             at_s = arrivals[place][0]
             yield self._env.timeout(max(0.0, at_s - self._env.now))
+            self._note()
             while place < len(arrivals) and arrivals[place][0] <= at_s:
                 task = arrivals[place][1]
                 self._queue[task.job.id] = task
@@ -293,7 +299,9 @@ class Cluster:
         hosts = self._hosts.values()
         cpu = [host.load.cpu_cores / host.machine.cores for host in hosts]
         memory = [host.load.mem_bytes / host.machine.mem_bytes for host in hosts]
-        self._trace.note(self._noted_s, self._env.now, cpu, memory)
+        idle = sum(host.machine.gpus - sum(len(held) for held in host.gpus.values()) for host in hosts)
+        wanted = sum(task.job.request.n_gpus for task in self._queue.values())
+        self._trace.note(self._noted_s, self._env.now, cpu, memory, min(idle, wanted))
         self._noted_s = self._env.now
 
     def _snapshot(self) -> Snapshot:
@@ -367,6 +375,7 @@ class Cluster:
             host.tasks.remove(task)
             del host.slots[task.job.id], host.gpus[task.job.id]
             self._history.ended(task)
+            self._trace.last = task.kind
             self._open -= 1
         if self._tells_end:
             host.sample = Measured(host.load, self._env.now)

@@ -9,7 +9,7 @@ start.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torque_sched.core.decisions import NodeShare, Reserve
 from torque_sched.core.model import Job
@@ -281,18 +281,37 @@ def plan_start(search: Search, job: Job, shape: Shape, now_s: float) -> Plan | N
     for piece in sorted(shape.pieces, key=lambda piece: len(search.capable(piece, shape))):
         ready = []
         for node in search.capable(piece, shape):
-            at = None if node.index in taken else _ready(ledger, node, piece, shape, now_s)
+            gpus = min(shape.gpus_anywhere, node.node.gpus) or piece.gpus
+            at = None
+            if node.index not in taken:
+                at = _ready(ledger, node, replace(piece, gpus=gpus), shape, now_s)
             if at is not None:
                 ready.append((not at[1], at[0], node.index))
         ready.sort()
-        chosen = list(_choose(ledger, shape, piece, ready))
+        chosen = list(_choose(ledger, shape, piece, _gpus_first(ledger, shape, ready)))
         if sum(n for _, _, n in chosen) < piece.count:
+            return None
+        if sum(one.gpus for _, one, _ in chosen) < shape.gpus_anywhere:
             return None
         for (unknown, at_s, index), one, _ in chosen:
             start_s, is_known = max(start_s, at_s), is_known and not unknown
             taken.add(index)
             parts.append((ledger.nodes[index], one))
     return Plan(start_s, tuple(parts), is_known)
+
+
+def _gpus_first(
+    ledger: Ledger, shape: Shape, ready: list[tuple[bool, float, int]]
+) -> list[tuple[bool, float, int]]:
+    """The nodes in order, those first that have the GPUs of ``-l procs=N,gpus=M``."""
+    wanted = shape.gpus_anywhere
+    first: list[tuple[bool, float, int]] = []
+    rest: list[tuple[bool, float, int]] = []
+    for entry in ready:
+        gpus = ledger.nodes[entry[2]].node.gpus
+        (first if wanted > 0 and gpus else rest).append(entry)
+        wanted -= gpus
+    return first + rest
 
 
 def _choose(
@@ -305,9 +324,10 @@ def _choose(
         if not left:
             return
         node = ledger.nodes[entry[2]]
-        # Where pieces may share, a node is kept for as many as are free on it now, and at least one.
-        n = max(1, min(left, node.slots_free // piece.ppn)) if may_share else 1
         own_gpus = min(gpus, node.node.gpus)
         gpus -= own_gpus
+        # Where pieces may share, a node is kept for as many as are free on it now, and at least one; GPUs
+        # that still have no node need a processor each.
+        n = max(1, min(left, node.slots_free // piece.ppn)) if may_share and not gpus else 1
         yield entry, times(piece, n, piece.gpus * n + own_gpus), n
         left -= n

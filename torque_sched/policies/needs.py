@@ -189,6 +189,8 @@ class Shapes:
         request = job.request
         if self._queues.ncpus_are_slots:
             request = _with_slots(request)
+        if self._queues.gpus_per_proc:
+            request = _with_gpus_each(request)
         admits = self._memory.admission and self._now_s - job.queued_s < self._memory.admission_limit_s
         properties = self.properties_of(job.queue)
         user = job.user if request.access in _NAMED else ""
@@ -212,6 +214,15 @@ def _with_slots(request: Request) -> Request:
     if request.ncpus < 2 or request.chunks or request.tasks or request.procs:
         return request
     return replace(request, chunks=(Chunk(ppn=request.ncpus),))
+
+
+def _with_gpus_each(request: Request) -> Request:
+    """``procs=N,gpus=M`` as ``-L tasks=N:gpus=M``."""
+    gpus = request.gpus_anywhere
+    if not gpus or not request.procs or request.pieces:
+        return request
+    others = tuple(entry for entry in request.gres if entry.name not in {"gpus", "gpu"})
+    return replace(request, tasks=(Chunk(request.procs, gpus=gpus),), procs=0, gres=others)
 
 
 def _asked(request: Request) -> tuple[object, ...]:

@@ -99,6 +99,8 @@ class QueueRules:
         strict: the first job of a queue that cannot run blocks the rest of that queue (strict_fifo).
         ncpus_are_slots: ``ncpus=N`` without ``nodes`` gets N slots of one node; off: one slot, which is all
             that pbs_server gives for it.
+        gpus_per_proc: ``procs=N,gpus=M`` gets M GPUs for each processor, as Moab has it (its users write
+            ``procs=8,gpus=1`` for 8 GPUs); off: M for the whole job.
     """
 
     properties: Mapping[QueueName, tuple[str, ...]] = field(default_factory=dict)
@@ -107,3 +109,4 @@ class QueueRules:
     max_is_total: bool = False
     strict: bool = False
     ncpus_are_slots: bool = False
+    gpus_per_proc: bool = False

@@ -80,20 +80,31 @@ class Spread:
     def _with_gpus(
         self, shape: Shape, piece: Piece, nodes: Sequence[NodeLedger]
     ) -> tuple[list[tuple[NodeLedger, Piece]], int] | None:
-        """The GPUs of ``-l procs=N,gpus=M`` first, on as few nodes as possible, each with processors."""
+        """The GPUs of ``-l procs=N,gpus=M``: as few nodes as possible, and those with room for most of N.
+
+        The processors of a node without the GPUs cannot use them.
+        """
         gpus, left = shape.gpus_anywhere, piece.count
         parts: list[tuple[NodeLedger, Piece]] = []
-        one = replace(piece, gpus=1)
-        fitting = [node for node in nodes if self._takes(node, one, shape)]
-        fitting.sort(key=lambda node: (-min(node.gpus_free, gpus), self._scorer.score(node, one), node.index))
+        one, plain = replace(piece, gpus=1), replace(piece, gpus=0)
+        room = {
+            node.index: self._most(node, plain, shape, left)
+            for node in nodes
+            if self._takes(node, one, shape)
+        }
+        fitting = [node for node in nodes if node.index in room]
+        fitting.sort(
+            key=lambda node: (
+                -min(_clean_gpus(node), gpus), -room[node.index], self._scorer.score(node, one), node.index
+            )
+        )  # fmt: skip
         for node in fitting:
             if not gpus or not left:
                 break
-            clean = next((i for i, ok in enumerate(node.gpus_clean) if not ok), len(node.gpus_clean))
-            here = min(gpus, clean, node.gpus_free)
+            here = min(gpus, _clean_gpus(node))
             gpus -= here
             # Processors are left over for the GPUs that still have no node.
-            n = self._most(node, replace(piece, gpus=0), shape, left if not gpus else 1)
+            n = min(room[node.index], left if not gpus else 1)
             parts.append((node, times(piece, n, here)))
             left -= n
         return None if gpus else (parts, left)
@@ -111,3 +122,9 @@ class Spread:
             else:
                 high = middle - 1
         return low
+
+
+def _clean_gpus(node: NodeLedger) -> int:
+    """Free GPUs that may be handed out: the server gives the lowest first."""
+    clean = next((i for i, ok in enumerate(node.gpus_clean) if not ok), len(node.gpus_clean))
+    return min(clean, node.gpus_free)

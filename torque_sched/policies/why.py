@@ -61,7 +61,10 @@ class Why:
         for piece in shape.pieces:
             capable = self._search.capable(piece, shape)
             if shape.procs or shape.may_share:
-                fits = sum(node.np // piece.ppn for node in capable)
+                fits = sum(
+                    min(node.np // piece.ppn, node.node.gpus // piece.gpus if piece.gpus else node.np)
+                    for node in capable
+                )
                 gpus = sum(node.node.gpus for node in capable)
                 if gpus < shape.gpus_anywhere:
                     return f"asks for {shape.gpus_anywhere} GPUs, the nodes that fit have {gpus}"

@@ -15,6 +15,9 @@ __all__ = ["GPU_LAYOUTS", "ProjectedPlacement"]
 GPU_LAYOUTS = {"balance": 0.0, "pack": 1.0, "spread": -1.0}
 """How jobs with GPUs are laid out, with the sign of free GPUs left over on their node."""
 
+_TIE = 1e-6
+"""Less than any difference in load that matters."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProjectedPlacement:
@@ -26,7 +29,8 @@ class ProjectedPlacement:
     Attributes:
         gpu_layout: ``pack`` (leave whole nodes of GPUs free), ``spread`` or ``balance`` (load alone decides).
         layout_weight: what the share of GPUs left over counts, in utilisation.
-        gpu_node_penalty: what a job without GPU adds to a GPU node's score, times its share of idle GPUs.
+        gpu_node_penalty: what a job without GPU adds to a GPU node's score, times its share of idle GPUs;
+            with 1 such jobs take nodes with idle GPUs last. Of equal nodes the one without GPUs comes first.
         rest_weight: what the mean of all its resources counts, so that equals are told apart.
     """
 
@@ -46,6 +50,11 @@ class _Projected:
         self._rest = settings.rest_weight
         self._layout = GPU_LAYOUTS[settings.gpu_layout] * settings.layout_weight
 
+    def _for_gpu_jobs(self, node: NodeLedger) -> float:
+        """What keeps a job without GPU off a node."""
+        n_gpus = node.capacity.gpus
+        return self._penalty * node.gpus_free / n_gpus + _TIE if n_gpus else 0.0
+
     def score(self, node: NodeLedger, piece: Piece) -> float:
         load, capacity = node.expected(piece), node.capacity
         worst = total = (node.cpu_cores + load.cpu_cores) / capacity.cpu_cores
@@ -54,8 +63,7 @@ class _Projected:
             total += memory
             worst = max(worst, memory)
         if not piece.gpus:
-            extra = self._penalty * node.gpus_free / capacity.gpus if node.gpus_free else 0.0
-            return worst + self._rest * total + extra
+            return worst + self._rest * total + self._for_gpu_jobs(node)
         for used, added, most in (
             (node.gpus_busy, load.gpus, capacity.gpus),
             (node.gpu_mem_bytes, load.gpu_mem_bytes, capacity.gpu_mem_bytes),
@@ -83,6 +91,6 @@ class _Projected:
         named.append(("all resources", self._rest * total))
         if piece.gpus:
             named.append(("gpu layout", self._layout * (node.gpus_free - piece.gpus) / capacity.gpus))
-        elif node.gpus_free:
-            named.append(("idle gpus", self._penalty * node.gpus_free / capacity.gpus))
+        elif capacity.gpus:
+            named.append(("idle gpus", self._for_gpu_jobs(node)))
         return tuple(named)

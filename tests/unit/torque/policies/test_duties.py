@@ -276,6 +276,43 @@ def test_gpus_stored_as_a_generic_resource_are_given(changes: dict[str, Any], wh
     )
 
 
+ONE_GPU = (GenericResource("gpus", 1),)
+
+
+def test_processors_go_with_their_gpu_where_one_node_has_room_for_all() -> None:
+    """n2 has a GPU and is idler, but cannot take four processors; those on n1 could not use the GPU."""
+    nodes = [node("n1"), node("n2", gpus=1), node("n3", gpus=1, loadave=1.0)]
+    busy = running(9, "n2/0-1", "1:ppn=2")
+    wanted = job(1, procs=4, gres=ONE_GPU)
+    assert answers(nodes, [busy, wanted]).hosts(1) == "n3:ppn=4:gpus=1"
+    assert answers(nodes[:2], [busy, wanted]).hosts(1) == "n2:ppn=2:gpus=1+n1:ppn=2"
+
+
+def test_gpus_for_each_processor_as_moab_has_it() -> None:
+    nodes = [node("n1"), node("n2", gpus=2), node("n3", gpus=2)]
+    each = replace(FIRST, queues=QueueRules(gpus_per_proc=True))
+    got = answers(nodes, [job(1, procs=3, gres=ONE_GPU), job(2, procs=5, gres=ONE_GPU)], each)
+    assert got.hosts(1) == "n2:ppn=2:gpus=2+n3:ppn=1:gpus=1"
+    assert got.reason(2) is Reason.NEVER_FITS
+    assert answers(nodes, [job(1, procs=3, gres=ONE_GPU)], FIRST).hosts(1) == "n2:ppn=3:gpus=1"
+
+
+def test_an_aged_job_with_processors_and_gpus_anywhere_gets_its_gpus_kept() -> None:
+    """n1 is free sooner, but it has no GPU: keeping only n1 would leave the job without one for ever."""
+    nodes = [node("n1", 4), node("n2", 4, gpus=1), node("n3", 4, gpus=1)]
+    busy = [
+        running(7, "n1/0-3", "1:ppn=4", walltime_s=700.0),
+        running(8, "n2/0-3+n2-gpu/0", "1:ppn=4:gpus=1", walltime_s=900.0),
+        running(9, "n3/0-3+n3-gpu/0", "1:ppn=4:gpus=1", walltime_s=1200.0),
+    ]
+    old = job(1, procs=3, gres=(GenericResource("gpus", 2),), qtime_s=NOW_S - 100_000, walltime_s=60.0)
+    kept = answers(nodes, [*busy, old]).reserved(1)
+    gpus = {share.node: share.gpus for share in kept.allocation}
+    assert gpus["n2"] == gpus["n3"] == 1
+    assert sum(share.ppn for share in kept.allocation) == 3
+    assert kept.start_s == NOW_S + 600
+
+
 def test_gpus_in_use_are_counted_from_running_jobs() -> None:
     nodes = [node("n1", gpus=2)]
     got = answers(nodes, [running(9, "n1/0+n1-gpu/0", "1:gpus=1"), job(1, "1:gpus=1"), job(2, "1:gpus=1")])

@@ -104,6 +104,24 @@ def test_a_job_without_gpu_prefers_nodes_without() -> None:
     assert answers([node("n2", 4), node("n1", 4, gpus=2)], [job(1)], faithful).hosts(1) == "n1:ppn=1"
 
 
+def test_of_equal_nodes_a_job_without_gpu_takes_the_one_without_even_if_the_gpus_are_busy() -> None:
+    nodes = [node("n1", 4, gpus=1), node("n2", 4)]
+    jobs = [running(8, "n1/0+n1-gpu/0", "1:gpus=1"), running(9, "n2/0")]
+    assert answers(nodes, [*jobs, job(1)]).hosts(1) == "n2:ppn=1"
+    busier = [nodes[0], node("n2", 4, loadave=2.0)]
+    assert answers(busier, [*jobs, job(1)]).hosts(1) == "n1:ppn=1"
+
+
+def test_jobs_without_gpu_come_to_gpu_nodes_last_where_a_site_wants_that() -> None:
+    """8 slots without GPU: the first 8 jobs take them, the rest leaves a slot for each idle GPU."""
+    nodes = [node("g1", 8, gpus=2), node("n1", 8)]
+    last = Settings(placement=ProjectedPlacement(gpu_node_penalty=1.0))
+    got = answers(nodes, [job(number) for number in range(1, 17)], last)
+    assert [got.hosts(number).partition(":")[0] for number in range(1, 9)] == ["n1"] * 8
+    assert [got.hosts(number).partition(":")[0] for number in range(9, 15)] == ["g1"] * 6
+    assert got.reason(15) is got.reason(16) is Reason.NO_FREE_SLOTS
+
+
 @pytest.mark.parametrize(("layout", "where"), [("pack", "n2"), ("spread", "n1")])
 def test_gpu_jobs_are_packed_or_spread(layout: str, where: str) -> None:
     nodes = [node("n1", 8, gpus=4), node("n2", 8, gpus=4)]

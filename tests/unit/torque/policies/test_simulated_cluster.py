@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 pytest.importorskip("simpy", reason="the simulator needs SimPy (extra `bench`)")
@@ -34,6 +36,33 @@ def test_a_job_takes_its_time_and_crowded_jobs_take_longer() -> None:
     assert makespan(1) == pytest.approx(kind.runtime_s)
     # Two jobs of two busy cores each on two cores: half the speed.
     assert makespan(2) == pytest.approx(2 * kind.runtime_s)
+
+
+def test_at_moderate_load_gpu_nodes_are_there_for_gpu_jobs() -> None:
+    """A fifth of the cores busy: jobs without GPU go where it is idlest, and take no GPU's slots."""
+    gpu_nodes = {machine.name for machine in MACHINES if machine.gpus}
+    slots = sum(machine.slots for machine in MACHINES if machine.gpus) / sum(m.slots for m in MACHINES)
+    shares = {}
+    for name in ("value", "projected", "projected, GPU nodes last"):
+        trace, _ = simulate(name, 40.0, 1, n_jobs=120)
+        without = [node in gpu_nodes for kind, node in trace.homes if not kind.gpus]
+        shares[name] = sum(without) / len(without)
+        assert trace.mean("gpus missed") == 0, name
+    assert shares["projected, GPU nodes last"] < shares["projected"] <= slots < shares["value"]
+
+
+def test_on_a_full_cluster_the_slots_kept_per_idle_gpu_let_gpu_jobs_start() -> None:
+    """Few GPU jobs, most of them behind more jobs without GPU than there are slots."""
+    policy = POLICIES["projected"]
+    kinds = (*KINDS[:2], replace(KINDS[2], weight=0.03))
+
+    def missed(cores_per_idle_gpu: int) -> float:
+        settings = policy.settings()
+        settings = replace(settings, nodes=replace(settings.nodes, cores_per_idle_gpu=cores_per_idle_gpu))
+        arrivals = tasks_of(kinds, 150, 0.0, 0.3, seed=1)
+        return Cluster(settings, History(policy.predictor)).run(arrivals).mean("gpus missed")
+
+    assert missed(1) == 0 < missed(0)
 
 
 def test_gpu_jobs_stay_on_gpu_nodes_and_projected_is_the_most_even() -> None:
