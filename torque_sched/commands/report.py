@@ -1,4 +1,4 @@
-"""``torque-sched report``: balance, waits, promises, prediction errors, GPUs held in vain; one HTML page."""
+"""``torque-sched report``: balance, waits, promises, predictions, idle GPUs, the shadow; one HTML page."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ def report(
 ) -> None:
     """Write a page on the last DAYS; it needs no other file and names no other address."""
     from torque_sched.daemon.config import read_config
+    from torque_sched.daemon.shadow import read_report, words_of
     from torque_sched.learning.store import Store
     from torque_sched.report.page import page
     from torque_sched.report.picture import history_file
@@ -45,10 +46,13 @@ def report(
     except TorqueSchedError as error:
         click.echo(f"torque-sched report: {error}", err=True)
         sys.exit(error.exit_code)
+    beside = words_of(read_report(options.own / "report.json")) if shadow else []
     try:
-        html.write_text(page(summary, "Torque cluster"), encoding="utf-8")
+        html.write_text(page(summary, "Torque cluster", beside), encoding="utf-8")
     except OSError as error:
         click.echo(f"torque-sched report: {html}: {error.strerror}", err=True)
         sys.exit(1)
     promises = f", {len(summary.outcomes)} promises" if summary.outcomes else ""
     click.echo(f"{html}: {len(summary.jobs)} jobs, {len(summary.balance)} moments{promises}")
+    for line in beside:
+        click.echo(f"  {line}")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
+import errno
 import os
 import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 
 from torque_sched.adapters.commands import Commands
@@ -20,7 +19,7 @@ from torque_sched.core.snapshot import Snapshot
 from torque_sched.daemon.c_policy import CFiles, SettingsInForce, read_c_files
 from torque_sched.daemon.config import Config, read_config
 from torque_sched.daemon.event_port import addresses_of
-from torque_sched.daemon.place import Options, command_environment, server_host
+from torque_sched.daemon.place import Options, command_environment, server_host, this_user
 from torque_sched.errors import TorqueSchedError
 
 __all__ = ["Check", "Level", "examine"]
@@ -98,7 +97,7 @@ def _folder(options: Options) -> Check:
         return _wrong("PBS home", error.message, error.cure)
     if not os.access(options.sched_priv, os.W_OK):
         return _wrong(
-            "PBS home", f"{options.sched_priv} is not writable for {_me()}", "chown it to this user"
+            "PBS home", f"{options.sched_priv} is not writable for {this_user()}", "chown it to this user"
         )
     return _ok("PBS home", str(options.home))
 
@@ -129,13 +128,22 @@ def _port(options: Options, config: Config) -> Check:
     port = config.port if options.port is None else options.port
     owner = pid_in(options.lock)
     for address in (*addresses_of(server_host(options.home)), "127.0.0.1"):
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            probe.settimeout(1.0)
-            with suppress(OSError):
-                probe.connect((address, port))
-                holder = f"process {owner}" if owner and lives(owner) else "some scheduler"
-                return _ok("event port", f"{port} on {address} is held by {holder}")
+        if _is_taken(address, port):
+            holder = f"process {owner}" if owner and lives(owner) else "some scheduler"
+            return _ok("event port", f"{port} on {address} is held by {holder}")
     return _warning("event port", f"nobody listens on {port}", "start the scheduler")
+
+
+def _is_taken(address: str, port: int) -> bool:
+    """Whether somebody listens there; without knocking, which a scheduler writes into its log."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # Without this, connections that ended lately would look like a listener.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False
 
 
 def _cluster(options: Options, config: Config) -> Iterator[Check]:
@@ -145,7 +153,7 @@ def _cluster(options: Options, config: Config) -> Iterator[Check]:
     try:
         look = asyncio.run(pbs.look())
     except TorqueSchedError as error:
-        yield _wrong("snapshot", error.message, error.cure)
+        yield _wrong("snapshot", error.message, error.cure.replace("USER@HOST", this_user()))
         return
     snapshot = look.snapshot
     yield _ok(
@@ -244,24 +252,22 @@ _SNAPSHOT_CHECKS: tuple[Callable[[Look], Check], ...] = (
 
 
 def _rights(snapshot: Snapshot) -> Check:
-    me, host = _me(), socket.gethostname()
-    names = {f"{me}@{each}" for each in (host, host.split(".")[0], snapshot.server.name)} | {f"{me}@*"}
-    listed = (*snapshot.server.managers, *snapshot.server.operators)
+    server = snapshot.server
+    me, _, host = this_user().partition("@")
+    names = {f"{me}@{each}" for each in (host, host.split(".")[0], server.name)} | {f"{me}@*"}
+    listed = (*server.managers, *server.operators)
     if any(each in names or (each.startswith(f"{me}@*") and each != f"{me}@") for each in listed):
         return _ok("rights", f"{me} is a manager or operator")
-    if not listed and os.geteuid() == 0:
-        return _ok("rights", "root, and the server names no managers: root@server is one")
+    # Naming somebody in one of the lists takes root's place in that list only.
+    free = [
+        word for word, named in (("managers", server.managers), ("operators", server.operators)) if not named
+    ]
+    if free and os.geteuid() == 0:
+        return _ok("rights", f"root, and the server names no {free[0]}: root@server is one")
     return _warning(
-        "rights", f"{me}@{host} is named neither as manager nor as operator",
-        f"qmgr -c 'set server operators += {me}@{host}'",
+        "rights", f"{this_user()} is named neither as manager nor as operator",
+        f"qmgr -c 'set server operators += {this_user()}'",
     )  # fmt: skip
-
-
-def _me() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return f"uid {os.geteuid()}"
 
 
 def _dialect(config: Config) -> Check:

@@ -12,7 +12,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from torque_sched.adapters.state_file import write_atomic
@@ -33,10 +33,14 @@ class Step:
     mode: int
     kept: str
     """Where the file that was there goes; empty: there was none."""
+    is_again: bool = False
+    """The file there is ours from before; what it replaced is kept since then."""
 
     @property
     def told(self) -> str:
         """For people."""
+        if self.is_again:
+            return f"write {self.path} again"
         return f"write {self.path}" + (f", keep what is there as {self.kept}" if self.kept else "")
 
 
@@ -86,6 +90,9 @@ def plan(home: Path, sbin: Path | None, units: Path | None, user: str = "root") 
         sbin: the folder of pbs_sched; None: no shim.
         units: systemd's folder; None: no unit.
         user: for the unit.
+
+    Raises:
+        StartupError: the record of what was done before cannot be read.
     """
     command = program()
     wanted: list[tuple[Path, str, int]] = []
@@ -93,8 +100,12 @@ def plan(home: Path, sbin: Path | None, units: Path | None, user: str = "root") 
         wanted.append((sbin / "pbs_sched", shim_text(command), 0o755))
     if units is not None:
         wanted.append((units / "torque-sched.service", unit_text(command, home, user), 0o644))
+    known = {step.path: step for step in _recorded(home / "sched_priv" / RECORD)}
     return [
-        Step(str(path), text, mode, f"{path}{KEPT}" if path.exists() else "") for path, text, mode in wanted
+        Step(str(path), text, mode, known[str(path)].kept, is_again=True)
+        if str(path) in known
+        else Step(str(path), text, mode, f"{path}{KEPT}" if path.exists() else "")
+        for path, text, mode in wanted
     ]
 
 
@@ -106,21 +117,19 @@ def apply(steps: Sequence[Step], home: Path) -> None:
     """
     record = home / "sched_priv" / RECORD
     before = _recorded(record)
-    known = {step.path: step for step in before}
     done: list[Step] = []
     try:
         for step in steps:
-            # The file there may be ours from before; the original is kept already.
-            kept = known[step.path].kept if step.path in known else step.kept
-            if kept and step.path not in known:
-                Path(step.path).replace(kept)
-            done.append(Step(step.path, step.text, step.mode, kept))
+            if step.kept and not step.is_again:
+                Path(step.path).replace(step.kept)
+            done.append(step)
             write_atomic(Path(step.path), step.text, step.mode)
             Path(step.path).chmod(step.mode)
         rest = [step for step in before if step.path not in {each.path for each in done}]
-        write_atomic(record, json.dumps([asdict(step) for step in (*rest, *done)], indent=1) + "\n")
+        entries = [asdict(replace(step, is_again=False)) for step in (*rest, *done)]
+        write_atomic(record, json.dumps(entries, indent=1) + "\n")
     except OSError as error:
-        _take_back(step for step in reversed(done) if step.path not in known)
+        _take_back(step for step in reversed(done) if not step.is_again)
         raise StartupError(
             f"{error.filename}: {error.strerror}", cure="nothing was changed; run as root"
         ) from error

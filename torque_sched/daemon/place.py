@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import socket
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from torque_sched.adapters.cycle_lock import LOCK_NAME
 from torque_sched.daemon.config import DEFAULT_NAME
 from torque_sched.errors import StartupError
 
-__all__ = ["DEFAULT_HOME", "Options", "command_environment", "pbs_home", "server_host"]
+__all__ = ["DEFAULT_HOME", "Options", "command_environment", "pbs_home", "server_host", "this_user"]
 
 DEFAULT_HOME = Path("/var/spool/torque")
 SHADOW_PORT = 15005
@@ -118,3 +119,12 @@ def server_host(home: Path) -> str:
         with suppress(OSError):
             named = (home / "server_name").read_text(encoding="ascii", errors="replace")
     return named.split(",")[0].split(":")[0].strip() or socket.gethostname()
+
+
+def this_user() -> str:
+    """``USER@HOST`` as the server's lists of managers and operators have it."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        name = f"uid {os.geteuid()}"
+    return f"{name}@{socket.gethostname()}"

@@ -69,6 +69,7 @@ class Service:
         on_up: called when it listens and signals are taken.
         on_hang_up: SIGHUP: read again what is read again.
         on_failure: called when there was no snapshot.
+        on_end: called when the last cycle is over.
     """
 
     cycle: Cycle
@@ -81,6 +82,7 @@ class Service:
     on_up: Callable[[], None] = lambda: None
     on_hang_up: Callable[[], None] = lambda: None
     on_failure: Callable[[TorqueSchedError], None] = lambda error: None
+    on_end: Callable[[], None] = lambda: None
     n_cycles: int = 0
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _causes: list[str] = field(default_factory=list)
@@ -160,6 +162,7 @@ class Service:
         if self.port is not None:
             await self.port.stop()
         self.commands.kill_all()
+        self.on_end()
 
     async def _rest(self, pause_s: float) -> None:
         """Until an event, the timer or a promised start, but at least ``pause_s``."""

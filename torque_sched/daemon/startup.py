@@ -18,13 +18,15 @@ from torque_sched.adapters.journal import Journal
 from torque_sched.adapters.log_file import Event, LogFile, LogHandler
 from torque_sched.adapters.metrics import Figures, serve_figures
 from torque_sched.adapters.pbs import Pbs
+from torque_sched.core.decisions import Decision
+from torque_sched.core.snapshot import Snapshot
 from torque_sched.daemon.brain import PolicyBrain
 from torque_sched.daemon.c_policy import CFiles, SettingsInForce, read_c_files
 from torque_sched.daemon.comments import CommentPlan
 from torque_sched.daemon.config import Config, read_config
 from torque_sched.daemon.cycle import Cycle, CycleReport
 from torque_sched.daemon.event_port import Callers, EventPort, addresses_of, bind_all, parse_callers
-from torque_sched.daemon.place import Options, command_environment, server_host
+from torque_sched.daemon.place import Options, command_environment, server_host, this_user
 from torque_sched.daemon.predecessor import take_over_usage, without_effect
 from torque_sched.daemon.records import Records
 from torque_sched.daemon.service import Ending, Pace, Service
@@ -32,6 +34,8 @@ from torque_sched.daemon.shadow import Shadow
 from torque_sched.daemon.standing import Standing
 from torque_sched.errors import ConfigError, StartupError
 from torque_sched.learning import History, HistorySettings
+from torque_sched.policies.context import Context
+from torque_sched.policies.decide import decide
 
 __all__ = ["Prepared", "accounting_folder", "open_history", "prepare", "read_callers", "run", "without_root"]
 
@@ -165,7 +169,7 @@ def without_root(options: Options) -> list[str]:
     if os.geteuid() == 0:
         return []
     told = [
-        "not root: this user must be a Torque operator (qmgr -c 'set server operators += USER@HOST'), "
+        f"not root: this user must be a Torque operator (qmgr -c 'set server operators += {this_user()}'), "
         "else nothing can be started",
     ]
     if not os.access(options.home / "server_priv" / "accounting", os.R_OK | os.X_OK):
@@ -262,7 +266,7 @@ def _service(prepared: Prepared, history: History, figures: Figures) -> tuple[Se
     options, config = prepared.options, prepared.config
     commands = Commands(command_environment(config.commands))
     records = _records(prepared, history, figures)
-    shadow = Shadow(options.own / "report.json") if options.shadow else None
+    shadow = _shadow(prepared) if options.shadow else None
     service = Service(
         _cycle(prepared, history, commands), None, prepared.log, commands,
         Pace(config.timer_s, config.settle_s, config.retry_s, options.alarm_s),
@@ -282,7 +286,16 @@ def _service(prepared: Prepared, history: History, figures: Figures) -> tuple[Se
         port.callers = read_callers(options, config)
 
     service.on_report, service.on_hang_up, service.on_failure = reported, hung_up, records.failure
+    if shadow is not None:
+        service.on_end = shadow.end
     return service, records
+
+
+def _shadow(prepared: Prepared) -> Shadow:
+    def answers(snapshot: Snapshot, context: Context) -> tuple[Decision, ...]:
+        return decide(snapshot, prepared.in_force.at(snapshot.now_s), context)
+
+    return Shadow(prepared.options.own / "report.json", answers)
 
 
 def _records(prepared: Prepared, history: History, figures: Figures) -> Records:

@@ -24,12 +24,13 @@ _STYLE = (
 _POINTS = 400
 
 
-def page(summary: Summary, title: str) -> str:
-    """The whole page."""
+def page(summary: Summary, title: str, beside: Sequence[str] = ()) -> str:
+    """The whole page; ``beside``: what a shadow says of the scheduler it runs beside."""
     body = [
         f"<h1>{escape(title)}</h1>",
         f"<p>{escape(_stamp(summary.since_s))} to {escape(_stamp(summary.until_s))}: "
         f"{len(summary.jobs)} jobs ended.</p>",
+        *_beside(beside),
         *_balance(summary),
         *_waits(summary),
         *promises_section(summary.outcomes),
@@ -44,13 +45,19 @@ def page(summary: Summary, title: str) -> str:
     )
 
 
+def _beside(words: Sequence[str]) -> Iterable[str]:
+    if words:
+        yield "<h2>The real scheduler beside ours</h2>"
+        yield f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in words)}</ul>"
+
+
 def _balance(summary: Summary) -> Iterable[str]:
     yield "<h2>Balance</h2>"
     rows = summary.balance
     if not rows:
         yield "<p>Nothing was noted in this time.</p>"
         return
-    lines_of = (
+    wordsof = (
         ("CPU utilisation of a node", "cpu_mean", percent),
         ("its standard deviation over nodes", "cpu_stdev", _number),
         ("busiest less idlest node", "cpu_range", _number),
@@ -61,7 +68,7 @@ def _balance(summary: Summary) -> Iterable[str]:
         ("", "mean over time", "most"),
         (
             (words, form(summary.mean_of(column)), form(max(getattr(row, column) for row in rows)))
-            for words, column, form in lines_of
+            for words, column, form in wordsof
         ),
     )
     yield from _course(rows)

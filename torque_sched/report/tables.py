@@ -42,12 +42,13 @@ def daemon_line(state: State, now_s: float) -> str:
     pid = state.values.get("pid")
     alive = f"runs (process {pid})" if state.is_alive else f"process {pid} is gone"
     last = state.values.get("last_cycle") or {}
-    did = "no cycle yet"
-    if last:
-        wall = last.get("wall_ms") or {}
-        took = " + ".join(f"{wall.get(part, 0):.0f} ms {part}" for part in ("snapshot", "decide", "enact"))
-        did = f"{last.get('n_jobs')} jobs considered, {last.get('n_started')} started, {took}"
-    return f"{mode}: {alive}; last cycle {ago(now_s - state.now_s)}: {did}"
+    when = ago(now_s - state.now_s)
+    if not last:
+        return f"{mode}: {alive}; it could not see the cluster {when}"
+    wall = last.get("wall_ms") or {}
+    took = " + ".join(f"{wall.get(part, 0):.0f} ms {part}" for part in ("snapshot", "decide", "enact"))
+    did = f"{last.get('n_jobs')} jobs considered, {last.get('n_started')} started, {took}"
+    return f"{mode}: {alive}; last cycle {when}: {did}"
 
 
 def nodes_line(snapshot: Snapshot) -> str:

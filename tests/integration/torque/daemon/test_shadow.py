@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 
+from click.testing import CliRunner
+
+from torque_sched.cli import main
 from torque_sched.emulation import EmulatedTorque
 
 from .conftest import Daemon, free_port, spy, starts, until
@@ -27,7 +31,9 @@ def test_it_runs_nothing_but_pbsnodes_and_qstat(torque: EmulatedTorque, serve: C
     assert starts(torque) == {}
 
 
-def test_it_runs_beside_a_daemon_and_compares(torque: EmulatedTorque, serve: Callable[..., Daemon]) -> None:
+def test_it_runs_beside_a_daemon_and_compares(
+    torque: EmulatedTorque, serve: Callable[..., Daemon], tmp_path: Path
+) -> None:
     torque.run("qmgr", "-c", "set server scheduling = False")
     job = torque.submit("-l", "nodes=1:ppn=2", runtime_s=60)
     torque.run("qmgr", "-c", "set server scheduling = True")
@@ -40,4 +46,14 @@ def test_it_runs_beside_a_daemon_and_compares(torque: EmulatedTorque, serve: Cal
     told = json.loads(report.read_text(encoding="utf-8"))
     assert told["jobs"][0]["job"] == job
     assert told["waited_longer_s"] > 0
+    assert told["n_judged"] == told["n_same_nodes"] == 1
     assert starts(torque) == {job: 1}
+    shadow.stop()
+    assert "1 jobs we would have started before it did" in shadow.log()
+    shadow.start()
+    until(lambda: json.loads(report.read_text(encoding="utf-8"))["n_cycles"] > told["n_cycles"], "a new look")
+    assert json.loads(report.read_text(encoding="utf-8"))["n_started"] == 1
+    page = tmp_path / "page.html"
+    asked = CliRunner().invoke(main, ["report", "-d", str(shadow.home), "--shadow", "--html", str(page)])
+    assert "1 jobs we would have started before it did" in asked.output
+    assert "<li>of 1 jobs it started we would in the same state" in page.read_text(encoding="utf-8")
