@@ -44,6 +44,7 @@ class _Account:
     n_failed: list[float] = field(default_factory=list)
     n_resubmitted: list[float] = field(default_factory=list)
     jobs_s: list[float] = field(default_factory=list)
+    n_by_joined: list[float] = field(default_factory=list)
     compared: list[Compared] = field(default_factory=list)
     idle: dict[str, list[float]] = field(default_factory=dict)
 
@@ -113,6 +114,9 @@ def _rounds(
             (result,) = performed.results
             compared = compare(undisturbed[0], result)
             accounts[name].add(performed, compared)
+            if name == "join":
+                joined = site.container(site.servers[-1], "acct")
+                accounts[name].n_by_joined.append(result.n_by_server.get(joined, 0))
             say(f"the job took {result.wall_s:.1f} s: {compared.words()}; {result.way}")
 
 
@@ -142,14 +146,25 @@ def _fault_rows(name: str, account: _Account, undisturbed: Sequence[Result]) -> 
         for label, seconds in ((f"{name}, idle", account.idle), (name, account.seconds))
         for what, values in seconds.items()
     ]
+    joined = [
+        measured(f"{name}: records of the job by the server that joined", some, "", goal=">= 1")
+        for some in [account.n_by_joined]
+        if some
+    ]
     n_wrong = sum(len(each.changed) + len(each.strange) for each in account.compared)
     return [
         *rows,
+        *joined,
         measured(f"{name}: until the site is whole", account.whole_s, "s", note="after it was made good"),
         measured(f"{name}: longest gap between answers", account.gaps_s, "s", note="of a mapper that calls"),
         measured(f"{name}: calls of watching mappers that failed", account.n_failed, ""),
         measured(f"{name}: requests of the job resubmitted", account.n_resubmitted, ""),
-        measured(f"{name}: job time over undisturbed", [wall_s / base_s for wall_s in account.jobs_s], "x"),
+        measured(
+            f"{name}: job time over undisturbed",
+            [wall_s / base_s for wall_s in account.jobs_s],
+            "x",
+            note="its mappers stand still until the new server serves" if name == "join" else "",
+        ),
         observed(f"{name}: records lost", sum(len(each.lost) for each in account.compared), "", goal="<= 0"),
         observed(
             f"{name}: records doubled", sum(len(each.doubled) for each in account.compared), "", goal="<= 0"

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from benchmarks.yarn_site.scene import Condition, Look, Scene, Strike
 from benchmarks.yarn_site.site import Site
+from yarn_accel.client.lookup import servers_now
 from yarn_accel.errors import JobError
 
 __all__ = ["ANSWER", "DETECTED", "FAULTS", "PUBLISHED", "REPLACED", "Fault"]
@@ -42,7 +43,7 @@ class Fault:
         needs_job: a job must be under way.
         is_felt: calls may fail; with the others none does.
         is_lasting: it is made good only when the job is over.
-        is_early: it happens as soon as the job is accepted, since its consequences take as long as the job.
+        is_early: it happens with the job's first record.
     """
 
     title: str
@@ -230,11 +231,16 @@ def _leave_one_server(scene: Scene) -> None:
 
 
 def _join(scene: Scene) -> Strike:
-    """An accelerator node that YARN has never seen; it stays, and the drained ones are taken back."""
+    """An accelerator node that YARN has never seen; it stays, and the drained ones are taken back.
+
+    The job's mappers stand still until it serves, so that on any machine they have records left for it.
+    """
     site = scene.site
-    host = site.late[0]
+    before, host = tuple(site.servers), site.late[0]
+    if scene.job is not None:
+        scene.job.hold()
     at = time.time()
-    joiner = threading.Thread(target=site.join, args=(host,), daemon=True)
+    joiner = threading.Thread(target=_bring, args=(scene, host), daemon=True)
     joiner.start()
 
     def answer(_: Look) -> float:
@@ -243,9 +249,8 @@ def _join(scene: Scene) -> Strike:
 
     def heal() -> None:
         joiner.join()
-        for server in site.servers:
-            if site.state()["nodes"][server]["is_drained"]:
-                _undrain(site, server)
+        for server in before:
+            _undrain(site, server)
 
     awaited = {
         DETECTED: lambda look: look.noted(host, "node joined", at),
@@ -254,6 +259,32 @@ def _join(scene: Scene) -> Strike:
         PUBLISHED: lambda look: _now(any(look.published(each) == host for each in site.others)),
     }
     return Strike(at, awaited, heal)
+
+
+def _bring(scene: Scene, host: str) -> None:
+    """Have a node join; once the agent of some mapper's node names its server, let all mappers go on."""
+    site, job = scene.site, scene.job
+
+    def held() -> set[str]:
+        return job.hold() if job is not None else set(site.others)
+
+    def is_told(node: str) -> bool:
+        found = servers_now({"NM_HOST": node, "ACCEL_AGENT": site.agent_socket(node)}).endpoints()
+        return bool(found) and found[0].node == host
+
+    try:
+        site.join(host)
+        # Mappers begin one after the other: whichever began meanwhile stands still, too.
+        site.until("the new server serves", lambda: held() and site.serves(host))
+        moved = {node for node in site.names if site.bound(node) == host}
+        # It gets the nodes that were bound last. Where these have no mapper, as the drained ones when the old
+        # server was silent for a while, the old one goes too, and the new one gets all.
+        if not moved.intersection(site.others) or not moved & held():
+            site.run("drain", scene.server)
+        site.until("a mapper is told to use it", lambda: any(is_told(node) for node in held()))
+    finally:
+        if job is not None:
+            job.go_on()
 
 
 FAULTS: Mapping[str, Fault] = {

@@ -6,10 +6,12 @@ Equal input gives equal factors, so a disturbed run is compared with an undistur
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
 import re
+import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -35,6 +37,7 @@ __all__ = ["Batch", "Compared", "Result", "RunningJob", "SiteRung", "compare"]
 _MAX_BYTES = 1 << 28
 _JOB_ID = re.compile(r"job_(\d+_\d+)")
 _ATTEMPT = re.compile(rb"mapreduce_task_attempt_id=(attempt_\d+_\d+_m_\d+_\d+)")
+_NODE = re.compile(rb"(?:^|\0)NM_HOST=([^\0]+)")
 _PLACES = ("server", "device", "node", "attempt", "seconds")
 
 
@@ -82,9 +85,14 @@ class Result:
         return self.outcome.wall_s
 
     @property
+    def n_by_server(self) -> Mapping[str, int]:
+        """Records by the server that did them: the id of its container."""
+        return Counter(row.server for row in self.outcome.results)
+
+    @property
     def way(self) -> str:
         """Where the records were done, and what became of requests on their way, for people."""
-        servers = Counter(row.server for row in self.outcome.results)
+        servers = self.n_by_server
         done = ", ".join(f"{n} by {server}" for server, n in sorted(servers.items()))
         names = ("resubmitted", "lost_servers", "moved", "cpu_fallback")
         return ", ".join(
@@ -225,6 +233,7 @@ class RunningJob:
         self._run = run
         self._outcome: Outcome[Done] | None = None
         self._error: AccelError | None = None
+        self._held: dict[int, str] = {}
         self._thread = threading.Thread(target=self._work, name="job", daemon=True)
         self._thread.start()
 
@@ -271,17 +280,36 @@ class RunningJob:
 
     def mappers(self) -> dict[str, int]:
         """The mappers that run now: attempt -> pid of the Python process."""
+        return {attempt: pid for attempt, (pid, _) in self._mappers().items()}
+
+    def _mappers(self) -> dict[str, tuple[int, str]]:
+        """As `mappers`, with the node of each."""
         found = {}
         for path in Path("/proc").glob("[0-9]*"):
             try:
-                attempt = _ATTEMPT.search((path / "environ").read_bytes())
+                environ = (path / "environ").read_bytes()
                 words = (path / "cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
+            attempt, node = _ATTEMPT.search(environ), _NODE.search(environ)
             is_python = b"python" in words[0] and b"factorize-map" in words
             if attempt and is_python and self.id and f"attempt_{self.id}_".encode() in attempt[1]:
-                found[attempt[1].decode()] = int(path.name)
+                found[attempt[1].decode()] = int(path.name), node[1].decode() if node else ""
         return found
+
+    def hold(self) -> set[str]:
+        """Have the mappers that run now stand still until `go_on`; the nodes of all that do."""
+        for pid, node in self._mappers().values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+                self._held[pid] = node
+        return set(self._held.values())
+
+    def go_on(self) -> None:
+        """Undo `hold`."""
+        while self._held:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._held.popitem()[0], signal.SIGCONT)
 
     def kill_mapper(self, signum: int) -> str:
         """Send a signal to the mapper with the smallest attempt id; which.

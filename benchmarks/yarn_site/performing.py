@@ -101,7 +101,7 @@ def perform(
 
 def _under_way(site: Site, batch: Batch, name: str) -> RunningJob:
     job = batch.begin(name)
-    n_records = 0 if FAULTS[name].is_early else int(_EARLY * batch.n_records)
+    n_records = 1 if FAULTS[name].is_early else int(_EARLY * batch.n_records)
     site.until("the job is under way", lambda: job.is_under_way(n_records))
     return job
 

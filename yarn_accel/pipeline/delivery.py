@@ -48,6 +48,12 @@ class Delivery:
         self._ledger = ledger
         self._counters = counters
         self._trace = trace
+        self._leaving: set[Entry] = set()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that is no longer under way has been handed to the connections, too."""
+        return not self._leaving
 
     def result(self, work: Work, done: JobDone, write_s: float = 0.0, is_written: bool = False) -> None:
         """Answer a request that was computed.
@@ -58,6 +64,13 @@ class Delivery:
             write_s: seconds spent writing the outputs to storage.
             is_written: whether they went there, and not into the answer.
         """
+        self._leaving.add(work.entry)
+        try:
+            self._answer(work, done, write_s, is_written)
+        finally:
+            self._leaving.discard(work.entry)
+
+    def _answer(self, work: Work, done: JobDone, write_s: float, is_written: bool) -> None:
         now_s = time.monotonic()
         holding, request = work.holding, work.request
         message, payload = self._message(work, done, now_s, write_s, is_written)
@@ -129,6 +142,13 @@ class Delivery:
 
     def failure(self, entry: Entry, answer: Answer, operation: str, work: Work | None = None) -> None:
         """Answer a request that has no result, and give back the memory of its work."""
+        self._leaving.add(entry)
+        try:
+            self._refuse(entry, answer, operation, work)
+        finally:
+            self._leaving.discard(entry)
+
+    def _refuse(self, entry: Entry, answer: Answer, operation: str, work: Work | None) -> None:
         waiters = self._ledger.settle(entry, answer)
         outcome = "rejected" if getattr(answer.message, "kind", "") == "rejected" else "failed"
         if waiters:

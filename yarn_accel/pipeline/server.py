@@ -176,12 +176,16 @@ class PipelineServer:
         until_s = time.monotonic() + timeout_s
         stop = stop or threading.Event()
         while time.monotonic() < until_s and not stop.is_set():
-            if not self._ledger.n_running and not any(
-                item.sender.has_outgoing for item in self._open_sessions()
-            ):
+            if self._is_finished():
                 return True
             stop.wait(0.02)
         return not self._ledger.n_running
+
+    def _is_finished(self) -> bool:
+        """Nothing is under way or on its way out; asked in the order in which an answer goes."""
+        if self._ledger.n_running or not self._delivery.is_idle:
+            return False
+        return not any(session.sender.has_outgoing for session in self._open_sessions())
 
     def close(self) -> None:
         """Close every connection, stop every thread, end every worker."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 
@@ -36,8 +37,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     options = SiteOptions("tokens", workers=2, accelerators=1)
     try:
         with site_up(options, tmp_path_factory.mktemp("tokens")) as found:
-            change(found, KEYS)
             found.start()
+            # Only now: under these times a busy machine may lose every attempt before it has registered.
+            change(found, KEYS)
+            found.until("registered again", lambda: found.state().get("is_registered"))
+            found.until("all as before", found.is_whole)
             yield found
     except StartupError as error:
         pytest.skip(f"no Hadoop here: {error}")
@@ -46,6 +50,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def n_renewed(site: Site) -> int:
     logs = site.cluster.conf_dir.parent.glob(f"nodes/*/nm-logs/{site.application}/*_000001/stderr")
     return sum(len(RENEWED.findall(log.read_text(errors="replace"))) for log in logs)
+
+
+def failures(state: Mapping[str, Any]) -> tuple[int, int]:
+    """Calls of the master that failed so far: to the ResourceManager and to NodeManagers."""
+    return state["service"]["rm_failures"], state["service"]["nm_failures"]
 
 
 def rolled(site: Site) -> list[str]:
@@ -57,8 +66,8 @@ def test_three_rolls_cost_no_call_and_no_container(site: Site) -> None:
     (client,), (server,) = site.others, site.servers
     before = {(host, role): site.container(host, role) for host in site.names for role in ("acct", "agent")}
     n_before = len(rolled(site))
-    # On a busy machine the shortened expiry may have cost the first attempt before it had registered.
-    attempt = site.state()["attempt"]
+    before_state = site.state()
+    attempt, n_failed = before_state["attempt"], failures(before_state)
     with site.caller(client) as caller:
         site.until("a first answer", lambda: caller.answers)
         seen, times_s = n_renewed(site), []
@@ -70,8 +79,7 @@ def test_three_rolls_cost_no_call_and_no_container(site: Site) -> None:
         state = site.state()
         assert caller.failures() == []
     print(f"\nrenewed after {', '.join(f'{each:.1f} s' for each in times_s)}")
-    service = state["service"]
-    assert (service["rm_failures"], service["nm_failures"]) == (0, 0), site.logs()
+    assert failures(state) == n_failed, site.logs()
     assert state["attempt"] == attempt, site.logs()
     assert {key: site.container(*key) for key in before} == before
     rolls = rolled(site)[n_before:]
@@ -82,7 +90,7 @@ def test_three_rolls_cost_no_call_and_no_container(site: Site) -> None:
     site.kill(old)
     site.until("its replacement, by renewed tokens", lambda: site.container(server, "acct") not in ("", old))
     site.until("it serves", site.is_whole)
-    assert site.state()["service"]["nm_failures"] == 0
+    assert failures(site.state()) == n_failed
 
 
 def test_the_last_token_opens_the_next_connection(site: Site) -> None:

@@ -87,6 +87,28 @@ def test_one_who_waits(n_items):
 
 
 @pytest.mark.parametrize("n_items", [8, Ledger.SMALL_BYTES + 1])
+def test_an_answer_that_is_being_handed_out_is_not_forgotten_by_a_drain(n_items):
+    seen = []
+
+    class Watching(Session):
+        def post(self, parcel):
+            seen.append((ledger.n_running, delivery.is_idle))
+            super().post(parcel)
+
+    counters, ledger = Counters(), Ledger(1 << 20, 60.0)
+    delivery = Delivery(SimpleNamespace(name="s"), ledger, counters, None)
+    spec, session = TensorSpec("|u1", (n_items,)), Watching()
+    request = Request(1, "key", "echo", {}, (spec,))
+    entry = ledger.admit("t", request, Waiter(session, 1)).entry
+    work = Work("t", session, entry, request, SimpleNamespace(references=()), Holding(), 0.0)
+    ledger.confirm(entry, b"digest")
+    assert delivery.is_idle
+    delivery.result(work, JobDone(work.id, (("0", Area(1, 0, spec)),), {}, 1e-6, 1e-6, False))
+    assert seen == [(0, False)]
+    assert delivery.is_idle
+
+
+@pytest.mark.parametrize("n_items", [8, Ledger.SMALL_BYTES + 1])
 def test_several_who_wait(n_items):
     sessions, counted, holding, _ = answer(n_items, n_others=2)
     assert [session.posted[0][0].id for session in sessions] == [1, 2, 3]
