@@ -3,6 +3,10 @@
 Valid jobs (run time above 0, not wider than 338), run times cut at the request, order by (submit, number).
 Sources: schedules of the simulator pyss, and a second, independent simulator where there are none. Two right
 simulators differ where events coincide: 0.03 to 2.4 % in the means of the full log.
+
+The second simulator cuts six jobs of the full log whose request is unknown (-1) to 1 s; they are 742, 36792,
+36793, 50982, 54883 and 54884 and ran 38 to 91 s, and so they do here. With the same cut ours has its bounded
+slowdowns as well: 3,655.51 in place of 3,652.00 for fcfs.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class Availability:
         now_s: the first time that matters.
     """
 
-    __slots__ = ("_at", "_drops_at", "_drops_to", "_free", "_was_asked", "capacity")
+    __slots__ = ("_at", "_falls", "_free", "capacity")
 
     def __init__(self, capacity: int, now_s: float = 0.0) -> None:
         if capacity < 0:
@@ -32,10 +32,7 @@ class Availability:
         self.capacity = capacity
         self._at = [now_s]
         self._free = [capacity]
-        # The falling steps of the least that is free from now until a time; empty: to be found again.
-        self._drops_at: list[float] = []
-        self._drops_to: list[int] = []
-        self._was_asked = False
+        self._falls: tuple[tuple[float, int], ...] = ()
 
     @property
     def now_s(self) -> float:
@@ -62,7 +59,7 @@ class Availability:
         twin.capacity = self.capacity
         twin._at = self._at.copy()
         twin._free = self._free.copy()
-        twin._drops_at, twin._drops_to, twin._was_asked = [], [], False
+        twin._falls = ()
         return twin
 
     def free_at(self, at_s: float) -> int:
@@ -72,29 +69,27 @@ class Availability:
     def least(self, start_s: float, end_s: float) -> int:
         """The fewest free processors during [start_s, end_s)."""
         at = self._at
-        if start_s > at[0]:
-            first = bisect_right(at, start_s) - 1
-            return min(self._free[first : max(bisect_left(at, end_s), first + 1)])
-        if not self._drops_at:
-            if not self._was_asked:
-                self._was_asked = True
-                return min(self._free[: bisect_left(at, end_s) or 1])
-            self._find_drops()
-        return self._drops_to[(bisect_left(self._drops_at, end_s) or 1) - 1]
+        first = bisect_right(at, start_s) - 1 if start_s > at[0] else 0
+        return min(self._free[first : max(bisect_left(at, end_s), first + 1)])
 
-    def _find_drops(self) -> None:
-        """For many questions about [now_s, ...) between two changes."""
-        fewest = self._free[0] + 1
-        for at_s, free in zip(self._at, self._free, strict=True):
-            if free < fewest:
-                fewest = free
-                self._drops_at.append(at_s)
-                self._drops_to.append(free)
+    def falls(self) -> tuple[tuple[float, int], ...]:
+        """The least that is free from now until a time, as falling steps: (until when, how many).
 
-    def _changes(self) -> None:
-        self._was_asked = False
-        if self._drops_at:
-            self._drops_at, self._drops_to = [], []
+        The last step is without end. Kept until the table changes.
+        """
+        if self._falls:
+            return self._falls
+        free = self._free
+        fewest, lowest = free[0], min(free)
+        steps: list[tuple[float, int]] = []
+        i = 0
+        while fewest > lowest:
+            while free[i] >= fewest:
+                i += 1
+            steps.append((self._at[i], fewest))
+            fewest = free[i]
+        self._falls = (*steps, (math.inf, lowest))
+        return self._falls
 
     def levels(self, start_s: float, end_s: float) -> list[int]:
         """What is free in every step that touches [start_s, end_s)."""
@@ -116,10 +111,23 @@ class Availability:
         i = bisect_right(self._at, after_s)
         return self._at[i] if i < len(self._at) else math.inf
 
-    def earliest(self, n: int, length_s: float, not_before_s: float, no_later_s: float = math.inf) -> float:
-        """The first start in [not_before_s, no_later_s] with `n` free for `length_s`; infinite: none is."""
+    def earliest(
+        self,
+        n: int,
+        length_s: float,
+        not_before_s: float,
+        no_later_s: float = math.inf,
+        own_from_s: float = math.inf,
+    ) -> float:
+        """The first start in [not_before_s, no_later_s] with `n` free for `length_s`; infinite: none is.
+
+        `own_from_s` is where the job itself is in the table, and a start before that is looked for as if it
+        were taken out: from there on its own processors are free for it, so only what is before can stand in
+        its way.
+        """
         at, free = self._at, self._free
-        stop = len(at) if no_later_s == math.inf else bisect_right(at, no_later_s)
+        until = len(at) if own_from_s == math.inf else bisect_left(at, own_from_s)
+        stop = until if no_later_s == math.inf else bisect_right(at, no_later_s, 0, until)
         i = bisect_right(at, not_before_s) - 1
         if i < 0:
             i, start_s = 0, at[0]
@@ -135,41 +143,12 @@ class Availability:
                 if i >= stop:
                     return math.inf
                 start_s = at[i]
-            last = bisect_left(at, start_s + length_s, i + 1)
+            last = bisect_left(at, start_s + length_s, i + 1, until)
             # Back from the end: whatever begins before the last step that fails would fail there too.
             while last > i and free[last - 1] >= n:
                 last -= 1
             if last == i:
                 return start_s
-            i = last - 1
-
-    def earlier(self, n: int, start_s: float, end_s: float, not_before_s: float) -> float:
-        """The earliest start of a job that is in the table at [start_s, end_s), as if it were taken out.
-
-        The table is not changed. Where the job itself is, its own processors are free for it: only the time
-        before `start_s` can stand in its way. Returns `start_s` if there is nothing better.
-        """
-        at, free = self._at, self._free
-        stop = bisect_left(at, start_s)
-        i = bisect_right(at, not_before_s) - 1
-        if i < 0:
-            i, best_s = 0, at[0]
-        else:
-            best_s = not_before_s
-        length_s = end_s - start_s
-        while True:
-            if free[i] < n:
-                i += 1
-                while i < stop and free[i] < n:
-                    i += 1
-                if i >= stop:
-                    return start_s
-                best_s = at[i]
-            last = bisect_left(at, best_s + length_s, i + 1, stop) if stop > i else i
-            while last > i and free[last - 1] >= n:
-                last -= 1
-            if last == i:
-                return best_s
             i = last - 1
 
     def take(self, n: int, start_s: float, end_s: float) -> None:
@@ -178,11 +157,11 @@ class Availability:
         Raises:
             ValueError: not so many are free at some time of it; nothing is changed.
         """
-        self._add(-n, start_s, end_s)
+        self.add(-n, start_s, end_s)
 
     def force(self, n: int, start_s: float, end_s: float) -> None:
         """Like `take`, but a fact: what is free may become negative."""
-        self._add(-n, start_s, end_s, is_checked=False)
+        self.add(-n, start_s, end_s, is_checked=False)
 
     def give_back(self, n: int, start_s: float, end_s: float) -> None:
         """The opposite of `take`, also of a part of what was taken.
@@ -190,10 +169,10 @@ class Availability:
         Raises:
             ValueError: more than the capacity would be free; nothing is changed.
         """
-        self._add(n, start_s, end_s)
+        self.add(n, start_s, end_s)
 
-    def _add(self, n: int, start_s: float, end_s: float, *, is_checked: bool = True) -> None:
-        """What is free grows by `n`, the past left out."""
+    def add(self, n: int, start_s: float, end_s: float, *, is_checked: bool = True) -> None:
+        """What is free during [start_s, end_s) grows by `n`, the past left out: all of the three above."""
         at, free = self._at, self._free
         if start_s < at[0]:
             start_s = at[0]
@@ -201,41 +180,32 @@ class Availability:
             return
         i = bisect_left(at, start_s)
         j = bisect_left(at, end_s, i)
-        begins = i < len(at) and at[i] == start_s
-        inside = free[i:j] if begins else free[i - 1 : j]
-        self._changes()
-        if is_checked:
-            self._check(n, inside, start_s, end_s)
-        changed = [value + n for value in inside]
-        times = at[i:j] if begins else [start_s, *at[i:j]]
-        end_value = changed[-1]
-        if begins and i and free[i - 1] == changed[0]:
-            del changed[0], times[0]
+        is_cut = i == len(at) or at[i] != start_s
+        inside = free[i - is_cut : j]
+        if is_checked and not (min(inside) + n >= 0 if n < 0 else max(inside) + n <= self.capacity):
+            raise ValueError(_refusal(n, min(inside), start_s, end_s))
+        self._falls = ()
         if j < len(at) and at[j] == end_s:
-            if free[j] == end_value:
-                j += 1
+            if free[j] == inside[-1] + n:
+                del at[j], free[j]
         elif end_s != math.inf:
-            changed.append(inside[-1])
-            times.append(end_s)
-        at[i:j] = times
-        free[i:j] = changed
-
-    def _check(self, n: int, inside: list[int], start_s: float, end_s: float) -> None:
-        if n < 0:
-            if min(inside) < -n:
-                raise ValueError(f"{-n} are not free during [{start_s:g}, {end_s:g}): only {min(inside)}")
-        elif max(inside) + n > self.capacity:
-            raise ValueError(f"{n} too many given back during [{start_s:g}, {end_s:g})")
+            at.insert(j, end_s)
+            free.insert(j, inside[-1])
+        free[i:j] = [value + n for value in inside]
+        if is_cut:
+            at.insert(i, start_s)
+        elif i and free[i - 1] == free[i]:
+            del at[i], free[i]
 
     def advance(self, now_s: float) -> None:
         """Forget what lies before `now_s`."""
         at = self._at
         if now_s <= at[0]:
             return
-        self._changes()
-        i = bisect_right(at, now_s) - 1
-        if i:
+        if len(at) > 1 and at[1] <= now_s:
+            i = bisect_right(at, now_s) - 1
             del at[:i], self._free[:i]
+            self._falls = ()
         at[0] = now_s
 
     def resize(self, capacity: int) -> None:
@@ -244,6 +214,12 @@ class Availability:
         What is taken stays taken: if that is more than there is, a negative number is free until it ends.
         """
         more = capacity - self.capacity
-        self._changes()
+        self._falls = ()
         self.capacity = capacity
         self._free = [value + more for value in self._free]
+
+
+def _refusal(n: int, fewest: int, start_s: float, end_s: float) -> str:
+    if n < 0:
+        return f"{-n} are not free during [{start_s:g}, {end_s:g}): only {fewest}"
+    return f"{n} too many given back during [{start_s:g}, {end_s:g})"

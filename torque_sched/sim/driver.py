@@ -85,11 +85,10 @@ class _Run:
         self.promises: list[float | None] = [None] * n
         self.broken: list[Broken] = []
         self.n_events = self.n_passes = 0
-        self._n_ended = 0
 
     def walk(self, environment: simpy.Environment) -> Generator[simpy.Event, Any, None]:
         """From instant to instant, until nothing more can happen."""
-        jobs, apply, n = self._jobs, self._policy.apply, len(self._jobs)
+        jobs, apply, submitted, n = self._jobs, self._policy.apply, self._submitted, len(self._jobs)
         ends: list[tuple[float, int]] = []
         next_job, wake_s = 0, inf
         next_s = jobs[0].submit_s if n else inf
@@ -103,9 +102,9 @@ class _Run:
             yield environment.timeout(max(0, now_s - environment.now))
             events: list[Event[int]] = []
             while ends and ends[0][0] <= now_s:
-                events.append(self._ended(heappop(ends)[1]))
+                events.append(Ended(heappop(ends)[1]))
             while next_s <= now_s:
-                events.append(self._submitted(next_job))
+                events.append(submitted(next_job))
                 next_job += 1
                 next_s = jobs[next_job].submit_s if next_job < n else inf
             outcome = apply(events, now_s)
@@ -119,18 +118,13 @@ class _Run:
                 raise TorqueSchedError(f"the policy wants to be asked again at {wake_s}, and it is {now_s}")
             self.n_events += len(events)
             self.n_passes += 1
+            if self._say is not None and self.n_passes % _SAY_EVERY == 0:
+                self._say(self.n_events - next_job)
 
     def _submitted(self, place: int) -> Submitted[int]:
         job = self._jobs[place]
-        priority = self._priorities.get(job.queue, 0.0)
-        user = str(job.user)
-        return Submitted(BatchJob(place, job.procs, job.limit_s, job.submit_s, user, priority, job.procs))
-
-    def _ended(self, place: int) -> Ended:
-        self._n_ended += 1
-        if self._say is not None and self._n_ended % _SAY_EVERY == 0:
-            self._say(self._n_ended)
-        return Ended(place)
+        procs, priority = job.procs, self._priorities.get(job.queue, 0.0)
+        return Submitted(BatchJob(place, procs, job.limit_s, job.submit_s, str(job.user), priority, procs))
 
     def _started(self, place: int, now_s: float) -> float:
         """When the job that starts now will end."""

@@ -11,7 +11,6 @@ from typing import Any
 from hypothesis import strategies as st
 
 from torque_sched.policies.backfilling.count_table import CountSpot, CountTable
-from torque_sched.policies.backfilling.decide import decide
 from torque_sched.policies.backfilling.events import (
     BatchJob,
     Cancelled,
@@ -68,6 +67,9 @@ class PlainTable(CountTable):
     def startable(self) -> int:
         return -1
 
+    def startable_past(self) -> tuple[float, int]:
+        return math.inf, -1
+
     def opened(self, spot: CountSpot, moved_to: CountSpot | None = None) -> int:
         return -1
 
@@ -92,7 +94,9 @@ class Forgetful:
         for event in events:
             if type(event) is Reshaped:
                 self._capacity = event.change
-        outcome, self._state = decide(fresh, self._state, events, now_s, may_start)
+        fresh.restore(self._state)
+        outcome = fresh.apply(events, now_s, may_start)
+        self._state = fresh.state()
         self.waiting = fresh.waiting
         return outcome
 

@@ -41,6 +41,12 @@ class CountTable:
         free = self.free.free_now
         return self._up_to[free >> self._shift] if free > 0 else 0
 
+    def startable_past(self) -> tuple[float, int]:
+        """As `Table.startable_past`."""
+        falls = self.free.falls()
+        free = falls[1][1] if len(falls) > 1 else 0
+        return falls[0][0], self._up_to[free >> self._shift] if free > 0 else 0
+
     def earliest(
         self, need: int, length_s: float, not_before_s: float, no_later_s: float = math.inf
     ) -> CountSpot | None:
@@ -67,16 +73,19 @@ class CountTable:
             found = self.earliest(need, length_s, not_before_s, spot.start_s)
             self.free.take(*spot)
             return found if found is not None and found.start_s < spot.start_s else None
-        start_s = self.free.earlier(need, spot.start_s, spot.end_s, not_before_s)
-        return None if start_s >= spot.start_s else CountSpot(need, start_s, start_s + length_s)
+        before_s = spot.start_s
+        start_s = self.free.earliest(need, spot.end_s - before_s, not_before_s, math.inf, before_s)
+        return None if start_s >= before_s else CountSpot(need, start_s, start_s + length_s)
 
     def take(self, spot: CountSpot) -> None:
         """As `Table.take`."""
-        self.free.take(*spot)
+        n, start_s, end_s = spot
+        self.free.add(-n, start_s, end_s)
 
     def give_back(self, spot: CountSpot) -> None:
         """As `Table.give_back`."""
-        self.free.give_back(*spot)
+        n, start_s, end_s = spot
+        self.free.add(n, start_s, end_s)
 
     def fits(self, spot: CountSpot) -> bool:
         """As `Table.fits`."""

@@ -56,15 +56,10 @@ class Easy(Backfilling[N, S]):
         self._has_bounds = min(self.bounds.window_s, self.bounds.max_jobs) < math.inf
 
     def _pass(self, new: list[Entry[N, S]]) -> None:
-        tail = self._line[len(self._line) - len(new) :]
-        if (
-            self._is_settled
-            and not (self._freed or self._reservations)
-            and self._wake_s > self.now_s
-            and (tail == new or {id(entry) for entry in new} == {id(entry) for entry in tail})
-        ):
+        is_settled = self._is_settled and not (self._freed or self._reservations)
+        if is_settled and self._wake_s > self.now_s and self._are_last(new):
             # The others keep their turns and cannot start yet.
-            self._pass_over(tail)
+            self._pass_over(self._line[len(self._line) - len(new) :])
         else:
             self._pass_all()
         self._close_ranks()
@@ -75,24 +70,26 @@ class Easy(Backfilling[N, S]):
             if entry.spot is not None and entry.spot.start_s < self._wake_s:
                 self._wake_s = entry.spot.start_s
 
+    def _are_last(self, new: list[Entry[N, S]]) -> bool:
+        tail = self._line[len(self._line) - len(new) :]
+        return tail == new or {id(entry) for entry in new} == {id(entry) for entry in tail}
+
     def _pass_all(self) -> None:
         """Start what can, and promise anew: nobody but the first `depth` has a claim."""
+        kept, line = self._kept, self._line
+        if len(kept) == 1 and line and kept[0] is line[0] and self.order.is_static and self._keeps(kept[0]):
+            self._pass_over(islice(line, 1, None))
+            return
         waiting = self._waiting
-        before = [
-            (entry, spot)
-            for entry in self._kept
-            if (spot := entry.spot) is not None and entry.job.key in waiting
-        ]
-        self._kept = [entry for entry, _ in before]
-        if len(before) == 1 and self.order.is_static and before[0][0] is self._line[0]:
-            self._keep_head(*before[0])
-        else:
-            self._kept = []
-            for entry, spot in before:
-                self.table.give_back(spot)
+        before: list[Entry[N, S]] = []
+        for entry in kept:
+            if entry.spot is not None and entry.job.key in waiting:
+                self.table.give_back(entry.spot)
                 entry.spot = None
-            self._pass_over(self._turns())
-        for entry, _ in before:
+                before.append(entry)
+        self._kept = []
+        self._pass_over(self._turns())
+        for entry in before:
             if entry.job.key in waiting and (entry.spot is None or entry.spot.start_s > entry.told_s):
                 reason = BreakReason.LIMIT if entry.is_refused else BreakReason.OUTRANKED
                 self._broken.setdefault(entry.job.key, reason)
@@ -102,41 +99,69 @@ class Easy(Backfilling[N, S]):
         super().restore(state)
         self._kept = [entry for entry in self._line if entry.spot is not None]
 
-    def _keep_head(self, head: Entry[N, S], spot: S) -> None:
-        """The same pass where only the head has a promise: it stays, or moves to the earliest start now."""
-        earlier = None
-        if spot.start_s > self.now_s:
-            earlier = self.table.earlier(head.job.need, head.length_s, spot, self.now_s)
-        if spot.start_s <= self.now_s or (earlier is not None and earlier.start_s <= self.now_s):
-            self._kept = []
-            self.table.give_back(spot)
-            head.spot = None
-            self._pass_over(self._turns())
-            return
-        if earlier is not None:
-            self.table.give_back(spot)
-            self.table.take(earlier)
-            self._settle(head, earlier)
-        self._pass_over(islice(self._line, 1, None))
+    def _keeps(self, head: Entry[N, S]) -> bool:
+        """Whether the only job with a promise cannot start yet: its promise stays, or moves forward."""
+        spot = head.spot
+        if spot is None or spot.start_s <= self.now_s:
+            return False
+        earlier = self.table.earlier(head.job.need, head.length_s, spot, self.now_s)
+        if earlier is None:
+            return True
+        if earlier.start_s <= self.now_s:
+            return False
+        self.table.give_back(spot)
+        self.table.take(earlier)
+        self._settle(head, earlier)
+        return True
 
     def _pass_over(self, turns: Iterable[Entry[N, S]]) -> None:
-        table, now_s = self.table, self.now_s
+        """Start who can, and promise a start to the first who cannot."""
         left = self.bounds.max_jobs
+        turns = iter(turns)
+        while len(self._kept) < self._depth:
+            entry = next(turns, None)
+            if entry is None:
+                return
+            if entry.is_held:
+                continue
+            left -= 1
+            if left < 0:
+                return
+            if not self._takes_turn(entry) and self._promise(entry):
+                self._kept.append(entry)
+        self._backfill(turns, left)
+
+    def _backfill(self, turns: Iterable[Entry[N, S]], left: float) -> None:
+        """Start who can; nobody else is promised anything."""
+        table, now_s = self.table, self.now_s
         startable = table.startable()
+        if not startable:
+            return
+        if left == math.inf and self.order.is_static:
+            until_s, long = table.startable_past()
+            turns = [
+                entry
+                for entry in turns
+                if (kinds := entry.kinds) & startable and (kinds & long or now_s + entry.length_s <= until_s)
+            ]
         for entry in turns:
             if entry.is_held:
                 continue
             left -= 1
             if left < 0:
-                break
-            if entry.kinds & startable:
-                spot = table.earliest(entry.job.need, entry.length_s, now_s, now_s)
-                if spot is not None:
-                    if self._may(entry):
-                        table.take(spot)
-                        entry.spot = spot
-                        self._start(entry)
-                        startable = table.startable()
-                    continue
-            if len(self._kept) < self._depth and self._promise(entry):
-                self._kept.append(entry)
+                return
+            if entry.kinds & startable and self._takes_turn(entry):
+                startable = table.startable()
+                if not startable:
+                    return
+
+    def _takes_turn(self, entry: Entry[N, S]) -> bool:
+        """Whether there is room for it now; it starts, unless it must not."""
+        spot = self.table.earliest(entry.job.need, entry.length_s, self.now_s, self.now_s)
+        if spot is None:
+            return False
+        if self._may(entry):
+            self.table.take(spot)
+            entry.spot = spot
+            self._start(entry)
+        return True

@@ -212,6 +212,10 @@ class NodeTable:
         """As `Table.startable`: needs are not told apart."""
         return -1
 
+    def startable_past(self) -> tuple[float, int]:
+        """As `Table.startable_past`: neither are run times."""
+        return math.inf, -1
+
     def earlier(
         self, need: NodeNeed, length_s: float, spot: NodeSpot, not_before_s: float
     ) -> NodeSpot | None:

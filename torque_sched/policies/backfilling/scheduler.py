@@ -90,7 +90,6 @@ class Backfilling(abc.ABC, Generic[N, S]):
         self._broken: dict[JobKey, BreakReason] = {}
         self._refused: list[str] = []
         self._refused_jobs: list[Entry[N, S]] = []
-        self._nothing: Outcome[S] = Outcome()
 
     # What is to be seen from outside.
 
@@ -173,16 +172,20 @@ class Backfilling(abc.ABC, Generic[N, S]):
         """Start what may start now and promise what is to be promised; `new` are in the line already."""
 
     def _answer(self) -> Outcome[S]:
-        wake_s = self._next_wake()
-        if not (self._starts or self._changed or self._broken or self._refused):
-            if self._nothing.wake_s != wake_s:
-                self._nothing = Outcome(wake_s=wake_s)
-            return self._nothing
-        broken = tuple(self._broken_now()) if self._broken else ()
-        promises = tuple(self._promised_now()) if self._changed else ()
-        self.n_broken += len(broken)
-        outcome = Outcome(tuple(self._starts), promises, broken, tuple(self._refused), wake_s)
-        self._starts, self._changed, self._broken, self._refused = [], {}, {}, []
+        outcome: Outcome[S] = Outcome(wake_s=self._next_wake())
+        if self._starts:
+            outcome.starts = tuple(self._starts)
+            self._starts = []
+        if self._broken:
+            outcome.broken = tuple(self._broken_now())
+            self.n_broken += len(outcome.broken)
+            self._broken = {}
+        if self._changed:
+            outcome.promises = tuple(self._promised_now())
+            self._changed = {}
+        if self._refused:
+            outcome.refused = tuple(self._refused)
+            self._refused = []
         return outcome
 
     def _broken_now(self) -> Iterator[Broken]:
@@ -222,8 +225,8 @@ class Backfilling(abc.ABC, Generic[N, S]):
                     wake_s = end_s
                 break
             heappop(ends)
-        for spot in self._reservations.values():
-            wake_s = min(wake_s, spot.end_s)
+        if self._reservations:
+            wake_s = min(wake_s, *[spot.end_s for spot in self._reservations.values()])
         return wake_s
 
     # What happened.

@@ -48,6 +48,10 @@ class Table(Protocol[N, S]):
         """A quick look: the bits (`kinds`) of all needs that may be able to start now; -1 for all."""
         ...
 
+    def startable_past(self) -> tuple[float, int]:
+        """A closer look, (a time, bits): of the startable, only these kinds may run beyond that time."""
+        ...
+
     def earlier(self, need: N, length_s: float, spot: S, not_before_s: float) -> S | None:
         """The first spot that begins before `spot`, as if `spot` were given back; None: there is none.
 

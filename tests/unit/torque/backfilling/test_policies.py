@@ -72,6 +72,12 @@ def test_easy_of_depth_two_keeps_the_second_as_well() -> None:
     assert promised(two) == {2: 10, 3: 20}
 
 
+def test_who_ends_between_two_promises_must_leave_room_for_the_first_only() -> None:
+    policy = Easy(CountTable(10), depth=2)
+    assert started(submit(policy, 0, job(1, 4, 50), job(2, 7, 100), job(3, 9, 10), job(4, 3, 140))) == [1, 4]
+    assert promised(policy) == {2: 50, 3: 150}
+
+
 def test_fcfs_lets_nobody_pass() -> None:
     policy = Fcfs(CountTable(10))
     assert started(submit(policy, 0, job(1, 6, 10), job(2, 6, 10), job(3, 1, 1))) == [1]
