@@ -224,15 +224,14 @@ def words_of(kept: Mapping[str, Any]) -> list[str]:
     if not told.n_cycles:
         return []
     lines = [
-        f"watched {told.watched_s / _HOUR_S:.1f} h in {told.n_cycles} looks; each step is compared by itself "
+        f"watched {_span(told.watched_s)} in {told.n_cycles} looks: each step is compared by itself "
         "from the state the real scheduler made, what would have followed is not known"
     ]
     if told.n_started:
         mean_s, less_s = told.waited_s / told.n_started, told.waited_longer_s / told.n_started
         lines.append(
-            f"{told.n_started} jobs we would have started before it did: they waited {mean_s:.1f} s on "
-            f"average, {less_s:.1f} s of it longer than with us "
-            f"({told.waited_longer_s / _HOUR_S:.2f} h in all)"
+            f"{told.n_started} jobs we would have started before it did: they waited {_span(mean_s)} on "
+            f"average, {_span(less_s)} of it longer than with us ({_span(told.waited_longer_s)} in all)"
         )
     if told.n_judged:
         reasons = sorted(told.held.items(), key=lambda each: (-each[1], each[0]))
@@ -250,11 +249,18 @@ def words_of(kept: Mapping[str, Any]) -> list[str]:
             f"mean of {told.n_compared} looks"
         )
     lines.append(
-        f"GPUs idle though a waiting job could have had them: {told.idle_gpu_s / _HOUR_S:.2f} GPU hours"
+        f"GPUs idle though a waiting job could have had them: {told.idle_gpu_s / _HOUR_S:.3g} GPU hours"
     )
     if told.n_withdrawn:
         lines.append(f"{told.n_withdrawn} jobs we would have started went, or were held, before they ran")
     return lines
+
+
+def _span(time_s: float) -> str:
+    """A length of time to two or three digits."""
+    if time_s < 120:
+        return f"{time_s:.1f} s"
+    return f"{time_s / 60:.1f} min" if time_s < 2 * _HOUR_S else f"{time_s / _HOUR_S:.1f} h"
 
 
 def _before(started: Iterable[Job], snapshot: Snapshot, context: Context) -> tuple[Snapshot, Context]:

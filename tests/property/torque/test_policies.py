@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
@@ -18,7 +19,7 @@ from torque_sched.policies.decide import decide
 from torque_sched.policies.load import Load
 from torque_sched.policies.needs import demand_of_memory
 from torque_sched.policies.registry import BACKFILLS, ORDERS, PLACEMENTS
-from torque_sched.policies.rules import NodeRules
+from torque_sched.policies.rules import NodeRules, QueueRules
 from torque_sched.policies.settings import Settings
 
 SPECS = [
@@ -62,10 +63,10 @@ def nodes(draw: st.DrawFn) -> list[Node]:
 @st.composite
 def queued(draw: st.DrawFn, number: int) -> Job:
     changes: dict[str, Any] = {"user": draw(st.sampled_from(["ann", "bob"]))}
-    kind = draw(st.sampled_from(["nodes", "nodes", "nodes", "procs", "gres"]))
-    if kind == "procs":
+    kind = draw(st.sampled_from(["nodes", "nodes", "nodes", "procs", "gres", "procs with gres"]))
+    if kind.startswith("procs"):
         changes["procs"] = draw(st.integers(1, 9))
-    if kind == "gres":
+    if kind.endswith("gres"):
         changes["gres"] = (GenericResource("gpus", draw(st.integers(1, 3))),)
     changes["mem_bytes"] = draw(st.sampled_from([None, None, 2 * GIB, 6 * GIB]))
     changes["walltime_s"] = draw(st.sampled_from([None, 60.0, 5000.0]))
@@ -99,6 +100,7 @@ def worlds(draw: st.DrawFn) -> tuple[Snapshot, Settings, Context]:
         placement=PLACEMENTS[draw(st.sampled_from(sorted(PLACEMENTS)))](),
         backfill=BACKFILLS[draw(st.sampled_from(sorted(BACKFILLS)))](),
         nodes=NodeRules(cores_per_idle_gpu=draw(st.integers(0, 2))),
+        queues=QueueRules(gpus_per_proc=draw(st.booleans())),
         max_starts=draw(st.sampled_from([1, 100])),
     )
     context = Context(pending=pending, predictions=KnownPredictions(known))
@@ -135,7 +137,8 @@ def test_starts_never_use_more_than_there_is(world: tuple[Snapshot, Settings, Co
             continue
         request = shot.job_by_id[decision.job].request
         assert sum(share.ppn for share in decision.allocation) == request.n_procs
-        assert sum(share.gpus for share in decision.allocation) == request.n_gpus
+        each = request.procs if made.queues.gpus_per_proc and request.procs else 1
+        assert sum(share.gpus for share in decision.allocation) == request.n_gpus * each
         assert len({share.node for share in decision.allocation}) == len(decision.allocation)
         for share in decision.allocation:
             slots[share.node] -= share.ppn
@@ -210,6 +213,18 @@ def test_nothing_long_starts_on_what_is_kept(world: tuple[Snapshot, Settings, Co
                     late[share.node] = late.get(share.node, 0) + share.ppn
     for name, (_, ppn) in kept.items():
         assert ppn + late.get(name, 0) <= shot.node_by_name[name].np
+
+
+@given(worlds())
+def test_what_is_kept_is_enough_for_the_job(world: tuple[Snapshot, Settings, Context]) -> None:
+    shot, made, context = world
+    made = replace(made, backfill=AgedReservations(after_s=1.0), max_starts=100)
+    for decision in decide(shot, made, context):
+        if isinstance(decision, Reserve) and decision.allocation:
+            request = shot.job_by_id[decision.job].request
+            each = request.procs if made.queues.gpus_per_proc and request.procs else 1
+            assert sum(share.ppn for share in decision.allocation) >= request.n_procs
+            assert sum(share.gpus for share in decision.allocation) >= request.n_gpus * each
 
 
 @settings(max_examples=60)

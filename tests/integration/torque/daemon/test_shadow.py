@@ -23,7 +23,7 @@ ALL = (
 def test_it_runs_nothing_but_pbsnodes_and_qstat(torque: EmulatedTorque, serve: Callable[..., Daemon]) -> None:
     job = torque.submit("-l", "nodes=1:ppn=1:gpus=1", runtime_s=60)
     calls = spy(torque, *ALL)
-    shadow = serve("--shadow", timer_s=0.2)
+    shadow = serve("--shadow", shadow_timer_s=0.2)
     until(lambda: f"would start {job} on node4:ppn=1:gpus=1" in shadow.log(), "the wish")
     until(lambda: shadow.log() and len(calls.read_text(encoding="utf-8").splitlines()) > 12, "cycles")
     lines = set(calls.read_text(encoding="utf-8").splitlines())
@@ -37,7 +37,7 @@ def test_it_runs_beside_a_daemon_and_compares(
     torque.run("qmgr", "-c", "set server scheduling = False")
     job = torque.submit("-l", "nodes=1:ppn=2", runtime_s=60)
     torque.run("qmgr", "-c", "set server scheduling = True")
-    shadow = serve("--shadow", port=free_port(), timer_s=0.2)
+    shadow = serve("--shadow", port=free_port(), shadow_timer_s=0.2)
     until(lambda: f"would start {job}" in shadow.log(), "the wish")
     time.sleep(1.5)  # Torque counts whole seconds
     serve()

@@ -130,10 +130,10 @@ def test_the_words_name_every_sum(watch: Watch) -> None:
     )  # fmt: skip
     watch.shadow.save()
     text = "\n".join(words_of(read_report(watch.shadow.path)))
-    assert "watched 1.0 h in 2 looks" in text
-    assert "1 jobs we would have started before it did: they waited 1860.0 s" in text
-    assert "1800.0 s of it longer than with us (0.50 h in all)" in text
+    assert "watched 60.0 min in 2 looks" in text
+    assert "1 jobs we would have started before it did: they waited 31.0 min" in text
+    assert "30.0 min of it longer than with us (30.0 min in all)" in text
     assert "held 2 (queue-user-limit: 2)" in text
-    assert "1.00 GPU hours" in text
+    assert ": 1 GPU hours" in text
     assert "1 jobs we would have started went" in text
     assert json.loads(watch.shadow.path.read_text(encoding="utf-8"))["wishes"].keys() == {"2.head"}

@@ -297,20 +297,29 @@ def test_gpus_for_each_processor_as_moab_has_it() -> None:
     assert answers(nodes, [job(1, procs=3, gres=ONE_GPU)], FIRST).hosts(1) == "n2:ppn=3:gpus=1"
 
 
-def test_an_aged_job_with_processors_and_gpus_anywhere_gets_its_gpus_kept() -> None:
-    """n1 is free sooner, but it has no GPU: keeping only n1 would leave the job without one for ever."""
-    nodes = [node("n1", 4), node("n2", 4, gpus=1), node("n3", 4, gpus=1)]
+@pytest.mark.parametrize(
+    ("procs", "gpus", "kept", "start_s"),
+    [
+        (2, 1, {"n2": (1, 1), "n1": (1, 0)}, 300.0),
+        (3, 2, {"n2": (1, 1), "n3": (1, 1), "n1": (1, 0)}, 600.0),
+    ],
+)
+def test_an_aged_job_with_processors_and_gpus_anywhere_gets_its_gpus_kept(
+    procs: int, gpus: int, kept: dict[str, tuple[int, int]], start_s: float
+) -> None:
+    """n0 and n1 are free sooner, but have no GPU: keeping only these would leave the job without for ever."""
+    nodes = [node("n0", 1), node("n1", 1), node("n2", 1, gpus=1), node("n3", 1, gpus=1)]
     busy = [
-        running(7, "n1/0-3", "1:ppn=4", walltime_s=700.0),
-        running(8, "n2/0-3+n2-gpu/0", "1:ppn=4:gpus=1", walltime_s=900.0),
-        running(9, "n3/0-3+n3-gpu/0", "1:ppn=4:gpus=1", walltime_s=1200.0),
+        running(6, "n0/0", walltime_s=800.0),
+        running(7, "n1/0", walltime_s=700.0),
+        running(8, "n2/0+n2-gpu/0", "1:gpus=1", walltime_s=900.0),
+        running(9, "n3/0+n3-gpu/0", "1:gpus=1", walltime_s=1200.0),
     ]
-    old = job(1, procs=3, gres=(GenericResource("gpus", 2),), qtime_s=NOW_S - 100_000, walltime_s=60.0)
-    kept = answers(nodes, [*busy, old]).reserved(1)
-    gpus = {share.node: share.gpus for share in kept.allocation}
-    assert gpus["n2"] == gpus["n3"] == 1
-    assert sum(share.ppn for share in kept.allocation) == 3
-    assert kept.start_s == NOW_S + 600
+    wanted = (GenericResource("gpus", gpus),)
+    old = job(1, procs=procs, gres=wanted, qtime_s=NOW_S - 100_000, walltime_s=60.0)
+    found = answers(nodes, [*busy, old]).reserved(1)
+    assert {share.node: (share.ppn, share.gpus) for share in found.allocation} == kept
+    assert found.start_s == NOW_S + start_s
 
 
 def test_gpus_in_use_are_counted_from_running_jobs() -> None:
