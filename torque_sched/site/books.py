@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 
 from torque_sched.core.handshake import Claim, Grant, Spare
 from torque_sched.core.model import Job, Node, NodeName
@@ -36,6 +37,8 @@ class NodeBooks:
     """The holder's `Books`; `renew` it under the cycle's lock before anything is decided on it."""
 
     _busy: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    _granted: dict[tuple[str, str], dict[str, list[tuple[float, float]]]] = field(default_factory=dict)
+    """Home and job -> node -> when it is kept for it."""
     _nodes: dict[str, Node] = field(default_factory=dict)
 
     def renew(
@@ -44,6 +47,7 @@ class NodeBooks:
         """Take in a look, the reservations that are not the holder's own, and what the holder has granted."""
         self._nodes = {node.name: node for node in snapshot.nodes if node.is_up and node.np}
         self._busy = {name: [] for name in self._nodes}
+        self._granted = {}
         for job in (*snapshot.running, *snapshot.suspended):
             end_s = _end_s(job, snapshot.now_s)
             for name in job.slots_by_node():
@@ -59,8 +63,14 @@ class NodeBooks:
 
     def add(self, grant: Grant) -> None:
         """Something the holder has granted since."""
+        kept = self._granted.setdefault((grant.token.home, grant.token.job), {})
         for piece in grant.pieces:
-            self._note(piece.node, grant.claim.start_s, grant.claim.end_s)
+            kept.setdefault(piece.node, []).append((grant.claim.start_s, grant.claim.end_s))
+
+    def _spans(self, name: str, but: tuple[str, str] | None = None) -> list[tuple[float, float]]:
+        """When a node is not free; what is kept for one job may be left out."""
+        kept = (spans.get(name, ()) for job, spans in self._granted.items() if job != but)
+        return [*self._busy[name], *chain.from_iterable(kept)]
 
     def _note(self, name: str, start_s: float, end_s: float) -> None:
         if name in self._busy:
@@ -69,7 +79,7 @@ class NodeBooks:
     def spare(self, node: str, start_s: float, end_s: float) -> Spare:
         """All of a node, or nothing; as `Books` says."""
         found = self._nodes.get(node)
-        if found is None or any(begun < end_s and start_s < over for begun, over in self._busy[node]):
+        if found is None or any(begun < end_s and start_s < over for begun, over in self._spans(node)):
             return Spare(0)
         return Spare(found.np, found.gpus)
 
@@ -95,16 +105,18 @@ class NodeBooks:
         """Nodes free for the whole time."""
         return [name for name in self.usable(shape) if self.spare(name, start_s, end_s).slots]
 
-    def outlook(self, shape: Shape, length_s: float, now_s: float, most: int) -> list[tuple[float, int]]:
+    def outlook(
+        self, shape: Shape, length_s: float, now_s: float, most: int, but: tuple[str, str] | None = None
+    ) -> list[tuple[float, int]]:
         """From when on how many nodes could be had at once for so long, `most` at most.
 
         A node cannot be had from `length_s` before something begins on it until that is over. Steps of equal
-        numbers are one; the first is at `now_s`.
+        numbers are one; the first is at `now_s`. What is kept for the job `but` (home, job) counts as free.
         """
         usable = self.usable(shape)
         edges: dict[float, int] = {now_s: 0}
         for name in usable:
-            for begin_s, end_s in _merged(self._busy[name], length_s, now_s):
+            for begin_s, end_s in _merged(self._spans(name, but), length_s, now_s):
                 edges[begin_s] = edges.get(begin_s, 0) - 1
                 edges[end_s] = edges.get(end_s, 0) + 1
         steps: list[tuple[float, int]] = []

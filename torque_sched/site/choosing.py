@@ -75,12 +75,12 @@ def _claim_s(config: SiteConfig, wish: Wish, n_blocks: int) -> float:
     return _cost(config).length_s(wish.length_s, n_blocks) + config.grid.start_s + MARGIN_S
 
 
-def offer_of(config: SiteConfig, wish: Wish, user: str) -> Offer:
+def offer_of(config: SiteConfig, wish: Wish, user: str, job: str) -> Offer:
     """What sites are asked before a job is placed."""
     shape = wish.shape
     counts = range(1, min(config.grid.max_blocks, wish.nodes) + 1)
     return Offer(
-        user=user, nodes=wish.nodes, ppn=shape.ppn, gpus=shape.gpus, properties=shape.properties,
+        user=user, job=job, nodes=wish.nodes, ppn=shape.ppn, gpus=shape.gpus, properties=shape.properties,
         lengths_s=tuple(_claim_s(config, wish, f) for f in counts),
     )  # fmt: skip
 

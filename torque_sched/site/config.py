@@ -128,8 +128,8 @@ class GridSettings(BaseModel):
         ge=0,
     )
     keep_s: float = _key(
-        900.0, "a claim whose block does not run is given back when its home is not heard of for so long",
-        gt=60,
+        900.0, "a claim whose block does not run is given back when its home is not heard of for so long; "
+        "about equal at all sites", ge=20,
     )  # fmt: skip
     lease_s: float = _key(30.0, "a hold that is not committed is dropped after this", gt=0)
     start_s: float = _key(

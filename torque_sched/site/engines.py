@@ -27,6 +27,9 @@ STATE_FORM = SITE_VALUES
 _FACT = "guest"
 _LATE_GO_S = 60.0
 """A block waits so much longer for the word to go than its home waits for blocks."""
+_LONGEST_WAIT_S = 60.0
+_WORDS_PER_KEEP = 8
+"""A home tells so often within `keep_s` that it wants its claims."""
 _LEAST_START_S = 300.0
 """And at least so long, for homes that set a longer `start_s` than we."""
 
@@ -75,7 +78,10 @@ def admission_of(config: SiteConfig) -> Admission:
 
 def home_limits(config: SiteConfig) -> HomeLimits:
     """Patience with our own jobs."""
-    return HomeLimits(start_s=config.grid.start_s, look_s=config.grid.look_s)
+    grid = config.grid
+    return HomeLimits(
+        start_s=grid.start_s, look_s=grid.look_s, wait_s=min(_LONGEST_WAIT_S, grid.keep_s / _WORDS_PER_KEEP)
+    )
 
 
 def open_guest(

@@ -10,18 +10,16 @@ waiting for its start or for its files is taken up where it was, and so is one w
 from __future__ import annotations
 
 import asyncio
-import bisect
 import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from torque_sched.adapters.pbs import Look
 from torque_sched.core.handshake import (
-    Claim,
     Confirm,
     Freed,
     From,
@@ -29,7 +27,6 @@ from torque_sched.core.handshake import (
     Instant,
     NotReady,
     Persist,
-    Piece,
     Refusal,
     Release,
     Send,
@@ -46,7 +43,6 @@ from torque_sched.core.site import (
     BlockFailed,
     BlockState,
     BlockSubmitted,
-    Denial,
     FindBlock,
     Guest,
     JobOver,
@@ -60,13 +56,22 @@ from torque_sched.core.states import JobState
 from torque_sched.errors import TorqueSchedError
 from torque_sched.site.barrier import BarrierAnswer, Standing
 from torque_sched.site.block_script import BlockScript, block_script, encoded
-from torque_sched.site.books import NodeBooks, Shape
+from torque_sched.site.books import NodeBooks
 from torque_sched.site.config import SiteConfig
 from torque_sched.site.engines import STATE_FORM
+from torque_sched.site.hosted_block import HostedBlock, pause, start_of
 from torque_sched.site.local_plans import LocalPlans
-from torque_sched.site.messages import MOST_STEPS, Offer, Offered
+from torque_sched.site.messages import Offer, Offered
+from torque_sched.site.offering import offered
 from torque_sched.site.store import SiteStore
-from torque_sched.site.torque_jobs import BLOCK_VARIABLE, BlockJob, TorqueJobs, local_user, variables_of
+from torque_sched.site.torque_jobs import (
+    BLOCK_VARIABLE,
+    BlockJob,
+    TorqueJobs,
+    hosts_of,
+    local_user,
+    variables_of,
+)
 from torque_sched.site.waiting import cancelled
 
 __all__ = ["Hosting", "instant"]
@@ -76,7 +81,7 @@ _LOCK_S = 5.0
 _MISSING_LOOKS = 2
 _KILL_LOOK_S = 1.0
 _LATE_NODES_S = 15.0
-"""At a reserved start, its nodes may still be taken for so long by jobs that are just ending."""
+"""When its claim begins, its nodes may still be busy for so long with jobs that are just ending."""
 _TROUBLES = "troubles"
 _MOST_TROUBLES = 20
 _FIND_S = 60.0
@@ -86,33 +91,6 @@ _FIND_S = 60.0
 def instant() -> Instant:
     """Now, on both clocks."""
     return Instant(time.monotonic(), time.time())
-
-
-@dataclass
-class _Block:
-    """What the shell knows of a block besides the engine; kept in the store."""
-
-    ticket: str
-    user: str
-    job: str = ""
-    is_killed: bool = False
-    why: str = ""
-    lost_s: float | None = None
-    """Wall clock: since when its job is looked for in vain."""
-    folder: str = ""
-    peer: str = ""
-    index: int = 0
-    n_missing: int = 0
-    """Looks in a row that did not show its job."""
-    order: Any = None
-    """To run it, as plain data; None once qsub may have been called."""
-    is_staged: bool = False
-    """`stage_in` is done."""
-    n_out: int = 0
-    """Tries of `stage_out` that failed."""
-    exit_status: int | None = None
-    is_over: bool = False
-    """Its job has ended; only its files are not home yet."""
 
 
 class Hosting:
@@ -136,7 +114,7 @@ class Hosting:
         self._config, self.guest, self._admission, self._keep = config, guest, admission, keep
         self.books, self._store, self._jobs = books, store, jobs
         self._plans = plans
-        self._blocks = {token: _Block(**value) for token, value in store.blocks().items()}
+        self._blocks = {token: HostedBlock(**value) for token, value in store.blocks().items()}
         self._open: dict[Token, tuple[str, BarrierAnswer]] = {}
         self._away: set[tuple[Token, str]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -169,6 +147,10 @@ class Hosting:
         for grant in grants:
             self._plans.hold(grant, instant())
         self._plans.keep_only(frozenset(str(grant.token) for grant in grants))
+        for text, block in list(self._blocks.items()):
+            known = self.guest.block(_token(text))
+            if (known is None or not known.state.live) and (block.is_over or not block.job):
+                self._save(_token(text), None)  # killed before that was written
 
     async def stop(self) -> None:
         """Leave what is under way to the next life."""
@@ -184,7 +166,7 @@ class Hosting:
 
     async def _confirm(self, peer: str, message: Confirm) -> Any:
         arrived_s = time.monotonic()
-        async with self.looked_at():
+        async with self.looked_at(message.token):
             # The time we took ourselves is no difference of the clocks.
             waited_s = time.monotonic() - arrived_s
             fresh = replace(message, sent_s=message.sent_s + waited_s)
@@ -197,15 +179,20 @@ class Hosting:
         return NotReady(message.token, message.site, time.time(), Refusal.BUSY)
 
     @asynccontextmanager
-    async def looked_at(self) -> AsyncIterator[None]:
-        """The cycle's lock is ours and the books are of this moment."""
-        async with self._plans.lock.taken_async(_LOCK_S):
-            await self._renew()
-            yield
+    async def looked_at(self, token: Token | None = None) -> AsyncIterator[None]:
+        """The cycle's lock is ours and the books are of this moment.
 
-    async def _renew(self) -> None:
-        look = await self._jobs.pbs.look()
-        self.books.renew(look.snapshot, self._plans.others(), self.guest.grants(instant()))
+        What is kept for the token's job counts as free: a later attempt takes the place of the earlier one.
+        """
+        async with self._plans.lock.taken_async(_LOCK_S):
+            look = await self._jobs.pbs.look()
+            others = [
+                grant
+                for grant in self.guest.grants(instant())
+                if token is None or (grant.token.home, grant.token.job) != (token.home, token.job)
+            ]
+            self.books.renew(look.snapshot, self._plans.others(), others)
+            yield
 
     def tick(self) -> float | None:
         """Let the engine look at the clock; when it wants to again, on the monotonic clock."""
@@ -214,24 +201,8 @@ class Hosting:
 
     def offer(self, peer: str, asked: Offer) -> Offered:
         """What a peer's user could have here, by the last look."""
-        now_s, token = time.time(), Token(SiteId(peer), "offer", 1)
         grants = self.guest.grants(instant())
-        shape = Shape(asked.ppn, asked.gpus, asked.properties)
-        most_steps = MOST_STEPS // len(asked.lengths_s)
-
-        def denied(n: int, length_s: float) -> str:
-            claim = Claim((Piece("", asked.ppn, asked.gpus, n),), now_s, length_s)
-            allowed = self._admission.admit(SiteId(peer), token, asked.user, claim, grants)
-            return allowed.why if isinstance(allowed, Denial) else ""
-
-        def outlook(length_s: float) -> tuple[tuple[float, int], ...]:
-            most = bisect.bisect_left(
-                range(1, asked.nodes + 1), True, key=lambda n: bool(denied(n, length_s))
-            )
-            return tuple(self.books.outlook(shape, length_s, now_s, most)[:most_steps])
-
-        why = denied(asked.nodes, asked.lengths_s[0])
-        return Offered(outlooks=tuple(outlook(length_s) for length_s in asked.lengths_s), why=why[:500])
+        return offered(self.books, self._admission, grants, SiteId(peer), asked, time.time())
 
     @staticmethod
     def _reply(sends: list[Send]) -> Any:
@@ -305,7 +276,7 @@ class Hosting:
         if not task.cancelled() and task.exception() is not None:
             logger.error("a block: %r", task.exception())
 
-    def _save(self, token: Token, block: _Block | None) -> None:
+    def _save(self, token: Token, block: HostedBlock | None) -> None:
         if block is None:
             self._blocks.pop(str(token), None)
         else:
@@ -317,18 +288,18 @@ class Hosting:
     def _run_block(self, order: RunBlock) -> None:
         if order.token in self._submitting:
             return
-        block = _Block(
+        block = HostedBlock(
             ticket=secrets.token_hex(16), user=order.local_user, peer=order.token.home, index=order.index,
             order=STATE_FORM.plain(order),
         )  # fmt: skip
         self._save(order.token, block)
         self._go_on(order, block)
 
-    def _go_on(self, order: RunBlock, block: _Block) -> None:
+    def _go_on(self, order: RunBlock, block: HostedBlock) -> None:
         self._submitting.add(order.token)
         self._spawn(self._submit(order, block))
 
-    async def _submit(self, order: RunBlock, block: _Block) -> None:
+    async def _submit(self, order: RunBlock, block: HostedBlock) -> None:
         try:
             user = local_user(block.user, self._config.min_uid)
             block.folder = user.pw_dir
@@ -336,7 +307,7 @@ class Hosting:
                 await self._jobs.stage(self._config.stage_in, **self._words(order.token, block))
                 block.is_staged = True
                 self._save(order.token, block)
-            await _start_of(order, block)
+            await start_of(order, block)
             spec = self._spec(order, block)
             block.order = None
             self._save(order.token, block)
@@ -359,15 +330,15 @@ class Hosting:
             self._submitting.discard(order.token)
             self.wake.set()
 
-    async def _started(self, order: RunBlock, block: _Block, spec: BlockJob) -> str:
-        """`qrun`; at a start that was reserved again and again, as long as its nodes are just being left."""
+    async def _started(self, order: RunBlock, block: HostedBlock, spec: BlockJob) -> str:
+        """`qrun`; again as long as its nodes are just being left; why it could not be started."""
         while True:
-            trouble = await self._jobs.start(JobId(block.job), spec)
-            if not trouble or block.is_killed or time.time() > order.start_s + _LATE_NODES_S:
+            trouble, is_busy = await self._jobs.start(JobId(block.job), spec.hosts)
+            if not is_busy or block.is_killed or time.time() > order.start_s + _LATE_NODES_S:
                 return trouble
             await asyncio.sleep(_KILL_LOOK_S)
 
-    def _spec(self, order: RunBlock, block: _Block) -> BlockJob:
+    def _spec(self, order: RunBlock, block: HostedBlock) -> BlockJob:
         grant = next((g for g in self.guest.grants(instant()) if g.token == order.token), None)
         if grant is None:
             raise TorqueSchedError("its nodes are not held any more")
@@ -380,12 +351,11 @@ class Hosting:
         )  # fmt: skip
         return BlockJob(
             token=str(order.token), user=block.user, name=f"grid-{order.token.home}-{order.index}"[:15],
-            nodes=tuple(piece.node for piece in grant.pieces), ppn=grant.pieces[0].slots,
-            gpus=grant.pieces[0].gpus, walltime_s=order.walltime_s,
+            hosts=hosts_of(grant.pieces), walltime_s=order.walltime_s,
             script=block_script(script, barrier.interpreter),
         )  # fmt: skip
 
-    def _words(self, token: Token, block: _Block) -> dict[str, str]:
+    def _words(self, token: Token, block: HostedBlock) -> dict[str, str]:
         return {
             "user": block.user, "job": token.job, "token": str(token), "block": str(block.index),
             "peer": token.home, "folder": block.folder,
@@ -417,6 +387,7 @@ class Hosting:
         if block is None:
             self._feed(BlockFailed(order.token, "there is no such block"))
         elif block.is_over:
+            self._feed(JobOver(order.token, block.exit_status))
             self._ending.add(order.token)
             self._spawn(self._end(order.token, block))
         elif block.order is not None and not block.is_killed:
@@ -459,12 +430,12 @@ class Hosting:
             await self._judge(token, block, job, look)
         await self._delete_strays(look, variables)
 
-    def _found(self, token: Token, block: _Block, job: JobId) -> None:
+    def _found(self, token: Token, block: HostedBlock, job: JobId) -> None:
         block.job, block.lost_s = job, None
         self._save(token, block)
         self._feed(BlockSubmitted(token, job))
 
-    async def _judge(self, token: Token, block: _Block, job: Job | None, look: Look) -> None:
+    async def _judge(self, token: Token, block: HostedBlock, job: Job | None, look: Look) -> None:
         if job is not None:
             block.n_missing = 0
             if job.state.is_final:
@@ -484,13 +455,9 @@ class Hosting:
     async def _start_again(self, token: Token, job: Job) -> None:
         grant = next((g for g in self.guest.grants(instant()) if g.token == token), None)
         if grant is not None:
-            nodes = tuple(piece.node for piece in grant.pieces)
-            spec = BlockJob(
-                str(token), "", "", nodes, grant.pieces[0].slots, 0.0, "", gpus=grant.pieces[0].gpus
-            )
-            await self._jobs.start(job.id, spec)
+            await self._jobs.start(job.id, hosts_of(grant.pieces))
 
-    def _ended(self, token: Token, block: _Block, job: Job | None) -> None:
+    def _ended(self, token: Token, block: HostedBlock, job: Job | None) -> None:
         """Its job is over; what it left may have to be brought home first, which may take long."""
         if token in self._ending:
             return
@@ -509,7 +476,7 @@ class Hosting:
         self._ending.add(token)
         self._spawn(self._end(token, block))
 
-    async def _end(self, token: Token, block: _Block) -> None:
+    async def _end(self, token: Token, block: HostedBlock) -> None:
         """Bring home what it left, as often as it takes, but not for ever."""
         why = ""
         while not block.is_killed:
@@ -528,10 +495,10 @@ class Hosting:
                 break
             self._save(token, block)
             self._feed(StageTrouble(token, why))
-            await _pause(self._config.stage_out_pause_s * 2.0 ** (block.n_out - 1), block)
+            await pause(self._config.stage_out_pause_s * 2.0 ** (block.n_out - 1), block)
         self._over(token, BlockEnded(token, block.exit_status, why))
 
-    def _note_trouble(self, token: Token, block: _Block, why: str) -> None:
+    def _note_trouble(self, token: Token, block: HostedBlock, why: str) -> None:
         """For `status`: the last of each block, and the blocks that had some lately."""
         told = [each for each in self.troubles if each["token"] != str(token)]
         told.append({"at_s": time.time(), "token": str(token), "user": block.user, "why": why})
@@ -560,19 +527,6 @@ class Hosting:
             if not is_ours and not any(str(token) == text for token in self._submitting):
                 logger.warning("job %s is of block %s, which is over: deleted", name, text)
                 await self._jobs.delete(JobId(name), "the block is over")
-
-
-async def _start_of(order: RunBlock, block: _Block) -> None:
-    await _pause(order.start_s - time.time(), block)
-    if block.is_killed:
-        raise TorqueSchedError(block.why)
-
-
-async def _pause(length_s: float, block: _Block) -> None:
-    """Wait, unless the block is not wanted any more; by the wall clock, as claims are."""
-    end_s = time.time() + length_s
-    while not block.is_killed and time.time() < end_s:  # noqa: ASYNC110 -- a look a second will do
-        await asyncio.sleep(min(_KILL_LOOK_S, max(0.0, end_s - time.time())))
 
 
 def _token(text: str) -> Token:

@@ -75,6 +75,9 @@ class Gossip(Answer):
 class Offer(Message):
     """How many nodes could this user have at once, and from when on? It binds nobody."""
 
+    job: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:@\[\]-]{1,128}$")]
+    """What is kept for this job of the asker counts as free."""
+
     user: _Name
     nodes: int = Field(ge=1, le=MOST_HOSTS)
     ppn: int = Field(ge=1, le=MOST_HOSTS)

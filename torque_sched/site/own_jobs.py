@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from torque_sched.adapters.pbs import Look
-from torque_sched.core.handshake import From, Persist, Send, SiteId, Tick
+from torque_sched.core.handshake import Candidate, From, Persist, Send, SiteId, Tick
 from torque_sched.core.model import Job, JobId
 from torque_sched.core.site import (
     Cancel,
@@ -24,6 +24,7 @@ from torque_sched.core.site import (
     HomeJob,
     HomeState,
     Requeue,
+    Sooner,
     Stage,
     Submit,
     SubmitBlock,
@@ -42,6 +43,8 @@ from torque_sched.site.waiting import cancelled
 __all__ = ["OwnJobs", "Sites", "StateForm"]
 
 logger = logging.getLogger(__name__)
+_SOONER_S = 60.0
+"""A reserved start that is nearer is left as it is."""
 
 
 class Sites(Protocol):
@@ -155,6 +158,7 @@ class OwnJobs:
                 await self._taken(here[JobId(name)], own)
         for name, own in list(self._own.items()):
             is_due = own.is_taken and not (own.is_active or own.is_leaving or own.is_over)
+            is_due = is_due or self._is_far(name)
             if is_due and own.not_before_s <= look.snapshot.now_s and JobId(name) in here:
                 self._spawn(self._place(here[JobId(name)], own), (name, "", "place"))
 
@@ -198,9 +202,13 @@ class OwnJobs:
         wish = wish_of(job, own.nodes)
         if isinstance(wish, str):
             return
-        found = await self._candidates(wish, own)
+        is_far = self._is_far(job.id)
+        found = await self._candidates(job.id, wish, own)
         now_s = time.time()
         own.not_before_s = now_s + self._config.grid.retry_s
+        if is_far:
+            self._make_sooner(job.id, own, found)
+            return
         if not found or own.is_active or job.id not in self._own:
             own.waits_since_s = own.waits_since_s or now_s
             await self._tell(
@@ -208,17 +216,38 @@ class OwnJobs:
             )
             return
         own.waits_since_s = 0.0
-        earlier = self._engines.get(job.id)
+        self._begin(job.id, own, found)
+
+    def _begin(self, name: str, own: _Own, found: tuple[Candidate, ...]) -> None:
+        earlier = self._engines.get(name)
         engine, commands = HomeJob.begin(
-            SiteId(self._config.name), job.id, own.user, found, own.next_attempt, instant(), self._limits,
+            SiteId(self._config.name), name, own.user, found, own.next_attempt, instant(), self._limits,
             earlier=earlier.state if earlier is not None else None,
         )  # fmt: skip
         own.is_active, own.n_tries = True, own.n_tries + 1
-        self._engines[job.id] = engine
-        self._perform(job.id, commands)
+        self._engines[name] = engine
+        self._perform(name, commands)
 
-    async def _candidates(self, wish: Wish, own: _Own) -> tuple[Any, ...]:
-        offers = await self._sites.offers(offer_of(self._config, wish, own.user))
+    def _is_far(self, name: str) -> bool:
+        """Whether it has a reserved start that is worth looking for something sooner."""
+        engine = self._engines.get(name)
+        return engine is not None and engine.reserved_s(instant()) > _SOONER_S
+
+    def _make_sooner(self, name: str, own: _Own, found: tuple[Candidate, ...]) -> None:
+        """It can start now: place it so, and where that fails after all, as it was reserved.
+
+        The sites drop what they have reserved when they are asked anew, so another job can come in between.
+        """
+        engine = self._engines.get(name)
+        if not found or engine is None or not self._is_far(name):
+            return
+        reserved = engine.state.handshake.candidate
+        own.n_tries -= 1  # this try does not fail
+        self._perform(name, engine.apply(Sooner(), instant()))
+        self._begin(name, own, (*found[: self._limits.handshake.candidates - 1], reserved))
+
+    async def _candidates(self, name: str, wish: Wish, own: _Own) -> tuple[Candidate, ...]:
+        offers = await self._sites.offers(offer_of(self._config, wish, own.user, name))
         now_s = time.time()
         # By then no hold of a dropped attempt, of ours or of others, is taken for work.
         may_reserve = 0.0 < own.waits_since_s <= now_s - self._config.grid.lease_s
@@ -275,7 +304,9 @@ class OwnJobs:
             own.not_before_s = time.time() + self._config.grid.retry_s
             own.is_leaving = own.n_tries >= self._config.grid.max_attempts
             self._keep(name, own)
-            self._spawn(self._say(JobId(name), f"try {own.n_tries} failed: {command.why}"), (name, "", "say"))
+            words = f"try {own.n_tries} failed: {command.why}"
+            if command.why:
+                self._spawn(self._say(JobId(name), words), (name, "", "say"))
         elif isinstance(command, Finished):
             own.is_over = True
             self._keep(name, own)

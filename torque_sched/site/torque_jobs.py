@@ -12,12 +12,13 @@ from __future__ import annotations
 import os
 import pwd
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from torque_sched.adapters.commands import Commands, Completed
 from torque_sched.adapters.pbs import Look, Pbs
+from torque_sched.core.handshake import Piece
 from torque_sched.core.model import Job, JobId
 from torque_sched.core.states import HoldType, JobState
 from torque_sched.errors import CommandError, ConfigError
@@ -26,7 +27,7 @@ from torque_sched.parse.xml import read_xml
 from torque_sched.site.block_script import NO_DIRECTIVES
 from torque_sched.site.config import SiteConfig
 
-__all__ = ["BLOCK_VARIABLE", "BlockJob", "TorqueJobs", "filled", "local_user", "variables_of"]
+__all__ = ["BLOCK_VARIABLE", "BlockJob", "TorqueJobs", "filled", "hosts_of", "local_user", "variables_of"]
 
 BLOCK_VARIABLE = "TORQUE_GRID_BLOCK"
 """In the Variable_List of a block: its token."""
@@ -88,11 +89,10 @@ class BlockJob:
     token: str
     user: str
     name: str
-    nodes: tuple[str, ...]
-    ppn: int
+    hosts: str
+    """As ``-l nodes=`` and ``qrun -H`` want it: `hosts_of`."""
     walltime_s: float
     script: str
-    gpus: int = 0
 
     @property
     def label(self) -> str:
@@ -100,11 +100,12 @@ class BlockJob:
         _, job, attempt = self.token.split("/")
         return f"{job}.{attempt}"
 
-    @property
-    def hosts(self) -> str:
-        """As ``-l nodes=`` and ``qrun -H`` want it."""
-        shape = f"ppn={self.ppn}" + (f":gpus={self.gpus}" if self.gpus else "")
-        return "+".join(f"{node}:{shape}" for node in self.nodes)
+
+def hosts_of(pieces: Iterable[Piece]) -> str:
+    """The nodes of a claim in Torque's words: ``n1:ppn=2:gpus=1+n2:ppn=2:gpus=1``."""
+    return "+".join(
+        f"{piece.node}:ppn={piece.slots}" + (f":gpus={piece.gpus}" if piece.gpus else "") for piece in pieces
+    )
 
 
 class TorqueJobs:
@@ -153,12 +154,12 @@ class TorqueJobs:
             "-C", NO_DIRECTIVES, "-v", f"{BLOCK_VARIABLE}={block.token}", str(path),
         )  # fmt: skip
 
-    async def start(self, job: JobId, block: BlockJob) -> str:
-        """``qrun`` on the claim's nodes; empty when it was taken, else why not."""
-        result = await self.pbs.start(job, block.hosts)
+    async def start(self, job: JobId, hosts: str) -> tuple[str, bool]:
+        """``qrun`` on the claim's nodes: why it was not taken (empty: it was), and whether they are busy."""
+        result = await self.pbs.start(job, hosts)
         if result.kind in (RunKind.STARTED, RunKind.ALREADY_RUNNING):
-            return ""
-        return result.text or result.kind.value
+            return "", False
+        return result.text or result.kind.value, result.kind is RunKind.NOT_NOW
 
     async def delete(self, job: JobId, why: str) -> bool:
         """``qdel``; whether it is sure to be gone."""

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.unit.torque.handshake.sites import Crash, Site, World
 from torque_sched.core.handshake import SiteId
-from torque_sched.core.site import BlockFailed, Cancel
+from torque_sched.core.site import BlockFailed, Cancel, Sooner
 
 NAMES = ("a", "b", "c")
 names = st.sampled_from([SiteId(name) for name in NAMES])
@@ -149,6 +149,13 @@ class Grid(RuleBasedStateMachine):
     def cancel(self, pick: int) -> None:
         home, name = sorted(self.world.wishes)[pick % len(self.world.wishes)]
         self.guarded(self.world.sites[home], self.world.sites[home].tell_job, name, Cancel())
+
+    @precondition(lambda self: self.jobs)
+    @rule(pick=picks)
+    def sooner(self, pick: int) -> None:
+        """A job whose start is reserved is placed anew."""
+        home, name = sorted(self.world.wishes)[pick % len(self.world.wishes)]
+        self.guarded(self.world.sites[home], self.world.sites[home].tell_job, name, Sooner())
 
     @invariant()
     def holds(self) -> None:

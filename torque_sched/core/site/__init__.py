@@ -14,14 +14,14 @@ from torque_sched.core.site.blocks import (
     SiteMessage,
     Submit,
 )
-from torque_sched.core.site.guest import (
+from torque_sched.core.site.guest import Guest
+from torque_sched.core.site.guest_values import (
     Arrived,
     Block,
     BlockEnded,
     BlockFailed,
     BlockSubmitted,
     FindBlock,
-    Guest,
     GuestCommand,
     GuestEvent,
     GuestLimits,
@@ -45,6 +45,7 @@ from torque_sched.core.site.home_job import (
     HomeLimits,
     HomeState,
     Requeue,
+    Sooner,
     Stage,
     SubmitBlock,
 )
@@ -88,6 +89,7 @@ __all__ = [
     "Requeue",
     "RunBlock",
     "SiteMessage",
+    "Sooner",
     "Stage",
     "StageTrouble",
     "Submit",

@@ -55,6 +55,7 @@ __all__ = [
     "HomeLimits",
     "HomeState",
     "Requeue",
+    "Sooner",
     "Stage",
     "SubmitBlock",
 ]
@@ -91,7 +92,9 @@ class HomeLimits:
     repeat_s: float = 2.0
     """How often what a site has not done yet is asked for again."""
     look_s: float = 10.0
-    """How often blocks that run, or wait for a start that is not near, are looked at."""
+    """How often running blocks are looked at."""
+    wait_s: float = 60.0
+    """How often blocks that wait for a reserved start are; a fraction of the sites' `GuestLimits.keep_s`."""
     stage_s: float = 3600.0
     """How long after the claims' end blocks may still bring files home."""
 
@@ -130,7 +133,12 @@ class Cancel:
     """Event: the user has deleted the job."""
 
 
-HomeEvent = From | Tick | Cancel
+@dataclass(frozen=True, slots=True)
+class Sooner:
+    """Event: the job has a place before its reserved start; give that up and queue it again."""
+
+
+HomeEvent = From | Tick | Cancel | Sooner
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +159,7 @@ class Requeue:
 
     next_attempt: int
     why: str
+    """Empty where nothing went wrong (`Sooner`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +255,12 @@ class HomeJob:
         """Of the attempt under way, or of the last."""
         return self._handshake.state.token
 
+    def reserved_s(self, now: Instant) -> float:
+        """In how many seconds it starts, where that is reserved; else 0."""
+        if self._state.stage is not Stage.STARTING:
+            return 0.0
+        return max(0.0, self._handshake.state.candidate.start_s - now.wall_s)
+
     def wake_s(self, now: Instant) -> float | None:
         """When to send a `Tick`, on the monotonic clock."""
         wakes = [self._handshake.wake_s(now)]
@@ -260,6 +275,9 @@ class HomeJob:
         if isinstance(event, Cancel):
             if self._state.stage in (Stage.PLACING, Stage.STARTING, Stage.RUNNING, Stage.STOPPING):
                 commands += self._leave(Stage.CANCELLING, "cancelled by its owner", now)
+        elif isinstance(event, Sooner):
+            if self.reserved_s(now) > 0.0:
+                commands += self._leave(Stage.REQUEUED, "", now)
         elif isinstance(event, From) and isinstance(event.message, BlockReport):
             if event.peer == event.message.site:
                 self._see(event.message)
@@ -363,7 +381,7 @@ class HomeJob:
         """Soon, unless all sites have their block and its start is not near."""
         to_start_s = self._handshake.state.candidate.start_s - now.wall_s
         has_all = all(block.state is not BlockState.UNKNOWN for block in blocks)
-        return max(self._limits.repeat_s, min(self._limits.look_s, to_start_s) if has_all else 0.0)
+        return max(self._limits.repeat_s, min(self._limits.wait_s, to_start_s) if has_all else 0.0)
 
     def _go(self, site: SiteId, now: Instant) -> Send:
         blocks = self._state.blocks

@@ -64,6 +64,21 @@ def test_a_common_start_is_reserved_and_kept_though_home_and_a_site_are_killed(g
     assert len(grid.starts("together")) == 3
 
 
+def test_a_reserved_start_becomes_sooner_when_nodes_are_free_before(grid: Grid) -> None:
+    alpha = grid.alpha
+    locals_of = {site.name: site.fill() for site in grid.sites.values()}
+    job = alpha.submit(grid.script("sooner", grid.waits_for("sooner")), nodes=5)
+    start_s, _ = reserved(grid, alpha, job)
+    for name, jobs in locals_of.items():
+        grid.sites[name].torque.run("qdel", *jobs, user="root")
+    starts = grid.eventually("it starts", lambda: len(grid.starts("sooner")) == 3 and grid.starts("sooner"))
+    assert max(float(start[0]) for start in starts) < start_s
+    assert own_job(alpha, job)["tries"] == 1
+    assert sum(len(rows) for rows in grid.reservations().values()) == 3
+    grid.tell("sooner")
+    grid.eventually("it ends", lambda: alpha.is_over(job))
+
+
 def test_a_reserved_start_that_is_not_wanted_any_more_leaves_nothing(grid: Grid) -> None:
     alpha = grid.alpha
     for site in grid.sites.values():
@@ -76,6 +91,24 @@ def test_a_reserved_start_that_is_not_wanted_any_more_leaves_nothing(grid: Grid)
     grid.eventually("nothing is reserved", lambda: not any(grid.reservations().values()))
     assert not any(site.blocks() for site in grid.sites.values())
     assert not grid.starts("unwanted")
+
+
+def test_nothing_stays_reserved_for_a_home_that_is_gone(grid: Grid) -> None:
+    """Its job is placed anew when it is back."""
+    alpha = grid.alpha
+    for site in grid.sites.values():
+        site.fill()
+    job = alpha.submit(grid.script("gone"), nodes=6)
+    _, sites = reserved(grid, alpha, job)
+    others = [name for name in sites if name != "alpha"]
+    alpha.kill_site()
+    assert all(grid.reservations(*others).values())
+    grid.eventually("the others give it back", lambda: not any(grid.reservations(*others).values()))
+    alpha.start_site()
+    grid.eventually("it is tried again", lambda: own_job(alpha, job).get("tries") == 2, 90)
+    alpha.torque.run("qdel", job, user=USER)
+    grid.eventually("nothing is reserved", lambda: not any(grid.reservations().values()))
+    assert not grid.starts("gone")
 
 
 def test_a_site_killed_while_files_come_goes_on_with_the_block(grid: Grid) -> None:

@@ -186,6 +186,9 @@ class Site:
         self.staging = [each for each in self.staging if each[0] != token]
         found = [job for job in self.batch if job.token == token and not job.over]
         if isinstance(command, KillBlock):
+            # One that waits for its start is dropped; another may be submitted in this moment.
+            now_s = self.now.wall_s
+            self.pending = [run for run in self.pending if run.token != token or run.start_s <= now_s]
             for job in found:
                 job.doomed = True
             if found:

@@ -19,6 +19,7 @@ from torque_sched.core.site import (
     Go,
     HomeJob,
     Requeue,
+    Sooner,
     Stage,
 )
 
@@ -302,3 +303,20 @@ def test_files_may_come_home_after_the_claims_end(world: World) -> None:
     assert home(world).state.stage is Stage.RUNNING
     world.wait(3600.0)
     assert result(world) == [Finished(((A, 0), (B, 0), (C, 0)))]
+
+
+def test_a_reserved_start_is_given_up_for_a_sooner_one_and_only_a_reserved_one(world: World) -> None:
+    flow(world)
+    world.sites[A].tell_job("1", Sooner())
+    assert result(world) == []
+    world.settle()
+    later = World(dict.fromkeys("abc", 2))
+    later.submit("a", "1", [ALL], later_s=500.0)
+    flow(later, 6)
+    assert home(later).reserved_s(later.sites[A].now) > 480.0
+    later.later_s[A, "1"] = 0.0
+    later.sites[A].tell_job("1", Sooner())
+    assert result(later) == [Requeue(2, "")]
+    later.settle()
+    assert later.at_s < 100.0
+    assert [type(each) for each in result(later)] == [Requeue, Finished]

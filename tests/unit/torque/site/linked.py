@@ -16,36 +16,42 @@ from torque_sched.site.gate import Gate, Route
 from torque_sched.site.links import Links
 from torque_sched.site.messages import Gossip, Said
 
-__all__ = ["config_of", "echo_route", "listening", "make_certificate", "make_key", "run"]
+__all__ = [
+    "config_of",
+    "echo_route",
+    "links_of",
+    "listening",
+    "make_certificate",
+    "make_key",
+    "make_signed_certificate",
+    "run",
+]
+_NEW_KEY = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
 
 
 def make_certificate(folder: Path, name: str) -> tuple[str, str]:
     """A certificate of its own hand, and its key."""
     crt, key = folder / f"{name}.crt", folder / f"{name}.key"
     if not crt.exists():
-        argv = [
-            "openssl",
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:prime256v1",
-            "-nodes",
-            "-days",
-            "30",
-            "-subj",
-            f"/CN={name}",
-            "-addext",
-            f"subjectAltName=DNS:{name}",
-            "-keyout",
-            str(key),
-            "-out",
-            str(crt),
-        ]
-        subprocess.run(argv, check=True, capture_output=True)
-        key.chmod(0o600)
+        openssl(f"req -x509 -days 30 {_NEW_KEY}", folder, f"{name}.crt", name)
     return str(crt), str(key)
+
+
+def make_signed_certificate(folder: Path, name: str) -> None:
+    """A certificate of the hand of `authority`, and its key."""
+    make_certificate(folder, "authority")
+    openssl(f"req {_NEW_KEY}", folder, f"{name}.csr", name)
+    signer = "-CA authority.crt -CAkey authority.key -CAcreateserial -copy_extensions copy -days 30"
+    openssl(f"x509 -req -in {name}.csr {signer}", folder, f"{name}.crt")
+
+
+def openssl(words: str, folder: Path, out: str, name: str = "") -> None:
+    """Run it in a folder; with a name, for a new key of that name."""
+    subject = ["-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name}", "-keyout", f"{name}.key"]
+    argv = ["openssl", *words.split(), *(subject if name else ()), "-out", out]
+    subprocess.run(argv, check=True, capture_output=True, cwd=folder)
+    if name:
+        (folder / f"{name}.key").chmod(0o600)
 
 
 def make_key(folder: Path, name: str) -> str:

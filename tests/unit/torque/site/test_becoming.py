@@ -77,7 +77,7 @@ async def started(jobs: TorqueJobs, body: str, made: Path) -> list[Standing]:
 
     barrier = Barrier(answer)
     await barrier.start("127.0.0.1", 0)
-    block = BlockJob("alpha/1.alpha/1", USER, "grid-alpha-1", ("n1",), 2, 60.0, text_of(barrier.port, body))
+    block = BlockJob("alpha/1.alpha/1", USER, "grid-alpha-1", "n1:ppn=2", 60.0, text_of(barrier.port, body))
     assert await jobs.submit(block) == "7.beta"
     while not made.exists():  # noqa: ASYNC110, ASYNC240 -- another process makes it
         await asyncio.sleep(0.05)

@@ -19,7 +19,7 @@ from torque_sched.errors import StartupError, TorqueSchedError
 from torque_sched.site.audit import Audit
 from torque_sched.site.barrier import Barrier, BarrierAnswer, Standing
 from torque_sched.site.block_script import NO_DIRECTIVES, BlockScript, block_script, encoded
-from torque_sched.site.hosting import _Block, _start_of
+from torque_sched.site.hosted_block import HostedBlock, start_of
 from torque_sched.site.store import SiteStore
 
 BODY = """#!/bin/sh
@@ -178,11 +178,11 @@ def test_the_store_keeps_what_it_was_told(tmp_path: Path) -> None:
 
 
 def test_a_block_that_is_killed_before_its_reserved_start_does_not_wait_for_it() -> None:
-    block = _Block(ticket="", user="x")
+    block = HostedBlock(ticket="", user="x")
     order = RunBlock(Token(SiteId("beta"), "1", 1), 0, 1, "x", "grid", time.time() + 3600.0, 60, "")
 
     async def story() -> None:
-        waiting = asyncio.create_task(_start_of(order, block))
+        waiting = asyncio.create_task(start_of(order, block))
         await asyncio.sleep(0.01)
         block.is_killed, block.why = True, "its owner deleted it"
         with pytest.raises(TorqueSchedError, match="its owner deleted it"):

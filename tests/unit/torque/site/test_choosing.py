@@ -30,7 +30,7 @@ def ways(
     """Parts, start and length of each way; a number is free from now on for ever."""
     config = CONFIG.model_copy(update={"grid": CONFIG.grid.model_copy(update=grid)})
     wish = Wish(nodes, Shape(2), 100.0)
-    n_lengths = len(offer_of(config, wish, "ann").lengths_s)
+    n_lengths = len(offer_of(config, wish, "ann", "1.alpha").lengths_s)
     offers = {
         site: Offered(outlooks=(tuple([(AT_S, said)] if isinstance(said, int) else said),) * n_lengths)
         for site, said in sites.items()
@@ -190,6 +190,9 @@ def test_reservations_promises_and_grants_count() -> None:
     assert found.free(Shape(2), NOW_S, NOW_S + 51) == ["n3"]
     assert found.free(Shape(2), NOW_S + 30, NOW_S + 40) == ["n1", "n2", "n3"]
     assert found.nodes(claim) == ("n3",)
+    assert found.outlook(Shape(2), 10.0, NOW_S, 9)[0] == (NOW_S, 2)
+    assert found.outlook(Shape(2), 10.0, NOW_S, 9, ("b", "1"))[0] == (NOW_S, 3)  # its own may be given up
+    assert found.outlook(Shape(2), 10.0, NOW_S, 9, ("b", "2"))[0] == (NOW_S, 2)
 
 
 spans = st.lists(st.tuples(st.integers(-5, 40), st.integers(1, 20)), max_size=6)

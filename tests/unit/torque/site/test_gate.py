@@ -6,7 +6,9 @@ import asyncio
 import json
 import ssl
 import time
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,11 @@ from tests.unit.torque.site.linked import (
     listening,
     make_certificate,
     make_key,
+    make_signed_certificate,
     run,
 )
 from torque_sched.site.config import SiteConfig
-from torque_sched.site.links import LinkError, Refused
+from torque_sched.site.links import LinkError, Links, Refused
 from torque_sched.site.messages import Gossip
 from torque_sched.site.secret_files import read_shared_key
 from torque_sched.site.signing import body_hash, sign
@@ -51,124 +54,79 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[SiteConfig, Si
 
 
 def by_authority(folder: Path) -> tuple[SiteConfig, SiteConfig]:
-    import subprocess
-
-    make_certificate(folder, "authority")
     for name in ("alpha", "beta"):
-        request = [
-            "openssl",
-            "req",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:prime256v1",
-            "-nodes",
-            "-subj",
-            f"/CN={name}",
-            "-addext",
-            f"subjectAltName=DNS:{name}",
-            "-keyout",
-            f"{folder}/{name}.key",
-            "-out",
-            f"{folder}/{name}.csr",
-        ]
-        signing = [
-            "openssl",
-            "x509",
-            "-req",
-            "-in",
-            f"{folder}/{name}.csr",
-            "-CA",
-            f"{folder}/authority.crt",
-            "-CAkey",
-            f"{folder}/authority.key",
-            "-CAcreateserial",
-            "-copy_extensions",
-            "copy",
-            "-days",
-            "30",
-            "-out",
-            f"{folder}/{name}.crt",
-        ]
-        for argv in (request, signing):
-            subprocess.run(argv, check=True, capture_output=True)
-        (folder / f"{name}.key").chmod(0o600)
+        make_signed_certificate(folder, name)
     ca = str(folder / "authority.crt")
     alpha = config_of(folder, "alpha", 0, {"beta": {"certificate": ""}}, ca=ca)
     return alpha, config_of(folder, "beta", 0, {"alpha": {"certificate": ""}}, ca=ca)
 
 
+@dataclass
+class Door:
+    """Beta listens; who calls it, and what it heard."""
+
+    port: int
+    links: Links
+    heard: list[tuple[str, Any]]
+
+
+@asynccontextmanager
+async def door(folder: Path, owner: SiteConfig, caller: SiteConfig | None = None) -> AsyncIterator[Door]:
+    """The door of a site, for a caller who believes it is beta's."""
+    heard: list[tuple[str, Any]] = []
+    async with listening(owner, echo_route(heard), folder / "audit") as gate:
+        calls = with_port(caller, "beta", gate.port) if caller is not None else owner
+        async with links_of(calls) as links:
+            yield Door(gate.port, links, heard)
+
+
 def test_peers_talk(pair: tuple[SiteConfig, SiteConfig], tmp_path: Path) -> None:
     alpha, beta = pair
-    heard: list[tuple[str, Any]] = []
 
     async def story() -> None:
-        async with (
-            listening(beta, echo_route(heard), tmp_path / "audit") as gate,
-            links_of(with_port(alpha, "beta", gate.port)) as links,
-        ):
+        async with door(tmp_path, beta, alpha) as there:
             for _ in range(3):
-                assert await links.ask("beta", EMPTY, Gossip) == EMPTY
-            assert links.skew_s("beta") < 0.01  # a millisecond is lost in writing the time
+                assert await there.links.ask("beta", EMPTY, Gossip) == EMPTY
+            assert there.links.skew_s("beta") < 0.01  # a millisecond is lost in writing the time
+        assert [peer for peer, _ in there.heard] == ["alpha"] * 3
 
     run(story)
-    assert [peer for peer, _ in heard] == ["alpha"] * 3
     assert [line["answer"] for line in told(tmp_path / "audit")] == ["answered"] * 3
 
 
-def test_a_certificate_of_nobody_we_know_gets_nowhere(tmp_path: Path) -> None:
-    beta = config_of(tmp_path, "beta", 0, {"alpha": 1})
-    mallory = config_of(tmp_path, "mallory", 0, {"beta": 1})
-    heard: list[Any] = []
+def refused(folder: Path, owner: SiteConfig, caller: SiteConfig, words: str) -> tuple[LinkError, str]:
+    """Nobody hears the caller; what he is told, and what he noted as trouble with the link."""
 
     async def story() -> None:
-        async with (
-            listening(beta, echo_route(heard), tmp_path / "audit") as gate,
-            links_of(with_port(mallory, "beta", gate.port)) as links,
-        ):
-            with pytest.raises(LinkError):
-                await links.ask("beta", EMPTY, Gossip)
+        async with door(folder, owner, caller) as there:
+            with pytest.raises(LinkError, match=words) as caught:
+                await there.links.ask("beta", EMPTY, Gossip)
+            found.append((caught.value, there.links.last_error("beta")))
+        assert not there.heard
 
+    found: list[tuple[LinkError, str]] = []
     run(story)
-    assert not heard
+    return found[0]
+
+
+def test_a_certificate_of_nobody_we_know_gets_nowhere(tmp_path: Path) -> None:
+    mallory = config_of(tmp_path, "mallory", 0, {"beta": 1})
+    refused(tmp_path, config_of(tmp_path, "beta", 0, {"alpha": 1}), mallory, "^beta ")
 
 
 def test_a_peer_cannot_speak_for_another(tmp_path: Path) -> None:
     """gamma has a certificate beta believes, and calls itself alpha."""
     beta = config_of(tmp_path, "beta", 0, {"alpha": 1, "gamma": 1})
     gamma = config_of(tmp_path, "gamma", 0, {"beta": 1}).model_copy(update={"name": "alpha"})
-    heard: list[Any] = []
-
-    async def story() -> None:
-        async with (
-            listening(beta, echo_route(heard), tmp_path / "audit") as gate,
-            links_of(with_port(gamma, "beta", gate.port)) as links,
-        ):
-            with pytest.raises(Refused, match="not authorised"):
-                await links.ask("beta", EMPTY, Gossip)
-
-    run(story)
-    assert not heard
+    assert isinstance(refused(tmp_path, beta, gamma, "not authorised")[0], Refused)
     assert "gamma calls itself 'alpha'" in told(tmp_path / "audit")[-1]["answer"]
 
 
 def test_a_server_with_another_certificate_is_not_spoken_to(tmp_path: Path) -> None:
     """Somebody else listens where beta should."""
-    alpha = config_of(tmp_path, "alpha", 0, {"beta": 1})
     impostor = config_of(tmp_path, "impostor", 0, {"alpha": 1})
-    heard: list[Any] = []
-
-    async def story() -> None:
-        async with (
-            listening(impostor, echo_route(heard), tmp_path / "audit") as gate,
-            links_of(with_port(alpha, "beta", gate.port)) as links,
-        ):
-            with pytest.raises(LinkError, match="certificate"):
-                await links.ask("beta", EMPTY, Gossip)
-            assert links.last_error("beta")
-
-    run(story)
-    assert not heard
+    alpha = config_of(tmp_path, "alpha", 0, {"beta": 1})
+    assert refused(tmp_path, impostor, alpha, "certificate")[1]
 
 
 def raw(folder: Path, name: str | None) -> ssl.SSLContext:
@@ -189,64 +147,51 @@ async def post(
         return response.status, await response.text()
 
 
+def by_key(folder: Path) -> SiteConfig:
+    """beta, who shares a key with alpha."""
+    return config_of(folder, "beta", 0, {"alpha": {"shared_key": make_key(folder, "ab")}})
+
+
+def signed(folder: Path, body: bytes, nonce: str) -> dict[str, str]:
+    """The headers of a request of alpha with this body."""
+    key = read_shared_key(Path(make_key(folder, "ab")))
+    return sign(
+        key, "POST", "/v1/gossip", sender="alpha", receiver="beta", body=body_hash(body), nonce=nonce * 16,
+        at_s=time.time(),
+    )  # fmt: skip
+
+
 def test_a_replayed_or_altered_signed_request_is_refused(tmp_path: Path) -> None:
-    key = make_key(tmp_path, "ab")
-    beta = config_of(tmp_path, "beta", 0, {"alpha": {"shared_key": key}})
-    heard: list[Any] = []
+    body = EMPTY.model_dump_json().encode()
 
     async def story() -> None:
-        async with listening(beta, echo_route(heard), tmp_path / "audit") as gate:
+        async with door(tmp_path, by_key(tmp_path)) as there:
             await asyncio.sleep(0.01)  # a request of before the start would be refused for that
-            body = EMPTY.model_dump_json().encode()
-            headers = sign(
-                read_shared_key(Path(key)),
-                "POST",
-                "/v1/gossip",
-                sender="alpha",
-                receiver="beta",
-                body=body_hash(body),
-                nonce="ab" * 16,
-                at_s=time.time(),
-            )
+            headers = signed(tmp_path, body, "ab")
             context = raw(tmp_path, None)
-            assert (await post(gate.port, context, body, **headers))[0] == 200
-            assert (await post(gate.port, context, body, **headers))[0] == 401
-            assert (await post(gate.port, context, body + b" ", **headers))[0] == 401
-            assert (await post(gate.port, context, body, path="/v1/engine", **headers))[0] == 401
-            assert (await post(gate.port, context, body))[0] == 401
+            assert (await post(there.port, context, body, **headers))[0] == 200
+            assert (await post(there.port, context, body, **headers))[0] == 401
+            assert (await post(there.port, context, body + b" ", **headers))[0] == 401
+            assert (await post(there.port, context, body, path="/v1/engine", **headers))[0] == 401
+            assert (await post(there.port, context, body))[0] == 401
+        assert len(there.heard) == 1
 
     run(story)
-    assert len(heard) == 1
     answers = [line["answer"] for line in told(tmp_path / "audit")]
     assert "replayed" in answers[1]
     assert "no certificate" in answers[-1]
 
 
 def test_a_signed_body_is_the_one_that_arrives(tmp_path: Path) -> None:
-    key = make_key(tmp_path, "ab")
-    beta = config_of(tmp_path, "beta", 0, {"alpha": {"shared_key": key}})
-    heard: list[Any] = []
-
     async def story() -> None:
-        async with listening(beta, echo_route(heard), tmp_path / "audit") as gate:
+        async with door(tmp_path, by_key(tmp_path)) as there:
             await asyncio.sleep(0.01)
-            headers = sign(
-                read_shared_key(Path(key)),
-                "POST",
-                "/v1/gossip",
-                sender="alpha",
-                receiver="beta",
-                body=body_hash(b"{}"),
-                nonce="cd" * 16,
-                at_s=time.time(),
-            )
-            status, text = await post(
-                gate.port, raw(tmp_path, None), EMPTY.model_dump_json().encode(), **headers
-            )
-            assert (status, text) == (401, "not authorised")
+            headers, body = signed(tmp_path, b"{}", "cd"), EMPTY.model_dump_json().encode()
+            answer = await post(there.port, raw(tmp_path, None), body, **headers)
+            assert answer == (401, "not authorised")
+        assert not there.heard
 
     run(story)
-    assert not heard
     assert "not the one that was signed" in told(tmp_path / "audit")[-1]["answer"]
 
 
@@ -266,12 +211,12 @@ def test_bad_requests_are_told_what_is_wrong(
     beta = config_of(tmp_path, "beta", 0, {"alpha": 1}, max_body_bytes=4096)
 
     async def story() -> None:
-        async with listening(beta, echo_route([]), tmp_path / "audit") as gate:
+        async with door(tmp_path, beta) as there:
             context = raw(tmp_path, "alpha")
-            answer = await post(gate.port, context, body, **{"X-Site-From": "alpha", **headers})
+            answer = await post(there.port, context, body, **{"X-Site-From": "alpha", **headers})
             assert answer[0] == status
             assert words in answer[1]
-            assert (await post(gate.port, context, b"{}", path="/v1/none", **{"X-Site-From": "alpha"}))[
+            assert (await post(there.port, context, b"{}", path="/v1/none", **{"X-Site-From": "alpha"}))[
                 0
             ] == 404
 
@@ -283,15 +228,15 @@ def test_a_body_that_does_not_come_and_silence_cost_time_only(tmp_path: Path) ->
     beta = config_of(tmp_path, "beta", 0, {"alpha": 1}, timeout_s=0.3, max_connections=2)
 
     async def story() -> None:
-        async with listening(beta, echo_route([]), tmp_path / "audit") as gate:
+        async with door(tmp_path, beta) as there:
             context = raw(tmp_path, "alpha")
-            reader, writer = await asyncio.open_connection("127.0.0.1", gate.port, ssl=context)
+            reader, writer = await asyncio.open_connection("127.0.0.1", there.port, ssl=context)
             writer.write(
                 b"POST /v1/gossip HTTP/1.1\r\nHost: b\r\nX-Site-From: alpha\r\nContent-Length: 99\r\n\r\n{"
             )
             assert b"408" in await reader.readline()
-            _, second = await asyncio.open_connection("127.0.0.1", gate.port, ssl=context)
-            third, writer3 = await asyncio.open_connection("127.0.0.1", gate.port, ssl=context)
+            _, second = await asyncio.open_connection("127.0.0.1", there.port, ssl=context)
+            third, writer3 = await asyncio.open_connection("127.0.0.1", there.port, ssl=context)
             with suppress(OSError):  # cut in whatever way
                 assert await third.read(1) == b""
             for each in (writer, second, writer3):

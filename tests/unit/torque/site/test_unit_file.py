@@ -9,10 +9,10 @@ import subprocess
 from importlib import resources
 from pathlib import Path
 
-import click
 import pytest
 
 from torque_sched.cli import main
+from torque_sched.commands.site import site
 from torque_sched.site.ending import FORCED
 
 DOCUMENTED = {
@@ -51,13 +51,12 @@ def test_every_key_is_a_documented_one(unit: configparser.ConfigParser) -> None:
 def test_its_commands_exist(unit: configparser.ConfigParser) -> None:
     for key, verb in (("ExecStartPre", "check-config"), ("ExecStart", "serve")):
         words = shlex.split(unit["Service"][key])
-        assert words[:2] == ["/usr/bin/env", "torque-sched"]
-        command: click.Command = main
-        context, left = None, words[2:]
-        while isinstance(command, click.Group):
-            context = command.make_context(command.name, left, parent=context, resilient_parsing=True)
-            name, command, left = command.resolve_command(context, [*context._protected_args, *context.args])
-        assert (name, left) == (verb, [])
+        assert words[:3] == ["/usr/bin/env", "torque-sched", "site"]
+        context = site.make_context("site", words[3:], resilient_parsing=True)
+        assert context.params["home"] == Path("/var/spool/torque")
+        assert words[-1] == verb
+        assert verb in site.commands
+    assert "site" in main.list_commands(context)
 
 
 def test_it_leaves_time_to_end_and_a_forced_end_is_no_failure(unit: configparser.ConfigParser) -> None:

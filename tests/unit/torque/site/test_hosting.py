@@ -1,0 +1,310 @@
+"""The shell around a block's life, with a Torque that only notes its orders: kills, tries, what is told."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from tests.unit.torque.policies.builders import node
+from tests.unit.torque.site.linked import run
+from torque_sched.core.handshake import Claim, Commit, Confirm, Piece, Ready, SiteId, Token
+from torque_sched.core.model import JobId, Server
+from torque_sched.core.site import BlockReport, BlockState, Go, Look, Submit
+from torque_sched.core.snapshot import Snapshot
+from torque_sched.errors import CommandError
+from torque_sched.site.config import SiteConfig
+from torque_sched.site.engines import admission_of, open_guest
+from torque_sched.site.hosting import Hosting
+from torque_sched.site.messages import Offer
+from torque_sched.site.store import SiteStore
+from torque_sched.site.torque_jobs import BlockJob
+
+PEER = {"name": "alpha", "address": "x", "certificate": "c", "users": {"ann": "nobody"}, "max_slots": 8}
+CONFIG = SiteConfig(
+    name="beta", listen="x", certificate="c", key="k", min_uid=1, stage_in=["in"], stage_out=["out"],
+    stage_out_tries=3, stage_out_pause_s=0.01, peers=[PEER],
+)  # fmt: skip
+HOME, HERE = SiteId("alpha"), SiteId("beta")
+TOKEN = Token(HOME, "1.alpha", 1)
+
+
+class Torque:
+    """Notes orders; `wait` holds staging up, `fails` are the answers of the next tries."""
+
+    def __init__(self) -> None:
+        self.orders: list[tuple[str, ...]] = []
+        self.wait: asyncio.Event | None = None
+        self.fails: list[str] = []
+        self.busy = 0
+        self.pbs = SimpleNamespace(look=self._look)
+
+    async def _look(self) -> Any:
+        nodes = (node("n1", np=4), node("n2", np=4))
+        return SimpleNamespace(snapshot=Snapshot(time.time(), Server(name="head"), (), nodes, ()))
+
+    async def stage(self, template: tuple[str, ...], **words: str) -> None:
+        self.orders.append((*template, words["user"]))
+        if self.wait is not None:
+            await self.wait.wait()
+        if self.fails and self.fails.pop(0):
+            raise CommandError("no space")
+
+    async def submit(self, block: BlockJob) -> JobId:
+        self.orders.append(("qsub", block.hosts))
+        return JobId("7.beta")
+
+    async def start(self, job: JobId, hosts: str) -> tuple[str, bool]:
+        self.orders.append(("qrun", job))
+        self.busy -= 1
+        return ("full", True) if self.busy >= 0 else ("", False)
+
+    async def delete(self, job: JobId, why: str) -> bool:
+        self.orders.append(("qdel", job))
+        return True
+
+    def names(self) -> list[str]:
+        return [order[0] for order in self.orders]
+
+
+class Plans:
+    """Nobody else wants nodes here."""
+
+    def __init__(self) -> None:
+        self.lock = SimpleNamespace(taken_async=self._taken)
+        self.held: set[str] = set()
+
+    @asynccontextmanager
+    async def _taken(self, timeout_s: float) -> AsyncIterator[None]:
+        yield
+
+    def others(self) -> list[Any]:
+        return []
+
+    def hold(self, grant: Any, now: Any) -> bool:
+        self.held.add(str(grant.token))
+        return True
+
+    def release(self, token: str) -> None:
+        self.held.discard(token)
+
+    def keep_only(self, tokens: frozenset[str]) -> None:
+        self.held &= tokens
+
+
+class Site:
+    """One life of the site's shell on a store; `next_life` is after a kill."""
+
+    def __init__(self, path: Path, torque: Torque, plans: Plans) -> None:
+        self.path, self.torque, self.plans = path, torque, plans
+        self.store = SiteStore(path)
+        admission = admission_of(CONFIG)
+        guest, keep, books = open_guest(CONFIG, admission, self.store)
+        self.hosting = Hosting(CONFIG, guest, admission, keep, books, self.store, torque, plans)  # type: ignore[arg-type]
+        self.pushed: list[BlockReport] = []
+        self.hosting.push = lambda home, message: self.pushed.append(message)
+        self.hosting.start("boot")
+
+    async def next_life(self) -> Site:
+        await self.hosting.stop()
+        self.store.close()
+        return Site(self.path, self.torque, self.plans)
+
+    async def told(self, kind: Any, *words: Any) -> Any:
+        return await self.hosting.handle("alpha", kind(TOKEN, HERE, time.time(), *words))
+
+    async def state(self) -> BlockState:
+        return (await self.told(Look)).state  # type: ignore[no-any-return]
+
+    async def block(self, start_s: float) -> None:
+        claim = Claim((Piece("", 2, count=2),), start_s, 600.0)
+        await self.told(Confirm, claim, "ann")
+        await self.told(Commit)
+        await self.told(Submit, 0, 1, "ann", "grid", 500, "#!/bin/sh\n")
+
+    async def running(self) -> None:
+        await self.block(time.time())
+        await until(lambda: "qrun" in self.torque.names())
+        ticket = next(iter(self.store.blocks().values()))["ticket"]
+        self.hosting.stand(SimpleNamespace(ticket=ticket, job="7.beta", hosts=("n1",)))  # type: ignore[arg-type]
+        assert (await self.told(Go, (HERE,), (("n1",),))).state is BlockState.RUNNING
+
+    async def ends(self) -> None:
+        """A look shows that its job is over."""
+        over = SimpleNamespace(id=JobId("7.beta"), state=SimpleNamespace(is_final=True), exit_status=3)
+        snapshot = Snapshot(time.time(), Server(name="head"), (), (), ())
+        found = SimpleNamespace(outputs={"jobs": b""}, problems=(), snapshot=snapshot)
+        snapshot.__dict__["job_by_id"] = {over.id: over}
+        await self.hosting.seen(found)  # type: ignore[arg-type]
+
+
+async def until(holds: Callable[[], Any]) -> None:
+    while not holds():  # noqa: ASYNC110 -- what is waited for are orders and files
+        await asyncio.sleep(0.01)
+
+
+def play(tmp_path: Path, story: Callable[[Site], Awaitable[None]]) -> Site:
+    lives: list[Site] = []
+
+    async def main() -> None:
+        lives.append(Site(tmp_path / "site.sqlite", Torque(), Plans()))
+        await story(lives[0])
+
+    run(main)
+    return lives[0]
+
+
+def test_a_block_that_waits_for_its_start_goes_on_after_a_kill(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.block(time.time() + 2.0)
+        await until(lambda: next(iter(site.store.blocks().values()))["is_staged"])
+        risen = await site.next_life()
+        assert await risen.state() is BlockState.SUBMITTING
+        assert risen.plans.held == {str(TOKEN)}
+        await until(lambda: "qrun" in site.torque.names())
+        assert await risen.state() is BlockState.SUBMITTED
+        await risen.hosting.stop()
+
+    site = play(tmp_path, story)
+    assert site.torque.names() == ["in", "qsub", "qrun"]  # its files were there already
+    assert site.torque.orders[1] == ("qsub", "n1:ppn=2+n2:ppn=2")
+
+
+def test_files_that_were_coming_are_fetched_again_after_a_kill(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        site.torque.wait = asyncio.Event()
+        await site.block(time.time())
+        await until(lambda: site.torque.orders)
+        site.torque.wait.set()
+        risen = await site.next_life()
+        await until(lambda: "qrun" in site.torque.names())
+        await risen.hosting.stop()
+
+    assert play(tmp_path, story).torque.names() == ["in", "in", "qsub", "qrun"]
+
+
+def test_a_qsub_that_may_have_been_called_is_never_called_again(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        never = asyncio.Event()
+
+        async def submit(block: BlockJob) -> JobId:
+            site.torque.orders.append(("qsub", block.hosts))
+            await never.wait()
+            raise AssertionError
+
+        site.torque.submit = submit  # type: ignore[method-assign]
+        await site.block(time.time())
+        await until(lambda: "qsub" in site.torque.names())
+        risen = await site.next_life()
+        for _ in range(3):
+            await asyncio.sleep(0.02)
+        assert await risen.state() is BlockState.SUBMITTING
+        await risen.hosting.stop()
+
+    assert play(tmp_path, story).torque.names() == ["in", "qsub"]
+
+
+def test_nodes_that_are_just_being_left_are_waited_for(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        site.torque.busy = 1
+        await site.block(time.time())
+        await until(lambda: site.torque.names().count("qrun") == 2)
+        await asyncio.sleep(0)
+        assert await site.state() is BlockState.SUBMITTED
+        await site.hosting.stop()
+
+    assert "qdel" not in play(tmp_path, story).torque.names()
+
+
+def test_files_go_home_in_several_tries_though_it_is_killed_amid(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.running()
+        site.torque.wait, site.torque.fails = asyncio.Event(), ["no", ""]
+        await site.ends()
+        await until(lambda: "out" in site.torque.names())
+        assert await site.state() is BlockState.STAGING
+        assert not site.plans.held  # its nodes are free
+        risen = await site.next_life()
+        site.torque.wait.set()
+        await until(lambda: not risen.hosting.n_blocks)
+        told = await risen.told(Look)
+        assert (told.state, told.exit_status, told.why) == (BlockState.ENDED, 3, "")
+        assert [each.why for each in risen.pushed if each.why] == ["stage_out failed (1 of 3): no space"]
+        assert [each["user"] for each in risen.hosting.troubles] == ["nobody"]
+        assert not risen.store.blocks()
+
+    play(tmp_path, story)
+
+
+def test_files_that_never_go_home_are_given_up_and_that_is_told(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.running()
+        site.torque.fails = ["no"] * 9
+        await site.ends()
+        await until(lambda: not site.hosting.n_blocks)
+        told = await site.told(Look)
+        assert (told.state, told.exit_status) == (BlockState.ENDED, 3)
+        assert told.why == site.hosting.troubles[-1]["why"] == "stage_out failed (3 of 3): no space"
+        await site.hosting.stop()
+
+    assert play(tmp_path, story).torque.names().count("out") == 3
+
+
+def test_what_was_not_forgotten_before_a_kill_is_afterwards(tmp_path: Path) -> None:
+    """The engine knows that the block is over, the record of the shell is still there."""
+
+    async def story(site: Site) -> None:
+        await site.running()
+        await site.ends()
+        record = next(iter(site.store.blocks().values()))
+        await until(lambda: not site.hosting.n_blocks)
+        site.store.set_block(str(TOKEN), {**record, "is_over": True})
+        risen = await site.next_life()
+        assert risen.hosting.n_blocks == 0
+        assert not risen.store.blocks()
+
+    play(tmp_path, story)
+
+
+def test_a_later_attempt_takes_the_place_of_the_earlier_one_on_the_same_nodes(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        await site.block(time.time() + 500.0)
+        later = Token(HOME, TOKEN.job, 2)
+        claim = Claim((Piece("", 4, count=2),), time.time(), 600.0)
+
+        async def asked() -> Any:
+            return await site.hosting.handle("alpha", Confirm(later, HERE, time.time(), claim, "ann"))
+
+        assert await asked() is None  # the block of the first is still to go
+        await until(lambda: not site.hosting.n_blocks)
+        assert isinstance(await asked(), Ready)
+        assert site.plans.held == {str(later)}
+        await site.hosting.stop()
+
+    play(tmp_path, story)
+
+
+def test_an_offer_counts_what_the_peer_may_have(tmp_path: Path) -> None:
+    async def story(site: Site) -> None:
+        async with site.hosting.looked_at():
+            pass
+
+        def free(**changes: Any) -> list[int]:
+            asked = Offer(
+                **{"user": "ann", "job": "2.alpha", "nodes": 2, "ppn": 4, "lengths_s": (60.0, 1e6), **changes}
+            )
+            return [outlook[0][1] for outlook in site.hosting.offer("alpha", asked).outlooks]
+
+        assert free() == [2, 0]  # a day at most
+        assert free(ppn=5) == [0, 0]  # no such nodes
+        assert free(user="bob") == free(gpus=1) == free(properties=("fast",)) == [0, 0]
+        await site.block(time.time() + 30.0)  # two nodes of 2 slots each: 4 of its 8 slots
+        assert free() == [0, 0]  # and no more nodes
+        assert free(job=TOKEN.job) == [2, 0]  # its own it could give up
+        await site.hosting.stop()
+
+    play(tmp_path, story)
