@@ -17,6 +17,7 @@ BENCHMARKS: dict[str, str] = {
     "predictor": "jobs of a log (--log FILE) predicted from those before, against the paper's own rule",
     "soak": "half an hour at 80 % load with 64 clients coming and going: is memory flat? (quick: 1 minute)",
     "torque": "the Torque scheduler on its emulation: cycle, starts, event to qrun, comments, kill -9",
+    "torque_real": "the same on a real Torque ($TORQUE_PREFIX, else PATH): events, starts, jobs, kill -9",
     "torque_balance": "how even the load is under each placement, simulated; claims L1-L6 (quick: 3 seeds)",
     "torque_profiles": "what H.264 encodes and image convolutions use, run here under the shipped sampler",
     "yarn_paper": "the YARN paper's experiments on a real cluster, beside its claims (quick: some cells)",

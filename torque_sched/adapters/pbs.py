@@ -175,7 +175,7 @@ class Pbs:
         return classify_qrun(done.exit_code, done.stderr.replace(b"qdel: ", b"qrun: "))
 
     async def set_offline(self, node: NodeName, note: str) -> RunResult:
-        """``pbsnodes -o -N NOTE NODE``."""
+        """``pbsnodes -o -N NOTE NODE``; a refusal has exit code 0 and a text."""
         try:
             done = await self._commands.run(("pbsnodes", "-o", "-N", note, node), self._order_timeout_s)
         except CommandError as error:

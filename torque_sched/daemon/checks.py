@@ -28,6 +28,8 @@ _NEEDED = ("pbsnodes", "qstat", "qrun", "qalter")
 _USEFUL = ("qdel", "qmgr")
 _LEARNS_AT_S = 60.0
 _CLOCK_S = 30.0
+_KEPT_BY_6_S = 300.0
+"""``keep_completed`` of Torque 6 where it is not set; earlier ones forget jobs at once."""
 _TESTED = ("6.1", "4.2")
 
 
@@ -170,9 +172,10 @@ def _cluster(options: Options, config: Config) -> Iterator[Check]:
 
 def _version(look: Look) -> Check:
     version = look.snapshot.server.version
-    form = "XML" if look.outputs["jobs"].lstrip()[:1] == b"<" else "text"
+    first = look.outputs["jobs"].lstrip()[:1]
+    form = {b"<": ", jobs as XML", b"": ""}.get(first, ", jobs as text")  # none: it has no jobs to show
     if version.startswith(_TESTED):
-        return _ok("version", f"Torque {version}, jobs as {form}")
+        return _ok("version", f"Torque {version}{form}")
     return _warning(
         "version", f"{version or 'unknown'}; tried with {', '.join(_TESTED)}", "watch it for a day"
     )
@@ -185,10 +188,11 @@ def _scheduling(look: Look) -> Check:
 
 
 def _keep_completed(look: Look) -> Check:
+    server = look.snapshot.server
+    unset_s = _KEPT_BY_6_S if server.version.startswith("6.") else 0.0
+    of_server_s = unset_s if server.keep_completed_s is None else server.keep_completed_s
     kept = [queue.keep_completed_s for queue in look.snapshot.queues]
-    shortest = min(
-        [look.snapshot.server.keep_completed_s or 0.0, *(each for each in kept if each is not None)]
-    )
+    shortest = min([of_server_s, *(each for each in kept if each is not None)])
     if shortest >= _LEARNS_AT_S:
         return _ok("keep_completed", f"{shortest:.0f} s")
     return _warning(

@@ -185,7 +185,9 @@ class Config(BaseModel):
     port: int = _key(15004, "port the server knocks at (-S overrides it)", ge=0, le=65535)
     timer_s: float = _key(30.0, "a cycle at least so often, whatever events come", gt=0)
     settle_s: float = _key(0.2, "least time between the ends and beginnings of cycles", ge=0)
-    retry_s: float = _key(5.0, "a cycle that got no snapshot is tried again after this", gt=0)
+    retry_s: float = _key(
+        5.0, "a cycle that could not see the server, or lost it, is tried again after this", gt=0
+    )
     query_timeout_s: float = _key(60.0, "time limit of each qstat and pbsnodes", gt=0)
     order_timeout_s: float = _key(30.0, "time limit of each qrun and qalter", gt=0)
     sched_config: bool = _key(True, "read sched_priv/sched_config and the files beside it")
@@ -218,7 +220,12 @@ class Config(BaseModel):
     metrics: MetricsSettings = _key(MetricsSettings(), "figures for Prometheus")
     reservations: tuple[ReservationSettings, ...] = _key((), "nodes kept for somebody")
     learning: LearningSettings = _key(LearningSettings(), "what is remembered of jobs that ended")
-    shadow_port: int = _key(15005, "port of a shadow: give it to pbs_server -l", ge=0, le=65535)
+    shadow_timer_s: float = _key(
+        10.0, "instead of timer_s for a shadow: events come to one scheduler only", gt=0
+    )
+    shadow_port: int = _key(
+        15005, "port of a shadow, for pbs_server -l, which sends the first event only", ge=0, le=65535
+    )
 
     def back_off_rules(self) -> BackOffRules:
         """As `Standing` wants it."""

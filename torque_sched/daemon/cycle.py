@@ -112,6 +112,11 @@ class CycleReport:
         return self.stopped_by is None and (left or bool(self.n_comments_left) or self.n_failed > 0)
 
     @property
+    def lost_the_server(self) -> bool:
+        """Whether the server, or the way to it, was gone in the middle: nothing is known of the rest."""
+        return self.stopped_by is not None and self.stopped_by.kind is RunKind.SERVER_GONE
+
+    @property
     def next_start_s(self) -> float | None:
         """When the next job is promised a start; None: none is."""
         reserved = (each for each in self.decisions if isinstance(each, Reserve) and each.promise is not None)
@@ -267,7 +272,9 @@ class Cycle:
         if self._offlines_black_holes:
             for finding in report.findings:
                 if finding.kind == "black-hole":
-                    await self._pbs.set_offline(NodeName(finding.subject), finding.text)
+                    result = await self._pbs.set_offline(NodeName(finding.subject), finding.text)
+                    if result.text:
+                        logger.warning("%s was not set offline: %s", finding.subject, result.text)
 
 
 def comment_of_start(at_s: float) -> str:

@@ -36,7 +36,7 @@ class Pace:
     Attributes:
         timer_s: a cycle at least so often.
         settle_s: rest after a cycle that was run for an event.
-        retry_s: until the next try after a cycle that got no snapshot.
+        retry_s: until the next try after a cycle that got no snapshot, or lost the server later.
         alarm_s: a cycle that takes longer makes the daemon begin anew; 0: never.
     """
 
@@ -214,8 +214,10 @@ class Service:
             logger.info("the server answers again")
             self._last_failure = ""
         self.on_report(report, cause)
-        self._retry_due = report.is_unfinished
+        self._retry_due = report.is_unfinished or report.lost_the_server
         self._next_start_s = report.next_start_s
+        if report.lost_the_server:
+            return self.pace.retry_s
         return max(self.pace.settle_s, 1.0) if report.is_unfinished else self.pace.settle_s
 
     def _failed(self, error: TorqueSchedError) -> None:

@@ -283,16 +283,17 @@ def _without(node: Node, jobs: Set[JobId]) -> Node:
 
 
 def _spread(snapshot: Snapshot, minus: Mapping[NodeName, int], plus: Mapping[NodeName, int]) -> float:
-    """Standard deviation over the nodes that are up of the share of slots that jobs make busy by load."""
+    """Standard deviation of the share in use over the nodes that are up, with slots less or more in use."""
     values = [
-        (_busy(node) - minus.get(node.name, 0) + plus.get(node.name, 0)) / node.np
+        _share(node) + (plus.get(node.name, 0) - minus.get(node.name, 0)) / node.np
         for node in snapshot.nodes
         if node.is_up and node.np
     ]
     return statistics.pstdev(values) if values else 0.0
 
 
-def _busy(node: Node) -> float:
-    """Slots in use, or the load average where that is higher (what Torque does not know of)."""
-    load = (node.status.loadave or 0.0) if node.status is not None else 0.0
-    return max(float(node.slots_used), load)
+def _share(node: Node) -> float:
+    """Slots in use of all, or load of processors where that is higher (what Torque does not know of)."""
+    status = node.status
+    load = 0.0 if status is None else (status.loadave or 0.0) / (status.ncpus or node.np)
+    return max(node.slots_used / node.np, load)

@@ -269,7 +269,10 @@ def _service(prepared: Prepared, history: History, figures: Figures) -> tuple[Se
     shadow = _shadow(prepared) if options.shadow else None
     service = Service(
         _cycle(prepared, history, commands), None, prepared.log, commands,
-        Pace(config.timer_s, config.settle_s, config.retry_s, options.alarm_s),
+        Pace(
+            config.shadow_timer_s if options.shadow else config.timer_s,
+            config.settle_s, config.retry_s, options.alarm_s,
+        ),
         dry=options.shadow,
     )  # fmt: skip
     port = EventPort(prepared.listeners, prepared.callers, service.heard)

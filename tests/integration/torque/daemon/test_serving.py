@@ -165,6 +165,17 @@ def test_a_refused_start_is_told_and_tried_again_later(
     until(lambda: comment(torque, job).startswith("Job started on"), "the new comment")
 
 
+def test_a_start_that_lost_the_server_is_tried_again_soon(torque: EmulatedTorque, serve: Serve) -> None:
+    """As seen on a loaded machine: one client did not get through, and no event tells when the next would."""
+    text = "qrun: cannot connect to server (null) (errno=15036) No server specified\n"
+    torque.set_faults(Fault("qrun", "exit", code=2, text=text, times=1))
+    daemon = serve(timer_s=600)
+    job = torque.submit("-l", "nodes=1", runtime_s=60)
+    until(lambda: "starting was given up in this cycle: cannot connect" in daemon.log(), "the complaint")
+    until(lambda: daemon.running() == {job}, "the start")
+    assert starts(torque) == {job: 1}
+
+
 def test_without_rights_all_starts_of_a_cycle_are_given_up(torque: EmulatedTorque, serve: Serve) -> None:
     calls = spy(torque, "qrun")
     text = "qrun: Unauthorized Request  MSG=operation not permitted 1.head\n"

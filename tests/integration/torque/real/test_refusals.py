@@ -1,0 +1,95 @@
+"""What a real server answers to a qrun, and that each answer is understood."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from benchmarks.torque_site import TorqueSite, eventually
+from torque_sched.parse.qrun import RunKind, classify_qrun
+
+Prepare = Callable[[TorqueSite], tuple[str, ...]]
+
+
+def kind_of(site: TorqueSite, *words: str, user: str = "root") -> RunKind:
+    done = site.run("qrun", "-a", *words, user=user)
+    kind = classify_qrun(done.returncode, done.stderr).kind
+    print(done.returncode, done.stderr.strip(), "->", kind.value)
+    return kind
+
+
+def running(site: TorqueSite, *words: str) -> str:
+    job = site.submit(*words)
+    site.must("qrun", job)
+    eventually("it runs", lambda: site.state(job) == "R")
+    return job
+
+
+CASES: dict[str, tuple[RunKind, Prepare]] = {
+    "accepted": (RunKind.STARTED, lambda site: ("-H", "node2:ppn=1", site.submit())),
+    "unknown job": (RunKind.UNKNOWN_JOB, lambda site: ("-H", "node2", "99999")),
+    "malformed id": (RunKind.BAD_ID, lambda site: ("-H", "node2", "abc")),
+    "already running": (RunKind.ALREADY_RUNNING, lambda site: ("-H", "node2", running(site))),
+    "waits for its time": (RunKind.WRONG_STATE, lambda site: ("-H", "node2", site.submit("-a", "2359"))),
+    "whole array": (RunKind.ARRAY_PARENT, lambda site: ("-H", "node2", site.submit("-t", "0-1"))),
+    "no such node": (RunKind.NEVER, lambda site: ("-H", "nosuch", site.submit())),
+    "more than the node has": (RunKind.NEVER, lambda site: ("-H", "node1:ppn=3", site.submit())),
+    "property for a node": (RunKind.NEVER, lambda site: ("-H", "big:ppn=2", site.submit())),
+    "no GPU there": (RunKind.NEVER, lambda site: ("-H", "node2:ppn=1:gpus=1", site.submit())),
+    "procs without nodes": (RunKind.NO_REQUEST, lambda site: (site.submit("-q", "bare", "-l", "procs=2"),)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_answers(site: TorqueSite, name: str) -> None:
+    expected, prepare = CASES[name]
+    assert kind_of(site, *prepare(site)) is expected
+
+
+def test_no_room_now(site: TorqueSite) -> None:
+    running(site, "-l", "nodes=node1:ppn=2")
+    assert kind_of(site, "-H", "node1:ppn=1", site.submit()) is RunKind.NOT_NOW
+
+
+def test_an_offline_node(site: TorqueSite) -> None:
+    site.must("pbsnodes", "-o", "node2")
+    try:
+        assert kind_of(site, "-H", "node2:ppn=1", site.submit()) is RunKind.NOT_NOW
+    finally:
+        site.must("pbsnodes", "-c", "node2")
+    eventually("it is free", lambda: site.node_states()["node2"] == "free")
+
+
+def test_an_array_at_its_limit(site: TorqueSite) -> None:
+    array = site.submit("-t", "0-2%1").replace("[]", "[{}]")
+    assert kind_of(site, "-H", "node2:ppn=1", array.format(0)) is RunKind.STARTED
+    eventually("the first runs", lambda: site.job(array.format(0)).get("substate") == "42")
+    done = site.run("qrun", "-H", "node2:ppn=1", array.format(1))
+    assert classify_qrun(done.returncode, done.stderr).kind is RunKind.ARRAY_LIMIT, done.stderr
+    # Asked not to wait, the server may say yes and leave it held: keeping the limit is up to the scheduler.
+    site.run("qrun", "-a", "-H", "node2:ppn=1", array.format(2))
+    assert site.state(array.format(2)) == "H"
+
+
+def test_a_stopped_queue(site: TorqueSite) -> None:
+    job = site.submit()
+    site.qmgr("set queue batch started = False")
+    try:
+        assert kind_of(site, "-H", "node2:ppn=1", job) is RunKind.QUEUE_STOPPED
+    finally:
+        site.qmgr("set queue batch started = True")
+
+
+def test_an_ordinary_user(site: TorqueSite) -> None:
+    assert kind_of(site, "-H", "node2", site.submit(), user="bob") is RunKind.UNAUTHORISED
+
+
+def test_a_dead_server(site: TorqueSite) -> None:
+    job = site.submit()
+    site.stop_server()
+    try:
+        assert kind_of(site, "-H", "node2", job) is RunKind.SERVER_GONE
+    finally:
+        site.start_server()
+        eventually("nodes are back", lambda: set(site.node_states().values()) == {"free"})
