@@ -56,7 +56,9 @@ compiled:
 
 # What tests with stand-ins for compiled classes cannot run there; all that uses the real ones can.
 test-compiled: compiled
-	@cd $(COMPILED) && ../$(PY) -m pytest -q -m "not hadoop" tests/property/wire tests/integration/pipeline
+	@cd $(COMPILED) && ../$(PY) -m pytest -q -m "not hadoop" tests/property/wire tests/integration/pipeline \
+		tests/unit/torque/backfilling tests/unit/torque/core tests/unit/torque/sim \
+		tests/property/torque/test_live_equals_incremental.py
 
 bench:
 	@./bootstrap.sh yarn,bench,peers,compile

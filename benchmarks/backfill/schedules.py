@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.backfill.figures import FIRST_1000, FULL, Case, Published
+from benchmarks.compiled import is_compiled
 from benchmarks.result import Row, measured, observed
 from torque_sched.parse.swf import SwfTrace
 from torque_sched.sim.experiment import Plan, checked, run
@@ -82,6 +83,7 @@ def _compared(name: str, result: Result, case: Case, published: Published) -> It
 def log_rows(path: Path, rounds: int, say: Say) -> Iterator[Row]:
     """The full CTC log: figures and times of everything from reading the file to the figures."""
     reading: list[float] = []
+    form = "compiled" if is_compiled() else "interpreted"
     for case, published in FULL.items():
         say(f"full log, {case.words}")
         walls: list[float] = []
@@ -103,7 +105,7 @@ def log_rows(path: Path, rounds: int, say: Say) -> Iterator[Row]:
         must = f"must {_MUST_S[case]} s; " if case in _MUST_S else ""
         n = len(result.schedule.starts)
         yield measured(
-            "... read, simulate, figures; one process", walls, "s", goal=goal,
+            f"... read, simulate, figures; one process, {form}", walls, "s", goal=goal,
             note=f"{must}{cpu_s:.2f} s of CPU; {n / result.schedule.wall_s:,.0f} jobs/s in the simulation, "
             f"{result.schedule.n_events:,} events, hash {' and '.join(hashes)}",
         )  # fmt: skip

@@ -55,11 +55,9 @@ class Availability:
 
     def copy(self) -> Availability:
         """An independent table with the same steps."""
-        twin = Availability.__new__(Availability)
-        twin.capacity = self.capacity
+        twin = Availability(self.capacity)
         twin._at = self._at.copy()
         twin._free = self._free.copy()
-        twin._falls = ()
         return twin
 
     def free_at(self, at_s: float) -> int:
