@@ -5,7 +5,7 @@ one server process keeps the state, lets jobs start and end, and knocks at the s
 they print and how they fail follows outputs of real servers, 6.1.3 and 4.2.10; ``pbs_version`` and the
 moms' ``version`` end in ``-emulated``, so nobody takes it for the real thing.
 
-What is not emulated: routing queues, reservations, pbs_mom's own configuration file, checkpointing,
+What is not emulated: routing to other servers, reservations, pbs_mom's own configuration file, checkpointing,
 interactive sessions (``qsub -I`` makes a job without a terminal), accounting by tokens, IPv6, several
 servers in one cluster.
 """

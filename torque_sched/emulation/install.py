@@ -36,6 +36,7 @@ PROGRAMS = [
     "qsig",
     "qdel",
     "qrerun",
+    "qmove",
     "qselect",
     "qmgr",
     "qstart",

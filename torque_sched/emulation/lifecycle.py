@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import heapq
 
+from torque_sched.emulation.depend import drop, followers, is_met
 from torque_sched.emulation.model import EmulatedJob, Refused, range_text, seconds_of
 from torque_sched.emulation.mom import before_change, refresh_used, report_now
 from torque_sched.emulation.placing import Placement
-from torque_sched.emulation.routing import RETRY_S, route
+from torque_sched.emulation.routing import RETRY_S, is_route, route
 from torque_sched.emulation.world import World
 
 __all__ = [
@@ -19,12 +20,14 @@ __all__ = [
     "advance",
     "delete",
     "end",
+    "hold_text",
     "requeue",
     "resume",
     "settle",
     "start",
     "suspend",
     "update_parent",
+    "write_exec_host",
 ]
 
 COMMANDS = {"null": 0, "new": 1, "term": 2, "time": 3, "recyc": 4, "cmd": 5, "first": 10}
@@ -37,21 +40,35 @@ OVER_WALLTIME = -11
 def settle(world: World, job: EmulatedJob) -> None:
     """Give a job that is not running the state its holds, time and dependencies ask for."""
     waits = job.seconds("Execution_Time") > world.now_s
-    # Unmet dependencies count as a system hold.
-    holds = "".join(letter for letter in "uosl" if letter in job.holds or (letter == "s" and job.depends))
-    if holds:
-        state, substate = "H", 22 if job.depends else 20
+    if job.holds or job.depends:
+        state, substate = "H", 20
+        if job.depends:
+            substate = 21 if job.depends[0][0] == "synccount" else 22
     elif waits:
         state, substate = "W", 30
         world.due(job.seconds("Execution_Time"), "release", job.id)
     else:
         state, substate = "Q", 10
     job.state, job.substate = state, substate
-    if "Hold_Types" in job.attributes or holds:
-        job.attributes["Hold_Types"] = holds or "n"
-    if state == "Q" and "etime" not in job.attributes:
+    if "Hold_Types" in job.attributes or job.holds or job.depends:
+        job.attributes["Hold_Types"] = hold_text(world, job)
+    if job.queue in world.queues and is_route(world.queues[job.queue]):
+        job.attributes.pop("etime", None)
+    elif state == "Q" and "etime" not in job.attributes:
         job.attributes["etime"] = str(int(world.now_s))
+    elif state != "Q" and "l" not in job.holds:
+        job.attributes.pop("etime", None)
     world.touch_job(job)
+
+
+def hold_text(world: World, job: EmulatedJob) -> str:
+    """``Hold_Types``: unmet dependencies count as a system hold; ``l`` is shown by 6.1 only."""
+    letters = job.holds + ("s" if job.depends else "")
+    shown = "".join(letter for letter in "soul" if letter in letters)
+    if world.settings.is_old:
+        # 4.2.10 has no letter for the slot limit: it shows nothing.
+        return shown.replace("l", "") if shown else "n"
+    return shown or "n"
 
 
 def start(world: World, job: EmulatedJob, placement: Placement, mode: int, *, fails: bool = False) -> None:
@@ -62,14 +79,14 @@ def start(world: World, job: EmulatedJob, placement: Placement, mode: int, *, fa
     job.slots, job.gpus = list(placement.slots), list(placement.gpus)
     job.state, job.substate = "R", 40
     job.start_s = world.now_s
-    _exec_host(world, job)
+    write_exec_host(world, job, placement)
     job.attributes.update(mtime=now, hashname=job.id.replace("[", "-").replace("]", ""))
     if job.gpus:
         job.attributes["gpu_flags"] = str(mode)
-    job.attributes.setdefault("etime", now)
     world.occupy(job)
     _note_assigned(world, job)
     world.touch_job(job)
+    _tell_started(world, job)
     if fails:
         world.due(world.now_s + 2.0, "abort", job.id)
     elif world.settings.mom_start_s > 0:
@@ -100,16 +117,16 @@ def _begin(world: World, job: EmulatedJob) -> None:
     world.touch_job(job)
 
 
-def _exec_host(world: World, job: EmulatedJob) -> None:
+def write_exec_host(world: World, job: EmulatedJob, placement: Placement) -> None:
     """Write exec_host, exec_port and exec_gpus in the dialect's form."""
     if world.settings.is_old:
-        hosts = [f"{name}/{index}" for name, indices in job.slots for index in indices]
+        hosts = [f"{name}/{index}" for name, indices in placement.slots for index in indices]
         job.attributes["exec_port"] = "+".join("15003" for _ in hosts)
     else:
-        hosts = [f"{name}/{range_text(indices)}" for name, indices in job.slots]
+        hosts = [f"{name}/{range_text(indices)}" for name, indices in placement.slots]
     job.attributes["exec_host"] = "+".join(hosts)
-    if job.gpus:
-        job.attributes["exec_gpus"] = "+".join(f"{name}-gpu/{index}" for name, index in job.gpus)
+    if placement.gpus:
+        job.attributes["exec_gpus"] = "+".join(f"{name}-gpu/{index}" for name, index in placement.gpus)
     else:
         job.attributes.pop("exec_gpus", None)
 
@@ -164,8 +181,10 @@ def requeue(world: World, job: EmulatedJob, record: str = "R") -> None:
         world.account(record, job.id, _record(job))
         world.kill.append((job.id, "KILL"))
     job.slots, job.gpus, job.ends_s, job.is_suspended = [], [], None, False
-    for name in ("exec_host", "exec_port", "exec_gpus", "session_id", "start_time", "gpu_flags"):
+    for name in ("exec_host", "session_id", "comp_time", *(("exec_gpus",) if world.settings.is_old else ())):
         job.attributes.pop(name, None)
+    if record:
+        job.attributes.setdefault("exit_status", "0")
     job.used.clear()
     settle(world, job)
     update_parent(world, job)
@@ -179,7 +198,7 @@ def suspend(world: World, job: EmulatedJob) -> None:
     if job.ends_s is not None:
         job.runtime_s = max(0.0, job.ends_s - world.now_s)
         job.ends_s = None
-    job.state, job.substate, job.is_suspended = "S", 43, True
+    job.state, job.is_suspended = "S", True
     world.vacate(job)
     world.touch_job(job)
 
@@ -188,7 +207,7 @@ def resume(world: World, job: EmulatedJob) -> None:
     """Run on, without a second look at whether the slots are still free."""
     for name in {name for name, _ in job.slots}:
         before_change(world, name)
-    job.state, job.substate, job.is_suspended = "R", 42, False
+    job.state, job.is_suspended = "R", False
     if job.runtime_s is not None:
         job.ends_s = world.now_s + job.runtime_s
         world.due(job.ends_s, "end", job.id)
@@ -243,7 +262,8 @@ def _route_again(world: World, job: EmulatedJob) -> None:
     for each in members:
         each.queue = job.queue
         each.resources = {**job.resources, **each.resources}
-        world.touch_job(each)
+    for each in members or [job]:
+        settle(world, each)
     world.touch_job(job)
     for each in members or [job]:
         world.account("Q", each.id, f"queue={job.queue}")
@@ -273,36 +293,52 @@ def _fall_back(world: World, job: EmulatedJob) -> None:
         world.touch_node(bad)
 
 
-def _finished(world: World, job: EmulatedJob, exit_status: int) -> None:
-    _dependants(world, job, exit_status)
+def _finished(
+    world: World, job: EmulatedJob, exit_status: int, *, was_deleted: bool = False, is_told: bool = True
+) -> None:
+    if not was_deleted:
+        # Seen on real servers: the end of a job that never ran is told only when the server forgets it.
+        world.notify(COMMANDS["new" if job.parent else "term"])
+    _dependants(world, job, exit_status, was_deleted=was_deleted, is_told=is_told)
     parent = world.jobs.get(job.parent)
     if parent is not None and parent.slot_limit:
         held = next(
-            (world.jobs[m] for m in parent.members if m in world.jobs and "l" in world.jobs[m].holds), None
+            (
+                world.jobs[m]
+                for m in parent.members
+                if m in world.jobs and "l" in world.jobs[m].holds and world.jobs[m].state != "C"
+            ),
+            None,
         )
         if held is not None:
             held.holds = held.holds.replace("l", "")
-            held.attributes["Hold_Types"] = "n"
+            held.attributes.pop("exec_host", None)
             settle(world, held)
+            if not held.holds:
+                del held.attributes["Hold_Types"]
     update_parent(world, job)
+    if parent is not None:
+        _array_dependants(world, parent)
     keep = world.queues[job.queue].attributes.get("keep_completed") if job.queue in world.queues else None
-    keep_s = float(keep or world.server.get("keep_completed", "0"))
+    keep_s = float(keep or world.server.get("keep_completed", world.settings.kept_s))
     if keep_s > 0:
         world.due(world.now_s + keep_s, "forget", job.id)
         world.touch_job(job)
     else:
         _forget(world, job)
-    world.notify(COMMANDS["term"])
 
 
-def _drop(world: World, job: EmulatedJob) -> None:
-    now = str(int(world.now_s))
+def _drop(world: World, job: EmulatedJob, *, is_told: bool = False) -> None:
+    """A job that never ran is over: no end, no exit status."""
     job.state, job.substate = "C", 59
-    job.attributes.update(mtime=now, comp_time=now, exit_status=str(KILLED))
-    _finished(world, job, KILLED)
+    job.attributes["mtime"] = str(int(world.now_s))
+    # Seen on 4.2.10: nobody tells the jobs that wait for a deleted one, but for `afterany`.
+    _finished(world, job, KILLED, was_deleted=True, is_told=is_told or not world.settings.is_old)
 
 
 def _forget(world: World, job: EmulatedJob) -> None:
+    # Seen on real servers, whether it ran or not: the scheduler hears of the end when it is forgotten.
+    world.notify(COMMANDS["term"])
     parent = world.jobs.get(job.parent)
     del world.jobs[job.id]
     world.touch("job", job.id)
@@ -311,30 +347,70 @@ def _forget(world: World, job: EmulatedJob) -> None:
         world.touch("job", parent.id)
 
 
-def _dependants(world: World, job: EmulatedJob, exit_status: int) -> None:
-    before = [
-        part.partition(":")[2] for part in job.attributes.get("depend", "").split(",") if "before" in part
-    ]
-    for name in [each for group in before for each in group.split(":")]:
-        other = world.jobs.get(name)
-        if other is None or other.state == "C":
+def _dependants(
+    world: World, job: EmulatedJob, exit_status: int, *, was_deleted: bool, is_told: bool
+) -> None:
+    for kind, other in followers(world, job, ("afterok", "afternotok", "afterany", "after")):
+        if other.state == "C":
             continue
-        mine = [(kind, target) for kind, target in other.depends if target == job.id]
-        met = [pair for pair in mine if _is_met(pair[0], exit_status)]
-        if len(met) < len(mine):
-            world.account("D", other.id, f"requestor=root@{world.settings.server}")
-            _drop(world, other)
+        if not is_told and kind != "afterany":
             continue
-        other.depends = [pair for pair in other.depends if pair not in met]
-        if not other.depends:
-            other.attributes.pop("depend", None)
-        settle(world, other)
+        if other.state in "RES" or kind == "afterany" or (is_met(kind, exit_status) and not was_deleted):
+            drop(world, other, kind, job.id)
+            if other.state in "QHW":
+                _free(world, other)
+        else:
+            _give_up(world, other, f"Job deleted as result of dependency on job {job.id}")
 
 
-def _is_met(kind: str, exit_status: int) -> bool:
-    if kind.startswith("afterok"):
-        return exit_status == 0
-    return exit_status != 0 if kind.startswith("afternotok") else True
+def _free(world: World, job: EmulatedJob) -> None:
+    """A dependency is met."""
+    if job.members:
+        job.substate = 22 if job.depends else 10
+        job.attributes["Hold_Types"] = hold_text(world, job)
+        return
+    settle(world, job)
+    if job.state == "Q":
+        world.notify(COMMANDS["new"])
+
+
+def _give_up(world: World, job: EmulatedJob, why: str) -> None:
+    """A dependency can never be met: the job is deleted, and says why."""
+    world.account("D", job.id, f"requestor=root@{world.settings.server}")
+    job.attributes.update(comment=why, exit_status=str(KILLED))
+    _drop(world, job, is_told=True)
+    job.substate = 55
+    if world.settings.is_old and job.id in world.jobs:
+        _forget(world, job)
+
+
+def _array_dependants(world: World, parent: EmulatedJob) -> None:
+    """Jobs that wait for a whole array: freed when all its members are done as asked."""
+    if not parent.awaited:
+        return
+    members = [world.jobs[name] for name in parent.members if name in world.jobs]
+    over = [each.attributes.get("exit_status", "") for each in members if each.state == "C"]
+    for other in [world.jobs[name] for name in parent.awaited if name in world.jobs]:
+        for kind in [kind for kind, name in other.depends if name == parent.id and "array" in kind]:
+            never = {"afterok": any(status != "0" for status in over), "afterany": False}
+            if other.state == "C":
+                continue
+            # Seen on 6.1.3: `afterstartarray` and `afternotokarray` end with the first member that does.
+            if never.get(kind.partition("array")[0], "0" in over) and not world.settings.is_old:
+                never_text = f"its dependency of array {parent.id} can never be satisfied"
+                _give_up(world, other, f"Job {other.id} deleted because {never_text}")
+            elif len(over) == len(members):
+                drop(world, other, kind, parent.id)
+                _free(world, other)
+
+
+def _tell_started(world: World, job: EmulatedJob) -> None:
+    for kind, other in followers(world, job, ("after",)):
+        drop(world, other, kind, job.id)
+        if not world.settings.is_old:
+            drop(world, job, "before", other.id)
+        if other.state in "QHW":
+            _free(world, other)
 
 
 def update_parent(world: World, job: EmulatedJob) -> None:
@@ -346,7 +422,6 @@ def update_parent(world: World, job: EmulatedJob) -> None:
     new = next((letter for letter in "RESQHW" if letter in states), "C")
     if new != parent.state:
         parent.state = new
-        parent.substate = 59 if new == "C" else 10
         parent.attributes["mtime"] = str(int(world.now_s))
         world.touch_job(parent)
 
@@ -358,8 +433,8 @@ def _jobend_reports(world: World, job: EmulatedJob) -> None:
 
 
 def _note_assigned(world: World, job: EmulatedJob) -> None:
-    for name in ("nodect", "mem", "ncpus", "vmem"):
-        if name not in job.resources:
+    for name in job.resources:
+        if name not in ("nodect", "mem", "ncpus", "vmem"):
             continue
         queue = world.queues[job.queue]
         if name not in queue.assigned:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import re
 
+from torque_sched.emulation.attributes import (
+    LISTS,
+    OPERATORS_MAY_NOT,
+    is_queue_attribute,
+    is_server_attribute,
+    kept_value,
+)
 from torque_sched.emulation.call import Answer, Call, read_options
-from torque_sched.emulation.lifecycle import COMMANDS
+from torque_sched.emulation.lifecycle import COMMANDS, requeue
 from torque_sched.emulation.model import EmulatedNode, EmulatedQueue, Refused
 from torque_sched.emulation.show_server import (
-    SERVER_ORDER,
     list_node,
     list_queue,
     list_server,
@@ -20,32 +26,33 @@ from torque_sched.emulation.world import World
 
 __all__ = ["qmgr", "qterm", "switch_queue"]
 
-_DENIED = "Unauthorized Request  MSG=error in permissions (PERM_OPorMGR)"
+_VERBS = ("active", "create", "delete", "list", "print", "quit", "set", "unset")
 _KINDS = {"server": "server", "s": "server", "queue": "queue", "q": "queue", "node": "node", "n": "node"}
-_LISTS = frozenset(
-    (
-        "managers", "operators", "acl_hosts", "submit_hosts", "properties", "acl_users", "acl_groups",
-        "route_destinations", "tokens",
-    )
-)  # fmt: skip
-_EXTRA_SERVER = ("resources_default", "resources_max", "acl_roots", "server_name", "comment", "default_node")
+_STAY = frozenset(("scheduler_iteration", "node_check_rate", "tcp_timeout"))
+"""Attributes that an ``unset`` was seen to leave as they are."""
+_UNKNOWN_NODE = "Unknown node  MSG=cannot locate specified node"
 
 
 def qmgr(world: World, call: Call) -> Answer:
-    """Run the commands of -c, or of standard input."""
+    """Run the commands of -c, or of standard input, which is echoed."""
     options = read_options(call.arguments, "aec:nz", permute=False)
     if options.error:
-        return Answer(err=f"qmgr: {options.error}\nusage: qmgr [-c cmd] [server] ...\n", code=1)
+        return Answer(
+            err=f"qmgr: {options.error}\nUsage: qmgr [-a] [-c command] [-e] [-n] [-z] [server...]\n", code=1
+        )
+    answer = Answer()
     if options.has("c"):
         lines = [options.last("c")]
     elif call.stdin is None:
         return Answer(wants_stdin=True)
     else:
         lines = call.stdin.decode("utf-8", "replace").splitlines()
-    answer = Answer()
+        answer.out = "Max open servers: 9\n"
     for line in lines:
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
+        if not options.has("c"):
+            answer.out += f"{line}\n"
+            if not line.strip() or line.lstrip().startswith("#"):
+                continue
         try:
             answer.out += _one(world, call, line.strip())
         except Refused as error:
@@ -55,51 +62,92 @@ def qmgr(world: World, call: Call) -> Answer:
 
 
 def _one(world: World, call: Call, line: str) -> str:
-    match = re.match(r"(\w+)\s+(\w+)\s*(.*)$", line, re.DOTALL)
-    if not match or match[2] not in _KINDS:
-        raise Refused(15005, f"qmgr: Syntax error - cannot locate attribute\n{line}")
-    verb, kind, rest = match[1], _KINDS[match[2]], match[3]
-    if verb in ("p", "print", "l", "list"):
-        return _show(world, "print" if verb[0] == "p" else "list", kind, rest)
+    words = line.split(None, 2)
+    if not words:
+        raise Refused(15004, "qmgr obj= svr=default: Invalid request MSG=Invalid object type")
+    verb = next((whole for whole in _VERBS if whole.startswith(words[0])), "")
+    if verb == "quit":
+        return ""
+    if not verb:
+        raise Refused(15005, f"qmgr: Illegal operation: {words[0]}\nTry 'help' if you are having trouble.")
+    if len(words) < 2:
+        raise Refused(15005, "qmgr: No object type given")
+    kind = _KINDS.get(words[1])
+    if kind is None:
+        raise Refused(15005, f"qmgr: Illegal object type: {words[1]}.")
+    if verb == "active":
+        return f"Active {kind}s:\ndefault\n"
+    rest = words[2] if len(words) > 2 else ""
+    if verb in ("print", "list"):
+        return _show(world, verb, kind, rest)
+    return _command(world, call, line, verb, kind, rest)
+
+
+def _command(world: World, call: Call, line: str, verb: str, kind: str, rest: str) -> str:
     names = ""
     if kind != "server":
         names, _, rest = rest.partition(" ")
-    if not world.is_admin(call.user, manager=verb in ("create", "c", "delete", "d")):
-        raise Refused(15007, f"qmgr obj={names} svr=default: {_DENIED}")
+    if verb in ("set", "unset"):
+        _check_syntax(line, verb, kind, rest)
+    makes = verb in ("create", "delete")
+    if not world.is_admin(call.user, manager=makes):
+        needed = "PERM_MANAGER" if makes else "PERM_OPorMGR"
+        detail = f"MSG=error in permissions ({needed})"
+        raise Refused(15007, f"qmgr obj={names} svr=default: Unauthorized Request  {detail}")
     for name in names.split(",") if names else [""]:
-        _change(world, verb, kind, name, rest.strip())
+        _change(world, call, verb, kind, name, rest.strip())
     return ""
+
+
+def _check_syntax(line: str, verb: str, kind: str, rest: str) -> None:
+    """What the client sees of a command by itself; a mark shows where."""
+    if not rest.strip():
+        raise Refused(
+            15005, f"qmgr: Syntax error - attribute required for operation\n{line}\n{'^':>{len(line) + 1}}"
+        )
+    match = re.match(r"([\w.]+)\s*([+-]?=)?", rest)
+    has_sign = match is not None and match[2] is not None
+    known = match is not None and (kind != "server" or is_server_attribute(match[1]))
+    if match is None or (verb == "set" and not has_sign) or not known:
+        sign = match[2] if match is not None and match[2] else ""
+        place = line.find(sign, line.find(rest)) if sign else len(line)
+        raise Refused(15005, f"qmgr: Syntax error - cannot locate attribute\n{line}\n{'^':>{place + 1}}")
 
 
 def _show(world: World, verb: str, kind: str, rest: str) -> str:
     name = rest.split()[0] if rest.split() else ""
+    only = rest.split()[1] if len(rest.split()) > 1 else ""
     if kind == "server":
-        return print_server(world) if verb == "print" else list_server(world)
+        return print_server(world) if verb == "print" else list_server(world, name)
     table: dict[str, object] = {**world.queues} if kind == "queue" else {**world.nodes}
     names = list(table) if name in ("", "@default") else name.split(",")
     for each in names:
         if each not in table:
-            word = "Unknown queue" if kind == "queue" else "Unknown node"
-            raise Refused(15020, f"qmgr obj={each} svr=default: {word} ")
+            word = f"Unknown queue MSG=cannot locate queue {each}" if kind == "queue" else _UNKNOWN_NODE
+            raise Refused(15020, f"qmgr obj={each} svr=default: {word}")
     if kind == "queue":
-        return print_queue(world, names) if verb == "print" else list_queue(world, names)
+        return print_queue(world, names) if verb == "print" else list_queue(world, names, only)
     return print_node(world, names) if verb == "print" else list_node(world, names)
 
 
-def _change(world: World, verb: str, kind: str, name: str, rest: str) -> None:
-    if verb in ("create", "c"):
+def _change(world: World, call: Call, verb: str, kind: str, name: str, rest: str) -> None:
+    if verb == "create":
         _create(world, kind, name)
-    elif verb in ("delete", "d"):
+    elif verb == "delete":
         _delete(world, kind, name)
         return
-    elif verb not in ("set", "s", "unset", "u"):
-        raise Refused(15005, f"qmgr: Syntax error - unknown command {verb}")
     for part in _assignments(rest):
         match = re.match(r"([\w.]+)\s*(\+=|-=|=)?\s*(.*)$", part, re.DOTALL)
         if not match:
             raise Refused(15005, f"qmgr: Syntax error\n{part}")
-        sign = "unset" if verb.startswith("u") else match[2] or "="
-        _assign(world, kind, name, match[1], sign, match[3].strip().strip('"'))
+        if kind == "server" and match[1] in OPERATORS_MAY_NOT and not world.is_admin(call.user, manager=True):
+            raise Refused(
+                15003,
+                "qmgr obj= svr=default: Cannot set attribute, read only or insufficient permission  "
+                + match[1],
+            )
+        sign = "unset" if verb == "unset" else match[2] or "="
+        _assign(world, kind, name, match[1], sign, match[3].strip().strip("\"'"))
 
 
 def _assignments(rest: str) -> list[str]:
@@ -117,7 +165,7 @@ def _create(world: World, kind: str, name: str) -> None:
     if kind == "queue":
         if name in world.queues:
             raise Refused(15027, f"qmgr obj={name} svr=default: Queue already exists ")
-        world.queues[name] = EmulatedQueue(name, {"enabled": "False", "started": "False"}, int(world.now_s))
+        world.queues[name] = EmulatedQueue(name, {}, int(world.now_s))
         world.touch("queue", name)
     elif kind == "node":
         if name in world.nodes:
@@ -133,9 +181,13 @@ def _delete(world: World, kind: str, name: str) -> None:
             raise Refused(15020, f"qmgr obj={name} svr=default: Unknown queue ")
         world.touch("queue", name)
     elif kind == "node":
-        if name not in world.nodes or world.jobs_on(name):
+        if name not in world.nodes:
             raise Refused(15064, f"qmgr obj={name} svr=default: Unknown node ")
+        if not world.settings.is_old:
+            for job in [world.jobs[each] for each in world.jobs_on(name)]:
+                requeue(world, job)
         del world.nodes[name], world.slots[name], world.gpu_slots[name]
+        world.standing.pop(name, None)
         world.touch("node", name)
 
 
@@ -147,35 +199,37 @@ def _assign(world: World, kind: str, name: str, key: str, sign: str, value: str)
         queue = world.queues.get(name)
         if queue is None:
             raise Refused(15020, f"qmgr obj={name} svr=default: Unknown queue ")
+        if not is_queue_attribute(key):
+            raise Refused(15002, f"qmgr obj={name} svr=default: Undefined attribute  {key}")
         queue.mtime_s = int(world.now_s)
-        _store(queue.attributes, key, sign, value)
+        _store(world, name, queue.attributes, key, sign, value)
         world.touch("queue", name)
         return
-    if key.split(".")[0] not in (*SERVER_ORDER, *_EXTRA_SERVER):
-        raise Refused(15002, "qmgr obj= svr=default: Undefined attribute  MSG=cannot locate attribute")
-    _store(world.server, key, sign, value)
+    _store(world, "", world.server, key, sign, value)
     world.touch("server", "")
+    if key == "next_job_number":
+        world.next_job = int(world.server.pop(key))
     if key == "scheduling" and world.server.get(key) == "True":
         world.notify(COMMANDS["cmd" if world.was_scheduling else "first"])
         world.was_scheduling = True
 
 
-def _store(table: dict[str, str], key: str, sign: str, value: str) -> None:
-    if value.lower() in ("true", "t", "y", "1") and key in (
-        "scheduling",
-        "enabled",
-        "started",
-        "query_other_jobs",
-    ):
-        value = "True"
-    elif value.lower() in ("true", "false"):
-        value = value.capitalize()
+def _store(world: World, owner: str, table: dict[str, str], key: str, sign: str, value: str) -> None:
     if sign == "unset":
-        table.pop(key, None)
-    elif sign == "=" or key not in _LISTS:
-        table[key] = value
+        if key not in _STAY:
+            table.pop(key, None)
+        return
+    try:
+        kept = kept_value(key, value)
+    except Refused as error:
+        gap = "  " if world.settings.is_old else " "
+        what = "" if key == "queue_type" else gap + key
+        raise Refused(error.code, f"qmgr obj={owner} svr=default: {error.text}{what}") from error
+    if sign == "=" or key not in LISTS:
+        table[key] = kept
     else:
-        table[key] = ",".join(_listed(table.get(key, ""), sign, value))
+        changed = _listed(table.get(key, ""), sign, kept)
+        table[key] = ",".join(sorted(changed) if key in ("managers", "operators") else changed)
 
 
 def _listed(old: str, sign: str, value: str) -> list[str]:
@@ -190,7 +244,13 @@ def _assign_node(world: World, name: str, key: str, sign: str, value: str) -> No
     node = world.nodes.get(name)
     if node is None:
         raise Refused(15064, f"qmgr obj={name} svr=default: Unknown node ")
-    if key in ("np", "gpus") and value.isdigit():
+    if sign == "unset":
+        raise Refused(15004, f"qmgr obj={name} svr=default: Invalid request")
+    if key in ("np", "gpus"):
+        if not value.isdigit() or not int(value):
+            gap = "  " if world.settings.is_old else " "
+            text = f"Illegal attribute or resource value for{gap}".rstrip()
+            raise Refused(15016, f"qmgr obj={name} svr=default: {text}")
         setattr(node, key, int(value))
         world.resize_node(node)
     elif key == "properties":
@@ -198,10 +258,18 @@ def _assign_node(world: World, name: str, key: str, sign: str, value: str) -> No
     elif key == "note":
         node.note = value
     elif key == "state":
-        node.offline = "offline" in value if sign != "-=" else False
-    else:
-        raise Refused(15002, f"qmgr obj={name} svr=default: Undefined attribute  MSG=cannot locate attribute")
+        _set_state(node, name, sign, value)
+    elif key != "ntype":
+        raise Refused(15002, f"qmgr obj={name} svr=default: Undefined attribute  {key}")
     world.touch_node(name)
+
+
+def _set_state(node: EmulatedNode, name: str, sign: str, value: str) -> None:
+    if value not in ("offline", "free", "down", "busy"):
+        raise Refused(15069, f"qmgr obj={name} svr=default: Illegal value for  state")
+    if value not in ("offline", "free"):
+        raise Refused(15013, f"qmgr obj={name} svr=default: PBS server internal error")
+    node.offline = value == "offline" and sign != "-="
 
 
 def qterm(world: World, call: Call) -> Answer:
@@ -222,11 +290,17 @@ def switch_queue(world: World, call: Call) -> Answer:
         "qenable": ("enabled", "True"),
         "qdisable": ("enabled", "False"),
     }[call.name]
-    if not world.is_admin(call.user):
-        return Answer(err=f"{call.name}: Unauthorized Request \n", code=15007 % 256)
+    if not call.arguments:
+        return Answer(err=f"Usage: {call.name} [queue][@server] ...\n", code=1)
+    answer = Answer()
     for name in call.arguments:
         if name not in world.queues:
-            return Answer(err=f"{call.name}: Unknown queue {name}\n", code=15020 % 256)
-        world.queues[name].attributes[key] = value
-        world.touch("queue", name)
-    return Answer()
+            answer.err += f"{call.name}: Unknown queue {name}\n"
+        elif not world.is_admin(call.user):
+            detail = "MSG=error in permissions (PERM_OPorMGR)"
+            answer.err += f"{call.name}: Unauthorized Request  {detail} {name}\n"
+        else:
+            world.queues[name].attributes[key] = value
+            world.touch("queue", name)
+    answer.code = 2 if answer.err else 0
+    return answer

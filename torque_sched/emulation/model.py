@@ -74,6 +74,10 @@ class EmulatedJob:
     ends_s: float | None = None
     depends: list[tuple[str, str]] = field(default_factory=list)
     """(kind, job id) still unmet."""
+    awaited: list[str] = field(default_factory=list)
+    """Of an array: ids of the jobs that wait for all of it."""
+    defaulted: list[str] = field(default_factory=list)
+    """Resources that the queue gave, not the user."""
     script: str = ""
     executes: bool = False
     cached: dict[str, str] = field(default_factory=dict, compare=False)

@@ -35,7 +35,7 @@ class Placement:
     gpus: tuple[tuple[str, int], ...]
 
 
-def can_ever_fit(world: World, text: str) -> tuple[Chunk, ...]:
+def can_ever_fit(world: World, text: str, *, at_submission: bool = False) -> tuple[Chunk, ...]:
     """The parsed request, if the cluster could ever hold it.
 
     Raises:
@@ -46,7 +46,12 @@ def can_ever_fit(world: World, text: str) -> tuple[Chunk, ...]:
     except SpecError as error:
         raise NeverFits(str(error)) from error
     single = len(chunks) == 1 and not chunks[0].is_counted
-    if single and not world.settings.is_old and chunks[0].properties[0] not in world.nodes:
+    if (
+        single
+        and not at_submission
+        and not world.settings.is_old
+        and chunks[0].properties[0] not in world.nodes
+    ):
         # Seen on 6.1.3: a request of one element that starts with a letter is taken for a host name.
         raise NeverFits(f"no node is called {chunks[0].properties[0]}")
     for chunk in chunks:
@@ -71,10 +76,11 @@ def find_placement(world: World, job: EmulatedJob, text: str) -> Placement:
     exclusive = job.attributes.get("node_exclusive") == "True"
     for chunk in chunks:
         found = 0
+        begin, begin_gpus = len(slots), len(gpus)
         for node in _candidates(world, chunk):
             if found == chunk.count:
                 break
-            if not _has(node, chunk) or not _is_usable(world, node, exclusive):
+            if not _has(node, chunk) or not _is_usable(world, node, exclusive and not world.settings.is_old):
                 continue
             free = _free(world, node.name, taken_slots)
             free_gpus = [
@@ -90,9 +96,27 @@ def find_placement(world: World, job: EmulatedJob, text: str) -> Placement:
             # Seen on 6.1.3: lowest free indices are taken, but listed from the highest down.
             gpus.extend((node.name, index) for index in reversed(free_gpus[: chunk.gpus]))
             found += 1
+        if not world.settings.is_old:
+            # Seen on 6.1.3: the nodes of one element are listed from the last to the first.
+            slots[begin:] = reversed(slots[begin:])
+            gpus[begin_gpus:] = _by_node(gpus[begin_gpus:])
         if found < chunk.count:
             raise NotNow(sum(each.count for each in chunks), len(slots))
+    if world.settings.is_old:
+        slots = _as_listed_by_old(world, slots)
     return Placement(tuple(slots), tuple(gpus))
+
+
+def _as_listed_by_old(world: World, slots: list[tuple[str, list[int]]]) -> list[tuple[str, list[int]]]:
+    """Seen on 4.2.10: in nodes-file order, but all behind the first from the last to the first."""
+    order = list(world.nodes)
+    first, *rest = sorted(slots, key=lambda pair: order.index(pair[0]))
+    return [first, *reversed(rest)]
+
+
+def _by_node(gpus: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    names = list(dict.fromkeys(name for name, _ in gpus))
+    return [pair for name in reversed(names) for pair in gpus if pair[0] == name]
 
 
 def _candidates(world: World, chunk: Chunk) -> Iterable[EmulatedNode]:

@@ -8,9 +8,10 @@ Destinations on other servers are not emulated: they never take a job.
 from __future__ import annotations
 
 from torque_sched.emulation.model import EmulatedJob, EmulatedQueue, Refused, seconds_of, size_kb
+from torque_sched.emulation.spec import parse_spec
 from torque_sched.emulation.world import World
 
-__all__ = ["RETRY_S", "check_limits", "check_room", "is_route", "route"]
+__all__ = ["RETRY_S", "check_limits", "check_room", "check_server", "is_route", "route"]
 
 RETRY_S = 10.0
 _MAX_QUEUED, _MAX_USER_QUEUED, _DISABLED, _REJECTED = 15048, 15076, 15023, 15041
@@ -23,7 +24,7 @@ def is_route(queue: EmulatedQueue) -> bool:
     return queue.attributes.get("queue_type", "Execution").lower().startswith("r")
 
 
-def check_room(world: World, queue: EmulatedQueue, user: str, n_new: int = 1) -> None:
+def check_room(world: World, queue: EmulatedQueue, user: str, group: str, n_new: int = 1) -> None:
     """Whether a queue takes a job of this user at all.
 
     Raises:
@@ -32,6 +33,7 @@ def check_room(world: World, queue: EmulatedQueue, user: str, n_new: int = 1) ->
     who = f"user {user}@{world.settings.server}, queue {queue.name}"
     if not queue.is_true("enabled"):
         raise Refused(_DISABLED, f"Queue is not enabled MSG=queue is disabled: {who}")
+    _check_acl(queue, user, group, who)
     for key, code, whose, text, detail in (
         ("max_queuable", _MAX_QUEUED, "", "", "total number of jobs in queue"),
         ("max_user_queuable", _MAX_USER_QUEUED, user, " for user", "total number of current user's jobs"),
@@ -50,7 +52,45 @@ def check_room(world: World, queue: EmulatedQueue, user: str, n_new: int = 1) ->
             )
 
 
-def check_limits(job: EmulatedJob, queue: EmulatedQueue) -> None:
+def _check_acl(queue: EmulatedQueue, user: str, group: str, who: str) -> None:
+    denied = "Unauthorized Request  MSG="
+    if queue.is_true("acl_user_enable") and user not in _names(queue.attributes.get("acl_users", "")):
+        raise Refused(15007, f"{denied}user ACL rejected the submitting user: {who}")
+    if queue.is_true("acl_group_enable") and group not in _names(queue.attributes.get("acl_groups", "")):
+        raise Refused(15007, f"{denied}group ACL is not satisfied: {who}")
+
+
+def _names(text: str) -> list[str]:
+    return [each.strip().split("@")[0] for each in text.split(",")]
+
+
+def check_server(world: World, job: EmulatedJob, queue: EmulatedQueue) -> None:
+    """Whether the server itself takes a job: its ``resources_max``, where the queue has none, and per user.
+
+    Raises:
+        Refused: it does not.
+    """
+    for key, limit in world.server.items():
+        kind, _, name = key.partition(".")
+        if kind != "resources_max" or name not in job.resources or key in queue.attributes:
+            continue
+        if _amount(name, job.resources[name]) > _amount(name, limit):
+            text = f"cannot satisfy server max {name} requirement"
+            raise Refused(15038, f"Job exceeds queue resource limits MSG={text}")
+    most = world.server.get("max_user_queuable")
+    if most is None:
+        return
+    mine = sum(
+        each.user == job.user and each.state != "C" and not each.members for each in world.jobs.values()
+    )
+    if mine >= int(most):
+        # The client of 4.2 tries three times, and tells of the last.
+        name = world.full_id(str(world.next_job + (2 if world.settings.is_old else 0)))
+        text = f"Job {name} violates the global server limit of {most} jobs queued per user"
+        raise Refused(_MAX_QUEUED, f"Maximum number of jobs already in queue MSG={text}")
+
+
+def check_limits(world: World, job: EmulatedJob, queue: EmulatedQueue) -> None:
     """Whether what a job asks for is within a queue's ``resources_max`` and ``resources_min``.
 
     Raises:
@@ -62,12 +102,12 @@ def check_limits(job: EmulatedJob, queue: EmulatedQueue) -> None:
             low = kind == "resources_min"
             value, bound = _amount(resource, job.resources[resource]), _amount(resource, limit)
             if (value < bound) if low else (value > bound):
-                word = "min" if low else "max"
-                raise Refused(
-                    15038,
-                    "Job exceeds queue resource limits MSG="
-                    f"cannot satisfy queue {word} {resource} requirement",
+                words = (
+                    f"{'c' if world.settings.is_old else 'C'}annot satisfy queue min"
+                    if low
+                    else "cannot satisfy queue max"
                 )
+                raise Refused(15038, f"Job exceeds queue resource limits MSG={words} {resource} requirement")
 
 
 def route(world: World, job: EmulatedJob, n_new: int = 1) -> bool:
@@ -87,8 +127,8 @@ def route(world: World, job: EmulatedJob, n_new: int = 1) -> bool:
         if found is None or is_route(found) or "@" in name:
             continue
         try:
-            check_room(world, found, job.user, n_new)
-            check_limits(job, found)
+            check_room(world, found, job.user, job.group, n_new)
+            check_limits(world, job, found)
         except Refused as error:
             may_later = may_later or error.code in _PASSES
             continue
@@ -97,6 +137,10 @@ def route(world: World, job: EmulatedJob, n_new: int = 1) -> bool:
             family, _, resource = key.partition(".")
             if family == "resources_default" and resource and resource != "neednodes":
                 job.resources.setdefault(resource, value)
+        if "nodes" in job.resources and "neednodes" not in job.resources:
+            nodes = job.resources["nodes"]
+            count = sum(chunk.count for chunk in parse_spec(nodes))
+            job.resources.update(nodect=str(count), neednodes=nodes)
         return False
     if not may_later:
         raise Refused(

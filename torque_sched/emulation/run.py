@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from torque_sched.emulation.call import Answer, Call, read_options
-from torque_sched.emulation.lifecycle import start
+from torque_sched.emulation.lifecycle import start, write_exec_host
 from torque_sched.emulation.model import EmulatedJob, Refused
-from torque_sched.emulation.placing import NeverFits, NotNow, find_placement
+from torque_sched.emulation.placing import NeverFits, NotNow, Placement, find_placement
 from torque_sched.emulation.routing import is_route
 from torque_sched.emulation.spec import GPU_MODES, gpu_mode
 from torque_sched.emulation.world import World
@@ -16,7 +16,7 @@ __all__ = ["WELL_FORMED", "qrun"]
 
 WELL_FORMED = re.compile(r"\d+(\[\d*\])?(\.[\w.-]+)?(@[\w.-]+)?$")
 _STATE_WORDS = {
-    "W": "WAITING", "C": "COMPLETE", "E": "EXITING", "T": "TRANSIT", "R": "RUNNING", "S": "SUSPENDED",
+    "W": "WAITING", "E": "EXITING", "T": "TRANSIT", "R": "RUNNING", "S": "SUSPENDED",
 }  # fmt: skip
 _USAGE = "Usage: qrun [-a] [-H host] job_id ...\n"
 _HANGING_S = 300.0
@@ -26,8 +26,11 @@ _REFUSED_S = 2.0
 def qrun(world: World, call: Call) -> Answer:
     """The command: silent on success; 1 for usage or a malformed id, else 2."""
     options = read_options(call.arguments, "aH:")
-    if options.error or not options.words:
-        return Answer(err=_USAGE, code=1)
+    wrong = f"qrun: {options.error}\n" if options.error else ""
+    if options.has("H") and not options.last("H"):
+        wrong = "qrun: illegal -H value\n"
+    if wrong or not options.words:
+        return Answer(err=wrong + _USAGE, code=1)
     answer = Answer()
     for word in options.words:
         if not WELL_FORMED.match(word):
@@ -51,10 +54,12 @@ def qrun(world: World, call: Call) -> Answer:
 
 def _run_one(world: World, call: Call, word: str, hosts: str, *, in_background: bool) -> float:
     full = world.full_id(word.split("@")[0])
+    job = world.job(full)
+    if job.state in "RS" and not job.members:
+        raise Refused(15018, f"Request invalid for state of job MSG=job already running {full}")
     if not world.is_admin(call.user):
         detail = "" if world.settings.is_old else "MSG=operation not permitted "
         raise Refused(15007, f"Unauthorized Request  {detail}{full}")
-    job = world.job(full)
     _check_state(world, job)
     needs = hosts or _own_needs(job)
     try:
@@ -68,6 +73,7 @@ def _run_one(world: World, call: Call, word: str, hosts: str, *, in_background: 
             "Resource temporarily unavailable MSG=job allocation request exceeds currently available cluster "
             f"nodes, {error.requested} requested, {error.available} available {full}",
         ) from error
+    _check_slot_limit(world, job, placement)
     mode = gpu_mode(needs) or gpu_mode(job.resources.get("neednodes", ""))
     fails, hangs = _mom_refuses(world, [name for name, _ in placement.slots])
     start(world, job, placement, GPU_MODES.get(mode, 1), fails=fails)
@@ -82,18 +88,28 @@ def _check_state(world: World, job: EmulatedJob) -> None:
         if job.state in "QH":
             raise Refused(15004, f"Invalid request MSG=cannot run a job array {job.id}")
         raise Refused(15018, f"Request invalid for state of job MSG=job {job.id} state {word} {job.id}")
-    if job.state in "RS":
-        raise Refused(15018, f"Request invalid for state of job MSG=job already running {job.id}")
     if word is not None:
         raise Refused(15018, f"Request invalid for state of job MSG=job {job.id} state {word} {job.id}")
     queue = world.queues[job.queue]
     if is_route(queue) or not queue.is_true("started"):
         word = "execution" if queue.is_true("started") else "started"
         raise Refused(15004, f"Invalid request MSG=attempt to start job in non-{word} queue {job.id}")
+    if job.state == "C":
+        raise Refused(
+            15018, f"Request invalid for state of job MSG=invalid state for job - COMPLETE {job.id}"
+        )
+
+
+def _check_slot_limit(world: World, job: EmulatedJob, placement: Placement) -> None:
+    """The limit of an array, looked at last: the refused member shows where it would have gone."""
     parent = world.jobs.get(job.parent)
     if parent is not None and parent.slot_limit:
-        running = sum(world.jobs[name].state in "RE" for name in parent.members if name in world.jobs)
+        members = [world.jobs[name] for name in parent.members if name in world.jobs]
+        # Seen on 6.1.3: one that the mom has not got yet does not count.
+        running = sum(each.state in "RE" and each.substate != 40 for each in members)
         if running >= parent.slot_limit:
+            write_exec_host(world, job, placement)
+            world.touch_job(job)
             raise Refused(
                 15004,
                 f"Invalid request MSG=Cannot run job. Array slot limit is {parent.slot_limit} and there are "

@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from torque_sched.emulation import act, manage, query, run, submit
+from torque_sched.emulation import act, alter, manage, query, run, submit
 from torque_sched.emulation.call import Answer, Call, Verb
 from torque_sched.emulation.control_verb import Control
 from torque_sched.emulation.events import EventSender
@@ -105,7 +105,7 @@ class EmulatedServer:
                 if job.queue in world.queues
                 else None
             )
-            keep_s = float(keep or world.server.get("keep_completed", "0"))
+            keep_s = float(keep or world.server.get("keep_completed", world.settings.kept_s))
             world.due(job.seconds("comp_time") + keep_s, "forget", job.id)
         elif job.queue in world.queues and is_route(world.queues[job.queue]) and not job.parent:
             world.due(world.now_s, "route", job.id)
@@ -301,10 +301,10 @@ def _verbs(world: World) -> dict[str, Verb]:
     """Every emulated program by name."""
     return {
         "qsub": submit.qsub, "qrun": run.qrun, "qstat": query.qstat, "pbsnodes": query.Pbsnodes(),
-        "qalter": act.qalter, "qhold": act.qhold, "qrls": act.qrls, "qsig": act.qsig, "qdel": act.qdel,
-        "qrerun": act.qrerun, "qselect": act.qselect, "qmgr": manage.qmgr, "qstart": manage.switch_queue,
-        "qstop": manage.switch_queue, "qenable": manage.switch_queue, "qdisable": manage.switch_queue,
-        "qterm": manage.qterm, "emulated": Control(),
+        "qalter": alter.qalter, "qhold": act.qhold, "qrls": act.qrls, "qsig": act.qsig, "qdel": act.qdel,
+        "qrerun": act.qrerun, "qmove": act.qmove, "qselect": act.qselect, "qmgr": manage.qmgr,
+        "qstart": manage.switch_queue, "qstop": manage.switch_queue, "qenable": manage.switch_queue,
+        "qdisable": manage.switch_queue, "qterm": manage.qterm, "emulated": Control(),
     }  # fmt: skip
 
 

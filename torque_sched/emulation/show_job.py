@@ -8,6 +8,7 @@ from xml.sax.saxutils import escape
 
 from torque_sched.emulation.model import EmulatedJob, seconds_of, size_kb, walltime_text
 from torque_sched.emulation.mom import refresh_used, report
+from torque_sched.emulation.routing import is_route
 from torque_sched.emulation.spec import SpecError, parse_spec
 from torque_sched.emulation.world import World
 
@@ -17,6 +18,8 @@ _TIMES = frozenset(
     ("ctime", "mtime", "qtime", "etime", "start_time", "comp_time", "Execution_Time")
 )  # fmt: skip
 _OPERATORS_ONLY = frozenset(("Resource_List.neednodes", "substate", "hashname", "queue_rank"))
+_HIDDEN = (frozenset[str](), _OPERATORS_ONLY, _OPERATORS_ONLY | {"Variable_List"})
+"""What operators, the owner and others do not see."""
 _ORDER = [
     "Job_Name",
     "Job_Owner",
@@ -71,29 +74,30 @@ _ORDER = [
     "job_radix",
     "total_runtime",
     "submit_host",
-    "x",
     "init_work_dir",
     "gpu_flags",
     "node_exclusive",
     "request_version",
+    "x",
     "req_information",
     "L_Request",
 ]
 _FIRST_COLUMN, _AFTER_COMMA, _AFTER_FOLD, _LAST_COLUMN = 4, 9, 8, 78
 
 
-def full_xml(world: World, jobs: Iterable[EmulatedJob], *, privileged: bool) -> str:
-    """``qstat -f -x``: one document on one line."""
-    body = "".join(_xml(world, job, privileged) for job in jobs)
-    return f'<?xml version="1.0"?>\n<Data>{body}</Data>\n'
+def full_xml(world: World, jobs: Iterable[EmulatedJob], *, viewer: str) -> str:
+    """``qstat -f -x``: one document on one line; 6.1 puts a header line before it."""
+    body = "".join(_xml(world, job, viewer) for job in jobs)
+    head = "" if world.settings.is_old else '<?xml version="1.0"?>\n'
+    return f"{head}<Data>{body}</Data>\n"
 
 
-def full_text(world: World, jobs: Iterable[EmulatedJob], *, privileged: bool, one_line: bool) -> str:
+def full_text(world: World, jobs: Iterable[EmulatedJob], *, viewer: str, one_line: bool) -> str:
     """``qstat -f``: folded at 78 columns unless ``one_line``."""
     blocks = []
     for job in jobs:
         lines = [f"Job Id: {job.id}"]
-        for name, value in _attributes(world, job, privileged):
+        for name, value in _attributes(world, job, viewer):
             shown = ctime_text(int(value)) if name in _TIMES else value
             lines.append(f"    {name} = {shown}" if one_line else fold(name, shown))
         blocks.append("\n".join(lines) + "\n\n")
@@ -129,14 +133,14 @@ def fold(name: str, value: str) -> str:
     return "".join(out)
 
 
-def _xml(world: World, job: EmulatedJob, privileged: bool) -> str:
+def _xml(world: World, job: EmulatedJob, viewer: str) -> str:
     moving = job.is_active and not job.members
-    key = f"xml{privileged}"
+    key = f"xml{_sight(job, viewer)}"
     if not moving and key in job.cached:
         return job.cached[key]
     out: list[str] = ["<Job><Job_Id>", escape(job.id, _QUOTE), "</Job_Id>"]
     group = ""
-    for name, value in _attributes(world, job, privileged):
+    for name, value in _attributes(world, job, viewer):
         head, dot, leaf = name.partition(".")
         if group and head != group:
             out.append(f"</{group}>")
@@ -161,21 +165,20 @@ def _xml(world: World, job: EmulatedJob, privileged: bool) -> str:
 _QUOTE = {'"': "&quot;"}
 
 
-def _attributes(world: World, job: EmulatedJob, privileged: bool) -> Iterator[tuple[str, str]]:
+def _attributes(world: World, job: EmulatedJob, viewer: str) -> Iterator[tuple[str, str]]:
     values = {
         **job.attributes,
         "job_state": job.state,
         "queue": job.queue,
         "server": world.settings.server,
         "substate": str(job.substate),
-        "euser": job.user,
-        "egroup": job.group,
         "queue_rank": str(job.rank),
-        "queue_type": "E",
+        **_of_queue(world, job),
     }
     if job.state == "R" and job.substate == 42 and "walltime" in job.resources and not job.members:
         left = seconds_of(job.resources["walltime"]) - (world.now_s - job.start_s)
         values["Walltime.Remaining"] = str(int(left))
+    hidden = _HIDDEN[_sight(job, viewer)]
     for name in _ORDER:
         if name == "resources_used":
             yield from ((f"{name}.{key}", value) for key, value in _used(world, job).items())
@@ -183,12 +186,25 @@ def _attributes(world: World, job: EmulatedJob, privileged: bool) -> Iterator[tu
             yield from (
                 (f"{name}.{key}", value)
                 for key, value in _resources(world, job)
-                if privileged or f"{name}.{key}" not in _OPERATORS_ONLY
+                if f"{name}.{key}" not in hidden
             )
         elif name == "req_information":
             yield from ((key, value) for key, value in values.items() if key.startswith("req_information."))
-        elif name in values and (privileged or name not in _OPERATORS_ONLY):
+        elif name in values and name not in hidden:
             yield name, values[name]
+
+
+def _sight(job: EmulatedJob, viewer: str) -> int:
+    """0 for operators (no ``viewer``), 1 for the owner, 2 for others."""
+    return 0 if not viewer else 1 if viewer == job.user else 2
+
+
+def _of_queue(world: World, job: EmulatedJob) -> dict[str, str]:
+    """Only in an execution queue does a job have a user to run as."""
+    queue = world.queues.get(job.queue)
+    if queue is not None and is_route(queue):
+        return {"queue_type": "R"}
+    return {"queue_type": "E", "euser": job.user, "egroup": job.group}
 
 
 def _resources(world: World, job: EmulatedJob) -> list[tuple[str, str]]:
@@ -217,10 +233,15 @@ def _used(world: World, job: EmulatedJob) -> dict[str, str]:
 # -- tables
 
 
+def _short(name: str) -> str:
+    """A name in sixteen columns: the end of a long one."""
+    return name if len(name) <= 16 else f"...{name[-13:]}"
+
+
 def short_table(world: World, jobs: Iterable[EmulatedJob]) -> str:
     """Plain ``qstat``; nothing at all without jobs."""
     rows = [
-        f"{job.id:<26} {job.attributes['Job_Name'][:16]:<16} {job.user[:15]:<15} "
+        f"{job.id:<26} {_short(job.attributes['Job_Name']):<16} {job.user[:15]:<15} "
         f"{_used(world, job).get('cput', '0'):>8} {job.state} {job.queue[:15]:<15}"
         for job in jobs
     ]
@@ -231,8 +252,10 @@ def short_table(world: World, jobs: Iterable[EmulatedJob]) -> str:
     return head + rule + "\n".join(rows) + "\n"
 
 
-def wide_table(world: World, jobs: Iterable[EmulatedJob], *, hosts: bool, one_line: bool, giga: bool) -> str:
-    """``qstat -a``, ``-n``, ``-r``, ``-i``, ``-G``."""
+def wide_table(
+    world: World, jobs: Iterable[EmulatedJob], *, hosts: bool, comments: bool, one_line: bool, unit: str
+) -> str:
+    """``qstat -a``, ``-n``, ``-r``, ``-i``, ``-s``, ``-G``, ``-M``."""
     old = world.settings.is_old
     listed = list(jobs)
     if not listed:
@@ -248,24 +271,29 @@ def wide_table(world: World, jobs: Iterable[EmulatedJob], *, hosts: bool, one_li
     left += f"----------------------- ----------- -------- ---------------- ------ ----- ------ {rule}\n"
     rows = []
     for job in listed:
-        row = _wide_row(job, width, giga) + f" {job.state} {_elapsed(world, job):>9}"
+        row = _wide_row(job, width, unit) + f" {job.state} {_elapsed(world, job):>9}"
         if hosts:
             where = job.attributes.get("exec_host")
             shown = f"   {where}" if where else "    -- "
             row += shown if one_line else f"\n{shown}"
+        if comments:
+            row += f"\n    {job.attributes.get('comment', '--')}"
         rows.append(row)
     return left + "\n".join(rows) + "\n"
 
 
-def _wide_row(job: EmulatedJob, width: int, giga: bool) -> str:
+def _wide_row(job: EmulatedJob, width: int, unit: str) -> str:
     nodes, tasks = _shape(job)
     session = job.attributes.get("session_id", "-- ")
     memory = next(
         (value for key, value in reversed(job.resources.items()) if key in ("mem", "pmem", "vmem", "pvmem")),
         "-- ",
     )
-    if giga and memory != "-- ":
+    if unit == "G" and memory != "-- ":
         memory = f"{-(-size_kb(memory) // 1048576)}gb"
+    elif unit == "M" and memory != "-- ":
+        # Words of eight bytes.
+        memory = f"{-(-size_kb(memory) // 8192)}mw"
     walltime = walltime_text(seconds_of(job.resources["walltime"])) if "walltime" in job.resources else "-- "
     name = job.attributes["Job_Name"][:16]
     return (

@@ -9,7 +9,7 @@ from torque_sched.emulation.model import EmulatedNode, range_text
 from torque_sched.emulation.mom import Report, gpu_status, report, status
 from torque_sched.emulation.world import World
 
-__all__ = ["NodeTexts", "list_text", "node_attributes", "node_state"]
+__all__ = ["STATES", "NodeTexts", "list_text", "node_attributes", "node_state"]
 
 
 def node_state(world: World, node: EmulatedNode, last: Report) -> str:
@@ -90,6 +90,11 @@ class NodeTexts:
         return text
 
 
+STATES = frozenset(
+    ("active", "all", "busy", "down", "free", "job-exclusive", "job-sharing", "offline", "reserve",
+     "state-unknown", "time-shared", "up")
+)  # fmt: skip
+"""What ``pbsnodes -l`` takes; any other word is a node's name to it."""
 _WANTED = {
     "": ("down", "offline", "state-unknown"),
     "down": ("down",),
@@ -132,8 +137,7 @@ def _note(world: World, node: EmulatedNode) -> str:
 
 def _jobs_text(world: World, node: EmulatedNode) -> str:
     parts: list[str] = []
-    for name in world.jobs_on(node.name):
-        indices = [index for index, holder in enumerate(world.slots[node.name]) if holder == name]
+    for name, indices in world.standing.get(node.name, ()):
         if world.settings.is_old:
             parts.extend(f"{index}/{name}" for index in indices)
         else:

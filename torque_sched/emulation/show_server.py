@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from torque_sched.emulation.model import EmulatedQueue, seconds_of, walltime_text
 from torque_sched.emulation.show_job import ctime_text, fold
@@ -39,17 +39,18 @@ _QUEUE_ORDER = [
     "resources_max",
     "resources_min",
     "resources_default",
-    "features_required",
-    "keep_completed",
     "mtime",
     "resources_available",
     "resources_assigned",
     "max_user_run",
     "max_group_run",
+    "keep_completed",
     "route_destinations",
     "disallowed_types",
+    "is_transit",
     "enabled",
     "started",
+    "features_required",
 ]
 SERVER_ORDER = [
     "server_state",
@@ -67,10 +68,13 @@ SERVER_ORDER = [
     "mail_from",
     "query_other_jobs",
     "resources_available",
+    "resources_default",
+    "resources_max",
     "resources_assigned",
     "scheduler_iteration",
     "node_check_rate",
     "tcp_timeout",
+    "comment",
     "job_stat_rate",
     "poll_jobs",
     "down_on_error",
@@ -82,6 +86,9 @@ SERVER_ORDER = [
     "next_job_number",
     "net_counter",
     "moab_array_compatible",
+    "max_user_queuable",
+    "max_slot_limit",
+    "max_job_array_size",
     "nppcu",
     "timeout_for_job_delete",
     "timeout_for_job_requeue",
@@ -114,10 +121,9 @@ def _count_text(counts: dict[str, int]) -> str:
 
 def _assigned(world: World, names: list[str], queue: str = "") -> Iterator[tuple[str, str]]:
     total = world.total_assigned(queue)
-    for name in ("nodect", "mem", "ncpus", "vmem"):
-        if name in names:
-            unit = "b" if name.endswith("mem") else ""
-            yield f"resources_assigned.{name}", f"{total[name]}{unit}"
+    for name in names:
+        unit = "b" if name.endswith("mem") else ""
+        yield f"resources_assigned.{name}", f"{total[name]}{unit}"
 
 
 def _queue_values(world: World, queue: EmulatedQueue) -> Iterator[tuple[str, str]]:
@@ -132,7 +138,8 @@ def _queue_values(world: World, queue: EmulatedQueue) -> Iterator[tuple[str, str
         elif name == "resources_assigned":
             yield from _assigned(world, queue.assigned, queue.name)
         else:
-            yield from _matching(queue.attributes, name)
+            found = list(_matching(queue.attributes, name))
+            yield from sorted(found) if world.settings.is_old else found
 
 
 def _server_values(world: World) -> Iterator[tuple[str, str]]:
@@ -196,12 +203,16 @@ def _print_queue(world: World, queue: EmulatedQueue) -> str:
     return "".join(lines)
 
 
-def list_server(world: World) -> str:
-    """``qmgr -c 'list server'``."""
-    return _listing(f"Server {world.settings.server}", list(_server_values(world)))
+def list_server(world: World, only: str = "") -> str:
+    """``qmgr -c 'list server'``; of one attribute if ``only`` names it."""
+    return _listing(f"Server {world.settings.server}", _chosen(_server_values(world), only))
 
 
-def list_queue(world: World, names: list[str]) -> str:
+def _chosen(pairs: Iterable[tuple[str, str]], only: str) -> list[tuple[str, str]]:
+    return [(key, value) for key, value in pairs if not only or key.split(".")[0] == only]
+
+
+def list_queue(world: World, names: list[str], only: str = "") -> str:
     """``qmgr -c 'list queue NAME'``."""
     blocks = []
     for name in names:
@@ -209,7 +220,7 @@ def list_queue(world: World, names: list[str]) -> str:
             (key, ctime_text(int(value)) if key == "mtime" else value)
             for key, value in _queue_values(world, world.queues[name])
         ]
-        blocks.append(_listing(f"Queue {name}", pairs))
+        blocks.append(_listing(f"Queue {name}", _chosen(pairs, only)))
     return "".join(blocks)
 
 
@@ -313,11 +324,12 @@ def summary_table(world: World, names: list[str]) -> str:
             for key in ("resources_max.cput", "resources_max.walltime")
         ]
         memory = queue.attributes.get("resources_max.mem", "  --  ")
-        nodes = queue.attributes.get("resources_max.nodect", "--")
+        most_nodes = queue.attributes.get("resources_max.nodect")
+        nodes = "  --" if most_nodes is None else f"{most_nodes:>5}"
         most = queue.attributes.get("max_running", "--")
         lines.append(
-            f"{name:<16} {memory:>6} {times[0]} {times[1]} {nodes:>4}  {count['Running']:>3} {waiting:>3} "
-            f"{most:<2}   {flags}"
+            f"{name:<16} {memory:>6} {times[0]} {times[1]} {nodes:<5} {count['Running']:>3} {waiting:>3} "
+            f"{most:>2}   {flags}"
         )
     lines.append(f"{'':47}----- -----")
     lines.append(f"{'':47}{running:>5} {queued:>5}")

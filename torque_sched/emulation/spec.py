@@ -22,7 +22,11 @@ GPU_MODES = {
 
 
 class SpecError(ValueError):
-    """A request that no server would understand."""
+    """A request that no server would understand; ``is_amount``: only a number in it is no good."""
+
+    def __init__(self, text: str, *, is_amount: bool = False) -> None:
+        super().__init__(text)
+        self.is_amount = is_amount
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +48,11 @@ def parse_spec(text: str) -> tuple[Chunk, ...]:
     Raises:
         SpecError: an empty element, a count or an amount that is no number.
     """
-    body = text.split("#", 1)[0]
+    body, _, everywhere = text.partition("#")
     if not body:
         raise SpecError("an empty request")
-    return tuple(_chunk(element) for element in body.split("+"))
+    more = f":{everywhere}" if everywhere else ""
+    return tuple(_chunk(element + more) for element in body.split("+"))
 
 
 def gpu_mode(text: str) -> str:
@@ -57,9 +62,11 @@ def gpu_mode(text: str) -> str:
 
 def _chunk(element: str) -> Chunk:
     head, *rest = element.split(":")
-    if not head:
-        raise SpecError(f"nothing before the first colon of '{element}'")
+    if not head or not (head[0].isalnum() or head[0] == "_"):
+        raise SpecError(f"no count and no name before the first colon of '{element}'")
     counted = head.isdigit()
+    if counted and not int(head):
+        raise SpecError(f"'{element}' asks for nothing", is_amount=True)
     # `node3/4-5`: the server ignores the index and hands out its lowest free slot.
     properties = [] if counted else [head.split("/", 1)[0]]
     amounts = {"ppn": 1, "gpus": 0}
@@ -67,12 +74,12 @@ def _chunk(element: str) -> Chunk:
     for word in rest:
         key, sign, value = word.partition("=")
         if sign:
-            if key not in amounts or not value.isdigit():
-                raise SpecError(f"'{word}' in '{element}'")
+            if key not in amounts or not value.isdigit() or (key == "ppn" and not int(value)):
+                raise SpecError(f"'{word}' in '{element}'", is_amount=True)
             amounts[key] = int(value)
-        elif word in GPU_MODES:
+        elif word in GPU_MODES and "gpus=" in element:
             mode = word
-        elif not word or word == "prohibited":
+        elif not word:
             raise SpecError(f"'{word}' in '{element}'")
         else:
             properties.append(word)

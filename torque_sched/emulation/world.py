@@ -51,6 +51,11 @@ class Settings:
         return self.version.startswith("4.")
 
     @property
+    def kept_s(self) -> str:
+        """How long completed jobs are shown where neither queue nor server says it."""
+        return "0" if self.is_old else "300"
+
+    @property
     def pbs_version(self) -> str:
         """What ``pbs_version`` says: the dialect, and that it is emulated."""
         return "4.2.10-emulated" if self.is_old else "6.1.3.h5-emulated"
@@ -73,6 +78,8 @@ class World:
     """Whether the first-cycle event (10) was sent in this life of the server."""
     slots: dict[str, list[str | None]] = field(default_factory=dict)
     gpu_slots: dict[str, list[str | None]] = field(default_factory=dict)
+    standing: dict[str, list[tuple[str, list[int]]]] = field(default_factory=dict)
+    """Node name -> (job, its slots there) in the order in which they came; a resumed job may overlap."""
     leaked: dict[str, set[int]] = field(default_factory=dict)
     dirty: dict[str, set[str]] = field(default_factory=dict)
     altered: dict[str, set[str]] = field(default_factory=dict)
@@ -137,6 +144,8 @@ class World:
 
     def occupy(self, job: EmulatedJob) -> None:
         """Write the job's own allocation into the nodes."""
+        for name, indices in job.slots:
+            self.standing.setdefault(name, []).append((job.id, indices))
         for table, taken in ((self.slots, job.slots), (self.gpu_slots, [(n, [g]) for n, g in job.gpus])):
             for name, indices in taken:
                 for index in indices:
@@ -149,11 +158,17 @@ class World:
         for name in {name for name, _ in job.slots} | {name for name, _ in job.gpus}:
             for table in (self.slots, self.gpu_slots):
                 table[name] = [None if holder == job.id else holder for holder in table.get(name, [])]
+            left = [pair for pair in self.standing.get(name, []) if pair[0] != job.id]
+            self.standing[name] = left
+            for holder, indices in left:
+                for index in indices:
+                    if index < len(self.slots[name]):
+                        self.slots[name][index] = holder
             self.versions[name] = self.versions.get(name, 0) + 1
 
     def jobs_on(self, name: str) -> list[str]:
-        """Ids of the jobs with a slot there, in slot order, each once."""
-        return list(dict.fromkeys(holder for holder in self.slots[name] if holder is not None))
+        """Ids of the jobs with a slot there, in the order in which they came, each once."""
+        return list(dict.fromkeys(holder for holder, _ in self.standing.get(name, ())))
 
     # -- questions
 
@@ -206,8 +221,9 @@ class World:
 
     def is_admin(self, user: str, *, manager: bool = False) -> bool:
         """Whether ``user`` at the server's host is a manager (or an operator, unless ``manager``)."""
-        listed = self.server.get("managers", "").split(",")
-        if not manager:
-            listed += self.server.get("operators", "").split(",")
         host = self.settings.server
+        # Seen on 6.1.3: a list that is not set means root at the server.
+        listed = self.server.get("managers", f"root@{host}").split(",")
+        if not manager:
+            listed += self.server.get("operators", f"root@{host}").split(",")
         return any(name.strip() in (f"{user}@{host}", f"{user}@*") for name in listed)

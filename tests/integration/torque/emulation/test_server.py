@@ -58,7 +58,7 @@ def test_script_from_a_file_and_from_standard_input(torque: EmulatedTorque, tmp_
     done = torque.run("qsub", "-l", "walltime=10", str(script), user="alice")
     assert done.stdout == "44.head\n"
     assert torque.jobs()["44.head"]["Job_Name"] == "named"
-    assert torque.jobs()["44.head"]["Resource_List.walltime"] == "10"
+    assert torque.jobs()["44.head"]["Resource_List.walltime"] == "00:00:10"
     done = torque.run("qsub", user="alice", stdin="#PBS -N piped\nsleep 1\n")
     assert torque.jobs()[done.stdout.strip()]["Job_Name"] == "piped"
     assert torque.run("qsub", str(tmp_path / "absent"), user="alice").returncode == 1
@@ -130,6 +130,8 @@ def test_events_arrive(tmp_path: Path, by: str) -> None:
             until(lambda: len(got) == 1)
             job = torque.submit()
             until(lambda: len(got) == 2)
+            # The end of a job that never ran is told only when the server forgets it.
+            torque.run("qrun", job)
             torque.run("qdel", job)
             thread.join()
     assert [code for code, _ in got] == [10, 1, 2]

@@ -1,0 +1,158 @@
+"""Dependencies between jobs: how they are written, what a submission links, what an end or a start settles.
+
+The attribute ``depend`` of both sides is the truth: ``afterok:44.head`` on the one, ``beforeok:49.head`` on
+the other. ``EmulatedJob.depends`` holds what a job still waits for.
+"""
+
+from __future__ import annotations
+
+import re
+
+from torque_sched.emulation.model import EmulatedJob, Refused
+from torque_sched.emulation.world import World
+
+__all__ = ["drop", "followers", "is_met", "link", "read_depends", "set_depends"]
+
+_KINDS = ("after", "afterok", "afternotok", "afterany")
+_ARRAY = re.compile(r"after(start|ok|notok|any)array(\[\d+\])?")
+_COUNTS = ("on", "synccount")
+Groups = list[tuple[str, list[str]]]
+
+
+def read_depends(text: str) -> Groups:
+    """``afterok:1:2,on:1`` -> kinds with their ids; nothing where the client would not send it."""
+    groups: Groups = []
+    for part in text.split(","):
+        kind, *names = part.split(":")
+        known = (*_KINDS, *(each.replace("after", "before") for each in _KINDS), *_COUNTS, "syncwith")
+        if kind not in known and not _ARRAY.fullmatch(kind):
+            return []
+        groups.append((kind, names))
+    return groups
+
+
+def _written(groups: Groups) -> str:
+    return ",".join(":".join([kind, *names]) for kind, names in groups if names)
+
+
+def _store(world: World, job: EmulatedJob, groups: Groups) -> None:
+    text = _written(groups)
+    job.attributes["depend"] = text
+    if not text:
+        del job.attributes["depend"]
+    world.touch_job(job)
+
+
+def _groups(job: EmulatedJob) -> Groups:
+    text = job.attributes.get("depend", "")
+    return [
+        (kind, names.split(":"))
+        for kind, _, names in (part.partition(":") for part in text.split(",") if part)
+    ]
+
+
+def _invalid() -> Refused:
+    return Refused(15056, "Invalid Job Dependency")
+
+
+def set_depends(world: World, job: EmulatedJob, text: str) -> None:
+    """Read what a job asked for; the other side is linked later, by :func:`link`.
+
+    Raises:
+        Refused: another job is unknown, or what is asked for has happened.
+    """
+    groups: Groups = []
+    for kind, names in read_depends(text):
+        if not names or not all(names):
+            raise _invalid()
+        full = names if kind in _COUNTS else [world.full_id(name) for name in names]
+        for name in full:
+            _check(world, kind, name)
+        groups.append((kind, full))
+        if not kind.startswith("before"):
+            job.depends += [(kind, name) for name in full if not _has_begun(world, kind, name)]
+    waited = {name for _, name in job.depends}
+    _store(
+        world, job, [(k, [n for n in names if k.startswith("before") or n in waited]) for k, names in groups]
+    )
+
+
+def _check(world: World, kind: str, name: str) -> None:
+    if kind in _COUNTS:
+        return
+    other = world.jobs.get(name)
+    if other is None:
+        raise _invalid()
+    if kind.startswith("before") and not any(each == "on" for each, _ in other.depends):
+        raise _invalid()
+    # Seen on real servers: a dependency that a completed job has met already is refused; one that it has not
+    # met is accepted, and waits for ever.
+    if kind in _KINDS and other.state == "C" and is_met(kind, int(other.attributes.get("exit_status", "0"))):
+        raise _invalid()
+
+
+def _has_begun(world: World, kind: str, name: str) -> bool:
+    return kind == "after" and world.jobs[name].state in "RES"
+
+
+def link(world: World, job: EmulatedJob) -> None:
+    """Write the other side of a new job's dependencies."""
+    for kind, name in job.depends:
+        if "array" in kind and name in world.jobs:
+            world.jobs[name].awaited.append(job.id)
+            world.touch_job(world.jobs[name])
+        elif kind in _KINDS and "[]" not in name:
+            _join(world, world.jobs[name], kind.replace("after", "before"), job.id)
+    for kind, names in _groups(job):
+        for name in names if kind.startswith("before") else ():
+            other = world.jobs[name]
+            _count_down(world, other)
+            after = kind.replace("before", "after")
+            other.depends.append((after, job.id))
+            _join(world, other, after, job.id)
+
+
+def _count_down(world: World, job: EmulatedJob) -> None:
+    count = next(int(number) for kind, number in job.depends if kind == "on")
+    left = [("on", str(count - 1))] if count > 1 else []
+    job.depends = [pair for pair in job.depends if pair[0] != "on"] + left
+    kept = [group for group in _groups(job) if group[0] != "on"]
+    _store(world, job, [*kept, *[(kind, [number]) for kind, number in left]])
+
+
+def _join(world: World, job: EmulatedJob, kind: str, name: str) -> None:
+    groups = _groups(job)
+    for known, names in groups:
+        if known == kind:
+            names.append(name)
+            break
+    else:
+        groups.append((kind, [name]))
+    _store(world, job, groups)
+
+
+def drop(world: World, job: EmulatedJob, kind: str, name: str) -> None:
+    """Take one dependency off a job's list: met, or gone."""
+    job.depends = [pair for pair in job.depends if pair != (kind, name)]
+    _store(world, job, [(k, [n for n in names if (k, n) != (kind, name)]) for k, names in _groups(job)])
+
+
+def followers(world: World, job: EmulatedJob, kinds: tuple[str, ...]) -> list[tuple[str, EmulatedJob]]:
+    """Jobs that wait for this one: (the ``after`` kind, the job)."""
+    found = []
+    for kind, names in _groups(job):
+        after = kind.replace("before", "after")
+        if kind.startswith("before") and after in kinds:
+            found += [
+                (after, world.jobs[n])
+                for n in names
+                if n in world.jobs and (after, job.id) in world.jobs[n].depends
+            ]
+    return found
+
+
+def is_met(kind: str, exit_status: int) -> bool:
+    """Whether an end with that status is what the kind waits for."""
+    if kind == "afterok":
+        return exit_status == 0
+    return exit_status != 0 if kind == "afternotok" else True
