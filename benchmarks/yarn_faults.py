@@ -30,6 +30,8 @@ SECTIONS = tuple(FAULTS)
 Say = Callable[[str], None]
 #: Masters are killed more often here than a site allows, but not so quickly.
 _PATIENT = {"app": {"attempt_failures_validity_interval_s": 2.0}}
+#: Each kill of a server counts as its first failure, and not as one of a series that back-off slows down.
+_FIRST = {"timing": {"healthy_s": 1.0}}
 _QUICK = ("acct", "master", "cut")
 _ROUNDS = 2
 
@@ -76,7 +78,7 @@ def run(quick: bool, say: Say, report: Report, only: Sequence[str] = (), rounds:
     names = [name for name in FAULTS if name in (only or (_QUICK if quick else FAULTS))]
     n_rounds = rounds or (1 if quick else _ROUNDS)
     n_late = n_rounds if "join" in names else 0
-    options = SiteOptions("bench-faults", late=n_late, sections=_PATIENT)
+    options = SiteOptions("bench-faults", late=n_late, sections=_PATIENT, master=_FIRST)
     accounts = {name: _Account() for name in names}
     undisturbed: list[Result] = []
     reasons: dict[str, str] = {}

@@ -96,12 +96,21 @@ def _kill_server(scene: Scene) -> Strike:
     def replaced(look: Look) -> float:
         return _now(look.node(host).get("is_serving") and look.container(host, "acct") not in ("", old))
 
+    known = {(each["node"], each["port"]) for some in scene.callers.values() for each in some.answers}
+
+    def answers(_: Look) -> float:
+        late = (each for some in scene.callers.values() for each in some.answers if each["at"] > at)
+        new = (each["at"] for each in late if each["node"] == host and (host, each["port"]) not in known)
+        return min(new, default=0.0)
+
     awaited = {
         DETECTED: lambda look: look.noted(host, "acct ended", at) or look.noted(host, "server serves no", at),
         ANSWER: _answer(scene, at, scene.other),
         PUBLISHED: _published(scene, scene.other),
         REPLACED: replaced,
     }
+    if len(scene.site.servers) <= len(scene.site.others):  # else no node is moved back to it
+        awaited["its replacement answers"] = answers
     return Strike(at, awaited)
 
 

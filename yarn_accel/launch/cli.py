@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from yarn_accel.adapters.settings_file import described
-from yarn_accel.launch.config import LaunchConfig, load_launch_config
+
+if TYPE_CHECKING:
+    from yarn_accel.launch.config import LaunchConfig
 
 __all__ = ["group"]
 
@@ -19,6 +22,9 @@ _config_option = click.option(
 
 
 def _config(config_file: Path | None) -> LaunchConfig:
+    # An accelerator container comes through here too, and has no use for these settings.
+    from yarn_accel.launch.config import LaunchConfig, load_launch_config
+
     return LaunchConfig.model_validate({}) if config_file is None else load_launch_config(config_file)
 
 
@@ -56,7 +62,7 @@ def _pack(config_file: Path | None, folder: Path | None) -> None:
 def _serve(context: click.Context, config_file: Path, agent_file: Path | None) -> None:
     """Run the pipeline server of an accelerator container: `pipeline serve` with this node's settings."""
     from yarn_accel.launch.serving import prepare
-    from yarn_accel.pipeline.cli import group as pipeline_group
+    from yarn_accel.pipeline.serve import command
 
     settings_file = prepare(config_file, agent_file)
-    context.invoke(pipeline_group.commands["serve"], config_file=settings_file, trace_file="")
+    context.invoke(command, config_file=settings_file, trace_file="")

@@ -23,8 +23,21 @@ def group() -> None:
 
 @group.command("run")
 @_config_option
-def _run(config_file: Path) -> None:
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Print who would get which container, and be bound to whom; order nothing.",
+)
+def _run(config_file: Path, dry_run: bool) -> None:
     """Keep the application as it should be until `yarn-accel stop`; only in a container of YARN."""
+    if dry_run:
+        import asyncio
+        import json
+
+        from yarn_accel.master.rehearsal import rehearse
+
+        click.echo(json.dumps(asyncio.run(rehearse(config_file)), indent=1))
+        return
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )

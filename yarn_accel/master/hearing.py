@@ -148,6 +148,7 @@ def heard(
             is_healthy=server.is_healthy,
             detail=server.detail,
             gauges=gauges,
+            is_gone=server.is_gone,
         )
     )
     return events

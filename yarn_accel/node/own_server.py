@@ -28,6 +28,8 @@ __all__ = ["SILENCE_S", "OwnServer", "container_of"]
 logger = logging.getLogger(__name__)
 
 SILENCE_S = 3.0
+#: A server that is not well so soon after it appeared is asked at every look: its workers are still loading.
+_YOUNG_S = 10.0
 _PATIENCE_S = 0.3
 _TIMEOUT_S = 2.5
 _MAX_STATE_BYTES = 64 * 1024
@@ -70,6 +72,7 @@ class OwnServer:
         self._problems: list[str] = []
         self._meter, self._load = LoadMeter(), {"queue_s": 0.0, "rates": {}}
         self._heard_s = 0.0
+        self._young_until_s = 0.0
         self._has_answered = False
 
     @property
@@ -85,7 +88,7 @@ class OwnServer:
         return self._is_gone
 
     def look(self) -> None:
-        """Read the state file if it changed; costs one system call when it did not."""
+        """Read the state file if it changed; costs one system call when it did not and the server is well."""
         try:
             status = self._state_file.stat()
             stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
@@ -95,6 +98,7 @@ class OwnServer:
                 self._changed()
             return
         if stamp == self._stamp:
+            self._hasten()
             return
         self._forget()
         self._stamp = stamp
@@ -162,6 +166,7 @@ class OwnServer:
             return
         self._state = state
         self._heard_s = asyncio.get_running_loop().time()
+        self._young_until_s = self._heard_s + _YOUNG_S
         try:
             self._pidfd = os.pidfd_open(state.pid)
         except OSError:
@@ -171,6 +176,15 @@ class OwnServer:
         asyncio.get_running_loop().add_reader(self._pidfd, self._died)
         self._container = container_of(state.pid)
         logger.info("pipeline server %s found, pid %d", state.name, state.pid)
+
+    def _hasten(self) -> None:
+        """Ask a server that has just come until it is well, and do not leave that to the next heartbeat."""
+        state = self._state
+        if state is None or not state.http_port or self._is_gone or self._figures.get("is_healthy"):
+            return
+        is_young = asyncio.get_running_loop().time() < self._young_until_s
+        if is_young and (self._asking is None or self._asking.done()):
+            self._asking = asyncio.create_task(self._ask(state))
 
     def _died(self) -> None:
         self._unwatch()

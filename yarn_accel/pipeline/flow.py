@@ -33,16 +33,8 @@ from yarn_accel.core.scheduling import (
 from yarn_accel.core.scheduling import WorkerDown as SchedulerWorkerDown
 from yarn_accel.core.scheduling import WorkerUp as SchedulerWorkerUp
 from yarn_accel.pipeline.work import Work
-from yarn_accel.pipeline.workers import (
-    Job,
-    JobDone,
-    Lost,
-    Measured,
-    WorkerChange,
-    WorkerDown,
-    WorkerPool,
-    WorkerUp,
-)
+from yarn_accel.pipeline.workers.jobs import Job, JobDone, Lost, Measured, WorkerChange, WorkerDown, WorkerUp
+from yarn_accel.pipeline.workers.pool import WorkerPool
 
 if TYPE_CHECKING:
     from yarn_accel.core.weights import Weights

@@ -1,23 +1,27 @@
 """``/metrics`` for Prometheus and ``/healthz`` for whoever restarts servers, over HTTP.
 
-An aiohttp application in a thread of its own.  It asks the server for its ``stats()`` in one more thread, at
-most once per `CACHE_S` and never twice at a time, and waits `STATS_TIMEOUT_S` at most: however many scrapers
-come, the server feels one call, and if the server does not answer any more, ``/healthz`` still does: 503.
-Connections are bounded in number and in age, requests have no body, and only GET is answered.
+The standard library's HTTP, which ``prometheus_client`` loads anyway: an asynchronous framework would be a
+quarter of the server's start.  One thread accepts, one more answers each connection.  The server is asked for
+its ``stats()`` at most once per `CACHE_S` and never twice at a time, and is waited for `STATS_TIMEOUT_S` at
+most: however many scrapers come, the server feels one call, and if it does not answer any more, ``/healthz``
+still does: 503.  Connections are bounded in number and in age, requests in size, and only GET is answered.
 """
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
+import contextlib
+import io
+import json
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import prometheus_client
-from aiohttp import web
 from prometheus_client.registry import Collector
 
 from yarn_accel.errors import StartupError
@@ -31,8 +35,11 @@ CACHE_S = 0.25
 STATS_TIMEOUT_S = 2.0
 MAX_CONNECTIONS = 64
 _MAX_AGE_S = 30.0
-_START_TIMEOUT_S = 10.0
-_SETTLE_S = 0.02
+_MAX_HEAD_BYTES = 8192
+#: What is read of a body before it is refused: closing with more unread could cost the client the answer.
+_MAX_BODY_BYTES = 1024
+_PAUSE_S = 0.1
+_END_S = 5.0
 
 
 class StatsCollector(Collector):
@@ -73,14 +80,14 @@ class Observer:
     ) -> None:
         self._host = host
         self.port = port
-        self._cache = _Cached(stats)
-        self._registry = registry or prometheus_client.CollectorRegistry()
-        self._collector = StatsCollector(self._cache.latest)
-        self._registry.register(self._collector)
-        self._loop = asyncio.new_event_loop()
+        self.cache = _Cached(stats)
+        self.registry = registry or prometheus_client.CollectorRegistry()
+        self._collector = StatsCollector(self.cache.latest)
+        self.registry.register(self._collector)
+        self._listener: socket.socket | None = None
         self._runner = threading.Thread(target=self._run, name="observe", daemon=True)
-        self._started: concurrent.futures.Future[int] = concurrent.futures.Future()
-        self._stop = asyncio.Event()
+        self._room = threading.Semaphore(MAX_CONNECTIONS)
+        self._is_closed = False
 
     def start(self) -> None:
         """Listen; `port` is known afterwards.
@@ -88,76 +95,148 @@ class Observer:
         Raises:
             StartupError: the address cannot be listened on.
         """
-        self._runner.start()
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         try:
-            self.port = self._started.result(_START_TIMEOUT_S)
+            self._listener = socket.create_server(
+                (self._host, self.port), family=family, backlog=MAX_CONNECTIONS
+            )
         except OSError as error:
+            # The library names the address after the reason, too.
+            reason = (error.strerror or str(error)).split(" (")[0].lower()
             raise StartupError(
-                f"cannot listen on {self._host}:{self.port}: {(error.strerror or str(error)).lower()}",
+                f"cannot listen on {self._host}:{self.port}: {reason}",
                 cure="choose another http_host or http_port",
             ) from None
+        self.port = self._listener.getsockname()[1]
+        self._runner.start()
 
     def close(self) -> None:
         """Stop listening and end the thread; a second call does nothing."""
-        if self._runner.is_alive():
-            self._loop.call_soon_threadsafe(self._stop.set)
-            self._runner.join(timeout=5.0)
+        if self._is_closed or self._listener is None:
+            return
+        self._is_closed = True
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._runner.join(timeout=_END_S)
+        self._listener.close()
+        self.registry.unregister(self._collector)
 
     def _run(self) -> None:
+        assert self._listener is not None
+        while not self._is_closed:
+            try:
+                sock, address = self._listener.accept()
+            except OSError as error:
+                if not self._is_closed:
+                    logger.warning("a connection could not be accepted: %s", error)
+                    time.sleep(_PAUSE_S)
+                continue
+            self._serve(sock, address)
+
+    def _serve(self, sock: socket.socket, address: Any) -> None:
+        """Give a connection a thread of its own, or end it at once."""
+        if not self._room.acquire(blocking=False):
+            sock.close()
+            return
         try:
-            self._loop.run_until_complete(self._serve())
+            threading.Thread(
+                target=self._answer, args=(sock, address), name="observe-one", daemon=True
+            ).start()
+        except RuntimeError as error:
+            logger.warning("a connection could not be served: %s", error)
+            self._room.release()
+            sock.close()
+
+    def _answer(self, sock: socket.socket, address: Any) -> None:
+        try:
+            with sock:
+                _Conversation(sock, address, self)  # type: ignore[arg-type]
         except OSError as error:
-            if self._started.done():
-                logger.exception("the HTTP server ended")
-            else:
-                self._started.set_exception(error)
+            logger.debug("a connection was lost: %s", error)
+        except Exception:
+            logger.exception("a request broke the server's own code")
         finally:
-            self._registry.unregister(self._collector)
-            self._cache.close()
-            self._loop.close()
+            self._room.release()
 
-    async def _serve(self) -> None:
-        application = web.Application(client_max_size=1024)
-        application.router.add_get("/metrics", self._metrics, allow_head=False)
-        application.router.add_get("/healthz", self._healthz, allow_head=False)
-        runner = web.AppRunner(application, access_log=None, keepalive_timeout=5.0, max_line_size=4096)
-        await runner.setup()
-        assert runner.server is not None
-        try:
-            door = await self._loop.create_server(
-                _Door(self._loop, runner.server), self._host, self.port, backlog=MAX_CONNECTIONS
-            )
-            self._started.set_result(door.sockets[0].getsockname()[1])
-            await self._stop.wait()
-            # A listener that closes while asyncio (3.11) accepts leaks that connection: first let it finish.
-            for listener in door.sockets:
-                self._loop.remove_reader(listener.fileno())
-            await asyncio.sleep(_SETTLE_S)
-            door.close()
-        finally:
-            await runner.cleanup()
-            await asyncio.sleep(_SETTLE_S)
 
-    async def _metrics(self, _: web.Request) -> web.Response:
+class _Conversation(BaseHTTPRequestHandler):
+    """One request and its answer."""
+
+    server: Observer  # type: ignore[assignment]
+    server_version, sys_version = "yarn-accel", ""
+
+    def handle(self) -> None:
+        """Read the head within its bounds, then go on as usual."""
+        self._until_s = time.monotonic() + _MAX_AGE_S
+        raw = b""
+        while b"\r\n\r\n" not in raw and len(raw) < _MAX_HEAD_BYTES:
+            piece = self._receive()
+            if not piece:
+                return
+            raw += piece
+        head, _, self._body = raw.partition(b"\r\n\r\n")
+        self.rfile = io.BufferedReader(io.BytesIO(head + b"\r\n\r\n"))
+        self.close_connection = True
+        self.handle_one_request()
+
+    def _receive(self) -> bytes:
+        self.connection.settimeout(max(self._until_s - time.monotonic(), 0.001))
+        received: bytes = self.connection.recv(4096)
+        return received
+
+    def do_GET(self) -> None:
+        """Answer one of our two pages."""
+        pages = {"/metrics": self._metrics, "/healthz": self._healthz}
+        page = pages.get(self.path.partition("?")[0])
+        if page is None:
+            self.send_error(404)
+        else:
+            page()
+
+    def _refuse(self) -> None:
+        length = self.headers.get("Content-Length", "")
+        n_bytes = min(int(length), _MAX_BODY_BYTES) if length.isdecimal() else 0
+        while len(self._body) < n_bytes and (piece := self._receive()):
+            self._body += piece
+        self.send_error(405)
+
+    do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = _refuse
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Nobody wants to read of every scrape."""
+
+    def _metrics(self) -> None:
         try:
-            await self._cache.refresh(self._loop)
+            self.server.cache.refresh()
         except Exception as error:  # noqa: BLE001 -- whatever breaks in there, the scraper gets an answer
-            return web.Response(status=503, text=f"no statistics: {_told(error)}\n")
-        text = prometheus_client.generate_latest(self._registry)
-        return web.Response(body=text, headers={"Content-Type": prometheus_client.CONTENT_TYPE_LATEST})
+            self._send(503, "text/plain; charset=utf-8", f"no statistics: {_told(error)}\n".encode())
+            return
+        text = prometheus_client.generate_latest(self.server.registry)
+        self._send(200, prometheus_client.CONTENT_TYPE_LATEST, text)
 
-    async def _healthz(self, _: web.Request) -> web.Response:
+    def _healthz(self) -> None:
         try:
-            stats = await self._cache.refresh(self._loop)
+            stats = self.server.cache.refresh()
         except Exception as error:  # noqa: BLE001 -- as above
-            problems = [f"the server gives no statistics: {_told(error)}"]
-            return web.json_response({"ok": False, "problems": problems}, status=503)
+            self._say(False, [f"the server gives no statistics: {_told(error)}"])
+            return
         health = stats.get("health", {})
         is_ok, problems = bool(health.get("ok", False)), [str(each) for each in health.get("problems", ())]
         if stats.get("is_draining"):
             is_ok, problems = False, [*problems, "draining: the server takes nothing new"]
-        answer = {"ok": is_ok, "problems": problems, "server": stats.get("server", "")}
-        return web.json_response(answer, status=200 if is_ok else 503)
+        self._say(is_ok, problems, server=stats.get("server", ""))
+
+    def _say(self, is_ok: bool, problems: list[str], **more: Any) -> None:
+        text = json.dumps({"ok": is_ok, "problems": problems, **more})
+        self._send(200 if is_ok else 503, "application/json; charset=utf-8", text.encode())
+
+    def _send(self, status: int, kind: str, body: bytes) -> None:
+        self.connection.settimeout(max(self._until_s - time.monotonic(), 0.001))
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
 
 class _Cached:
@@ -165,78 +244,37 @@ class _Cached:
 
     def __init__(self, stats: Callable[[], Mapping[str, Any]]) -> None:
         self._stats = stats
-        self._asking: asyncio.Future[Mapping[str, Any]] | None = None
+        self._lock = threading.Lock()
+        self._asking: concurrent.futures.Future[Mapping[str, Any]] | None = None
         self._latest: Mapping[str, Any] = {}
         self._until_s = 0.0
 
     def latest(self) -> Mapping[str, Any]:
         return self._latest
 
-    async def refresh(self, loop: asyncio.AbstractEventLoop) -> Mapping[str, Any]:
+    def refresh(self) -> Mapping[str, Any]:
         """The statistics, at most `CACHE_S` old; TimeoutError when the server does not give them."""
-        if time.monotonic() < self._until_s:
-            return self._latest
-        if self._asking is None or self._asking.done():
-            self._asking = loop.create_future()
-            # A daemon thread and no pool: one that hangs in the server must not hold up the exit.
-            threading.Thread(
-                target=self._ask, args=(loop, self._asking), name="observe-stats", daemon=True
-            ).start()
-        return await asyncio.wait_for(asyncio.shield(self._asking), STATS_TIMEOUT_S)
+        with self._lock:
+            if time.monotonic() < self._until_s:
+                return self._latest
+            asking = self._asking
+            if asking is None or asking.done():
+                asking = self._asking = concurrent.futures.Future()
+                # A daemon thread and no pool: one that hangs in the server must not hold up the exit.
+                threading.Thread(target=self._ask, args=(asking,), name="observe-stats", daemon=True).start()
+        return asking.result(STATS_TIMEOUT_S)
 
-    def close(self) -> None:
-        """Nobody waits any more."""
-        self._asking = None
-
-    def _ask(self, loop: asyncio.AbstractEventLoop, asking: asyncio.Future[Mapping[str, Any]]) -> None:
+    def _ask(self, asking: concurrent.futures.Future[Mapping[str, Any]]) -> None:
         try:
             stats = self._stats()
         except Exception as error:  # noqa: BLE001 -- handed to whoever asked
-            self._tell(loop, asking.set_exception, error)
+            asking.set_exception(error)
         else:
             self._latest, self._until_s = stats, time.monotonic() + CACHE_S
-            self._tell(loop, asking.set_result, stats)
-
-    def _tell(self, loop: asyncio.AbstractEventLoop, function: Callable[[Any], None], value: Any) -> None:
-        try:
-            loop.call_soon_threadsafe(function, value)
-        except RuntimeError:
-            logger.debug("the statistics came after the end")
-
-
-class _Door:
-    """Makes the protocol of a new connection, and ends connections that are too many or too old."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, server: web.Server) -> None:
-        self._loop = loop
-        self._server = server
-        self._made_s: dict[Any, float] = {}
-
-    def __call__(self) -> asyncio.Protocol:
-        now_s = self._loop.time()
-        connected = set(self._server.connections)
-        # asyncio makes the protocols of a whole backlog before it connects the first.
-        self._made_s = {
-            handler: made_s
-            for handler, made_s in self._made_s.items()
-            if handler in connected or now_s < made_s + _SETTLE_S
-        }
-        if len(self._made_s) >= MAX_CONNECTIONS:
-            return _Refusal()
-        handler = self._server()
-        self._made_s[handler] = now_s
-        self._loop.call_later(_MAX_AGE_S, handler.force_close)
-        return handler
-
-
-class _Refusal(asyncio.Protocol):
-    """One connection too many."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()
+            asking.set_result(stats)
 
 
 def _told(error: Exception) -> str:
-    if isinstance(error, TimeoutError | asyncio.TimeoutError):
+    if isinstance(error, TimeoutError | concurrent.futures.TimeoutError):
         return f"no answer within {STATS_TIMEOUT_S:g} s"
     return f"{type(error).__name__}: {error}"

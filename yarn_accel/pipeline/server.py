@@ -40,7 +40,7 @@ from yarn_accel.pipeline.trace import Trace
 from yarn_accel.pipeline.visibility import visible
 from yarn_accel.pipeline.wakefulness import Wakefulness
 from yarn_accel.pipeline.work import Work, failed, failure
-from yarn_accel.pipeline.workers import EXPIRED
+from yarn_accel.pipeline.workers.jobs import EXPIRED
 from yarn_accel.wire import (
     VERSION,
     Busy,
@@ -57,7 +57,7 @@ from yarn_accel.wire import (
 if TYPE_CHECKING:
     from yarn_accel.pipeline.config import PipelineConfig
     from yarn_accel.pipeline.sending import Stream
-    from yarn_accel.pipeline.workers import JobDone, Lost
+    from yarn_accel.pipeline.workers.jobs import JobDone, Lost
 
 __all__ = ["PipelineServer"]
 

@@ -189,6 +189,24 @@ def test_one_that_says_it_is_not_well(tmp_path, metrics, health, problems):
     assert (report["health"], report["problems"]) == (health, problems)
 
 
+@pytest.mark.parametrize(("young_s", "is_told"), [(60.0, True), (0.0, False)])
+def test_one_that_is_still_loading_is_asked_again_at_every_look(tmp_path, monkeypatch, young_s, is_told):
+    monkeypatch.setattr(module, "_YOUNG_S", young_s)
+
+    async def act(own, pretended, changed):
+        pretended.metrics = GOOD.replace("healthy_servers 1", "healthy_servers 0")
+        pretended.start()
+        assert (await settled(own))["health"] == "unhealthy"
+        pretended.metrics = GOOD
+        changed.clear()
+        for _ in range(50):
+            own.look()
+            await asyncio.sleep(0.01)
+        return changed.is_set()
+
+    assert watching(tmp_path, act) is is_told
+
+
 def test_late_is_not_dead(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_PATIENCE_S", 0.02)
 

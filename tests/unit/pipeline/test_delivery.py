@@ -12,8 +12,7 @@ from yarn_accel.pipeline.loans import Loans
 from yarn_accel.pipeline.pool import Pool
 from yarn_accel.pipeline.work import Holding as RealHolding
 from yarn_accel.pipeline.work import Work
-from yarn_accel.pipeline.workers import JobDone
-from yarn_accel.pipeline.workers.jobs import Area
+from yarn_accel.pipeline.workers.jobs import Area, JobDone
 from yarn_accel.wire import Busy, Request, TensorSpec
 
 

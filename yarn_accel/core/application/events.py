@@ -177,6 +177,7 @@ class Heard:
         endpoint: passed on unseen to those who are bound to it, and compared.
         is_healthy: it takes requests.
         detail: why not, for people.
+        is_gone: its process is dead, which its NM notices too, and tells the RM with its next heartbeat.
     """
 
     node: str
@@ -187,6 +188,7 @@ class Heard:
     is_healthy: bool = True
     detail: str = ""
     gauges: Gauges = Gauges()
+    is_gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,11 +56,16 @@ class Inbox:
         old = place.report
         new = Report(held.container.id, now_s, event.endpoint, event.is_healthy, event.detail, event.gauges)
         place.report = new
-        if not event.is_healthy:
-            place.well_since_s = None
-        else:
+        if not event.is_gone:
+            held.gone_s = None
+        elif held.gone_s is None:
+            held.gone_s = now_s
+            world.dirty[event.node] = None
+        if event.is_healthy:
             place.well_s = now_s
             place.well_since_s = now_s if place.well_since_s is None else place.well_since_s
+        elif not event.is_gone:  # the end of one that died is judged by how long it was well
+            place.well_since_s = None
         if held.phase is Phase.LAUNCHING:
             world.staff.confirm(held.container.id, now_s)
             world.dirty[event.node] = None

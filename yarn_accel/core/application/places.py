@@ -48,6 +48,7 @@ class Held:
         ordered_s: when the last command of its phase went out.
         was_launched: its program may be running and hold the device.
         checked_s: when the NM was asked about it.
+        gone_s: when it was first said that its process is dead; None: it is not, as far as we know.
     """
 
     container: Container
@@ -56,6 +57,7 @@ class Held:
     ordered_s: float = _LONG_AGO
     was_launched: bool = False
     checked_s: float = _LONG_AGO
+    gone_s: float | None = None
     reason: str = ""
 
     @property

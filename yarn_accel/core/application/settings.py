@@ -25,6 +25,8 @@ class Settings:
         ask_again_s: a request without an answer is repeated.
         launch_limit_s: a launch neither confirmed nor refused counts as failed.
         check_after_s: the NM is asked about a container that is silent for so long, and again after as long.
+        check_gone_s: ... and about one whose process is dead at once, then after so long, then after twice as
+            long each time: it knows of the end before it has told the RM.
         hung_s: a container that is not well for so long, on a node that can be reached, is replaced.
         stop_again_s: an order to stop is repeated.
         forget_s: a container that should stop and is not confirmed is not waited for any longer.
@@ -52,6 +54,7 @@ class Settings:
     ask_again_s: float = 60.0
     launch_limit_s: float = 30.0
     check_after_s: float = 30.0
+    check_gone_s: float = 0.1
     hung_s: float = 120.0
     stop_again_s: float = 5.0
     forget_s: float = 30.0

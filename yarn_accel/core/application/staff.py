@@ -192,11 +192,18 @@ class Staff:
         return min(look_s, hung_s) if now_s < hung_s else look_s
 
     def _watch(self, place: Place, held: Held, now_s: float) -> float:
-        """Ask the NM about a container that is silent; returns when to look again."""
-        again_s = self._settings.check_after_s
-        heard_s = max(held.since_s, held.checked_s, place.report.at_s if place.report else held.since_s)
-        if now_s < heard_s + again_s:
-            return heard_s + again_s
+        """Ask the NM about a container that is silent, or dead; returns when to look again."""
+        settings = self._settings
+        if held.gone_s is not None:
+            due_s, again_s = held.gone_s, max(settings.check_gone_s, now_s - held.gone_s)
+            if held.checked_s >= held.gone_s:
+                due_s = held.checked_s + max(settings.check_gone_s, held.checked_s - held.gone_s)
+        else:
+            again_s = settings.check_after_s
+            report_s = place.report.at_s if place.report else held.since_s
+            due_s = max(held.since_s, held.checked_s, report_s) + again_s
+        if now_s < due_s:
+            return due_s
         self._check(held, now_s)
         return now_s + again_s
 

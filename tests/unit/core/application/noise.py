@@ -62,7 +62,13 @@ TRAFFIC = {
 
 def a_container_ends(cluster, rng):
     if cluster.running():
-        cluster.end(rng.choice(cluster.running()).container.id, rng.choice([0, 1, 137, -102, -104]))
+        container = rng.choice(cluster.running()).container
+        if container.priority == 10 and rng.random() < 0.5:
+            heard = ev.Heard(
+                container.node, "acct", cluster.now_s, container.id, is_healthy=False, is_gone=True
+            )
+            cluster.apply(heard)
+        cluster.end(container.id, rng.choice([0, 1, 137, -102, -104]))
 
 
 def a_container_changes_its_mood(cluster, rng):
@@ -78,7 +84,17 @@ def a_voice_of_the_past(cluster, rng):
     if ids:
         container = cluster.containers[rng.choice(ids)].container
         role = "acct" if container.priority == 10 else "agent"
-        cluster.apply(ev.Heard(container.node, role, cluster.now_s, container.id, "late:1"))
+        is_gone = rng.random() < 0.3
+        heard = ev.Heard(
+            container.node,
+            role,
+            cluster.now_s,
+            container.id,
+            "late:1",
+            is_healthy=not is_gone,
+            is_gone=is_gone,
+        )
+        cluster.apply(heard)
 
 
 def the_rm_changes_its_mind_about_a_node(cluster, rng):

@@ -204,6 +204,17 @@ def test_a_healthy_time_clears_the_record(serving):
     assert only(serving(ev.Completed, "c4", 137, ""), cmd.Ask)
 
 
+def test_it_clears_the_record_too_if_the_agent_says_first_that_the_server_is_dead(serving):
+    for name in ("c2", "c3", "c4", "c5"):
+        serving.hear("a1", container=held(serving)[0], gauges=ev.Gauges(8))
+        serving.now_s += 30.0
+        serving.hear("a1", container=held(serving)[0], gauges=ev.Gauges(8))
+        serving.hear("a1", container=held(serving)[0], is_healthy=False, is_gone=True)
+        assert only(serving(ev.Completed, held(serving)[0], 137, ""), cmd.Ask)
+        serving(ev.Allocated, (ev.Container(name, "a1", 10),))
+        serving(ev.Started, name)
+
+
 def test_a_failure_that_does_not_go_away_is_tried_again_late_and_it_is_said(serving):
     assert only(serving(ev.Completed, "c1", 112, "the node's glibc is older"), cmd.Ask) == []
     assert retry_s(serving) == 300.0
@@ -309,6 +320,26 @@ def test_a_silent_container_is_checked_and_one_that_ended_unnoticed_is_replaced(
     assert only(serving.wait(29.9), cmd.Check) == []
     assert only(serving.wait(0.1), cmd.Check) == [cmd.Check(serving.container)]
     assert only(serving(ev.Completed, "c1", -100, "unknown"), cmd.Ask)
+
+
+def test_the_nm_of_a_dead_server_is_asked_at_once_and_until_it_knows(serving):
+    """Its next heartbeat, by which the RM hears of the end, is not waited for."""
+    check, asked_s = [cmd.Check(serving.container)], []
+    began_s = serving.now_s
+    assert only(serving.hear("a1", container="c1", is_healthy=False, is_gone=True), cmd.Check) == check
+    while serving.now_s < began_s + 2.0:
+        if only(serving.wait(0.01), cmd.Check) == check:
+            asked_s.append(serving.now_s - began_s)
+    assert asked_s == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6], rel=0.15)
+    assert serving.app.bound() == {}
+    assert only(serving(ev.Completed, "c1", 137, ""), cmd.Ask)
+    assert only(serving.wait(5.0), cmd.Check) == []
+
+
+def test_a_server_that_its_nm_has_started_again_is_not_asked_about_any_more(serving):
+    serving.hear("a1", container="c1", is_healthy=False, is_gone=True)
+    serving.hear("a1", container="c1", gauges=ev.Gauges(8))
+    assert only(serving.wait(29.0), cmd.Check) == []
 
 
 def test_a_server_that_hangs_is_replaced_while_its_agent_speaks(serving):

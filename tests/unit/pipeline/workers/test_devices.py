@@ -11,9 +11,10 @@ import pytest
 
 from yarn_accel.errors import ConfigError
 from yarn_accel.pipeline.config import PipelineConfig
-from yarn_accel.pipeline.workers import Measured, affinity, devices
+from yarn_accel.pipeline.workers import affinity, devices
 from yarn_accel.pipeline.workers.calibration import PROBLEMS, Calibration, measure
 from yarn_accel.pipeline.workers.devices import Device, GpuWatch, find_devices
+from yarn_accel.pipeline.workers.jobs import Measured
 
 CPU = Device("cpu", "cpu")
 VERSIONS = {"numpy": "2"}

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from yarn_accel.pipeline.config import PipelineConfig
-from yarn_accel.pipeline.workers import Lost, WorkerDown, WorkerPool, WorkerUp
+from yarn_accel.pipeline.workers.jobs import Lost, WorkerDown, WorkerUp
+from yarn_accel.pipeline.workers.pool import WorkerPool
 
 
 class Process:
