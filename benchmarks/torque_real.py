@@ -107,15 +107,15 @@ def _starts(torque: Binaries, quick: bool, say: Say) -> Iterator[Row]:
     ours: list[float] = []
     bare: list[float] = []
     theirs: list[float] = []
-    with torque_up(torque, _WIDE) as site:
-        for turn in range(rounds):
-            say(f"{_N_STARTS} starts at once, round {turn + 1}")
-            with _our_scheduler(site, timer_s=600):
-                ours.append(_rate(site, lambda ids: site.qmgr("set server scheduling = True")))
-            bare.append(_rate(site, lambda ids: _by_xargs(site, ids)))
-            if torque.pbs_sched is not None:
-                with _c_scheduler(site):
-                    theirs.append(_rate(site, lambda ids: site.qmgr("set server scheduling = True")))
+    for turn in range(rounds):
+        say(f"{_N_STARTS} starts at once, round {turn + 1}")
+        with torque_up(torque, _WIDE) as site, _our_scheduler(site, timer_s=600):
+            ours.append(_rate(site, lambda site, ids: _let(site)))
+        with torque_up(torque, _WIDE) as site:
+            bare.append(_rate(site, _by_xargs))
+        if torque.pbs_sched is not None:
+            with torque_up(torque, _WIDE) as site, _c_scheduler(site):
+                theirs.append(_rate(site, lambda site, ids: _let(site)))
     what = f"starts per second, {_N_STARTS} jobs that wait, 400 free slots"
     yield measured(what, ours, "1/s", note="first to last qrun by the server's log")
     yield measured("... bare: xargs -P 4 qrun -a -H", bare, "1/s")
@@ -125,15 +125,17 @@ def _starts(torque: Binaries, quick: bool, say: Say) -> Iterator[Row]:
         yield measured("... C pbs_sched", theirs, "1/s")
 
 
-def _rate(site: TorqueSite, begin: Callable[[list[str]], None]) -> float:
-    """Starts per second of jobs that waited for a signal."""
+def _let(site: TorqueSite) -> None:
+    site.qmgr("set server scheduling = True")
+
+
+def _rate(site: TorqueSite, begin: Callable[[TorqueSite, list[str]], None]) -> float:
+    """Starts per second of jobs that waited for a signal; the cluster is of no use afterwards."""
     site.qmgr("set server scheduling = False")
-    ids = site.submit_many(_N_STARTS, 600, "-l", "nodes=1")
-    begin(ids)
+    ids = site.submit_many(_N_STARTS, 3600, "-l", "nodes=1")
+    begin(site, ids)
     eventually("all run", lambda: all(job["job_state"] == "R" for job in _of(site, ids)), 300)
     moments = _moments(site, ids, _RUN).values()
-    site.qmgr("set server scheduling = False")
-    site.delete_all()
     return (len(ids) - 1) / (max(moments) - min(moments))
 
 

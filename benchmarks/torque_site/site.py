@@ -233,7 +233,9 @@ class TorqueSite:
 
         end_s = time.monotonic() + _UP_S
         while names := left():
-            self.run("qdel", "-p" if time.monotonic() > end_s - _UP_S / 2 else "-W0", *names)
+            how = "-p" if time.monotonic() > end_s - _UP_S / 2 else "-W0"
+            for at in range(0, len(names), 50):
+                self.run("qdel", how, *names[at : at + 50])
             if time.monotonic() > end_s:
                 raise AssertionError(f"jobs that cannot be deleted: {names}")
             time.sleep(0.3)

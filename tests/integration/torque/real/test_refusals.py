@@ -35,7 +35,6 @@ CASES: dict[str, tuple[RunKind, Prepare]] = {
     "whole array": (RunKind.ARRAY_PARENT, lambda site: ("-H", "node2", site.submit("-t", "0-1"))),
     "no such node": (RunKind.NEVER, lambda site: ("-H", "nosuch", site.submit())),
     "more than the node has": (RunKind.NEVER, lambda site: ("-H", "node1:ppn=3", site.submit())),
-    "property for a node": (RunKind.NEVER, lambda site: ("-H", "big:ppn=2", site.submit())),
     "no GPU there": (RunKind.NEVER, lambda site: ("-H", "node2:ppn=1:gpus=1", site.submit())),
     "procs without nodes": (RunKind.NO_REQUEST, lambda site: (site.submit("-q", "bare", "-l", "procs=2"),)),
 }
@@ -59,6 +58,12 @@ def test_an_offline_node(site: TorqueSite) -> None:
     finally:
         site.must("pbsnodes", "-c", "node2")
     eventually("it is free", lambda: site.node_states()["node2"] == "free")
+
+
+def test_a_property_for_a_node(site: TorqueSite) -> None:
+    """Refused by 6.x alone; 4.2 takes any node that has it."""
+    expected = RunKind.NEVER if site.torque.version.startswith("6.") else RunKind.STARTED
+    assert kind_of(site, "-H", "big:ppn=2", site.submit()) is expected
 
 
 def test_an_array_at_its_limit(site: TorqueSite) -> None:

@@ -82,6 +82,15 @@ def test_the_nodes_are_compared_together(tmp_path: Path) -> None:
     assert report.n_same_nodes == 1
 
 
+def test_load_that_no_job_explains_counts_by_the_processors_there_really_are(tmp_path: Path) -> None:
+    """np differs, the machines and their load do not: equally busy."""
+    busy = {"ncpus": 4, "loadave": 4.0}
+    watch = Watch(tmp_path / "report.json", [node("n0", 4, **busy), node("n1", 8, **busy)])
+    watch.look(0)
+    watch.look(30, watch.started(1, "n0/0", 20))
+    assert watch.shadow.report.real_imbalance == pytest.approx(0.0)
+
+
 def test_gpus_idle_while_a_job_could_have_them_are_counted(watch: Watch) -> None:
     wanting = job(1, "1:gpus=2")
     watch.look(0, wanting)
