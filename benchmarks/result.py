@@ -123,7 +123,9 @@ def _commit() -> str:
         done = subprocess.run(["git", *argv], cwd=_ROOT, capture_output=True, text=True, check=False)
         return done.stdout.strip()
 
-    dirty = "+uncommitted" if git("status", "--porcelain") else ""
+    # Results that an earlier section of the same run wrote are no change of what is measured.
+    changed = git("status", "--porcelain", "--", ".", ":!benchmarks/results")
+    dirty = "+uncommitted" if changed else ""
     return (git("rev-parse", "--short=12", "HEAD") or "unknown") + dirty
 
 
