@@ -104,7 +104,12 @@ def test_what_was_measured_is_kept_however_a_run_ends(
     benchmark = _Benchmark(ending)
     monkeypatch.setattr("benchmarks.__main__.load", lambda name: benchmark)
     before = signal.getsignal(signal.SIGTERM)
-    result = CliRunner().invoke(main, ["images", "--json", str(tmp_path / "r.json")])
+    # A shell has its background jobs ignore SIGINT, and they all inherit that.
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        result = CliRunner().invoke(main, ["images", "--json", str(tmp_path / "r.json")])
+    finally:
+        signal.signal(signal.SIGINT, inherited)
     document = json.loads((tmp_path / "r.json").read_text())
     assert (document["state"], len(document["rows"])) == (state, n_rows)
     assert result.exit_code == exit_code

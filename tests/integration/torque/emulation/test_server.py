@@ -32,6 +32,12 @@ def torque(tmp_path: Path) -> Iterator[EmulatedTorque]:
         yield made
 
 
+@pytest.fixture
+def submitted_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Output that is not told a place goes to where qsub was called."""
+    monkeypatch.chdir(tmp_path)
+
+
 def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
     """Wait for something that another process does."""
     deadline = time.monotonic() + seconds
@@ -261,7 +267,7 @@ def test_killed_servers_lose_nothing_they_told(tmp_path: Path, seed: int) -> Non
         torque.stop()
 
 
-def test_scripts_really_run(tmp_path: Path) -> None:
+def test_scripts_really_run(tmp_path: Path, submitted_there: None) -> None:
     out = tmp_path / "out"
     out.mkdir()
     torque = EmulatedTorque.create(tmp_path / "cluster", nodes=NODES, execute=True)
@@ -293,7 +299,7 @@ def test_scripts_really_run(tmp_path: Path) -> None:
         assert torque.jobs()[killed]["exit_status"] == "271"
 
 
-def test_a_killed_server_takes_up_its_scripts_again(tmp_path: Path) -> None:
+def test_a_killed_server_takes_up_its_scripts_again(tmp_path: Path, submitted_there: None) -> None:
     out = tmp_path / "out"
     out.mkdir()
     torque = EmulatedTorque.create(tmp_path / "cluster", nodes=NODES, execute=True)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from tests.unit.torque.emulation.in_memory import QUEUES, Bench
-from tests.unit.torque.emulation.transcript import FIRST_JOB
+from tests.unit.torque.emulation.transcript import FIRST_JOB, HOME
 from torque_sched.emulation.call import Call
 
 _SERVER = {
@@ -32,7 +32,7 @@ class Played:
     def run(self, user: str, argv: tuple[str, ...], stdin: str) -> tuple[int, str, str]:
         """Ask the verb in place; a submitted job runs as long as its script says."""
         world = self._bench.world
-        home = f"/home/{user}" if user != "root" else "/home/alice"
+        home = str(HOME / (user if user != "root" else "alice"))
         environment = {
             "EMULATED_GROUP": "hpc", "EMULATED_HOME": home, "PATH": "/usr/bin:/bin", "SHELL": "/bin/bash",
             "LANG": "C.UTF-8",

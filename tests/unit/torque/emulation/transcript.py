@@ -17,6 +17,8 @@ from typing import Protocol
 FOLDER = Path(__file__).resolve().parents[3] / "golden" / "torque_scenarios"
 FIRST_JOB = 1000
 SCRIPT = "sleep 1000"
+HOME = Path("/home")
+"""Of the users of the recorded servers."""
 _VOLATILE = frozenset(
     (
         "ctime", "mtime", "qtime", "etime", "start_time", "comp_time", "total_runtime", "session_id",
@@ -28,14 +30,14 @@ _UNSTEADY = ("resources_used.", "Walltime.", "status", "gpu_status", "session_id
 _PLAIN = {
     "Checkpoint": "u", "Join_Path": "n", "Keep_Files": "n", "Mail_Points": "a", "Priority": "0",
     "Rerunable": "True", "fault_tolerant": "False", "job_radix": "0", "submit_host": "head", "server": "head",
-    "queue_type": "E", "init_work_dir": "/home/alice", "request_version": "1", "mom_service_port": "15002",
+    "queue_type": "E", "init_work_dir": f"{HOME}/alice", "request_version": "1", "mom_service_port": "15002",
     "mom_manager_port": "15003", "power_state": "Running", "ntype": "cluster", "egroup": "hpc",
     "Resource_List.walltime": "01:00:00", "Hold_Types": "n", "Job_Owner": "alice@head", "euser": "alice",
-    "Job_Name": "STDIN", "substate": "10", "Error_Path": r"head:/home/alice/STDIN\.e\d+",
-    "Output_Path": r"head:/home/alice/STDIN\.o\d+", "ctime": r"\*", "mtime": r"\*", "qtime": r"\*",
+    "Job_Name": "STDIN", "substate": "10", "Error_Path": rf"head:{HOME}/alice/STDIN\.e\d+",
+    "Output_Path": rf"head:{HOME}/alice/STDIN\.o\d+", "ctime": r"\*", "mtime": r"\*", "qtime": r"\*",
     "queue_rank": r"\*", "submit_args": ".*", "queue": "batch",
-    "Variable_List": "(PBS_ARRAYID=\\d+,)?PBS_O_QUEUE=batch,PBS_O_HOME=/home/alice,PBS_O_LOGNAME=alice,"
-    "PBS_O_PATH=/usr/bin:/bin,PBS_O_SHELL=/bin/bash,PBS_O_LANG=C.UTF-8,PBS_O_WORKDIR=/home/alice,"
+    "Variable_List": f"(PBS_ARRAYID=\\d+,)?PBS_O_QUEUE=batch,PBS_O_HOME={HOME}/alice,PBS_O_LOGNAME=alice,"
+    f"PBS_O_PATH=/usr/bin:/bin,PBS_O_SHELL=/bin/bash,PBS_O_LANG=C.UTF-8,PBS_O_WORKDIR={HOME}/alice,"
     "PBS_O_HOST=head,PBS_O_SERVER=head",
 }  # fmt: skip
 """What nearly every job or node has: not written."""
