@@ -176,7 +176,9 @@ class Application:
         for host in hosts:
             node = world.nodes.get(host)
             if node is not None and node.is_usable and world.life.is_registered:
-                again_s = world.slots.reconcile(host, world.now_s)
+                again_s = world.slots_kept_s(node)
+                if again_s <= world.now_s:
+                    again_s = world.slots.reconcile(host, world.now_s)
                 world.alarms.set(host, min(world.alarms.at(host), again_s))
         return look_s
 

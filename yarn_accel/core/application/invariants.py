@@ -101,7 +101,7 @@ def _check_slots(world: World) -> None:
         else:
             assert slots.wanted(host) == expected.get(host, 0), f"{host}: wants {slots.wanted(host)} slots"
         is_to_wait = world.alarms.at(host) <= world.now_s
-        if is_to_wait:
+        if is_to_wait or world.slots_kept_s(node) > world.now_s:
             continue
         if node.is_usable and world.life.is_registered and slots.mode is not Mode.WAIT and not slots.refusal:
             given = slots.given(host)

@@ -37,6 +37,7 @@ class Settings:
         stop_limit_s: from `Stop` on, the RM is told the end after so long whatever is not done yet.
         restore_after_s: with no server at all for so long, slots get their configured values.
         slots_again_s: slots not confirmed are set again.
+        slots_kept_s: so long a container that a node waits for has precedence over a change of its slots.
         recovery_s: for so long after registering a node that a complete report lacks may only not be back
             yet.
         register_again_s: registering and unregistering are repeated.
@@ -64,6 +65,7 @@ class Settings:
     stop_limit_s: float = 60.0
     restore_after_s: float = 10.0
     slots_again_s: float = 10.0
+    slots_kept_s: float = 5.0
     recovery_s: float = 60.0
     register_again_s: float = 10.0
     has_slots: bool = True

@@ -12,7 +12,7 @@ from yarn_accel.core.application.lifecycle import Lifecycle
 from yarn_accel.core.application.places import Node, Place
 from yarn_accel.core.application.roles import Roles
 from yarn_accel.core.application.settings import Settings
-from yarn_accel.core.application.slots import SlotBook
+from yarn_accel.core.application.slots import Mode, SlotBook
 from yarn_accel.core.application.staff import Staff
 from yarn_accel.core.binding.events import BindingPolicy
 
@@ -51,6 +51,19 @@ class World:
         self.published: dict[str, str] = {}
         self.is_listed = False
         self.registered_s = -NEVER
+
+    def slots_kept_s(self, node: Node) -> float:
+        """Until when a node's slots stay as they are, for a container that it is about to get.
+
+        Fewer slots than its mappers hold leave the node with less than nothing, and then YARN gives out
+        nothing there, not even that container, until they have ended.
+        """
+        if self.slots.mode is not Mode.SHARE or self.slots.given(node.host) is None:
+            return -NEVER
+        waits = [place.first_asked_s for place in node.places.values() if place.request_id is not None]
+        gone = (held.gone_s for place in node.places.values() for held in place.live())
+        waits += [gone_s for gone_s in gone if gone_s is not None]
+        return max(waits, default=-NEVER) + self.settings.slots_kept_s
 
     def node(self, host: str) -> Node:
         """The node of this name; a new one is made."""

@@ -501,3 +501,28 @@ def test_only_agents_need_no_servers():
     driver = Driver(roles=Roles([AGENT]))
     assert len(only(driver.nodes(accelerator(), plain()), cmd.Ask)) == 2
     assert driver.app.bound() == {}
+
+
+def test_slots_stay_at_a_node_that_waits_for_its_next_server(serving):
+    """YARN gives out nothing on a node that has fewer slots than its mappers hold."""
+    (ask,) = only(serving.nodes(accelerator("a2")), cmd.Ask)
+    serving.hear("a2", container=serving.run(ask).id, gauges=ev.Gauges(8))
+    gone = {"container": "c1", "is_healthy": False, "is_gone": True}
+    assert "a1" not in slots(serving.hear("a1", **gone))
+    commands = serving(ev.Completed, "c1", 137, "")
+    (again,) = only(commands, cmd.Ask)
+    assert "a1" not in slots(commands)
+    assert serving.app.answer("a1").slots != 0
+    late = slots(serving(ev.Allocated, (ev.Container("c9", "a1", again.priority, again.request_id),)))
+    assert "a1" in late
+
+
+def test_a_server_that_does_not_come_keeps_the_slots_for_a_bounded_time(serving):
+    (ask,) = only(serving.nodes(accelerator("a2")), cmd.Ask)
+    serving.hear("a2", container=serving.run(ask).id, gauges=ev.Gauges(8))
+    serving(ev.Completed, "c1", 137, "")
+    found = {}
+    for _ in range(60):
+        serving.now_s += 0.1
+        found.update(slots(serving.hear("a2", container="c2", gauges=ev.Gauges(8))))
+    assert "a1" in found
