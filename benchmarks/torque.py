@@ -30,7 +30,7 @@ from torque_sched.daemon.cycle import comment_of_start
 from torque_sched.emulation import EmulatedTorque
 from torque_sched.parse.qrun import RunKind
 
-__all__ = ["SECTIONS", "run"]
+__all__ = ["SECTIONS", "is_readable", "run"]
 
 _ROOT = Path(__file__).resolve().parent.parent
 _AT_ONCE = 4
@@ -307,7 +307,7 @@ def _kill(quick: bool, say: Say) -> Iterator[Row]:
         finally:
             daemon.end(signal.SIGTERM)
         counts = _counts(torque)
-        readable = _is_readable(torque.home / "sched_priv")
+        readable = is_readable(torque.home / "sched_priv")
     twice = sum(number > 1 for number in counts.values())
     yield observed(
         "kill -9: jobs started twice", twice, "jobs", goal="<= 0", note=f"{n_kills} kills, 300 jobs"
@@ -327,7 +327,8 @@ def _counts(torque: EmulatedTorque) -> dict[str, int]:
     return counts
 
 
-def _is_readable(folder: Path) -> bool:
+def is_readable(folder: Path) -> bool:
+    """Whether history and journal of a `sched_priv` are whole, and the journal says something."""
     import sqlite3
 
     from torque_sched.daemon.journal_form import read_journal

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import signal
-import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,8 +15,8 @@ from datetime import datetime
 from typing import Any
 
 from benchmarks.result import Report, Row, measured, not_measured, observed
+from benchmarks.torque import is_readable
 from benchmarks.torque_site import NODES, Absent, Binaries, Daemon, TorqueSite, eventually, found, torque_up
-from torque_sched.daemon.journal_form import read_journal
 
 __all__ = ["SECTIONS", "run"]
 
@@ -188,21 +187,12 @@ def _kill(torque: Binaries, quick: bool, say: Say) -> Iterator[Row]:
         _all_ended(site, ids)
         daemon.end()
         counts = site.starts()
-        readable = _is_readable(site)
+        readable = is_readable(site.home / "sched_priv")
     twice = sum(counts[each] > 1 for each in ids)
     note = f"{n_kills} kills, {n_jobs} jobs"
     yield observed("kill -9: jobs started twice", twice, "jobs", goal="<= 0", note=note)
     yield observed("kill -9: jobs forgotten", len(set(ids) - counts.keys()), "jobs", goal="<= 0")
     yield observed("kill -9: history and journal readable", float(readable), "yes = 1", goal=">= 1")
-
-
-def _is_readable(site: TorqueSite) -> bool:
-    store = sqlite3.connect(site.home / "sched_priv" / "history.sqlite")
-    try:
-        is_well = store.execute("pragma integrity_check").fetchone() == ("ok",)
-    finally:
-        store.close()
-    return is_well and sum(1 for _ in read_journal(site.home / "sched_priv" / "journal")) > 0
 
 
 SECTIONS: dict[str, Callable[[Binaries, bool, Say], Iterator[Row]]] = {

@@ -79,7 +79,7 @@ __all__ = ["Hosting", "instant"]
 logger = logging.getLogger(__name__)
 _LOCK_S = 5.0
 _MISSING_LOOKS = 2
-_KILL_LOOK_S = 1.0
+_QRUN_AGAIN_S = 1.0
 _LATE_NODES_S = 15.0
 """When its claim begins, its nodes may still be busy for so long with jobs that are just ending."""
 _TROUBLES = "troubles"
@@ -336,7 +336,7 @@ class Hosting:
             trouble, is_busy = await self._jobs.start(JobId(block.job), spec.hosts)
             if not is_busy or block.is_killed or time.time() > order.start_s + _LATE_NODES_S:
                 return trouble
-            await asyncio.sleep(_KILL_LOOK_S)
+            await asyncio.sleep(_QRUN_AGAIN_S)
 
     def _spec(self, order: RunBlock, block: HostedBlock) -> BlockJob:
         grant = next((g for g in self.guest.grants(instant()) if g.token == order.token), None)
