@@ -6,8 +6,8 @@ they print and how they fail follows outputs of real servers, 6.1.3 and 4.2.10; 
 moms' ``version`` end in ``-emulated``, so nobody takes it for the real thing.
 
 What is not emulated: routing to other servers, reservations, pbs_mom's own configuration file, checkpointing,
-interactive sessions (``qsub -I`` makes a job without a terminal), accounting by tokens, IPv6, several
-servers in one cluster.
+interactive sessions (``qsub -I`` is refused as where there is no terminal), accounting by tokens, IPv6,
+several servers in one cluster.
 """
 
 from torque_sched.emulation.emulated import EmulatedTorque, ManualClock, SentEvent

@@ -1,39 +1,44 @@
-"""The small verbs on jobs: qhold, qrls, qsig, qdel, qrerun, qmove, qselect."""
+"""The small verbs on jobs: qhold, qrls, qsig, qdel, qrerun, qmove, qorder, qchkpt, qmsg."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Callable
 
-from torque_sched.emulation.call import Answer, Call, Options, read_options
+from torque_sched.emulation.call import DENIED, Answer, Call, Options, read_options, unknown_host
 from torque_sched.emulation.lifecycle import (
     COMMANDS,
     delete,
     end,
+    forget,
     hold_text,
     requeue,
     resume,
     settle,
     suspend,
 )
-from torque_sched.emulation.model import EmulatedJob, Refused, job_order
-from torque_sched.emulation.routing import check_limits, check_room
+from torque_sched.emulation.model import EmulatedJob, Refused, job_order, range_indices
+from torque_sched.emulation.routing import RETRY_S, check_limits, check_room, is_route
 from torque_sched.emulation.run import WELL_FORMED
 from torque_sched.emulation.world import World
 
 __all__ = [
     "change_holds",
     "each_job",
+    "names_stranger",
     "on_jobs",
     "permit",
+    "qchkpt",
     "qdel",
     "qhold",
     "qmove",
+    "qmsg",
+    "qorder",
     "qrerun",
     "qrls",
-    "qselect",
     "qsig",
     "refuse_complete",
+    "targets",
 ]
 
 Act = Callable[[World, Call, EmulatedJob, Options], None]
@@ -47,12 +52,17 @@ _USAGE = {
 }
 _SILENT = frozenset(("qhold", "qrls", "qalter", "qmove"))
 """Clients that do not say that a job is unknown; 4.2's qdel is another."""
+_NOT_HELD = 15174
+_NOT_HELD_TEXT = (
+    "The requested state or substate can't be set from the job's current state (slot limit in effect)."
+)
 _BAD_STATE = "Request invalid for state of job"
 
 
 def each_job(world: World, call: Call, letters: str, act: Act, check: Callable[[Options], str]) -> Answer:
     """Run ``act`` on all jobs named; ``check`` says what is wrong with the options, or nothing."""
-    options = read_options(call.arguments, letters)
+    # qalter alone gives up at the first option that it does not know.
+    options = read_options(call.arguments, letters, program="" if call.name == "qalter" else call.name)
     wrong = options.error or check(options)
     if wrong or not options.words:
         return Answer(err=(f"{call.name}: {wrong}\n" if wrong else "") + _USAGE[call.name], code=2)
@@ -64,19 +74,31 @@ def on_jobs(world: World, call: Call, words: tuple[str, ...], act: Callable[[Emu
     answer = Answer()
     strict = call.name == "qdel" and not world.settings.is_old
     for word in words:
-        if not WELL_FORMED.match(word):
+        if not WELL_FORMED.match(word) or names_stranger(world, word):
             answer.err += f"{call.name}: illegally formed job identifier: {word}\n"
             answer.code = 1
             if strict:
                 break
             continue
+        name, _, host = word.partition("@")
+        if host not in ("", world.settings.server, "localhost"):
+            answer.err += unknown_host(host, 1, is_old=world.settings.is_old)
+            answer.err += f"{call.name}: cannot connect to server {host} (errno=15010) {DENIED}\n"
+            answer.code = 15010 % 256
+            continue
         try:
-            act(world.job(word.split("@")[0]))
+            act(world.job(name))
             answer.code = answer.code if strict else 0
         except Refused as error:
             answer.err += _complaint(world, call.name, word, error)
             answer.code = error.exit_code
     return answer
+
+
+def names_stranger(world: World, word: str) -> bool:
+    """Whether an id names another server: to the clients of 4.2 it is none."""
+    _, dot, host = word.partition("@")[0].partition(".")
+    return world.settings.is_old and bool(dot) and host != world.settings.server
 
 
 def _complaint(world: World, name: str, word: str, error: Refused) -> str:
@@ -135,21 +157,42 @@ def _letters(world: World, call: Call, job: EmulatedJob, options: Options) -> st
     return letters
 
 
-def _targets(world: World, job: EmulatedJob) -> list[EmulatedJob]:
-    return [world.jobs[name] for name in job.members if name in world.jobs] if job.members else [job]
+def targets(world: World, job: EmulatedJob, options: Options) -> list[EmulatedJob]:
+    """The job, or the members of an array: those of ``-t``, else all.
+
+    Raises:
+        Refused: ``-t`` names no range.
+    """
+    if not job.is_array:
+        return [job]
+    members = [world.jobs[name] for name in job.members if name in world.jobs]
+    if not options.last("t").partition("%")[0]:
+        return members
+    try:
+        wanted = range_indices(options.last("t").partition("%")[0])
+    except ValueError as error:
+        raise Refused(15004, f"Invalid request MSG=Error in specified array range {job.id}") from error
+    return [each for each in members if int(each.attributes["job_array_id"]) in wanted]
 
 
 def _hold(world: World, call: Call, job: EmulatedJob, options: Options) -> None:
     letters = _letters(world, call, job, options)
-    for each in _targets(world, job):
+    for each in targets(world, job, options):
         change_holds(world, each, each.holds + letters)
 
 
 def _release(world: World, call: Call, job: EmulatedJob, options: Options) -> None:
     letters = _letters(world, call, job, options)
-    for each in _targets(world, job):
+    for each in targets(world, job, options):
         if each.state == "C":
             continue
+        is_held = set(letters) & set(each.holds + ("s" if each.depends else ""))
+        if not is_held and not world.settings.is_old:
+            raise Refused(_NOT_HELD, f"{_NOT_HELD_TEXT} {job.id}")
+        if "s" in letters:
+            # A system hold is what dependencies hold a job with: it does not wait for them any more.
+            each.depends = []
+        each.attributes.setdefault("Hold_Types", "n")
         change_holds(world, each, "".join(letter for letter in each.holds if letter not in letters))
 
 
@@ -202,27 +245,44 @@ def _suspend_or_resume(world: World, job: EmulatedJob, name: str) -> None:
 
 def qdel(world: World, call: Call) -> Answer:
     """Delete jobs and arrays, or ``all``."""
-    options = read_options(call.arguments, "m:pt:W:")
-    if options.words and options.words[-1].lower() == "all" and not options.error:
-        names = [
-            job.id
-            for job in sorted(world.jobs.values(), key=job_order)
-            if not job.parent and job.state != "C"
-        ]
-        return on_jobs(world, call, tuple(names), lambda job: _delete(world, call, job, options))
-    return each_job(world, call, "m:pt:W:", _delete, _fine)
+    letters = "acm:pW:t:" if world.settings.is_old else "ab:cm:pW:t:"
+    options = read_options(call.arguments, letters)
+    if not options.words or options.error or options.words[-1].lower() != "all":
+        return each_job(world, call, letters, _delete, _check_delay)
+    all_jobs = sorted(world.jobs.values(), key=job_order)
+    open_jobs = [job for job in all_jobs if not job.parent and job.state != "C"]
+    own = [job.id for job in open_jobs if world.is_admin(call.user) or job.user == call.user]
+    answer = on_jobs(world, call, tuple(own), lambda job: _delete(world, call, job, options))
+    if len(own) < len(open_jobs):
+        # What belongs to others looks to the client as if it were gone.
+        answer.code = 15001 % 256
+    return answer
+
+
+def _check_delay(options: Options) -> str:
+    return "illegal -W value" if options.has("W") and not options.last("W").isdigit() else ""
 
 
 def _delete(world: World, call: Call, job: EmulatedJob, options: Options) -> None:
+    is_admin = world.is_admin(call.user)
+    if options.has("p") and not is_admin:
+        raise Refused(15007, f"Unauthorized Request  {job.id}")
     permit(world, call, job)
+    if options.last("m") and not is_admin:
+        needed = "MSG=must have operator or manager privilege to use -m parameter"
+        raise Refused(15007, f"Unauthorized Request  {needed} {job.id}")
+    if job.state == "C" and (options.has("a") or options.has("c")):
+        return
     refuse_complete(job)
-    if options.has("t") and job.members:
-        for index in options.last("t").split(","):
-            member = world.jobs.get(job.id.replace("[]", f"[{index}]"))
-            if member is not None and member.state != "C":
+    if options.has("t") and job.is_array:
+        for member in targets(world, job, options):
+            if member.state != "C":
                 delete(world, member, call.requestor(world))
         return
+    is_purged = options.has("p") and job.state in "RES" and not job.is_array
     delete(world, job, call.requestor(world))
+    if is_purged and job.id in world.jobs:
+        forget(world, job)
 
 
 def qrerun(world: World, call: Call) -> Answer:
@@ -269,43 +329,85 @@ def _move(world: World, call: Call, job: EmulatedJob, target: str) -> None:
         check_limits(world, job, queue)
     except Refused as error:
         raise Refused(error.code, f"{error.text.partition(' MSG=')[0]} {job.id}") from error
-    for each in [job, *_targets(world, job)]:
-        _take_defaults(world, each, target)
+    # Seen on real servers: the members of an array stay where they are.
+    if is_route(queue):
+        job.has_executed = job.queue in world.queues and not is_route(world.queues[job.queue])
+        world.due(world.now_s + RETRY_S, "route", job.id)
+    _take_defaults(world, job, target)
+    # It goes to the end of the server's list.
+    job.rank = world.next_rank
+    world.next_rank += 1
     world.notify(COMMANDS["new"])
 
 
 def _take_defaults(world: World, job: EmulatedJob, target: str) -> None:
-    """Defaults of the old queue go, those of the new one come; ``nodes`` does not come any more."""
+    """Defaults of the old queue go, those of the new one come; since 6.1 ``nodes`` does not."""
     for name in job.defaulted:
         job.resources.pop(name, None)
     job.defaulted = []
     job.queue = target
     for key, value in world.queues[target].attributes.items():
         family, _, resource = key.partition(".")
-        if family == "resources_default" and resource not in ("nodes", "neednodes", *job.resources):
+        stays_away = ("neednodes",) if world.settings.is_old else ("nodes", "neednodes")
+        if family == "resources_default" and resource not in (*stays_away, *job.resources):
             job.resources[resource] = value
             job.defaulted.append(resource)
     world.touch_job(job)
 
 
-def qselect(world: World, call: Call) -> Answer:
-    """Ids of jobs by state (-s), user (-u), queue (-q) and name (-N); array members one by one."""
-    options = read_options(call.arguments, "a:A:c:e:h:l:N:p:q:r:s:u:")
-    if options.error:
-        return Answer(err=f"qselect: {options.error}\nusage: qselect [-a [op]date_time] ...\n", code=2)
-    if not set(options.last("s")) <= set("CEHQRSTW"):
-        return Answer(err="qselect: illegal -s value\nusage: qselect [-a [op]date_time] ...\n", code=2)
-    sees_all = world.is_admin(call.user) or world.server.get("query_other_jobs") == "True"
-    states, users, queue = options.last("s"), options.last("u").split(","), options.last("q")
-    chosen = [
-        job.id
-        for job in sorted(world.jobs.values(), key=job_order)
-        if not job.members
-        and (sees_all or job.user == call.user)
-        and (not states or job.state in states)
-        and (not options.has("u") or job.user in [name.split("@")[0] for name in users])
-        and (not queue or job.queue == queue)
-        and (not options.has("N") or job.attributes["Job_Name"] == options.last("N"))
-        and (not options.has("h") or set(job.holds) == set(options.last("h").replace("n", "")))
-    ]
-    return Answer(out="".join(f"{name}\n" for name in chosen))
+def qchkpt(world: World, call: Call) -> Answer:
+    """Checkpoint a job; no mom here can, so none is checkpointable."""
+    options = read_options(call.arguments, "")
+    if options.error or not options.words:
+        wrong = f"qchkpt: {options.error}\n" if options.error else ""
+        return Answer(err=f"{wrong}usage: qchkpt job_identifier...\n", code=1)
+
+    def refuse(job: EmulatedJob) -> None:
+        permit(world, call, job)
+        raise Refused(15004, f"Invalid request MSG=job is not checkpointable {job.id}")
+
+    return on_jobs(world, call, options.words, refuse)
+
+
+def qorder(world: World, call: Call) -> Answer:
+    """Let two jobs change places: each takes the other's queue."""
+    options = read_options(call.arguments, "")
+    if options.error or len(options.words) != 2:
+        return Answer(err="usage: qorder job_identifier job_identifier\n", code=2)
+    for word in options.words:
+        if not WELL_FORMED.match(word):
+            return Answer(err=f"qorder: illegally formed job identifier: {word}\n", code=1)
+    try:
+        jobs = []
+        for word in options.words:
+            job = world.jobs.get(world.full_id(word))
+            if job is None:
+                raise Refused(15001, "Unknown Job Id Error MSG=cannot locate job ")
+            if not world.is_admin(call.user) and call.user != job.user:
+                raise Refused(15007, "Unauthorized Request  MSG=operation not permitted ")
+            jobs.append(job)
+        if any(job.state in "RESC" for job in jobs):
+            raise Refused(15018, f"{_BAD_STATE} ")
+    except Refused as error:
+        return Answer(err=f"qorder: {error.text}\n", code=error.exit_code)
+    one, other = jobs
+    if one.queue != other.queue:
+        first, second = other.queue, one.queue
+        _take_defaults(world, one, first)
+        _take_defaults(world, other, second)
+    return Answer()
+
+
+def qmsg(world: World, call: Call) -> Answer:
+    """Write into the output of running jobs; nobody here reads it. (The real 6.1.3 never answers.)"""
+    options = read_options(call.arguments, "EO", program="qmsg")
+    if options.error or len(options.words) < 2:
+        wrong = f"qmsg: {options.error}\n" if options.error else ""
+        return Answer(err=f"{wrong}usage: qmsg [-O] [-E] message job_identifier...\n", code=2)
+
+    def check(job: EmulatedJob) -> None:
+        permit(world, call, job)
+        if job.state != "R":
+            raise Refused(15018, f"{_BAD_STATE} {job.id}")
+
+    return on_jobs(world, call, options.words[1:], check)

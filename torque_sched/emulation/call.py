@@ -6,9 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from torque_sched.emulation.model import Refused
 from torque_sched.emulation.world import World
 
-__all__ = ["Answer", "Call", "Options", "Verb", "read_options", "resolve"]
+__all__ = [
+    "DENIED",
+    "Answer",
+    "Call",
+    "Options",
+    "Verb",
+    "check_listed",
+    "read_options",
+    "resolve",
+    "unknown_host",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +52,7 @@ class Answer:
     """How long the client has to wait for the rest of the answer."""
 
 
+DENIED = "Access from host not allowed, or unknown host"
 Verb = Callable[[World, Call], Answer]
 
 
@@ -62,12 +74,16 @@ class Options:
         return self.values.get(letter, [default])[-1]
 
 
-def read_options(arguments: tuple[str, ...], letters: str, *, permute: bool = True) -> Options:
+def read_options(
+    arguments: tuple[str, ...], letters: str, *, permute: bool = True, program: str = ""
+) -> Options:
     """Read getopt-style arguments; ``letters`` as for getopt ("ab:" = -a, -b VALUE).
 
-    With ``permute`` options may follow words, as GNU getopt allows.
+    With ``permute`` options may follow words, as GNU getopt allows; with ``program`` all that is wrong is
+    told in its name, else the first thing only.
     """
     values: dict[str, list[str]] = {}
+    errors: list[str] = []
     words: list[str] = []
     rest = list(arguments)
     while rest:
@@ -86,17 +102,39 @@ def read_options(arguments: tuple[str, ...], letters: str, *, permute: bool = Tr
             letter, cluster = cluster[0], cluster[1:]
             place = letters.find(letter)
             if place < 0 or letter == ":":
-                return Options(values, tuple(words), f"invalid option -- '{letter}'")
+                errors.append(f"invalid option -- '{letter}'")
+                if program:
+                    continue
+                return Options(values, tuple(words), errors[0])
             if letters[place + 1 : place + 2] == ":":
                 if not cluster and not rest:
-                    return Options(values, tuple(words), f"option requires an argument -- '{letter}'")
+                    errors.append(f"option requires an argument -- '{letter}'")
+                    return Options(values, tuple(words), f"\n{program}: ".join(errors))
                 values.setdefault(letter, []).append(cluster or rest.pop(0))
                 cluster = ""
             else:
                 values.setdefault(letter, []).append("")
-    return Options(values, tuple(words))
+    return Options(values, tuple(words), f"\n{program}: ".join(errors))
 
 
 def resolve(call: Call, path: str) -> Path:
     """A path as the client meant it."""
     return Path(call.cwd) / path
+
+
+def check_listed(world: World, call: Call) -> None:
+    """Whether the server hears this user at all.
+
+    Raises:
+        Refused: it has a list of users, and he is not on it.
+    """
+    if world.server.get("acl_user_enable") != "True" or world.is_admin(call.user):
+        return
+    if call.user not in [each.partition("@")[0] for each in world.server.get("acl_users", "").split(",")]:
+        raise Refused(15007, "Unauthorized Request ")
+
+
+def unknown_host(host: str, n_tries: int, *, is_old: bool) -> str:
+    """What a client prints that finds no server of that name, as often as it tries."""
+    text = f"Can not resolve name for server {host}. (rc = -1 - {'Unknown error -1' if is_old else ''})\n"
+    return (text + f"Cannot resolve specified server host '{host}'.\n") * n_tries

@@ -9,33 +9,43 @@ from collections.abc import Callable
 from torque_sched.emulation.call import Options
 from torque_sched.emulation.model import Refused, seconds_of, walltime_text
 
-__all__ = ["Misused", "canonical", "check_options", "execution_time_s"]
+__all__ = ["Misused", "canonical", "check_options", "execution_time_s", "is_host_list"]
 
 _USAGE = "usage: {name} [-a date_time] [-A account_string] ...\n"
 _DURATIONS = frozenset(("walltime", "cput", "pcput"))
 _NUMBERS = frozenset(("ncpus", "nodect", "procs", "nice", "size"))
-_MOST_PRIORITY = 1024
+_LOWEST, _HIGHEST = -1024, 1023
+_CHECKPOINT = frozenset(
+    ("n", "c", "s", "u", "none", "shutdown", "periodic", "enabled", "interval", "depth", "dir")
+)
 
 
 class Misused(Exception):
     """The client itself refuses its arguments: it prints its usage and exits with 2."""
 
-    def __init__(self, name: str, what: str) -> None:
+    code = 2
+
+    def __init__(self, name: str, what: str, *, before: str = "") -> None:
         super().__init__(what)
-        usage = _USAGE.format(name=name)
-        self.text = f"[{name}: {what}]\n\n{usage}\n" if name == "qsub" else f"{name}: {what}\n{usage}"
+        usage = _USAGE.format(name=name or "qsub")
+        named = f"{name}: {what}" if name else what
+        self.text = before + (f"{named}\n{usage}" if name == "qalter" else f"[{named}]\n\n{usage}\n")
 
 
-def check_options(name: str, options: Options, now_s: float) -> None:
+def check_options(name: str, options: Options, now_s: float, *, is_old: bool = False) -> None:
     """What the clients check of option values.
 
     Raises:
         Misused: the first one that is no good.
     """
-    if name == "qalter" and re.match("[0-9]", options.last("N")):
+    if name == "qalter" and options.has("N") and re.match("[0-9]|$", options.last("N")):
         raise Misused(name, "illegal -N value")
-    if name == "qalter" and not set(options.last("h", "u")) <= set("uosn"):
+    if name == "qalter" and not (options.last("h", "u") and set(options.last("h", "u")) <= set("uosn")):
         raise Misused(name, "illegal -h value")
+    if is_old and set(options.last("m")) & set("fp"):
+        raise Misused(name, "illegal -m value")
+    if name == "qalter" and options.last("n", "y") not in ("y", "n"):
+        raise Misused(name, "illegal -n value")
     for letter, is_good in _CHECKS.items():
         if options.has(letter) and not is_good(options.last(letter)):
             more = " (y/n)" if letter == "r" and name == "qsub" else ""
@@ -47,25 +57,59 @@ def check_options(name: str, options: Options, now_s: float) -> None:
             raise Misused(name, "illegal -a value") from error
 
 
+def is_host_list(text: str, *, is_path: bool = False, is_counted: bool = True) -> bool:
+    """``name[@host],...``: every host (and none) once if ``is_counted``; from the root if ``is_path``."""
+    parts = [each.strip().partition("@") for each in text.split(",")]
+    hosts = [host for _, _, host in parts]
+    return (
+        all(name and (host or not sign) for name, sign, host in parts)
+        and (not is_counted or len(set(hosts)) == len(hosts))
+        and (not is_path or all(name.startswith("/") for name, _, _ in parts))
+    )
+
+
+def _is_shells(text: str) -> bool:
+    return is_host_list(text, is_path=True)
+
+
+def _is_mail_list(text: str) -> bool:
+    return is_host_list(text, is_counted=False)
+
+
+def _is_checkpoint(text: str) -> bool:
+    return all(each.partition("=")[0].strip() in _CHECKPOINT for each in text.split(","))
+
+
 def _is_name(text: str) -> bool:
     return not re.search(r"\s", text)
 
 
 def _is_priority(text: str) -> bool:
-    return re.fullmatch(r"[+-]?\d+", text) is not None and abs(int(text)) <= _MOST_PRIORITY
+    return re.fullmatch(r"[+-]?\d+", text) is not None and _LOWEST <= int(text) <= _HIGHEST
 
 
 def _is_mail(text: str) -> bool:
-    return text == "n" or re.fullmatch("[abe]+", text) is not None
+    return text == "n" or re.fullmatch("[abefp]+", text) is not None
+
+
+def _is_positive(text: str) -> bool:
+    return re.match(r"\s*\+?0*[1-9]", text) is not None
 
 
 _CHECKS: dict[str, Callable[[str], bool]] = {
+    "c": _is_checkpoint,
     "j": ("oe", "eo", "n").__contains__,
-    "k": lambda text: re.fullmatch("n|[oe]+", text) is not None,
+    "k": ("o", "e", "oe", "eo", "n").__contains__,
+    "K": _is_positive,
     "m": _is_mail,
+    "M": _is_mail_list,
     "N": _is_name,
     "p": _is_priority,
     "r": ("y", "n").__contains__,
+    "S": _is_shells,
+    "u": is_host_list,
+    "o": bool,
+    "e": bool,
 }
 
 
@@ -92,8 +136,12 @@ def canonical(resource: str, text: str, *, is_old: bool) -> str:
 
 def _duration_s(text: str) -> int:
     """``1:2:3:4`` is days, hours, minutes, seconds."""
-    *days, hours, minutes, seconds = ["0", "0", *text.split(":")][-4:]
-    return int(days[0] if days else "0") * 86400 + seconds_of(f"{hours}:{minutes}:{seconds}")
+    if not re.fullmatch(r"(\d+:){0,3}\d+(\.\d+)?", text):
+        raise ValueError(text)
+    whole, _, part = text.partition(".")
+    *days, hours, minutes, seconds = ["0", "0", *whole.split(":")][-4:]
+    total = int(days[0] if days else "0") * 86400 + seconds_of(f"{hours}:{minutes}:{seconds}")
+    return total + (part[:1] >= "5")
 
 
 def _size(text: str) -> str:
@@ -122,4 +170,6 @@ def execution_time_s(text: str, now_s: float) -> int:
     at_s = time.mktime((year, month, day, hour, minute, int(seconds or 0), 0, 0, -1))
     if at_s <= now_s and len(digits) == 4:
         at_s += 86400
+    if at_s <= now_s and len(digits) == 8:
+        at_s = time.mktime((year + 1, month, day, hour, minute, int(seconds or 0), 0, 0, -1))
     return int(at_s)

@@ -11,7 +11,7 @@ import re
 from torque_sched.emulation.model import EmulatedJob, Refused
 from torque_sched.emulation.world import World
 
-__all__ = ["drop", "followers", "is_met", "link", "read_depends", "set_depends"]
+__all__ = ["add_depends", "drop", "followers", "is_met", "link", "read_depends", "set_depends"]
 
 _KINDS = ("after", "afterok", "afternotok", "afterany")
 _ARRAY = re.compile(r"after(start|ok|notok|any)array(\[\d+\])?")
@@ -24,6 +24,10 @@ def read_depends(text: str) -> Groups:
     groups: Groups = []
     for part in text.split(","):
         kind, *names = part.split(":")
+        if names[1:] and not names[-1]:
+            names.pop()
+        if kind not in _COUNTS and any(name and not name[0].isdigit() for name in names):
+            return []
         known = (*_KINDS, *(each.replace("after", "before") for each in _KINDS), *_COUNTS, "syncwith")
         if kind not in known and not _ARRAY.fullmatch(kind):
             return []
@@ -65,7 +69,10 @@ def set_depends(world: World, job: EmulatedJob, text: str) -> None:
     for kind, names in read_depends(text):
         if not names or not all(names):
             raise _invalid()
-        full = names if kind in _COUNTS else [world.full_id(name) for name in names]
+        if kind in _COUNTS and not all(name.isdigit() and int(name) for name in names):
+            gap = "  " if world.settings.is_old else " "
+            raise Refused(15016, f"Illegal attribute or resource value for{gap}depend")
+        full = names if kind in _COUNTS else [world.full_id(name.partition("@")[0]) for name in names]
         for name in full:
             _check(world, kind, name)
         groups.append((kind, full))
@@ -77,11 +84,45 @@ def set_depends(world: World, job: EmulatedJob, text: str) -> None:
     )
 
 
+def add_depends(world: World, job: EmulatedJob, text: str) -> None:
+    """What qalter does: other kinds stay, and of the same kind the new ones are instead of the old ones.
+
+    Raises:
+        Refused: another job is unknown; then what was there of the kind is gone, and a hold stays (15001).
+    """
+    groups = [
+        (kind, [world.full_id(name.partition("@")[0]) for name in names])
+        for kind, names in read_depends(text)
+    ]
+    for kind, names in groups:
+        for other in [other for each, other in job.depends if each == kind]:
+            if other in world.jobs:
+                _leave(world, world.jobs[other], kind.replace("after", "before"), job.id)
+        job.depends = [pair for pair in job.depends if pair[0] != kind]
+        if kind not in _COUNTS and not all(name in world.jobs for name in names):
+            job.holds = "".join(letter for letter in "uosl" if letter in job.holds + "s")
+            raise Refused(15001, f"Unknown Job Id Error {job.id}")
+    kept = [group for group in _groups(job) if group[0] not in dict(groups)]
+    waits = list(job.depends)
+    job.depends = []
+    set_depends(world, job, text)
+    link(world, job)
+    _store(world, job, [*kept, *_groups(job)])
+    job.depends = [*waits, *job.depends]
+
+
+def _leave(world: World, job: EmulatedJob, kind: str, name: str) -> None:
+    """Take a follower off a job's list."""
+    _store(world, job, [(k, [n for n in names if (k, n) != (kind, name)]) for k, names in _groups(job)])
+
+
 def _check(world: World, kind: str, name: str) -> None:
     if kind in _COUNTS:
         return
     other = world.jobs.get(name)
-    if other is None:
+    if other is None or (_ARRAY.fullmatch(kind) and not other.is_array):
+        raise _invalid()
+    if kind == "syncwith" and not any(each == "synccount" for each, _ in other.depends):
         raise _invalid()
     if kind.startswith("before") and not any(each == "on" for each, _ in other.depends):
         raise _invalid()

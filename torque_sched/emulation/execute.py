@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from torque_sched.emulation.model import EmulatedJob, seconds_of
-from torque_sched.emulation.submit import parse_pairs
+from torque_sched.emulation.qsub_client import parse_pairs
 from torque_sched.emulation.world import World
 
 __all__ = ["Processes"]

@@ -23,13 +23,14 @@ from torque_sched.emulation.model import EmulatedNode, EmulatedQueue, size_kb
 from torque_sched.emulation.world import Settings, World
 from torque_sched.errors import ConfigError
 
-__all__ = ["PROGRAMS", "install", "nodes_of_shape", "read_nodes"]
+__all__ = ["PROGRAMS", "gone_answer", "install", "nodes_of_shape", "read_nodes"]
 
 PROGRAMS = [
     "qsub",
     "qrun",
     "qstat",
     "pbsnodes",
+    "qnodes",
     "qalter",
     "qhold",
     "qrls",
@@ -37,6 +38,11 @@ PROGRAMS = [
     "qdel",
     "qrerun",
     "qmove",
+    "qorder",
+    "qchkpt",
+    "momctl",
+    "pbsdsh",
+    "qmsg",
     "qselect",
     "qmgr",
     "qstart",
@@ -46,6 +52,7 @@ PROGRAMS = [
     "qterm",
     "emulated",
 ]
+_BLANK = "\n"
 _SIZES = {"physmem": "physmem_kb", "swap": "swap_kb"}
 _SERVER = {
     "scheduling": "True",
@@ -137,7 +144,7 @@ def install(
             raise ConfigError(f"node {node.name} is listed twice", cure="give every node its own name")
         world.add_node(node)
     (state / "server_priv" / "nodes").write_text(_nodes_text(world), encoding="utf-8")
-    _write_gone(state / "gone", settings.server)
+    _write_gone(state / "gone", settings)
     Journal(state).compact(world)
     _write_programs(directory / "bin")
 
@@ -229,28 +236,29 @@ def nodes_of_shape(text: str) -> list[EmulatedNode]:
     return nodes
 
 
-def _write_gone(folder: Path, server: str) -> None:
-    once = f"\nUnable to communicate with {server}(127.0.0.1)\n"
+def gone_answer(name: str, server: str, *, is_old: bool, address: str = "127.0.0.1") -> tuple[int, str]:
+    """Exit code and standard error of a program that finds nobody at the server's port."""
+    once = f"{'' if is_old else _BLANK}Unable to communicate with {server}({address})\n"
     once += f"Cannot connect to specified server host '{server}'.\n"
-    thrice = once * 3
+    refused = "(111) Connection refused\n"
+    if name == "qstat":
+        text = f"qstat: cannot connect to server {server} (errno=111) Connection refused\n"
+        last = "" if is_old else "qstat: Error (111 - Connection refused) "
+        return 111, f"{once * 3}{text}{last}\n"
+    if name in ("pbsnodes", "qnodes"):
+        return 1, f"{once}pbsnodes: cannot connect to server {server}, error=111 (Connection refused)\n"
+    if name in ("qrun", "qstart", "qstop", "qenable", "qdisable"):
+        return 2, f"{once}{name}: could not connect to server  {refused}"
+    if name == "qterm":
+        return 2, f"{once}qterm: could not connect to server '' {refused}"
+    if name == "qmgr":
+        return 3, f"{once}qmgr: cannot connect to server  (errno=111) Connection refused\n"
+    return 111, f"{once}{name}: cannot connect to server {server} (errno=111) Connection refused\n"
+
+
+def _write_gone(folder: Path, settings: Settings) -> None:
     for name in PROGRAMS:
-        code, text = (
-            111,
-            f"{thrice}{name}: cannot connect to server {server} (errno=111) Connection refused\n",
-        )
-        if name == "qstat":
-            text += "qstat: Error (111 - Connection refused) \n"
-        elif name == "pbsnodes":
-            code, text = (
-                1,
-                f"{once}pbsnodes: cannot connect to server {server}, error=111 (Connection refused)\n",
-            )
-        elif name == "qrun":
-            code, text = 2, f"{once}qrun: could not connect to server  (111) Connection refused\n"
-        elif name == "qterm":
-            code, text = 2, f"{once}qterm: could not connect to server '' (111) Connection refused\n"
-        elif name == "qmgr":
-            code, text = 3, f"{once}qmgr: cannot connect to server  (errno=111) Connection refused\n"
+        code, text = gone_answer(name, settings.server, is_old=settings.is_old)
         (folder / name).write_text(f"{code}\n{text}", encoding="utf-8")
 
 

@@ -37,6 +37,7 @@ class Journal:
         self._file = -1
         self._size = 0
         self._accounting = directory / "server_priv" / "accounting"
+        self._open_day = ("", -1)
 
     def load(self) -> World:
         """The world as last committed, with everything derived built anew."""
@@ -61,6 +62,10 @@ class Journal:
         for job in world.jobs.values():
             if job.state in "RE":
                 world.occupy(job)
+        if world.settings.is_old:
+            # Seen on 4.2.10: a server that starts knows the slots of its jobs, and not their GPUs.
+            for name, table in world.gpu_slots.items():
+                world.gpu_slots[name] = [None] * len(table)
         world.dirty.clear()
         self.compact(world)
         return world
@@ -104,13 +109,12 @@ class Journal:
             record["server"] = _server_record(world)
         text = ""
         if world.records:
-            path = self._accounting / time.strftime("%Y%m%d", time.localtime(world.records[0][0]))
+            day = time.strftime("%Y%m%d", time.localtime(world.records[0][0]))
             text = "".join(
                 f"{time.strftime('%m/%d/%Y %H:%M:%S', time.localtime(at_s))};{line}\n"
                 for at_s, line in world.records
             )
-            at = path.stat().st_size if path.exists() else 0
-            record["accounting"] = {"file": path.name, "at": at, "text": text}
+            record["accounting"] = {"file": day, "at": os.fstat(self._day(day)).st_size, "text": text}
         line = json.dumps(record, separators=(",", ":")).encode() + b"\n"
         os.write(self._file, line)
         if text:
@@ -126,8 +130,16 @@ class Journal:
         return self._directory / f"journal.{self._generation}.jsonl"
 
     def _account(self, entry: dict[str, Any]) -> None:
-        with (self._accounting / entry["file"]).open("a", encoding="utf-8") as file:
-            file.write(entry["text"])
+        os.write(self._day(entry["file"]), entry["text"].encode("utf-8", "surrogateescape"))
+
+    def _day(self, name: str) -> int:
+        """The accounting file of a day, kept open."""
+        if self._open_day[0] != name:
+            if self._open_day[1] >= 0:
+                os.close(self._open_day[1])
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            self._open_day = (name, os.open(self._accounting / name, flags, 0o644))
+        return self._open_day[1]
 
     def _repair_accounting(self, last: dict[str, Any]) -> None:
         """Only the newest line can have lost its records: write them again at their place."""

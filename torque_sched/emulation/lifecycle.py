@@ -20,6 +20,7 @@ __all__ = [
     "advance",
     "delete",
     "end",
+    "forget",
     "hold_text",
     "requeue",
     "resume",
@@ -145,6 +146,8 @@ def end(world: World, job: EmulatedJob, exit_status: int) -> None:
     job.attributes.update(
         mtime=now, comp_time=now, exit_status=str(exit_status), total_runtime=f"{runtime_s:.6f}"
     )
+    if not world.settings.is_old and job.slots:
+        _keep_files(job)
     slots = sum(len(indices) for _, indices in job.slots)
     nodes = len({name for name, _ in job.slots})
     used = " ".join(f"resources_used.{key}={_plain(key, value)}" for key, value in job.used.items())
@@ -155,6 +158,14 @@ def end(world: World, job: EmulatedJob, exit_status: int) -> None:
         f"unique_node_count={nodes} end={now} Exit_status={exit_status} {used}".rstrip(),
     )
     _finished(world, job, exit_status)
+
+
+def _keep_files(job: EmulatedJob) -> None:
+    """Seen on 6.1.3: the mom writes its own host into the paths of files that stay with it."""
+    for letter, key in (("o", "Output_Path"), ("e", "Error_Path")):
+        if letter in job.attributes["Keep_Files"]:
+            _, sign, path = job.attributes[key].partition(":")
+            job.attributes[key] = f"{job.slots[0][0]}{sign}{path}"
 
 
 def delete(world: World, job: EmulatedJob, requestor: str) -> None:
@@ -244,7 +255,7 @@ def _fire(world: World, at_s: float, kind: str, key: str) -> None:
         settle(world, job)
         world.notify(COMMANDS["new"])
     elif kind == "forget" and job.state == "C":
-        _forget(world, job)
+        forget(world, job)
 
 
 def _route_again(world: World, job: EmulatedJob) -> None:
@@ -306,14 +317,18 @@ def _finished(
             (
                 world.jobs[m]
                 for m in parent.members
-                if m in world.jobs and "l" in world.jobs[m].holds and world.jobs[m].state != "C"
+                # Seen on real servers: one that is over counts as well, but not the one that ends now.
+                if m in world.jobs and "l" in world.jobs[m].holds and m != job.id
             ),
             None,
         )
         if held is not None:
             held.holds = held.holds.replace("l", "")
-            held.attributes.pop("exec_host", None)
-            settle(world, held)
+            if held.state != "C":
+                held.attributes.pop("exec_host", None)
+                settle(world, held)
+            world.touch_job(held)
+            held.attributes["Hold_Types"] = hold_text(world, held)
             if not held.holds:
                 del held.attributes["Hold_Types"]
     update_parent(world, job)
@@ -325,7 +340,7 @@ def _finished(
         world.due(world.now_s + keep_s, "forget", job.id)
         world.touch_job(job)
     else:
-        _forget(world, job)
+        forget(world, job)
 
 
 def _drop(world: World, job: EmulatedJob, *, is_told: bool = False) -> None:
@@ -336,7 +351,8 @@ def _drop(world: World, job: EmulatedJob, *, is_told: bool = False) -> None:
     _finished(world, job, KILLED, was_deleted=True, is_told=is_told or not world.settings.is_old)
 
 
-def _forget(world: World, job: EmulatedJob) -> None:
+def forget(world: World, job: EmulatedJob) -> None:
+    """The server shows a job no longer."""
     # Seen on real servers, whether it ran or not: the scheduler hears of the end when it is forgotten.
     world.notify(COMMANDS["term"])
     parent = world.jobs.get(job.parent)
@@ -369,7 +385,11 @@ def _free(world: World, job: EmulatedJob) -> None:
         job.substate = 22 if job.depends else 10
         job.attributes["Hold_Types"] = hold_text(world, job)
         return
+    substate = job.substate
     settle(world, job)
+    if job.holds and not job.depends:
+        # Held before and after: nothing looks at why.
+        job.substate = substate
     if job.state == "Q":
         world.notify(COMMANDS["new"])
 
@@ -381,7 +401,7 @@ def _give_up(world: World, job: EmulatedJob, why: str) -> None:
     _drop(world, job, is_told=True)
     job.substate = 55
     if world.settings.is_old and job.id in world.jobs:
-        _forget(world, job)
+        forget(world, job)
 
 
 def _array_dependants(world: World, parent: EmulatedJob) -> None:
@@ -420,6 +440,9 @@ def update_parent(world: World, job: EmulatedJob) -> None:
         return
     states = {world.jobs[name].state for name in parent.members if name in world.jobs}
     new = next((letter for letter in "RESQHW" if letter in states), "C")
+    if not world.settings.is_old and job.state == "C" and "start_time" not in job.attributes:
+        # Seen on 6.1.3: the end of a member that never ran ends the array, unless another one runs.
+        new = new if new in "RES" else "C"
     if new != parent.state:
         parent.state = new
         parent.attributes["mtime"] = str(int(world.now_s))

@@ -7,17 +7,20 @@ the state has to outlive a killed server. Times are seconds since the epoch (``*
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 __all__ = [
     "DEFAULT_VERSION",
+    "NO_SLOTS",
     "EmulatedJob",
     "EmulatedNode",
     "EmulatedQueue",
     "Refused",
     "from_record",
     "job_order",
+    "range_indices",
     "range_text",
     "seconds_of",
     "size_kb",
@@ -26,6 +29,8 @@ __all__ = [
 ]
 
 DEFAULT_VERSION = "6.1.3"
+NO_SLOTS = -1
+"""The slot limit of an array of which nothing may run."""
 Record = TypeVar("Record")
 
 
@@ -63,6 +68,7 @@ class EmulatedJob:
     parent: str = ""
     members: list[str] = field(default_factory=list)
     slot_limit: int = 0
+    """0: none; `NO_SLOTS`: no member may run."""
     slots: list[tuple[str, list[int]]] = field(default_factory=list)
     gpus: list[tuple[str, int]] = field(default_factory=list)
     is_suspended: bool = False
@@ -78,9 +84,18 @@ class EmulatedJob:
     """Of an array: ids of the jobs that wait for all of it."""
     defaulted: list[str] = field(default_factory=list)
     """Resources that the queue gave, not the user."""
+    has_executed: bool = False
+    """Moved from an execution queue into a routing queue."""
+    is_anonymous: bool = False
+    """Seen on real servers: what waited in a routing queue for room has no euser and no egroup."""
     script: str = ""
     executes: bool = False
     cached: dict[str, str] = field(default_factory=dict, compare=False)
+
+    @property
+    def is_array(self) -> bool:
+        """Whether it stands for a whole array, which may have no member at all."""
+        return "[]" in self.id
 
     @property
     def is_active(self) -> bool:
@@ -110,6 +125,8 @@ class EmulatedNode:
     mom_changed_s: float = 0.0
     is_failing: bool = False
     """Every job start fails here."""
+    listed_s: float = 0.0
+    """When qmgr made it, until its mom has the list of all nodes."""
     flap_s: float = 0.0
     physmem_kb: int = 24684092
     swap_kb: int = 0
@@ -194,6 +211,22 @@ def range_text(indices: list[int]) -> str:
             parts.append(str(first) if first == index else f"{first}-{index}")
             start = place + 1
     return ",".join(parts)
+
+
+def range_indices(text: str) -> list[int]:
+    """``0-2,5`` -> 0, 1, 2, 5, once each; what is below zero counts for nothing, blanks separate as well.
+
+    Raises:
+        ValueError: not such a text.
+    """
+    found: dict[int, None] = {}
+    parts = re.split("[, ]+", text.strip())
+    for part in parts:
+        match = re.fullmatch(r"(-?\d+)(?:-(\d+))?", part)
+        if match is None or int(match[2] or match[1]) < int(match[1]):
+            raise ValueError(text)
+        found.update(dict.fromkeys(range(max(0, int(match[1])), int(match[2] or match[1]) + 1)))
+    return list(found)
 
 
 def seconds_of(text: str) -> int:

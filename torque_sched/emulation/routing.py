@@ -7,11 +7,12 @@ Destinations on other servers are not emulated: they never take a job.
 
 from __future__ import annotations
 
+from torque_sched.emulation.call import DENIED
 from torque_sched.emulation.model import EmulatedJob, EmulatedQueue, Refused, seconds_of, size_kb
 from torque_sched.emulation.spec import parse_spec
 from torque_sched.emulation.world import World
 
-__all__ = ["RETRY_S", "check_limits", "check_room", "check_server", "is_route", "route"]
+__all__ = ["RETRY_S", "check_kind", "check_limits", "check_room", "check_server", "is_route", "route"]
 
 RETRY_S = 10.0
 _MAX_QUEUED, _MAX_USER_QUEUED, _DISABLED, _REJECTED = 15048, 15076, 15023, 15041
@@ -24,6 +25,31 @@ def is_route(queue: EmulatedQueue) -> bool:
     return queue.attributes.get("queue_type", "Execution").lower().startswith("r")
 
 
+def check_kind(world: World, queue: EmulatedQueue, job: EmulatedJob, *, is_array: bool) -> None:
+    """Whether a queue takes jobs of this kind from a user.
+
+    Raises:
+        Refused: it does not.
+    """
+    who = f"user {job.user}@{world.settings.server}, queue {queue.name}"
+    kinds = queue.attributes.get("disallowed_types", "").split(",")
+    is_rerunable = job.attributes["Rerunable"] == "True"
+    for kind, applies, code, text, detail in (
+        ("batch", True, 15079, "batch jobs", "batch job is"),
+        ("rerunable", is_rerunable, 15080, "rerunable jobs", "rerunable job is"),
+        ("nonrerunable", not is_rerunable, 15081, "nonrerunable jobs", "only rerunable jobs are"),
+    ):
+        if kind in kinds and applies:
+            but = "allowed" if detail.startswith("only") else "not allowed"
+            raise Refused(code, f"Queue does not allow {text} MSG={detail} {but} for queue: {who}")
+    if "job_array" in kinds and is_array:
+        detail = f"job arrays are not allowed for queue: queue {queue.name}"
+        raise Refused(15089, f"Queue does not allow job arrays MSG={detail}")
+    if queue.is_true("from_route_only"):
+        detail = f"queue accepts only routed jobs, no direct submission: {who}"
+        raise Refused(15024, f"Access to queue is denied MSG={detail}")
+
+
 def check_room(world: World, queue: EmulatedQueue, user: str, group: str, n_new: int = 1) -> None:
     """Whether a queue takes a job of this user at all.
 
@@ -33,7 +59,7 @@ def check_room(world: World, queue: EmulatedQueue, user: str, group: str, n_new:
     who = f"user {user}@{world.settings.server}, queue {queue.name}"
     if not queue.is_true("enabled"):
         raise Refused(_DISABLED, f"Queue is not enabled MSG=queue is disabled: {who}")
-    _check_acl(queue, user, group, who)
+    _check_acl(world, queue, user, group, who)
     for key, code, whose, text, detail in (
         ("max_queuable", _MAX_QUEUED, "", "", "total number of jobs in queue"),
         ("max_user_queuable", _MAX_USER_QUEUED, user, " for user", "total number of current user's jobs"),
@@ -52,11 +78,19 @@ def check_room(world: World, queue: EmulatedQueue, user: str, group: str, n_new:
             )
 
 
-def _check_acl(queue: EmulatedQueue, user: str, group: str, who: str) -> None:
-    denied = "Unauthorized Request  MSG="
-    if queue.is_true("acl_user_enable") and user not in _names(queue.attributes.get("acl_users", "")):
+def _check_acl(world: World, queue: EmulatedQueue, user: str, group: str, who: str) -> None:
+    host = world.settings.server
+    hosts, denied = queue.attributes.get("acl_hosts", ""), "Unauthorized Request  MSG="
+    if queue.is_true("acl_host_enable") and host not in _names(hosts):
+        detail = f"host ACL rejected the submitting host: {who}, host {host}"
+        raise Refused(15010, f"{DENIED} MSG={detail}")
+    is_user = user in _names(queue.attributes.get("acl_users", ""))
+    is_member = group in _names(queue.attributes.get("acl_groups", ""))
+    if queue.is_true("acl_logic_or") and (is_user or is_member):
+        return
+    if queue.is_true("acl_user_enable") and not is_user:
         raise Refused(15007, f"{denied}user ACL rejected the submitting user: {who}")
-    if queue.is_true("acl_group_enable") and group not in _names(queue.attributes.get("acl_groups", "")):
+    if queue.is_true("acl_group_enable") and not is_member:
         raise Refused(15007, f"{denied}group ACL is not satisfied: {who}")
 
 
@@ -98,9 +132,10 @@ def check_limits(world: World, job: EmulatedJob, queue: EmulatedQueue) -> None:
     """
     for key, limit in queue.attributes.items():
         kind, _, resource = key.partition(".")
-        if kind in ("resources_max", "resources_min") and resource in job.resources:
+        asked = str(_processors(job)) if resource == "procct" else job.resources.get(resource)
+        if kind in ("resources_max", "resources_min") and asked is not None:
             low = kind == "resources_min"
-            value, bound = _amount(resource, job.resources[resource]), _amount(resource, limit)
+            value, bound = _amount(resource, asked), _amount(resource, limit)
             if (value < bound) if low else (value > bound):
                 words = (
                     f"{'c' if world.settings.is_old else 'C'}annot satisfy queue min"
@@ -135,7 +170,8 @@ def route(world: World, job: EmulatedJob, n_new: int = 1) -> bool:
         job.queue = found.name
         for key, value in found.attributes.items():
             family, _, resource = key.partition(".")
-            if family == "resources_default" and resource and resource != "neednodes":
+            stays = job.has_executed and resource == "nodes"
+            if family == "resources_default" and resource and resource != "neednodes" and not stays:
                 job.resources.setdefault(resource, value)
         if "nodes" in job.resources and "neednodes" not in job.resources:
             nodes = job.resources["nodes"]
@@ -146,7 +182,15 @@ def route(world: World, job: EmulatedJob, n_new: int = 1) -> bool:
         raise Refused(
             _REJECTED, "Job rejected by all possible destinations (check syntax, queue resources, ...)"
         )
+    job.is_anonymous = True
     return True
+
+
+def _processors(job: EmulatedJob) -> int:
+    """What the limits called ``procct`` count."""
+    n_slots = int(job.resources.get("procs", "0"))
+    nodes = job.resources.get("nodes")
+    return n_slots + (sum(chunk.count * chunk.ppn for chunk in parse_spec(nodes)) if nodes else 0)
 
 
 def _amount(resource: str, text: str) -> int:

@@ -25,7 +25,7 @@ _REFUSED_S = 2.0
 
 def qrun(world: World, call: Call) -> Answer:
     """The command: silent on success; 1 for usage or a malformed id, else 2."""
-    options = read_options(call.arguments, "aH:")
+    options = read_options(call.arguments, "aH:", program="qrun")
     wrong = f"qrun: {options.error}\n" if options.error else ""
     if options.has("H") and not options.last("H"):
         wrong = "qrun: illegal -H value\n"
@@ -107,12 +107,13 @@ def _check_slot_limit(world: World, job: EmulatedJob, placement: Placement) -> N
         members = [world.jobs[name] for name in parent.members if name in world.jobs]
         # Seen on 6.1.3: one that the mom has not got yet does not count.
         running = sum(each.state in "RE" and each.substate != 40 for each in members)
-        if running >= parent.slot_limit:
+        limit = max(0, parent.slot_limit)
+        if running >= limit:
             write_exec_host(world, job, placement)
             world.touch_job(job)
             raise Refused(
                 15004,
-                f"Invalid request MSG=Cannot run job. Array slot limit is {parent.slot_limit} and there are "
+                f"Invalid request MSG=Cannot run job. Array slot limit is {limit} and there are "
                 f"already {running} jobs running\n {job.id}",
             )
 

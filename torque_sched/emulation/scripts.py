@@ -19,6 +19,7 @@ class ScriptFiles:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._place = str(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self._kept = {path.name.removesuffix(".SC") for path in folder.glob("*.SC")}
 
@@ -27,11 +28,14 @@ class ScriptFiles:
         job = world.jobs.get(job_id)
         if job is None:
             return
-        temporary = self._folder / f".{job_id}.new"
+        # Plain system calls: this stands between a qsub and its answer.
+        temporary = f"{self._place}/.{job_id}.new"
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with open(fd, "w", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123 -- has a mode
-            file.write(job.script)
-        temporary.replace(self._folder / f"{job_id}.SC")
+        try:
+            os.write(fd, job.script.encode("utf-8", "surrogateescape"))
+        finally:
+            os.close(fd)
+        os.rename(temporary, f"{self._place}/{job_id}.SC")  # noqa: PTH104 -- see above
         self._kept.add(job_id)
 
     def tidy(self, world: World) -> None:

@@ -21,8 +21,8 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from torque_sched.emulation import act, alter, manage, query, run, submit
-from torque_sched.emulation.call import Answer, Call, Verb
+from torque_sched.emulation import act, alter, manage, momctl, qselect, query, run, submit
+from torque_sched.emulation.call import DENIED, Answer, Call, Verb, unknown_host
 from torque_sched.emulation.control_verb import Control
 from torque_sched.emulation.events import EventSender
 from torque_sched.emulation.execute import Processes
@@ -36,8 +36,10 @@ from torque_sched.emulation.scripts import ScriptFiles
 from torque_sched.emulation.world import World
 from torque_sched.errors import ConfigError, StartupError
 
-__all__ = ["EmulatedServer", "main"]
+__all__ = ["VERSIONED", "EmulatedServer", "main", "version_answer"]
 
+VERSIONED = frozenset(("qsub", "qstat", "pbsnodes", "qnodes"))
+"""The programs that know ``--version``."""
 _POLL_S = 0.05
 _LONGEST_S = 3600.0
 
@@ -170,11 +172,11 @@ class EmulatedServer:
         verb = self._verbs.get(call.name)
         if verb is None:
             return Answer(err=f"{call.name}: not emulated\n", code=127)
-        if call.arguments[:1] == ("--version",):
-            return self._version()
+        if call.name in VERSIONED and call.arguments[:1] == ("--version",):
+            return version_answer(self.world)
         wanted = call.environment.get("PBS_DEFAULT", "")
         if wanted and wanted not in (self.world.settings.server, "localhost", "127.0.0.1"):
-            return _unknown_host(call.name, wanted)
+            return _unknown_host(call.name, wanted, is_old=self.world.settings.is_old)
         advance(self.world, self._clock_s())
         try:
             answer = verb(self.world, call)
@@ -184,13 +186,6 @@ class EmulatedServer:
         if call.name == "qsub" and answer.code == 0 and answer.out:
             self._scripts.keep(self.world, answer.out.strip())
         return answer
-
-    def _version(self) -> Answer:
-        """As the source of each version has it; not among the captures."""
-        settings = self.world.settings
-        if settings.is_old:
-            return Answer(err=f"version: {settings.pbs_version}\n")
-        return Answer(err=f"Version: {settings.pbs_version}\nCommit: emulated\n")
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one client."""
@@ -299,13 +294,22 @@ class EmulatedServer:
 
 def _verbs(world: World) -> dict[str, Verb]:
     """Every emulated program by name."""
+    nodes = query.Pbsnodes()
     return {
-        "qsub": submit.qsub, "qrun": run.qrun, "qstat": query.qstat, "pbsnodes": query.Pbsnodes(),
+        "qsub": submit.qsub, "qrun": run.qrun, "qstat": query.qstat, "pbsnodes": nodes, "qnodes": nodes,
         "qalter": alter.qalter, "qhold": act.qhold, "qrls": act.qrls, "qsig": act.qsig, "qdel": act.qdel,
-        "qrerun": act.qrerun, "qmove": act.qmove, "qselect": act.qselect, "qmgr": manage.qmgr,
+        "qrerun": act.qrerun, "qmove": act.qmove, "qorder": act.qorder, "qchkpt": act.qchkpt,
+        "qmsg": act.qmsg, "qselect": qselect.qselect, "qmgr": manage.qmgr, "momctl": momctl.momctl,
+        "pbsdsh": momctl.pbsdsh,
         "qstart": manage.switch_queue, "qstop": manage.switch_queue, "qenable": manage.switch_queue,
         "qdisable": manage.switch_queue, "qterm": manage.qterm, "emulated": Control(),
     }  # fmt: skip
+
+
+def version_answer(world: World) -> Answer:
+    """``--version`` of those that know it."""
+    text = f"Version: {world.settings.pbs_version}\nCommit: emulated\n"
+    return Answer(err=text) if world.settings.is_old else Answer(out=text)
 
 
 def _send(writer: asyncio.StreamWriter, kind: bytes, payload: bytes) -> None:
@@ -323,14 +327,11 @@ def _peer(writer: asyncio.StreamWriter) -> str:
         return str(uid)
 
 
-def _unknown_host(name: str, host: str) -> Answer:
-    once = f"Can not resolve name for server {host}. (rc = -1 - )\n"
-    once += f"Cannot resolve specified server host '{host}'.\n"
-    denied = "Access from host not allowed, or unknown host"
+def _unknown_host(name: str, host: str, *, is_old: bool) -> Answer:
     tail = (
-        f"{name}: cannot connect to server {host} (errno=15010) {denied}\n{name}: Error (15010 - {denied}) \n"
+        f"{name}: cannot connect to server {host} (errno=15010) {DENIED}\n{name}: Error (15010 - {DENIED}) \n"
     )
-    return Answer(err=once * 3 + tail, code=15010 % 256)
+    return Answer(err=unknown_host(host, 3, is_old=is_old) + tail, code=15010 % 256)
 
 
 def _lock(path: Path) -> int:

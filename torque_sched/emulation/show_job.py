@@ -12,7 +12,7 @@ from torque_sched.emulation.routing import is_route
 from torque_sched.emulation.spec import SpecError, parse_spec
 from torque_sched.emulation.world import World
 
-__all__ = ["ctime_text", "fold", "full_text", "full_xml", "short_table", "wide_table"]
+__all__ = ["ctime_text", "disk_table", "fold", "full_text", "full_xml", "short_table", "wide_table"]
 
 _TIMES = frozenset(
     ("ctime", "mtime", "qtime", "etime", "start_time", "comp_time", "Execution_Time")
@@ -79,6 +79,11 @@ _ORDER = [
     "node_exclusive",
     "request_version",
     "x",
+    "stagein",
+    "stageout",
+    "job_arguments",
+    "jobtype",
+    "checkpoint_dir",
     "req_information",
     "L_Request",
 ]
@@ -203,7 +208,9 @@ def _of_queue(world: World, job: EmulatedJob) -> dict[str, str]:
     """Only in an execution queue does a job have a user to run as."""
     queue = world.queues.get(job.queue)
     if queue is not None and is_route(queue):
-        return {"queue_type": "R"}
+        return {"queue_type": "R", **({"euser": job.user, "egroup": job.group} if job.has_executed else {})}
+    if job.is_anonymous:
+        return {"queue_type": "E"}
     return {"queue_type": "E", "euser": job.user, "egroup": job.group}
 
 
@@ -277,14 +284,49 @@ def wide_table(
             shown = f"   {where}" if where else "    -- "
             row += shown if one_line else f"\n{shown}"
         if comments:
-            row += f"\n    {job.attributes.get('comment', '--')}"
+            row += f"\n   {job.attributes.get('comment', ' --')}"
         rows.append(row)
     return left + "\n".join(rows) + "\n"
+
+
+def disk_table(world: World, jobs: Iterable[EmulatedJob]) -> str:
+    """``qstat -R``: what jobs have of three file systems, which is nothing."""
+    listed = list(jobs)
+    if not listed:
+        return ""
+    width, old = (6, True) if world.settings.is_old else (9, False)
+    needs, memory, rule = ("Req'd ", "Memory", "------") if old else ("Req'd    ", "Memory   ", "---------")
+    lines = [
+        "",
+        f"{world.settings.server}: ",
+        f"{'':58}{needs} Req'd       Elap ",
+        f"Job ID                  Username    Queue    NDS   TSK    {memory} Time      S Time       "
+        "BIG  FAST   PFS",
+        f"----   ---------------- ----------- -------- ----- ------ {rule} --------- - --------- "
+        "----- ----- -----",
+    ]
+    for job in listed:
+        nodes, tasks = _shape(job)
+        memory, walltime = _memory(job, width, ""), _walltime(job)
+        lines.append(
+            f"{job.id:<23} {job.user[:11]:<11} {job.queue[:8]:<8} {nodes:>5} {tasks:>6} {memory:>{width}} "
+            f"{walltime:>9} {job.state} {_elapsed(world, job):>9}   --    --    -- "
+        )
+    return "\n".join(lines) + "\n"
 
 
 def _wide_row(job: EmulatedJob, width: int, unit: str) -> str:
     nodes, tasks = _shape(job)
     session = job.attributes.get("session_id", "-- ")
+    memory, walltime = _memory(job, width, unit), _walltime(job)
+    name = job.attributes["Job_Name"][:16]
+    return (
+        f"{job.id:<23} {job.user[:11]:<11} {job.queue[:8]:<8} {name:<16} {session:>6} {nodes:>5} {tasks:>6} "
+        f"{memory:>{width}} {walltime:>9}"
+    )
+
+
+def _memory(job: EmulatedJob, width: int, unit: str) -> str:
     memory = next(
         (value for key, value in reversed(job.resources.items()) if key in ("mem", "pmem", "vmem", "pvmem")),
         "-- ",
@@ -294,18 +336,20 @@ def _wide_row(job: EmulatedJob, width: int, unit: str) -> str:
     elif unit == "M" and memory != "-- ":
         # Words of eight bytes.
         memory = f"{-(-size_kb(memory) // 8192)}mw"
-    walltime = walltime_text(seconds_of(job.resources["walltime"])) if "walltime" in job.resources else "-- "
-    name = job.attributes["Job_Name"][:16]
-    return (
-        f"{job.id:<23} {job.user[:11]:<11} {job.queue[:8]:<8} {name:<16} {session:>6} {nodes:>5} {tasks:>6} "
-        f"{memory:>{width}} {walltime:>9}"
-    )
+    return memory if len(memory) < width else memory[: width - 1]
+
+
+def _walltime(job: EmulatedJob) -> str:
+    return walltime_text(seconds_of(job.resources["walltime"])) if "walltime" in job.resources else "-- "
 
 
 def _shape(job: EmulatedJob) -> tuple[str, str]:
     text = job.resources.get("nodes")
     if text is None:
-        return "-- ", job.resources.get("procs") or job.resources.get("ncpus") or "1"
+        # Without nodes, but counted: so it is with a job that was moved to another queue.
+        count = job.resources.get("nodect")
+        tasks = job.resources.get("procs") or job.resources.get("ncpus") or ("1" if count is None else "-- ")
+        return count or "-- ", tasks
     try:
         chunks = parse_spec(text)
     except SpecError:

@@ -15,6 +15,8 @@ __all__ = ["STATES", "NodeTexts", "list_text", "node_attributes", "node_state"]
 def node_state(world: World, node: EmulatedNode, last: Report) -> str:
     """The ``state`` list: down, offline, job-exclusive, busy; ``free`` only alone."""
     words = []
+    if world.is_unlisted(node):
+        return "offline" if world.settings.is_old else "down,offline,MOM-list-not-sent"
     if world.is_down(node):
         words.append("down")
     if node.offline:
@@ -43,7 +45,7 @@ def node_attributes(world: World, node: EmulatedNode) -> Iterator[tuple[str, str
     jobs = _jobs_text(world, node)
     if jobs:
         yield "jobs", jobs
-    if last.at_s:
+    if last.at_s and not world.is_unlisted(node):
         yield "status", status(world, node, last)
     note = _note(world, node)
     if note:
@@ -54,6 +56,9 @@ def node_attributes(world: World, node: EmulatedNode) -> Iterator[tuple[str, str
         yield "gpus", str(node.gpus)
         if node.has_nvml:
             yield "gpu_status", gpu_status(world, node, last)
+
+
+_QUOTES = {'"': "&quot;", "'": "&apos;"}
 
 
 class NodeTexts:
@@ -82,7 +87,7 @@ class NodeTexts:
             return kept[1]
         pairs = node_attributes(world, node)
         if as_xml:
-            inside = "".join(f"<{name}>{escape(value)}</{name}>" for name, value in pairs)
+            inside = "".join(f"<{name}>{escape(value, _QUOTES)}</{name}>" for name, value in pairs)
             text = f"<Node><name>{escape(node.name)}</name>{inside}</Node>"
         else:
             text = node.name + "\n" + "".join(f"     {name} = {value}\n" for name, value in pairs) + "\n"
@@ -105,10 +110,12 @@ _WANTED = {
 }
 
 
-def list_text(world: World, wanted: str, *, notes: bool) -> str:
-    """``pbsnodes -l [state]``: by default the unusable ones only."""
+def list_text(world: World, wanted: str, names: list[str], *, notes: bool) -> str:
+    """``pbsnodes -l [state]``: by default the unusable ones only; of the nodes named, if any are."""
     lines = []
     for node in world.nodes.values():
+        if names and node.name not in names:
+            continue
         state = node_state(world, node, report(world, node))
         words = state.split(",")
         if wanted == "all":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from torque_sched.emulation.attributes import READ_ONLY
 from torque_sched.emulation.model import EmulatedQueue, seconds_of, walltime_text
 from torque_sched.emulation.show_job import ctime_text, fold
 from torque_sched.emulation.show_node import node_attributes
@@ -32,13 +33,18 @@ _QUEUE_ORDER = [
     "total_jobs",
     "state_count",
     "max_running",
+    "acl_host_enable",
+    "acl_hosts",
     "acl_user_enable",
     "acl_users",
-    "acl_group_enable",
-    "acl_groups",
+    "from_route_only",
     "resources_max",
     "resources_min",
     "resources_default",
+    "acl_group_enable",
+    "acl_groups",
+    "acl_logic_or",
+    "acl_group_sloppy",
     "mtime",
     "resources_available",
     "resources_assigned",
@@ -51,6 +57,7 @@ _QUEUE_ORDER = [
     "enabled",
     "started",
     "features_required",
+    "required_login_property",
 ]
 SERVER_ORDER = [
     "server_state",
@@ -61,8 +68,11 @@ SERVER_ORDER = [
     "total_jobs",
     "state_count",
     "acl_hosts",
+    "acl_user_enable",
+    "acl_users",
     "managers",
     "operators",
+    "acl_roots",
     "default_queue",
     "log_events",
     "mail_from",
@@ -95,9 +105,6 @@ SERVER_ORDER = [
     "note_append_on_error",
     "tokens",  # its place among the others was not seen
 ]
-_READ_ONLY = frozenset(
-    ["server_state", "total_jobs", "state_count", "resources_assigned", "pbs_version", "net_counter", "mtime"]
-)
 
 
 def queue_text(world: World, queue: EmulatedQueue, *, one_line: bool) -> str:
@@ -168,13 +175,15 @@ def _matching(attributes: dict[str, str], name: str) -> Iterator[tuple[str, str]
 # -- qmgr
 
 
-def print_server(world: World) -> str:
-    """``qmgr -c 'print server'``: queues first, then the settable server attributes."""
-    parts = ["#\n# Create queues and set their attributes.\n#\n"]
-    parts += [_print_queue(world, queue) for queue in world.queues.values()]
+def print_server(world: World, only: str = "") -> str:
+    """``qmgr -c 'print server'``: queues first, then the settable server attributes; or one attribute."""
+    parts = []
+    if not only:
+        parts = ["#\n# Create queues and set their attributes.\n#\n"]
+        parts += [_print_queue(world, queue, []) for queue in world.queues.values()]
     parts.append("#\n# Set server attributes.\n#\n")
-    for name, value in _server_values(world):
-        if name.split(".")[0] not in _READ_ONLY:
+    for name, value in _chosen(_server_values(world), [only] if only else []):
+        if name.split(".")[0] not in READ_ONLY:
             parts.append(_assignments(f"set server {name}", name, value))
     return "".join(parts)
 
@@ -186,33 +195,33 @@ def _assignments(head: str, name: str, value: str) -> str:
     return f"{head} = {value}\n"
 
 
-def print_queue(world: World, names: list[str]) -> str:
+def print_queue(world: World, names: list[str], only: list[str]) -> str:
     """``qmgr -c 'print queue NAME'``."""
     return "#\n# Create queues and set their attributes.\n#\n" + "".join(
-        _print_queue(world, world.queues[name]) for name in names
+        _print_queue(world, world.queues[name], only) for name in names
     )
 
 
-def _print_queue(world: World, queue: EmulatedQueue) -> str:
+def _print_queue(world: World, queue: EmulatedQueue, only: list[str]) -> str:
     lines = [f"#\n# Create and define queue {queue.name}\n#\ncreate queue {queue.name}\n"]
     lines += [
-        f"set queue {queue.name} {name} = {value}\n"
-        for name, value in _queue_values(world, queue)
-        if name.split(".")[0] not in _READ_ONLY
+        _assignments(f"set queue {queue.name} {name}", name, value)
+        for name, value in _chosen(_queue_values(world, queue), only)
+        if name.split(".")[0] not in READ_ONLY
     ]
     return "".join(lines)
 
 
 def list_server(world: World, only: str = "") -> str:
     """``qmgr -c 'list server'``; of one attribute if ``only`` names it."""
-    return _listing(f"Server {world.settings.server}", _chosen(_server_values(world), only))
+    return _listing(f"Server {world.settings.server}", _chosen(_server_values(world), [only] if only else []))
 
 
-def _chosen(pairs: Iterable[tuple[str, str]], only: str) -> list[tuple[str, str]]:
-    return [(key, value) for key, value in pairs if not only or key.split(".")[0] == only]
+def _chosen(pairs: Iterable[tuple[str, str]], only: list[str]) -> list[tuple[str, str]]:
+    return [(key, value) for key, value in pairs if not only or key.split(".")[0] in only]
 
 
-def list_queue(world: World, names: list[str], only: str = "") -> str:
+def list_queue(world: World, names: list[str], only: list[str]) -> str:
     """``qmgr -c 'list queue NAME'``."""
     blocks = []
     for name in names:
@@ -220,7 +229,10 @@ def list_queue(world: World, names: list[str], only: str = "") -> str:
             (key, ctime_text(int(value)) if key == "mtime" else value)
             for key, value in _queue_values(world, world.queues[name])
         ]
-        blocks.append(_listing(f"Queue {name}", _chosen(pairs, only)))
+        chosen = _chosen(pairs, only)
+        # Seen on real servers: what was asked for last comes first.
+        chosen.sort(key=lambda pair: -only.index(pair[0].split(".")[0]) if only else 0)
+        blocks.append(_listing(f"Queue {name}", chosen))
     return "".join(blocks)
 
 
@@ -261,7 +273,7 @@ def print_node(world: World, names: list[str]) -> str:
         for key, value in node_attributes(world, world.nodes[name]):
             if key in ("power_state", "mom_service_port", "mom_manager_port", "jobs", "gpu_status"):
                 continue
-            first, *rest = value.split(",") if key in ("status", "properties") else [value]
+            first, *rest = value.split(",") if key in ("state", "status", "properties") else [value]
             parts.append(f"set node {name} {key} = {first}\n")
             parts += [f"set node {name} {key} += {each}\n" for each in rest]
     return "".join(parts)

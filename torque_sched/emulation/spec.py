@@ -6,6 +6,7 @@ end.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 __all__ = ["GPU_MODES", "Chunk", "SpecError", "gpu_mode", "parse_spec"]
@@ -49,8 +50,8 @@ def parse_spec(text: str) -> tuple[Chunk, ...]:
         SpecError: an empty element, a count or an amount that is no number.
     """
     body, _, everywhere = text.partition("#")
-    if not body:
-        raise SpecError("an empty request")
+    if not body or re.search(r"[\s;]", text):
+        raise SpecError(f"'{text}' is no request")
     more = f":{everywhere}" if everywhere else ""
     return tuple(_chunk(element + more) for element in body.split("+"))
 
@@ -73,8 +74,11 @@ def _chunk(element: str) -> Chunk:
     mode = ""
     for word in rest:
         key, sign, value = word.partition("=")
-        if sign:
-            if key not in amounts or not value.isdigit() or (key == "ppn" and not int(value)):
+        if key == "mics" and sign:
+            # No node here has any: as a property that none has.
+            properties.append(word)
+        elif sign:
+            if key not in amounts or not value.isdigit() or not int(value):
                 raise SpecError(f"'{word}' in '{element}'", is_amount=True)
             amounts[key] = int(value)
         elif word in GPU_MODES and "gpus=" in element:

@@ -19,6 +19,7 @@ STATE_NAMES = {
     "T": "Transit", "Q": "Queued", "H": "Held", "W": "Waiting", "R": "Running", "E": "Exiting",
     "C": "Complete",
 }  # fmt: skip
+_LISTED_S, _OLD_LISTED_S = 10.0, 45.0
 _ASSIGNED = ("nodect", "mem", "ncpus", "vmem")
 
 
@@ -174,6 +175,8 @@ class World:
 
     def is_down(self, node: EmulatedNode) -> bool:
         """Whether the server takes the node for down now."""
+        if self.is_unlisted(node):
+            return True
         if node.flap_s and int(self.now_s / node.flap_s) % 2 == 1:
             return True
         if node.message.startswith("ERROR") and self.server.get("down_on_error") == "True":
@@ -183,6 +186,11 @@ class World:
                 node.marked_down
             )
         return node.marked_down and self.now_s - node.marked_down_s < self.settings.report_s
+
+    def is_unlisted(self, node: EmulatedNode) -> bool:
+        """Whether qmgr has made the node just now, so that no mom knows of it."""
+        within_s = _OLD_LISTED_S if self.settings.is_old else _LISTED_S
+        return bool(node.listed_s) and self.now_s - node.listed_s < within_s
 
     def counts(self, queue: str = "") -> dict[str, int]:
         """Jobs by state name, of one queue or of all; arrays count by their members."""
@@ -226,4 +234,5 @@ class World:
         listed = self.server.get("managers", f"root@{host}").split(",")
         if not manager:
             listed += self.server.get("operators", f"root@{host}").split(",")
-        return any(name.strip() in (f"{user}@{host}", f"{user}@*") for name in listed)
+        # Seen on real servers: root at the server is one, whoever is listed.
+        return user == "root" or any(name.strip() in (f"{user}@{host}", f"{user}@*") for name in listed)

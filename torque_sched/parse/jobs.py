@@ -48,13 +48,14 @@ def job_from_record(record: Record, zone: tzinfo = timezone.utc) -> Job:
 
 
 def _job(record: Record, zone: tzinfo) -> Job:
-    given = record.attributes
+    state = _state(record.attributes["job_state"])
+    given = _without_leftovers(record.attributes, state)
     get = given.get
     sequence, index = job_number(record.name)
     exec_host, exec_gpus, hold, depend = get("exec_host"), get("exec_gpus"), get("Hold_Types"), get("depend")
     owner, submit_args = get("Job_Owner", ""), get("submit_args", "")
     return Job(
-        id=JobId(record.name), state=_state(given["job_state"]), queue=QueueName(given["queue"]),
+        id=JobId(record.name), state=state, queue=QueueName(given["queue"]),
         request=parse_request(given), name=get("Job_Name", ""), owner=owner,
         user=get("euser") or owner.partition("@")[0], group=get("egroup", ""), sequence=sequence,
         array_index=index,
@@ -77,6 +78,32 @@ def _job(record: Record, zone: tzinfo) -> Job:
         interactive=boolean(given["interactive"]) if "interactive" in given else False,
         rerunnable=get("Rerunable", "True") == "True", queue_rank=_count(given, "queue_rank"),
     )  # fmt: skip
+
+
+def _without_leftovers(given: Mapping[str, str], state: JobState) -> Mapping[str, str]:
+    """The attributes less those of a run that is over or never was, which the server leaves on the job.
+
+    ``qrerun`` leaves start_time, exec_gpus and an exit_status on the queued job; a qrun that is refused for
+    the array's slot limit leaves an exec_host; a job deleted while it waits keeps them all and ends without
+    the comp_time that every real end has (observed on 6.1.3 and 4.2.10).
+    """
+    if state in _WAITING or (state is JobState.COMPLETED and "comp_time" not in given):
+        stale = _OF_A_RUN if state in _WAITING else _OF_A_RUN - {"exit_status"}
+    elif state is JobState.RUNNING or state is JobState.SUSPENDED:
+        stale = _OF_AN_END
+    else:
+        return given
+    if given.keys().isdisjoint(stale):
+        return given
+    return {name: text for name, text in given.items() if name not in stale}
+
+
+_WAITING = frozenset({JobState.QUEUED, JobState.HELD, JobState.WAITING, JobState.TRANSIT})
+_OF_AN_END = frozenset({"exit_status", "comp_time", "total_runtime"})
+_OF_A_RUN = _OF_AN_END | {
+    "exec_host", "exec_gpus", "start_time", "Walltime.Remaining", "resources_used.cput", "resources_used.mem",
+    "resources_used.vmem", "resources_used.walltime", "resources_used.energy_used",
+}  # fmt: skip
 
 
 def _state(text: str) -> JobState:

@@ -22,6 +22,7 @@ from torque_sched.errors import ModelError, RecordError
 
 __all__ = [
     "GPU_MODES",
+    "HEEDED",
     "format_nodes_spec",
     "format_request",
     "format_tokens",
@@ -41,6 +42,8 @@ _NAMES = (
     "nodes", "procs", "ncpus", "walltime", "cput", "mem", "pmem", "vmem", "pvmem", "gres", "host", "feature",
     "naccesspolicy", "software", "arch", "opsys", "neednodes", "tokens",
 )  # fmt: skip
+HEEDED = frozenset(_NAMES)
+"""Resources of ``-l`` that mean something to us; a server may know others."""
 _KEYS = tuple(_FAMILY + name for name in _NAMES)
 _EXTRA_KEYS = ("node_exclusive", "x", "L_Request")
 

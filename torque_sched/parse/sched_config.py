@@ -37,6 +37,7 @@ SORTS = frozenset(
 """Values of ``sort_by`` and ``key``."""
 
 _MAX_IGNORED_QUEUES = 16
+_MAX_WARNINGS = 20
 _SEPARATORS = re.compile(r"[ \t:]+")
 
 
@@ -115,7 +116,7 @@ class _Reader:
             self._take(key, value, when[0].lower() if when and not when[0].startswith("#") else "all")
         except (ValueError, UnitError) as error:
             message = getattr(error, "message", str(error))
-            self._warnings.append(f"{self._place}, line {number}: {key}: {message}")
+            self._warnings.append(f"{self._place}, line {number}: {_shown(key)}: {_shown(message, 400)}")
 
     def _take(self, key: str, value: str, when: str) -> None:
         if key not in KEYS:
@@ -131,7 +132,7 @@ class _Reader:
         elif key in _SECONDS:
             self._rest[_SECONDS[key]] = duration_s(value)
         elif key in _NUMBERS:
-            self._rest[key] = int(value)
+            self._rest[key] = _number(value)
         elif key == "dedicated_prefix":
             self._rest[key] = value
         elif len(self._ignored) < _MAX_IGNORED_QUEUES:
@@ -159,9 +160,29 @@ class _Reader:
             prime=replace(CPolicy(), **self._prime, keys=tuple(prime)),
             non_prime=replace(CPolicy(), **self._non_prime, keys=tuple(non_prime)),
             ignored_queues=tuple(self._ignored),
-            warnings=tuple(self._warnings),
+            warnings=_few(self._place, self._warnings),
             **self._rest,
         )
+
+
+def _shown(text: str, limit: int = 40) -> str:
+    """A text for the log, also of a file that is none: short, and nothing but what can be printed."""
+    clipped = text if len(text) <= limit else f"{text[: limit - 3]}..."
+    return clipped if clipped.isprintable() else repr(clipped)
+
+
+def _few(place: str, warnings: list[str]) -> tuple[str, ...]:
+    """The first ones: of a file that is something else altogether each line would be one."""
+    n_more = len(warnings) - _MAX_WARNINGS
+    more = (f"{place}: {n_more} more lines are not understood",) if n_more > 0 else ()
+    return (*warnings[:_MAX_WARNINGS], *more)
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{_shown(text)!r} is no whole number; the default stays") from None
 
 
 def _flag(text: str) -> bool:
@@ -240,7 +261,7 @@ def parse_holidays(text: str, place: str = "holidays") -> Holidays:
             warnings.append(f"{place}, line {number}: {line.strip()[:60]!r} is not understood")
     if spans and not year and not warnings:
         warnings.append(f"{place}: no YEAR line, so it is always prime time (as for pbs_sched)")
-    return Holidays(days=frozenset(days), year=year, warnings=tuple(warnings), **spans)
+    return Holidays(days=frozenset(days), year=year, warnings=_few(place, warnings), **spans)
 
 
 def _span(prime: str, non_prime: str) -> _Span:
@@ -275,7 +296,7 @@ def parse_dedicated_time(
             spans.append((first, until))
         except (ValueError, IndexError):
             warnings.append(f"{place}, line {number}: {line.strip()[:60]!r} is no span of time")
-    return tuple(sorted(spans)), tuple(warnings)
+    return tuple(sorted(spans)), _few(place, warnings)
 
 
 def _moment(day: str, hour: str) -> datetime:
@@ -314,4 +335,4 @@ def parse_resource_group(
                 f"{place}, line {number}: {line.strip()[:60]!r} is not NAME ID PARENT SHARES, or its parent "
                 "is not above it"
             )
-    return tuple(groups), tuple(warnings)
+    return tuple(groups), _few(place, warnings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import string
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -123,8 +124,23 @@ queues = st.builds(
 def with_used(job: Job) -> Job:
     """The same job with its numbers as its id says, and with something used when it has run."""
     sequence, index = job_number(job.id)
+    job = as_far_as_its_state_goes(job)
     used = UsedResources(1.0, 2.0, 1024, 2048, 0.5) if job.exec_host else UsedResources()
     return dataclasses.replace(job, sequence=sequence, array_index=index, used=used)
+
+
+def as_far_as_its_state_goes(job: Job) -> Job:
+    """The same job without what only one that runs, or one that ended, can have."""
+    no_run = {"exec_host": (), "exec_gpus": (), "start_s": None, "walltime_remaining_s": None}
+    no_end = {"exit_status": None, "comp_s": None, "total_runtime_s": None}
+    changes: dict[str, Any] = {}
+    if job.state in {JobState.TRANSIT, JobState.QUEUED, JobState.HELD, JobState.WAITING}:
+        changes = {**no_run, **no_end}
+    elif job.state in {JobState.RUNNING, JobState.SUSPENDED}:
+        changes = no_end
+    elif job.state is JobState.COMPLETED and job.comp_s is None:
+        changes = {**no_run, **no_end, "exit_status": job.exit_status}
+    return dataclasses.replace(job, **changes)
 
 
 @given(st.lists(jobs, max_size=3))

@@ -170,9 +170,21 @@ def test_a_restart_with_jobs_is_followed_by_empty_events(tmp_path: Path) -> None
         until(lambda: [event.code for event in torque.events()] == [10, 1, 10, 0, 0, 0])
 
 
+@pytest.mark.parametrize(("version", "second"), [("6.1.3", "node4-gpu/1"), ("4.2.10", "node4-gpu/0")])
+def test_4_2_10_gives_gpus_away_again_after_its_restart(tmp_path: Path, version: str, second: str) -> None:
+    """Seen on both after SIGKILL and after `qterm -t quick`."""
+    with EmulatedTorque.create(tmp_path, nodes=NODES, clock="manual", version=version) as torque:
+        jobs = [torque.submit("-l", "nodes=1:gpus=1", runtime_s=600) for _ in range(2)]
+        torque.run("qrun", "-H", "node4:gpus=1", jobs[0])
+        torque.kill()
+        torque.start()
+        assert torque.run("qrun", "-H", "node4:gpus=1", jobs[1]).returncode == 0
+        assert [torque.jobs()[job]["exec_gpus"] for job in jobs] == ["node4-gpu/0", second]
+
+
 def test_version_says_emulated(torque: EmulatedTorque) -> None:
     done = torque.run("qstat", "--version")
-    assert (done.returncode, done.stderr) == (0, "Version: 6.1.3.h5-emulated\nCommit: emulated\n")
+    assert (done.returncode, done.stdout) == (0, "Version: 6.1.3.h5-emulated\nCommit: emulated\n")
 
 
 def test_a_burst_melts_into_few_events(tmp_path: Path) -> None:

@@ -10,12 +10,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.torque_site import Binaries, TorqueSite, eventually, torque_up
+from tests.unit.torque.emulation.transcript import State
 
 _QUIET = 2
 """Looks in a row that have to show the same."""
 _SETTLES_S = 8.0
+_REPORTS_S = 20.0
+"""By then a mom has reported, though they do so every 5 s only and this machine may be busy."""
 _GROUP = 61900
 _SETTINGS = """
+delete queue batch
 create queue gpuq
 set queue gpuq queue_type = Execution
 set queue gpuq Priority = 50
@@ -24,6 +28,13 @@ set queue gpuq resources_default.nodes = 1
 set queue gpuq max_user_run = 2
 set queue gpuq enabled = True
 set queue gpuq started = True
+create queue batch
+set queue batch queue_type = Execution
+set queue batch resources_default.nodes = 1
+set queue batch resources_default.walltime = 01:00:00
+set queue batch enabled = True
+set queue batch started = True
+set server default_queue = batch
 set server acl_hosts = head
 set server managers = root@head
 set server operators = root@head
@@ -69,7 +80,6 @@ class TorqueCluster:
                 script = site.folder / "users" / fields[0] / "s.sh"
                 script.write_text("sleep 1000\n", encoding="ascii")
             lines.append(":".join(fields))
-        # In place: these files lie bound over those of the machine.
         passwd.write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
         with group.open("a", encoding="ascii") as file:
             file.write(f"hpc:x:{_GROUP}:\n")
@@ -114,12 +124,17 @@ class TorqueCluster:
         """Let real time pass."""
         time.sleep(seconds)
 
-    def settle(self, look: Callable[[], object]) -> None:
-        """Until some looks in a row show the same."""
-        end_s = time.monotonic() + _SETTLES_S
-        last: object = None
+    def settle(self, look: Callable[[], State]) -> None:
+        """Until some looks in a row show the same, and no node waits for its mom.
+
+        A node that was reset or cleared is down until its mom's next report.
+        """
+        began_s = time.monotonic()
+        last: State = {}
         n_same = 0
-        while n_same < _QUIET and time.monotonic() < end_s:
+        while n_same < _QUIET or _is_down(last):
+            if time.monotonic() > began_s + (_REPORTS_S if _is_down(last) else _SETTLES_S):
+                break
             time.sleep(0.25)
             now = look()
             n_same = n_same + 1 if now == last else 0
@@ -131,6 +146,10 @@ class TorqueCluster:
         new = [int(code) for code in codes[self._n_told :]]
         self._n_told = len(codes)
         return new
+
+
+def _is_down(state: State) -> bool:
+    return any(attributes.get("state") == "down" for attributes in state.values())
 
 
 @contextmanager

@@ -360,7 +360,7 @@ def test_a_quoted_comment_loses_its_quotes_and_gains_a_blank() -> None:
 
 def test_tokens_are_stored_and_counted_by_nobody() -> None:
     bench = Bench(WIDE)
-    bench.good("qmgr", "-c", "set server tokens = matlab:1,ansys:2")
+    bench.good("qmgr", "-c", "set server tokens = 'matlab:1,ansys:2'")
     assert "    tokens = matlab:1,ansys:2\n" in bench.good("qstat", "-B", "-f", "-1")
     jobs = [bench.submit("-l", "nodes=1,tokens=matlab:1") for _ in range(2)]
     for job in jobs:

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-import torque_sched.emulation.submit
+import torque_sched.emulation.qsub_client
 from tests.unit.torque.emulation.played import Played
 from tests.unit.torque.emulation.transcript import (
     FOLDER,
+    HOME,
     SCRIPT,
     Entry,
     Scenario,
@@ -26,17 +27,18 @@ _RECORDED = {
     version: read_transcript((FOLDER / f"{version}.txt").read_text(encoding="utf-8")) for version in _VERSIONS
 }
 _ARRAY = "a whole array that is refused stands on a node for a while, and shows that in exec_host"
-_LIMIT = "a limit of 0 and one that changes later are not followed"
-_DEPENDS = "a dependency that qalter may not add leaves a hold without a reason"
-_NEW_NODE = "a node that qmgr made waits for its mom; here moms are up at once"
+_NEW_NODE = "a node that qmgr made comes up later, when its mom speaks"
 _LEAK = "4.2.10 tries to start `procs` on nodes of its own choice, fails and keeps their slots"
-_CRASH = "4.2.10 crashes when a job comes back to a queue it was in"
+_CRASH = "4.2.10 crashes when a job is moved a second time, or out of a routing queue"
 _MOM = "a change of a running job waits for its mom for more than a minute"
-_ROUTED = "a routed job has no euser and egroup when the queue opens late"
+_EMPTY = "4.2.10 loses what it sends behind a variable whose value is empty"
+_FOLDER = "a folder named from the root is not looked for: it may be on another machine"
+_POLL = "a mom looks every 45 s whether a job has run too long"
+_KILLED = "4.2.10 kills a running job whose dependency cannot be met any more"
+_PLACES = "an attribute that was altered is listed at another place"
+_COMMA = "a dependency that is gone leaves a comma"
 KNOWN: dict[tuple[str, str], dict[str, str]] = {
-    ("*", "submit-options"): {"alice: qsub -v A": "a variable that is not set is sent under a wrong name"},
-    ("6.1.3", "submit-options"): {'alice: qsub -S /bin/sh -v A=1,B="x y",C': "the same"},
-    ("*", "submit-refused"): {"alice: qsub -t 1-3%0": _LIMIT},
+    ("4.2.10", "submit-options"): {"alice: qsub -v A": _EMPTY},
     ("6.1.3", "run-hosts"): {
         "root: qrun -H node2:ppn=2+node2:ppn=1 1005": "a host named twice with a slot left: never, not later"
     },
@@ -54,12 +56,10 @@ KNOWN: dict[tuple[str, str], dict[str, str]] = {
         "alice: qalter -a 12312359 1002": "a time that is over is forgotten at the next look at the clock"
     },
     ("*", "arrays"): {
-        "alice: qdel 1000[]": "Hold_Types of members that were gone before",
         "root: qrun -H node3 1003[]": _ARRAY,
         "root: qalter -l walltime=10:00 1003[]": _ARRAY,
     },
-    ("6.1.3", "arrays"): {"alice: qalter -t %1 1000[]": _LIMIT, "root: qstat -t": _ARRAY},
-    ("*", "depend-before"): {"alice: qalter -W depend=afterok:1004 1000": _DEPENDS},
+    ("6.1.3", "arrays"): {"root: qstat -t": _ARRAY},
     ("*", "depend-arrays"): {"root: qrun -H node1 1000[1]": "a deleted job loses its dependency later"},
     ("4.2.10", "depend-arrays"): {
         "wait 6": "`afterstartarray` is met by the second start, `afternotokarray` never",
@@ -69,7 +69,7 @@ KNOWN: dict[tuple[str, str], dict[str, str]] = {
         "alice: qalter -l walltime=00:20:00 1000": _MOM,
         "root: qalter -l walltime=00:20:00 1000": _MOM,
         "root: qalter -l mem=1gb 1000": _MOM,
-        "root: qstat -f -1 1000": "the mom writes its own host into Output_Path",
+        "root: qstat -f -1 1000": "a mom writes its own host into Output_Path while the job runs",
     },
     ("4.2.10", "move-back"): {
         "alice: qmove batch 1000": _CRASH,
@@ -77,20 +77,24 @@ KNOWN: dict[tuple[str, str], dict[str, str]] = {
         "alice: qsub -q gpuq -l nodes=2": _CRASH,
         "alice: qmove batch 1001": _CRASH,
     },
-    ("*", "routing"): {"wait 12": _ROUTED},
-    ("*", "node-attributes"): {
-        'root: qmgr -c "set node node1 properties = a,properties += b"': "the second half is not heard",
-        'root: qmgr -c "create node node1 np=5,properties=new"': _NEW_NODE,
-        'root: qmgr -c "list node @default np"': _NEW_NODE,
-        'root: qmgr -c "print node node1"': _NEW_NODE,
+    ("6.1.3", "node-attributes"): {
+        'root: qmgr -c "set node node3 np = 1"': _NEW_NODE,
         "root: pbsnodes -a": _NEW_NODE,
     },
-    ("6.1.3", "node-attributes"): {'root: qmgr -c "delete node node3"': _NEW_NODE},
-    ("*", "listings"): {
-        "root: qstat -R": "not emulated: a table of file systems",
-        "root: qselect -l nodes.eq.1": "not emulated: selection by resources",
+    ("4.2.10", "node-attributes"): {
+        'root: qmgr -c "list node @default np"': _NEW_NODE,
+        "root: pbsnodes -a": _NEW_NODE,
     },
     ("4.2.10", "events"): {"alice: qmove gpuq 1007": "the client asks twice, and prints the second answer"},
+    ("*", "submit-more"): {"alice: qsub -d /nonexistent": _FOLDER},
+    ("4.2.10", "submit-more"): {'alice: qsub -v ""': _EMPTY, "alice: qsub -v A=": _EMPTY},
+    ("4.2.10", "arrays-act"): {"alice: qdel 1000[]": "an array of which a member was moved never ends"},
+    ("*", "depend-more"): {"alice: qalter -W depend=afterok:9999 1003": _COMMA},
+    ("4.2.10", "depend-more"): {"alice: qdel 1000": _KILLED, "root: qstat": _KILLED},
+    ("4.2.10", "queue-refusals"): {'root: qmgr -c "list queue q"': "4.2.10 does not show a limit of procct"},
+    ("*", "jobs-end-more"): {"wait 20": _POLL, "wait 5": _POLL},
+    ("*", "alter-more"): {"root: qstat -f -1 1000": _PLACES},
+    ("4.2.10", "move-more"): {"wait 12": _CRASH, "alice: qmove gpuq@head 1001": _CRASH},
 }
 """(version or ``*``, scenario) -> step -> what the real server does that the emulation does not."""
 
@@ -99,11 +103,13 @@ KNOWN: dict[tuple[str, str], dict[str, str]] = {
 def script_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Users have a script `s.sh` in their home, which is not on this machine."""
     (tmp_path / "s.sh").write_text(f"{SCRIPT}\n", encoding="ascii")
+    home = HOME / "alice"
 
     def found(call: Call, path: str) -> Path:
-        return tmp_path / path if path == "s.sh" else resolve(call, path)
+        whole = resolve(call, path)
+        return tmp_path / whole.relative_to(home) if whole.is_relative_to(home) else whole
 
-    monkeypatch.setattr(torque_sched.emulation.submit, "resolve", found)
+    monkeypatch.setattr(torque_sched.emulation.qsub_client, "resolve", found)
 
 
 def differing(real: list[Entry], mine: list[Entry]) -> dict[str, tuple[str, str]]:
@@ -111,8 +117,17 @@ def differing(real: list[Entry], mine: list[Entry]) -> dict[str, tuple[str, str]
     return {a.step: (a.text, b.text) for a, b in zip(real, mine, strict=True) if a.text != b.text}
 
 
-@pytest.mark.parametrize("name", list(_SCENARIOS))
-@pytest.mark.parametrize("version", _VERSIONS)
+def test_every_scenario_is_recorded() -> None:
+    """On both servers, but what makes one of them hang."""
+    missing = {
+        (version, name) for version in _VERSIONS for name in _SCENARIOS.keys() - _RECORDED[version].keys()
+    }
+    assert missing == {("4.2.10", "order-message")}
+
+
+@pytest.mark.parametrize(
+    ("version", "name"), [(version, name) for version in _VERSIONS for name in _RECORDED[version]]
+)
 def test_emulation_answers_as_the_real_one_did(version: str, name: str) -> None:
     scenario: Scenario = _SCENARIOS[name]
     real = _RECORDED[version][name]

@@ -25,6 +25,8 @@ _VOLATILE = frozenset(
         "queue_rank", "Remaining", "Execution_Time",
     )
 )  # fmt: skip
+_PLACE = re.compile(",LD_LIBRARY_PATH=[^,]*")
+"""Where the programs lie, in the environment of a job."""
 _UNSTEADY = ("resources_used.", "Walltime.", "status", "gpu_status", "session_id")
 """What comes with a mom's report, whenever that is."""
 _PLAIN = {
@@ -74,7 +76,7 @@ class Cluster(Protocol):
     def wait(self, seconds: float) -> None:
         """Let time pass."""
 
-    def settle(self, look: Callable[[], object]) -> None:
+    def settle(self, look: Callable[[], State]) -> None:
         """Wait until nothing changes any more."""
 
     def events(self) -> list[int]:
@@ -187,7 +189,7 @@ def _flat(element: ElementTree.Element) -> dict[str, str]:
         if not len(leaf):
             flat[leaf.tag] = leaf.text or ""
     return {
-        name: "*" if name.rpartition(".")[2] in _VOLATILE else value
+        name: "*" if name.rpartition(".")[2] in _VOLATILE else _PLACE.sub("", value)
         for name, value in flat.items()
         if not name.startswith(_UNSTEADY)
     }
@@ -230,7 +232,9 @@ _BLANKS: list[tuple[re.Pattern[str], str]] = [
     (re.compile(r"(?<=status = )[^\n]*(\n {17}[^\n]*)*"), "*"),
     (re.compile(r"(?<=<status>)[^<]*"), "*"),
     (re.compile(r"set node (\w+) status [^\n]*\n"), ""),
-    (re.compile(r"(pbs_version = [\d.]+)\S*"), r"\1"),
+    (re.compile(r"((?:pbs_version = |^Version: )[\d.]+)\S*", re.MULTILINE), r"\1"),
+    (re.compile(r"^Commit:.*", re.MULTILINE), "Commit:"),
+    (re.compile(r"'ncpus=\d+'"), "'ncpus=N'"),
     (re.compile(r"(?<= )\d\d:\d\d:\d\d(?= *$| R | C | E | S | H )", re.MULTILINE), "HH:MM:SS"),
     (re.compile(r"^(\d.{22} .{11} .{8} .{16}) [ \d]{5}\d ", re.MULTILINE), r"\1 SESSID "),
     (re.compile(r"(?<= [A-Z]  )\d\d:\d\d:\d\d"), "HH:MM:SS"),

@@ -40,7 +40,7 @@ def jobs_xml(*records: str) -> str:
         "<Job><Job_Id>2.h</Job_Id><a><b><c>1</c></b></a><job_state>Q</job_state><queue>b</queue></Job>",
         "<Job><Job_Id>2.h</Job_Id><Resource_List><nodes>1</nodes><job_state>Q</job_state></Job>",
         job_xml(2, "<qtime>yesterday</qtime>"),
-        job_xml(2, "<exec_host>node1</exec_host>"),
+        job_xml(2, "<exec_host>node1</exec_host>").replace(">Q<", ">R<"),
         "<Job><Job_Id>2.h</Job_Id><job_state>Q</job_state>",
         "something in between",
     ],
