@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 _UNSAVED = 20_000
 _TIDY_S = 3600.0
 _DAY_S = 86400.0
+_SHOWN_LONGEST = 100_000
+"""More jobs that have ended than any server shows at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,8 @@ class History:
         """What failed and was left alone when the file was last written."""
         self._reservations: tuple[Reservation, ...] | None = None
         self._is_copy = False
+        self.lasting_trouble = ""
+        """Why there is no file at all, though one is wanted."""
         self.trouble = ""
         """Why the file could not be written in the last cycle; empty: all is well."""
 
@@ -110,6 +114,8 @@ class History:
         settings: HistorySettings | None = None,
         rates: Mapping[str, Rates] | None = None,
         accounting: Path | None = None,
+        *,
+        lasting_trouble: str = "",
     ) -> History:
         """Open a history file, and learn from what it holds; a damaged file is put aside.
 
@@ -119,15 +125,19 @@ class History:
             rates: speed of nodes by name or property, as `NodeRules.rates`.
             accounting: ``$PBS_HOME/server_priv/accounting``, where readable; None: only completed jobs in
                 qstat count.
+            lasting_trouble: told by `troubles` as long as this lives.
 
         Raises:
+            NoSpaceError: the disk is full.
             StartupError: the file is of a newer release, or its folder cannot be written.
         """
         chosen = settings or HistorySettings()
         if path is not None and _is_damaged(path):
             aside = _put_aside(path)
             logger.error("the history %s is damaged; it is now %s and a new one is begun", path, aside.name)
-        return cls(Store(path, chosen.max_jobs), chosen, rates or {}, accounting)
+        history = cls(Store(path, chosen.max_jobs), chosen, rates or {}, accounting)
+        history.lasting_trouble = lasting_trouble
+        return history
 
     @classmethod
     def copy_of(
@@ -139,13 +149,19 @@ class History:
             StartupError: there is none, or it cannot be read.
         """
         chosen = settings or HistorySettings()
-        source = Store.read_only(path)
-        history = cls(source, chosen, rates or {}, None)
-        history.reservations(time.time())
+        with Store.looked_at(path) as source:
+            history = cls(source, chosen, rates or {}, None)
+            history.reservations(time.time())
+            # Those that qstat still shows are known from the file already.
+            history._counted = source.newest(_SHOWN_LONGEST)
         history._is_copy = True
-        source.close()
         history._store = Store(None, chosen.max_jobs)
         return history
+
+    @property
+    def troubles(self) -> list[str]:
+        """What is wrong with the file now, a sentence each."""
+        return [each for each in (self.lasting_trouble, self.trouble) if each]
 
     def close(self) -> None:
         """Close the file."""

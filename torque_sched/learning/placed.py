@@ -32,7 +32,7 @@ def placed_of(
             continue
         for share in _shares(job):
             reading = readings.get(share.node)
-            if reading is None or job.start_s + lag_s > reading.measured.sample_s:
+            if reading is None or not reading.contains(job, lag_s):
                 placed.append(PlacedLoad(job.id, share.node, _load_on(job, share, predictions), job.start_s))
     for start in pending:
         waiting = snapshot.job_by_id.get(start.job)
@@ -58,7 +58,7 @@ def without_ended(
             continue
         for share in _shares(job):
             reading = readings.get(share.node)
-            if reading is None or not job.start_s + lag_s <= reading.measured.sample_s < job.comp_s:
+            if reading is None or reading.measured.sample_s >= job.comp_s or not reading.contains(job, lag_s):
                 continue
             had = reading.jobs.get(job.id)
             load = (

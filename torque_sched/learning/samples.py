@@ -28,6 +28,16 @@ class Reading:
     is_sampled: bool
     """By the shipped sampler; else these are mom's one-minute load average and memory."""
 
+    def contains(self, job: Job, lag_s: float) -> bool:
+        """Whether the job's load is in these figures.
+
+        A load average takes ``lag_s`` to show a job; the sampler names those it has seen.
+        """
+        if job.start_s is None:
+            return False
+        wait_s = min(lag_s, _SETTLED_S) if job.id in self.jobs else lag_s
+        return job.start_s + wait_s <= self.measured.sample_s
+
 
 def reading_of(node: Node) -> Reading | None:
     """The newest figures of a node; None before its first report."""

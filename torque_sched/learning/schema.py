@@ -9,9 +9,9 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from torque_sched.errors import StartupError
+from torque_sched.errors import NoSpaceError, StartupError
 
-__all__ = ["BUSY_S", "VERSION", "migrate", "open_file"]
+__all__ = ["BUSY_S", "VERSION", "migrate", "newer", "open_file"]
 
 BUSY_S = 5.0
 """So long one process waits for another's transaction."""
@@ -81,6 +81,7 @@ def open_file(path: Path | None) -> sqlite3.Connection:
     """Open or create a history file, and bring it to this release's version; None: in memory.
 
     Raises:
+        NoSpaceError: the disk is full.
         StartupError: the file is no history, damaged, newer, or cannot be written.
     """
     name = str(path) if path is not None else ":memory:"
@@ -95,11 +96,20 @@ def open_file(path: Path | None) -> sqlite3.Connection:
             db.close()
             raise
     except sqlite3.Error as error:
-        raise StartupError(
-            f"the history {name} cannot be used ({error})",
-            cure="move it away to begin a new one, or see the rights and the space of its folder",
-        ) from error
+        text = f"the history {name} cannot be used ({error})"
+        if "is full" in str(error):
+            raise NoSpaceError(text, cure="make room on that disk") from error
+        cure = "move it away to begin a new one, or see the rights of its folder"
+        raise StartupError(text, cure=cure) from error
     return db
+
+
+def newer(name: str, found: int) -> StartupError:
+    """What is said of a file that a newer release has written."""
+    return StartupError(
+        f"{name} has version {found} and this release knows up to {VERSION}",
+        cure="install the newer release again, or set `learning.history` to another file",
+    )
 
 
 def migrate(connection: sqlite3.Connection, name: str, *, up_to: int = VERSION) -> None:
@@ -118,15 +128,13 @@ def migrate(connection: sqlite3.Connection, name: str, *, up_to: int = VERSION) 
     try:
         found = int(connection.execute("PRAGMA user_version").fetchone()[0])
         if found > VERSION:
-            raise StartupError(
-                f"{name} has version {found} and this release knows up to {VERSION}",
-                cure="install the newer release again, or set `history` to another file",
-            )
+            raise newer(name, found)
         for statements in _VERSIONS[found:up_to]:
             for statement in statements:
                 connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {max(found, up_to)}")
         connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
         raise

@@ -34,7 +34,7 @@ from torque_sched.learning.rows import (
     PauseRow,
     Use,
 )
-from torque_sched.learning.schema import BUSY_S, VERSION, open_file
+from torque_sched.learning.schema import BUSY_S, VERSION, newer, open_file
 from torque_sched.policies.predict.fingerprint import Fingerprint
 
 __all__ = ["Store"]
@@ -89,10 +89,31 @@ class Store:
             ) from error
         if found != VERSION:
             store._db.close()
+            if found > VERSION:
+                raise newer(str(path), found)
             raise StartupError(
                 f"{path} has version {found}, not {VERSION}", cure="let this release's daemon open it once"
             )
         return store
+
+    @classmethod
+    @contextmanager
+    def looked_at(cls, path: Path) -> Iterator[Store]:
+        """The same for a while, with an error in words where the file turns out to be damaged further in.
+
+        Raises:
+            StartupError: as `read_only`, and what SQLite finds meanwhile.
+        """
+        store = cls.read_only(path)
+        try:
+            yield store
+        except sqlite3.Error as error:
+            raise StartupError(
+                f"the history {path} cannot be read ({error})",
+                cure="restart the daemon, which puts a damaged file aside and begins a new one",
+            ) from error
+        finally:
+            store.close()
 
     def close(self) -> None:
         """Close the file."""
@@ -175,6 +196,11 @@ class Store:
         columns = ", ".join(_JOB_COLUMNS)
         query = f"SELECT {columns} FROM jobs WHERE end_s IS NULL OR end_s >= ? ORDER BY seq DESC LIMIT ?"
         return tuple(reversed([_job(row) for row in self._db.execute(query, (since_s, last))]))
+
+    def newest(self, last: int) -> set[JobKey]:
+        """The keys of the last so many jobs counted."""
+        query = "SELECT job, ctime_s FROM jobs ORDER BY seq DESC LIMIT ?"
+        return {(job, ctime_s) for job, ctime_s in self._db.execute(query, (last,))}
 
     def uses(self) -> dict[tuple[JobKey, str], Use]:
         """Samples of jobs that still run, by job and node."""

@@ -278,7 +278,7 @@ def plan_start(search: Search, job: Job, shape: Shape, now_s: float) -> Plan | N
     taken = {node.index for node in ledger.nodes if node.name in pauses} if pauses else set()
     parts: list[tuple[NodeLedger, Piece]] = []
     start_s, is_known = now_s, True
-    for piece in sorted(shape.pieces, key=lambda piece: len(search.capable(piece, shape))):
+    for piece in sorted(search.apart(shape), key=lambda piece: len(search.capable(piece, shape))):
         ready = []
         for node in search.capable(piece, shape):
             gpus = min(shape.gpus_anywhere, node.node.gpus) or piece.gpus

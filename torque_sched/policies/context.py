@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from torque_sched.core.decisions import NodeShare, Promise
 from torque_sched.core.model import Job, JobId, NodeName
+from torque_sched.core.request import Request
+from torque_sched.core.snapshot import Snapshot
+from torque_sched.core.states import JobState
 from torque_sched.policies.load import NO_LOAD, Load, Measured, PlacedLoad
 
 __all__ = [
@@ -21,6 +25,7 @@ __all__ = [
     "Promise",
     "Reservation",
     "Window",
+    "starting",
 ]
 
 
@@ -31,6 +36,37 @@ class PendingStart:
     job: JobId
     allocation: tuple[NodeShare, ...]
     asked_s: float
+
+
+def starting(snapshot: Snapshot, pending: Iterable[PendingStart] = ()) -> tuple[PendingStart, ...]:
+    """Starts that somebody else asked for while we looked: jobs that wait by ``qstat`` but are on nodes.
+
+    Which GPUs they have nobody says before ``qstat`` does: as many as go with their slots.
+
+    Args:
+        snapshot: its nodes are no older than its jobs (`adapters.pbs`).
+        pending: starts that are known; they are left out.
+    """
+    known = {start.job for start in pending}
+    slots: dict[JobId, dict[NodeName, int]] = {}
+    for node in snapshot.nodes:
+        for part in node.jobs:
+            job = snapshot.job_by_id.get(part.job)
+            if job is not None and job.state is JobState.QUEUED and job.id not in known:
+                on_nodes = slots.setdefault(job.id, {})
+                on_nodes[node.name] = on_nodes.get(node.name, 0) + part.n_slots
+    return tuple(
+        PendingStart(job, _with_gpus(snapshot.job_by_id[job].request, on_nodes), snapshot.now_s)
+        for job, on_nodes in slots.items()
+    )
+
+
+def _with_gpus(request: Request, slots: Mapping[NodeName, int]) -> tuple[NodeShare, ...]:
+    n_gpus, n_procs = request.n_gpus, max(1, request.n_procs)
+    return tuple(
+        NodeShare(name, n_slots, math.ceil(n_gpus * min(1.0, n_slots / n_procs)))
+        for name, n_slots in slots.items()
+    )
 
 
 @dataclass(frozen=True, slots=True)

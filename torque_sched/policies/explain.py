@@ -9,7 +9,8 @@ from torque_sched.core.model import Job, NodeName
 from torque_sched.core.snapshot import Snapshot
 from torque_sched.core.states import JobState
 from torque_sched.policies.context import Context, Prediction
-from torque_sched.policies.decide import Cycle
+from torque_sched.policies.cycle import Cycle
+from torque_sched.policies.decide import decisions_of
 from torque_sched.policies.needs import Piece, Shape
 from torque_sched.policies.node_ledger import NodeLedger
 from torque_sched.policies.refusals import Refusal
@@ -103,4 +104,4 @@ def _decision(cycle: Cycle, job: Job) -> Decision | None:
         if job.state in {JobState.HELD, JobState.WAITING, JobState.TRANSIT}:
             return cycle.gate.check(job)
         return None
-    return next((decision for decision in cycle.decisions() if decision.job == job.id), None)
+    return next((decision for decision in decisions_of(cycle) if decision.job == job.id), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 
 from torque_sched.core.decisions import NodeShare
 from torque_sched.core.model import GpuDevice, Job, JobId, Node, NodeName
@@ -85,10 +86,10 @@ def open_ledger(
         for index, node in enumerate(snapshot.nodes)
     )
     ledger = Ledger(snapshot, nodes)
-    free_gpus = _occupy_by_jobs(ledger, context, rules)
+    used_gpus = _occupy_by_jobs(ledger, context, rules)
     loads = _placed_loads(snapshot, context)
     for entry in nodes:
-        _open_gpus(entry, free_gpus.get(entry.name, frozenset()), gpu_rules)
+        _open_gpus(entry, used_gpus.get(entry.name, {}), gpu_rules)
         measured = context.measured.get(entry.name) or measured_by_mom(entry.node)
         _open_load(entry, measured, loads.get(entry.name, ()), snapshot.now_s, rules)
         _close(entry, snapshot.now_s, context, rules)
@@ -125,9 +126,10 @@ def _rates(node: Node, rates: Mapping[str, Rates]) -> Rates:
     return next((rates[name] for name in names if name in rates), _NO_RATES)
 
 
-def _occupy_by_jobs(ledger: Ledger, context: Context, rules: NodeRules) -> dict[NodeName, frozenset[int]]:
-    """Book slots, memory and company of every job that runs; returns the GPUs in use by node.
+def _occupy_by_jobs(ledger: Ledger, context: Context, rules: NodeRules) -> dict[NodeName, dict[int, bool]]:
+    """Book slots, memory and company of every job that runs.
 
+    Returns the GPUs in use by node, each with whether its job is suspended.
     ``pbsnodes`` and ``qstat`` are not of the same instant: a running job counts if either shows it.
     """
     snapshot = ledger.snapshot
@@ -137,10 +139,10 @@ def _occupy_by_jobs(ledger: Ledger, context: Context, rules: NodeRules) -> dict[
         names = {part.job for part in entry.node.jobs}
         entry.n_jobs = len(names)
         listed[entry.name] = names
-    gpus: dict[NodeName, set[int]] = {}
-    for job in (*snapshot.running, *snapshot.suspended):
+    gpus: dict[NodeName, dict[int, bool]] = {}
+    for job in (*snapshot.suspended, *snapshot.running):
         for slot in job.exec_gpus:
-            gpus.setdefault(slot.node, set()).add(slot.index)
+            gpus.setdefault(slot.node, {})[slot.index] = job.state is JobState.SUSPENDED
         for name, slots in job.slots_by_node().items():
             known = ledger.by_name.get(name)
             if known is None:
@@ -151,7 +153,7 @@ def _occupy_by_jobs(ledger: Ledger, context: Context, rules: NodeRules) -> dict[
                 counts = job.state is JobState.RUNNING or rules.keep_suspended_slots
                 known.occupy(slots if counts else 0, 0)
             _book(ledger, known, job, slots)
-    return {name: frozenset(indices) for name, indices in gpus.items()}
+    return gpus
 
 
 def _book(ledger: Ledger, entry: NodeLedger, job: Job, slots: int) -> None:
@@ -168,7 +170,12 @@ def _book(ledger: Ledger, entry: NodeLedger, job: Job, slots: int) -> None:
     ledger.held.setdefault(entry.name, []).append(Held(job, slots, n_gpus, mem, vmem))
 
 
-def _open_gpus(entry: NodeLedger, used: frozenset[int], rules: GpuRules) -> None:
+def _open_gpus(entry: NodeLedger, used: Mapping[int, bool], rules: GpuRules) -> None:
+    """Those that a job started here would get.
+
+    Seen on 6.1.3 and 4.2.10: the server gives the first GPUs that it takes for free, among them a suspended
+    job's. So what lies behind such a GPU cannot be had without that one.
+    """
     node = entry.node
     if not node.gpus:
         return
@@ -176,7 +183,7 @@ def _open_gpus(entry: NodeLedger, used: frozenset[int], rules: GpuRules) -> None
     indices = sorted(devices) if len(devices) >= node.gpus else range(node.gpus)
     free = [
         index
-        for index in indices
+        for index in takewhile(lambda index: not used.get(index, False), indices)
         if index not in used and (index not in devices or devices[index].state not in _ALLOCATED)
     ]
     entry.gpus_clean = [index not in devices or not _is_bad(devices[index], rules) for index in free]
@@ -288,9 +295,11 @@ _UNSTARTED = frozenset({JobState.QUEUED, JobState.HELD, JobState.WAITING, JobSta
 
 def _occupy_share(ledger: Ledger, job: Job, share: NodeShare) -> None:
     entry = ledger.by_name.get(share.node)
-    if entry is None or any(part.job == job.id for part in entry.node.jobs):
+    if entry is None:
         return
-    entry.occupy(share.ppn, share.gpus)
+    # Where the node shows it already its slots are counted, but nobody said whose they are.
+    is_listed = any(part.job == job.id for part in entry.node.jobs)
+    entry.occupy(0 if is_listed else share.ppn, share.gpus)
     mem, vmem = demand_of_memory(job.request, share.ppn)
     entry.commit_memory(mem, vmem)
     entry.job_users.add(job.user)

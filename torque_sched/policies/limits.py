@@ -157,7 +157,8 @@ class Limits:
 
     def check(self, job: Job) -> Hold | None:
         """The limit that holds the job; None: none does. In the C daemon's order."""
-        limit = job.array_slot_limit
+        # Where the server itself holds what is beyond the limit, only it knows the limit of now (qalter -t).
+        limit = None if self._server.moab_array_compatible else job.array_slot_limit
         if limit is not None and job.array is not None and self._members[job.array] >= limit:
             return Hold(job.id, Reason.ARRAY_SLOT_LIMIT, {"limit": str(limit)})
         queue = self._queues.get(job.queue)

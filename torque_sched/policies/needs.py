@@ -16,7 +16,7 @@ from torque_sched.policies.rules import MemoryRules, QueueRules
 if TYPE_CHECKING:
     from torque_sched.policies.node_ledger import NodeLedger
 
-__all__ = ["Fit", "Piece", "Shape", "Shapes", "demand_of_memory", "matches", "pieces_of"]
+__all__ = ["Fit", "Piece", "Shape", "Shapes", "demand_of_memory", "joined", "matches", "pieces_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,22 @@ class Piece:
     load: Load | None = None
     properties: frozenset[str] = frozenset()
     name: str | None = None
+
+
+def joined(one: Piece, other: Piece) -> Piece:
+    """What two pieces of a job ask of a node that takes both."""
+    load = one.load if other.load is None else other.load if one.load is None else one.load + other.load
+    return replace(
+        one,
+        ppn=one.ppn + other.ppn,
+        gpus=one.gpus + other.gpus,
+        mem_bytes=one.mem_bytes + other.mem_bytes,
+        vmem_bytes=one.vmem_bytes + other.vmem_bytes,
+        learned_bytes=one.learned_bytes + other.learned_bytes,
+        load=load,
+        properties=one.properties | other.properties,
+        name=one.name if one.name is not None else other.name,
+    )
 
 
 @dataclass(eq=False, slots=True)

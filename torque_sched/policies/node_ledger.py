@@ -140,11 +140,12 @@ class NodeLedger:
         return self.slots_free - piece.ppn < min(self.kept_per_gpu * idle_gpus, self.np - 1)
 
     def _memory_refusal(self, piece: Piece) -> Refusal | None:
-        if piece.mem_bytes > self.mem_free_bytes or piece.vmem_bytes > self.vmem_free_bytes:
+        # What is not asked for may be overdrawn: others start jobs, too, whatever they ask for.
+        if piece.mem_bytes and piece.mem_bytes > min(self.mem_free_bytes, self.avail_bytes):
             return Refusal.NO_MEMORY
-        if max(piece.mem_bytes, piece.vmem_bytes) > self.avail_bytes:
+        if piece.vmem_bytes and piece.vmem_bytes > min(self.vmem_free_bytes, self.avail_bytes):
             return Refusal.NO_MEMORY
-        return Refusal.LEARNED_MEMORY if piece.learned_bytes > self.avail_bytes else None
+        return Refusal.LEARNED_MEMORY if piece.learned_bytes > max(0.0, self.avail_bytes) else None
 
     def _company_refusal(self, shape: Shape) -> Refusal | None:
         if shape.empty and self.n_jobs:
@@ -164,10 +165,11 @@ class NodeLedger:
                 return True
         if until_s <= self.promised_s:
             return False
+        mem_bytes = max(piece.mem_bytes, piece.vmem_bytes)
         return (
             piece.ppn > self.spare_slots
-            or piece.gpus > self.spare_gpus
-            or max(piece.mem_bytes, piece.vmem_bytes) > self.spare_bytes
+            or (piece.gpus > 0 and piece.gpus > self.spare_gpus)
+            or (mem_bytes > 0 and mem_bytes > self.spare_bytes)
         )
 
     def expected(self, piece: Piece) -> Load:

@@ -6,6 +6,7 @@ import heapq
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from torque_sched.core.model import Job, QueueName
 from torque_sched.core.snapshot import Snapshot
@@ -72,23 +73,58 @@ class ShortestFirstOrder:
         return Fixed(sorted(jobs, key=length_s))
 
 
-def _memory(job: Job) -> int:
+def _memory(job: Job) -> float | None:
     request = job.request
-    return max(demand_of_memory(request, request.n_procs))
+    return max(demand_of_memory(request, request.n_procs)) or None
 
 
-#: The ``sort_by`` and ``key`` words of sched_config. Jobs that ask nothing count as asking 0.
-SORT_KEYS: dict[str, Callable[[Job], float]] = {
+def _most_first(amount: float | None) -> float | None:
+    return None if amount is None else -amount
+
+
+#: The ``sort_by`` and ``key`` words of sched_config: what decides, the least first; None: nothing is asked.
+SORT_KEYS: dict[str, Callable[[Job], float | None]] = {
     "no_sort": lambda job: 0.0,
-    "shortest_job_first": lambda job: job.request.cput_s or 0.0,
-    "longest_job_first": lambda job: -(job.request.cput_s or 0.0),
-    "smallest_memory_first": lambda job: float(_memory(job)),
-    "largest_memory_first": lambda job: -float(_memory(job)),
+    "shortest_job_first": lambda job: job.request.cput_s,
+    "longest_job_first": lambda job: _most_first(job.request.cput_s),
+    "smallest_memory_first": _memory,
+    "largest_memory_first": lambda job: _most_first(_memory(job)),
     "high_priority_first": lambda job: -float(job.priority),
     "low_priority_first": lambda job: float(job.priority),
-    "large_walltime_first": lambda job: -(job.walltime_s or 0.0),
-    "short_walltime_first": lambda job: job.walltime_s or 0.0,
+    "large_walltime_first": lambda job: _most_first(job.walltime_s),
+    "short_walltime_first": lambda job: job.walltime_s,
 }
+
+_BEFORE_6 = ("2.", "3.", "4.", "5.")
+"""Versions whose strict_fifo does not sort: fifo.c of 5.1 and of 6.0 differ in this."""
+
+Row = tuple[tuple[float | None, ...], Job]
+
+
+def _comes_later(row: Row, other: Row) -> bool:
+    for mine, its in zip(row[0], other[0], strict=True):
+        if mine is not None and its is not None and mine != its:
+            return mine > its
+    return False
+
+
+def _merge_sorted(rows: list[Row]) -> list[Row]:
+    """Sort as the C library's qsort does: by merging halves.
+
+    Seen on 4.2.10 and 6.1.3: to the C daemon a job that asks nothing is equal to every other, so that its
+    comparison is no order, and what comes out depends on how it is sorted.
+    """
+    if len(rows) < 2:
+        return rows
+    first, second = _merge_sorted(rows[: len(rows) // 2]), _merge_sorted(rows[len(rows) // 2 :])
+    merged: list[Row] = []
+    at = 0
+    for row in first:
+        while at < len(second) and _comes_later(row, second[at]):
+            merged.append(second[at])
+            at += 1
+        merged.append(row)
+    return merged + second[at:]
 
 
 def _by_queue(jobs: Sequence[Job], snapshot: Snapshot, by_priority: bool) -> list[list[Job]]:
@@ -102,17 +138,31 @@ def _by_queue(jobs: Sequence[Job], snapshot: Snapshot, by_priority: bool) -> lis
     return list(lines.values())
 
 
+def _all_queues(jobs: Sequence[Job], snapshot: Snapshot) -> list[Job]:
+    """The whole server's jobs as the C daemon lists them before it sorts: queues as the server has them."""
+    return [job for line in _by_queue(jobs, snapshot, by_priority=False) for job in line]
+
+
+def _in_turn(lines: Sequence[Sequence[Job]]) -> list[Job]:
+    """One job of each queue, then the next of each."""
+    longest = max(map(len, lines), default=0)
+    return [line[i] for i in range(longest) for line in lines if i < len(line)]
+
+
 @dataclass(frozen=True, slots=True)
 class COrder:
     """The orders of the C daemon's sched_config.
 
     Attributes:
-        by_queue: a whole queue, then the next one.
+        by_queue: a whole queue, then the next one; else all jobs are sorted together, from a list that is
+            queue by queue as the server has them.
         round_robin: one job of each queue in turn (goes before `by_queue`).
         sort_queues: queues by descending Priority; else as the server lists them.
         keys: ``sort_by``, or the ``key`` lines of ``multi_sort``: `SORT_KEYS`, the first counts most.
-        strict_fifo: by queue time, then number, whatever `keys` say. That the first job which cannot run
-            blocks the rest of its queue is `QueueRules.strict`.
+        strict_fifo: as the C daemon of the server's version takes it. Before 6.0 the order is the same as
+            without. Since 6.0 the jobs of all queues go by queue time, then number, unless `keys` is
+            ``no_sort``; with `round_robin`, which goes before it, nothing is sorted. That the first job which
+            cannot run blocks the rest of its queue is `QueueRules.strict`, in every version.
     """
 
     by_queue: bool = True
@@ -128,19 +178,32 @@ class COrder:
 
     def turns(self, jobs: Sequence[Job], snapshot: Snapshot, context: Context) -> Turns:
         """As `Order.turns`."""
-        ordered = sorted(jobs, key=self._key)
+        if self.strict_fifo and not snapshot.server.version.startswith(_BEFORE_6):
+            return self._strict(jobs, snapshot)
         if not (self.by_queue or self.round_robin):
-            return Fixed(ordered)
-        lines = _by_queue(ordered, snapshot, self.sort_queues)
-        if self.round_robin:
-            longest = max(map(len, lines), default=0)
-            return Fixed([line[i] for i in range(longest) for line in lines if i < len(line)])
-        return Fixed([job for line in lines for job in line])
+            return Fixed(self._sorted(_all_queues(jobs, snapshot)))
+        lines = [self._sorted(line) for line in _by_queue(jobs, snapshot, self.sort_queues)]
+        return Fixed(_in_turn(lines) if self.round_robin else [job for line in lines for job in line])
 
-    def _key(self, job: Job) -> tuple[float, ...]:
-        if self.strict_fifo:
-            return (job.qtime_s if job.qtime_s is not None else job.queued_s, float(job.sequence))
-        return tuple(SORT_KEYS[key](job) for key in self.keys)
+    def _strict(self, jobs: Sequence[Job], snapshot: Snapshot) -> Turns:
+        if self.round_robin:
+            return Fixed(_in_turn(_by_queue(jobs, snapshot, self.sort_queues)))
+        is_as_listed = self.keys[:1] == ("no_sort",)
+        return Fixed(_all_queues(jobs, snapshot) if is_as_listed else sorted(jobs, key=_queued))
+
+    def _sorted(self, jobs: Sequence[Job]) -> list[Job]:
+        columns = [[SORT_KEYS[key](job) for job in jobs] for key in self.keys]
+        deciding = [column for column in columns if any(value is not None for value in column)]
+        rows: list[Row] = list(zip(zip(*deciding, strict=True), jobs, strict=True)) if deciding else []
+        if not rows:
+            return list(jobs)
+        if any(None in column for column in deciding):
+            return [job for _, job in _merge_sorted(rows)]
+        return [job for _, job in sorted(rows, key=itemgetter(0))]
+
+
+def _queued(job: Job) -> tuple[float, float]:
+    return (job.qtime_s if job.qtime_s is not None else job.queued_s, float(job.sequence))
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +274,12 @@ class _FairTurns:
         self._n_unknown = max(1, len(set(self._lines) - self._known))
 
     def _rank(self, user: str) -> float:
-        """Usage per entitlement: the smaller, the earlier."""
-        used = self._usage.get(user, 0.0)
+        """Usage per entitlement: the smaller, the earlier.
+
+        As in the C daemon everybody begins with one second, so that of those who used nothing the one with
+        the largest share is first.
+        """
+        used = self._usage.get(user, 0.0) + 1.0
         is_known = user in self._known
         part = self._parts.get(user, 0.0) if is_known else self._parts[UNKNOWN] / self._n_unknown
         return used / part if part > 0 else float("inf")

@@ -28,7 +28,8 @@ class NodeRules:
         stale_after_s: a load report older than this is not trusted: the uncertainty is added to it.
         dead_after_s: a node that has not reported for so long gets no job; 0: rely on the server.
         stale_uncertainty: share of a node's capacity added to a stale load.
-        sample_lag_s: a sample contains a job that was started at least so long before it.
+        sample_lag_s: a load average contains a job that was started at least so long before it; what the
+            sampler measured contains the jobs that it lists.
         cores_per_idle_gpu: slots of a GPU node that jobs without GPU leave free, per idle GPU.
         keep_suspended_slots: slots of suspended jobs stay theirs though ``pbsnodes`` shows them free.
         unknown_is_mean: a job without any history is taken to use as much as the mean job of its node (the

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torque_sched.core.model import Job, NodeName
 from torque_sched.policies.base import Scorer
 from torque_sched.policies.context import Context, Pause
 from torque_sched.policies.ledger import Ledger
-from torque_sched.policies.needs import Piece, Shape, matches
+from torque_sched.policies.needs import Fit, Piece, Shape, matches
 from torque_sched.policies.node_ledger import NodeLedger
 from torque_sched.policies.spread import Spread
+from torque_sched.policies.together import together
 
 __all__ = ["Placed", "Ranking", "Search", "Who"]
 
@@ -107,6 +109,7 @@ class Search:
         self._capable: dict[tuple[object, ...], tuple[NodeLedger, ...]] = {}
         self._least_memory: dict[int, float] = {}
         self._capable_indices: dict[int, frozenset[int]] = {}
+        self._apart: dict[Fit, tuple[Piece, ...]] = {}
         self._rankings: dict[tuple[Shape, int], Ranking] = {}
 
     def who(self, job: Job, until_s: float) -> Who:
@@ -240,55 +243,80 @@ class Search:
             shape.fit.may_use_kept = True
 
     def _find_apart(self, shape: Shape, who: Who) -> Parts | None:
-        """Every piece on a node of its own; the pieces with the fewest nodes choose first."""
+        """Every piece on a node of its own, if possible; the pieces with the fewest nodes choose first."""
+        if len(shape.pieces) == 1:
+            best = self._ranking(shape, 0).best(shape.pieces[0].count, who, set())
+            is_enough = len(best) == shape.pieces[0].count
+            return [(node, shape.pieces[0]) for _, node in best] if is_enough else None
         places = sorted(range(len(shape.pieces)), key=lambda i: len(self.capable(shape.pieces[i], shape)))
         taken: set[int] = set()
         chosen: dict[int, list[NodeLedger]] = {}
         for place in places:
-            piece = shape.pieces[place]
-            if piece.name is not None and piece.name in self._names:
-                named = self._named(shape, place, who, chosen)
-                if named is None:
-                    return None
-                chosen[place] = named
-            else:
-                best = self._ranking(shape, place).best(piece.count, who, taken)
-                if len(best) < piece.count:
-                    return self._match(shape, who) if len(places) > 1 else None
-                chosen[place] = [node for _, node in best]
+            best = self._ranking(shape, place).best(shape.pieces[place].count, who, taken)
+            if len(best) < shape.pieces[place].count:
+                return self._match(shape, who) or self._find_together(shape, who, places)
+            chosen[place] = [node for _, node in best]
             taken.update(node.index for node in chosen[place])
         return [(node, shape.pieces[place]) for place in sorted(chosen) for node in chosen[place]]
 
-    def _named(
-        self, shape: Shape, place: int, who: Who, chosen: Mapping[int, list[NodeLedger]]
-    ) -> list[NodeLedger] | None:
-        """The node a piece names; several pieces may name the same one."""
-        piece = shape.pieces[place]
-        node = self.ledger.by_name[NodeName(piece.name or "")]
-        together = [shape.pieces[i] for i, nodes in chosen.items() if node in nodes]
-        whole = Piece(
-            piece.ppn + sum(p.ppn for p in together),
-            piece.gpus + sum(p.gpus for p in together),
-            1,
-            piece.mem_bytes + sum(p.mem_bytes for p in together),
-            piece.vmem_bytes + sum(p.vmem_bytes for p in together),
-        )
-        fits = node in self.capable(piece, shape) and node.refusal(whole, shape) is None
-        return [node] if fits and not who.is_kept_out(node, whole) else None
+    def _find_together(self, shape: Shape, who: Who, places: list[int]) -> Parts | None:
+        def candidates(place: int) -> list[NodeLedger]:
+            return self.candidates(shape, place)
+
+        def takes(node: NodeLedger, piece: Piece, is_more: bool) -> bool:
+            return not (is_more and node.refusal(piece, shape)) and not who.is_kept_out(node, piece)
+
+        return together(shape.pieces, places, candidates, takes, self.scorer.score)
+
+    def apart(self, shape: Shape) -> tuple[Piece, ...]:
+        """The pieces, for a plan that gives each a node of its own.
+
+        Those that not even the idle cluster has nodes of their own for are joined, in one way of several.
+        """
+        pieces = shape.pieces
+        if len(pieces) < 2 or shape.procs or shape.may_share:
+            return pieces
+        known = self._apart.get(shape.fit)
+        if known is None:
+            capable = [self.capable(piece, shape) for piece in pieces]
+            is_possible = _matched(pieces, [[node.index for node in nodes] for nodes in capable]) is not None
+            known = self._apart[shape.fit] = pieces if is_possible else self._joined(pieces, capable)
+        return known
+
+    def _joined(self, pieces: tuple[Piece, ...], capable: list[tuple[NodeLedger, ...]]) -> tuple[Piece, ...]:
+        def takes(node: NodeLedger, piece: Piece, _is_more: bool) -> bool:
+            return not node.too_small(piece)
+
+        places = sorted(range(len(pieces)), key=lambda place: len(capable[place]))
+        found = together(pieces, places, lambda place: capable[place], takes, lambda node, _: node.index)
+        if found is None:
+            return pieces
+        joined: Counter[Piece] = Counter()
+        for node, piece in found:
+            if piece not in pieces and piece.name is not None:
+                piece = replace(piece, name=str(node.name), properties=frozenset())
+            joined[replace(piece, count=1, load=None)] += 1
+        return tuple(replace(piece, count=n) for piece, n in joined.items())
 
     def _match(self, shape: Shape, who: Who) -> Parts | None:
         """Choosing greedily failed: try every exchange (augmenting paths) before giving up."""
-        wanted = [place for place, piece in enumerate(shape.pieces) for _ in range(piece.count)]
         options = [
             [node.index for node in self.candidates(shape, place) if not who.is_kept_out(node, piece)]
             for place, piece in enumerate(shape.pieces)
         ]
-        owner: dict[int, int] = {}
-        for seeker in range(len(wanted)):
-            if not _augment(seeker, wanted, options, owner):
-                return None
-        node_of = {seeker: index for index, seeker in owner.items()}
-        return [(self.ledger.nodes[node_of[i]], shape.pieces[place]) for i, place in enumerate(wanted)]
+        matched = _matched(shape.pieces, options)
+        return None if matched is None else [(self.ledger.nodes[i], shape.pieces[p]) for p, i in matched]
+
+
+def _matched(pieces: tuple[Piece, ...], options: list[list[int]]) -> list[tuple[int, int]] | None:
+    """For each share of each piece a node of its own, as (piece, node); None: there are too few."""
+    wanted = [place for place, piece in enumerate(pieces) for _ in range(piece.count)]
+    owner: dict[int, int] = {}
+    for seeker in range(len(wanted)):
+        if not _augment(seeker, wanted, options, owner):
+            return None
+    node_of = {seeker: index for index, seeker in owner.items()}
+    return [(place, node_of[i]) for i, place in enumerate(wanted)]
 
 
 def _augment(seeker: int, wanted: list[int], options: list[list[int]], owner: dict[int, int]) -> bool:

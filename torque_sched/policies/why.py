@@ -57,7 +57,6 @@ class Why:
         return shape.fit.never
 
     def _never_of(self, shape: Shape) -> str:
-        total = 0
         for piece in shape.pieces:
             capable = self._search.capable(piece, shape)
             if shape.procs or shape.may_share:
@@ -70,15 +69,24 @@ class Why:
                     return f"asks for {shape.gpus_anywhere} GPUs, the nodes that fit have {gpus}"
             else:
                 fits = len(capable)
-                total += piece.count
             if fits < piece.count:
                 return self._too_few(piece, shape, fits)
         if len(shape.pieces) == 1:
             return ""
-        if any(piece.name is not None for piece in shape.pieces):
-            return self._too_much_of_a_node(shape)
-        nodes = {node.index for piece in shape.pieces for node in self._search.capable(piece, shape)}
-        return f"asks for {total} nodes, {len(nodes)} fit" if total > len(nodes) else ""
+        return self._too_much_of_a_node(shape) or self._too_much_of_all(shape)
+
+    def _too_much_of_all(self, shape: Shape) -> str:
+        """Pieces of different elements may share nodes, so only the sums can be asked."""
+        nodes = {node.index: node for piece in shape.pieces for node in self._search.capable(piece, shape)}
+        slots = sum(piece.count * piece.ppn for piece in shape.pieces)
+        gpus = sum(piece.count * piece.gpus for piece in shape.pieces)
+        has_slots = sum(node.np for node in nodes.values())
+        has_gpus = sum(node.node.gpus for node in nodes.values())
+        if slots <= has_slots and gpus <= has_gpus:
+            return ""
+        return (
+            f"asks for {slots} processors and {gpus} GPUs, the nodes that fit have {has_slots} and {has_gpus}"
+        )
 
     def _too_much_of_a_node(self, shape: Shape) -> str:
         """Pieces that name the same node lie there together."""

@@ -9,7 +9,7 @@ from torque_sched.core.decisions import Decision, Hold, Promise, Reserve, Start
 from torque_sched.core.model import Job, JobId, Node, NodeName
 from torque_sched.core.snapshot import Snapshot
 from torque_sched.core.states import NodeState
-from torque_sched.policies.context import Context
+from torque_sched.policies.context import Context, starting
 from torque_sched.policies.decide import decide
 from torque_sched.policies.settings import Settings
 
@@ -32,6 +32,8 @@ class LiveCluster:
 
     Attributes:
         run_s: how long each job really runs.
+        nodes_s: ``pbsnodes`` answers so much later than ``qstat``.
+        unseen: jobs that started after ``qstat`` answered; its nodes show them.
     """
 
     nodes: list[Node]
@@ -44,6 +46,8 @@ class LiveCluster:
     started: dict[JobId, Run] = field(default_factory=dict)
     down: set[NodeName] = field(default_factory=set)
     freed: bool = True
+    nodes_s: float = 0.0
+    unseen: set[JobId] = field(default_factory=set)
 
     def shot(self, now_s: float) -> Snapshot:
         """The cluster as the server would show it."""
@@ -74,16 +78,28 @@ class LiveCluster:
             )
             for n in self.nodes
         ]
-        plain = snapshot(nodes, [*jobs, *self.waiting])
-        return replace(plain, now_s=now_s)
+        plain = snapshot(nodes, jobs)
+        ended = {run.job.id for run in self.runs if run.end_s <= now_s + self.nodes_s}
+        listed = (
+            replace(n, jobs=tuple(part for part in n.jobs if part.job not in ended)) for n in plain.nodes
+        )
+        running_now = [one for one in jobs if one.id not in self.unseen]
+        queued_yet = [run.job for run in self.runs if run.job.id in self.unseen]
+        return replace(
+            plain, now_s=now_s, nodes=tuple(listed), jobs=(*running_now, *queued_yet, *self.waiting)
+        )
 
     def cycle(self, now_s: float, context: Context | None = None) -> dict[JobId, Decision]:
         """End what is over, decide, start."""
         self.runs = [run for run in self.runs if run.end_s > now_s]
         base = context or Context()
         shot = self.shot(now_s)
-        decisions = decide(shot, self.settings, replace(base, promises=self.promises, freed=self.freed))
-        assert sorted(d.job for d in decisions) == sorted(job.id for job in self.waiting)
+        pending = starting(shot)
+        decisions = decide(
+            shot, self.settings, replace(base, promises=self.promises, freed=self.freed, pending=pending)
+        )
+        assert sorted(d.job for d in decisions) == sorted(job.id for job in shot.queued)
+        self.unseen.clear()
         self.promises = {}
         for decision in decisions:
             if isinstance(decision, Start):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.property.torque.live_cluster import LiveCluster
 from tests.unit.torque.policies.builders import GIB, NOW_S, job, node
-from torque_sched.core.decisions import Hold, Reserve, Start
+from torque_sched.core.decisions import Decision, Hold, Promise, Reserve, Start
 from torque_sched.core.model import Job, JobId, Node
 from torque_sched.core.reasons import Broken
 from torque_sched.core.request import AccessPolicy
@@ -120,6 +120,37 @@ def test_conservative_keeps_every_promise_where_nothing_fails(
                 assert decision.promise is not None
                 assert decision.promise.first_s == cluster.first[decision.job]
     assert all(isinstance(decision, Hold) for decision in decisions.values())
+
+
+@settings(deadline=None, max_examples=60)
+@given(lives(), st.data())
+def test_promises_are_kept_though_the_answers_are_of_different_moments(
+    life: tuple[list[Node], list[tuple[float, list[Job]]], dict[JobId, float]], data: st.DataObject
+) -> None:
+    """Between ``qstat`` and ``pbsnodes`` jobs end, and starts that somebody else asked for take effect."""
+    nodes, cycles, run_s = life
+    cluster = LiveCluster(nodes, rules(ConservativeBackfill(slack_s=60.0)), run_s)
+    for now_s, before, decisions in lived(cluster, cycles):
+        _all_kept(before, decisions)
+        cluster.nodes_s = data.draw(st.sampled_from([0.0, 1.0, 30.0]))
+        looked_s = now_s + 5.0 + cluster.nodes_s
+        began = [run.job.id for run in cluster.runs if run.start_s == now_s and run.end_s > looked_s]
+        if began:
+            # A daemon killed after its starts: the next one looks while they take effect.
+            cluster.unseen = data.draw(st.sets(st.sampled_from(began)))
+            before = dict(cluster.promises)
+            _all_kept(before, cluster.cycle(now_s + 5.0))
+
+
+def _all_kept(before: dict[JobId, Promise], decisions: dict[JobId, Decision]) -> None:
+    for promised in before.values():
+        decision = decisions[promised.job]
+        if isinstance(decision, Reserve):
+            assert decision.broken is None, decision
+            assert decision.promise is not None
+            assert decision.promise.start_s <= promised.start_s
+        else:
+            assert isinstance(decision, Start), decision
 
 
 @settings(deadline=None, max_examples=40)

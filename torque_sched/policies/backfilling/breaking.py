@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torque_sched.core.decisions import Promise
 from torque_sched.core.model import Job
 from torque_sched.core.reasons import Broken
 from torque_sched.policies.backfilling.lengths import Lengths
+from torque_sched.policies.cycle import Cycle
 from torque_sched.policies.node_ledger import NodeLedger
 from torque_sched.policies.refusals import Refusal
-
-if TYPE_CHECKING:
-    from torque_sched.policies.decide import Cycle
 
 __all__ = ["Breaking"]
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from torque_sched.core.decisions import Decision, Hold, NodeShare, Promise, Reserve, Start
 from torque_sched.core.model import Job, JobId
@@ -32,12 +31,10 @@ from torque_sched.policies.backfilling.opening import KeptOut, capacity_of, occu
 from torque_sched.policies.backfilling.scheduler import Backfilling
 from torque_sched.policies.backfilling.sifting import Sifted, sift
 from torque_sched.policies.backfilling.state import State, WaitingJob
+from torque_sched.policies.cycle import Cycle
 from torque_sched.policies.gate import time_text
 from torque_sched.policies.search import Placed
 from torque_sched.policies.shares import merged
-
-if TYPE_CHECKING:
-    from torque_sched.policies.decide import Cycle
 
 __all__ = ["LivePlan"]
 
@@ -291,4 +288,6 @@ class LivePlan:
             return hold
         # Free nodes there are, but not for so long.
         kept = cycle.kept_off(job, candidate.shape, until_s)
-        return kept or Hold(job.id, Reason.RESERVED_FOR_OTHERS, {"job": next(iter(self._plans), "-")})
+        if kept is None and self._plans:
+            return Hold(job.id, Reason.RESERVED_FOR_OTHERS, {"job": next(iter(self._plans))})
+        return kept or hold

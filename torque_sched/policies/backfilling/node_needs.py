@@ -53,18 +53,8 @@ class Needs:
         return np.array([by_name[name].index for name in names if name in by_name], np.intp)
 
     def _pieces(self, shape: Shape) -> list[Piece]:
-        """The shape's pieces; those that name the same node as one, GPUs anywhere as pieces of their own."""
-        pieces: list[Piece] = []
-        named: dict[str, int] = {}
-        for piece in shape.pieces:
-            place = named.get(piece.name or "")
-            if piece.name is None or piece.name not in self._search.ledger.by_name:
-                pieces.append(piece)
-            elif place is None:
-                named[piece.name] = len(pieces)
-                pieces.append(piece)
-            else:
-                pieces[place] = _joined(pieces[place], piece)
+        """The shape's pieces, each for a node of its own; GPUs anywhere as pieces of their own."""
+        pieces = list(self._search.apart(shape))
         if shape.gpus_anywhere and shape.procs:
             (piece,) = pieces
             n = min(piece.count, shape.gpus_anywhere)
@@ -143,16 +133,6 @@ def _kept_slots(nodes: list[NodeLedger], piece: Piece, shape: Shape) -> Amounts 
         return None
     kept = [min(node.kept_per_gpu * node.node.gpus, node.np - 1) for node in nodes]
     return np.array(kept, np.int64) if any(kept) else None
-
-
-def _joined(one: Piece, other: Piece) -> Piece:
-    return replace(
-        one,
-        ppn=one.ppn + other.ppn,
-        gpus=one.gpus + other.gpus,
-        mem_bytes=one.mem_bytes + other.mem_bytes,
-        vmem_bytes=one.vmem_bytes + other.vmem_bytes,
-    )
 
 
 def _without(part: Part, nodes: Indices) -> Part:

@@ -118,9 +118,13 @@ class Room:
         """Whether there is room for all pieces of a part, looked at alone."""
         nodes = part.nodes
         if not part.may_share:
-            takes = (self.slots[nodes] >= part.ppn) & (self.gpus[nodes] >= part.gpus)
-            if part.mem_bytes or part.vmem_bytes:
+            takes = self.slots[nodes] >= part.ppn
+            # What is not asked for may be overdrawn.
+            if part.gpus:
+                takes &= self.gpus[nodes] >= part.gpus
+            if part.mem_bytes:
                 takes &= self.mem_bytes[nodes] >= part.mem_bytes
+            if part.vmem_bytes:
                 takes &= self.vmem_bytes[nodes] >= part.vmem_bytes
             return int(np.count_nonzero(takes)) >= part.count
         return int((np.maximum(self.slots[nodes], 0) // part.ppn).sum()) >= part.count

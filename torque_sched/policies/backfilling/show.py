@@ -16,7 +16,8 @@ from torque_sched.core.snapshot import Snapshot
 from torque_sched.core.states import JobState
 from torque_sched.policies.backfill import PlanningBackfill
 from torque_sched.policies.context import Context
-from torque_sched.policies.decide import Cycle, plan_of
+from torque_sched.policies.cycle import Cycle
+from torque_sched.policies.decide import decisions_of, plan_of
 from torque_sched.policies.gate import time_text
 from torque_sched.policies.node_ledger import NodeLedger
 from torque_sched.policies.settings import Settings
@@ -71,7 +72,7 @@ def showstart(snapshot: Snapshot, settings: Settings, context: Context, job: Job
         held = cycle.gate.check(job)
         why = (held.comment,) if held is not None else ()
         return PlannedStart(job.id, None, (), False, None, held, why)
-    decisions = tuple(cycle.decisions())
+    decisions = tuple(decisions_of(cycle))
     decision = next((each for each in decisions if each.job == job.id), None)
     evidence = tuple(_evidence(cycle, job, decision, decisions))
     if isinstance(decision, Start):

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from torque_sched.core.decisions import Hold
 from torque_sched.core.model import Job, JobId, QueueName
 from torque_sched.core.reasons import Reason
 from torque_sched.policies.backfill import PlanningBackfill
-
-if TYPE_CHECKING:
-    from torque_sched.policies.decide import Cycle
+from torque_sched.policies.cycle import Cycle
 
 __all__ = ["Sifted", "sift"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from torque_sched.emulation import EmulatedTorque
+from torque_sched.emulation import EmulatedTorque, Fault
 
 NODES = """
 node1 np=2 slow
@@ -133,3 +134,22 @@ def test_looking_runs_pbsnodes_and_qstat_only_and_changes_no_file(cluster: Clust
     trapped = subprocess.run([str(tmp_path / "bin" / "qrun"), "6"], check=False)
     assert trapped.returncode == 0
     assert mark.exists()
+
+
+@pytest.mark.parametrize("words", [("status",), ("explain", "6"), ("cycle", "--dry-run"), ("doctor",)])
+def test_who_waits_for_a_hanging_server_is_told(cluster: Cluster, words: tuple[str, ...]) -> None:
+    """What is waited for and until when, once; at the end the error."""
+    settings = cluster.torque.home / "sched_priv" / "torque_sched.yaml"
+    settings.write_text("query_timeout_s: 3\n", encoding="utf-8")
+    cluster.torque.set_faults(Fault("qstat", "hang", match="-B"))
+    try:
+        argv = [sys.executable, "-m", "torque_sched", *words]
+        done = subprocess.run(argv, env=cluster.torque.env, capture_output=True, text=True, check=False)
+    finally:
+        cluster.torque.set_faults()
+        settings.unlink()
+    assert done.returncode == 1, done.stdout
+    notes = [line for line in done.stderr.splitlines() if "no answer yet" in line]
+    assert len(notes) == 1, done.stderr
+    assert re.search(r"no answer yet from qstat -B -f -1; waiting until \d\d:\d\d:\d\d ", notes[0])
+    assert "qstat did not end within 3 s" in done.stdout + done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from tests.unit.torque.learning.build import NOW_S, job, node, snapshot
 from torque_sched.core.decisions import NodeShare
 from torque_sched.core.model import Job, NodeName, UsedResources
+from torque_sched.errors import NoSpaceError
 from torque_sched.learning import History, HistorySettings
 from torque_sched.learning.figures import Figure
 from torque_sched.learning.store import Store
@@ -215,6 +217,40 @@ def test_a_job_just_started_counts_until_a_sample_contains_it() -> None:
     assert memory.placed(after) == ()
 
 
+@pytest.mark.parametrize(
+    ("age_s", "is_listed", "n_placed"), [(9, True, 1), (11, True, 0), (11, False, 1), (61, False, 0)]
+)
+def test_what_the_sampler_lists_counts_once(age_s: float, is_listed: bool, n_placed: int) -> None:
+    """Its figures are of the last seconds, so they need not wait as a load average does."""
+    memory = history()
+    jobs = (JobSample("1.head", 2.0, 2.0**30),) if is_listed else ()
+    sample = NodeSample(NOW_S + age_s, 2.0, 2.0**32, (), jobs)
+    machine = node(rectime_s=NOW_S + age_s, varattr=varattr(sample))
+    look = snapshot(job(1, "R", start_s=NOW_S), nodes=(machine,), now_s=NOW_S + age_s)
+    memory.observe(look)
+    assert len(memory.placed(look)) == n_placed
+    done = job(1, "C", start_s=NOW_S, runtime_s=age_s + 1)
+    look = snapshot(done, nodes=(machine,), now_s=NOW_S + age_s + 2)
+    memory.observe(look)
+    # The other half: what is in the figures is taken off them when the job has ended.
+    assert (memory.measured(look)[NodeName("n1")].load.cpu_cores < 2.0) == (not n_placed)
+
+
+def test_a_copy_counts_no_job_again_that_the_server_still_shows(tmp_path: Path) -> None:
+    path = tmp_path / "h.sqlite"
+    memory = history(path)
+    done = [job(number, "C", start_s=NOW_S) for number in range(1, 8)]
+    memory.observe(snapshot(*done))
+    copy = History.copy_of(path)
+    later = snapshot(*done, job(8, "C", start_s=NOW_S), now_s=NOW_S + 200)
+    assert copy.observe(later) == memory.observe(later) == 1
+    assert {each: error.n for each, error in copy.predictions().errors.items()} == {
+        each: error.n for each, error in memory.predictions().errors.items()
+    }
+    assert copy.usage(NOW_S + 200) == pytest.approx(memory.usage(NOW_S + 200), rel=0.01)
+    memory.close()
+
+
 def test_a_start_only_asked_for_counts_as_soon_as_it_is_asked() -> None:
     memory = history()
     start = PendingStart(job(1).id, (NodeShare(NodeName("n1"), 2),), NOW_S)
@@ -256,6 +292,27 @@ def test_a_full_disk_stops_no_cycle_and_loses_no_job(tmp_path: Path, monkeypatch
     assert [each.key[0] for each in memory._store.ended(10)] == ["1.head", "2.head", "3.head", "4.head"]
     assert [e.n_similar for e in memory.predictions().explain(job(9)) if e.figure is Figure.CPU] == [4]
     memory.close()
+
+
+class _Full(sqlite3.Connection):
+    """A disk without room: SQLite ends the transaction by itself then."""
+
+    def execute(self, sql: str, *words: object) -> sqlite3.Cursor:
+        if sql.lstrip().startswith("CREATE"):
+            super().execute("ROLLBACK")
+            raise sqlite3.OperationalError("database or disk is full")
+        return super().execute(sql, *words)  # type: ignore[arg-type]
+
+
+def test_no_room_for_a_file_is_said_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite3, "connect", functools.partial(sqlite3.connect, factory=_Full))
+    with pytest.raises(NoSpaceError, match="disk is full"):
+        History.open(tmp_path / "history.sqlite")
+    monkeypatch.undo()
+    memory = History.open(None, lasting_trouble="no room")
+    assert memory.troubles == ["no room"]
+    memory.trouble = "and this"
+    assert memory.troubles == ["no room", "and this"]
 
 
 def test_a_damaged_file_is_put_aside_and_a_new_one_begun(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
 from torque_sched.errors import StartupError
+from torque_sched.learning import History
 from torque_sched.learning.figures import Amounts
 from torque_sched.learning.rows import BalanceRow, CycleFacts, EndedJob, JobKey, Use
 from torque_sched.learning.schema import VERSION, migrate
@@ -123,7 +124,27 @@ def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:
     before = path.read_bytes()
     with pytest.raises(StartupError, match="install the newer release"):
         Store(path)
+    with pytest.raises(StartupError, match="install the newer release"):
+        Store.read_only(path)
     assert path.read_bytes() == before
+
+
+def test_damage_that_shows_only_when_it_is_read_is_named(tmp_path: Path) -> None:
+    """Its first page is well, so it can be opened."""
+    path = tmp_path / "history.sqlite"
+    store = Store(path)
+    store.record(CycleFacts(tuple(ended(number) for number in range(1, 2000))))
+    store.close()
+    content = bytearray(path.read_bytes())
+    content[8192:] = b"\xa5" * (len(content) - 8192)
+    path.write_bytes(content)
+    with (
+        pytest.raises(StartupError, match=r"history\.sqlite cannot be read .*restart the daemon"),
+        Store.looked_at(path) as seen,
+    ):
+        seen.ended(10)
+    with pytest.raises(StartupError, match="restart the daemon"):
+        History.copy_of(path)
 
 
 def test_reading_only_changes_and_creates_nothing(tmp_path: Path) -> None:

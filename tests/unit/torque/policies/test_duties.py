@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.unit.torque.policies.builders import (
     GIB,
@@ -18,11 +20,12 @@ from tests.unit.torque.policies.builders import (
     running,
     snapshot,
 )
-from torque_sched.core.decisions import Hold, NodeShare
+from torque_sched.core.decisions import Hold, NodeShare, Start
 from torque_sched.core.model import Dependency, JobId, NodeName, QueueName, Resources, Server
 from torque_sched.core.reasons import Reason
 from torque_sched.core.request import AccessPolicy, Chunk, GenericResource, Request
 from torque_sched.core.states import HoldType, JobState
+from torque_sched.policies.backfill import AgedReservations, ConservativeBackfill, EasyBackfill
 from torque_sched.policies.context import BackOff, Context, Pause, PendingStart, Reservation, Window
 from torque_sched.policies.decide import decide
 from torque_sched.policies.placement.plain import FirstFitPlacement
@@ -150,6 +153,9 @@ def test_array_slot_limit() -> None:
     got = answers([node("n1")], [member, *waiting])
     assert got.hosts("47[1].head") == "n1:ppn=1"
     assert got.reason("47[2].head") is Reason.ARRAY_SLOT_LIMIT
+    # Where the server holds what is beyond the limit, it may have been raised since (qalter -t %3).
+    server = Server(moab_array_compatible=True)
+    assert answers([node("n1")], [member, *waiting], server=server).hosts("47[2].head") == "n1:ppn=1"
 
 
 @pytest.mark.parametrize(
@@ -433,6 +439,17 @@ def test_suspended_jobs_keep_their_slots() -> None:
     assert answers([node("n1")], jobs, given).started == [1]
 
 
+@pytest.mark.parametrize(("held", "n_started"), [("0", 0), ("1", 1), ("2", 2)])
+def test_a_gpu_is_not_shared_with_a_suspended_job(held: str, n_started: int) -> None:
+    """Real servers give away the first GPU that no running job holds, though a suspended one has it."""
+    asleep = running(9, f"n1/0+n1-gpu/{held}", "1:gpus=1", state=JobState.SUSPENDED)
+    jobs = [asleep, *(job(number, "1:gpus=1") for number in (1, 2, 3))]
+    assert len(answers([node("n1", 8, gpus=3)], jobs).started) == n_started
+    # The server knows that a running job has it, whoever else does.
+    both = [asleep, running(8, f"n1/1+n1-gpu/{held}", "1:gpus=1"), *jobs[1:]]
+    assert len(answers([node("n1", 8, gpus=3)], both).started) == 2
+
+
 def test_a_running_job_counts_though_pbsnodes_does_not_show_it_yet() -> None:
     shot = snapshot([node("n1")], [job(1)])
     late = replace(shot, jobs=(running(9, "n1/0-3", "1:ppn=4"), job(1)))
@@ -530,3 +547,92 @@ def test_tokens_are_counted_by_the_scheduler_alone() -> None:
     got = answers([node("n1", 8)], jobs, server=server)
     assert got.started == [3, 6]
     assert {got.reason(n) for n in (2, 4, 5)} == {Reason.NOT_ENOUGH_RESOURCE}
+
+
+@pytest.mark.parametrize("backfill", [AgedReservations(), EasyBackfill(), ConservativeBackfill()])
+def test_a_node_whose_memory_is_overdrawn_takes_jobs_that_ask_for_none(backfill: Any) -> None:
+    """pbs_sched starts whatever asks for memory anywhere, so it is so on the evening of the swap."""
+    settings = Settings(backfill=backfill)
+    greedy = running(9, "n1/0", mem_bytes=900 * GIB, walltime_s=3600.0)
+    asks = [job(1, "1:ppn=2", walltime_s=60.0), job(2, procs=1, walltime_s=60.0)]
+    asks.append(job(3, mem_bytes=1 * GIB, walltime_s=60.0))
+    got = answers([node("n1", 4)], [greedy, *asks], settings)
+    assert got.started == [1, 2]
+    assert "waits longer" not in got[3].comment  # type: ignore[union-attr]
+
+
+def test_pieces_of_different_elements_may_lie_on_one_node() -> None:
+    """As the server itself has it: only the nodes of one element are apart."""
+    busy = [running(11, "n1/0-1"), running(12, "n2/0-3"), running(13, "n3/0-2")]
+    nodes = [node("n1", 2), node("n2", 4), node("n3", 8), node("n4", 4, gpus=2)]
+    two_and_a_gpu = job(1, "2:ppn=2+1:gpus=1")
+    assert answers(nodes, [*busy, two_and_a_gpu]).hosts(1) == "n3:ppn=2+n4:ppn=3:gpus=1"
+    got = answers(nodes, [job(2, "4:ppn=1+1:ppn=1"), job(3, "5:ppn=1"), job(4, "4:ppn=2+3:ppn=4")])
+    assert sum(share.ppn for share in got[2].allocation) == 5  # type: ignore[union-attr]
+    assert len(got[2].allocation) == 4  # type: ignore[union-attr]
+    assert (got.reason(3), got.reason(4)) == (Reason.NEVER_FITS, Reason.NEVER_FITS)
+
+
+@pytest.mark.parametrize("backfill", [AgedReservations(), EasyBackfill(), ConservativeBackfill()])
+@pytest.mark.parametrize(
+    "spec", ["4:ppn=1+1:ppn=1", "n3:ppn=4+n3:ppn=4", "n3:ppn=4+big:ppn=4", "3:ppn=4+1:ppn=4"]
+)
+def test_a_job_whose_pieces_have_to_share_nodes_gets_its_turn(spec: str, backfill: Any) -> None:
+    """Nodes are kept for it, and it starts on them when they are free."""
+    nodes = [node("n1", 2), node("n2", 4), node("n3", 8, properties=("big",)), node("n4", 4)]
+    busy = [running(11, "n1/0-1+n3/0", "1:ppn=2+1", walltime_s=1000.0), running(12, "n2/0-3", "1:ppn=4")]
+    settings = Settings(backfill=backfill, nodes=NodeRules(cores_per_idle_gpu=0))
+    waiting = job(1, spec, qtime_s=NOW_S - 1e5, walltime_s=600.0)
+    busy[1] = replace(busy[1], request=replace(busy[1].request, walltime_s=2000.0))
+    kept = answers(nodes, [*busy, waiting, job(2, "1:ppn=8", walltime_s=1e6)], settings)
+    allocation = kept.reserved(1).allocation
+    assert sum(share.ppn for share in allocation) == sum(c.count * c.ppn for c in waiting.request.chunks)
+    assert len({share.node for share in allocation}) == len(allocation)
+    assert answers(nodes, [waiting], settings).started == [1]
+
+
+@st.composite
+def requests_in_worlds(draw: st.DrawFn) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:
+    """Nodes as (slots, used slots, GPUs), and elements of a request as (count, ppn, gpus)."""
+    slots = st.integers(1, 5)
+    nodes = draw(st.lists(st.tuples(slots, st.integers(0, 5), st.integers(0, 2)), min_size=1, max_size=4))
+    pieces = st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(0, 1))
+    return nodes, draw(st.lists(pieces, min_size=2, max_size=4))
+
+
+@given(requests_in_worlds())
+def test_what_the_server_would_start_by_itself_is_started(
+    world: tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]],
+) -> None:
+    """Against first fit, element by element; and never more than a node has."""
+    sizes, elements = world
+    free = {f"n{i}": [max(0, np - used), gpus] for i, (np, used, gpus) in enumerate(sizes)}
+    nodes = [node(f"n{i}", np, gpus=gpus) for i, (np, _, gpus) in enumerate(sizes)]
+    busy = [
+        running(90 + i, f"n{i}/0-{min(np, used) - 1}", f"1:ppn={min(np, used)}")
+        for i, (np, used, _) in enumerate(sizes)
+        if used
+    ]
+    spec = "+".join(f"{count}:ppn={ppn}:gpus={gpus}" for count, ppn, gpus in elements)
+    settings = Settings(nodes=NodeRules(cores_per_idle_gpu=0))
+    decision = answers(nodes, [*busy, job(1, spec)], settings)[1]
+    if isinstance(decision, Start):
+        for share in decision.allocation:
+            assert (share.ppn <= free[share.node][0], share.gpus <= free[share.node][1]) == (True, True)
+        asked = [sum(count * each[i] for count, *each in elements) for i in range(2)]
+        given_ = [sum(getattr(share, name) for share in decision.allocation) for name in ("ppn", "gpus")]
+        assert given_ == asked
+    else:
+        assert not first_fit(free, elements), (spec, free)
+
+
+def first_fit(free: dict[str, list[int]], elements: list[tuple[int, int, int]]) -> bool:
+    left = {name: list(each) for name, each in free.items()}
+    for count, ppn, gpus in elements:
+        fitting = [each for each in left.values() if each[0] >= ppn and each[1] >= gpus][:count]
+        if len(fitting) < count:
+            return False
+        for each in fitting:
+            each[0] -= ppn
+            each[1] -= gpus
+    return True

@@ -19,9 +19,10 @@ from tests.unit.torque.policies.builders import (
     node,
     queue,
     running,
+    snapshot,
 )
 from torque_sched.core.decisions import Hold, NodeShare, Promise, Reserve
-from torque_sched.core.model import JobId, NodeName, Server
+from torque_sched.core.model import JobId, JobSlots, NodeName, Server
 from torque_sched.core.reasons import Broken, Reason
 from torque_sched.core.request import AccessPolicy
 from torque_sched.errors import ConfigError
@@ -39,6 +40,7 @@ from torque_sched.policies.context import (
     Prediction,
     Reservation,
     Window,
+    starting,
 )
 from torque_sched.policies.rules import NodeRules, QueueRules
 from torque_sched.policies.settings import Settings
@@ -341,6 +343,24 @@ def test_starts_asked_for_hold_their_nodes_and_keep_their_promise() -> None:
     got = answers([node("n1")], [one, job(2, walltime_s=60.0)], plan(), Context(pending=(pending,)))
     assert got.reason(1) is Reason.START_PENDING
     assert got.reserved(2).start_s == later(HOUR_S)
+
+
+def test_a_start_that_only_the_node_shows_has_an_end_like_any_other() -> None:
+    """By ``qstat`` it waits, by ``pbsnodes`` it is on the node: somebody started it while we looked."""
+    one = job(1, "1:ppn=3", walltime_s=HOUR_S)
+    host = replace(node("n1"), jobs=(JobSlots(one.id, 0, 2),))
+    waiting = [one, job(2, "1:ppn=2", walltime_s=60.0), job(3, walltime_s=60.0)]
+    pending = starting(snapshot([host], waiting))
+    assert pending == (PendingStart(one.id, (NodeShare(NodeName("n1"), 3),), NOW_S),)
+    got = answers(
+        [host], waiting, plan(), Context(pending=pending, promises=promised(2, later(HOUR_S), "n1:2"))
+    )
+    assert got.reason(1) is Reason.START_PENDING
+    assert got.reserved(2).broken is None
+    assert got.reserved(2).start_s == later(HOUR_S)
+    assert got.started == [3], "the slot left over is free"
+    known = (PendingStart(one.id, (NodeShare(NodeName("n1"), 3, 1),), NOW_S - 5),)
+    assert starting(snapshot([host], waiting), known) == ()
 
 
 def test_a_full_cycle_starts_the_rest_next_time() -> None:

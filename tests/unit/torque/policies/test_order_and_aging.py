@@ -6,10 +6,22 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.unit.torque.policies.builders import GIB, NOW_S, answers, gpu_devices, job, node, queue, running
+from tests.unit.torque.policies.builders import (
+    GIB,
+    NOW_S,
+    answers,
+    gpu_devices,
+    job,
+    node,
+    queue,
+    running,
+    snapshot,
+)
 from torque_sched.core.decisions import NodeShare
-from torque_sched.core.model import Job, JobId, NodeName
+from torque_sched.core.model import Job, JobId, NodeName, Server
 from torque_sched.core.reasons import Reason
 from torque_sched.errors import ConfigError
 from torque_sched.policies.backfill import AgedReservations, DrainForStarving, NoReservations
@@ -49,7 +61,7 @@ def test_orders_of_the_c_daemon() -> None:
     assert order_of(COrder(), jobs, **by) == [2, 4, 1, 3]
     assert order_of(COrder(sort_queues=False), jobs, **by) == [1, 3, 2, 4]
     assert order_of(COrder(round_robin=True), jobs, **by) == [2, 1, 4, 3]
-    assert order_of(COrder(by_queue=False, keys=("no_sort",)), jobs, **by) == [1, 2, 3, 4]
+    assert order_of(COrder(by_queue=False, keys=("no_sort",)), jobs, **by) == [1, 3, 2, 4]
 
 
 @pytest.mark.parametrize(
@@ -77,6 +89,42 @@ def test_sort_keys(keys: tuple[str, ...], expected: list[int]) -> None:
     assert set(keys) <= set(SORT_KEYS)
 
 
+def test_a_job_that_asks_nothing_is_neither_short_nor_long() -> None:
+    """As the C daemon of a real 4.2.10 took them, whose sort_by was shortest_job_first."""
+    asked_s = (7200.0, 600.0, 1800.0, 30.0, None, None, None)
+    jobs = [job(number, cput_s=cput_s) for number, cput_s in enumerate(asked_s, 1)]
+    assert order_of(COrder(), jobs) == [4, 2, 3, 1, 5, 6, 7]
+    assert order_of(COrder(), [job(1), job(2), job(3)]) == [1, 2, 3]
+    assert order_of(COrder(by_queue=False), [job(1), job(2, cput_s=60.0)]) == [1, 2]
+    # Where the first key says nothing about a pair, the next one does.
+    both = COrder(keys=("shortest_job_first", "high_priority_first"))
+    assert order_of(both, [job(1, cput_s=5.0), job(2, priority=3)]) == [2, 1]
+
+
+def test_all_queues_together_begin_as_the_server_lists_them() -> None:
+    """As a real 4.2.10's C daemon started them; the last is in a queue for dedicated time."""
+    asked_s = (7200.0, 600.0, 60.0, 18000.0, 1800.0, None, 30.0, None, None, None)
+    queues = ("batch", "batch", "fast", "fast", "batch", "ded", "batch", "batch", "batch", "batch")
+    jobs = [
+        job(number, cput_s=cput_s, queue=name)
+        for number, (cput_s, name) in enumerate(zip(asked_s, queues, strict=True), 1)
+    ]
+    lines = [queue(), queue("fast", priority=50), queue("ded")]
+    assert order_of(COrder(by_queue=False), jobs, queues=lines) == [7, 2, 5, 1, 8, 9, 10, 3, 4, 6]
+
+
+@given(st.lists(st.tuples(st.none() | st.sampled_from((1.0, 2.0, 3.0)), st.integers(0, 2)), max_size=12))
+def test_whatever_is_asked_no_job_is_lost_and_those_that_ask_all_are_in_order(
+    asked: list[tuple[float | None, int]],
+) -> None:
+    jobs = [job(number, cput_s=cput_s, priority=first) for number, (cput_s, first) in enumerate(asked, 1)]
+    keys = ("high_priority_first", "shortest_job_first")
+    got = list(COrder(keys=keys).turns(jobs, snapshot([node("n1")], jobs), Context()))
+    assert sorted(each.sequence for each in got) == [each.sequence for each in jobs]
+    if all(cput_s is not None for cput_s, _ in asked):
+        assert got == sorted(jobs, key=lambda each: (-each.priority, each.request.cput_s))
+
+
 def test_strict_fifo_blocks_the_rest_of_its_queue_only() -> None:
     settings = Settings(order=COrder(strict_fifo=True), queues=QueueRules(strict=True))
     jobs = [
@@ -91,11 +139,33 @@ def test_strict_fifo_blocks_the_rest_of_its_queue_only() -> None:
     assert got.reason(3) is Reason.STRICT_FIFO
 
 
+@pytest.mark.parametrize("version", ["4.2.10", "5.1.3", "6.0.0", "6.1.3.h5", ""])
+def test_strict_fifo_sorts_only_where_the_server_is_of_version_6(version: str) -> None:
+    """fifo.c of 4.2.10 and of 6.1.3: the former only lets a job block those behind it."""
+    jobs = [
+        job(1, cput_s=9.0, qtime_s=NOW_S - 10),
+        job(2, cput_s=5.0, qtime_s=NOW_S - 20),
+        job(3, cput_s=1.0, qtime_s=NOW_S - 30, queue="other"),
+        job(4, cput_s=7.0, qtime_s=NOW_S - 20),
+    ]
+    shot = {"queues": [queue(), queue("other")], "server": Server(name="head", version=version)}
+    is_old = version[:1] in {"4", "5"}
+
+    def got(**values: Any) -> list[int]:
+        return order_of(COrder(strict_fifo=True, **values), jobs, **shot)
+
+    assert got() == ([2, 4, 1, 3] if is_old else [3, 2, 4, 1])
+    assert got(by_queue=False) == [3, 2, 4, 1]
+    assert got(keys=("no_sort",)) == [1, 2, 4, 3]
+    assert got(round_robin=True) == ([2, 3, 4, 1] if is_old else [1, 3, 2, 4])
+
+
 def test_fair_share_lets_the_least_served_go_first_and_counts_each_start() -> None:
     order = FairShareOrder((Share("ann", 1), Share("bob", 3)), unknown_shares=0)
     jobs = [job(i, walltime_s=100.0) for i in (1, 2, 3)]
     jobs += [job(i, walltime_s=100.0, user="bob") for i in (4, 5, 6)]
-    assert order_of(order, jobs) == [1, 4, 5, 6, 2, 3]
+    # Nobody has used anything yet: the larger share, as in the C daemon.
+    assert order_of(order, jobs) == [4, 1, 5, 6, 2, 3]
     assert order_of(order, jobs, Context(usage={"ann": 1000.0})) == [4, 5, 6, 1, 2, 3]
     assert order_of(FairShareOrder(), jobs) == [1, 4, 2, 5, 3, 6]
     assert order_of(order, [job(9, user="eve"), *jobs])[-1] == 9
