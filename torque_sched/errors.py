@@ -5,6 +5,7 @@
     TorqueSchedError       anything a user of this package may catch
     ├── ConfigError        a setting is wrong: names the key and the known ones       exit 2
     ├── StartupError       something the machine or the rights lack: what, the cure   exit 3
+    │   └── NoSpaceError   room on a disk for a file that is to be begun
     ├── CommandError       a Torque command did not end well; its output is not used
     ├── SnapshotError      no complete look at the cluster: nothing is decided on it
     ├── ModelError         a job or a node that cannot exist (negative processors, no name)
@@ -21,6 +22,7 @@ __all__ = [
     "ConfigError",
     "DocumentError",
     "ModelError",
+    "NoSpaceError",
     "ParseError",
     "RecordError",
     "SnapshotError",
@@ -60,6 +62,10 @@ class StartupError(TorqueSchedError):
     """The machine or the rights lack something; ``cure`` says how to get it."""
 
     exit_code = 3
+
+
+class NoSpaceError(StartupError):
+    """A file cannot be begun because the disk is full."""
 
 
 class CommandError(TorqueSchedError):

@@ -24,11 +24,18 @@ _NODE_FOLDERS = ("mom_priv/jobs", "mom_logs")
 _MODES = {"server_priv": 0o750, "server_priv/accounting": 0o755, "mom_priv": 0o751, "mom_priv/jobs": 0o751}
 
 
-def make_etc(folder: Path, addresses: Iterable[tuple[str, str]]) -> dict[Path, Path]:
+_ETC = Path("/etc")
+
+
+def make_etc(folder: Path, machine: Path, addresses: Iterable[tuple[str, str]]) -> dict[Path, Path]:
     """Names and users of the cluster; returns what lies over what.
+
+    A whole /etc, whose other files are links to the machine's: what lies over /etc/passwd alone is gone as
+    soon as the machine gets a user, for that replaces the file below.
 
     Args:
         folder: of the cluster.
+        machine: where each host finds the machine's own /etc.
         addresses: pairs of an address and a host name.
     """
     etc = folder / "etc"
@@ -48,7 +55,11 @@ def make_etc(folder: Path, addresses: Iterable[tuple[str, str]]) -> dict[Path, P
     }
     for name, lines in texts.items():
         (etc / name).write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
-    return {Path("/etc") / name: etc / name for name in texts if Path("/etc", name).exists()}
+    for path in _ETC.iterdir():
+        if path.name not in texts:
+            # The text of a link is to be read from /etc.
+            (etc / path.name).symlink_to(path.readlink() if path.is_symlink() else machine / path.name)
+    return {_ETC: etc}
 
 
 def _system() -> list[pwd.struct_passwd]:

@@ -83,7 +83,7 @@ class TorqueSite:
         names = [HEAD, *self.node_names]
         numbers = [1, *range(11, 11 + len(self.node_names))]
         addresses = [f"{_NETWORK}.{number}" for number in numbers]
-        etc = make_etc(self.folder, zip(addresses, names, strict=True))
+        etc = make_etc(self.folder, self.folder / "machine", zip(addresses, names, strict=True))
         for name in names:
             make_home(self.folder / name / "home", HEAD, is_head=name == HEAD)
             self.hosts[name] = Host(name, self._mounts(name, etc), self._interpreter)
@@ -107,6 +107,7 @@ class TorqueSite:
             "python": Path(sys.base_prefix),
             "site": Path(sysconfig.get_paths()["purelib"]),
             "ours": ROOT,
+            "machine": Path("/etc"),
         }
         mounts = {self.folder / label: source for label, source in shown.items()}
         for label in shown:

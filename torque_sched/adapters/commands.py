@@ -77,19 +77,20 @@ class Commands:
             self._found[name] = os.path.abspath(path)  # noqa: PTH100 -- a symbolic link stays one
         return self._found[name]
 
-    async def run(self, argv: Sequence[str], timeout_s: float) -> Completed:
+    async def run(self, argv: Sequence[str], timeout_s: float, *, keeps: int | None = None) -> Completed:
         """Run a program to its end; its exit code may be anything.
 
         Args:
             argv: program name and arguments.
             timeout_s: its process group is killed after this time.
+            keeps: a descriptor that it has open, too, as long as it lives.
 
         Raises:
             CommandError: it is not there, ran too long, or printed too much.
         """
         started_s = time.monotonic()
         self._reap_killed()
-        child = self._spawn(argv)
+        child = self._spawn(argv, keeps)
         self._running.add(child.pid)
         try:
             exit_code = await child.finish(self._max_bytes, timeout_s)
@@ -116,7 +117,7 @@ class Commands:
             if os.waitpid(pid, os.WNOHANG)[0]:
                 self._unreaped.discard(pid)
 
-    def _spawn(self, argv: Sequence[str]) -> _Child:
+    def _spawn(self, argv: Sequence[str], keeps: int | None) -> _Child:
         path = self.find(argv[0])
         out, out_child = os.pipe()
         err, err_child = os.pipe()
@@ -125,6 +126,10 @@ class Commands:
             (os.POSIX_SPAWN_DUP2, out_child, 1),
             (os.POSIX_SPAWN_DUP2, err_child, 2),
         ]
+        if keeps is not None:
+            # After the others, as the number may be that of a pipe's end; and another than its own, because
+            # only a copy outlives the exec.
+            actions.append((os.POSIX_SPAWN_DUP2, keeps, 3 if keeps != 3 else 4))
         try:
             pid = os.posix_spawn(
                 path, tuple(argv), self._env, file_actions=actions, setpgroup=0, setsigmask=(),

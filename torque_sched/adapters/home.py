@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
+import struct
 from contextlib import suppress
 from pathlib import Path
 
 from torque_sched.errors import StartupError
 
-__all__ = ["LockFile", "check_folder", "pid_in"]
+__all__ = ["HIGHEST_TRUSTED_UID", "LockFile", "check_folder", "holder_of", "pid_in"]
 
-_HIGHEST_TRUSTED_UID = 10
+HIGHEST_TRUSTED_UID = 10
+"""The C daemon trusts folders of system accounts up to this."""
 
 
 def check_folder(folder: Path) -> None:
@@ -24,7 +27,7 @@ def check_folder(folder: Path) -> None:
     Raises:
         StartupError: which folder, and what to do.
     """
-    trusted = {os.geteuid(), *range(_HIGHEST_TRUSTED_UID + 1)}
+    trusted = {os.geteuid(), *range(HIGHEST_TRUSTED_UID + 1)}
     place = folder.resolve()
     for each in (place, *place.parents):
         try:
@@ -68,15 +71,19 @@ class LockFile:
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            owner = pid_in(self._path)
+            owner = holder_of(self._path) or pid_in(self._path)
             os.close(fd)
             raise StartupError(
                 "pbs_sched: another scheduler running" + (f" (process {owner})" if owner else ""),
                 cure="stop it first, or name another home with -d",
             ) from error
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n\0".encode("ascii"), 0)
         self._fd = fd
+        told = f"{os.getpid()}\n\0".encode("ascii")
+        # The rest is cut off afterwards, so that a full disk leaves the place that there is. Without any the
+        # lock counts all the same, and the kernel tells whose it is.
+        with suppress(OSError):
+            os.pwrite(fd, told, 0)
+            os.ftruncate(fd, len(told))
 
     def release(self) -> None:
         """Give it back; the file stays, as the C daemon's does."""
@@ -84,6 +91,24 @@ class LockFile:
             with suppress(OSError):
                 os.close(self._fd)
             self._fd = -1
+
+
+_FLOCK = "hhqqi"
+"""``struct flock``: type, whence, start, length, process."""
+
+
+def holder_of(path: Path) -> int | None:
+    """The process that has the lock by the kernel's word, 0 when none has; None: we may not look.
+
+    Not for the holder itself: closing the file would end its lock.
+    """
+    try:
+        with path.open("rb") as file:
+            asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            kind, *_, pid = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, asked))
+    except OSError as error:
+        return 0 if error.errno == errno.ENOENT else None
+    return 0 if kind == fcntl.F_UNLCK else int(pid)
 
 
 def pid_in(path: Path) -> int:

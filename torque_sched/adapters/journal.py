@@ -101,7 +101,7 @@ def read_journal(place: Path) -> Iterator[dict[str, Any]]:
     """Every whole line of a file, or of all files of a folder, oldest first.
 
     Raises:
-        RecordError: a line that is not the last is no JSON; names file and line.
+        RecordError: a line that is not the last is no JSON mapping; names file and line.
         OSError: it cannot be read.
     """
     for path in _files(place) if place.is_dir() else [place]:
@@ -109,9 +109,15 @@ def read_journal(place: Path) -> Iterator[dict[str, Any]]:
             for number, line in enumerate(file, 1):
                 if not line.endswith(b"\n"):
                     break  # torn by a crash
-                try:
-                    yield json.loads(line)
-                except ValueError as error:
-                    raise RecordError(
-                        f"{path}, line {number}: {error}", cure="delete the line; the others are good"
-                    ) from error
+                yield _mapping(line, f"{path}, line {number}")
+
+
+def _mapping(line: bytes, place: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+        if isinstance(record, dict):
+            return record
+        why = "not a mapping"
+    except ValueError as error:
+        why = str(error)
+    raise RecordError(f"{place}: {why}", cure="delete the line; the others are good")

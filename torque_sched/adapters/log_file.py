@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import logging
 import os
+import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,7 +17,10 @@ from pathlib import Path
 
 from torque_sched.errors import StartupError
 
-__all__ = ["Event", "LogFile", "LogHandler"]
+__all__ = ["Event", "LogFile", "LogHandler", "dialect_of"]
+
+_OLD_LINE = re.compile(rb"^[0-9/]{10} [0-9:]{8};[0-9a-f]{4};", re.MULTILINE)
+_TAIL_BYTES = 4096
 
 
 class Event(enum.IntEnum):
@@ -27,6 +31,20 @@ class Event(enum.IntEnum):
     SCHED = 64
     DEBUG = 128
     DEBUG2 = 256
+
+
+def dialect_of(folder: Path, file: Path | None = None) -> int:
+    """The dialect of the newest lines there, so that of the scheduler before; 6 without any."""
+    path = file
+    if path is None:
+        days = sorted(each for each in folder.glob("[0-9]" * 8) if each.is_file()) if folder.is_dir() else []
+        path = next((each for each in reversed(days) if each.stat().st_size), None)
+    try:
+        with open(path or os.devnull, "rb") as lines:  # noqa: PTH123 -- it may be a device
+            lines.seek(max(0, lines.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            return 4 if _OLD_LINE.search(lines.read(_TAIL_BYTES)) else 6
+    except OSError:
+        return 6
 
 
 class LogFile:

@@ -1,7 +1,8 @@
 """Torque through its own commands: what it has as a `Snapshot`, and the orders to start and to tell.
 
 A snapshot needs four commands, run at the same time. When one of them fails, prints something damaged as a
-whole, or hides jobs, there is no snapshot.
+whole, or hides jobs, there is no snapshot. ``pbsnodes`` is never older than ``qstat`` where that matters: the
+slots of a job that has ended would look taken by nobody knows whom, for ever, and promises would break by it.
 """
 
 from __future__ import annotations
@@ -9,17 +10,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torque_sched.adapters.commands import Commands, Completed
-from torque_sched.core.model import Job, JobId, NodeName
+from torque_sched.core.model import Job, JobId, Node, NodeName, Queue, Server
 from torque_sched.core.snapshot import Snapshot
+from torque_sched.core.states import JobState
 from torque_sched.errors import CommandError, ParseError, RecordError, SnapshotError
 from torque_sched.parse.pbsnodes import parse_pbsnodes
 from torque_sched.parse.qrun import RunKind, RunResult, classify_qrun
 from torque_sched.parse.qstat import parse_jobs, parse_queues, parse_server
+from torque_sched.parse.records import Parsed
 
-__all__ = ["QUERIES", "Look", "Pbs", "look_once", "read_snapshot"]
+__all__ = ["NOTE_AFTER_S", "QUERIES", "Look", "Pbs", "look_once", "read_snapshot"]
 
 QUERIES: dict[str, tuple[str, ...]] = {
     "nodes": ("pbsnodes", "-x"),
@@ -28,6 +31,9 @@ QUERIES: dict[str, tuple[str, ...]] = {
     "server": ("qstat", "-B", "-f", "-1"),
 }
 """All that is run to look at a cluster, by the part it answers."""
+
+NOTE_AFTER_S = 2.0
+"""Whoever waits for a look is told after this time what it waits for."""
 
 _FEW = 0.5
 """Below this share of the jobs the server counts, jobs are hidden from us."""
@@ -41,7 +47,7 @@ class Look:
     outputs: Mapping[str, bytes]
     problems: tuple[RecordError, ...] = ()
     query_s: float = 0.0
-    """Longest of the four commands."""
+    """Longest of the four commands, and ``pbsnodes`` asked again."""
 
 
 def read_snapshot(
@@ -57,13 +63,46 @@ def read_snapshot(
     Raises:
         SnapshotError: an output is unusable, or does not list the jobs the server counts.
     """
+    return _snapshot(_parse(outputs, seen), now_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    nodes: Parsed[Node]
+    jobs: Parsed[Job]
+    queues: Parsed[Queue]
+    server: Server
+
+    def show_slots_of_nobody(self) -> bool:
+        """Whether a node lists a job that holds nothing by ``qstat``."""
+        holding = {job.id for job in self.jobs.items if job.state in _HOLDING}
+        return any(part.job not in holding for node in self.nodes.items for part in node.jobs)
+
+
+_HOLDING = frozenset({JobState.RUNNING, JobState.EXITING, JobState.SUSPENDED})
+
+
+def _parse(outputs: Mapping[str, bytes], seen: dict[str, Job] | None) -> _Parts:
     try:
-        nodes = parse_pbsnodes(outputs["nodes"])
-        jobs = parse_jobs(outputs["jobs"], seen=seen)
-        queues = parse_queues(outputs["queues"])
-        server = parse_server(outputs["server"])
+        return _Parts(
+            _parse_nodes(outputs["nodes"]),
+            parse_jobs(outputs["jobs"], seen=seen),
+            parse_queues(outputs["queues"]),
+            parse_server(outputs["server"]),
+        )
     except ParseError as error:
         raise SnapshotError(error.message, cure=error.cure) from error
+
+
+def _parse_nodes(output: bytes) -> Parsed[Node]:
+    try:
+        return parse_pbsnodes(output)
+    except ParseError as error:
+        raise SnapshotError(error.message, cure=error.cure) from error
+
+
+def _snapshot(parts: _Parts, now_s: float) -> tuple[Snapshot, tuple[RecordError, ...]]:
+    nodes, jobs, queues, server = parts.nodes, parts.jobs, parts.queues, parts.server
     problems = (*nodes.problems, *jobs.problems, *queues.problems)
     snapshot = Snapshot(now_s, server, queues.items, nodes.items, jobs.items, len(problems))
     if not nodes.items:
@@ -86,6 +125,7 @@ class Pbs:
         clock: seconds since the epoch.
         query_timeout_s: for each of the four queries.
         order_timeout_s: for a qrun or a qalter.
+        note: told, once for each look, what a look still waits for after `NOTE_AFTER_S`.
     """
 
     def __init__(
@@ -95,12 +135,15 @@ class Pbs:
         *,
         query_timeout_s: float = 60.0,
         order_timeout_s: float = 30.0,
+        note: Callable[[str], None] | None = None,
     ) -> None:
         self._commands = commands
         self._clock = clock
         self._query_timeout_s = query_timeout_s
         self._order_timeout_s = order_timeout_s
+        self._note = note
         self._seen: dict[str, Job] = {}
+        self._unanswered: set[str] = set()
 
     def forget(self) -> None:
         """Read every job anew next time."""
@@ -115,43 +158,70 @@ class Pbs:
         Raises:
             SnapshotError: there is none to be had now.
         """
+        reminder = asyncio.get_running_loop().call_later(NOTE_AFTER_S, self._tell, self._clock())
         try:
             return await self._look()
         except SnapshotError as error:
             if not error.message.startswith("qstat shows"):
                 raise
+        finally:
+            reminder.cancel()
         return await self._look()
+
+    def _tell(self, began_s: float) -> None:
+        if self._note is None or not self._unanswered:
+            return
+        until = time.strftime("%H:%M:%S", time.localtime(began_s + self._query_timeout_s))
+        which = ", ".join(" ".join(QUERIES[name]) for name in QUERIES if name in self._unanswered)
+        self._note(f"no answer yet from {which}; waiting until {until} (query_timeout_s)")
 
     async def _look(self) -> Look:
         now_s = self._clock()
         answers = await asyncio.gather(*(self._query(name) for name in QUERIES), return_exceptions=True)
         for answer in answers:
-            if isinstance(answer, CommandError):
-                raise SnapshotError(answer.message, cure=answer.cure) from answer
             if isinstance(answer, BaseException):
                 raise answer
         done: dict[str, Completed] = dict(zip(QUERIES, answers, strict=True))  # type: ignore[arg-type]
         outputs = {name: completed.stdout for name, completed in done.items()}
-        snapshot, problems = read_snapshot(outputs, now_s, self._seen)
-        return Look(snapshot, outputs, problems, max(each.wall_s for each in done.values()))
+        parts, query_s = _parse(outputs, self._seen), max(each.wall_s for each in done.values())
+        if parts.show_slots_of_nobody():
+            # What is still listed now and holds nothing does not pass.
+            again = await self._query("nodes")
+            outputs["nodes"], query_s = again.stdout, query_s + again.wall_s
+            parts = replace(parts, nodes=_parse_nodes(again.stdout))
+        snapshot, problems = _snapshot(parts, now_s)
+        return Look(snapshot, outputs, problems, query_s)
 
     async def _query(self, name: str) -> Completed:
         argv = QUERIES[name]
-        done = await self._commands.run(argv, self._query_timeout_s)
+        self._unanswered.add(name)
+        try:
+            done = await self._commands.run(argv, self._query_timeout_s)
+        except CommandError as error:
+            raise SnapshotError(error.message, cure=error.cure) from error
+        finally:
+            self._unanswered.discard(name)
         if done.exit_code:
-            raise CommandError(
+            raise SnapshotError(
                 f"{' '.join(argv)} ended with exit code {done.exit_code}: {done.last_line()}",
                 cure="is pbs_server running, and trqauthd on this host?",
             )
         return done
 
-    async def start(self, job: JobId, hosts: str) -> RunResult:
+    async def start(self, job: JobId, hosts: str, lock: int | None = None) -> RunResult:
         """``qrun -a -H HOSTS JOB``; with ``-a`` a hanging mom does not hold us up.
 
         A qrun without an answer counts as ``OTHER``: whether it took effect, the next snapshot tells.
+
+        Args:
+            job: which.
+            hosts: where, as ``-H`` wants it.
+            lock: the descriptor of a lock that must not be free before the command is over, even where this
+                process is killed.
         """
+        argv = ("qrun", "-a", "-H", hosts, job)
         try:
-            done = await self._commands.run(("qrun", "-a", "-H", hosts, job), self._order_timeout_s)
+            done = await self._commands.run(argv, self._order_timeout_s, keeps=lock)
         except CommandError as error:
             return RunResult(RunKind.OTHER, error.message)
         return classify_qrun(done.exit_code, done.stderr)
@@ -188,14 +258,19 @@ def _quoted(text: str) -> str:
     return f'"{text}"' if "=" in text else text
 
 
-def look_once(env: Mapping[str, str] | None = None, timeout_s: float = 60.0) -> Look:
+def look_once(
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = 60.0,
+    note: Callable[[str], None] | None = None,
+) -> Look:
     """One look from code that has no event loop; it only reads.
 
     Args:
         env: environment of the commands; this process's own when None.
         timeout_s: for each command.
+        note: told what it waits for when that takes long.
 
     Raises:
         SnapshotError: there is none to be had now.
     """
-    return asyncio.run(Pbs(Commands(env), time.time, query_timeout_s=timeout_s).look())
+    return asyncio.run(Pbs(Commands(env), time.time, query_timeout_s=timeout_s, note=note).look())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,19 +16,49 @@ from torque_sched.errors import ConfigError
 
 __all__ = ["complaints", "described", "read_settings"]
 
+_SHOWN = 60
+_WORDS = (
+    (re.compile(r", (unable to|got) .*"), ""),
+    (re.compile(r"a (valid )?dictionary or (an )?instance of .*"), "a mapping of keys to values"),
+    (re.compile(r"a valid tuple"), "a list"),
+    (re.compile(r"a valid boolean"), "true or false"),
+    (re.compile(r"a valid integer"), "a whole number"),
+    (re.compile(r"a valid (number|string)"), r"a \1"),
+)
+"""The checker's words, and those for somebody who writes YAML."""
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which a key stands once: of two, one would be lost without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """As the base has it, after a look at the keys."""
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                line = key.start_mark.line + 1
+                if key.value in lines:
+                    raise ConfigError(
+                        f"{key.value} stands in line {lines[key.value]} and again in line {line}"
+                    )
+                lines[key.value] = line
+        return super().construct_mapping(node, deep)
+
 
 def read_settings(path: Path) -> dict[str, Any]:
     """The keys and values of a file; none of an empty one.
 
     Raises:
-        ConfigError: it cannot be read, is not YAML, or not a mapping; names the file.
+        ConfigError: it cannot be read, is not YAML, has a key twice, or is not a mapping; names the file.
     """
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error.message}", cure="leave one of them") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"{path}: not YAML: {_in_a_line(error)}") from None
     if values is None:
         return {}
     if not isinstance(values, dict):
@@ -56,9 +87,27 @@ def complaints(error: ValidationError, model: type[BaseModel]) -> str:
             known = ", ".join(sorted(_section(model, item["loc"][:-1]).model_fields))
             texts.append(f"{place}: unknown key; known: {known}")
         else:
-            message = item["msg"].removeprefix("Value error, ")
+            message = _plain(item["msg"], item["input"])
             texts.append(f"{place}: {message}" if place else message)
     return "; ".join(texts)
+
+
+def _in_a_line(error: Exception) -> str:
+    """The parser's word without the name it gives to every text."""
+    return " ".join(str(error).replace('in "<unicode string>",', "in").split())
+
+
+def _plain(message: str, given: Any) -> str:
+    """The checker's sentence in words for somebody who writes YAML."""
+    if message == "Field required":
+        return "missing"
+    if not message.startswith("Input should be "):
+        return message.removeprefix("Value error, ")
+    wanted = message.removeprefix("Input should be ")
+    for pattern, words in _WORDS:
+        wanted = pattern.sub(words, wanted)
+    shown = repr(given)
+    return f"must be {wanted}, not {shown if len(shown) <= _SHOWN else shown[:_SHOWN] + '...'}"
 
 
 def _section(model: type[BaseModel], place: tuple[int | str, ...]) -> type[BaseModel]:

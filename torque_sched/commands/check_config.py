@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
+import yaml
 
 from torque_sched.adapters.settings_file import described
+from torque_sched.commands.parse import plain
 from torque_sched.commands.serve import with_options
+from torque_sched.commands.status import options_of
 from torque_sched.errors import TorqueSchedError
 
 __all__ = ["check_config"]
@@ -24,10 +31,9 @@ def check_config(home: Path | None, config_file: Path | None, callers_file: Path
     """
     from torque_sched.daemon.c_policy import SettingsInForce, read_c_files
     from torque_sched.daemon.config import read_config
-    from torque_sched.daemon.place import Options, pbs_home
     from torque_sched.daemon.startup import read_callers
 
-    options = Options(pbs_home(home), config_file=config_file, callers_file=callers_file)
+    options = replace(options_of(home, config_file), callers_file=callers_file)
     try:
         config = read_config(options.config)
         c_files = read_c_files(options.sched_priv, config)
@@ -41,13 +47,25 @@ def check_config(home: Path | None, config_file: Path | None, callers_file: Path
         click.echo(line)
     read = [name for name, _ in c_files.texts]
     click.echo(f"# of pbs_sched's files in {options.sched_priv}: {', '.join(read) or 'none'}")
-    click.echo(f"# in prime time: {_told(in_force.prime)}")
-    click.echo(f"# otherwise:     {_told(in_force.non_prime)}")
+    for line in _told(in_force):
+        click.echo(f"# {line}")
     for warning in c_files.warnings:
         click.echo(f"warning: {warning}", err=True)
     sys.exit(1 if c_files.warnings else 0)
 
 
-def _told(settings: object) -> str:
-    parts = (getattr(settings, name) for name in ("order", "placement", "backfill", "queues"))
-    return "; ".join(map(repr, parts))
+def _told(in_force: Any) -> Iterator[str]:
+    """What schedules by now, in the words of our settings file."""
+    from torque_sched.policies.registry import BACKFILLS, ORDERS, PLACEMENTS
+
+    names = {made: name for table in (ORDERS, PLACEMENTS, BACKFILLS) for name, made in table.items()}
+    is_always = in_force.prime == in_force.non_prime
+    times = {"": in_force.prime} if is_always else {"prime": in_force.prime, "non-prime": in_force.non_prime}
+    for when, settings in times.items():
+        yield f"in force in {when} time:" if when else "in force:"
+        for key in ("order", "placement", "backfill", "queues"):
+            policy = getattr(settings, key)
+            name = names.get(type(policy))
+            values = {**({"name": name} if name else {}), **plain(policy)}
+            words = yaml.safe_dump(values, default_flow_style=True, sort_keys=False, width=math.inf)
+            yield f"  {key}: {words.strip()}"

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from torque_sched.commands.serve import with_options
+from torque_sched.commands.status import notes, options_of
 from torque_sched.errors import TorqueSchedError
 
 __all__ = ["cycle"]
@@ -23,10 +24,10 @@ __all__ = ["cycle"]
 def cycle(home: Path | None, config_file: Path | None, dry_run: bool, as_json: bool) -> None:
     """Run one cycle and print every decision. Without --dry-run it acts, and needs the scheduler's lock."""
     from torque_sched.daemon.once import run_once
-    from torque_sched.daemon.place import Options, pbs_home
 
     try:
-        report = asyncio.run(run_once(Options(pbs_home(home), config_file=config_file), dry=dry_run))
+        options = options_of(home, config_file)
+        report = asyncio.run(run_once(options, dry=dry_run, note=notes("cycle")))
     except TorqueSchedError as error:
         click.echo(f"torque-sched cycle: {error}", err=True)
         sys.exit(error.exit_code)

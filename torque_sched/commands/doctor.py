@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import click
 
 from torque_sched.commands.serve import with_options
+from torque_sched.commands.status import notes
+from torque_sched.errors import TorqueSchedError
 
 __all__ = ["doctor"]
 
@@ -24,7 +30,19 @@ def doctor(home: Path | None, config_file: Path | None, port: int | None) -> Non
     from torque_sched.daemon.place import Options, pbs_home
 
     is_wrong = False
-    for check in examine(Options(pbs_home(home), config_file=config_file, port=port)):
+    options = Options(pbs_home(home), config_file=config_file, port=port)
+    for check in chain(examine(options, notes("doctor")), _troubles(options)):
         click.echo(check.line)
         is_wrong = is_wrong or check.level == Level.WRONG
     sys.exit(1 if is_wrong else 0)
+
+
+def _troubles(options: Any) -> Iterator[Any]:
+    """What the daemon that runs here complains of: its PATH and rights may be other than ours."""
+    from torque_sched.daemon.checks import Check, Level
+    from torque_sched.report.picture import read_state
+
+    with suppress(TorqueSchedError):
+        state = read_state(options)
+        for trouble in state.trouble if state.is_alive else ():
+            yield Check(Level.WARNING, "daemon", trouble, "see its log")

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from torque_sched.commands.serve import with_options
-from torque_sched.commands.status import options_of, out
+from torque_sched.commands.status import notes, options_of, out
 from torque_sched.errors import TorqueSchedError
 
 __all__ = ["explain", "show_explanation"]
@@ -26,7 +26,7 @@ def explain(home: Path | None, config_file: Path | None, shadow: bool, name: str
 
     options = options_of(home, config_file, shadow=shadow)
     try:
-        picture = take_picture(options)
+        picture = take_picture(options, notes("explain"))
         found = find(picture.snapshot, name)
         if isinstance(found, Job):
             _explain_job(picture, found, options)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
 
-from torque_sched.daemon.packaging import apply, plan, undo
+from torque_sched.adapters.home import HIGHEST_TRUSTED_UID
+from torque_sched.daemon.packaging import Step, apply, command_folders, plan, undo
 from torque_sched.daemon.place import pbs_home
 from torque_sched.errors import TorqueSchedError
 
 __all__ = ["install"]
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
+_THERE = click.Path(path_type=Path, file_okay=False, exists=True)
 _UNITS = Path("/etc/systemd/system")
 
 
@@ -24,8 +28,8 @@ _UNITS = Path("/etc/systemd/system")
 @click.option("--apply", "act", flag_value="apply", help="Do it; what is replaced is kept.")
 @click.option("--undo", "act", flag_value="undo", help="Put everything back.")
 @click.option("-d", "home", type=_FOLDER, metavar="HOME", help="PBS home. [$PBS_HOME]")
-@click.option("--sbin", type=_FOLDER, help="Folder of pbs_sched. [where it is found on PATH]")
-@click.option("--units", type=_FOLDER, help=f"systemd's folder. [{_UNITS}, if it is there]")
+@click.option("--sbin", type=_THERE, help="Folder of pbs_sched. [where it is found on PATH]")
+@click.option("--units", type=_THERE, help=f"systemd's folder. [{_UNITS}, if it is there]")
 @click.option("--no-shim", is_flag=True, help="Leave pbs_sched as it is; only the unit.")
 @click.option("--no-unit", is_flag=True, help="No systemd unit; only the shim.")
 @click.option("--user", default="root", show_default=True, help="The unit's user: root or an operator.")
@@ -44,22 +48,48 @@ def install(
         if act == "undo":
             for line in undo(place):
                 click.echo(line)
-            click.echo("next: stop torque-sched, start pbs_sched")
+            click.echo(f"next: stop torque-sched, {_owned(place)}start pbs_sched")
             return
+        if not command_folders():
+            click.echo(
+                "Torque's commands are not on this PATH, so the daemon will not find them either: "
+                "put them there, or set `commands` in torque_sched.yaml",
+                err=True,
+            )
         steps = plan(place, None if no_shim else _sbin(sbin), None if no_unit else _units(units), user)
         for step in steps:
             click.echo(("" if act == "apply" else "would ") + step.told)
-        if act == "apply":
-            apply(steps, place)
-            click.echo(
-                "next: stop pbs_sched; then `systemctl daemon-reload && systemctl start torque-sched`, "
-                "or start pbs_sched as you always did: it is ours now"
-            )
-        elif not steps:
+        if not steps:
             click.echo("nothing to do")
+        elif act == "apply":
+            apply(steps, place)
+            for line in _next(steps, place, user):
+                click.echo(line)
     except TorqueSchedError as error:
         click.echo(f"torque-sched install: {error}", err=True)
         sys.exit(error.exit_code)
+
+
+def _next(steps: Sequence[Step], home: Path, user: str) -> Iterator[str]:
+    """What is left to the administrator."""
+    names = {Path(step.path).name for step in steps}
+    if user != "root":
+        yield (
+            f"next: qmgr -c 'set server operators += {user}@{socket.gethostname()}'; "
+            f"chown -R {user} {home}/sched_priv {home}/sched_logs"
+        )
+    ways = (
+        ("torque-sched.service", "`systemctl daemon-reload && systemctl start torque-sched`"),
+        ("pbs_sched", "start pbs_sched as you always did: it is ours now"),
+    )
+    yield "next: stop pbs_sched; then " + ", or ".join(words for name, words in ways if name in names)
+
+
+def _owned(home: Path) -> str:
+    """What pbs_sched needs after us: it runs as root and refuses a folder of an ordinary user."""
+    owners = {(home / name).stat().st_uid for name in ("sched_priv", "sched_logs") if (home / name).exists()}
+    is_ours = any(uid > HIGHEST_TRUSTED_UID for uid in owners)
+    return f"`chown -R root {home}/sched_priv {home}/sched_logs`, " if is_ours else ""
 
 
 def _sbin(named: Path | None) -> Path | None:

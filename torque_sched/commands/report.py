@@ -30,6 +30,7 @@ def report(
 ) -> None:
     """Write a page on the last DAYS; it needs no other file and names no other address."""
     from torque_sched.daemon.config import read_config
+    from torque_sched.daemon.place import server_host
     from torque_sched.daemon.shadow import read_report, words_of
     from torque_sched.learning.store import Store
     from torque_sched.report.page import page
@@ -40,15 +41,14 @@ def report(
     now_s = time.time()
     try:
         path = history or history_file(options, read_config(options.config))
-        store = Store.read_only(path)
-        summary = summarise(store, now_s - days * _DAY_S, now_s)
-        store.close()
+        with Store.looked_at(path) as store:
+            summary = summarise(store, now_s - days * _DAY_S, now_s)
     except TorqueSchedError as error:
         click.echo(f"torque-sched report: {error}", err=True)
         sys.exit(error.exit_code)
     beside = words_of(read_report(options.own / "report.json")) if shadow else []
     try:
-        html.write_text(page(summary, "Torque cluster", beside), encoding="utf-8")
+        html.write_text(page(summary, f"Torque of {server_host(options.home)}", beside), encoding="utf-8")
     except OSError as error:
         click.echo(f"torque-sched report: {html}: {error.strerror}", err=True)
         sys.exit(1)

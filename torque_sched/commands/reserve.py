@@ -68,6 +68,7 @@ def _check(asked: dict[str, Any]) -> None:
 
 def _make(options: Any, asked: dict[str, Any]) -> None:
     from torque_sched.adapters.pbs import look_once
+    from torque_sched.commands.status import notes
     from torque_sched.daemon.config import read_config
     from torque_sched.daemon.place import command_environment
     from torque_sched.learning.reservations import KeptReservation, Reservations
@@ -75,7 +76,8 @@ def _make(options: Any, asked: dict[str, Any]) -> None:
     from torque_sched.report.picture import history_file
 
     config = read_config(options.config)
-    snapshot = look_once(command_environment(config.commands), config.query_timeout_s).snapshot
+    environment = command_environment(config.commands)
+    snapshot = look_once(environment, config.query_timeout_s, notes("reserve")).snapshot
     now_s = time.time()
     start_s, end_s = span_of(asked["start"], asked["end"] or "", asked["length"] or "", now_s)
     fixed = tuple(each.value() for each in config.reservations)
@@ -137,9 +139,8 @@ def _kept(options: Any) -> list[Any]:
     ]
     path = history_file(options, config)
     if path.exists():
-        store = Store.read_only(path)
-        found += store.reservations().live(now_s)
-        store.close()
+        with Store.looked_at(path) as store:
+            found += store.reservations().live(now_s)
     return sorted(found, key=lambda each: each.start_s)
 
 

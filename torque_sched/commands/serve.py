@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +58,16 @@ def _show_version(context: click.Context, _: click.Parameter, is_wanted: bool) -
 @with_options
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version,
               help="Say the version on standard error.")  # fmt: skip
-def serve(home: Path | None, daemonize: bool, **given: Any) -> None:
+@click.argument("ignored", nargs=-1, metavar="")
+def serve(home: Path | None, daemonize: bool, ignored: tuple[str, ...], **given: Any) -> None:
     """Schedule in pbs_sched's place (or, with --shadow, beside it)."""
     from torque_sched.daemon.place import Options, pbs_home
 
+    if ignored:
+        click.echo(f"pbs_sched: ignored, as by the C daemon: {' '.join(ignored)}", err=True)
+
+    if daemonize:
+        _be_called("pbs_sched")
     is_again = os.environ.pop("TORQUE_SCHED_AGAIN", "") == "1"
     wants_background = daemonize and "PBSDEBUG" not in os.environ and not is_again
     options = Options(home=pbs_home(home), daemonize=wants_background, **_absolute(given))
@@ -70,6 +77,12 @@ def serve(home: Path | None, daemonize: bool, **given: Any) -> None:
 def _absolute(given: dict[str, Any]) -> dict[str, Any]:
     """Paths as they are before the daemon changes its folder."""
     return {name: value.absolute() if isinstance(value, Path) else value for name, value in given.items()}
+
+
+def _be_called(name: str) -> None:
+    """The process's name for `start-stop-daemon --name` and `pkill`; at most 15 characters."""
+    with suppress(OSError):
+        Path("/proc/self/comm").write_text(name, encoding="ascii")
 
 
 def _run(options: Any) -> int:

@@ -31,7 +31,7 @@ def showbf(
     as_json: bool,
 ) -> None:
     """Show free slots and GPUs, and until when: a job that asks for no more and no longer can start now."""
-    from torque_sched.commands.status import options_of, out
+    from torque_sched.commands.status import notes, options_of, out
     from torque_sched.core.units import duration_s
     from torque_sched.policies.backfilling.show import showbf as free_nodes
     from torque_sched.report.openings import document, openings, openings_table
@@ -39,7 +39,7 @@ def showbf(
 
     try:
         least_s = _length_s(walltime, duration_s)
-        picture = take_picture(options_of(home, config_file))
+        picture = take_picture(options_of(home, config_file), notes("showbf"))
         now_s = picture.snapshot.now_s
         properties = frozenset(filter(None, kind.split(":")))
         free = [

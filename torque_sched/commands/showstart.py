@@ -35,7 +35,7 @@ def showstart(home: Path | None, config_file: Path | None, job: str | None, **as
     A start that is promised only gets sooner, unless a node fails, an administrator reserves nodes, or a job
     runs over its limit. One that is only estimated may also get later.
     """
-    from torque_sched.commands.status import options_of
+    from torque_sched.commands.status import notes, options_of
     from torque_sched.report.outlook import outlook_of
     from torque_sched.report.picture import take_picture
 
@@ -44,7 +44,7 @@ def showstart(home: Path | None, config_file: Path | None, job: str | None, **as
             raise ConfigError("name a JOB, or --submit a request", cure="for example --submit nodes=2:ppn=4")
         if job is not None and asked["walltime"]:
             raise ConfigError("--walltime goes with --submit", cure="a job that is queued has its own")
-        picture = take_picture(options_of(home, config_file))
+        picture = take_picture(options_of(home, config_file), notes("showstart"))
         outlook = outlook_of(picture, _meant(picture, job, asked))
     except TorqueSchedError as error:
         click.echo(f"torque-sched showstart: {error}", err=True)
@@ -58,7 +58,7 @@ def showstart(home: Path | None, config_file: Path | None, job: str | None, **as
 
 def _meant(picture: Any, job: str | None, asked: dict[str, Any]) -> Any:
     from torque_sched.core.model import Job
-    from torque_sched.report.asked import asked_job
+    from torque_sched.report.asked import asked_job, note_on
     from torque_sched.report.picture import find
 
     if job is not None:
@@ -67,5 +67,7 @@ def _meant(picture: Any, job: str | None, asked: dict[str, Any]) -> Any:
             raise ConfigError(f"{job} is a node", cure="name a job; for nodes see showbf")
         return found
     submit = asked["submit"] + (f",walltime={asked['walltime']}" if asked["walltime"] else "")
+    if note := note_on(submit):
+        click.echo(note, err=True)
     user = asked["user"] or getpass.getuser()
     return asked_job(picture.snapshot, submit, user=user, name=asked["name"], queue=asked["queue"])

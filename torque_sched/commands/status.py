@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,26 @@ import click
 from torque_sched.commands.serve import with_options
 from torque_sched.errors import TorqueSchedError
 
-__all__ = ["options_of", "out", "status"]
+__all__ = ["notes", "options_of", "out", "status"]
 
 
 def options_of(home: Path | None, config_file: Path | None, *, shadow: bool = False) -> Any:
-    """Where the files of the scheduler of this home are."""
-    from torque_sched.daemon.place import Options, pbs_home
+    """Where the files of the scheduler of this home are.
 
-    return Options(pbs_home(home), config_file=config_file, shadow=shadow)
+    Raises:
+        click.BadParameter: what was named is no folder; a host without one may still ask the server.
+    """
+    from torque_sched.daemon.place import DEFAULT_HOME, Options, pbs_home
+
+    place = pbs_home(home)
+    if not place.is_dir() and (place != DEFAULT_HOME or place.exists()):
+        raise click.BadParameter(f"{place} is no folder", param_hint="'-d' or PBS_HOME")
+    return Options(place, config_file=config_file, shadow=shadow)
+
+
+def notes(command: str) -> Callable[[str], None]:
+    """Where a command says what it waits for: standard error."""
+    return lambda text: click.echo(f"torque-sched {command}: {text}", err=True)
 
 
 def out() -> Any:
@@ -41,9 +54,9 @@ def status(home: Path | None, config_file: Path | None, shadow: bool, as_json: b
     options = options_of(home, config_file, shadow=shadow)
     try:
         try:
-            picture = take_picture(options)
+            picture = take_picture(options, notes("status"))
         except TorqueSchedError as error:
-            state = read_state(options.state)
+            state = read_state(options)
             click.echo(f"torque-sched status: the cluster cannot be seen: {error}", err=True)
             click.echo(_daemon(state))
             sys.exit(error.exit_code)
@@ -70,7 +83,7 @@ def _show(picture: Any) -> None:
 
     console = out()
     console.print(daemon_line(picture.state, picture.snapshot.now_s), markup=False)
-    for trouble in picture.state.trouble:
+    for trouble in picture.troubles:
         console.print(f"trouble: {trouble}", markup=False, style="red")
     console.print(nodes_line(picture.snapshot), markup=False)
     console.print(jobs_line(picture.snapshot), markup=False)
@@ -83,8 +96,9 @@ def _show(picture: Any) -> None:
         console.print(reservation_line(kept), markup=False)
     if picture.history.promises.rows:
         console.print(promises_line(picture), markup=False)
-    if picture.state.jobs:
-        console.print(reasons_table(picture.state))
+    reasons = reasons_table(picture.state)
+    if reasons.row_count:
+        console.print(reasons)
     console.print(nodes_table(picture))
 
 
@@ -97,7 +111,7 @@ def _document(picture: Any) -> dict[str, Any]:
             "alive": state.is_alive,
             **{key: state.values.get(key) for key in ("pid", "mode", "now_s", "last_cycle")},
         },
-        "trouble": list(state.trouble),
+        "trouble": list(picture.troubles),
         "nodes": {"all": len(snapshot.nodes), "up": sum(node.is_up for node in snapshot.nodes)},
         "slots": {
             "all": sum(node.np for node in snapshot.nodes if node.is_up),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
 from torque_sched.commands.serve import with_options
-from torque_sched.commands.status import options_of, out
+from torque_sched.commands.status import notes, options_of, out
 from torque_sched.errors import TorqueSchedError
 
 __all__ = ["top"]
@@ -29,7 +30,7 @@ def top(home: Path | None, config_file: Path | None, shadow: bool, interval: flo
     console = out()
     try:
         if once:
-            console.print(_screen(options, 0))
+            console.print(_screen(options, 0, notes("top")))
             return
         _follow(options, console, interval)
     except TorqueSchedError as error:
@@ -38,32 +39,40 @@ def top(home: Path | None, config_file: Path | None, shadow: bool, interval: flo
 
 
 def _follow(options: Any, console: Any, interval: float) -> None:
+    from rich.console import Group
     from rich.live import Live
+    from rich.text import Text
 
+    shown: Any = Text()
     with Live(console=console, screen=True, auto_refresh=False) as live:
+
+        def note(text: str) -> None:
+            live.update(Group(Text(text), shown), refresh=True)
+
         while True:
             try:
-                live.update(_screen(options, max(5, console.height - 18)), refresh=True)
+                shown = _screen(options, max(5, console.height - 18), note)
             except TorqueSchedError as error:
-                live.update(f"{error}\ntrying again", refresh=True)
+                shown = Text(f"{error}\ntrying again")
+            live.update(shown, refresh=True)
             try:
                 time.sleep(interval)
             except KeyboardInterrupt:
                 return
 
 
-def _screen(options: Any, limit: int) -> Any:
+def _screen(options: Any, limit: int, note: Callable[[str], None]) -> Any:
     from rich.console import Group
     from rich.text import Text
 
     from torque_sched.report.picture import take_picture
     from torque_sched.report.tables import daemon_line, jobs_line, nodes_line, nodes_table, reasons_table
 
-    picture = take_picture(options)
+    picture = take_picture(options, note)
     lines = (
         daemon_line(picture.state, picture.snapshot.now_s),
         nodes_line(picture.snapshot),
         jobs_line(picture.snapshot),
-        *picture.state.trouble[:3],
+        *picture.troubles[:3],
     )
     return Group(*(Text(line) for line in lines), reasons_table(picture.state), nodes_table(picture, limit))

@@ -10,7 +10,7 @@ import click
 
 from torque_sched.commands.explain import show_explanation
 from torque_sched.commands.serve import with_options
-from torque_sched.commands.status import options_of
+from torque_sched.commands.status import notes, options_of
 from torque_sched.errors import TorqueSchedError
 
 __all__ = ["whatif"]
@@ -26,12 +26,14 @@ def whatif(
     home: Path | None, config_file: Path | None, submit: str, user: str, name: str, queue: str
 ) -> None:
     """Say what would become of a job; nothing is submitted."""
-    from torque_sched.report.asked import asked_job
+    from torque_sched.report.asked import asked_job, note_on
     from torque_sched.report.picture import take_picture
 
     try:
-        picture = take_picture(options_of(home, config_file))
+        picture = take_picture(options_of(home, config_file), notes("whatif"))
         job = asked_job(picture.snapshot, submit, user=user or getpass.getuser(), name=name, queue=queue)
+        if note := note_on(submit):
+            click.echo(note, err=True)
         show_explanation(picture, job)
     except TorqueSchedError as error:
         click.echo(f"torque-sched whatif: {error}", err=True)

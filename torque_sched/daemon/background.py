@@ -55,13 +55,18 @@ def _child(serve: Callable[[Callable[[], None]], int], out_file: Path, writer: i
         return serve(ready)
     except (TorqueSchedError, OSError) as error:
         if not is_up:
-            os.write(writer, f"pbs_sched: {error}\n".encode("utf-8", "replace"))
+            os.write(writer, f"{_named(error)}\n".encode("utf-8", "replace"))
         else:
-            sys.stderr.write(f"pbs_sched: {error}\n")
+            sys.stderr.write(f"{_named(error)}\n")
         return 1
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
+
+
+def _named(error: Exception) -> str:
+    """The error with the program's name, which some have already, as the C daemon's."""
+    return str(error) if str(error).startswith("pbs_sched:") else f"pbs_sched: {error}"
 
 
 def _redirect(out_file: Path) -> None:

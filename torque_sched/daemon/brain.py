@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from torque_sched.core.decisions import Decision, Start
+from torque_sched.core.decisions import Decision, Hold, Start
 from torque_sched.core.model import Job, JobId, NodeName
 from torque_sched.core.snapshot import Snapshot
 from torque_sched.daemon.c_policy import SettingsInForce
 from torque_sched.daemon.standing import Standing
 from torque_sched.learning import History
 from torque_sched.learning.promises import Change, Outcome
-from torque_sched.policies.context import Context, Prediction, Predictions, Reservation, Window
+from torque_sched.policies.context import (
+    Context,
+    Prediction,
+    Predictions,
+    Reservation,
+    Window,
+    starting,
+)
 from torque_sched.policies.decide import decide
+from torque_sched.policies.gate import Gate
 from torque_sched.policies.settings import Settings
 
 __all__ = ["PolicyBrain", "RecordedPredictions"]
@@ -63,7 +72,7 @@ class PolicyBrain:
 
     def context(self, snapshot: Snapshot, standing: Standing) -> Context:
         """Everything beside the snapshot that this decision may look at; learns from the snapshot."""
-        pending = standing.pending
+        pending = (*standing.pending, *starting(snapshot, standing.pending))
         self.history.observe(snapshot)
         return Context(
             pending=pending,
@@ -92,6 +101,12 @@ class PolicyBrain:
     ) -> list[tuple[JobId, Change]]:
         """Keep what is promised and what is left alone, before anything is said or done."""
         return self.history.decided(snapshot, decisions, standing.pauses())
+
+    def held(self, jobs: Iterable[Job], snapshot: Snapshot, context: Context) -> tuple[Hold, ...]:
+        """What keeps jobs that the server holds, or that wait for a time, in the words of a decision."""
+        settings = self._settings.at(snapshot.now_s)
+        gate = Gate(snapshot, context, settings.queues, settings.zone)
+        return tuple(hold for job in jobs if (hold := gate.check(job)) is not None)
 
     def ended(self, standing: Standing) -> None:
         """Keep what failed in this cycle."""

@@ -20,7 +20,9 @@ from torque_sched.parse.sched_config import (
     parse_resource_group,
     parse_sched_config,
 )
+from torque_sched.policies.backfill import PlanningBackfill
 from torque_sched.policies.context import Window
+from torque_sched.policies.decide import planner
 from torque_sched.policies.registry import new_backfill, new_order, new_placement
 from torque_sched.policies.settings import Settings
 
@@ -103,7 +105,8 @@ class SettingsInForce:
         files: pbs_sched's.
 
     Raises:
-        ConfigError: an order, a placement or a backfill has a name or a setting nobody knows.
+        ConfigError: an order, a placement or a backfill has a name or a setting nobody knows, or what it
+            needs is not installed.
     """
 
     def __init__(self, config: Config, files: CFiles) -> None:
@@ -111,6 +114,8 @@ class SettingsInForce:
         sched = files.sched or SchedConfig()
         self.prime = _settings(config, files, sched.prime)
         self.non_prime = _settings(config, files, sched.non_prime)
+        if any(isinstance(each.backfill, PlanningBackfill) for each in (self.prime, self.non_prime)):
+            planner()
 
     def at(self, now_s: float) -> Settings:
         """Those in force now."""
@@ -145,9 +150,10 @@ def _order(config: Config, files: CFiles, policy: CPolicy) -> Any:
     if config.order is not None:
         return _made(new_order, config.order.name, config.order.values)
     sched = files.sched
-    if sched is None or policy.strict_fifo:
+    is_fair = policy.fair_share or policy.sort_by == "fair_share"
+    if sched is None or (is_fair and policy.strict_fifo):
         return _made(new_order, "fcfs", {})
-    if policy.fair_share or policy.sort_by == "fair_share":
+    if is_fair:
         from torque_sched.policies.fair_share import Share
 
         shares = tuple(Share(each.name, each.shares, each.parent) for each in files.groups)
@@ -159,7 +165,7 @@ def _order(config: Config, files: CFiles, policy: CPolicy) -> Any:
     keys = policy.keys if policy.sort_by == "multi_sort" else (policy.sort_by,)
     values = {
         "by_queue": policy.by_queue, "round_robin": policy.round_robin,
-        "sort_queues": policy.sort_queues, "keys": keys,
+        "sort_queues": policy.sort_queues, "keys": keys, "strict_fifo": policy.strict_fifo,
     }  # fmt: skip
     return _made(new_order, "c_order", values)
 

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
 import os
 import shutil
 import socket
-import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from torque_sched.adapters.commands import Commands
-from torque_sched.adapters.home import check_folder, pid_in
-from torque_sched.adapters.pbs import Look, Pbs
-from torque_sched.adapters.state_file import lives
+from torque_sched.adapters.home import check_folder, holder_of
+from torque_sched.adapters.pbs import Look, look_once
+from torque_sched.core.model import Server
 from torque_sched.core.snapshot import Snapshot
+from torque_sched.core.states import NodeState
 from torque_sched.daemon.c_policy import CFiles, SettingsInForce, read_c_files
+from torque_sched.daemon.clocks import silence_of_all
 from torque_sched.daemon.config import Config, read_config
 from torque_sched.daemon.event_port import addresses_of
 from torque_sched.daemon.place import Options, command_environment, server_host, this_user
 from torque_sched.errors import TorqueSchedError
 
-__all__ = ["Check", "Level", "examine"]
+__all__ = ["Check", "Level", "avoided_nodes", "examine", "rights"]
 
 _NEEDED = ("pbsnodes", "qstat", "qrun", "qalter")
 _USEFUL = ("qdel", "qmgr")
@@ -30,6 +34,8 @@ _LEARNS_AT_S = 60.0
 _CLOCK_S = 30.0
 _KEPT_BY_6_S = 300.0
 """``keep_completed`` of Torque 6 where it is not set; earlier ones forget jobs at once."""
+_REPORTS_S = 60.0
+"""A mom that is well has reported since."""
 _TESTED = ("6.1", "4.2")
 
 
@@ -68,8 +74,8 @@ def _wrong(what: str, text: str, cure: str) -> Check:
     return Check(Level.WRONG, what, text, cure)
 
 
-def examine(options: Options) -> Iterator[Check]:
-    """Every check, as far as the ones before let it be made."""
+def examine(options: Options, note: Callable[[str], None]) -> Iterator[Check]:
+    """Every check, as far as the ones before let it be made; ``note`` is told when a command takes long."""
     config, c_files = Config(), CFiles()
     yield _folder(options)
     try:
@@ -81,10 +87,11 @@ def examine(options: Options) -> Iterator[Check]:
         yield _wrong("settings", error.message, error.cure or "see torque-sched check-config")
     for warning in c_files.warnings:
         yield _warning("sched_config", warning, "correct the line, or leave it: it has no effect")
+    yield _space(options, config)
     yield from _commands(config)
     yield _names(options)
     yield _port(options, config)
-    yield from _cluster(options, config)
+    yield from _cluster(options, config, note)
     yield _dialect(config)
 
 
@@ -104,8 +111,27 @@ def _folder(options: Options) -> Check:
     return _ok("PBS home", str(options.home))
 
 
+def _space(options: Options, config: Config) -> Check:
+    """The journal grows to a bound; a full disk stops learning, and hinders the next start."""
+    journal = config.journal
+    folder = Path(journal.folder) if journal.folder else options.sched_priv
+    wanted = journal.file_bytes * journal.n_files if journal.enabled else journal.file_bytes
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError:
+        return _warning("space", f"{folder} cannot be looked at", "name the PBS home with -d")
+    text = f"{free >> 20} MiB free for {folder}"
+    if free >= wanted:
+        return _ok("space", text)
+    return _warning(
+        "space", f"{text}, the journal may take {wanted >> 20}", "make room, or lower journal.n_files"
+    )
+
+
 def _commands(config: Config) -> Iterator[Check]:
     path = command_environment(config.commands).get("PATH")
+    if config.commands and not Path(config.commands).is_dir():
+        yield _warning("commands", f"{config.commands} is no folder", "correct `commands`; PATH serves now")
     for name in (*_NEEDED, *_USEFUL):
         found = shutil.which(name, path=path)
         if found:
@@ -128,10 +154,10 @@ def _names(options: Options) -> Check:
 
 def _port(options: Options, config: Config) -> Check:
     port = config.port if options.port is None else options.port
-    owner = pid_in(options.lock)
+    owner = holder_of(options.lock)
     for address in (*addresses_of(server_host(options.home)), "127.0.0.1"):
         if _is_taken(address, port):
-            holder = f"process {owner}" if owner and lives(owner) else "some scheduler"
+            holder = f"process {owner}" if owner else "some scheduler"
             return _ok("event port", f"{port} on {address} is held by {holder}")
     return _warning("event port", f"nobody listens on {port}", "start the scheduler")
 
@@ -148,12 +174,9 @@ def _is_taken(address: str, port: int) -> bool:
     return False
 
 
-def _cluster(options: Options, config: Config) -> Iterator[Check]:
-    pbs = Pbs(
-        Commands(command_environment(config.commands)), time.time, query_timeout_s=config.query_timeout_s
-    )
+def _cluster(options: Options, config: Config, note: Callable[[str], None]) -> Iterator[Check]:
     try:
-        look = asyncio.run(pbs.look())
+        look = look_once(command_environment(config.commands), config.query_timeout_s, note)
     except TorqueSchedError as error:
         yield _wrong("snapshot", error.message, error.cure.replace("USER@HOST", this_user()))
         return
@@ -167,7 +190,12 @@ def _cluster(options: Options, config: Config) -> Iterator[Check]:
         yield _warning("record", problem.message, problem.cure)
     for check in _SNAPSHOT_CHECKS:
         yield check(look)
-    yield _rights(snapshot)
+    yield from avoided_nodes(snapshot)
+    yield from _unknown_nodes(options.home / "server_priv" / "nodes", look)
+    yield from _silence(look, config.rules()[0].dead_after_s)
+    hosts = (snapshot.server.name, server_host(options.home))
+    is_root_there = os.geteuid() == 0 and any(_is_here(each) for each in hosts)
+    yield rights(snapshot.server, this_user(), is_root_there=is_root_there)
 
 
 def _version(look: Look) -> Check:
@@ -213,6 +241,12 @@ def _clock(look: Look) -> Check:
     return _ok("clock", f"newest report {-ahead_s:.0f} s old")
 
 
+def _silence(look: Look, limit_s: float) -> Iterator[Check]:
+    if text := silence_of_all(look.snapshot, limit_s):
+        cure = "run chrony or ntpd on the server and here (nodes.dead_after_s: 0 trusts the server)"
+        yield _wrong("reports", text, cure)
+
+
 def _nodes(look: Look) -> Check:
     up = [node for node in look.snapshot.nodes if node.is_up]
     if not up:
@@ -221,6 +255,36 @@ def _nodes(look: Look) -> Check:
         down = [node.name for node in look.snapshot.nodes if not node.is_up]
         return _warning("nodes", f"{len(down)} not usable ({', '.join(down[:5])} ...)", "see pbsnodes -ln")
     return _ok("nodes", f"all {len(up)} up")
+
+
+def avoided_nodes(snapshot: Snapshot) -> Iterator[Check]:
+    """Nodes that 6.x leaves alone for 300 s after three failed calls though their moms report: 6.1.3 does."""
+    for node in snapshot.nodes if snapshot.server.version.startswith("6.") else ():
+        at_s = node.status.rectime_s if node.status else None
+        age_s = snapshot.now_s - at_s if at_s else math.inf
+        if node.states != {NodeState.DOWN} or age_s > _REPORTS_S:
+            continue
+        yield _warning(
+            "nodes", f"{node.name} is down for the server, though its mom reported {age_s:.0f} s ago: after "
+            "three failed calls the server leaves a node alone for 300 s",
+            f"is its mom up? then qmgr -c 'set node {node.name} state = free'",
+        )  # fmt: skip
+
+
+def _unknown_nodes(path: Path, look: Look) -> Iterator[Check]:
+    """Nodes of the server's file, where it may be read, that the server left out."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return
+    named = [line.split()[0] for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    known = {str(node.name) for node in look.snapshot.nodes}
+    missing = [name for name in named if name not in known and "[" not in name]
+    if missing:
+        yield _warning(
+            "nodes file", f"the server does not have {', '.join(missing[:5])}, which {path} names",
+            "has each name an address (DNS, /etc/hosts)? then restart pbs_server",
+        )  # fmt: skip
 
 
 def _gpus(look: Look) -> Check:
@@ -255,23 +319,34 @@ _SNAPSHOT_CHECKS: tuple[Callable[[Look], Check], ...] = (
 )  # fmt: skip
 
 
-def _rights(snapshot: Snapshot) -> Check:
-    server = snapshot.server
-    me, _, host = this_user().partition("@")
+def rights(server: Server, user: str, *, is_root_there: bool) -> Check:
+    """Whether ``USER@HOST`` may start jobs and write comments.
+
+    Args:
+        server: as it is now.
+        user: who.
+        is_root_there: root on the server's own host, whom real servers let do everything.
+    """
+    me, _, host = user.partition("@")
+    if is_root_there:
+        return _ok("rights", "root on the server's host is a manager, whoever else is named")
     names = {f"{me}@{each}" for each in (host, host.split(".")[0], server.name)} | {f"{me}@*"}
     listed = (*server.managers, *server.operators)
     if any(each in names or (each.startswith(f"{me}@*") and each != f"{me}@") for each in listed):
         return _ok("rights", f"{me} is a manager or operator")
-    # Naming somebody in one of the lists takes root's place in that list only.
-    free = [
-        word for word, named in (("managers", server.managers), ("operators", server.operators)) if not named
-    ]
-    if free and os.geteuid() == 0:
-        return _ok("rights", f"root, and the server names no {free[0]}: root@server is one")
     return _warning(
-        "rights", f"{this_user()} is named neither as manager nor as operator",
-        f"qmgr -c 'set server operators += {this_user()}'",
+        "rights", f"{user} is named neither as manager nor as operator",
+        f"qmgr -c 'set server operators += {user}'",
     )  # fmt: skip
+
+
+def _is_here(host: str) -> bool:
+    """Whether one of its addresses is this host's."""
+    for address in addresses_of(host):
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe, suppress(OSError):
+            probe.bind((address, 0))
+            return True
+    return False
 
 
 def _dialect(config: Config) -> Check:

@@ -16,7 +16,7 @@ from torque_sched.core.reasons import Reason, run_failure_comment
 from torque_sched.core.snapshot import Snapshot
 from torque_sched.core.states import JobState
 
-__all__ = ["IDS_PER_CALL", "CommentCall", "CommentPlan", "plain_comment"]
+__all__ = ["IDS_PER_CALL", "CommentCall", "CommentPlan", "plain_comment", "with_an_old_comment"]
 
 IDS_PER_CALL = 2000
 """Far below the kernel's limit for an argument list: an id takes at most some 100 bytes."""
@@ -24,6 +24,8 @@ IDS_PER_CALL = 2000
 _VALUE = re.compile(r",(\s*[A-Za-z_][\w.]*=)")
 _DETAIL = re.compile(r"\([^()]*\)|[0-9]+")
 _WAITING = "Not Running"
+_STARTED = "Job started on "
+_SET_ASIDE = frozenset({JobState.HELD, JobState.WAITING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,20 @@ def plain_comment(text: str) -> str:
     "wants 'x'; ppn=2"
     """
     return _VALUE.sub(r";\1", text.replace('"', "'"))
+
+
+def with_an_old_comment(snapshot: Snapshot) -> list[Job]:
+    """Jobs that were held, or put off, after a scheduler had told them something else.
+
+    Those never told anything are left out: their state says it, and there may be thousands. So is a job held
+    without a hold type, for any change may make the server queue it.
+    """
+    return [
+        job
+        for job in snapshot.jobs
+        if job.state in _SET_ASIDE and job.comment.startswith((_WAITING, _STARTED))
+        if not job.is_array_parent and (job.hold_types or job.state is JobState.WAITING)
+    ]
 
 
 class CommentPlan:
@@ -66,7 +82,7 @@ class CommentPlan:
 
         Args:
             snapshot: with the comments the jobs have.
-            decisions: one for each queued job.
+            decisions: one for each queued job, and what keeps others whose comment is out of date.
             started: when each job of this cycle was started, seconds since the epoch.
             failure_text: the server's words to a job's last start; empty: it did not fail.
             started_comment: the comment of a job started then.

@@ -8,10 +8,19 @@ from __future__ import annotations
 import dataclasses
 import re
 import typing
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+    model_validator,
+)
 
 from torque_sched.adapters.settings_file import complaints, read_settings
 from torque_sched.core.model import NodeName
@@ -21,6 +30,15 @@ from torque_sched.daemon.cycle import CycleLimits
 from torque_sched.daemon.standing import BackOffRules
 from torque_sched.errors import ConfigError
 from torque_sched.policies.context import Reservation
+from torque_sched.policies.predict.registry import PREDICTORS
+from torque_sched.policies.registry import (
+    BACKFILLS,
+    ORDERS,
+    PLACEMENTS,
+    new_backfill,
+    new_order,
+    new_placement,
+)
 from torque_sched.policies.rules import GpuRules, MemoryRules, NodeRules, QueueRules
 
 __all__ = [
@@ -37,7 +55,8 @@ __all__ = [
 DEFAULT_NAME = "torque_sched.yaml"
 """Looked for in ``sched_priv`` when no file is named."""
 
-_FROZEN = ConfigDict(extra="forbid", frozen=True)
+_FROZEN = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+_NUMBERS = ConfigDict(allow_inf_nan=False)
 _ATTRIBUTE = re.compile(r"^(\w+): (.+?)(?=^\w+: |\Z)", re.MULTILINE | re.DOTALL)
 
 
@@ -253,7 +272,49 @@ def read_config(path: Path | None) -> Config:
     Raises:
         ConfigError: unreadable, or a key is unknown or wrong.
     """
+    values = read_settings(path) if path is not None else {}
+    # A key whose values are all commented out is as good as none.
+    values = {
+        key: value for key, value in values.items() if value is not None or key not in Config.model_fields
+    }
     try:
-        return Config(**(read_settings(path) if path is not None else {}))
+        config = Config(**values)
     except ValidationError as error:
         raise ConfigError(f"{path}: {complaints(error, Config)}") from None
+    for name in config.learning.predictors:
+        if name not in PREDICTORS:
+            known = ", ".join(sorted(PREDICTORS))
+            raise ConfigError(
+                f"{path}: learning.predictors: no predictor {name!r}", cure=f"known are {known}"
+            )
+    chosen = {key: getattr(config, key) for key in _POLICIES}
+    made = {key: _checked(f"{path}: {key}", key, each) for key, each in chosen.items() if each is not None}
+    return config.model_copy(update=made)
+
+
+_POLICIES: dict[str, tuple[Mapping[str, Any], Callable[..., object]]] = {
+    "order": (ORDERS, new_order),
+    "placement": (PLACEMENTS, new_placement),
+    "backfill": (BACKFILLS, new_backfill),
+}
+
+
+def _checked(place: str, key: str, choice: Choice) -> Choice:
+    """The choice with its settings as numbers and texts of the kind that it wants.
+
+    Raises:
+        ConfigError: no such name, no such setting, or a value that makes no sense.
+    """
+    table, make = _POLICIES[key]
+    hints = typing.get_type_hints(table[choice.name]) if choice.name in table else {}
+    values = choice.values
+    for name in values.keys() & hints.keys():
+        try:
+            values[name] = TypeAdapter(hints[name], config=_NUMBERS).validate_python(values[name])
+        except ValidationError as error:
+            raise ConfigError(f"{place}.{name}: {complaints(error, Config)}") from None
+    try:
+        make(choice.name, **values)
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error.message}", cure=error.cure) from error
+    return Choice(name=choice.name, **values)

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -14,10 +14,10 @@ from typing import Protocol
 from torque_sched.adapters.cycle_lock import CycleLock
 from torque_sched.adapters.pbs import Look, Pbs
 from torque_sched.core.decisions import Decision, Hold, Reserve, Start
-from torque_sched.core.model import JobId, NodeName
+from torque_sched.core.model import Job, JobId, NodeName
 from torque_sched.core.reasons import Reason, started_comment
 from torque_sched.core.snapshot import Snapshot
-from torque_sched.daemon.comments import CommentPlan
+from torque_sched.daemon.comments import CommentPlan, with_an_old_comment
 from torque_sched.daemon.finding import Finding
 from torque_sched.daemon.standing import Standing
 from torque_sched.learning.promises import Change, Outcome
@@ -57,6 +57,10 @@ class Brain(Protocol):
 
     def started(self, start: Start, snapshot: Snapshot, context: Context) -> None:
         """The server accepted this start."""
+        ...
+
+    def held(self, jobs: Iterable[Job], snapshot: Snapshot, context: Context) -> tuple[Hold, ...]:
+        """What keeps jobs that the server holds, or that wait for a time, in the words of a decision."""
         ...
 
     def ended(self, standing: Standing) -> None:
@@ -166,6 +170,7 @@ class Cycle:
         self._deletes_impossible = deletes_impossible
         self._offlines_black_holes = offlines_black_holes
         self._impossible: frozenset[JobId] = frozenset()
+        self._lock_fd: int | None = None
 
     async def run(self, *, dry: bool = False) -> CycleReport:
         """One cycle.
@@ -181,7 +186,7 @@ class Cycle:
         # Thousands of records live through a cycle and no longer; collecting in between finds nothing.
         gc.disable()
         try:
-            async with self._alone(dry):
+            async with self._alone(dry) as self._lock_fd:
                 report.look = await self._pbs.look()
                 report.query_total_s = time.monotonic() - began_s
                 snapshot = report.look.snapshot
@@ -198,7 +203,7 @@ class Cycle:
         report.total_s = time.monotonic() - began_s
         return report
 
-    def _alone(self, dry: bool) -> AbstractAsyncContextManager[None]:
+    def _alone(self, dry: bool) -> AbstractAsyncContextManager[int | None]:
         if self._lock is None or dry:
             return nullcontext()
         return self._lock.taken_async(self._limits.lock_s)
@@ -228,7 +233,7 @@ class Cycle:
 
     async def _start(self, start: Start, report: CycleReport, snapshot: Snapshot) -> None:
         self._standing.asked(start.job, start.allocation, self._clock())
-        result = await self._pbs.start(start.job, start.hosts)
+        result = await self._pbs.start(start.job, start.hosts, self._lock_fd)
         now_s = self._clock()
         report.results[start.job] = result
         report.findings += self._standing.answered(start.job, result, now_s)
@@ -244,8 +249,11 @@ class Cycle:
     async def _comment_all(self, report: CycleReport, snapshot: Snapshot) -> None:
         if self._comments is None or report.stopped_by is not None:
             return
+        assert report.context is not None
+        held = self._brain.held(with_an_old_comment(snapshot), snapshot, report.context)
+        decided = (*report.decisions, *held)
         calls = self._comments.plan(
-            snapshot, report.decisions, report.started_s, self._standing.failure_text, comment_of_start
+            snapshot, decided, report.started_s, self._standing.failure_text, comment_of_start
         )
         deadline_s = time.monotonic() + self._limits.comments_s
         for at, call in enumerate(calls):

@@ -132,7 +132,13 @@ def read_journal(place: Path) -> Iterator[JournalledCycle]:
                 f"{place}: a cycle of journal version {line.get('version')}, this is {VERSION}",
                 cure="replay it with the release that wrote it",
             )
-        yield _cycle_of(line)
+        try:
+            yield _cycle_of(line)
+        except (KeyError, TypeError, AttributeError, ValueError, zlib.error) as error:
+            raise RecordError(
+                f"{place}: cycle {line.get('cycle')} is not as the daemon writes it ({error!r:.200})",
+                cure="delete its line; the others are good",
+            ) from error
 
 
 def _cycle_of(line: Mapping[str, Any]) -> JournalledCycle:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from torque_sched.adapters.commands import Commands
 from torque_sched.adapters.cycle_lock import CycleLock
@@ -20,8 +21,8 @@ from torque_sched.daemon.startup import open_history
 __all__ = ["run_once"]
 
 
-async def run_once(options: Options, *, dry: bool) -> CycleReport:
-    """Look, decide, and unless ``dry`` act.
+async def run_once(options: Options, *, dry: bool, note: Callable[[str], None]) -> CycleReport:
+    """Look, decide, and unless ``dry`` act; ``note`` is told what the look waits for.
 
     A dry run writes no file at all; it decides by what the daemon has learned, promised and left alone.
 
@@ -34,17 +35,20 @@ async def run_once(options: Options, *, dry: bool) -> CycleReport:
     if not dry:
         lock.take()
     try:
-        return await _cycle(options, config, c_files, dry=dry)
+        return await _cycle(options, config, c_files, dry=dry, note=note)
     finally:
         lock.release()
 
 
-async def _cycle(options: Options, config: Config, c_files: CFiles, *, dry: bool) -> CycleReport:
+async def _cycle(
+    options: Options, config: Config, c_files: CFiles, *, dry: bool, note: Callable[[str], None]
+) -> CycleReport:
     history = open_history(options, config, c_files, in_memory=dry)
     try:
         pbs = Pbs(
             Commands(command_environment(config.commands)), time.time,
             query_timeout_s=config.query_timeout_s, order_timeout_s=config.order_timeout_s,
+            note=note,
         )  # fmt: skip
         brain = PolicyBrain(
             SettingsInForce(config, c_files), history,
@@ -53,7 +57,7 @@ async def _cycle(options: Options, config: Config, c_files: CFiles, *, dry: bool
         standing = Standing(config.back_off_rules(), config.black_hole_rules())
         standing.restore(history.pauses, time.time())
         comments = CommentPlan(config.comment_refresh_s) if config.comments else None
-        lock = CycleLock(options.cycle_lock)
+        lock = CycleLock(options.cycle_lock, config.order_timeout_s)
         cycle = Cycle(pbs, brain, standing, comments, config.cycle_limits(), time.time, lock=lock)
         return await cycle.run(dry=dry)
     finally:

@@ -18,10 +18,25 @@ from pathlib import Path
 from torque_sched.adapters.state_file import write_atomic
 from torque_sched.errors import StartupError
 
-__all__ = ["KEPT", "RECORD", "Step", "apply", "plan", "program", "shim_text", "undo", "unit_text"]
+__all__ = [
+    "KEPT",
+    "RECORD",
+    "Step",
+    "apply",
+    "command_folders",
+    "plan",
+    "program",
+    "shim_text",
+    "undo",
+    "unit_text",
+]
 
 KEPT = ".torque-original"
 RECORD = "torque_sched_install.json"
+_LONGEST_INTERPRETER = 120
+"""Kernels before 5.1 read 127 characters of a script's first line."""
+_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+"""What systemd gives its services."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +66,46 @@ def program() -> tuple[str, ...]:
     return (found,) if found else (sys.executable, "-m", "torque_sched")
 
 
-def shim_text(command: Sequence[str]) -> str:
-    """A program named pbs_sched that takes pbs_sched's options and becomes ours."""
-    return (
-        "#!/bin/sh\n"
-        "# torque-sched in pbs_sched's place; `torque-sched install --undo` puts the original back.\n"
-        f'exec {shlex.join(command)} serve --daemon "$@"\n'
-    )
+def command_folders() -> tuple[str, ...]:
+    """Folders of Torque's commands on this PATH: an init script's or systemd's PATH may lack them."""
+    found = (shutil.which(name) for name in ("pbsnodes", "qstat", "qrun", "qalter"))
+    return tuple(dict.fromkeys(str(Path(each).absolute().parent) for each in found if each))
 
 
-def unit_text(command: Sequence[str], home: Path, user: str = "root") -> str:
+def shim_text(python: str, home: Path, folders: Sequence[str]) -> str:
+    """A program named pbs_sched that takes pbs_sched's options and is ours.
+
+    A script of Python's own, no shell's, so that init scripts find its process by the name pbs_sched. It
+    knows its home as pbs_sched does: the start scripts of Debian and SUSE name none.
+
+    Args:
+        python: this Python.
+        home: the PBS home, unless the caller names another.
+        folders: of Torque's commands.
+
+    Raises:
+        StartupError: a script cannot name this Python.
+    """
+    if len(python) > _LONGEST_INTERPRETER or len(python.split()) != 1:
+        raise StartupError(
+            f"a script cannot begin with #!{python}",
+            cure="install torque-sched below a shorter path without blanks, or use --no-shim",
+        )
+    return f"""#!{python}
+# torque-sched in pbs_sched's place; `torque-sched install --undo` puts the original back.
+import os
+import sys
+
+from torque_sched.commands.serve import serve
+
+os.environ["PATH"] = {"".join(each + os.pathsep for each in folders)!r} + os.environ.get("PATH", os.defpath)
+serve(["--daemon", "-d", {str(home)!r}, *sys.argv[1:]], prog_name="pbs_sched")
+"""
+
+
+def unit_text(command: Sequence[str], home: Path, folders: Sequence[str], user: str = "root") -> str:
     """A systemd unit; with another user than root that user must be a Torque operator and own sched_priv."""
+    path = os.pathsep.join(dict.fromkeys((*folders, *_PATH)))
     return f"""[Unit]
 Description=torque-sched, a scheduler for Torque in pbs_sched's place
 After=network.target trqauthd.service pbs_server.service
@@ -70,6 +114,7 @@ Conflicts=pbs_sched.service
 [Service]
 Type=simple
 User={user}
+Environment="PATH={path}"
 ExecStart={shlex.join(command)} serve -d {shlex.quote(str(home))}
 ExecReload=/bin/kill -HUP $MAINPID
 SuccessExitStatus=1
@@ -92,14 +137,14 @@ def plan(home: Path, sbin: Path | None, units: Path | None, user: str = "root") 
         user: for the unit.
 
     Raises:
-        StartupError: the record of what was done before cannot be read.
+        StartupError: the record of what was done before cannot be read, or no shim can be made.
     """
-    command = program()
+    command, folders = program(), command_folders()
     wanted: list[tuple[Path, str, int]] = []
     if sbin is not None:
-        wanted.append((sbin / "pbs_sched", shim_text(command), 0o755))
+        wanted.append((sbin / "pbs_sched", shim_text(sys.executable, home, folders), 0o755))
     if units is not None:
-        wanted.append((units / "torque-sched.service", unit_text(command, home, user), 0o644))
+        wanted.append((units / "torque-sched.service", unit_text(command, home, folders, user), 0o644))
     known = {step.path: step for step in _recorded(home / "sched_priv" / RECORD)}
     return [
         Step(str(path), text, mode, known[str(path)].kept, is_again=True)

@@ -16,10 +16,12 @@ from typing import Any
 from torque_sched.adapters.journal import Journal
 from torque_sched.adapters.log_file import Event, LogFile
 from torque_sched.adapters.metrics import Figures
+from torque_sched.adapters.pbs import Look
 from torque_sched.adapters.state_file import write_atomic
 from torque_sched.core.decisions import Decision, Hold, Reserve, Start
 from torque_sched.core.model import JobId
 from torque_sched.core.reasons import log_text_for
+from torque_sched.daemon.clocks import silence_of_all
 from torque_sched.daemon.config import Config
 from torque_sched.daemon.cycle import CycleReport
 from torque_sched.daemon.journal_form import line_of, plain
@@ -188,8 +190,19 @@ class Records:
             },
             "jobs": {each.job: _decision(each, report) for each in report.decisions},
             "back_off": plain(report.context.back_off) if report.context is not None else {},
-            "trouble": [str(each) for each in report.look.problems[:20]] + self._trouble(),
+            "trouble": [*map(str, report.look.problems[:20]), *self._clocks(report.look), *self._trouble()],
         }
+
+    def _clocks(self, look: Look) -> list[str]:
+        """Told in the log once, and by `status` as long as it lasts."""
+        text = silence_of_all(look.snapshot, self._config.rules()[0].dead_after_s)
+        if not text:
+            self._failed.discard("clocks")
+            return []
+        if "clocks" not in self._failed:
+            logger.error("reports of nodes: %s (do the clocks differ? see torque-sched doctor)", text)
+        self._failed.add("clocks")
+        return [f"reports of nodes: {text} (do the clocks differ?)"]
 
     def _keep(self, report: CycleReport, cause: str) -> None:
         """Into the journal, unless nothing happened that the last line does not tell."""

@@ -70,6 +70,7 @@ class Service:
         on_hang_up: SIGHUP: read again what is read again.
         on_failure: called when there was no snapshot.
         on_end: called when the last cycle is over.
+        started_in: the folder it was started in, for beginning anew with the same words.
     """
 
     cycle: Cycle
@@ -83,6 +84,7 @@ class Service:
     on_hang_up: Callable[[], None] = lambda: None
     on_failure: Callable[[TorqueSchedError], None] = lambda error: None
     on_end: Callable[[], None] = lambda: None
+    started_in: str = ""
     n_cycles: int = 0
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _causes: list[str] = field(default_factory=list)
@@ -102,7 +104,7 @@ class Service:
         elif command is SchedCommand.CONFIGURE:
             self.log.record(Event.SCHED, "Svr", "reconfig", "Scheduler is reconfiguring")
             self.log.close()
-            re_execute()
+            re_execute(self.started_in)
         elif command.asks_for_cycle:
             self.wake(command.name.lower())
 
@@ -231,11 +233,18 @@ class Service:
         self.log.record(Event.SYSTEM, "Svr", "toolong", "alarm call: scheduling iteration took too long")
         self.commands.kill_all()
         self.log.close()
-        re_execute()
+        re_execute(self.started_in)
 
 
-def re_execute() -> None:
-    """Begin this very program anew in the same process; exit code 3 when that fails."""
+def re_execute(folder: str = "") -> None:
+    """Begin this very program anew in the same process; exit code 3 when that fails.
+
+    Args:
+        folder: where its words, such as ``-c callers``, name files; empty: here.
+    """
+    if folder:
+        with suppress(OSError):
+            os.chdir(folder)
     os.environ["TORQUE_SCHED_AGAIN"] = "1"
     signal.setitimer(signal.ITIMER_REAL, 0.0)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -29,7 +29,10 @@ from torque_sched.policies.context import BackOff, Pause, PendingStart
 __all__ = ["BackOffRules", "Standing"]
 
 _RUNNING_SUBSTATE = 42
+_LEFT_SUBSTATE = 19
+"""A queued job whose accepted start never began; seen on array members beyond their limit (6.1.3)."""
 _STARTED = frozenset({JobState.SUSPENDED, JobState.EXITING, JobState.COMPLETED})
+_PUT_BACK = frozenset({JobState.HELD, JobState.WAITING})
 _MOM_FAILED = range(-9, 0)
 """Exit statuses that say the mom could not start the job (-10 and below: it broke a limit)."""
 
@@ -192,9 +195,19 @@ class Standing:
         if job.state is JobState.RUNNING or now_s - start.asked_s < self._rules.settle_s:
             return []  # on its way
         del self._asked[start.job]
-        if not asked.is_accepted:
+        # Held or waiting for a time again: somebody's order, no node's failure.
+        if not asked.is_accepted or job.state in _PUT_BACK:
             return []
+        if job.array is not None and job.substate == _LEFT_SUBSTATE:
+            return self._left(job, now_s)
         return self._fell_back(start, now_s, "its mom did not start it")
+
+    def _left(self, job: Job, now_s: float) -> list[Finding]:
+        """The array had as many members running as it may, which ``qrun -a`` does not tell."""
+        why = "the array slot limit has been reached"
+        self._jobs.failed(job.id, now_s, why)
+        self._failure_texts[job.id] = why
+        return [Finding("start-failed", job.id, why)]
 
     def _worked(self, start: PendingStart) -> list[Finding]:
         self._jobs.worked(start.job)

@@ -15,7 +15,7 @@ from torque_sched.adapters.commands import Commands
 from torque_sched.adapters.cycle_lock import CycleLock
 from torque_sched.adapters.home import LockFile, check_folder
 from torque_sched.adapters.journal import Journal
-from torque_sched.adapters.log_file import Event, LogFile, LogHandler
+from torque_sched.adapters.log_file import Event, LogFile, LogHandler, dialect_of
 from torque_sched.adapters.metrics import Figures, serve_figures
 from torque_sched.adapters.pbs import Pbs
 from torque_sched.core.decisions import Decision
@@ -32,7 +32,7 @@ from torque_sched.daemon.records import Records
 from torque_sched.daemon.service import Ending, Pace, Service
 from torque_sched.daemon.shadow import Shadow
 from torque_sched.daemon.standing import Standing
-from torque_sched.errors import ConfigError, StartupError
+from torque_sched.errors import ConfigError, NoSpaceError, StartupError
 from torque_sched.learning import History, HistorySettings
 from torque_sched.policies.context import Context
 from torque_sched.policies.decide import decide
@@ -53,6 +53,7 @@ class Prepared:
     callers: Callers
     listeners: list[socket.socket]
     log: LogFile
+    started_in: str = ""
 
 
 def read_callers(options: Options, config: Config) -> Callers:
@@ -94,7 +95,7 @@ def prepare(options: Options) -> Prepared:
     log = LogFile(
         options.logs,
         options.log_file,
-        dialect=4 if config.log_dialect == "4" else 6,
+        dialect=_dialect(options, config),
         filter_mask=c_files.sched.log_filter if c_files.sched else 256,
     )
     try:
@@ -104,7 +105,22 @@ def prepare(options: Options) -> Prepared:
         log.record(Event.SYSTEM, "Svr", "die", "abnormal termination")
         log.close()
         raise
-    return Prepared(options, config, c_files, in_force, callers, listeners, log)
+    return Prepared(options, config, c_files, in_force, callers, listeners, log, _here())
+
+
+def _here() -> str:
+    """The folder we are in; empty where it is gone."""
+    try:
+        return os.getcwd()  # noqa: PTH109 -- as text
+    except OSError:
+        return ""
+
+
+def _dialect(options: Options, config: Config) -> int:
+    """Until the server's version is known, as the scheduler before wrote."""
+    if config.log_dialect == "auto":
+        return dialect_of(options.logs, options.log_file)
+    return 4 if config.log_dialect == "4" else 6
 
 
 def _port(options: Options, config: Config) -> int:
@@ -155,7 +171,13 @@ def open_history(options: Options, config: Config, c_files: CFiles, *, in_memory
     if in_memory and path.exists():
         return History.copy_of(path, settings, dict(nodes.rates))
     accounting = None if in_memory else accounting_folder(options, config)
-    return History.open(None if in_memory else path, settings, dict(nodes.rates), accounting)
+    rates = dict(nodes.rates)
+    try:
+        return History.open(None if in_memory else path, settings, rates, accounting)
+    except NoSpaceError as error:
+        # Jobs are to start all the same.
+        logger.error("%s; what is learned is forgotten with this process", error)
+        return History.open(None, settings, rates, accounting, lasting_trouble=error.message)
 
 
 def accounting_folder(options: Options, config: Config) -> Path | None:
@@ -191,7 +213,14 @@ def run(prepared: Prepared, ready: Callable[[], None] = lambda: None) -> int:
     """
     options, log = prepared.options, prepared.log
     lock = LockFile(options.lock)
-    lock.take()
+    try:
+        lock.take()
+    except StartupError as error:
+        why = error.__cause__
+        words = f"{why.strerror} ({why.errno}) in pbs_sched, " if isinstance(why, OSError) else ""
+        log.record(Event.ERROR, "Svr", "pbs_sched", f"LOG_ERROR::{words}{error.message}")
+        log.close()
+        raise
     handler = LogHandler(log)
     root = logging.getLogger("torque_sched")
     root.addHandler(handler)
@@ -256,7 +285,7 @@ def _cycle(prepared: Prepared, history: History, commands: Commands) -> Cycle:
         CommentPlan(config.comment_refresh_s) if config.comments else None,
         config.cycle_limits(),
         time.time,
-        lock=CycleLock(prepared.options.cycle_lock),
+        lock=CycleLock(prepared.options.cycle_lock, config.order_timeout_s),
         deletes_impossible=config.delete_impossible,
         offlines_black_holes=config.offline_black_holes,
     )
@@ -274,6 +303,7 @@ def _service(prepared: Prepared, history: History, figures: Figures) -> tuple[Se
             config.settle_s, config.retry_s, options.alarm_s,
         ),
         dry=options.shadow,
+        started_in=prepared.started_in,
     )  # fmt: skip
     port = EventPort(prepared.listeners, prepared.callers, service.heard)
     service.port = port
@@ -309,7 +339,7 @@ def _records(prepared: Prepared, history: History, figures: Figures) -> Records:
         journal = Journal(folder, file_bytes=config.journal.file_bytes, n_files=config.journal.n_files)
     return Records(
         prepared.log, options.state, journal, figures, config, dict(prepared.c_files.texts),
-        "shadow" if options.shadow else "serve", lambda: [history.trouble] if history.trouble else [],
+        "shadow" if options.shadow else "serve", lambda: history.troubles,
         lambda: history.predictions().errors,
     )  # fmt: skip
 

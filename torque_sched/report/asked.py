@@ -9,8 +9,9 @@ from torque_sched.core.snapshot import Snapshot
 from torque_sched.errors import ConfigError, RecordError
 from torque_sched.parse.jobs import job_from_record
 from torque_sched.parse.records import Record
+from torque_sched.parse.request import HEEDED
 
-__all__ = ["asked_job"]
+__all__ = ["asked_job", "note_on"]
 
 _RESOURCE = re.compile(r",(?=\s*[A-Za-z_]\w*\s*=)|,(?=\s*[A-Za-z_]\w*\s*$)")
 
@@ -53,6 +54,18 @@ def asked_job(snapshot: Snapshot, submit: str, *, user: str, name: str = "whatif
     if made.request.trouble:
         raise ConfigError(f"--submit {submit!r}: {made.request.trouble}", cure="write it as for qsub -l")
     return made
+
+
+def note_on(submit: str) -> str:
+    """Says which resources of ``qsub -l SUBMIT`` make no difference here; empty: all do.
+
+    >>> note_on("nodes=2,walltime=1:00:00,pmen=1gb")
+    'note: pmen makes no difference here: misspelt, or a matter of the server alone'
+    """
+    words = sorted(_resources(submit).keys() - HEEDED)
+    verb = "makes" if len(words) == 1 else "make"
+    told = f"note: {', '.join(words)} {verb} no difference here: misspelt, or a matter of the server alone"
+    return told if words else ""
 
 
 def _resources(submit: str) -> dict[str, str]:

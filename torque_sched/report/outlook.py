@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from torque_sched.core.decisions import NodeShare
+from torque_sched.core.decisions import NodeShare, Reserve
 from torque_sched.core.model import Job, JobState
 from torque_sched.learning.promises import KeptPromise, Outcome
 from torque_sched.policies.backfilling.show import PlannedStart
@@ -58,8 +58,9 @@ class Outlook:
 
     def _start(self, planned: PlannedStart) -> str:
         if planned.start_s is None:
-            why = f": {words(planned.decision)}" if planned.decision is not None else ""
-            return f"start: not known{why}"
+            # What holds a job is the evidence's first line.
+            is_plan = isinstance(planned.decision, Reserve)
+            return "start: not known" + (f": {words(planned.decision)}" if is_plan else "")
         nodes = "+".join(_share(each) for each in planned.allocation)
         on = f" on {nodes}" if nodes else ""
         if planned.start_s <= self.now_s:

@@ -76,9 +76,13 @@ def _balance(summary: Summary) -> Iterable[str]:
 
 def _course(rows: Sequence[BalanceRow]) -> Iterable[str]:
     """The balance over time, as plots."""
+    if len(rows) < 2:
+        yield "<p>Noted once so far: nothing to draw yet.</p>"
+        return
     shown = rows[:: max(1, len(rows) // _POINTS)]
     positions = [row.at_s for row in shown]
-    ticks = tuple(_stamp(positions[min(len(positions) * part // 3, len(positions) - 1)]) for part in range(4))
+    first_s, length_s = positions[0], positions[-1] - positions[0]
+    ticks = tuple(_stamp(first_s + length_s * part / 3) for part in range(4))
 
     def line(name: str, column: str) -> Line:
         return Line(name, [float(getattr(row, column)) for row in shown])

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torque_sched.core.reasons import Reason, log_text_for
+
 __all__ = ["PastDecision", "decisions_about"]
 
 
@@ -52,14 +54,19 @@ def _says_the_same(before: PastDecision, now: PastDecision) -> bool:
 def _decision(at_s: float, decision: Mapping[str, Any], result: Any) -> PastDecision:
     kind = str(decision.get("is", "?"))
     nodes = tuple(str(share.get("node", "?")) for share in decision.get("allocation") or ())
-    details = decision.get("details") or {}
-    words = ", ".join(
-        [str(decision.get("reason") or ""), *(f"{key} {value}" for key, value in details.items())]
-    )
+    words = _why(str(decision.get("reason") or ""), decision.get("details") or {})
     if kind == "start":
         words = " ".join(str(each) for each in result) if isinstance(result, list) else "not enacted"
     start_s = decision.get("start_s") if kind == "reserve" else None
-    return PastDecision(at_s, at_s, kind, words.strip(", "), start_s, nodes)
+    return PastDecision(at_s, at_s, kind, words, start_s, nodes)
+
+
+def _why(reason: str, details: Mapping[str, str]) -> str:
+    """A reason as the log has it; one of another release by its name."""
+    try:
+        return log_text_for(Reason(reason), details)
+    except ValueError:
+        return reason
 
 
 def _lines_naming(folder: Path, job: str) -> Iterator[dict[str, Any]]:

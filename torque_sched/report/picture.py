@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torque_sched.adapters.home import holder_of
 from torque_sched.adapters.pbs import look_once
 from torque_sched.adapters.state_file import lives
 from torque_sched.core.model import Job, JobId, Node, NodeName
@@ -26,6 +27,8 @@ __all__ = ["Picture", "State", "find", "history_file", "read_state", "take_pictu
 _REBUILD_JOBS = 3000
 """Learned from for one look: its last jobs tell nearly all, and nobody waits for the rest."""
 _FRESH_S = 600.0
+_LATE = 2.0
+"""A cycle is late after so many times the longest that one is to take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,8 @@ class State:
     """The daemon's state file; ``values`` are empty when there is none."""
 
     values: Mapping[str, Any]
+    holder: int | None = None
+    """The process that has the scheduler's lock, 0 when none has; None: not known."""
 
     @property
     def now_s(self) -> float:
@@ -43,7 +48,7 @@ class State:
     def is_alive(self) -> bool:
         """Whether the daemon that wrote it still runs."""
         pid = self.values.get("pid")
-        return isinstance(pid, int) and lives(pid)
+        return isinstance(pid, int) and (lives(pid) if self.holder is None else pid == self.holder)
 
     @property
     def jobs(self) -> Mapping[str, Mapping[str, Any]]:
@@ -87,20 +92,35 @@ class Picture:
     history_path: Path
     """The daemon's history, which is there if `has_history`."""
 
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """What the daemon complains of, and that it is silent where it should not be."""
+        is_shadow = self.state.values.get("mode") == "shadow"
+        timer_s = self.config.shadow_timer_s if is_shadow else self.config.timer_s
+        silent_s = self.snapshot.now_s - self.state.now_s
+        if not self.state.is_alive or silent_s < _LATE * (timer_s + self.config.query_timeout_s):
+            return self.state.trouble
+        late = f"no word of the daemon for {silent_s:.0f} s: is the disk full, or does it hang? see its log"
+        return (late, *self.state.trouble)
 
-def take_picture(options: Options) -> Picture:
+
+def take_picture(options: Options, note: Callable[[str], None]) -> Picture:
     """One look at the cluster, with all the daemon of this home knows; starts and writes nothing.
+
+    Args:
+        options: where the daemon's files are.
+        note: told what the look waits for when that takes long, and what cannot be shown.
 
     Raises:
         ConfigError: settings. SnapshotError: no look at the cluster. StartupError: a file cannot be read.
     """
     config = read_config(options.config)
     c_files = read_c_files(options.sched_priv, config)
-    snapshot = look_once(command_environment(config.commands), config.query_timeout_s).snapshot
+    snapshot = look_once(command_environment(config.commands), config.query_timeout_s, note).snapshot
     settings = SettingsInForce(config, c_files).at(snapshot.now_s)
-    history, has_history = _history(options, config, settings)
+    history, has_history = _history(options, config, settings, note)
     history.observe(snapshot)
-    state = read_state(options.state)
+    state = read_state(options)
     context = Context(
         back_off=state.back_off(snapshot.now_s),
         measured=history.measured(snapshot),
@@ -122,7 +142,9 @@ def history_file(options: Options, config: Config) -> Path:
     return Path(config.learning.history) if config.learning.history else options.history
 
 
-def _history(options: Options, config: Config, settings: Settings) -> tuple[History, bool]:
+def _history(
+    options: Options, config: Config, settings: Settings, note: Callable[[str], None]
+) -> tuple[History, bool]:
     learning = config.learning
     chosen = HistorySettings(
         predictors=learning.predictors, best_of=learning.best_of, rebuild_jobs=_REBUILD_JOBS,
@@ -132,29 +154,36 @@ def _history(options: Options, config: Config, settings: Settings) -> tuple[Hist
     path = history_file(options, config)
     try:
         return History.copy_of(path, chosen, rates), True
-    except StartupError:
+    except StartupError as error:
         if path.is_file() and not os.access(path, os.R_OK):
             raise
+        if path.is_file():
+            note(f"nothing of what was learned is shown: {error}")
     return History.open(None, chosen, rates), False
 
 
-def read_state(path: Path) -> State:
+def read_state(options: Options) -> State:
     """The daemon's last state; an empty one when it never ran here.
 
     Raises:
         StartupError: it is there and cannot be read.
     """
+    path, holder = options.state, holder_of(options.lock)
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return State({})
-    except (OSError, ValueError) as error:
-        raise StartupError(f"{path}: {error}", cure="run this as the daemon's user, or as root") from error
-    return State(values if isinstance(values, dict) else {})
+        return State({}, holder)
+    except OSError as error:
+        raise StartupError(
+            f"{path}: {error.strerror}", cure="run this as root or the scheduler's user"
+        ) from error
+    except ValueError as error:
+        raise StartupError(f"{path}: {error}", cure="remove it: the daemon writes it anew") from error
+    return State(values if isinstance(values, dict) else {}, holder)
 
 
 def find(snapshot: Snapshot, name: str) -> Job | Node:
-    """The node or the job a user means; a job's number alone will do.
+    """The node or the job a user means; a job's number alone will do, and a node's name without its domain.
 
     Raises:
         ConfigError: there is none, or the number stands for several.
@@ -168,6 +197,9 @@ def find(snapshot: Snapshot, name: str) -> Job | Node:
     wanted = [each for each in snapshot.jobs if each.id.partition(".")[0] == name]
     if len(wanted) == 1:
         return wanted[0]
+    nodes = [each for each in snapshot.nodes if each.name.partition(".")[0] == name]
+    if not wanted and len(nodes) == 1:
+        return nodes[0]
     if wanted:
         raise ConfigError(f"{name} is {len(wanted)} jobs", cure=f"write {wanted[0].id} or another")
     raise ConfigError(

@@ -25,11 +25,8 @@ def outcome_of_job(picture: Picture, job: Job) -> Outcome | None:
     """What became of the promise to a job that started; None: it had none, or the file was lost."""
     if not picture.has_history:
         return None
-    store = Store.read_only(picture.history_path)
-    try:
+    with Store.looked_at(picture.history_path) as store:
         found = store.outcomes(job=job.id)
-    finally:
-        store.close()
     return next((each for each in found if each.key[1] == (job.ctime_s or 0.0)), None)
 
 

@@ -36,11 +36,15 @@ def table(*heads: str, title: str = "") -> Table:
 
 def daemon_line(state: State, now_s: float) -> str:
     """Whether the daemon runs, and what its last cycle did."""
+    other = "another scheduler, or one of ours that cannot write its state (is the disk full?)"
     if not state.values:
-        return "no scheduler of ours has run here"
+        held = f", and process {state.holder} has the lock: {other}" if state.holder else ""
+        return f"no scheduler of ours has run here{held}"
     mode = state.values.get("mode", "?")
     pid = state.values.get("pid")
     alive = f"runs (process {pid})" if state.is_alive else f"process {pid} is gone"
+    if state.holder and not state.is_alive:
+        alive += f", process {state.holder} has its lock: {other}"
     last = state.values.get("last_cycle") or {}
     when = ago(now_s - state.now_s)
     if not last:
@@ -73,11 +77,13 @@ def jobs_line(snapshot: Snapshot) -> str:
 
 
 def reasons_table(state: State) -> Table:
-    """Why jobs wait, by the last cycle."""
+    """Why jobs wait, by the last cycle; a shadow's starts wait for the real scheduler."""
     counts: Counter[str] = Counter()
     for job in state.jobs.values():
         if job.get("decision") != "start":
             counts[str(job.get("comment") or job.get("reason") or "?")] += 1
+        elif state.values.get("mode") == "shadow":
+            counts["nothing: the shadow would start them"] += 1
     made = table(">jobs", "why they wait", title="waiting")
     for words, n in counts.most_common(12):
         made.add_row(str(n), Text(words))

@@ -6,14 +6,16 @@ Also over kill -9 at any moment: what was told to a job before is still so after
 from __future__ import annotations
 
 import json
+import os
 import random
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tests.integration.torque.backfill.test_reserve import ours
-from tests.integration.torque.daemon.conftest import Daemon, starts, until
+from tests.integration.torque.daemon.conftest import Daemon, spy, starts, until
 from torque_sched.daemon.journal_form import read_journal
 from torque_sched.emulation import EmulatedTorque
 from torque_sched.errors import StartupError
@@ -54,17 +56,17 @@ def test_a_wide_job_is_promised_short_ones_go_ahead_and_the_promise_is_kept(
     torque: EmulatedTorque, serve: Serve
 ) -> None:
     daemon = serve(**EXACT)
-    first = torque.submit("-l", "nodes=node3:ppn=4,walltime=40", "-N", "first", runtime_s=8)
+    first = torque.submit("-l", "nodes=node3:ppn=4,walltime=400", "-N", "first", runtime_s=1000)
     until(lambda: first in daemon.running(), "the first start")
     began_s = float(torque.jobs()[first]["start_time"])
     wide = torque.submit("-l", "nodes=1:ppn=8,walltime=60", "-N", "wide", runtime_s=2)
     told = promise_of(daemon, wide)
     assert told.promise.allocation[0].node == "node3"
-    assert began_s + 40 <= told.promise.first_s <= began_s + 40 + 5
+    assert began_s + 400 <= told.promise.first_s <= began_s + 400 + 5
 
     short = torque.submit("-l", "nodes=node3:ppn=4,walltime=10", "-N", "short", runtime_s=2)
-    late = torque.submit("-l", "nodes=node3:ppn=4,walltime=300", "-N", "late", runtime_s=1)
-    until(lambda: short in daemon.running(), "the short one's start")
+    late = torque.submit("-l", "nodes=node3:ppn=4,walltime=3000", "-N", "late", runtime_s=1)
+    until(lambda: short in starts(torque), "the short one's start")
     later = promise_of(daemon, late)
     assert later.promise.start_s >= told.promise.start_s + 60
     shown = json.loads(ours(torque, "showstart", wide, "--json"))
@@ -75,10 +77,12 @@ def test_a_wide_job_is_promised_short_ones_go_ahead_and_the_promise_is_kept(
     assert asked["start_s"] >= told.promise.start_s + 60
     assert "promise: starts by" in ours(torque, "explain", wide)
 
-    until(lambda: wide in starts(torque), "the wide one's start", 40.0)
-    assert late not in daemon.running()
+    assert torque.run("qdel", first).returncode == 0
+    until(lambda: wide in starts(torque), "the wide one's start", 60.0)
     assert float(torque.jobs()[wide]["start_time"]) <= told.promise.first_s
-    until(lambda: torque.jobs()[late]["job_state"] == "C", "the last end", 40.0)
+    until(lambda: torque.jobs()[late]["job_state"] == "C", "the last end", 60.0)
+    records = [tuple(line.split(";")[1:3]) for line in torque.accounting()]
+    assert records.index(("E", wide)) < records.index(("S", late))
     _, outcomes = until(lambda: (found := stored(daemon)) and late in found[1] and found, "the outcomes")
     assert outcomes[wide].first_error_s < 0
     assert outcomes[wide].n_broken == 0
@@ -98,7 +102,7 @@ def test_a_wide_job_is_promised_short_ones_go_ahead_and_the_promise_is_kept(
 
 def test_what_could_start_now(torque: EmulatedTorque, serve: Serve) -> None:
     daemon = serve(**EXACT)
-    first = torque.submit("-l", "nodes=node3:ppn=4,walltime=100", runtime_s=60)
+    first = torque.submit("-l", "nodes=node3:ppn=4,walltime=1000", runtime_s=600)
     until(lambda: first in daemon.running(), "the first start")
     wide = torque.submit("-l", "nodes=1:ppn=8,walltime=60", runtime_s=2)
     told = promise_of(daemon, wide).promise
@@ -107,7 +111,7 @@ def test_what_could_start_now(torque: EmulatedTorque, serve: Serve) -> None:
     assert (free["node4"]["gpus"], free["node4"]["properties"]) == (2, ["gpunode"])
     assert free["node3"]["slots"] == 4
     assert free["node3"]["until_s"] == pytest.approx(told.start_s - 2.0, abs=1.0)
-    assert "node3" not in ours(torque, "showbf", "--walltime", "10:00", "--names")
+    assert "node3" not in ours(torque, "showbf", "--walltime", "30:00", "--names")
     assert "node4" in ours(torque, "showbf", "--property", "gpunode")
 
 
@@ -116,8 +120,8 @@ def test_a_failed_node_and_a_reservation_put_promises_off_and_it_is_told(
 ) -> None:
     daemon = serve(**EXACT)
     running = {
-        torque.submit("-l", "nodes=node2:ppn=4,walltime=200", runtime_s=100),
-        torque.submit("-l", "nodes=node3:ppn=8,walltime=60", runtime_s=100),
+        torque.submit("-l", "nodes=node2:ppn=4,walltime=2000", runtime_s=1000),
+        torque.submit("-l", "nodes=node3:ppn=8,walltime=600", runtime_s=1000),
     }
     until(lambda: daemon.running() == running, "two starts")
     job = torque.submit("-l", "nodes=1:ppn=4,walltime=60", runtime_s=1)
@@ -130,7 +134,7 @@ def test_a_failed_node_and_a_reservation_put_promises_off_and_it_is_told(
     until(lambda: last_change().kind == "node-failed", "the broken promise", 60.0)
     assert "node3" in last_change().why
     assert promise_of(daemon, job).promise.allocation[0].node == "node2"
-    ours(torque, "reserve", "--start", "+150", "--length", "600", "--nodes", "node2", "--name", "course")
+    ours(torque, "reserve", "--start", "+1900", "--length", "600", "--nodes", "node2", "--name", "course")
     until(lambda: last_change().kind == "reservation", "the other broken promise")
     row = promise_of(daemon, job)
     assert row.n_broken == 2
@@ -167,6 +171,50 @@ def test_promises_are_the_same_after_kill_9(torque: EmulatedTorque, serve: Serve
     assert {job: row.promise for job, row in after.items()} == {
         job: row.promise for job, row in before.items()
     }
+
+
+def hanging_qrun(torque: EmulatedTorque) -> tuple[Path, Path]:
+    """Its first call waits until a line can be read from a pipe; returns the file of calls, and the pipe."""
+    calls, gate = spy(torque, "qrun"), torque.directory / "gate"
+    os.mkfifo(gate)
+    qrun = torque.path / "qrun"
+    noted, _, ordered = qrun.read_text(encoding="utf-8").rpartition("exec")
+    waits = f"[ $(wc -l < {calls}) -gt 1 ] || read line < {gate}"
+    qrun.write_text(f"{noted}{waits}\nexec{ordered}", encoding="utf-8")
+    return calls, gate
+
+
+def test_a_start_that_outlives_its_daemon_is_over_before_the_next_one_looks(
+    torque: EmulatedTorque, serve: Serve
+) -> None:
+    """Else its slots look free, others are promised them, and that is broken a moment later."""
+    calls, gate = hanging_qrun(torque)
+    daemon = serve(**CONSERVATIVE, limits={"lock_s": 0.3})
+    first = torque.submit("-l", "nodes=node3:ppn=8,walltime=90", runtime_s=60)
+    until(lambda: calls.read_text(encoding="utf-8"), "the order")
+    daemon.kill()
+    wide = torque.submit("-l", "nodes=node3:ppn=8,walltime=90", runtime_s=1)
+    daemon.start()
+    until(lambda: "another process has held" in daemon.log(), "a cycle that waits")
+    assert not daemon.running()
+    gate.write_text("go on\n", encoding="utf-8")
+    row = promise_of(daemon, wide)
+    assert [change.kind for change in row.changes] == [MADE]
+    assert daemon.running() == {first}
+    assert calls.read_text(encoding="utf-8").count("qrun") == 1
+
+
+def test_a_start_that_hangs_is_ended_by_the_next_daemon(torque: EmulatedTorque, serve: Serve) -> None:
+    calls, _ = hanging_qrun(torque)
+    daemon = serve(**CONSERVATIVE, order_timeout_s=2.0)
+    job = torque.submit("-l", "nodes=node3:ppn=8,walltime=90", runtime_s=60)
+    until(lambda: calls.read_text(encoding="utf-8"), "the order")
+    daemon.kill()
+    daemon.start()
+    until(lambda: daemon.running() == {job}, "the start", 60.0)
+    assert "ended an order left by a scheduler that is gone" in daemon.log()
+    assert calls.read_text(encoding="utf-8").count("qrun") == 2
+    assert starts(torque) == {job: 1}
 
 
 @pytest.mark.slow
@@ -226,4 +274,6 @@ def test_a_promised_start_needs_no_event_and_no_timer(torque: EmulatedTorque, se
     job = torque.submit("-l", "nodes=1:ppn=8,walltime=60", runtime_s=2)
     told = promise_of(daemon, job)
     until(lambda: job in starts(torque), "its start", 40.0)
-    assert float(torque.jobs()[job]["start_time"]) <= told.promise.first_s + 5
+    assert float(torque.jobs()[job]["start_time"]) >= told.promise.first_s - EXACT["backfill"]["slack_s"] - 1
+    _, outcomes = until(lambda: (found := stored(daemon)) and job in found[1] and found, "the outcome")
+    assert outcomes[job].n_broken == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 
 from torque_sched.emulation import EmulatedTorque
 
-from .conftest import Daemon, free_port, spy, starts, until
+from .conftest import NODES, Daemon, free_port, spy, starts, until
 
 
 def ours(torque: EmulatedTorque, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -63,11 +64,55 @@ def test_doctor_finds_all_well_and_a_dead_server(torque: EmulatedTorque, home: s
     assert done.returncode == 0, done.stdout
     assert "ok      snapshot: 4 nodes" in done.stdout
     assert "emulated" in done.stdout
+    assert "nodes file" not in done.stdout
+    # As real servers do with a name that has no address: the node is left out.
+    names = Path(home, "server_priv", "nodes")
+    names.write_text(f"# all of them\n{NODES}\nnode5 np=2\n", encoding="utf-8")
+    assert (
+        f"warning nodes file: the server does not have node5, which {names}"
+        in ours(torque, "doctor", "-d", home).stdout
+    )
     torque.kill()
     done = ours(torque, "doctor", "-d", home)
     assert done.returncode == 1
     assert "WRONG   snapshot: " in done.stdout
     assert "cure: is pbs_server running" in done.stdout
+
+
+def test_doctor_finds_a_server_whose_clock_is_behind(tmp_path: Path) -> None:
+    """Its reports then look old, so that no node gets a job though all are up."""
+    server = EmulatedTorque.create(tmp_path / "cluster", nodes="n1 np=2\nn2 np=2\n", clock="manual")
+    with server:
+        (server.home / "sched_priv").mkdir(exist_ok=True)
+        done = ours(server, "doctor", "-d", str(server.home))
+        assert (done.returncode, "WRONG   reports: the newest is " in done.stdout) == (1, True), done.stdout
+        server.submit("-l", "nodes=1")
+        daemon = Daemon(server, free_port())
+        daemon.start()
+        try:
+            [trouble] = until(lambda: daemon.state().get("trouble"), "the trouble")
+            assert re.match(r"reports of nodes: the newest is \d+ s old though nodes are up", trouble)
+            assert trouble in ours(server, "status", "-d", str(server.home)).stdout
+            assert "LOG_ERROR::reports of nodes: the newest is " in daemon.log()
+        finally:
+            daemon.kill()
+        settings = server.home / "sched_priv" / "torque_sched.yaml"
+        settings.write_text("nodes: {dead_after_s: 0}\n")
+        assert "reports:" not in ours(server, "doctor", "-d", str(server.home)).stdout
+
+
+def test_doctor_tells_what_the_daemon_lacks(
+    torque: EmulatedTorque, home: str, serve: Callable[..., Daemon]
+) -> None:
+    daemon = serve(timer_s=1)
+    Path(torque.path, "qstat").unlink()
+    Path(torque.path, "qstat").write_text("#!/bin/sh\necho no licence >&2; exit 7\n")
+    Path(torque.path, "qstat").chmod(0o755)
+    until(lambda: daemon.state().get("trouble"), "trouble")
+    done = ours(torque, "doctor", "-d", home)
+    assert done.returncode == 1
+    assert re.search("^warning daemon: qstat .*no licence", done.stdout, re.MULTILINE), done.stdout
+    assert "MiB free for" in done.stdout
 
 
 def test_check_config_names_unknown_keys(torque: EmulatedTorque, home: str) -> None:
@@ -77,11 +122,22 @@ def test_check_config_names_unknown_keys(torque: EmulatedTorque, home: str) -> N
     done = ours(torque, "check-config", "-d", home)
     assert done.returncode == 1
     assert done.stderr.count("warning:") == 1
-    assert "strict=True" in done.stdout
+    assert "strict: true" in done.stdout
+    assert "order: {name: c_order" in done.stdout
+    assert "strict_fifo: true" in done.stdout
     Path(home, "sched_priv", "torque_sched.yaml").write_text("nodes: {avoid_bussy: true}\n")
     done = ours(torque, "check-config", "-d", home)
     assert done.returncode == 2
     assert "nodes.avoid_bussy: unknown key; known: avoid_busy" in done.stderr
+
+
+def test_a_home_that_is_none_is_named(torque: EmulatedTorque, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for words in (("status",), ("check-config",), ("cycle", "--dry-run"), ("reserve", "--list")):
+        for place in ("file", "nowhere"):
+            done = ours(torque, *words, "-d", str(tmp_path / place))
+            assert (done.returncode, done.stdout) == (2, "")
+            assert done.stderr.endswith(f"'-d' or PBS_HOME: {tmp_path / place} is no folder\n")
 
 
 def test_version_and_usage_as_pbs_sched(torque: EmulatedTorque, home: str) -> None:
@@ -118,15 +174,23 @@ def test_installed_shim_goes_into_the_background_and_back(
     assert (sbin / "pbs_sched.torque-original").read_text() == original
     assert "ExecStart=" in (units / "torque-sched.service").read_text()
 
-    env = {**torque.env, "PYTHONPATH": os.pathsep.join(sys.path)}
-    argv = [str(sbin / "pbs_sched"), "-d", home, "-S", str(port)]
-    assert subprocess.run(argv, env=env, check=False, timeout=60).returncode == 0
+    # As an init script calls it: no home, no commands on PATH, and a word that the C daemon does not mind.
+    env = {**torque.env, "PYTHONPATH": os.pathsep.join(sys.path), "PATH": "/usr/bin:/bin"}
+    argv = [str(sbin / "pbs_sched"), "start", "-S", str(port)]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "pbs_sched: ignored, as by the C daemon: start\n")
     pid = int(Path(home, "sched_priv", "sched.lock").read_text().strip("\0\n"))
     try:
+        # What `start-stop-daemon --name` and `pidof -x` look for.
+        assert Path(f"/proc/{pid}/comm").read_text() == "pbs_sched\n"
+        assert Path(f"/proc/{pid}/cmdline").read_text().split("\0")[1] == str(sbin / "pbs_sched")
+        status = until(lambda: json.loads(ours(torque, "status", "-d", home, "--json").stdout)["daemon"])
+        assert status["last_cycle"]["n_jobs"] == 0
         again = subprocess.run(
             [*argv[:-1], str(free_port())], env=env, capture_output=True, text=True, check=False
         )
-        assert (again.returncode, "another scheduler running" in again.stderr) == (1, True)
+        assert (again.returncode, "another scheduler running" in again.stderr) == (1, True), again.stderr
+        assert "pbs_sched: pbs_sched:" not in again.stderr
         until(
             lambda: f"startup pid {pid}" in "".join(p.read_text() for p in Path(home, "sched_logs").iterdir())
         )
@@ -134,6 +198,13 @@ def test_installed_shim_goes_into_the_background_and_back(
         os.kill(pid, signal.SIGTERM)
 
     assert ours(torque, *words, "--undo").returncode == 0
+    assert ours(torque, "install", "-d", home, "--sbin", f"{sbin}/nowhere").returncode == 2
     assert (sbin / "pbs_sched").read_text() == original
     assert [path.name for path in (*sbin.iterdir(), *units.iterdir())] == ["pbs_sched"]
     assert ours(torque, *words, "--undo").returncode == 3
+
+    done = ours(torque, *words, "--no-shim", "--user", "sched", "--apply")
+    assert "it is ours now" not in done.stdout
+    assert f"chown -R sched {home}/sched_priv" in done.stdout
+    assert "User=sched" in (units / "torque-sched.service").read_text()
+    assert ours(torque, *words, "--undo").returncode == 0

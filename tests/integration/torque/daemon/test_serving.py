@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -274,12 +277,41 @@ def test_a_second_scheduler_ends_with_1(torque: EmulatedTorque, serve: Serve) ->
         argv = [sys.executable, "-m", "torque_sched", "serve", "-d", str(daemon.home), "-S", str(port)]
         done = subprocess.run(argv, env=torque.env, capture_output=True, text=True, check=False)
         assert (done.returncode, words in done.stderr) == (1, True), done.stderr
+        assert done.stderr.count("pbs_sched:") == 1
     assert (daemon.home / "sched_priv" / "sched.lock").read_bytes() == lock
+    told = "pbs_sched;LOG_ERROR::Resource temporarily unavailable (11) in pbs_sched, pbs_sched: "
+    assert f"{told}another scheduler running (process {daemon.process.pid})\n" in daemon.log()
+
+
+def test_files_named_from_where_it_was_started_are_found_when_it_begins_anew(
+    torque: EmulatedTorque, serve: Serve
+) -> None:
+    callers = torque.directory / "callers"
+    callers.write_text("$restricted *\n", encoding="utf-8")
+    daemon = serve("-c", os.path.relpath(callers), restricted=[])
+    with socket.create_connection(("127.0.0.1", daemon.port)) as server:
+        server.sendall(b"\0\0\0\x07")  # CONFIGURE
+    until(lambda: daemon.log().count("pbs_sched startup pid") == 2, "the second start")
+    assert "reconfig;Scheduler is reconfiguring\n" in daemon.log()
+    job = torque.submit("-l", "nodes=1", runtime_s=60)
+    until(lambda: daemon.running() == {job}, "the start")
+
+
+def test_the_log_goes_on_in_the_form_of_the_scheduler_before(torque: EmulatedTorque, serve: Serve) -> None:
+    """Also the lines that come before the server's version is known."""
+    logs = torque.home / "sched_logs"
+    logs.mkdir(exist_ok=True)
+    (logs / "20120101").write_text("01/01/2012 10:00:00;0040; pbs_sched.72;Job;1.head;Job Run\n")
+    daemon = serve()
+    head = daemon.log().splitlines()[1]
+    assert re.fullmatch(r"\d\d/\d\d/\d{4} \d\d:\d\d:\d\d;0002; pbs_sched\.\d+;Svr;Log;Log opened", head), head
+    # The server is a 6.1.3, and from its first answer on the lines are as that generation writes them.
+    until(lambda: daemon.state(), "the first cycle")
+    job = torque.submit("-l", "nodes=1", runtime_s=60)
+    until(lambda: f";64; pbs_sched.{daemon.process.pid};Job;{job};Job Run\n" in daemon.log(), "the line")
 
 
 def test_an_unauthorised_caller_is_not_heard(torque: EmulatedTorque, serve: Serve) -> None:
-    import socket
-
     daemon = serve(restricted=[])
     until(lambda: daemon.state())
     with socket.create_connection(("127.0.0.1", daemon.port)) as caller:

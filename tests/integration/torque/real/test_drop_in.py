@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.torque_site import Daemon, TorqueSite, eventually
 
-from .conftest import Head
+from .conftest import Head, in_force
 
 Serve = Callable[..., Daemon]
 OPERATOR = "torquesched"
@@ -50,11 +50,8 @@ def test_doctor(site: TorqueSite, head: Head, serve: Serve) -> None:
     daemon = serve()
     assert f"is held by process {lock_pid(site)}" in head.says("doctor")
     assert "non-reserved port" not in daemon.log()
-    site.qmgr("set server operators += bob@head")
-    try:
-        assert "ok      rights: root, and the server names no managers" in head.says("doctor")
-    finally:
-        site.qmgr("set server operators -= bob@head")
+    with in_force(site, managers="bob@head", operators="carol@head"):
+        assert "ok      rights: root on the server's host is a manager" in head.says("doctor")
 
 
 def test_as_an_operator_without_root(site: TorqueSite, head: Head, serve: Serve) -> None:

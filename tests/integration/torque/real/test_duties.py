@@ -46,6 +46,9 @@ def n_slots(site: TorqueSite, job: str) -> int:
         (["-l", "nodes=1:slow"], 1, {"node1"}),
         (["-l", "nodes=big"], 1, {"node3"}),
         (["-l", "nodes=node2:ppn=3+node4"], 4, {"node2", "node4"}),
+        # Only the nodes of one element are apart.
+        (["-l", "nodes=4+1"], 5, {"node1", "node2", "node3", "node4"}),
+        (["-l", "nodes=1:gpunode:ppn=2+1:gpus=1"], 3, {"node4"}),
         (["-q", "bare", "-l", "procs=11"], 11, None),
         (["-l", "feature=gpunode"], 1, {"node4"}),
         (["-l", "host=node2"], 1, {"node2"}),
@@ -119,6 +122,41 @@ def test_array_with_a_slot_limit(site: TorqueSite, serve: Serve) -> None:
     eventually("all members ended", all_ended, 60)
     assert most == 2
     assert {site.starts()[each] for each in members} == {1}
+
+
+def test_an_arrays_slot_limit_can_be_raised(site: TorqueSite, serve: Serve) -> None:
+    if not site.torque.version.startswith("6."):
+        pytest.skip("Torque 4.2 takes the holds off and leaves the members in state H")
+    serve()
+    array = site.submit("-t", "0-3%1")
+    members = [array.replace("[]", f"[{number}]") for number in range(4)]
+    runs(site, members[0])
+    site.must("qalter", "-t", "%3", array)
+    runs(site, *members[:3])
+    assert site.state(members[3]) == "H"
+
+
+def test_a_job_held_later_is_told_so(site: TorqueSite, serve: Serve) -> None:
+    serve()
+    runs(site, site.submit("-l", "nodes=node3:ppn=8"))
+    job = site.submit("-l", "nodes=1:ppn=8")
+    waits(site, job, "Not enough of the right type of nodes are available")
+    site.must("qhold", job)
+    eventually("it is told", lambda: "Job is held (user)" in site.job(job).get("comment", ""), 30)
+    site.must("qrls", job)
+    waits(site, job, "Not enough of the right type of nodes are available")
+
+
+def test_a_job_that_is_to_run_again_holds_nothing(site: TorqueSite, serve: Serve) -> None:
+    """qrerun leaves its start_time, GPUs and an exit status on it."""
+    serve()
+    first = site.submit("-l", "nodes=1:gpus=2")
+    runs(site, first)
+    site.must("qhold", first)
+    site.must("qrerun", first)
+    eventually("it is held", lambda: site.state(first) == "H")
+    other = site.submit("-l", "nodes=1:gpus=2")
+    runs(site, other)
 
 
 def test_holds_dependencies_and_times(site: TorqueSite, serve: Serve) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import subprocess
 import sys
@@ -11,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from torque_sched.adapters.home import LockFile, check_folder, pid_in
+from torque_sched.adapters.home import LockFile, check_folder, holder_of, pid_in
 from torque_sched.adapters.journal import Journal, read_journal
-from torque_sched.adapters.log_file import Event, LogFile
+from torque_sched.adapters.log_file import Event, LogFile, dialect_of
 from torque_sched.adapters.metrics import Figures, serve_figures
 from torque_sched.errors import RecordError, StartupError
 
@@ -34,6 +36,18 @@ def test_lines_have_the_form_of_both_generations(tmp_path: Path) -> None:
     assert re.fullmatch(r"11/\d\d/2026 \d\d:\d\d:40;0040; pbs_sched\.\d+;Job;72\.head;Job Run", old)
 
 
+def test_the_form_of_the_scheduler_before_is_found_in_its_newest_lines(tmp_path: Path) -> None:
+    assert dialect_of(tmp_path / "none") == dialect_of(tmp_path) == 6
+    new, old = "11/20/2026 18:26:40.250;64;", "11/20/2026 18:26:40;0040;"
+    rest = " pbs_sched.72;Job;72.head;Job Run\n"
+    (tmp_path / "20261119").write_text((new + rest) * 500)
+    (tmp_path / "20261120").write_text((old + rest) * 500)
+    (tmp_path / "20261121").touch()
+    assert dialect_of(tmp_path) == 4
+    assert dialect_of(tmp_path, tmp_path / "20261119") == 6
+    assert dialect_of(tmp_path, Path("/dev/null")) == 6
+
+
 def test_filtered_events_are_left_out_and_a_day_has_its_file(tmp_path: Path) -> None:
     now = [AT_S]
     log = LogFile(tmp_path, filter_mask=256, clock=lambda: now[0])
@@ -46,20 +60,66 @@ def test_filtered_events_are_left_out_and_a_day_has_its_file(tmp_path: Path) -> 
     assert lines_of(tmp_path)[-1].endswith("Log closed")
 
 
+def elsewhere(expression: str, path: Path) -> subprocess.CompletedProcess[str]:
+    """What another process says of a lock; its path is ``path`` there."""
+    program = (
+        "import sys; from pathlib import Path; from torque_sched.adapters.home import LockFile, holder_of\n"
+        f"path = Path(sys.argv[1]); {expression}"
+    )
+    argv = [sys.executable, "-c", program, str(path)]
+    return subprocess.run(argv, capture_output=True, text=True, check=False)
+
+
 def test_only_one_has_the_lock(tmp_path: Path) -> None:
     lock = LockFile(tmp_path / "sched.lock")
     lock.take()
-    program = (
-        "import sys; from pathlib import Path; from torque_sched.adapters.home import LockFile\n"
-        f"LockFile(Path({str(tmp_path / 'sched.lock')!r})).take()"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = elsewhere("LockFile(path).take()", tmp_path / "sched.lock")
     assert "another scheduler running" in done.stderr
     content = (tmp_path / "sched.lock").read_bytes()
     assert re.fullmatch(rb"\d+\n\0", content)
     lock.release()
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = elsewhere("LockFile(path).take()", tmp_path / "sched.lock")
     assert (done.returncode, pid_in(tmp_path / "sched.lock") > 0) == (0, True)
+
+
+HOLD = (
+    "import sys; from pathlib import Path; from torque_sched.adapters.home import LockFile\n"
+    "LockFile(Path(sys.argv[1])).take(); print('taken', flush=True); sys.stdin.read()"
+)
+
+
+def test_the_kernel_tells_who_has_the_lock(tmp_path: Path) -> None:
+    """Whatever the file says, which may be of a process long gone, or empty on a full disk."""
+    path = tmp_path / "sched.lock"
+    assert holder_of(path) == 0
+    path.write_text("1\n\0")
+    assert holder_of(path) == 0
+    argv = [sys.executable, "-c", HOLD, str(path)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"taken\n"
+        assert path.read_bytes() == f"{holder.pid}\n\0".encode()
+        path.write_text("")
+        assert holder_of(path) == holder.pid
+        with pytest.raises(StartupError, match=f"another scheduler running .process {holder.pid}"):
+            LockFile(path).take()
+        assert holder.stdin is not None
+        holder.stdin.close()
+    assert holder_of(path) == 0
+    assert holder_of(path / "below") is None
+
+
+def test_a_full_disk_does_not_keep_it_from_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    lock = LockFile(tmp_path / "sched.lock")
+    lock.take()
+    done = elsewhere("print(holder_of(path))", tmp_path / "sched.lock")
+    done.check_returncode()
+    assert int(done.stdout) == os.getpid()
+    lock.release()
 
 
 def test_folders_others_can_change_are_refused(tmp_path: Path) -> None:

@@ -15,17 +15,21 @@ from hypothesis import strategies as st
 from tests.unit.torque.learning.build import NOW_S, job, node, snapshot
 from torque_sched.core.model import JobId, NodeName, Queue, QueueName, Resources, Server
 from torque_sched.core.snapshot import Snapshot
+from torque_sched.daemon.config import Config
 from torque_sched.errors import ConfigError
 from torque_sched.learning import History
 from torque_sched.learning.rows import BalanceRow, CycleFacts
 from torque_sched.learning.store import Store
-from torque_sched.report.asked import asked_job
+from torque_sched.policies.context import Context
+from torque_sched.policies.settings import Settings
+from torque_sched.report.asked import asked_job, note_on
 from torque_sched.report.page import page
 from torque_sched.report.past import decisions_about
-from torque_sched.report.picture import State, find
+from torque_sched.report.picture import Picture, State, find
 from torque_sched.report.summary import summarise
 from torque_sched.report.svg import Line, bars, lines
-from torque_sched.report.words import ago, size, span
+from torque_sched.report.tables import daemon_line, reasons_table
+from torque_sched.report.words import ago, moment, size, span
 
 
 @given(st.lists(st.floats(0, 1e9), max_size=30), st.text(max_size=10))
@@ -63,6 +67,33 @@ def test_the_page_escapes_names_and_fetches_nothing() -> None:
     assert "default-src 'none'" in text
     holder = summary.gpu_holders[0]
     assert (holder.user, holder.n_unused, holder.used_hours) == (evil, 1, 0.0)
+
+
+def test_words_below_a_plot_are_of_the_times_above_them() -> None:
+    store = Store(None)
+    for at_s in (NOW_S, NOW_S + 60, NOW_S + 10800):  # three hours, most of them without a scheduler
+        store.record(CycleFacts(balance=balance(at_s)))
+    text = page(summarise(store, 0.0, NOW_S + 10900), "x")
+    for at_s in (NOW_S, NOW_S + 3600, NOW_S + 7200, NOW_S + 10800):
+        assert f">{moment(at_s, '%Y-%m-%d %H:%M')}</text>" in text
+
+
+def test_one_moment_is_not_drawn() -> None:
+    store = Store(None)
+    store.record(CycleFacts(balance=balance(NOW_S)))
+    text = page(summarise(store, 0.0, NOW_S + 1), "x")
+    assert "nothing to draw yet" in text
+    assert "polyline" not in text
+
+
+def test_why_jobs_wait() -> None:
+    jobs = {
+        "1.head": {"decision": "hold", "reason": "job-held", "comment": "Not Running: x"},
+        "2.head": {"decision": "start"},
+    }
+    assert reasons_table(State({"jobs": jobs, "mode": "serve"})).row_count == 1
+    told = reasons_table(State({"jobs": jobs, "mode": "shadow"}))
+    assert "the shadow would start them" in " ".join(map(str, told.columns[1].cells))
 
 
 def test_an_empty_history_makes_a_page_too() -> None:
@@ -108,6 +139,11 @@ def test_a_job_asked_about_is_as_the_server_would_store_it() -> None:
     assert asked_job(SITE, "mem=1gb", user="ada").request.nodes_text == "1"
 
 
+def test_a_resource_that_nobody_heeds_is_told() -> None:
+    assert note_on("nodes=1:ppn=2,gpus=1,walltime=1:00,pmem=1gb,naccesspolicy=shared") == ""
+    assert note_on("nodes=1,foo=bar,walltme=9").startswith("note: foo, walltme make no difference")
+
+
 @pytest.mark.parametrize(
     ("submit", "queue", "words"),
     [
@@ -129,6 +165,10 @@ def test_a_name_means_a_node_or_a_job_or_nothing() -> None:
     assert find(look, "5[1].head") is members[1]
     with pytest.raises(ConfigError, match="no job and no node"):
         find(look, "2")
+    look = snapshot(nodes=(node("n1.cluster"), node("n2.east"), node("n2.west")))
+    assert find(look, "n1") is look.nodes[0]
+    with pytest.raises(ConfigError, match="no job and no node"):
+        find(look, "n2")
 
 
 def test_the_journal_tells_what_was_decided_about_a_job(tmp_path: Path) -> None:
@@ -150,7 +190,7 @@ def test_the_journal_tells_what_was_decided_about_a_job(tmp_path: Path) -> None:
     assert [(each.kind, each.at_s, each.last_s) for each in past] == [
         ("hold", 1, 2), ("reserve", 4, 4), ("start", 5, 5),
     ]  # fmt: skip
-    assert past[0].words == "no-free-slots, why 2 full"
+    assert past[0].words == "Not enough of the right type of nodes available (free slots: 2 full)"
     assert (past[1].reserved_s, past[1].nodes) == (90.0, ("n1",))
     assert past[2].words.startswith("started")
     assert decisions_about(tmp_path / "none", "1.head") == ()
@@ -172,3 +212,37 @@ def test_a_state_file_tells_what_is_left_alone_while_it_is_fresh() -> None:
 
 def test_words() -> None:
     assert (ago(5), span(None), size(None), size(3 << 40)) == ("5 s ago", "-", "-", "3.0 TiB")
+
+
+@pytest.mark.parametrize(
+    ("holder", "is_alive", "words"),
+    [
+        (72, True, "serve: runs (process 72); last cycle"),
+        (0, False, "serve: process 72 is gone; last cycle"),
+        (
+            80,
+            False,
+            "serve: process 72 is gone, process 80 has its lock: another scheduler, or one of ours that",
+        ),
+    ],
+)
+def test_who_runs_is_the_locks_word(holder: int, is_alive: bool, words: str) -> None:
+    """A state file may be old: its process gone, its number somebody else's, the disk full since."""
+    state = State({"pid": 72, "mode": "serve", "now_s": NOW_S, "last_cycle": {"n_jobs": 0}}, holder)
+    assert state.is_alive == is_alive
+    assert words in daemon_line(state, NOW_S + 9)
+
+
+def test_a_scheduler_that_is_not_ours_is_told_of() -> None:
+    assert daemon_line(State({}, 0), NOW_S) == "no scheduler of ours has run here"
+    assert "process 80 has the lock: another scheduler" in daemon_line(State({}, 80), NOW_S)
+
+
+@pytest.mark.parametrize(("silent_s", "n"), [(100.0, 1), (179.0, 1), (181.0, 2)])
+def test_a_daemon_that_tells_nothing_is_told_of(silent_s: float, n: int) -> None:
+    state = State({"pid": 72, "mode": "serve", "now_s": NOW_S - silent_s, "trouble": ["of it"]}, 72)
+    seen = Picture(
+        snapshot([], []), Settings(), Context(), History.open(None), state, Config(), False, Path()
+    )
+    assert len(seen.troubles) == n
+    assert seen.troubles[-1] == "of it"

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torque_sched.core.decisions import Hold, NodeShare, Start
 from torque_sched.core.model import Job, JobId, NodeName, QueueName, Server
 from torque_sched.core.reasons import Reason
 from torque_sched.core.snapshot import Snapshot
-from torque_sched.core.states import JobState
-from torque_sched.daemon.comments import IDS_PER_CALL, CommentCall, CommentPlan, plain_comment
+from torque_sched.core.states import HoldType, JobState
+from torque_sched.daemon.comments import (
+    IDS_PER_CALL,
+    CommentCall,
+    CommentPlan,
+    plain_comment,
+    with_an_old_comment,
+)
 from torque_sched.daemon.cycle import comment_of_start
 
 LIMIT = "Not Running: Queue job limit has been reached."
@@ -82,3 +90,21 @@ def test_the_blank_that_qalter_leaves_after_a_quoted_text_is_no_difference() -> 
     [call] = plan(CommentPlan(), snapshot(waiting(1)), wanted)
     assert "=" in call.text
     assert plan(CommentPlan(), snapshot(waiting(1, call.text + " ")), wanted) == []
+
+
+def test_held_jobs_that_were_told_something_else_are_told_anew() -> None:
+    user, put_off = frozenset({HoldType.USER}), JobState.WAITING
+    told = replace(waiting(1, LIMIT), state=JobState.HELD, hold_types=user)
+    ran = replace(waiting(2, "Job started on Fri Nov 20 at 17:08"), state=put_off)
+    others = (
+        waiting(3, LIMIT),
+        replace(told, id=JobId("4.head"), comment=""),
+        replace(told, id=JobId("5.head"), comment="by its owner"),
+        replace(told, id=JobId("6.head"), hold_types=frozenset()),
+        replace(told, id=JobId("7[].head"), sequence=7, array_index=-1),
+    )
+    assert with_an_old_comment(snapshot(told, ran, *others)) == [told, ran]
+    [call] = plan(CommentPlan(), snapshot(told), hold(1, Reason.JOB_HELD, holds="user"))
+    assert call.text == "Not Running: Job is held (user)"
+    again = replace(told, comment=call.text)
+    assert plan(CommentPlan(), snapshot(again), hold(1, Reason.JOB_HELD, holds="user")) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime
 from pathlib import Path
 
@@ -75,7 +76,28 @@ def test_the_effective_settings_can_be_read_back(tmp_path: Path) -> None:
             "reservations: [{name: a, nodes: [n1], start_s: 1, end_s: 2, user: [u]}]",
             "reservations.0.user: unknown key; known: end_s, name, nodes, start_s, users",
         ),
-        ("timer_s: 0", "timer_s: Input should be greater than 0"),
+        ("timer_s: 0", "timer_s: must be greater than 0, not 0"),
+        ("timer_s: fast", "timer_s: must be a number, not 'fast'"),
+        ("timer_s: .inf", "timer_s: must be a finite number, not inf"),
+        (
+            "timer_s: 1\nport: 2\ntimer_s: 3",
+            "timer_s stands in line 1 and again in line 3: leave one of them",
+        ),
+        ("nodes: {avoid_busy: true, avoid_busy: false}", "avoid_busy stands in line 1 and again in line 1"),
+        ('restricted: "*"', "restricted: must be a list, not '*'"),
+        ("journal: {n_files: 2.5}", "journal.n_files: must be a whole number, not 2.5"),
+        ("comments: maybe", "comments: must be true or false, not 'maybe'"),
+        ("nodes: 3", "nodes: must be a mapping of keys to values, not 3"),
+        ("reservations: [{name: x, start_s: 1, end_s: 2}]", "reservations.0.nodes: missing"),
+        (
+            "learning: {predictors: [seeed]}",
+            "learning.predictors: no predictor 'seeed': known are chain, seed",
+        ),
+        ("backfill: conservativ", "backfill: no backfill 'conservativ': known are aged, "),
+        ("backfill: {name: aged, after_s: long}", "backfill.after_s: must be a number, not 'long'"),
+        ("backfill: {name: easy, slack_s: .nan}", "backfill.slack_s: must be a finite number, not nan"),
+        ("order: {name: fair_share, shares: 3}", "order.shares: must be a list, not 3"),
+        ("placement: {name: value, k9: 1}", "placement: placement 'value' has no setting k9: known are "),
         ("- a", "not a mapping"),
         ("a: [", "not YAML"),
     ],
@@ -88,12 +110,40 @@ def test_wrong_settings_are_named(tmp_path: Path, text: str, words: str) -> None
     assert words in str(caught.value)
 
 
+def test_a_section_whose_keys_are_commented_out_has_its_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("nodes:\n  # avoid_busy: true\nbackfill:\ntimer_s: 7\n")
+    assert read_config(path) == Config(timer_s=7)
+    path.write_text("node:\n")
+    with pytest.raises(ConfigError, match="node: unknown key"):
+        read_config(path)
+
+
+def test_settings_of_a_policy_are_taken_as_what_they_mean(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text('backfill: {name: aged, after_s: "60"}\n')
+    settings = SettingsInForce(read_config(path), c_files_of({}, Config())).prime
+    assert settings.backfill == AgedReservations(after_s=60.0)
+
+
 def test_unknown_policies_and_their_settings_are_named() -> None:
     for values in ({"placement": "best"}, {"placement": {"name": "value", "k9": 1}}, {"order": "lifo"}):
         with pytest.raises(ConfigError, match="known are"):
             SettingsInForce(Config(**yaml.safe_load(yaml.safe_dump(values))), c_files_of({}, Config()))
     chosen = SettingsInForce(Config(placement="value"), c_files_of({}, Config()))  # type: ignore[arg-type]
     assert isinstance(chosen.prime.placement, ValuePlacement)
+
+
+def test_a_plan_without_numpy_is_refused_at_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The base install has no numpy; a daemon with such settings would fail in every cycle."""
+    for name in [each for each in sys.modules if each.startswith("torque_sched.policies.backfilling")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    files = c_files_of({}, Config())
+    for name in ("conservative", "easy", "selective"):
+        with pytest.raises(ConfigError, match="numpy"):
+            SettingsInForce(Config(backfill=name), files)  # type: ignore[arg-type]
+    assert isinstance(SettingsInForce(Config(), files).prime.backfill, AgedReservations)
 
 
 def test_the_shipped_file() -> None:
@@ -114,6 +164,15 @@ def test_an_unknown_key_is_one_warning_and_nothing_else() -> None:
         "sched_config, line 1", "sched_config, line 19", "sched_config, line 20"
     ]  # fmt: skip
     assert found.prime == parse_sched_config(SHIPPED).prime
+
+
+def test_a_file_that_is_no_text_is_told_of_shortly() -> None:
+    text = "k" * 3_000_000 + ": 1\nlog_filter: abc\nsort_by: " + "\0\x1b[2J" * 1000
+    first, second, third = parse_sched_config(text).warnings
+    assert len(first) < 600
+    assert "log_filter: 'abc' is no whole number; the default stays" in second
+    assert len(third) < 600
+    assert third.isprintable()
 
 
 def test_keys_of_non_prime_time_are_kept_or_lost_as_the_c_daemon_does() -> None:
@@ -137,6 +196,19 @@ def test_no_value_breaks_a_key(key: str, value: str) -> None:
     parse_sched_config(f"{key}: {value} prime")
 
 
+def test_of_files_that_are_something_else_a_few_lines_are_told() -> None:
+    text = "".join(f"{'k' * 90}{number} x\n" for number in range(500))
+    files = c_files_of(
+        dict.fromkeys(("sched_config", "holidays", "dedicated_time", "resource_group"), text), Config()
+    )
+    assert len(files.warnings) == 4 * 21
+    assert [warning for warning in files.warnings if "480 more lines" in warning] == [
+        f"{name}: 480 more lines are not understood"
+        for name in ("sched_config", "holidays", "dedicated_time", "resource_group")
+    ]
+    assert max(map(len, files.warnings)) < 500
+
+
 def test_what_the_files_mean() -> None:
     sched = "strict_fifo: true prime\nfair_share: true non_prime\nhelp_starving_jobs: false ALL\n"
     sched += "ignore_queue: test\n"
@@ -150,7 +222,7 @@ def test_what_the_files_mean() -> None:
     in_force = SettingsInForce(Config(), files)
     assert files.warnings == ()
     assert (in_force.prime.queues.strict, in_force.non_prime.queues.strict) == (True, False)
-    assert isinstance(in_force.prime.order, FcfsOrder)
+    assert in_force.prime.order == COrder(strict_fifo=True)
     assert isinstance(in_force.non_prime.order, FairShareOrder)
     assert isinstance(in_force.prime.backfill, NoReservations)
     assert in_force.prime.queues.ignored == {"test"}
@@ -158,6 +230,13 @@ def test_what_the_files_mean() -> None:
     friday = datetime(2026, 11, 20, 9, 0)  # noqa: DTZ001 -- the host's own time
     assert in_force.at(friday.timestamp()).queues.strict
     assert not in_force.at(friday.replace(hour=18).timestamp()).queues.strict
+
+
+def test_strict_fifo_goes_before_fair_share() -> None:
+    """As in fifo.c of 6.1.3."""
+    for text in ("fair_share: true ALL", "sort_by: fair_share ALL"):
+        files = c_files_of({"sched_config": f"strict_fifo: true ALL\n{text}\n"}, Config())
+        assert SettingsInForce(Config(), files).prime.order == FcfsOrder()
 
 
 def test_holidays() -> None:

@@ -14,6 +14,7 @@ from torque_sched.daemon.back_off import Pauses, Steps
 from torque_sched.daemon.standing import BackOffRules, Standing
 from torque_sched.learning.rows import PauseRow
 from torque_sched.parse.qrun import RunKind, RunResult
+from torque_sched.policies.context import BackOff
 
 STARTED = RunResult(RunKind.STARTED)
 N1, N2 = NodeName("n1"), NodeName("n2")
@@ -58,6 +59,26 @@ def test_back_in_the_queue_blames_job_and_node_and_then_the_node_alone() -> None
     assert set(back_off.nodes) == {N1}
     assert set(back_off.pairs) == {"1.head", "2.head"}
     assert "did not start" in standing.failure_text(JobId("1.head"))
+
+
+@pytest.mark.parametrize("state", [JobState.HELD, JobState.WAITING])
+def test_a_job_put_back_by_somebody_blames_nobody(state: JobState) -> None:
+    standing = Standing(BackOffRules(node_after_jobs=1))
+    asked(standing, STARTED)
+    assert standing.observe(snapshot(110.0, job(state=state))) == []
+    assert (standing.pending, standing.back_off(110.0)) == ((), BackOff())
+
+
+def test_a_member_beyond_its_arrays_limit_blames_no_node() -> None:
+    """As Torque 6.1.3 leaves it after ``qrun -a`` where moab_array_compatible is off: queued, substate 19."""
+    standing = Standing(BackOffRules(node_after_jobs=1))
+    asked(standing, STARTED, "47[1].head")
+    member = job("47[1].head", sequence=47, array_index=1, substate=19)
+    [found] = standing.observe(snapshot(110.0, member))
+    assert (found.kind, found.text) == ("start-failed", "the array slot limit has been reached")
+    paused = standing.back_off(110.0)
+    assert set(paused.jobs) == {"47[1].head"}
+    assert (paused.pairs, paused.nodes) == ({}, {})
 
 
 def test_a_job_may_look_queued_for_a_moment() -> None:

@@ -34,7 +34,7 @@ def written(tmp_path: Path, **changes: Any) -> Path:
     [
         ({"pers": []}, "pers: unknown key; known: .*peers"),
         ({"grid": {"look": 3}}, "grid.look: unknown key; known: .*look_s"),
-        ({"peers": [{"name": "beta"}]}, "peers.0.address: Field required"),
+        ({"peers": [{"name": "beta"}]}, "peers.0.address: missing"),
         (
             {"peers": [{"name": "beta", "address": "b", "certificate": "c", "users": {"x": "root"}}]},
             "root is never mapped",
