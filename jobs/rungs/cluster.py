@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import tempfile
 import time
 from pathlib import Path
@@ -18,7 +17,8 @@ from yarn_accel.client.binding import Binding, format_binding, parse_binding
 from yarn_accel.client.reporter import GROUP
 from yarn_accel.errors import ConfigError
 from yarn_accel.hadoop.conf import read_properties
-from yarn_accel.hadoop.site import Site
+from yarn_accel.hadoop.running import APPLICATION_TYPE, tracking_pages
+from yarn_accel.hadoop.site import Site, user_name
 from yarn_accel.hadoop.streaming import (
     NLINE_INPUT_FORMAT,
     SEQUENCE_INPUT_FORMAT,
@@ -64,7 +64,7 @@ class ClusterRung:
         self._scratch = scratch
         self._credential_file = credential_file
         stamp = time.strftime("%Y%m%d-%H%M%S") + f"-{time.time_ns() % 1_000_000:06d}"
-        self._home = f"{_file_system(site)}/user/{getpass.getuser()}/cluster-accel/{stamp}"
+        self._home = f"{_file_system(site)}/user/{user_name()}/cluster-accel/{stamp}"
 
     def __enter__(self) -> ClusterRung:
         return self
@@ -104,7 +104,13 @@ class ClusterRung:
                 (folder / BINDING_FILE).write_text(format_binding(binding))
                 files = (*files, folder / BINDING_FILE)
             credentials = stack.enter_context(self._credentials()) if is_wanted else None
-            job = streaming_job(step, self._python, files, credentials, _has_slots(self.site))
+            # Where agents and mappers are of different users, mappers cannot know where the agents listen.
+            masters = (
+                tracking_pages(self.site, APPLICATION_TYPE)
+                if is_wanted and self._binding_file is None
+                else ()
+            )
+            job = streaming_job(step, self._python, files, credentials, _has_slots(self.site), masters)
             result = run_streaming(self.site, job, report).check()
         parts = sorted(uri for uri in Store(self.site.conf_dir).list(step.output_uri) if "/part-" in uri)
         return StepResult(tuple(parts), _counters(result), _tasks(result), result.wall_s, result.job_id)
@@ -131,8 +137,14 @@ def streaming_job(
     files: tuple[Path, ...],
     credentials: Path | None,
     has_slots: bool,
+    masters: tuple[str, ...] = (),
 ) -> StreamingJob:
-    """The submission that runs `step`; pure. With `has_slots` every mapper asks for one slot."""
+    """The submission that runs `step`; pure.
+
+    Args:
+        has_slots: every mapper asks for one slot.
+        masters: whom mappers ask for servers when no agent answers.
+    """
     properties = dict(step.properties)
     if has_slots:
         properties.setdefault(f"mapreduce.map.resource.{SLOT_RESOURCE}", "1")
@@ -160,6 +172,7 @@ def streaming_job(
         io="" if is_lines else "typedbytes",
         n_reduces=step.n_reduces if step.reducer else 0,
         credentials_file=credentials,
+        environment={"ACCEL_MASTER": ",".join(masters)} if masters else {},
     )
 
 

@@ -17,6 +17,7 @@ from yarn_accel.errors import ConfigError
 from yarn_accel.wire.credential import SECRET_ALIAS, encode, issue
 
 __all__ = [
+    "MAKE_AGENTS_SECRET",
     "MIN_SECRET_BYTES",
     "create_master_secret",
     "issue_token_file",
@@ -25,6 +26,8 @@ __all__ = [
 ]
 
 MIN_SECRET_BYTES = 32
+#: What makes the secret of the agents' keys.
+MAKE_AGENTS_SECRET = "yarn-accel node make-secret"
 
 
 def create_master_secret(path: Path) -> None:
@@ -45,11 +48,14 @@ def write_secret(path: Path, secret: bytes) -> None:
     _write_private(path, secret.hex().encode("ascii") + b"\n")
 
 
-def read_master_secret(path: Path, key: str = "master_secret_file") -> bytes:
+def read_master_secret(
+    path: Path, key: str = "master_secret_file", made_by: str = "yarn-accel credential new-secret"
+) -> bytes:
     """A secret of the site, such as its master secret.
 
     Args:
         key: the setting that names the file, for errors.
+        made_by: the command that makes such a file; empty: nobody makes it by hand.
 
     Raises:
         ConfigError: not there, not hex, too short, or readable by others.
@@ -58,10 +64,7 @@ def read_master_secret(path: Path, key: str = "master_secret_file") -> bytes:
         mode = path.stat().st_mode & 0o777
         secret = bytes.fromhex(path.read_text(encoding="ascii").strip())
     except OSError as error:
-        raise ConfigError(
-            f"{key} {path}: {error.strerror}",
-            cure="ask the site's administrator for a credential, or run as the user who owns the file",
-        ) from None
+        raise ConfigError(f"{key} {path}: {error.strerror}", cure=_cure(path, error, made_by)) from None
     except ValueError:
         raise ConfigError(f"{key} {path}: not hexadecimal") from None
     if mode & 0o077:
@@ -69,6 +72,14 @@ def read_master_secret(path: Path, key: str = "master_secret_file") -> bytes:
     if len(secret) < MIN_SECRET_BYTES:
         raise ConfigError(f"{key} {path}: {len(secret)} bytes, at least {MIN_SECRET_BYTES} are needed")
     return secret
+
+
+def _cure(path: Path, error: OSError, made_by: str) -> str:
+    if isinstance(error, PermissionError):
+        return "run as the user who owns it"
+    if isinstance(error, FileNotFoundError) and made_by:
+        return f"make it once with `{made_by} {path}`, or name the place where it was made"
+    return ""
 
 
 def issue_token_file(path: Path, master: bytes, lifetime_s: float, tenant: str = "") -> Path:

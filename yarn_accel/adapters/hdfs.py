@@ -66,6 +66,7 @@ _TRANSIENT_WORDS = (
     "host is down",
     "broken pipe",
     "timed out",
+    "no data received",
     "timeout",
     "could only be written to",
     "no alive",
@@ -334,7 +335,7 @@ def _storage_error(uri: str, error: Exception) -> StorageError:
     if isinstance(error, PermissionError) and error.errno in (errno.ELOOP, errno.EPERM):
         return StorageError(f"{uri}: {error.strerror}", cure="name the file itself")
     if isinstance(error, PermissionError) or "AccessControlException" in str(error):
-        return StorageError(f"{uri}: permission denied", cure="check owner and mode, and HADOOP_USER_NAME")
+        return _denied(uri, error)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageError(f"{uri}: {error.strerror}", cure="make room, then try again", transient=True)
     if "QuotaExceeded" in str(error):
@@ -349,6 +350,13 @@ def _storage_error(uri: str, error: Exception) -> StorageError:
     is_transient = any(word in str(error).lower() for word in _TRANSIENT_WORDS)
     cure = "check that the NameNode and DataNodes are up" if is_transient and uri.startswith("hdfs") else ""
     return StorageError(f"{uri}: {text}", cure=cure, transient=is_transient)
+
+
+def _denied(uri: str, error: Exception) -> StorageError:
+    """A server reads and writes as who started it, so the user to whom it is told may be another one."""
+    found = re.search(r'user=([^,\s]+), access=(\w+), inode=[\\"]*([^\s"\\:]+)', str(error))
+    who = f" to {found[1]} ({found[2]} on {found[3]})" if found else ""
+    return StorageError(f"{uri}: permission denied{who}", cure="check owner and mode, and HADOOP_USER_NAME")
 
 
 def _plain_text(error: Exception) -> str:

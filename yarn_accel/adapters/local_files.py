@@ -154,7 +154,7 @@ class LocalFiles:
             raise
 
 
-def write_atomic(path: Path, text: str, mode: int = 0o644) -> None:
+def write_atomic(path: Path, text: str, mode: int = 0o644, *, is_for_all: bool = False) -> None:
     """Write one of our own files so that readers see the old or the new text and nothing between.
 
     Nothing is left beside it when writing fails.  It is not forced to the disk: these files describe what
@@ -164,6 +164,7 @@ def write_atomic(path: Path, text: str, mode: int = 0o644) -> None:
         path: the file; the folders above it are made.
         text: all of it, written as UTF-8.
         mode: its permissions, less the umask.
+        is_for_all: whatever the umask, as others must read it.
 
     Raises:
         OSError: it cannot be written.
@@ -172,6 +173,8 @@ def write_atomic(path: Path, text: str, mode: int = 0o644) -> None:
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         with open(os.open(temporary, _CREATE, mode), "w", encoding="utf-8") as file:  # noqa: PTH123 -- has a mode
+            if is_for_all:
+                os.fchmod(file.fileno(), mode)
             file.write(text)
         temporary.replace(path)
     except BaseException:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import json
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +20,10 @@ __all__ = [
     "as_list",
     "get_json",
     "get_text",
+    "listed_applications",
+    "newest_first",
     "request_json",
+    "running_path",
 ]
 
 MAX_BYTES = 64 * 1024 * 1024
@@ -68,6 +72,29 @@ def as_list(value: Any) -> list[Any]:
     if value is None:
         return []
     return value if isinstance(value, list) else [value]
+
+
+def running_path(application_type: str) -> str:
+    """Where a ResourceManager lists the running applications of a type."""
+    wanted = urllib.parse.quote(application_type, safe="")
+    return f"/ws/v1/cluster/apps?states=RUNNING&applicationTypes={wanted}"
+
+
+def listed_applications(document: Any) -> list[Any]:
+    """What a ResourceManager's list of applications has; nothing of what is no such list."""
+    apps = document.get("apps") if isinstance(document, dict) else None
+    return [each for each in as_list(apps.get("app") if isinstance(apps, dict) else None) if each]
+
+
+def newest_first(reports: list[Any]) -> list[dict[str, Any]]:
+    """Those of the entries that are reports, by when the application was started."""
+    found = [report for report in reports if isinstance(report, dict)]
+    return sorted(found, key=_started, reverse=True)
+
+
+def _started(report: dict[str, Any]) -> int:
+    started = report.get("startedTime", 0)
+    return started if isinstance(started, int) else 0
 
 
 def _send(request: urllib.request.Request, timeout_s: float, max_bytes: int) -> bytes:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from aiohttp import web
 
 __all__ = [
+    "WRONG_KEY",
     "Admission",
     "Gate",
     "Handler",
@@ -57,6 +58,8 @@ NONCE = "X-Accel-Nonce"
 SIGNATURE = "X-Accel-Signature"
 
 MAX_BODY_BYTES = 256 * 1024
+#: Begins the `Gate`'s reason for a request that was signed with another key than its sender's.
+WRONG_KEY = "the signature is not one of"
 #: How long a body may take to arrive.
 _BODY_S = 5.0
 _SCHEME = "yarn-accel-1"
@@ -175,7 +178,7 @@ class Gate:
         if not hmac.compare_digest(
             _mac(key, "request", method, path, sender, told, nonce, _digest(body)), signature
         ):
-            raise AuthenticationError(f"the signature is not one of {sender}")
+            raise AuthenticationError(f"{WRONG_KEY} {sender}")
         self._check_time(sender, int(told), int(now_s * 1e6))
         return Admission(sender, method, path, nonce, key)
 

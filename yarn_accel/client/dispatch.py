@@ -62,7 +62,8 @@ class Dispatcher:
         credential: proves the tenant to each of them.
         fallback: an object with ``call(Call) -> Reply`` that computes here; None: such calls fail.
         on_wait: told in a sentence what is being waited for.
-        patience_s: how long to look for a server before turning to the fallback.
+        patience_s: how long to look for a server before turning to the fallback, and for storage that may
+            recover before a call fails.
         timeout_s: longest silence of a server before it counts as lost.
         max_attempts: how many servers a call may outlive.
         node: the node this process runs on; see `Client`.
@@ -219,13 +220,28 @@ class Dispatcher:
             pause.begin(outcome.retry_after_s or STORAGE_PAUSE_S, outcome)
             return True
         pause.over()
-        if isinstance(outcome, StorageError) and outcome.transient:
-            job.n_attempts += 1
-            if job.n_attempts < self._max_attempts:
-                queue.give_back(job)
-                pause.begin(STORAGE_PAUSE_S, outcome)
-                return True
-        return False
+        if not isinstance(outcome, StorageError) or not outcome.transient:
+            return False
+        if not job.may_wait_for_storage(self._patience_s):
+            return False
+        queue.give_back(job)
+        if not self._asks_another():
+            pause.begin(STORAGE_PAUSE_S, outcome)
+        self._on_wait("waiting for storage: {}".format(outcome.message))
+        return True
+
+    def _asks_another(self) -> bool:
+        """Turn to another server after what is in flight, if there is one that was not just in trouble, too.
+
+        HDFS gives a server the DataNode of its own node first; while that one's death is not known yet, only
+        servers of other nodes can write.
+        """
+        mine = self._endpoints[self._first]
+        if self._client is not None and self._client.endpoint != mine:
+            return True  # decided before, by an earlier answer
+        self._shunned_until_s[mine] = time.monotonic() + _SHUN_S
+        self._first = self._order(self._first)[0]
+        return self._endpoints[self._first] != mine
 
     def _relaunch(
         self, flying: List[Job], queue: Outbox, error: AccelError
@@ -246,7 +262,10 @@ class Dispatcher:
         return self._without_server(job)
 
     def _make_router(self, guidance: Callable[[], Optional[Guidance]]) -> Router:
-        rules = Rules(self._connect, self._now, guidance, self._give_up, self._on_wait, self._max_attempts)
+        rules = Rules(
+            self._connect, self._now, guidance, self._give_up, self._on_wait, self._max_attempts,
+            self._patience_s,
+        )  # fmt: skip
         return Router(rules, self.counts)
 
     def _now(self, is_urgent: bool) -> Sequence[Endpoint]:

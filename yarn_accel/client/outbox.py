@@ -23,15 +23,28 @@ class Job:
     """A call on its way.
 
     Attributes:
-        n_attempts: how many servers were lost, or storage trials failed, with it in flight.
+        n_attempts: how many servers were lost with it in flight.
         n_moves: how often it was moved while it waited.
         target: the server it is being moved to; empty: it is not.
+        storage_failed_s: when its storage failed first, by the monotonic clock; None: it did not.
     """
 
     call: Call
     n_attempts: int = 0
     n_moves: int = 0
     target: str = ""
+    storage_failed_s: Optional[float] = None
+
+    def may_wait_for_storage(self, patience_s: float) -> bool:
+        """Whether it is to be tried again after its storage failed for a moment.
+
+        A NameNode goes on naming a DataNode that died, often the nearest one, until it knows of its death: so
+        time counts, not the number of tries.
+        """
+        now_s = time.monotonic()
+        if self.storage_failed_s is None:
+            self.storage_failed_s = now_s
+        return now_s - self.storage_failed_s < patience_s
 
 
 class Outbox:

@@ -47,6 +47,7 @@ class Rules:
         give_up: the outcome of a call that has outlived too many servers.
         on_wait: told in a sentence what is being waited for.
         max_attempts: how many servers a call may outlive.
+        patience_s: how long to wait for storage that may recover before a call fails.
     """
 
     connect: Callable[[Endpoint], Client]
@@ -55,6 +56,7 @@ class Rules:
     give_up: Callable[[Job, AccelError], Tuple[Call, Outcome]]
     on_wait: Callable[[str], None]
     max_attempts: int
+    patience_s: float
 
 
 @dataclass
@@ -264,12 +266,14 @@ class Router:
             self._counts["moved"] += 1
             outbox.put_first(job)
             return
-        if isinstance(outcome, StorageError) and outcome.transient:
-            job.n_attempts += 1
-            if job.n_attempts < self._rules.max_attempts:
-                self._quiet_until_s = _in_about(STORAGE_PAUSE_S)
-                outbox.give_back(job)
-                return
+        may_recover = isinstance(outcome, StorageError) and outcome.transient
+        if may_recover and job.may_wait_for_storage(self._rules.patience_s):
+            # Another server writes to another DataNode first.
+            is_only = len(self._endpoints) < 2
+            self._closed_until_s[sent.server] = _in_about(STORAGE_PAUSE_S if is_only else SHUN_S)
+            outbox.give_back(job)
+            self._rules.on_wait("waiting for storage: {}".format(outcome))
+            return
         if isinstance(outcome, Reply):
             self._experience.learn(sent.server, call, outcome, time.monotonic() - sent.at_s)
         yield call, outcome

@@ -14,10 +14,10 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
-from scipy.linalg import lapack
 
 from yarn_accel.errors import RejectedError
 from yarn_accel.operations import layout
+from yarn_accel.operations.library import lapack
 from yarn_accel.operations.matrices import Sizes, compute_dtype, factor_form, reply_dtype, sizes
 from yarn_accel.operations.operation import Outcome, Params, Place, allocate
 from yarn_accel.operations.soundness import AtItem, reject_asymmetric, reject_not_finite

@@ -8,7 +8,10 @@ explicitly, at start; nothing is searched for at import.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import sys
+from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from yarn_accel.errors import ConfigError, RejectedError
@@ -19,6 +22,7 @@ from yarn_accel.wire.tensors import TensorSpec
 __all__ = ["ENTRY_POINTS", "OPERATIONS", "get", "load_more"]
 
 ENTRY_POINTS = "yarn_accel.operations"
+_INFOS = (".dist-info", ".egg-info", "EGG-INFO")
 Specs = Sequence[TensorSpec]
 
 
@@ -174,6 +178,8 @@ def load_more(names: Sequence[str] = (), *, entry_points: bool = True) -> Tuple[
 
 
 def _entry_points() -> List[str]:
+    if not _is_named():
+        return []
     from importlib import metadata
 
     installed: Any = metadata.entry_points()
@@ -184,6 +190,24 @@ def _entry_points() -> List[str]:
         else installed.get(ENTRY_POINTS, ())
     )
     return sorted({str(point.value) for point in group})
+
+
+def _is_named() -> bool:
+    """Whether any installed distribution may name operations.
+
+    `metadata` would tell, but it takes 20 ms of processor time to load it and to parse what all of them name.
+    """
+    for folder in (Path(entry) for entry in sys.path):
+        if folder.is_file():
+            return True  # an archive, into which only `metadata` looks
+        infos: List[Path] = []
+        with contextlib.suppress(OSError):
+            infos = [each for each in folder.iterdir() if each.name.endswith(_INFOS)]
+        for info in infos:
+            with contextlib.suppress(OSError):
+                if ENTRY_POINTS.encode() in (info / "entry_points.txt").read_bytes():
+                    return True
+    return False
 
 
 def _imported(origin: str) -> List[Operation]:

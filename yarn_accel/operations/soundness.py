@@ -13,9 +13,9 @@ from functools import lru_cache
 from typing import Any, List, Tuple
 
 import numpy as np
-from scipy.linalg import blas
 
 from yarn_accel.errors import RejectedError
+from yarn_accel.operations.library import blas
 
 __all__ = ["AtItem", "reject_asymmetric", "reject_not_finite"]
 

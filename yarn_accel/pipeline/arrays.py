@@ -1,22 +1,27 @@
-"""Arrays as memory: where a payload is received into, and what is sent of a result."""
+"""Arrays as memory: where a payload is received into, and what is sent of a result.
+
+numpy is loaded by what needs it: most servers never look into a tensor, and it is a fifth of their start.
+"""
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from yarn_accel.errors import LocalProtocolError
 from yarn_accel.wire import ITEM_BYTES, TensorSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
 
 __all__ = ["ALIGNMENT_BYTES", "array_at", "flat_bytes", "lay_out", "plain", "spec_of"]
 
 #: Every tensor in a segment begins at a multiple of this.
 ALIGNMENT_BYTES = 64
-
-Array = np.ndarray[Any, Any]
 
 
 def lay_out(sizes: Iterable[int]) -> tuple[tuple[int, ...], int]:
@@ -31,6 +36,8 @@ def lay_out(sizes: Iterable[int]) -> tuple[tuple[int, ...], int]:
 
 def array_at(view: memoryview, spec: TensorSpec) -> Array:
     """The array of that description whose memory begins at the beginning of `view`; no copy."""
+    import numpy as np
+
     order: Any = spec.order
     array: Array = np.ndarray(spec.shape, spec.dtype, view, order=order)
     return array
@@ -38,6 +45,8 @@ def array_at(view: memoryview, spec: TensorSpec) -> Array:
 
 def flat_bytes(array: Array) -> memoryview:
     """The memory of a contiguous array (either order), writable if the array is; no copy."""
+    import numpy as np
+
     if not array.size:
         return memoryview(bytearray())
     order: Any = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
@@ -58,7 +67,8 @@ def spec_of(array: Array) -> TensorSpec:
 
 def plain(value: Any) -> Any:
     """A value as JSON can say it: numpy's scalars become Python's, NaN and infinities become None."""
-    if isinstance(value, np.ndarray | np.generic):
+    numpy: Any = sys.modules.get("numpy")  # without it nothing is of its types
+    if numpy is not None and isinstance(value, numpy.ndarray | numpy.generic):
         value = value.tolist()
     if isinstance(value, float):
         return value if math.isfinite(value) else None

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from yarn_accel.adapters.credentials import read_master_secret
 from yarn_accel.adapters.settings_file import complaints, read_settings
 from yarn_accel.errors import ConfigError
+from yarn_accel.pipeline.settled import CORES_MAY_SLEEP, Derived
 
-__all__ = ["CORES_MAY_SLEEP", "PipelineConfig", "Tenant", "load_config"]
+__all__ = ["PipelineConfig", "Tenant", "load_config"]
 
 _MIB = 1024 * 1024
-#: As `PipelineConfig.wake_latency_us`: leave the cores alone.
-CORES_MAY_SLEEP = -1
 
 
 class Tenant(BaseModel):
@@ -37,11 +34,7 @@ class Tenant(BaseModel):
         return prefixes
 
 
-#: Somebody without any rights.
-_NOBODY = Tenant.model_validate({})
-
-
-class PipelineConfig(BaseModel):
+class PipelineConfig(Derived, BaseModel):
     """Settings of one pipeline server."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -123,23 +116,6 @@ class PipelineConfig(BaseModel):
         if self.tls_client_ca_file and not self.tls_cert_file:
             raise ValueError("tls_client_ca_file needs tls_cert_file")
         return self
-
-    def tenant(self, name: str) -> Tenant:
-        """The rights and shares of a tenant: its own entry, else the one of ``*``, else none at all."""
-        return self.tenants.get(name) or self.tenants.get("*") or _NOBODY
-
-    @property
-    def n_workers(self) -> int:
-        """CPU workers, with 0 resolved to the number of core groups this process may use."""
-        return self.workers or max(1, len(os.sched_getaffinity(0)) // self.cores_per_worker)
-
-    def master_secret(self) -> bytes:
-        """Read the master secret.
-
-        Raises:
-            ConfigError: not there, not hex, too short, or readable by others.
-        """
-        return read_master_secret(self.master_secret_file)
 
 
 def load_config(path: Path) -> PipelineConfig:

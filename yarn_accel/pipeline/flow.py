@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from yarn_accel.pipeline.pool import Pool
     from yarn_accel.pipeline.trace import Trace
     from yarn_accel.pipeline.work import Plan
+    from yarn_accel.pipeline.workers.process import WorkerProcess
 
 __all__ = ["Flow"]
 
@@ -63,6 +64,7 @@ class Flow:
         on_dropped: called with a work that was cancelled before it was started.
         on_lost: called with a work whose worker is gone, what that means for it, and what happened.
         trace: where spans go; None: nowhere.
+        first: see `WorkerPool`.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Flow:
         on_dropped: Callable[[Work], None],
         on_lost: Callable[[Work, Lost, str], None],
         trace: Trace | None = None,
+        first: WorkerProcess | None = None,
     ) -> None:
         self._weights = weights
         self._learning = threading.Lock()
@@ -89,7 +92,7 @@ class Flow:
         self._trace = trace
         self._writing = writing
         self._scheduler = Scheduler(_settings(config))
-        self.workers = WorkerPool(config, pool.segment, self._collected, self._changed, self._measured)
+        self.workers = WorkerPool(config, pool.segment, self._collected, self._changed, self._measured, first)
         self._lock = threading.Lock()
         self._works: dict[int, Work] = {}
         self._devices: dict[int, tuple[str, str]] = {}
@@ -99,6 +102,8 @@ class Flow:
         self._running_bytes = 0
         self._is_roomy = True
         self._clock = _Clock(self._ring)
+        #: Set when the first worker is up.
+        self.can_compute = threading.Event()
         #: Seconds all workers together were busy.
         self.busy_s = 0.0
 
@@ -232,6 +237,7 @@ class Flow:
                 self._devices[change.worker] = (change.device, change.device_kind)
                 after = self._apply(SchedulerWorkerUp(change.worker, change.device_kind, now_s))
             self._finish(after)
+            self.can_compute.set()
         elif isinstance(change, WorkerDown):
             self._worker_down(change, now_s)
 

@@ -15,11 +15,12 @@ from yarn_accel.errors import StartupError
 if TYPE_CHECKING:
     from yarn_accel.pipeline.config import PipelineConfig
 
-__all__ = ["Listeners"]
+__all__ = ["Listeners", "listen_http"]
 
 logger = logging.getLogger(__name__)
 
 _BACKLOG = 1024
+_HTTP_BACKLOG = 64
 #: Larger than the usual default, so that a large payload needs fewer turns; the kernel caps it (wmem_max).
 _BUFFER_BYTES = 4 * 1024 * 1024
 #: Accepting failed for want of something (descriptors, memory): pause before the next try.
@@ -153,3 +154,23 @@ def _remove_stale(path: str) -> None:
             probe.connect(path)
         except OSError:
             Path(path).unlink(missing_ok=True)
+
+
+def listen_http(host: str, port: int) -> socket.socket:
+    """Where `observe.Observer` takes connections from; they wait until it starts.
+
+    Args:
+        port: 0: any free one.
+
+    Raises:
+        StartupError: the address cannot be listened on.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=_HTTP_BACKLOG)
+    except OSError as error:
+        # The library names the address after the reason, too.
+        reason = (error.strerror or str(error)).split(" (")[0].lower()
+        raise StartupError(
+            f"cannot listen on {host}:{port}: {reason}", cure="choose another http_host or http_port"
+        ) from None

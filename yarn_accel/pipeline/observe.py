@@ -24,7 +24,6 @@ from typing import Any
 import prometheus_client
 from prometheus_client.registry import Collector
 
-from yarn_accel.errors import StartupError
 from yarn_accel.pipeline.metrics import families
 
 __all__ = ["CACHE_S", "MAX_CONNECTIONS", "STATS_TIMEOUT_S", "Observer", "StatsCollector"]
@@ -66,63 +65,43 @@ class Observer:
 
     Args:
         stats: returns the dictionary of ``PipelineServer.stats``; called from a thread of this class.
-        host: the address to listen on.
-        port: the TCP port; 0: any free one.
+        listener: where connections come from, see `listeners.listen_http`; closed by `close`.
         registry: where the collector is registered and what ``/metrics`` shows; default: one of its own.
     """
 
     def __init__(
         self,
         stats: Callable[[], Mapping[str, Any]],
-        host: str,
-        port: int,
+        listener: socket.socket,
         registry: prometheus_client.CollectorRegistry | None = None,
     ) -> None:
-        self._host = host
-        self.port = port
+        self._listener = listener
+        self.port = int(listener.getsockname()[1])
         self.cache = _Cached(stats)
         self.registry = registry or prometheus_client.CollectorRegistry()
         self._collector = StatsCollector(self.cache.latest)
         self.registry.register(self._collector)
-        self._listener: socket.socket | None = None
         self._runner = threading.Thread(target=self._run, name="observe", daemon=True)
         self._room = threading.Semaphore(MAX_CONNECTIONS)
         self._is_closed = False
 
     def start(self) -> None:
-        """Listen; `port` is known afterwards.
-
-        Raises:
-            StartupError: the address cannot be listened on.
-        """
-        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        try:
-            self._listener = socket.create_server(
-                (self._host, self.port), family=family, backlog=MAX_CONNECTIONS
-            )
-        except OSError as error:
-            # The library names the address after the reason, too.
-            reason = (error.strerror or str(error)).split(" (")[0].lower()
-            raise StartupError(
-                f"cannot listen on {self._host}:{self.port}: {reason}",
-                cure="choose another http_host or http_port",
-            ) from None
-        self.port = self._listener.getsockname()[1]
+        """Answer from now on."""
         self._runner.start()
 
     def close(self) -> None:
         """Stop listening and end the thread; a second call does nothing."""
-        if self._is_closed or self._listener is None:
+        if self._is_closed:
             return
         self._is_closed = True
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
-        self._runner.join(timeout=_END_S)
+        if self._runner.is_alive():
+            self._runner.join(timeout=_END_S)
         self._listener.close()
         self.registry.unregister(self._collector)
 
     def _run(self) -> None:
-        assert self._listener is not None
         while not self._is_closed:
             try:
                 sock, address = self._listener.accept()

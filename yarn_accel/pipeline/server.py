@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from yarn_accel.pipeline.config import PipelineConfig
     from yarn_accel.pipeline.sending import Stream
     from yarn_accel.pipeline.workers.jobs import JobDone, Lost
+    from yarn_accel.pipeline.workers.process import WorkerProcess
 
 __all__ = ["PipelineServer"]
 
@@ -79,13 +80,20 @@ class PipelineServer:
         config: all its settings.
         master: the site's master secret.
         store: where references are read and outputs written; default: as the configuration says.
+        first: a worker process that was started already, see `WorkerPool`.
 
     Raises:
         StartupError: an address cannot be listened on, or a file of the configuration not used.
         ConfigError: operations that cannot be loaded.
     """
 
-    def __init__(self, config: PipelineConfig, master: bytes, store: Store | None = None) -> None:
+    def __init__(
+        self,
+        config: PipelineConfig,
+        master: bytes,
+        store: Store | None = None,
+        first: WorkerProcess | None = None,
+    ) -> None:
         load_more(config.extra_operations)
         self._master = master
         self._tls = server_context(config)
@@ -107,9 +115,9 @@ class PipelineServer:
         self._closing = threading.Event()
         self._started_s = time.monotonic()
         self._threads: list[threading.Thread] = []
-        self._put_together(store or Store(config.hdfs_conf_dir or None, follow_symlinks=False))
+        self._put_together(store or Store(config.hdfs_conf_dir or None, follow_symlinks=False), first)
 
-    def _put_together(self, store: Store) -> None:
+    def _put_together(self, store: Store, first: WorkerProcess | None) -> None:
         """Tell the stages of each other."""
         config = self.config
         self._flow = Flow(
@@ -123,6 +131,7 @@ class PipelineServer:
             on_dropped=self._dropped,
             on_lost=self._lost,
             trace=self._trace,
+            first=first,
         )
         self.pool.on_drop = self._flow.workers.drop_segment
         self._delivery = Delivery(config, self._ledger, self.counters, self._trace)
@@ -206,6 +215,15 @@ class PipelineServer:
         self._ledger.evict(self.config.pool_bytes)
         if self._trace is not None:
             self._trace.close()
+
+    @property
+    def is_well(self) -> bool:
+        """Whether it can compute, and an operator need not know of anything."""
+        return self._flow.can_compute.is_set() and not _problems(self._flow.workers.info())
+
+    def wait_well(self, timeout_s: float) -> bool:
+        """Wait until it can compute, or knows that it cannot yet; whether one of these is so."""
+        return self._flow.can_compute.wait(timeout_s) or bool(_problems(self._flow.workers.info()))
 
     def stats(self) -> dict[str, Any]:
         """Counters and the present state, fit for JSON."""

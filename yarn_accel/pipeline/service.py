@@ -8,21 +8,30 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import gc
 import json
 import logging
 import os
 import resource
 import signal
+import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from yarn_accel.adapters.local_files import write_atomic
 from yarn_accel.errors import StartupError
-from yarn_accel.pipeline.config import PipelineConfig
+from yarn_accel.pipeline.listeners import listen_http
 from yarn_accel.pipeline.server import PipelineServer
 from yarn_accel.pipeline.visibility import Sparing
+
+if TYPE_CHECKING:
+    from yarn_accel.pipeline.config import PipelineConfig
+    from yarn_accel.pipeline.observe import Observer
+    from yarn_accel.pipeline.workers.process import WorkerProcess
 
 __all__ = ["run"]
 
@@ -30,14 +39,17 @@ logger = logging.getLogger(__name__)
 
 #: How long a thread may compute in Python while others want to; few do for so long.
 _SWITCH_S = 0.0005
+#: A server is made known when it can compute, or else after so long.
+_WORKERS_S, _LOOK_S = 5.0, 0.1
 
 
-def run(config: PipelineConfig, report: Callable[[str], None]) -> int:
+def run(config: PipelineConfig, report: Callable[[str], None], first: WorkerProcess | None = None) -> int:
     """Serve until a signal says to stop.
 
     Args:
         config: the settings.
         report: told one line when the server is ready, and one when it stops.
+        first: a worker process that was started already, by this thread.
 
     Returns:
         the exit code: 0 when everything was finished, 1 when work was cut off.
@@ -50,30 +62,39 @@ def run(config: PipelineConfig, report: Callable[[str], None]) -> int:
     _tune_process()
     for module in ("session", "sending", "server"):
         logging.getLogger(f"yarn_accel.pipeline.{module}").addFilter(Sparing())
-    server = PipelineServer(config, config.master_secret())
-    observer = None
-    try:
-        server.start()
-        if config.http_port >= 0:
-            from yarn_accel.pipeline.observe import Observer
-
-            observer = Observer(server.stats, config.http_host, config.http_port)
-            observer.start()
+    server = PipelineServer(config, config.master_secret(), first=first)
+    with contextlib.ExitStack() as at_end:
         if config.state_file:
-            _write_state(server, observer.port if observer is not None else 0)
+            at_end.callback(_remove_state, Path(config.state_file))
+        at_end.callback(server.close)
+        server.start()
+        web = None
+        if config.http_port >= 0:
+            web = at_end.enter_context(listen_http(config.http_host, config.http_port))
+        _wait_for_workers(server, stop)
+        if config.state_file:
+            _write_state(server, web.getsockname()[1] if web is not None else 0)
+        if web is not None:
+            at_end.callback(_observe(server, web).close)
         report(_readiness(server))
+        gc.enable()
+        import yarn_accel.pipeline.npz  # noqa: F401 -- the first request by reference finds it loaded
+
         stop.first.wait()
         report(f"pipeline server {server.config.name}: draining")
         was_finished = server.drain(config.drain_timeout_s, stop.second)
-    finally:
-        if observer is not None:
-            observer.close()
-        server.close()
-        if config.state_file:
-            _remove_state(Path(config.state_file))
     ending = "stopped" if was_finished else "stopped with work cut off"
     report(f"pipeline server {server.config.name}: {ending}")
     return 0 if was_finished else 1
+
+
+def _observe(server: PipelineServer, web: socket.socket) -> Observer:
+    """Answer over HTTP; loaded so late that the workers have the processors while they load."""
+    from yarn_accel.pipeline.observe import Observer
+
+    observer = Observer(server.stats, web)
+    observer.start()
+    return observer
 
 
 def _tune_process() -> None:
@@ -99,6 +120,13 @@ class _Signals:
         self.first.set()
 
 
+def _wait_for_workers(server: PipelineServer, stop: _Signals) -> None:
+    """Whoever hears of a server sends it requests, and these would wait for its workers."""
+    until_s = time.monotonic() + _WORKERS_S
+    while not (server.wait_well(_LOOK_S) or stop.first.is_set() or time.monotonic() >= until_s):
+        pass
+
+
 def _readiness(server: PipelineServer) -> str:
     config = server.config
     addresses = [f"{config.listen_host}:{server.port}"] if server.port else []
@@ -120,6 +148,7 @@ def _write_state(server: PipelineServer, http_port: int) -> None:
         "tls": bool(config.tls_cert_file),
         "http_host": config.http_host if http_port else "",
         "http_port": http_port,
+        "is_well": server.is_well,
         "started_at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
     }
     path = Path(config.state_file)

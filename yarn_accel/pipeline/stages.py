@@ -20,11 +20,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from yarn_accel.errors import StorageError, UnavailableError
-from yarn_accel.pipeline.arrays import Array, array_at, flat_bytes, spec_of
-from yarn_accel.pipeline.npz import npz_parts, read_npy, read_npz
+from yarn_accel.pipeline.arrays import array_at, flat_bytes, spec_of
 from yarn_accel.pipeline.references import read_unchanged, stamps_of
 from yarn_accel.pipeline.work import Work, check_size, plan_for
 from yarn_accel.pipeline.workers.jobs import Area
@@ -32,6 +29,7 @@ from yarn_accel.wire import RemoteInput
 
 if TYPE_CHECKING:
     from yarn_accel.adapters.hdfs import Stamp, Store
+    from yarn_accel.pipeline.arrays import Array
     from yarn_accel.pipeline.budget import ByteBudget
     from yarn_accel.pipeline.config import PipelineConfig
     from yarn_accel.pipeline.counters import Counters
@@ -217,6 +215,8 @@ class Stages:
 
     def _write(self, work: Work, done: JobDone) -> None:
         """Write the outputs; once more if the storage may have recovered (a DataNode that was just lost)."""
+        from yarn_accel.pipeline.npz import npz_parts
+
         uri = work.request.output_uri
         try:
             self._store.write_atomic(uri, npz_parts(_outputs(work, done)))
@@ -237,6 +237,10 @@ def _outputs(work: Work, done: JobDone) -> dict[str, Array]:
 
 def _areas_in(view: memoryview, uri: str, segment: int, at: int) -> list[Area]:
     """The arrays of a file that describes itself, moved within its memory to where they are aligned."""
+    import numpy as np
+
+    from yarn_accel.pipeline.npz import read_npy, read_npz
+
     if uri.endswith(".npz"):
         arrays = list(read_npz(view, uri).values())
     elif uri.endswith(".npy"):

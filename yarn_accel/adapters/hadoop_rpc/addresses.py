@@ -86,4 +86,7 @@ def _address(properties: Mapping[str, str], key: str, port: int, rm_id: str) -> 
         written = written.replace("${yarn.resourcemanager.hostname}", host)
     if not written and not host:
         raise ConfigError(f"{_PREFIX}{key}{suffix} and {_PREFIX}hostname{suffix} are not set")
-    return Address.parse(written or host, port)
+    try:
+        return Address.parse(written or host, port)
+    except ConfigError as error:
+        raise ConfigError(f"{_PREFIX}{key if written else 'hostname'}{suffix}: {error.message}") from None

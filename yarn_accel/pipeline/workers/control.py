@@ -64,9 +64,13 @@ class ControlWord:
                 return self._state(lane), first, self.words[lane * self.LANE + self.COUNT]
         return State.IDLE, 0, 0
 
-    def last_words(self) -> str:
-        """What the worker's interpreter wrote when a fault killed it; empty when it did not."""
-        return os.pread(self.fd, _LAST_WORDS_BYTES, _PAGE_BYTES).decode("utf-8", "replace")
+    def last_frames(self) -> list[str]:
+        """Where the worker was when a fault killed it, innermost first; empty when none did."""
+        told = os.pread(self.fd, _LAST_WORDS_BYTES, _PAGE_BYTES).decode("utf-8", "replace")
+        # All threads are listed, in no order: the one that failed is called the current one.
+        before, _, after = told.partition("Current thread")
+        lines = (after or before).partition("\n\n")[0].splitlines()
+        return [line.strip() for line in lines if " line " in line]
 
     def close(self) -> None:
         """Give back memory and descriptor."""

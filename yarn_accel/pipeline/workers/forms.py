@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import scipy
 
 from yarn_accel.errors import RejectedError
 from yarn_accel.operations import registry
+from yarn_accel.operations.library import scipy_version
 from yarn_accel.operations.operation import Operation
 from yarn_accel.pipeline.workers.execution import Template
 from yarn_accel.wire.tensors import TensorSpec
@@ -62,7 +62,7 @@ def versions() -> dict[str, str]:
     return {
         "python": platform.python_version(),
         "numpy": np.__version__,
-        "scipy": scipy.__version__,
+        "scipy": scipy_version,
         "blas": f"{blas.get('name', '')} {blas.get('version', '')}",
     }
 

@@ -39,6 +39,7 @@ from yarn_accel.pipeline.workers.jobs import (
     WorkerDown,
     WorkerUp,
 )
+from yarn_accel.pipeline.workers.launching import launch
 from yarn_accel.pipeline.workers.process import SegmentLike, WorkerLiedError, WorkerProcess
 from yarn_accel.pipeline.workers.slots import Slot, memory_facts, slot_facts
 
@@ -65,6 +66,7 @@ class WorkerPool:
         on_change: a worker came up or went down.  A worker that goes down is told after it has ended, so
             nobody writes to the memory of its jobs any more.
         on_measured: what a calibration found, also what was found by an earlier server.
+        first: a process that was started already, by a thread that stays.
     """
 
     def __init__(
@@ -74,11 +76,13 @@ class WorkerPool:
         on_done: Callable[[int, list[JobDone]], None],
         on_change: Callable[[WorkerChange], None],
         on_measured: Callable[[Measured], None] | None = None,
+        first: WorkerProcess | None = None,
     ) -> None:
         self._config = config
         self._segments = segments
         self._on_done = on_done
         self._on_change = on_change
+        self._first = first
         self._lock = threading.Lock()
         self._workers: dict[int, WorkerProcess] = {}
         self._slots = [Slot(i, device) for i, device in enumerate(find_devices(config))]
@@ -98,6 +102,8 @@ class WorkerPool:
 
     def start(self) -> None:
         """Start the processes; each announces itself by `WorkerUp`."""
+        if self._first is not None:
+            self._attend(self._first)
         self._supervisor.start()
 
     def close(self) -> None:
@@ -354,7 +360,11 @@ class WorkerPool:
 
     def _start_process(self) -> None:
         config = self._config
-        process = WorkerProcess(self._segments, config.cores_per_worker, config.extra_operations)
+        self._attend(WorkerProcess(launch(config.cores_per_worker, config.extra_operations)))
+
+    def _attend(self, process: WorkerProcess) -> None:
+        """Listen to a process that is starting."""
+        process.segments = self._segments
         thread = threading.Thread(target=self._collect, args=(process,), name="collector", daemon=True)
         with self._lock:
             self._starting.append(process)

@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import struct
-import subprocess
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 from yarn_accel.operations import registry
-from yarn_accel.pipeline.workers.affinity import thread_environment
 from yarn_accel.pipeline.workers.control import ControlWord, State
 from yarn_accel.pipeline.workers.jobs import Area, Job, JobDone, JobError, Lost
+from yarn_accel.pipeline.workers.launching import Launched
 from yarn_accel.pipeline.workers.protocol import (
     DONE,
     DONE_HEAD,
@@ -103,11 +99,10 @@ class WorkerProcess:
     `send` may be called from any thread, `receive` from one.
     """
 
-    def __init__(
-        self, segments: Callable[[int], SegmentLike], n_threads: int, extra_operations: Sequence[str]
-    ) -> None:
-        """Start it.  The process ends with the *thread* that does this, which therefore has to stay.
+    def __init__(self, launched: Launched) -> None:
+        """Take over a process.
 
+        `segments` finds the memory of its jobs; set before the first is sent.
         `door` guards `is_open` (its `WorkerUp` was told) and `is_buried` (none may be told any more).
         """
         self.worker = -1
@@ -122,8 +117,8 @@ class WorkerProcess:
         self.is_unfit = False
         self.has_lied = False
         self.tally = Tally()
-        self.control = ControlWord()
-        self._segments = segments
+        self.control = launched.control
+        self.segments: Callable[[int], SegmentLike] = _unknown
         self._lock = threading.Lock()
         self._is_gone = False
         self._batches: deque[_Batch] = deque()
@@ -133,10 +128,8 @@ class WorkerProcess:
         self._facts: dict[bytes, Any] = {}
         self._mapped: set[int] = set()
         self._dropped: list[int] = []
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self._channel = Channel(ours)
-            self._popen = _start(theirs.fileno(), self.control.fd, n_threads, extra_operations)
+        self._channel = Channel(launched.channel)
+        self._popen = launched.process
 
     @property
     def pid(self) -> int:
@@ -228,7 +221,7 @@ class WorkerProcess:
         )
 
     def _map(self, wanted: set[int]) -> None:
-        found = [self._segments(segment) for segment in sorted(wanted)]
+        found = [self.segments(segment) for segment in sorted(wanted)]
         for start in range(0, len(found), _MAP_AT_ONCE):
             some = found[start : start + _MAP_AT_ONCE]
             message = encode_object(map=[[one.id, one.n_bytes] for one in some])
@@ -415,7 +408,7 @@ class WorkerProcess:
             text = f"killed by {signal.Signals(-code).name}"
         else:
             text = f"ended with status {code}"
-        frames = [line.strip() for line in self.control.last_words().splitlines() if " line " in line]
+        frames = self.control.last_frames()
         return f"{text} at {' in '.join(frames[:2])}" if frames else text
 
     def close(self) -> None:
@@ -423,16 +416,8 @@ class WorkerProcess:
         self.control.close()
 
 
-def _start(
-    channel_fd: int, control_fd: int, n_threads: int, extra_operations: Sequence[str]
-) -> subprocess.Popen[bytes]:
-    numbers = (channel_fd, control_fd, os.getpid())
-    return subprocess.Popen(
-        [sys.executable, "-m", "yarn_accel.pipeline.workers.main", *map(str, numbers), *extra_operations],
-        stdin=subprocess.DEVNULL,
-        pass_fds=(channel_fd, control_fd),
-        env={**os.environ, "PYTHONPATH": _path(), **thread_environment(n_threads)},
-    )
+def _unknown(segment: int) -> SegmentLike:
+    raise KeyError(segment)
 
 
 def _is_inside(job: Job, sizes: tuple[int, ...], segment: int, offset: int, n_bytes: int) -> bool:
@@ -455,8 +440,3 @@ def _output_end(job: Job) -> int:
 def _destroys(job: Job) -> bool:
     operation = registry.OPERATIONS.get(job.operation)
     return job.may_overwrite and (operation is None or operation.overwrites)
-
-
-def _path() -> str:
-    """Where this process finds modules, so that the worker finds the same."""
-    return os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)

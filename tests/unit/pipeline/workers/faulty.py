@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,8 @@ from yarn_accel.operations.operation import Operation, Outcome, Params, Place
 
 Arrays = list[Any]
 KEPT: list[Any] = []
+#: Two computations that are under way at a time meet here; one alone waits in vain, which is an error.
+MEETING = threading.Barrier(2)
 
 
 def fail(arrays: Arrays, params: Params, place: Place) -> Outcome:
@@ -94,7 +97,10 @@ def keep(arrays: Arrays, params: Params, place: Place) -> Outcome:
 
 
 def wait(arrays: Arrays, params: Params, place: Place) -> Outcome:
-    time.sleep(params.get("seconds", 0.2))
+    """For some seconds, or until the file `gate` is there."""
+    while "gate" in params and not Path(params["gate"]).exists():
+        time.sleep(0.01)
+    time.sleep(params.get("seconds", 0.0 if "gate" in params else 0.2))
     return Outcome({}, {"affinity": sorted(os.sched_getaffinity(0)), "modules": "numba" in sys.modules})
 
 
@@ -135,6 +141,8 @@ def on_gpu(arrays: Arrays, params: Params, place: Place) -> Outcome:
     """On a GPU that is not there: see `fake_cupy`."""
     import cupy
 
+    if "meets_another" in params:
+        MEETING.wait(timeout=15.0)
     if "error" in params:
         raise getattr(cupy.cuda.runtime, params["error"])("it broke")
     time.sleep(params.get("seconds", 0.0))

@@ -10,7 +10,9 @@ import pytest
 
 from yarn_accel.pipeline.config import PipelineConfig
 from yarn_accel.pipeline.workers.jobs import Lost, WorkerDown, WorkerUp
+from yarn_accel.pipeline.workers.launching import launch
 from yarn_accel.pipeline.workers.pool import WorkerPool
+from yarn_accel.pipeline.workers.process import WorkerProcess
 
 
 class Process:
@@ -90,3 +92,18 @@ def test_what_the_server_cannot_take_does_not_end_the_thread(pool: Any, told: li
     assert len(told) == 2
     assert pool.info()[0]["state"] == "starting"
     assert not pool.send(0, [])
+
+
+def test_a_process_that_was_started_before_takes_the_first_place_and_no_other_is_started() -> None:
+    settings = {"workers": 1, "standby_workers": 0, "devices": ("cpu",), "calibrate": False}
+    config = PipelineConfig(master_secret_file=Path("/none"), **settings)  # type: ignore[arg-type]
+    first, up = WorkerProcess(launch(1, ())), threading.Event()
+    pool = WorkerPool(
+        config, lambda segment: pytest.fail("no segment"), lambda *_: None, lambda _: up.set(), first=first
+    )
+    pool.start()
+    try:
+        assert up.wait(60.0)
+        assert [(each["pid"], each["state"]) for each in pool.info()] == [(first.pid, "idle")]
+    finally:
+        pool.close()

@@ -1,0 +1,48 @@
+"""From settings to a running server, in the order in which a start takes the least time."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from yarn_accel.pipeline.workers.launching import launch
+
+if TYPE_CHECKING:
+    from yarn_accel.pipeline.config import PipelineConfig
+    from yarn_accel.pipeline.workers.launching import Launched
+
+__all__ = ["serve"]
+
+#: What the linear algebra libraries read, once, when they are loaded.
+_BLAS_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
+
+
+def serve(config: PipelineConfig, first: Launched | None = None) -> int:
+    """Serve until SIGTERM: the first drains, the second stops at once; returns the exit code.
+
+    Args:
+        first: a worker that was started already, by this thread.
+
+    Raises:
+        StartupError: an address is in use, or the state file cannot be written.
+        ConfigError: the master secret cannot be used.
+    """
+    logging.basicConfig(
+        level=config.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
+    # The server itself computes nothing: its workers set the threads of their libraries themselves.
+    for variable in _BLAS_VARIABLES:
+        os.environ[variable] = "1"
+    # A worker loads its libraries, which takes longest, while the server loads its own.
+    first = first or launch(config.cores_per_worker, config.extra_operations)
+    from yarn_accel.pipeline.service import run
+    from yarn_accel.pipeline.workers.process import WorkerProcess
+
+    return run(config, _say, WorkerProcess(first))
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
