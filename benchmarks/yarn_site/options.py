@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from yarn_accel.cluster import UpOptions
@@ -97,12 +100,20 @@ class SiteOptions:
             **self.master,
         }
         settings = {
+            "environment": {"python": _node_python()},
             "master": {"settings": master},
             "acct": {"devices": "none", "vcores": 1},
             "agent": {"settings": {"run_dir": run_dir, **self.agent}},
             "pipeline": {**SMALL_PIPELINE, **self.pipeline},
         }
         return merged(settings, self.sections)
+
+
+@cache
+def _node_python() -> str:
+    """The interpreter itself: the shim of a version manager would add its time to each container's start."""
+    stock = Path(f"/usr/bin/python{sys.version_info[0]}.{sys.version_info[1]}")
+    return str(stock if stock.exists() else Path(sys.executable).resolve())
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

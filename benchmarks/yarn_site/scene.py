@@ -17,7 +17,7 @@ from yarn_accel.master.inventory import attribute_of
 
 __all__ = ["Condition", "Look", "Scene", "Strike", "calling", "scene_of", "watch"]
 
-_PAUSE_S = 0.01
+_PAUSE_S = 0.05
 
 
 class Look:

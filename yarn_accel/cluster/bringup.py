@@ -32,6 +32,15 @@ WORKER_DEADLINE_S = 180.0
 # A daemon just started may not be in the process table under its own name yet.
 SETTLE_S = 1.5
 _MASTERS_FIRST = (Role.NAMENODE, Role.RESOURCEMANAGER)
+#: Of which role others must run for a daemon to become healthy; a NameNode leaves safe mode for DataNodes.
+_NEEDS = {
+    Role.NAMENODE: Role.DATANODE,
+    Role.HISTORYSERVER: Role.NAMENODE,
+    Role.DATANODE: Role.NAMENODE,
+    Role.NODEMANAGER: Role.RESOURCEMANAGER,
+}
+#: How long a daemon is given beside dead ones that it needs: where none of them runs, and where some do.
+_IN_VAIN_S = (5.0, 30.0)
 
 
 class BringUp:
@@ -76,15 +85,37 @@ class BringUp:
         """Start one daemon and wait until it says that it is healthy.
 
         Raises:
-            ClusterError: it ended, or did not become ready in time.
+            ClusterError: it ended, did not become ready in time, or waits for others that do not run.
         """
         self._start_all([(node, role)])
-        self._wait(
-            lambda: ask(self._plan, self._place, node, role) == "healthy",
-            f"{role.value} of node {node.name} to be healthy",
-            [(node, role)],
-            WORKER_DEADLINE_S,
-        )
+        name = f"{role.value} of node {node.name}"
+        told, since_s = "starting", time.monotonic()
+
+        def is_healthy() -> bool:
+            nonlocal told, since_s
+            word = ask(self._plan, self._place, node, role)
+            if word == "healthy":
+                return True
+            if word != told:
+                told, since_s = word, time.monotonic()
+                self._report(f"{name}: {word}")
+            # Only in safe mode is it known that a NameNode needs DataNodes: an empty HDFS needs none.
+            if word != "starting" or role is not Role.NAMENODE:
+                self._check_not_in_vain(name, role, word, time.monotonic() - since_s)
+            return False
+
+        self._wait(is_healthy, f"{name} to be healthy", [(node, role)], WORKER_DEADLINE_S)
+
+    def _check_not_in_vain(self, name: str, role: Role, word: str, waited_s: float) -> None:
+        """Raise when the daemon has waited long enough for daemons that do not run."""
+        needed = [each for each in self._plan.daemons() if each[1] is _NEEDS.get(role)]
+        alive = running(self._place, needed, snapshot())
+        dead = [(node, other) for node, other in needed if (node.name, other) not in alive]
+        if dead and waited_s > _IN_VAIN_S[bool(alive)]:
+            raise ClusterError(
+                f"{name} runs, but is not healthy ({word}): it waits for {_summary(dead)}, not running",
+                cure="`yarn-accel cluster up` starts all that is missing",
+            )
 
     def _start_all(self, daemons: list[Daemon]) -> None:
         if daemons:

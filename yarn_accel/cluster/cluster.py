@@ -274,7 +274,7 @@ class Cluster:
 
         Raises:
             ConfigError: no such node or role.
-            ClusterError: it did not become healthy.
+            ClusterError: it is not healthy; it goes on where it only waits for others that do not run.
         """
         target = self._plan.node(node)
         wanted = self._role(target, role)

@@ -49,7 +49,12 @@ ADD_OPENS: tuple[str, ...] = (
     *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
 )
 
-LEAN_FLAGS: tuple[str, ...] = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+LEAN_FLAGS: tuple[str, ...] = (
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    # Without libhadoop a NodeManager runs chmod 18 times before each container; so each is one exec, not two.
+    "-Djdk.lang.Process.launchMechanism=VFORK",
+)
 
 # By default the first heap is 1/64 of the machine's memory, all of which an idle daemon would have touched.
 FIRST_HEAP_MIB = 48

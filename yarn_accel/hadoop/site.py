@@ -6,7 +6,9 @@ Everything comes from the configuration directory (HADOOP_CONF_DIR). Beside Hado
 
 from __future__ import annotations
 
+import getpass
 import os
+import pwd
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -27,6 +29,7 @@ __all__ = [
     "SITE_KEYS",
     "Site",
     "SiteSettings",
+    "user_name",
 ]
 
 SITE_FILE = "yarn-accel-site.yaml"
@@ -169,6 +172,20 @@ class Site(SiteSettings):
     def archive(self) -> Path | None:
         """The class data archive for these jars when it was built already; it is never built here."""
         return find_archive(self.install)
+
+
+def user_name(environ: Mapping[str, str] | None = None) -> str:
+    """Who asks HDFS and YARN, found as Hadoop's own clients find it.
+
+    That is ``HADOOP_USER_NAME``, else whom this process runs as; ``$USER`` may tell another.
+    """
+    named = (os.environ if environ is None else environ).get("HADOOP_USER_NAME")
+    if named:
+        return named
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return getpass.getuser()
 
 
 def _conf_dir(conf: str, home: str) -> Path:

@@ -7,7 +7,6 @@ an argument: only the path of a credentials file does.
 
 from __future__ import annotations
 
-import getpass
 import os
 import re
 import socket
@@ -23,7 +22,7 @@ from yarn_accel.hadoop.conf import templates_dir
 from yarn_accel.hadoop.diagnosis import client_error, failed_attempt_diagnosis
 from yarn_accel.hadoop.history import Counters, History, TaskAttempt
 from yarn_accel.hadoop.java import java_argv
-from yarn_accel.hadoop.site import Site
+from yarn_accel.hadoop.site import Site, user_name
 
 __all__ = [
     "JobResult",
@@ -61,6 +60,7 @@ class StreamingJob:
         io: ``typedbytes``, ``text``, ``rawbytes``, or empty for text.
         n_reduces: number of reducers; None: 1 with a reducer, else 0.
         credentials_file: local file in Hadoop's token storage format whose secrets the tasks get.
+        environment: variables of mapper and reducer.
     """
 
     name: str
@@ -75,6 +75,7 @@ class StreamingJob:
     io: str = ""
     n_reduces: int | None = None
     credentials_file: Path | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def argv(self) -> list[str]:
         """Arguments for Hadoop Streaming: the generic options must come first. Pure.
@@ -105,6 +106,8 @@ class StreamingJob:
             ("-io", self.io),
         ):
             argv += [option, value] if value else []
+        for name, value in self.environment.items():
+            argv += ["-cmdenv", f"{name}={value}"]
         return argv
 
 
@@ -290,7 +293,7 @@ def _kill(site: Site, job_id: str) -> None:
         return
     application = job_id.replace("job_", "application_")
     for web in site.resourcemanager_webs():
-        url = f"{web}/ws/v1/cluster/apps/{application}/state?user.name={getpass.getuser()}"
+        url = f"{web}/ws/v1/cluster/apps/{application}/state?user.name={user_name()}"
         try:
             request_json("PUT", url, {"state": "KILLED"}, timeout_s=5)
             return

@@ -1,18 +1,15 @@
-"""``yarn-accel launch``: look at what a start would use; and what its accelerator containers run."""
+"""``yarn-accel launch``: look at what a start would use."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from yarn_accel.adapters.settings_file import described
-
-if TYPE_CHECKING:
-    from yarn_accel.launch.config import LaunchConfig
+from yarn_accel.launch.config import LaunchConfig, load_launch_config
 
 __all__ = ["group"]
 
@@ -22,9 +19,6 @@ _config_option = click.option(
 
 
 def _config(config_file: Path | None) -> LaunchConfig:
-    # An accelerator container comes through here too, and has no use for these settings.
-    from yarn_accel.launch.config import LaunchConfig, load_launch_config
-
     return LaunchConfig.model_validate({}) if config_file is None else load_launch_config(config_file)
 
 
@@ -37,9 +31,16 @@ def group() -> None:
 @_config_option
 def _check_config(config_file: Path | None) -> None:
     """Print the settings in effect, each with what it means."""
+    from yarn_accel.launch.inner import inner_settings
+
     config = _config(config_file)
+    inner = inner_settings(config)
     for line in described(config):
         click.echo(line)
+    for name, settings in inner.items():
+        click.echo(f"# {name}, with all its keys:")
+        for line in described(settings):
+            click.echo(f"#   {line}")
     click.echo(f"# memory of an accelerator container: {config.acct_memory_mib} MiB")
 
 
@@ -53,16 +54,3 @@ def _pack(config_file: Path | None, folder: Path | None) -> None:
     settings = _config(config_file).environment
     packed = pack(settings.extras, settings.packages, folder)
     click.echo(json.dumps({**asdict(packed), "path": str(packed.path)}, indent=1))
-
-
-@group.command("serve", hidden=True)
-@click.option("--config", "config_file", required=True, type=click.Path(path_type=Path))
-@click.option("--agent", "agent_file", default=None, type=click.Path(path_type=Path))
-@click.pass_context
-def _serve(context: click.Context, config_file: Path, agent_file: Path | None) -> None:
-    """Run the pipeline server of an accelerator container: `pipeline serve` with this node's settings."""
-    from yarn_accel.launch.serving import prepare
-    from yarn_accel.pipeline.serve import command
-
-    settings_file = prepare(config_file, agent_file)
-    context.invoke(command, config_file=settings_file, trace_file="")

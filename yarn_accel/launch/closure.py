@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 import yarn_accel
-from yarn_accel.errors import StartupError
+from yarn_accel.errors import ConfigError, StartupError
 
 __all__ = ["distributions", "files", "own_files"]
 
@@ -37,11 +37,13 @@ def distributions(
         more: names of further distributions, with whatever they need.
 
     Raises:
+        ConfigError: no such extra.
         StartupError: one that is needed is not installed.
     """
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
+    _check_extras(extras)
     found: dict[str, importlib.metadata.Distribution] = {}
     todo = [Requirement(name) for name in (f"{DISTRIBUTION}[{','.join(extras)}]", *more)]
     done: set[tuple[str, str]] = set()
@@ -56,6 +58,14 @@ def distributions(
                 todo += [r for r in asked if r.marker is None or r.marker.evaluate({"extra": extra})]
     del found[DISTRIBUTION]
     return dict(sorted(found.items()))
+
+
+def _check_extras(extras: Iterable[str]) -> None:
+    """An extra that nobody defines would be packed as nothing, and its absence be seen on the nodes only."""
+    known = _installed(DISTRIBUTION).metadata.get_all("Provides-Extra") or ()
+    for extra in extras:
+        if extra not in known:
+            raise ConfigError(f"environment.extras: unknown extra {extra}; known: {', '.join(known)}")
 
 
 def _installed(name: str) -> importlib.metadata.Distribution:

@@ -133,7 +133,11 @@ class LaunchConfig(BaseModel):
     def _check_pipeline(cls, values: dict[str, Any]) -> dict[str, Any]:
         if "master_secret_file" in values:
             raise ValueError("master_secret_file: containers get their secret through credentials")
-        PipelineConfig.model_validate({**values, "master_secret_file": _SECRET_PLACE})
+        try:
+            PipelineConfig.model_validate({**values, "master_secret_file": _SECRET_PLACE})
+        except ValidationError as error:
+            # Told here, where its model is known: the keys of this file are others.
+            raise ValueError(complaints(error, PipelineConfig)) from None
         return values
 
     @model_validator(mode="after")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import getpass
 import os
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -13,6 +12,7 @@ from urllib.parse import urlsplit
 
 from yarn_accel.adapters.hadoop_rpc import (
     ApplicationId,
+    ConnectionLostError,
     NativeResourceManager,
     Patience,
     ResourceManagerAddresses,
@@ -23,15 +23,15 @@ from yarn_accel.adapters.hadoop_rpc.backend import ResourceManager
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport, ApplicationState
 from yarn_accel.adapters.hdfs import Store, split_uri
 from yarn_accel.errors import ConfigError, UnavailableError
-from yarn_accel.hadoop.site import SiteSettings
+from yarn_accel.hadoop.running import APPLICATION_TYPE
+from yarn_accel.hadoop.site import SiteSettings, user_name
 
 __all__ = ["APPLICATION_TYPE", "Gateway", "find_running", "kill", "one_of"]
 
-#: What YARN lists our applications as; agents that systemd runs look for it too.
-APPLICATION_TYPE = "yarn-accel"
 _RM_PATIENCE_S = 15.0
 _POLL_S = 0.1
 _STAGING_FOLDER = ".yarn-accel"
+_YARN_SITE = "yarn-site.xml"
 _LIVE = tuple(state for state in ApplicationState if not state.is_final)
 
 
@@ -59,16 +59,29 @@ class Gateway:
         """
         environ = os.environ if environ is None else environ
         site = SiteSettings.read(environ)
-        addresses = ResourceManagerAddresses.from_properties(site.properties)
-        return Gateway(site, environ.get("HADOOP_USER_NAME") or getpass.getuser(), addresses)
+        try:
+            addresses = ResourceManagerAddresses.from_properties(site.properties)
+        except ConfigError as error:
+            raise ConfigError(f"{site.conf_dir / _YARN_SITE}: {error.message}") from None
+        return Gateway(site, user_name(environ), addresses)
 
     @contextlib.asynccontextmanager
     async def manager(self) -> AsyncIterator[ResourceManager]:
-        """A connection to whichever ResourceManager is active."""
+        """A connection to whichever ResourceManager is active.
+
+        Raises:
+            UnavailableError: inside the block: none answers.
+        """
         settings = RpcSettings(hosts=self.site.client_hosts)
         manager = NativeResourceManager(self.addresses, User(self.user), settings, Patience(_RM_PATIENCE_S))
         try:
             yield manager
+        except ConnectionLostError as error:
+            raise UnavailableError(
+                f"no ResourceManager answers: {error.message}",
+                cure="look whether it runs, and at yarn.resourcemanager.hostname or .address in "
+                f"{self.site.conf_dir / _YARN_SITE}",
+            ) from None
         finally:
             await manager.close()
 
@@ -85,7 +98,8 @@ class Gateway:
         root = self.site.properties.get("fs.defaultFS", "").rstrip("/")
         if not configured and not root.startswith("hdfs://"):
             raise ConfigError(
-                f"fs.defaultFS is {root or 'not set'}", cure="set `staging_uri` in the launch settings"
+                f"{self.site.conf_dir / 'core-site.xml'}: fs.defaultFS is {root or 'not set'}",
+                cure="let it name the cluster's HDFS, or set `environment: {staging_uri: ...}`",
             )
         uri = configured or f"{root}/user/{self.user}/{_STAGING_FOLDER}"
         split_uri(uri)

@@ -73,9 +73,10 @@ class Kept:
         if not path.exists():
             raise AuthenticationError(
                 f"the control secret of {self.application} is not here ({path})",
-                cure="work as the user and on the machine that ran `yarn-accel start`, or copy the file",
+                cure="work as the user and on the machine that ran `yarn-accel start`, or copy the file; an "
+                "administrator of YARN can end it all the same: yarn-accel stop --force",
             )
-        return read_master_secret(path)
+        return read_master_secret(path, "the control secret", "")
 
     def staging_uri(self) -> str:
         """The application's folder in the cluster's storage; empty when that is not known here.

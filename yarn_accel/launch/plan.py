@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from yarn_accel.launch.command import container_argv, container_command, container_environment
 from yarn_accel.launch.config import LaunchConfig, RoleSettings
 from yarn_accel.launch.fitness import EXIT_REASONS
+from yarn_accel.launch.inside import SERVE
 from yarn_accel.launch.upload import FileResource
 
 __all__ = ["ROLES", "LaunchPlan", "RoleLaunch", "RoleRow", "make_plan"]
@@ -26,7 +27,7 @@ class RoleRow:
 
     Attributes:
         name: also the section of its settings.
-        words: what stands after ``yarn-accel`` in its command.
+        words: what stands after ``yarn-accel`` in its command; see `inside`.
         nodes: where it runs: ``one``, ``accelerator`` or ``every``.
     """
 
@@ -38,7 +39,7 @@ class RoleRow:
 #: Add a row, and a section in the settings, for a new kind of container.
 ROLES = (
     RoleRow("master", ("master", "run", "--config", "master.json"), "one"),
-    RoleRow("acct", ("launch", "serve", "--config", "pipeline.yaml", "--agent", "agent.yaml"), "accelerator"),
+    RoleRow("acct", (*SERVE, "pipeline.json"), "accelerator"),
     RoleRow("agent", ("node", "agent", "--config", "agent.yaml"), "every"),
 )
 

@@ -15,8 +15,10 @@ from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import StartupError
 from yarn_accel.launch.config import LaunchConfig
 from yarn_accel.launch.gateway import Gateway
+from yarn_accel.launch.inner import server_settings
 from yarn_accel.launch.packing import Environment
 from yarn_accel.launch.plan import LaunchPlan, make_plan
+from yarn_accel.launch.serving import NODE_KEYS
 from yarn_accel.launch.upload import SCRIPT_NAME, FileResource, upload, upload_script
 from yarn_accel.master.config import parse_config
 from yarn_accel.node.config import load_config
@@ -34,7 +36,9 @@ __all__ = [
 
 _VERSION = 1
 _PLAN_FILE = "plan.json"
-_SERVER_FILE, _AGENT_FILE, _MASTER_FILE = "pipeline.yaml", "agent.yaml", "master.json"
+_SERVER_FILE, _AGENT_FILE, _MASTER_FILE = "pipeline.json", "agent.yaml", "master.json"
+#: Settings of the agents that tell a server where its agent looks for it.
+_PLACES = ("run_dir", "server_state_file")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +62,11 @@ def application_uri(gateway: Gateway, config: LaunchConfig, application: str) ->
 
 
 def server_document(config: LaunchConfig) -> dict[str, Any]:
-    """Settings of the pipeline servers; each node adds its own (`serving`)."""
-    workers = config.pipeline.get("workers") or config.acct.vcores
-    # Without a number a server takes every core of its node, and the container was sized for fewer.
-    return {**config.pipeline, "workers": workers}
+    """Settings of the pipeline servers, checked, with every default; each node adds its own (`serving`)."""
+    settings = server_settings(config).model_dump(mode="json")
+    agent = {key: config.agent.settings.get(key, "") for key in _PLACES}
+    own = {key: value for key, value in settings.items() if key in config.pipeline or key not in NODE_KEYS}
+    return {"server": own, "agent": agent}
 
 
 def agent_document(gateway: Gateway, config: LaunchConfig) -> dict[str, Any]:
@@ -133,14 +138,14 @@ def _staged(gateway: Gateway, config: LaunchConfig, folder: str, plan: LaunchPla
 
 def _texts(gateway: Gateway, config: LaunchConfig) -> dict[str, str]:
     return {
-        _SERVER_FILE: yaml.safe_dump(server_document(config), sort_keys=True),
+        _SERVER_FILE: json.dumps(server_document(config), indent=1, sort_keys=True),
         _AGENT_FILE: yaml.safe_dump(agent_document(gateway, config), sort_keys=True),
     }
 
 
 def _files_of_roles(files: Mapping[str, FileResource]) -> dict[str, Sequence[FileResource]]:
     return {
-        "acct": [files[_SERVER_FILE], files[_AGENT_FILE]],
+        "acct": [files[_SERVER_FILE]],
         "agent": [files[_AGENT_FILE]],
     }
 

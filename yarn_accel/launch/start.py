@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from yarn_accel.adapters.credentials import read_master_secret
-from yarn_accel.adapters.hadoop_rpc import ApplicationId
+from yarn_accel.adapters.credentials import MAKE_AGENTS_SECRET, read_master_secret
+from yarn_accel.adapters.hadoop_rpc import ApplicationId, ApplicationSubmission, RemoteCallError
 from yarn_accel.adapters.hadoop_rpc.backend import ResourceManager
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport, ApplicationState, NodeReport
 from yarn_accel.adapters.hdfs import Store
@@ -97,6 +97,7 @@ async def dry_run(gateway: Gateway, config: LaunchConfig, report: Report) -> Reh
             staged,
             (
                 *sized,
+                *_rights_warnings(config),
                 *_fitness_warnings(packed, nodes),
                 *check_sizes(staged.plan, None, nodes),
             ),
@@ -123,19 +124,22 @@ async def start(gateway: Gateway, config: LaunchConfig, report: Report, wait_s: 
             return Started(running[0], is_new=False)
         nodes = await manager.nodes()
         config, sized = fitted(config, gateway.site.properties, nodes)
-        _warn(list(sized), report)
+        _warn([*sized, *_rights_warnings(config)], report)
         secret_file = pipeline_secret_file(gateway)
         pipeline = read_master_secret(secret_file)
         if gateway.site.master_secret_file is None:
-            report(
-                f"note: for the credentials of jobs, say `master_secret_file: {secret_file}` in {SITE_FILE}"
-            )
+            site_file = gateway.site.conf_dir / SITE_FILE
+            report(f"note: for jobs' credentials, say `master_secret_file: {secret_file}` in {site_file}")
         packed = _pack(config, report)
         _check_fitness(packed, nodes, report)
         application, submitted_s = await _submit(gateway, manager, config, packed, pipeline, nodes, report)
         if other := await _withdrawn_for(gateway, manager, config, application):
             return Started(other, is_new=False)
-        found = await _until_registered(manager, application, wait_s, report)
+        try:
+            found = await _until_registered(manager, application, wait_s, report)
+        except JobError:
+            _forget(gateway.store(), gateway, config, Kept.of(str(application)))
+            raise
         took_s = time.monotonic() - submitted_s
         # Again: YARN lists an application a moment after it has noted when it began.
         if other := await _withdrawn_for(gateway, manager, config, application):
@@ -167,7 +171,7 @@ async def _submit(
             application, config, staged.plan, control, pipeline, agents, staged.delivered
         )
         submitted_s = time.monotonic()
-        await manager.submit(submission)
+        await _hand_in(manager, submission)
     except BaseException:
         _forget(store, gateway, config, kept)
         raise
@@ -175,9 +179,17 @@ async def _submit(
     return application, submitted_s
 
 
+async def _hand_in(manager: ResourceManager, submission: ApplicationSubmission) -> None:
+    try:
+        await manager.submit(submission)
+    except RemoteCallError as error:
+        cure = "look at queue, node_label and priority under `app` in the launch settings"
+        raise JobError(f"YARN does not take the application: {error.message}", cure=cure) from None
+
+
 def _agents_secret(config: LaunchConfig) -> bytes:
     path = config.agent.secret_file
-    return read_master_secret(Path(path), "agent.secret_file") if path else b""
+    return read_master_secret(Path(path), "agent.secret_file", MAKE_AGENTS_SECRET) if path else b""
 
 
 def _forget(store: Store, gateway: Gateway, config: LaunchConfig, kept: Kept) -> None:
@@ -214,9 +226,11 @@ async def _until_registered(
         if found.state is ApplicationState.RUNNING and found.rpc_port > 0:
             return found
         if found.state is not None and found.state.is_final:
+            cure = f"yarn logs -applicationId {application}"
+            if "unknown queue" in found.diagnostics:
+                cure = "name one there is as `app: {queue: ...}` in the launch settings"
             raise JobError(
-                f"{application} ended as {found.state.name}: {_diagnosis(found.diagnostics)}",
-                cure=f"yarn logs -applicationId {application}",
+                f"{application} ended as {found.state.name}: {_diagnosis(found.diagnostics)}", cure=cure
             )
         if found.state is not told:
             told = found.state
@@ -245,6 +259,16 @@ def _diagnosis(diagnostics: str) -> str:
 def _pack(config: LaunchConfig, report: Report) -> Environment:
     report("packing the environment")
     return pack(config.environment.extras, config.environment.packages)
+
+
+def _rights_warnings(config: LaunchConfig) -> list[str]:
+    """Servers without tenants work for who sends the numbers along, which jobs seldom do."""
+    if config.pipeline.get("tenants"):
+        return []
+    return [
+        "no tenant may read or write storage, so requests that name files are refused (forbidden-uri): "
+        "set `pipeline: {tenants: ...}`"
+    ]
 
 
 def _facts(nodes: tuple[NodeReport, ...]) -> Mapping[str, Mapping[str, str]]:

@@ -91,10 +91,15 @@ def check_sizes(plan: LaunchPlan, maximum: Resource | None, nodes: tuple[NodeRep
 def _check_maximum(role: RoleLaunch, wanted: dict[str, int], maximum: dict[str, int]) -> None:
     for name, amount in wanted.items():
         if amount > maximum.get(name, 0):
+            cure = "let YARN give out so many, or ask for less with `gpus` of the role"
+            if name in ("memory-mb", "vcores"):
+                cure = (
+                    "ask for less (accelerator containers follow pipeline.pool_bytes and workers), or raise "
+                    "yarn.scheduler.maximum-allocation-mb or -vcores"
+                )
             raise ConfigError(
                 f"role {role.name} needs {name} {amount}, the largest container has {maximum.get(name, 0)}",
-                cure="ask for less (accelerator containers follow pipeline.pool_bytes and workers), or "
-                "raise yarn.scheduler.maximum-allocation-mb or -vcores",
+                cure=cure,
             )
 
 

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport
+from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport, ApplicationState
 from yarn_accel.errors import UnavailableError
 from yarn_accel.launch import stop as stopping
 from yarn_accel.launch.config import LaunchConfig, load_launch_config
@@ -36,6 +36,9 @@ __all__ = ["drain", "explain", "rebind", "start", "status", "stop", "top", "undr
 #: A table in a file is not folded.
 _FILE_WIDTH = 140
 _POLL_S = 0.2
+_KEEPS_SETTINGS = "note: it keeps the settings it was started with; for others: yarn-accel stop, then start"
+_AFTER_A_KILL = "slots that a killed one left on nodes: yarn-accel stop --force"
+_PLACES = {"one": "one node", "accelerator": "each accelerator node", "every": "every node"}
 
 _application_option = click.option(
     "--application", default="", metavar="ID", help="Which one, where several run."
@@ -73,7 +76,9 @@ def start(config_file: Path | None, is_dry: bool, is_waiting: bool, wait_s: floa
     if started.is_new:
         click.echo(f"{found.id} runs after {started.took_s:.2f} s")
     else:
-        click.echo(f"{found.id} runs already ({found.name}, submitted by {found.user})")
+        click.echo(f"{found.id} {_standing(found)} ({found.name}, submitted by {found.user})")
+        if config_file is not None:
+            _line(_KEEPS_SETTINGS)
     click.echo(f"page: {gateway.page_of(found)}")
     if is_waiting:
         with _progress() as report:
@@ -165,13 +170,19 @@ def stop(application: str, is_forced: bool, wait_s: float) -> None:
     with _progress() as report:
         ended, is_restored = asyncio.run(_stop(application, is_forced, wait_s, report))
     if ended is None:
-        click.echo("nothing runs; the nodes are as configured" if is_restored else "nothing runs")
+        click.echo(f"nothing runs; {'the nodes are as configured' if is_restored else _AFTER_A_KILL}")
         return
     final = ended.final_status.name if ended.final_status is not None else "UNDEFINED"
     click.echo(f"{ended.id} has ended: {ended.state.name if ended.state is not None else ''} ({final})")
 
 
 # ---- behind the commands
+
+
+def _standing(found: ApplicationReport) -> str:
+    if found.state is None or found.state is ApplicationState.RUNNING:
+        return "runs already"
+    return f"was submitted already and is {found.state.name}"
 
 
 async def _with_control(
@@ -227,10 +238,18 @@ async def _until_serving(gateway: Gateway, found: ApplicationReport, until_s: fl
                 return time.monotonic() - began_s
             if (serving, there_are) != told:
                 told = (serving, there_are)
-                report(f"{serving} of {there_are} accelerator nodes serve")
+                report(_progress_of(serving, there_are))
             if time.monotonic() >= until_s:
                 raise _not_all_serve(serving, there_are)
             await asyncio.sleep(_POLL_S)
+
+
+def _progress_of(serving: int, there_are: int) -> str:
+    return (
+        f"{serving} of {there_are} accelerator nodes serve"
+        if there_are
+        else "no accelerator node is known yet"
+    )
 
 
 def _not_all_serve(serving: int, there_are: int) -> UnavailableError:
@@ -272,8 +291,9 @@ def _print_rehearsal(gateway: Gateway, rehearsal: Rehearsal) -> None:
     click.echo(f"would upload settings and plan to {rehearsal.staged.folder_uri}")
     for role in plan.roles.values():
         other = "".join(f", {name} {amount}" for name, amount in role.other.items())
-        other += "".join(f", all {name} of its node" for name in role.whole)
-        click.echo(f"role {role.name} on {role.nodes}: {role.memory_mib} MiB, {role.vcores} vcores{other}")
+        other += "".join(f", all {name} of its node where YARN counts it" for name in role.whole)
+        place = _PLACES.get(role.nodes, role.nodes)
+        click.echo(f"role {role.name} on {place}: {role.memory_mib} MiB, {role.vcores} vcores{other}")
         click.echo(f"    {role.command}")
         delivered = rehearsal.staged.delivered if role.name == "master" else ()
         click.echo(f"    files: {', '.join([*(each.name for each in role.resources), *delivered])}")

@@ -47,11 +47,17 @@ def _run(config_file: Path, dry_run: bool) -> None:
 
 
 @group.command("check-config")
-@_config_option
-def _check_config(config_file: Path) -> None:
-    """Print the settings in effect, each with what it means."""
+@click.option(
+    "--config",
+    "config_file",
+    default=None,
+    type=click.Path(path_type=Path),
+    help="JSON or YAML file; default: none.",
+)
+def _check_config(config_file: Path | None) -> None:
+    """Print the settings in effect, each with what it means: what `master: settings` of a start may hold."""
     from yarn_accel.adapters.settings_file import described
-    from yarn_accel.master.config import load_config
+    from yarn_accel.master.config import SOME_MANAGERS, load_config, parse_config
 
-    for line in described(load_config(config_file)):
+    for line in described(parse_config(SOME_MANAGERS) if config_file is None else load_config(config_file)):
         click.echo(line)

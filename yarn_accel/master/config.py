@@ -17,7 +17,14 @@ from yarn_accel.core.binding import DeviceWeights
 from yarn_accel.core.requests import ChooserSettings
 from yarn_accel.errors import ConfigError
 
-__all__ = ["MasterConfig", "load_config", "parse_config"]
+__all__ = ["SOME_MANAGERS", "MasterConfig", "load_config", "parse_config"]
+
+#: Stand for the addresses that `yarn-accel start` fills in, where settings are looked at without a cluster.
+SOME_MANAGERS: Mapping[str, Any] = {
+    "rm_client": ["RM:8032"],
+    "rm_scheduler": ["RM:8030"],
+    "rm_admin": ["RM:8033"],
+}
 
 _TIMES = tuple(each.name for each in fields(Settings) if each.name not in ("has_slots", "n_notes"))
 

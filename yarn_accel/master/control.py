@@ -25,6 +25,7 @@ __all__ = ["Admin", "Door"]
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
 _CONTROL = "control:"
 _BACKLOG = 1024
+_MAX_TOLD = 100
 _Answer = dict[str, Any] | Awaitable[dict[str, Any]]
 
 
@@ -45,8 +46,8 @@ class Admin(Protocol):
         """Why a node is bound as it is, or that it is not known."""
         ...
 
-    def drain(self, node: str, *, is_drained: bool) -> None:
-        """Take a node's server out of use, or back."""
+    def drain(self, node: str, *, is_drained: bool) -> str:
+        """Take a node's server out of use, or back; what comes of it, in words."""
         ...
 
     def rebind(self) -> None:
@@ -117,9 +118,7 @@ class Door:
             return node
 
         def drained(document: Any, *, is_drained: bool) -> dict[str, Any]:
-            node = known(document)
-            admin.drain(node, is_drained=is_drained)
-            return {"text": f"{node} is drained" if is_drained else f"{node} is drained no more"}
+            return {"text": admin.drain(known(document), is_drained=is_drained)}
 
         def done(action: Callable[[], None]) -> dict[str, Any]:
             action()
@@ -179,6 +178,8 @@ def _for_admins(handler: Callable[[Any], _Answer]) -> Callable[[str, Any], Await
 
 def _node_of(document: Any) -> str:
     node = document.get("node") if isinstance(document, dict) else None
-    if not isinstance(node, str) or not _NODE.match(node):
+    if not isinstance(node, str) or not node:
         raise RejectedError("no-node", "which node?")
+    if not _NODE.match(node):
+        raise RejectedError("no-node", f"{node[:_MAX_TOLD]!r} is no node's name")
     return node

@@ -41,9 +41,7 @@ _COUNTERS = {
     "node_manager_calls": ("calls to node managers", ("service", "nm_calls")),
     "node_manager_failures": ("of those, failed", ("service", "nm_failures")),
     "events": ("events applied", ("service", "events")),
-    "commands": ("commands carried out", ("service", "commands")),
     "agent_heartbeats": ("heartbeats of agents", ("service", "heartbeats")),
-    "refused_agent_heartbeats": ("heartbeats that were not believed", ("service", "heartbeats_refused")),
     "apply_seconds": ("spent on deciding", ("service", "apply_s")),
     "cpu_seconds": ("processor time of the ApplicationMaster", ("service", "cpu_s")),
 }

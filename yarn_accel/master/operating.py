@@ -26,7 +26,7 @@ from yarn_accel.adapters.hadoop_rpc import AttributeOperation, RemoteCallError, 
 from yarn_accel.adapters.hadoop_rpc.records import NodeReport
 from yarn_accel.core.application.commands import Publish, SetSlots
 from yarn_accel.core.application.events import Event, SlotsRefused, SlotsSet
-from yarn_accel.errors import AuthenticationError, UnavailableError
+from yarn_accel.errors import AccelError, AuthenticationError, UnavailableError
 from yarn_accel.master.inventory import BIND, SLOT, attribute_of
 
 __all__ = ["BIND", "DRAINED", "OFF", "SLOTS", "Operator"]
@@ -187,7 +187,7 @@ class Operator:
         try:
             await self._kept(self._slots, slots, step)
         except (RemoteCallError, AuthenticationError) as error:
-            self._refuse_slots(str(error))
+            self._refuse_slots(_with_cure(error, "slots"))
 
     async def _set(self, report: NodeReport, n_slots: int | None) -> None:
         """Change the slots of the vector read just before, and nothing else."""
@@ -231,11 +231,18 @@ class Operator:
             if added:
                 await self._rm.map_attributes(AttributeOperation.ADD, added)
         except (RemoteCallError, AuthenticationError) as error:
-            self.refusals["attributes"] = str(error)
+            self.refusals["attributes"] = _with_cure(error, "attributes")
             logger.warning("bindings are not published as node attributes: %s", error)
 
 
-def _is_forbidden(error: RemoteCallError) -> bool:
+def _with_cure(error: AccelError, setting: str) -> str:
+    """A refusal, and what an admin may do about it where we lack the right."""
+    if not _is_forbidden(error):
+        return str(error)
+    return f"{error}: name the user in yarn.admin.acl, or switch `{setting}` off"
+
+
+def _is_forbidden(error: AccelError) -> bool:
     """Whether we may not do this at all: YARN wraps the reason in an exception of its own."""
     return "AccessControlException" in str(error) or "permission" in error.message
 

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
 from yarn_accel.master.layout import Box, Layout, lay_out, natural
 from yarn_accel.master.markup import Markup, element, text
 
-__all__ = ["N_COLOURS", "SILENT_S", "draw", "hue", "link_to", "standing", "summary"]
+__all__ = [
+    "N_COLOURS",
+    "SILENT_S",
+    "draw",
+    "hue",
+    "link_to",
+    "short_names",
+    "slots_of",
+    "standing",
+    "summary",
+]
 
 #: Classes c0.. of the style; servers take them in turn.
 N_COLOURS = 8
@@ -29,11 +39,12 @@ def draw(nodes: _Nodes) -> Markup:
     """
     layout = lay_out(nodes)
     colours = hue(nodes)
+    names = short_names(nodes)
     parts = [
         element("title", "Racks, nodes, and who is bound to whom"),
         [_rack(rack, box) for rack, box in layout.racks.items()],
         element("g", list(_lines(nodes, layout, colours)), class_="bindings"),
-        [_node(host, nodes[host], box, layout, colours) for host, box in layout.nodes.items()],
+        [_node(host, nodes[host], box, layout, colours, names) for host, box in layout.nodes.items()],
     ]
     return element(
         "svg",
@@ -50,6 +61,22 @@ def hue(nodes: _Nodes) -> dict[str, str]:
     """The class that colours a server and those bound to it, by its node."""
     servers = sorted((host for host, node in nodes.items() if node["is_accelerator"]), key=natural)
     return {host: f"c{i % N_COLOURS}" for i, host in enumerate(servers)}
+
+
+def short_names(hosts: Iterable[str]) -> dict[str, str]:
+    """Names without the domain that all of them share; addresses stay as they are.
+
+    >>> short_names(["n1.a.example.org", "n2.b.example.org"])
+    {'n1.a.example.org': 'n1.a', 'n2.b.example.org': 'n2.b'}
+    """
+    labels = {host: host.split(".") for host in hosts}
+    if any(parts[-1].isdecimal() for parts in labels.values()):
+        return {host: host for host in labels}
+    n_shared = 0
+    shortest = min(map(len, labels.values()), default=1)
+    while n_shared < shortest - 1 and len({parts[-1 - n_shared] for parts in labels.values()}) == 1:
+        n_shared += 1
+    return {host: ".".join(parts[: len(parts) - n_shared]) for host, parts in labels.items()}
 
 
 def link_to(host: str) -> str:
@@ -141,13 +168,24 @@ def _curve(start: Box, lane: tuple[float, float] | None, end: Box, at_x: float) 
     )
 
 
-def _node(host: str, node: _Node, box: Box, layout: Layout, colours: Mapping[str, str]) -> Markup:
+def _node(
+    host: str,
+    node: _Node,
+    box: Box,
+    layout: Layout,
+    colours: Mapping[str, str],
+    names: Mapping[str, str],
+) -> Markup:
     kind, word = standing(node)
     colour = colours.get(host if node["is_accelerator"] else node["bound"] or "", "")
+    name = names[host]
     if layout.scale.is_small:
-        inside = _small(host, node, box)
+        inside = _small(name, node, box)
+    elif node["is_accelerator"]:
+        inside = _accelerator(name, node, box)
     else:
-        inside = _accelerator(host, node, box) if node["is_accelerator"] else _plain(host, node, box)
+        bound = node["bound"] or ""
+        inside = _plain(name, names.get(bound, bound), node, box)
     what = "accelerator" if node["is_accelerator"] else "plain"
     size = "small-node" if layout.scale.is_small else ""
     tooltip = " · ".join(
@@ -168,35 +206,42 @@ def _node(host: str, node: _Node, box: Box, layout: Layout, colours: Mapping[str
     )
 
 
-def _small(host: str, node: _Node, box: Box) -> list[Markup]:
+def _small(name: str, node: _Node, box: Box) -> list[Markup]:
     if not node["is_accelerator"]:
         return []
-    parts = [_label(box.x + 12, box.y + 16, _cut(host, 14), "name")]
+    parts = [_label(box.x + 12, box.y + 16, _squeezed(name, 10), "name")]
     workers, busy = _busy(node, "compute")
     return [*parts, *_bar(box.x + 12, box.y + 25, box.width - 24, busy / workers)]
 
 
-def _plain(host: str, node: _Node, box: Box) -> list[Markup]:
+def _plain(name: str, bound: str, node: _Node, box: Box) -> list[Markup]:
     kind, word = standing(node)
-    second = f"→ {_cut(node['bound'], 15)}" if node["bound"] else word
-    slots = node["slots"]["wanted"]
+    slots = slots_of(node)
+    second = f"→ {_squeezed(bound, 7 if slots else 15)}" if bound else word
     parts = [
         element("circle", cx=box.x + box.width - 14, cy=box.y + 16, r=4, class_=f"dot {kind}"),
-        _label(box.x + 14, box.y + 20, _cut(host, 14), "name"),
+        _label(box.x + 14, box.y + 20, _squeezed(name, 11), "name"),
         _label(box.x + 14, box.y + 36, second, "small"),
     ]
-    if slots is not None:
-        mark = "" if node["slots"]["is_set"] else "?"
-        words = f"{slots}{mark} {'slot' if slots == 1 else 'slots'}"
+    if slots:
+        words = f"{slots} {'slot' if node['slots']['wanted'] == 1 else 'slots'}"
         parts.append(_label(box.x + box.width - 10, box.y + 36, words, "small end"))
     return parts
 
 
-def _accelerator(host: str, node: _Node, box: Box) -> list[Markup]:
+def slots_of(node: _Node) -> str:
+    """How many mappers may run there, with a mark until YARN has confirmed it; empty: no limit of ours."""
+    slots = node["slots"]["wanted"]
+    if slots is None or node["state"] == "gone":
+        return ""
+    return f"{slots}" if node["slots"]["is_set"] else f"{slots} ?"
+
+
+def _accelerator(name: str, node: _Node, box: Box) -> list[Markup]:
     kind, word = standing(node)
     right = box.x + box.width - 12
     parts = [
-        _label(box.x + 14, box.y + 20, _cut(host, 16), "name"),
+        _label(box.x + 14, box.y + 20, _squeezed(name, 12), "name"),
         _label(right - 12, box.y + 20, word, "small end"),
         element("circle", cx=right - 3, cy=box.y + 16, r=4, class_=f"dot {kind}"),
         _label(box.x + 14, box.y + 36, _cut(_devices(node), 32), "small"),
@@ -250,3 +295,9 @@ def _label(x: float, y: float, words: str, class_: str) -> Markup:
 
 def _cut(words: str, n_characters: int) -> str:
     return words if len(words) <= n_characters else f"{words[: n_characters - 1]}…"
+
+
+def _squeezed(name: str, n_characters: int) -> str:
+    """A name without its middle: those of one cluster differ at their ends."""
+    n_last = n_characters // 2
+    return name if len(name) <= n_characters else f"{name[: n_characters - 1 - n_last]}…{name[-n_last:]}"

@@ -272,11 +272,20 @@ class Master:
             return self._core.explain(node)
         return f"{self._core.explain(node)}\nIts binding is not published as a node attribute: {why}."
 
-    def drain(self, node: str, *, is_drained: bool) -> None:
-        """Take a node's server out of use, or back."""
+    def drain(self, node: str, *, is_drained: bool) -> str:
+        """Take a node's server out of use, or back; what comes of it, in words."""
         now_s = self._clock()
+        before = self._core.pictures(now_s, (node,)).get(node, {})
         self._operator.drain(node, is_drained=is_drained)
         self.tell(ev.Drain(node, now_s) if is_drained else ev.Undrain(node, now_s))
+        if not is_drained:
+            was_not = f"{node} was not drained; what failed there is tried again now"
+            return f"{node} is drained no more" if before.get("is_drained") else was_not
+        if before.get("is_drained"):
+            return f"{node} is drained already"
+        if not before.get("is_accelerator"):
+            return f"{node} is drained; it has no accelerator now, so nothing changes yet"
+        return f"{node} is drained; yarn-accel undrain {node} brings it back"
 
     def rebind(self) -> None:
         """Make all bindings anew."""

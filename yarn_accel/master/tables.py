@@ -9,13 +9,17 @@ from typing import Any
 from yarn_accel.core.units import format_bytes, format_duration_s
 from yarn_accel.master.layout import natural
 from yarn_accel.master.markup import Child, Markup, element
-from yarn_accel.master.picture import hue, link_to, standing
+from yarn_accel.master.picture import hue, link_to, slots_of, standing
 
 __all__ = ["events_table", "nodes_table", "servers_table"]
 
 _Node = Mapping[str, Any]
 _Nodes = Mapping[str, _Node]
 _NOTHING: Mapping[str, Any] = {}
+_NO_SERVER = (
+    "No node is known to have an accelerator: it has one when YARN gives out its yarn.io/gpu, when its agent "
+    "sees one, or when it is named in `accelerator_nodes` of the master's settings."
+)
 
 
 def servers_table(nodes: _Nodes, loads: Mapping[str, float], n_rows: int) -> Markup:
@@ -30,7 +34,7 @@ def servers_table(nodes: _Nodes, loads: Mapping[str, float], n_rows: int) -> Mar
     )
     colours = hue(nodes)
     rows = [_server_row(host, nodes[host], colours[host], loads) for host in list(colours)[:n_rows]]
-    return _table(columns, rows, "There is no accelerator node yet.")
+    return _table(columns, rows, _NO_SERVER)
 
 
 def nodes_table(nodes: _Nodes, n_rows: int) -> Markup:
@@ -87,14 +91,13 @@ def _server_row(host: str, node: _Node, colour: str, loads: Mapping[str, float])
 def _node_row(host: str, node: _Node, colours: Mapping[str, str]) -> list[Child]:
     heard = node["heard"] or _NOTHING
     kind, word = standing(node)
-    slots = node["slots"]["wanted"]
     pressure, nic, disk = (heard.get(key) or _NOTHING for key in ("pressure", "nic", "disk"))
     return [
         _named(host, colours.get(host if node["is_accelerator"] else node["bound"] or "", "")),
         node["rack"] or "",
         element("span", word, class_=f"keep {kind}"),
         element("a", node["bound"], href=link_to(node["bound"])) if node["bound"] else "",
-        "" if slots is None else f"{slots}{'' if node['slots']['is_set'] else '?'}",
+        slots_of(node),
         "; ".join(_containers(node)),
         f"{heard['age_s']:.1f} s ago" if heard else "",
         f"{pressure['io_some_avg10']:.1f} %" if "io_some_avg10" in pressure else "",

@@ -21,18 +21,19 @@ from typing import Any
 
 import aiohttp
 
-from yarn_accel.adapters.signed import Signer
-from yarn_accel.errors import AccelError, StartupError
+from yarn_accel.adapters.signed import WRONG_KEY, Signer
+from yarn_accel.errors import AccelError, AuthenticationError, ConfigError, StartupError
 from yarn_accel.node.answer import Answer, answer_document, told
-from yarn_accel.node.config import AgentConfig
+from yarn_accel.node.config import AgentConfig, key_place, read_key
 from yarn_accel.node.devices import DeviceWatch
 from yarn_accel.node.door import Door, user_ids
 from yarn_accel.node.finder import finder_for
 from yarn_accel.node.link import MasterLink
 from yarn_accel.node.own_server import OwnServer
 from yarn_accel.node.pace import Pace
+from yarn_accel.node.places import make_run_dir
 from yarn_accel.node.sampling import Sampler
-from yarn_accel.node.state_file import make_run_dir, read_last_answer, write_state
+from yarn_accel.node.state_file import read_last_answer, write_state
 
 __all__ = ["STALE_S", "Agent", "run"]
 
@@ -40,10 +41,13 @@ logger = logging.getLogger(__name__)
 
 #: Without the master for so long, mappers are told of this node's own server as well.
 STALE_S = 10.0
-#: How often the server's state file is looked at between heartbeats.
-_LOOK_S = 0.2
 #: Changes of the server are told at once, but never more often than this.
 _MIN_PAUSE_S = 0.05
+_MAX_REASON = 500
+_KEY_CURE = (
+    "make it with `yarn-accel node make-key --secret-file SECRET {node} FILE`, where SECRET is what the "
+    "start was told as `agent: {{secret_file: SECRET}}`, and put it there; it is read again by itself"
+)
 
 
 def run(config: AgentConfig, key: bytes, report: Callable[[str], None]) -> int:
@@ -92,8 +96,8 @@ class Agent:
         self._sampler = Sampler(config.network_interfaces)
         state_file = Path(config.server_state_file)
         self._server = OwnServer(state_file, config.node, config.address, session, self._wake.set)
-        signer = Signer(key, f"agent:{config.node}")
-        self._link = MasterLink(session, signer, finder_for(config), config.node, config.timeout_s)
+        self._signer = Signer(key, f"agent:{config.node}")
+        self._link = MasterLink(session, self._signer, finder_for(config), config.node, config.timeout_s)
         self._pace = Pace(config.interval_s, config.max_backoff_s, random.random)
         self._door = Door(
             config.socket_path,
@@ -107,6 +111,7 @@ class Agent:
         self._answer: Answer | None = None
         self._answered_at = 0.0
         self._silence = "the master was not asked yet"
+        self._trouble = ""
         self._status: dict[str, Any] = {"node": config.node, "epoch": self._epoch, "seq": 0}
         #: How heartbeats ended: ok, failed.
         self.counts = {"ok": 0, "failed": 0}
@@ -152,22 +157,44 @@ class Agent:
         self._server.look()
         self._wake.clear()
         heartbeat = await self.heartbeat()
-        was_away = self._pace.n_failures > 0
         try:
             answer = await self._link.tell(heartbeat, self._answer)
         except AccelError as error:
             self.counts["failed"] += 1
             self._pace.failed()
-            self._silence = str(error)[:500]
-            if not was_away:
-                logger.warning("the master is away: %s", error)
+            self._note(*self._meaning(error))
         else:
             self.counts["ok"] += 1
             self._pace.succeeded(answer.interval_s)
             self._answer, self._answered_at, self._silence = answer, time.time(), ""
-            if was_away:
-                logger.info("the master is back at %s", self._link.url)
+            if self._trouble:
+                logger.info("the master answers again, at %s", self._link.url)
+            self._trouble = ""
         self._write(heartbeat)
+
+    def _note(self, trouble: str, why: str) -> None:
+        """Keep why the master is silent, and log it when it is another trouble than before."""
+        self._silence = f"{trouble}: {why}"[:_MAX_REASON]
+        if trouble != self._trouble:
+            logger.warning("%s: %s", trouble, why)
+        self._trouble = trouble
+
+    def _meaning(self, error: AccelError) -> tuple[str, str]:
+        """The kind of trouble, and more of it.
+
+        A key that is refused is read again, so that it is enough to put its file right.
+        """
+        if not isinstance(error, AuthenticationError):
+            return "the master is away", str(error)
+        if WRONG_KEY not in error.message:
+            return "no answer of the master's is to be believed", str(error)
+        place = key_place(self._config, os.environ)
+        trouble = f"the master refuses the key of {self._config.node}, from {place}"
+        try:
+            self._signer.key = read_key(self._config, os.environ)
+        except ConfigError as broken:
+            return f"{trouble}, which cannot be read any more", str(broken)
+        return trouble, f"{_KEY_CURE.format(node=self._config.node)} ({error})"
 
     async def heartbeat(self) -> dict[str, Any]:
         """The body of the next heartbeat."""
@@ -233,7 +260,7 @@ class Agent:
             while (rest_s := until_s - time.monotonic()) > 0 and not (waking.done() or stopping.done()):
                 await asyncio.wait(
                     [waking, stopping],
-                    timeout=min(rest_s, _LOOK_S),
+                    timeout=min(rest_s, self._server.look_s),
                     return_when=asyncio.FIRST_COMPLETED,
                 )
                 self._server.look()

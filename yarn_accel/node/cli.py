@@ -79,10 +79,11 @@ def _make_secret(path: Path) -> None:
 @click.argument("path", type=click.Path(path_type=Path))
 def _make_key(secret_file: Path, node: str, path: Path) -> None:
     """Write the key of NODE, derived from the secret, to PATH; it goes to that node alone."""
-    from yarn_accel.adapters.credentials import read_master_secret, write_secret
+    from yarn_accel.adapters.credentials import MAKE_AGENTS_SECRET, read_master_secret, write_secret
     from yarn_accel.adapters.signed import sender_key
 
-    write_secret(path, sender_key(read_master_secret(secret_file, "--secret-file"), f"agent:{node}"))
+    secret = read_master_secret(secret_file, "--secret-file", MAKE_AGENTS_SECRET)
+    write_secret(path, sender_key(secret, f"agent:{node}"))
 
 
 @group.command("print-unit")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 from collections.abc import Mapping
@@ -14,8 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from yarn_accel.adapters.settings_file import complaints, read_settings
 from yarn_accel.client.token_file import read_secrets
 from yarn_accel.errors import AccelError, ConfigError
+from yarn_accel.node.places import places
 
-__all__ = ["KEY_ALIAS", "KEY_BYTES", "AgentConfig", "load_config", "read_key"]
+__all__ = ["KEY_ALIAS", "KEY_BYTES", "AgentConfig", "key_place", "load_config", "read_key"]
 
 #: The name of the node's key among the secrets of a Hadoop credentials file.
 KEY_ALIAS = "yarn-accel.node"
@@ -136,8 +136,8 @@ def load_config(path: Path | None, environ: Mapping[str, str], **flags: object) 
     values = {key: value for given in said for key, value in given.items() if value not in ("", None)}
     node = str(values.setdefault("node", environ.get("NM_HOST") or socket.gethostname()))
     values.setdefault("address", node)
-    values["run_dir"] = str(values.get("run_dir") or _default_run_dir("{node}")).replace("{node}", node)
-    values.setdefault("server_state_file", f"{values['run_dir']}/server.json")
+    found = places(values, node)
+    values.update(run_dir=found.run_dir, server_state_file=found.server_state_file)
     container = _CONTAINER.match(environ.get("CONTAINER_ID", ""))
     if container:
         values.setdefault("application_id", f"application_{container[1]}")
@@ -154,7 +154,7 @@ def read_key(config: AgentConfig, environ: Mapping[str, str]) -> bytes:
         ConfigError: there is none, it is damaged, or others may read it.
     """
     if config.key_file:
-        return _key_from_file(Path(config.key_file))
+        return _key_from_file(Path(config.key_file), config.node)
     path = environ.get(_TOKEN_VARIABLE, "")
     if not path:
         raise ConfigError(
@@ -172,12 +172,22 @@ def read_key(config: AgentConfig, environ: Mapping[str, str]) -> bytes:
     return _checked_key(key, f"the credentials {path}")
 
 
-def _key_from_file(path: Path) -> bytes:
+def key_place(config: AgentConfig, environ: Mapping[str, str]) -> str:
+    """Where `read_key` looks, in words."""
+    if config.key_file:
+        return f"key_file {config.key_file}"
+    return f"the credentials {environ.get(_TOKEN_VARIABLE, '')}"
+
+
+def _key_from_file(path: Path, node: str) -> bytes:
     try:
         mode = path.stat().st_mode & 0o777
         key = bytes.fromhex(path.read_text(encoding="ascii").strip())
     except OSError as error:
-        raise ConfigError(f"key_file {path}: {error.strerror}") from None
+        cure = f"make it with `yarn-accel node make-key --secret-file SECRET {node} {path}`"
+        if isinstance(error, PermissionError):
+            cure = "it belongs to the user whom the agent runs as"
+        raise ConfigError(f"key_file {path}: {error.strerror}", cure=cure) from None
     except ValueError:
         raise ConfigError(f"key_file {path}: not hexadecimal") from None
     if mode & 0o077:
@@ -189,12 +199,6 @@ def _checked_key(key: bytes, place: str) -> bytes:
     if len(key) != KEY_BYTES:
         raise ConfigError(f"{place}: a key of {len(key)} bytes, {KEY_BYTES} expected")
     return key
-
-
-def _default_run_dir(node: str) -> str:
-    # Not tempfile's folder: a container has its own TMPDIR, and mappers must find the same place.
-    base = "/run/yarn-accel" if os.geteuid() == 0 else f"/tmp/yarn-accel-{os.geteuid()}"
-    return f"{base}/{node}"
 
 
 def _checked_url(url: str) -> str:

@@ -45,7 +45,11 @@ _FIGURES = {
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """The state file of a pipeline server."""
+    """The state file of a pipeline server.
+
+    Attributes:
+        is_well: whether it could compute, and knew of no problem, when it wrote the file.
+    """
 
     pid: int
     name: str
@@ -56,6 +60,7 @@ class ServerState:
     http_port: int = 0
     tls: bool = False
     started_at: str = ""
+    is_well: bool = False
 
 
 def parse_state(text: str) -> ServerState:
@@ -82,6 +87,7 @@ def parse_state(text: str) -> ServerState:
         http_port=_whole(values, "http_port", _MAX_PORT),
         tls=values.get("tls") is True,
         started_at=_text(values, "started_at"),
+        is_well=values.get("is_well") is True,
     )
 
 

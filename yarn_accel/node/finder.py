@@ -10,9 +10,8 @@ import re
 from collections.abc import Callable, Sequence
 from http.client import HTTPException
 from typing import Any, Protocol
-from urllib.parse import quote
 
-from yarn_accel.adapters.rest import as_list, get_json
+from yarn_accel.adapters.rest import get_json, listed_applications, newest_first, running_path
 from yarn_accel.errors import AccelError, RejectedError, UnavailableError
 from yarn_accel.node.config import AgentConfig
 
@@ -77,8 +76,8 @@ class RestFinder:
         self._application_id = application_id
         self._timeout_s = timeout_s
         self._get = get
-        query = f"?states=RUNNING&applicationTypes={quote(application_type, safe='')}"
-        self._path = "/ws/v1/cluster/apps" + (f"/{application_id}" if application_id else query)
+        one = f"/ws/v1/cluster/apps/{application_id}"
+        self._path = one if application_id else running_path(application_type)
         self._what = application_id or f"an application of type {application_type}"
 
     def find(self) -> tuple[str, ...]:
@@ -111,15 +110,11 @@ def master_urls(document: Any, what: str = "the application") -> tuple[str, ...]
     Raises:
         UnavailableError: none that runs and has told its address; the message says which and why.
     """
-    if isinstance(document.get("app"), dict):
-        reports = [document["app"]]
-    else:
-        apps = document.get("apps")
-        reports = [each for each in as_list(apps.get("app") if isinstance(apps, dict) else None) if each]
-    if not reports:
+    one = document.get("app")
+    listed = [one] if isinstance(one, dict) else listed_applications(document)
+    if not listed:
         raise UnavailableError(f"{what} does not run", cure="start it with `yarn-accel start`")
-    reports = [report for report in reports if isinstance(report, dict)]
-    reports.sort(key=_started, reverse=True)
+    reports = newest_first(listed)
     found = [url for report in reports for url in _address(report)]
     if not found:
         states = ", ".join(sorted({str(report.get("state", "?"))[:40] for report in reports}))
@@ -146,8 +141,3 @@ def _address(report: dict[str, Any]) -> tuple[str, ...]:
     if match is None or not is_running or not 0 < int(match["port"]) <= 65535:
         return ()
     return (f"http://{match['host']}:{int(match['port'])}",)
-
-
-def _started(report: dict[str, Any]) -> int:
-    started = report.get("startedTime", 0)
-    return started if isinstance(started, int) else 0

@@ -8,7 +8,7 @@ import logging
 import aiohttp
 
 from yarn_accel.adapters.signed import Signer, exchange
-from yarn_accel.errors import AccelError, UnavailableError
+from yarn_accel.errors import AccelError, AuthenticationError, UnavailableError
 from yarn_accel.node.answer import Answer, parse_answer
 from yarn_accel.node.finder import Finder
 
@@ -52,9 +52,11 @@ class MasterLink:
             last: the last answer; one of an earlier attempt of the same application is not believed.
 
         Raises:
-            AccelError: no master is known, or none gave an answer to be believed; the message says why.
+            AuthenticationError: somebody is there, but we are not believed, or the answer is not to be.
+            UnavailableError: no master is known, or none answers; the message says why.
         """
         failures = [await self._find()] if self._is_in_doubt else []
+        kind: type[AccelError] = UnavailableError
         for url in self._urls:
             try:
                 document = await exchange(
@@ -71,13 +73,14 @@ class MasterLink:
                     raise UnavailableError(f"{url} is attempt {answer.attempt}, which is over")
             except AccelError as error:
                 failures.append(str(error))
+                kind = AuthenticationError if isinstance(error, AuthenticationError) else kind
                 continue
             if url != self.url:
                 logger.info("the master is %s", url)
             self.url, self._is_in_doubt = url, False
             return answer
         self._is_in_doubt = True
-        raise UnavailableError("; ".join(text for text in failures if text) or "no master is known")
+        raise kind("; ".join(text for text in failures if text) or "no master is known")
 
     async def _find(self) -> str:
         """Renew the candidates; when that fails, say why and keep those there were."""

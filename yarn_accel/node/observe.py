@@ -137,6 +137,6 @@ class Observer(Collector):
         problems = [str(each) for each in snapshot.get("problems") or ()]
         silence = (snapshot.get("master") or {}).get("silence")
         if snapshot.get("is_master_silent"):
-            problems.append(f"the master does not answer: {silence or 'not asked yet'}")
+            problems.append(silence or "the master was not asked yet")
         answer = {"ok": not problems, "problems": problems, "node": snapshot.get("node", "")}
         return web.json_response(answer, status=200 if answer["ok"] else 503)

@@ -1,8 +1,9 @@
 """The pipeline server of this node: found by its state file, watched by its process, asked over HTTP.
 
-Its death is noticed when it happens (a pidfd), its birth when the state file changes.  Its figures are asked
-for once per heartbeat and never waited for long: a server under load answers late, and late is not dead.
-Only one that says nothing for `SILENCE_S` is called silent.
+Its death is noticed when it happens (a pidfd), its birth when the state file changes; that says also whether
+it is well, so nobody waits for its HTTP.  Its figures are asked for once per heartbeat and never waited for
+long: a server under load answers late, and late is not dead.  Only one that says nothing for `SILENCE_S` is
+called silent.
 """
 
 from __future__ import annotations
@@ -23,13 +24,16 @@ from yarn_accel.errors import AccelError, RemoteProtocolError
 from yarn_accel.node.figures import ServerState, endpoint_of, is_local_only, parse_figures, parse_state
 from yarn_accel.node.loads import LoadMeter
 
-__all__ = ["SILENCE_S", "OwnServer", "container_of"]
+__all__ = ["LOOK_S", "SILENCE_S", "OwnServer", "container_of"]
 
 logger = logging.getLogger(__name__)
 
 SILENCE_S = 3.0
 #: A server that is not well so soon after it appeared is asked at every look: its workers are still loading.
 _YOUNG_S = 10.0
+#: How often the state file is looked at between heartbeats; and how often, and for how long, when the server
+#: has died, so that another one may come at any moment.
+LOOK_S, _LOOK_SOON_S, _SOON_S = 0.2, 0.04, 30.0
 _PATIENCE_S = 0.3
 _TIMEOUT_S = 2.5
 _MAX_STATE_BYTES = 64 * 1024
@@ -73,6 +77,7 @@ class OwnServer:
         self._meter, self._load = LoadMeter(), {"queue_s": 0.0, "rates": {}}
         self._heard_s = 0.0
         self._young_until_s = 0.0
+        self._died_s = 0.0
         self._has_answered = False
 
     @property
@@ -86,6 +91,12 @@ class OwnServer:
     def is_gone(self) -> bool:
         """Whether it died without a farewell."""
         return self._is_gone
+
+    @property
+    def look_s(self) -> float:
+        """How soon to look again."""
+        is_expected = self._is_gone and asyncio.get_running_loop().time() < self._died_s + _SOON_S
+        return _LOOK_SOON_S if is_expected else LOOK_S
 
     def look(self) -> None:
         """Read the state file if it changed; costs one system call when it did not and the server is well."""
@@ -113,7 +124,8 @@ class OwnServer:
         if self._state.http_port and not self._is_gone:
             if self._asking is None or self._asking.done():
                 self._asking = asyncio.create_task(self._ask(self._state))
-            await asyncio.wait([self._asking], timeout=_PATIENCE_S)
+            if self._has_answered or not self._state.is_well:
+                await asyncio.wait([self._asking], timeout=_PATIENCE_S)
         state = self._state
         if state is None:
             return None
@@ -149,7 +161,7 @@ class OwnServer:
         if asyncio.get_running_loop().time() - self._heard_s > SILENCE_S:
             return "silent"
         if not self._has_answered:
-            return "starting"
+            return "ok" if self._state is not None and self._state.is_well else "starting"
         if self._figures.get("is_draining"):
             return "draining"
         return "ok" if self._figures.get("is_healthy") else "unhealthy"
@@ -189,6 +201,7 @@ class OwnServer:
     def _died(self) -> None:
         self._unwatch()
         self._is_gone = True
+        self._died_s = asyncio.get_running_loop().time()
         if self._state is not None:
             logger.warning("pipeline server %s (pid %d) died", self._state.name, self._state.pid)
         # It takes its state file along when it ends in peace.
@@ -220,11 +233,11 @@ class OwnServer:
             return
         if self._state is not state:
             return
-        before = self._health()
+        before, is_first = self._health(), not self._has_answered
         self._figures, self._problems, self._has_answered = figures, problems, True
         self._load = self._meter.measure(figures)
         self._heard_s = asyncio.get_running_loop().time()
-        if self._health() != before:
+        if is_first or self._health() != before:
             self._changed()
 
     async def _get(self, state: ServerState, path: str) -> str:

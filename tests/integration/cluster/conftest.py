@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,10 +22,12 @@ from yarn_accel.hadoop.install import ensure_hadoop
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 NAMES = ("it", "second", "killed", "loop")
+NEIGHBOURS = re.compile(r"(interface |/run/netns/)(tsg|l)\d")
+"""Networks of tests that run meanwhile in the other lane: the linked sites, the node that is lost."""
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def _hadoop(pytestconfig: pytest.Config) -> None:
     """Skip with the reason when this machine cannot start Hadoop."""
     try:
@@ -40,7 +43,7 @@ def _root(request: pytest.FixtureRequest) -> None:
         pytest.skip("needs root: network namespaces")
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def state_home() -> Iterator[Path]:
     """A place of its own for these clusters' state, short enough for Unix sockets; emptied at the end."""
     home = Path(tempfile.mkdtemp(prefix="ya-it-"))
@@ -51,13 +54,13 @@ def state_home() -> Iterator[Path]:
     shutil.rmtree(home)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(state_home: Path) -> Cluster:
     """Two workers in two racks, one with an accelerator and a pipeline server; tests leave it healthy."""
     return Cluster.up(UpOptions(name="it", nodes=2, racks=2, accel_nodes=1))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def command(state_home: Path) -> Run:
     """Run ``yarn-accel cluster ...`` as a user does, in a process of its own."""
 
@@ -100,5 +103,5 @@ def _machine() -> set[str]:
 def _may_be_of(thing: str, tag: str, home: str) -> bool:
     """Leave out what clusters of other people on this machine make meanwhile."""
     shared = any(word in thing for word in ("ya-", "interface ya", "/cluster-accel/clusters/"))
-    shared = shared or thing.endswith(("/run/netns", "/etc/netns"))
+    shared = shared or thing.endswith(("/run/netns", "/etc/netns")) or bool(NEIGHBOURS.search(thing))
     return tag in thing or home in thing or not shared

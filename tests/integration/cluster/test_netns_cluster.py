@@ -123,6 +123,18 @@ def test_killed_daemons_come_back_one_by_one_or_all_together(cluster: Cluster, c
     assert {key: pids(cluster)[key] for key in same} == {key: before[key] for key in same}
 
 
+def test_who_waits_for_a_daemon_that_does_not_run_is_told(cluster: Cluster, command: Run) -> None:
+    cluster.kill("w2", "datanode")
+    cluster.kill("master", "namenode")
+    done = command("start", "-c", "it", "w2", "datanode")
+    assert done.returncode == 1
+    assert "datanode of node w2 runs, but is not healthy" in done.stderr
+    assert "it waits for namenode on master, not running: `yarn-accel cluster up`" in done.stderr
+    assert pids(cluster)["w2", "datanode"] > 0
+    assert command("up", "it").returncode == 0
+    assert cluster.status().is_healthy
+
+
 def test_a_role_that_a_node_has_not_is_refused(cluster: Cluster) -> None:
     with pytest.raises(ConfigError, match="its daemons are datanode, nodemanager"):
         cluster.kill("w2", "pipeline")

@@ -36,7 +36,7 @@ class Yarn:
         return NativeResourceManager(self.addresses, User(getpass.getuser()), self.settings, Patience(30.0))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def yarn() -> Iterator[Yarn]:
     """Network namespaces as root, else loopback; skipped with the reason where Hadoop cannot be started."""
     take_down(CLUSTER_NAME)

@@ -15,7 +15,7 @@ SLOTS = 9
 PATIENT = {"app": {"attempt_failures_validity_interval_s": 2.0}}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Network namespaces as root, else loopback; skipped with the reason where Hadoop cannot be started."""
     options = SiteOptions("master", late=1, slots=SLOTS, sections=PATIENT)

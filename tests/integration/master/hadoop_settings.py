@@ -15,7 +15,13 @@ _HEARD_S = 2.5
 
 
 def change(site: Site, values: Mapping[str, str]) -> float:
-    """Write properties into yarn-site.xml and restart the ResourceManager; seconds until its nodes are back.
+    """Write properties and restart the ResourceManager; seconds until its nodes are back."""
+    write(site, values)
+    return restart(site)
+
+
+def write(site: Site, values: Mapping[str, str]) -> None:
+    """Write properties into yarn-site.xml, for daemons that are started from now on.
 
     The launcher writes the file anew at its next `up` only.
     """
@@ -33,7 +39,6 @@ def change(site: Site, values: Mapping[str, str]) -> float:
         assert text is not None
         text.text = value
     tree.write(path)
-    return restart(site)
 
 
 def restart(site: Site) -> float:

@@ -15,11 +15,14 @@ from benchmarks.yarn_site.faults import FAULTS
 from benchmarks.yarn_site.job import Batch, Result, compare
 from benchmarks.yarn_site.performing import Performed, perform, why_not
 from tests.integration.master.conftest import SLOTS
+from tests.integration.master.hadoop_settings import write
 
 pytestmark = [pytest.mark.hadoop, pytest.mark.slow]
 
 N_MASTERS = 5
 MAX_MASTER_MIB = 64
+#: A NodeManager that is killed or cut off is back before it is given up, on a busy machine too.
+PATIENT = {"yarn.nm.liveness-monitor.expiry-interval-ms": "600000"}
 
 
 @pytest.fixture
@@ -108,7 +111,8 @@ def test_masters_die_five_times_and_what_runs_is_adopted(site: Site, caller: Cal
 
 def test_daemons_are_killed_and_what_runs_stays(site: Site, batch: Batch, undisturbed: Result) -> None:
     before = servers(site)
-    struck(site, batch, undisturbed, "nodemanager", "resourcemanager")
+    write(site, PATIENT)
+    struck(site, batch, undisturbed, "resourcemanager", "nodemanager")
     assert servers(site) == before
     old = before[site.servers[0]]
     site.kill(old)

@@ -89,6 +89,35 @@ def many_nodes():
     return scene
 
 
+def long_names():
+    """As sites name their nodes: those of one rack by one domain, and nothing short about them."""
+    nodes = [
+        (f"accelerator-{i:03d}.rack{r}.cluster.example.org", f"/dc1/rack{r}", i == 1)
+        for r in (1, 2)
+        for i in range(1, 7)
+    ]
+    scene = Scene(nodes, "weighted")
+    for _ in range(4):
+        scene.beat()
+    scene.tell(ev.Drain, nodes[0][0])
+    return scene
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+def test_long_names_are_cut_to_their_room(tmp_path, narrow):
+    scene = long_names() if narrow else Scene([("gpu1.cluster.example.org", "/default-rack", True)])
+    scene.beat()
+
+    async def look():
+        async with seen(scene, tmp_path / "profile") as tab:
+            await tab.screenshot(tmp_path / "page.png")
+            assert await tab.value(STICKING_OUT) == []
+            assert await tab.value(OVERLAPPING) == []
+            assert tab.complaints == []
+
+    asyncio.run(look())
+
+
 def test_a_picture_of_the_cluster(tmp_path):
     async def look():
         async with seen(many_nodes(), tmp_path / "profile") as tab:

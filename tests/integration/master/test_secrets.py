@@ -33,7 +33,7 @@ def forms(site: Site) -> list[bytes]:
 
 def test_no_command_line_and_no_environment_holds_one(site: Site, forms: list[bytes]) -> None:
     pids = site.processes()
-    assert any("pipeline.yaml" in command for command in pids.values()), pids
+    assert any("pipeline.json" in command for command in pids.values()), pids
     for pid, command in pids.items():
         for name in ("cmdline", "environ"):
             assert not _has(_read(Path(f"/proc/{pid}/{name}")), forms), (name, command)

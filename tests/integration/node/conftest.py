@@ -29,14 +29,14 @@ class AgentProcess:
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.run_dir = folder / "run"
         self.config = folder / "node.yaml"
-        key_file = folder / "node.key"
-        key_file.write_text(key_of("agent:w1").hex())
-        key_file.chmod(0o600)
+        self.key_file = folder / "node.key"
+        self.key_file.write_text(key_of("agent:w1").hex())
+        self.key_file.chmod(0o600)
         values = {
             "node": "w1",
             "address": "127.0.0.1",
             "run_dir": str(self.run_dir),
-            "key_file": str(key_file),
+            "key_file": str(self.key_file),
             "interval_s": 0.1,
             "timeout_s": 0.5,
             "max_backoff_s": 0.3,

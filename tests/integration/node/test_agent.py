@@ -193,6 +193,29 @@ def test_an_agent_with_the_key_of_another_site_gets_nowhere(agents):
         assert "the signature is not one of agent:w1" in found.reason
 
 
+def test_a_wrong_key_is_named_and_read_again_until_it_is_right(agents):
+    with Master() as master:
+        agent = agents(master_url=master.url)
+        right = agent.key_file.read_text()
+        agent.key_file.write_text("ab" * 32)
+        agent.start()
+        refused = f"the master refuses the key of w1, from key_file {agent.key_file}"
+        agent.until(lambda: refused in agent.state()["master"]["silence"], "it is refused")
+        assert "make-key --secret-file SECRET w1 FILE" in agent.ask().reason
+        n_beats = agent.state()["seq"]
+        agent.until(lambda: agent.state()["seq"] > n_beats + 2, "it goes on trying")
+        assert agent.log.read_text().count(refused) == 1, "said once, not at each heartbeat"
+        agent.key_file.write_text("nothing")
+        agent.until(lambda: "cannot be read any more" in agent.state()["master"]["silence"], "it says so")
+        assert "not hexadecimal" in agent.state()["master"]["silence"]
+        agent.key_file.write_text(right)
+        agent.until(lambda: names(agent.ask()) == ["w9"], "the key is right")
+        assert agent.state()["master"]["silence"] == ""
+        told = agent.log.read_text()
+        assert "is away" not in told
+        assert "answers again" in told
+
+
 def test_a_crowd_at_the_door_costs_no_heartbeat(agents):
     with Master() as master:
         agent = agents(master_url=master.url).start()

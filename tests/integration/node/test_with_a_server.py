@@ -83,6 +83,7 @@ def test_figures_go_to_the_master_and_silence_makes_the_own_server_known(agents,
         agent = agents(master_url=master.url).start()
         serve(agent)
         agent.until(lambda: health(agent) == "ok", "it is well")
+        agent.until(lambda: "in_flight" in agent.state()["server"], "it is asked")
         server = agent.state()["server"]
         assert (server["in_flight"], server["requests"], server["workers"]) == (0, 0, 1)
         assert not server["is_local_only"]

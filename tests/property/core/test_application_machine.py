@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from tests.unit.core.application import noise
-from tests.unit.core.application.virtual_cluster import VirtualCluster
+from tests.unit.core.application.virtual_cluster import AGENT, VirtualCluster
 from yarn_accel.core.binding import make
 
 POLICIES = ("paper", "weighted", "container")
@@ -78,3 +78,19 @@ def test_the_next_attempt_moves_nobody_when_nothing_else_changed(seed):
         cluster.calm(30.0)
         assert cluster.version >> 32 == cluster.attempt
         assert cluster.bound == before
+
+
+def test_what_a_cut_node_runs_when_the_application_ends_is_left_to_yarn():
+    """It is told to stop in vain, and the restarted RM knows of no release: the end of the whole does it."""
+    cluster = VirtualCluster(lambda: make("weighted"))
+    noise.populate(cluster)
+    cluster.calm(3.0)
+    (left,) = [true for true in cluster.running(AGENT) if true.container.node == "n1"]
+    cluster.nodes["n1"].is_cut = True
+    cluster.stop()
+    while not cluster.is_finished:
+        cluster.restart_rm()
+        cluster.step(1.0)
+    assert cluster.running() == [left]
+    assert cluster.now_s < cluster.stopping_s + cluster.settings.stop_limit_s
+    noise.assert_calm_ends_well(cluster, 2.0)

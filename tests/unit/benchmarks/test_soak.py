@@ -1,8 +1,6 @@
 """The soak's verdict: growth is found through noise, and warm-up does not count."""
 
 import random
-import threading
-import time
 
 import pytest
 
@@ -37,13 +35,30 @@ def test_the_first_third_is_warm_up():
     assert series.after_warm_up("fds") == ([3.0, 4.0, 5.0, 6.0], [100.0] * 4)
 
 
-def test_the_pace_is_kept_and_adjusted():
+class Clock:
+    """Time that passes only while somebody waits."""
+
+    def __init__(self):
+        self.now_s = 100.0
+
+    def monotonic(self):
+        return self.now_s
+
+    def wait(self, seconds):
+        self.now_s += seconds
+
+
+def test_the_pace_is_kept_and_adjusted(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("benchmarks.soak_load.time", clock)
     pace = Pace(200.0)
-    stop = threading.Event()
-    started_s = time.monotonic()
     for _ in range(40):
-        pace.wait(stop)
-    assert 0.1 < time.monotonic() - started_s < 1.0
+        pace.wait(clock)
+    assert clock.now_s == pytest.approx(100.2)
+    clock.wait(10.0)
+    for _ in range(40):
+        pace.wait(clock)
+    assert clock.now_s == pytest.approx(110.35), "of what was missed 50 ms are caught up"
     pace.adjust(load=0.4, wanted=0.8)
     assert pace.calls_per_s == 240.0
     pace.adjust(load=0.9, wanted=0.8)

@@ -9,6 +9,9 @@ from click.testing import CliRunner
 from yarn_accel.errors import ConfigError
 from yarn_accel.launch.cli import group
 from yarn_accel.launch.config import LaunchConfig, load_launch_config
+from yarn_accel.master.config import MasterConfig
+from yarn_accel.node.config import AgentConfig
+from yarn_accel.pipeline.config import PipelineConfig
 
 
 def loaded(tmp_path: Path, text: str) -> LaunchConfig:
@@ -30,7 +33,7 @@ def test_an_empty_file_means_the_defaults(tmp_path) -> None:
             r"app.quue: unknown key; known: attempt_failures_validity_interval_s, max_attempts, name",
         ),
         ("acct: {gpu: 1}", r"acct.gpu: unknown key; known: .*gpus.*worker_overhead_mib"),
-        ("pipeline: {pool_byte: 1}", r"pipeline.*pool_byte"),
+        ("pipeline: {pool_byte: 1}", r"pipeline: pool_byte: unknown key; known: .*pool_bytes"),
         ("pipeline: {master_secret_file: x}", "containers get their secret through credentials"),
         ("acct: {devices: some}", "acct.devices"),
         ("acct: {memory_mib: 64}", r"64 is less than pool_bytes.*\d{4}"),
@@ -85,3 +88,22 @@ def test_check_config_prints_every_setting_in_a_form_that_can_be_read_back(tmp_p
             assert field.description, key
             assert f"  {key}: " in result.output
     assert f"{config.acct_memory_mib} MiB" in result.output
+
+
+def test_check_config_prints_the_keys_of_the_masters_the_agents_and_the_servers_settings(tmp_path) -> None:
+    path = tmp_path / "launch.yaml"
+    path.write_text("master: {settings: {policy: weighted}}\nagent: {settings: {interval_s: 2}}\n")
+    told = CliRunner().invoke(group, ["check-config", "--config", str(path)]).output
+    assert '#   policy: "weighted"  # who is bound to whom' in told
+    for model in (MasterConfig, AgentConfig, PipelineConfig):
+        assert all(f"\n#   {key}: " in told for key in model.model_fields)
+
+
+@pytest.mark.parametrize(
+    "text", ["master: {settings: {polic: x}}", "agent: {settings: {polic: x}}", "pipeline: {polic: x}"]
+)
+def test_check_config_finds_what_a_start_would_refuse(tmp_path, text) -> None:
+    (tmp_path / "launch.yaml").write_text(text)
+    result = CliRunner().invoke(group, ["check-config", "--config", str(tmp_path / "launch.yaml")])
+    assert isinstance(result.exception, ConfigError)
+    assert "polic: unknown key; known: " in str(result.exception)

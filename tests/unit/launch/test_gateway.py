@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import pwd
+import socket
+from pathlib import Path
 
 import pytest
 
@@ -8,7 +12,10 @@ from tests.unit.launch.yarn import Yarn, app, gateway, report
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationState
 from yarn_accel.errors import ConfigError, StartupError, StorageError, UnavailableError
 from yarn_accel.hadoop.site import Site
+from yarn_accel.launch import gateway as gateway_module
 from yarn_accel.launch.gateway import Gateway, find_running, kill, one_of
+
+_SERVICES = ("", "scheduler.", "admin.")
 
 
 def test_uploads_go_to_the_users_home_or_where_the_settings_say(tmp_path) -> None:
@@ -17,7 +24,7 @@ def test_uploads_go_to_the_users_home_or_where_the_settings_say(tmp_path) -> Non
     assert ours.staging_uri("hdfs://nn:8020/apps/accel/") == "hdfs://nn:8020/apps/accel"
     with pytest.raises(StorageError, match="absolute"):
         ours.staging_uri("hdfs://nn:8020/../x")
-    with pytest.raises(ConfigError, match=r"fs\.defaultFS is not set.*staging_uri"):
+    with pytest.raises(ConfigError, match=r"core-site\.xml: fs\.defaultFS is not set.*staging_uri"):
         gateway(tmp_path).staging_uri()
 
 
@@ -97,3 +104,48 @@ def test_looking_at_a_cluster_needs_no_java(tmp_path, monkeypatch) -> None:
     ours = Gateway.load(bare)
     assert ours.staging_uri() == "hdfs://nn:8020/user/alice/.yarn-accel"
     assert ours.site.resourcemanager_webs() == ["http://10.0.0.7:8088"]
+
+
+def site(folder: Path, **properties: str) -> dict[str, str]:
+    """The environment of somebody whose site has only these properties in its yarn-site.xml."""
+    (folder / "core-site.xml").write_text("<configuration/>")
+    rows = "".join(
+        f"<property><name>{name}</name><value>{value}</value></property>"
+        for name, value in properties.items()
+    )
+    (folder / "yarn-site.xml").write_text(f"<configuration>{rows}</configuration>")
+    return {"HADOOP_CONF_DIR": str(folder)}
+
+
+def test_an_address_that_is_none_is_told_with_its_file_and_key(tmp_path) -> None:
+    with pytest.raises(ConfigError, match=r"yarn-site\.xml: .*hostname are not set"):
+        Gateway.load(site(tmp_path))
+    key = "yarn.resourcemanager.address"
+    with pytest.raises(ConfigError, match=rf"yarn-site\.xml: {key}: 'rm:80x' is no host:port"):
+        Gateway.load(site(tmp_path, **{key: "rm:80x"}))
+
+
+def test_the_user_is_who_this_process_runs_as(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("LOGNAME", "somebody-else")
+    monkeypatch.setenv("USER", "somebody-else")
+    environ = site(tmp_path, **{"yarn.resourcemanager.hostname": "rm"})
+    assert Gateway.load(environ).user == pwd.getpwuid(os.geteuid()).pw_name
+    assert Gateway.load({**environ, "HADOOP_USER_NAME": "ada"}).user == "ada"
+
+
+def test_where_no_resource_manager_answers_its_settings_are_named(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(gateway_module, "_RM_PATIENCE_S", 0.0)
+    with socket.socket() as taken:  # bound, but nobody listens
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        ours = Gateway.load(
+            site(tmp_path, **{f"yarn.resourcemanager.{each}address": address for each in _SERVICES})
+        )
+
+        async def ask() -> None:
+            async with ours.manager() as manager:
+                await find_running(manager)
+
+        with pytest.raises(UnavailableError, match=rf"no ResourceManager answers: .*{address}") as caught:
+            asyncio.run(ask())
+    assert str(tmp_path / "yarn-site.xml") in caught.value.cure

@@ -8,6 +8,7 @@ from pathlib import Path
 from yarn_accel import __version__
 from yarn_accel.launch import bootstrap
 from yarn_accel.launch.device_lock import EXIT_DEVICES
+from yarn_accel.launch.inside import SERVE
 
 ROOT = Path(__file__).parents[3]
 
@@ -31,6 +32,21 @@ def test_it_is_the_command() -> None:
 
 def test_its_exit_code_is_the_commands() -> None:
     assert inside("no-such-command").returncode == 2
+
+
+def test_a_server_starts_in_a_container_only_and_loads_nothing_that_checks_settings(tmp_path) -> None:
+    refused = inside(*SERVE, "pipeline.json", NM_HOST="", CONTAINER_ID="")
+    assert refused.returncode == 2
+    assert "only containers of YARN" in refused.stderr
+    program = (
+        "import sys, yarn_accel.launch.inside, yarn_accel.launch.serving, yarn_accel.pipeline.service\n"
+        "slow = {'pydantic', 'yaml', 'click', 'numpy', 'prometheus_client', 'aiohttp'}\n"
+        "print(*sorted(slow & set(sys.modules)))"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert loaded.stdout.split() == []
 
 
 def test_devices_held_by_another_end_it_with_a_code_of_its_own(tmp_path) -> None:

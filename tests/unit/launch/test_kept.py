@@ -42,7 +42,9 @@ def test_a_secret_that_others_may_read_is_not_used(environ) -> None:
 
 def test_where_no_start_was_made_is_told(environ) -> None:
     kept = Kept.of("application_1_0001", environ)
-    with pytest.raises(AuthenticationError, match=r"not here.*machine that ran `yarn-accel start`"):
+    with pytest.raises(
+        AuthenticationError, match=r"not here.*machine that ran `yarn-accel start`.*stop --force"
+    ):
         kept.secret()
     assert kept.staging_uri() == ""
     kept.remove()

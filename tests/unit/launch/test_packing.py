@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from yarn_accel.errors import StartupError
+from yarn_accel.errors import ConfigError, StartupError
 from yarn_accel.launch import bootstrap, closure, packing
 
 LIBRARY = b"\x7fELF" + bytes(20) + b"\0GLIBC_2.17\0GLIBC_2.29\0GLIBC_2.4.5\0GLIBCXX_3.4.30\0text GLIBC_2.99\0"
@@ -167,9 +167,14 @@ def test_only_so_many_archives_are_kept(site, tmp_path) -> None:
 
 
 def test_what_is_not_installed_is_named(site, tmp_path) -> None:
-    install(site, "cluster-accel", {}, ("never-installed",))
+    install(site, "cluster-accel", {}, ("never-installed; extra == 'yarn'",))
     with pytest.raises(StartupError, match="never-installed is not installed"):
         packing.pack(folder=tmp_path / "packed")
+
+
+def test_an_extra_that_nobody_defines_is_named(site, tmp_path) -> None:
+    with pytest.raises(ConfigError, match=r"environment\.extras: unknown extra gpuu; known: .*yarn"):
+        packing.pack(("yarn", "gpuu"), folder=tmp_path / "packed")
 
 
 def test_a_distribution_without_its_files_is_named(site, tmp_path) -> None:

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-import yaml
 
 from tests.unit.launch.yarn import FakeGateway, gateway
 from yarn_accel.adapters.hdfs import Store
@@ -13,6 +13,7 @@ from yarn_accel.launch.bootstrap import node_facts
 from yarn_accel.launch.config import LaunchConfig
 from yarn_accel.launch.packing import Environment, Requirement
 from yarn_accel.launch.plan import LaunchPlan
+from yarn_accel.launch.serving import NODE_KEYS
 from yarn_accel.launch.staging import check_settings, rehearse, server_document, stage
 from yarn_accel.master.config import load_config as load_master
 from yarn_accel.node.config import load_config as load_agent
@@ -75,15 +76,23 @@ def test_the_documents_are_what_their_readers_take(ours, packed, tmp_path) -> No
     assert (master.rm_client, master.user) == (("rm:8032",), "alice")
     agent = load_agent(files["agent.yaml"], {"NM_HOST": "w1"})
     assert (agent.hot_celsius, agent.rm_urls) == (80.0, ("http://10.0.0.1:8088",))
-    server = PipelineConfig(**yaml.safe_load(files["pipeline.yaml"].read_text()), master_secret_file="x")
-    assert server.pool_bytes == 64 << 20
+    document = json.loads(files["pipeline.json"].read_text())
+    assert PipelineConfig.model_validate(document["server"]).pool_bytes == 64 << 20
+    assert document["agent"] == {"run_dir": "", "server_state_file": ""}
+
+
+def test_a_node_finds_all_settings_of_a_server_but_its_own(tmp_path) -> None:
+    server = server_document(config(tmp_path, pipeline={"name": "mine", "queue_bytes": 1 << 29}))["server"]
+    missing = PipelineConfig.model_fields.keys() - server.keys()
+    assert missing == NODE_KEYS - {"name"}
+    assert (server["name"], server["queue_bytes"]) == ("mine", 1 << 29)
 
 
 @pytest.mark.parametrize(("workers", "vcores", "expected"), [(0, 3, 3), (5, 3, 5), (None, 2, 2)])
 def test_a_server_has_the_workers_its_container_was_sized_for(tmp_path, workers, vcores, expected) -> None:
     pipeline = {} if workers is None else {"workers": workers}
     settings = config(tmp_path, acct={"vcores": vcores}, pipeline=pipeline)
-    assert server_document(settings)["workers"] == expected
+    assert server_document(settings)["server"]["workers"] == expected
 
 
 def test_no_secret_is_in_any_file(ours, packed, tmp_path) -> None:

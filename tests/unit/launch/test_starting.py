@@ -12,7 +12,7 @@ import pytest
 from tests.unit.launch import yarn as fake
 from tests.unit.launch.yarn import FakeGateway, Yarn, app, node, report
 from yarn_accel.adapters.credentials import create_master_secret
-from yarn_accel.adapters.hadoop_rpc import read_token_file
+from yarn_accel.adapters.hadoop_rpc import RemoteCallError, read_token_file
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationState, FinalStatus, NodeAttribute, Resource
 from yarn_accel.errors import (
     AuthenticationError,
@@ -170,7 +170,12 @@ def test_what_fails_before_the_submission_leaves_nothing(scene, monkeypatch) -> 
 
 def test_a_container_that_cannot_be_is_refused_before_the_submission(scene) -> None:
     scene.yarn.maximum = Resource.of(4000, 8)
-    with pytest.raises(ConfigError, match="role acct needs memory-mb 6000"):
+    with pytest.raises(ConfigError, match=r"role acct needs memory-mb 6000.*maximum-allocation-mb"):
+        scene.start()
+    values = {**scene.config.model_dump(), "acct": {"gpus": 3}}
+    scene.config = LaunchConfig.model_validate(values)
+    scene.yarn.maximum = Resource.of(64000, 8)
+    with pytest.raises(ConfigError, match=r"role acct needs yarn\.io/gpu 3.*`gpus` of the role"):
         scene.start()
     assert not scene.yarn.submitted
     assert scene.left() == ([], ())
@@ -197,6 +202,42 @@ def test_an_end_is_told_with_what_our_exit_code_means(scene) -> None:
     scene.yarn.story = [report(1, FAILED, diagnostics=words)]
     with pytest.raises(JobError, match=r"FAILED: the node's glibc is older.*yarn logs -applicationId"):
         scene.start()
+    assert scene.left() == ([], ())
+
+
+def test_servers_that_may_touch_no_storage_are_told_of(scene) -> None:
+    def told() -> bool:
+        scene.lines.clear()
+        scene.yarn.reports.clear()
+        scene.yarn.story = [report(1)]
+        scene.start()
+        return any("forbidden-uri" in line for line in scene.lines)
+
+    assert told()
+    rehearsed = asyncio.run(dry_run(scene.gateway, scene.config, scene.lines.append))
+    assert any("forbidden-uri" in line for line in rehearsed.warnings)
+    tenants = {"*": {"read_prefixes": ["hdfs://"]}}
+    pipeline = {**scene.config.pipeline, "tenants": tenants}
+    scene.config = LaunchConfig.model_validate({**scene.config.model_dump(), "pipeline": pipeline})
+    assert not told()
+
+
+def test_a_queue_that_does_not_exist_is_told_with_its_setting(scene) -> None:
+    words = "Application application_1 submitted by user ada to unknown queue: nope"
+    scene.yarn.story = [report(1, FAILED, diagnostics=words)]
+    with pytest.raises(JobError, match=r"unknown queue: nope: name one there is as `app: \{queue"):
+        scene.start()
+    assert scene.left() == ([], ())
+
+
+def test_what_yarn_does_not_take_is_told_with_the_settings_to_look_at(scene, monkeypatch) -> None:
+    async def refuse(_: object) -> None:
+        raise RemoteCallError("InvalidLabelResourceRequestException", "node label not enabled")
+
+    monkeypatch.setattr(scene.yarn, "submit", refuse)
+    with pytest.raises(JobError, match=r"node label not enabled: .*node_label.*under `app`"):
+        scene.start()
+    assert scene.left() == ([], ())
 
 
 def test_a_master_that_does_not_come_is_told_with_yarns_reason(scene) -> None:

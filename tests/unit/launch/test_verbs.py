@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from tests.unit.launch import yarn as fake
 from tests.unit.launch.yarn import FakeGateway, Yarn, app, node, report
-from yarn_accel.adapters.hadoop_rpc.records import NodeAttribute, Resource
+from yarn_accel.adapters.hadoop_rpc.records import ApplicationState, NodeAttribute, Resource
 from yarn_accel.cli import root
 from yarn_accel.errors import AuthenticationError, ConfigError, UnavailableError
 from yarn_accel.launch import verbs
@@ -97,9 +97,12 @@ def test_status_is_a_table_or_everything(running) -> None:
     assert told == {**running.answer, "page": f"http://10.0.0.1:8088/proxy/{app(1)}/"}
 
 
+NOTHING_RUNS = "nothing runs; slots that a killed one left on nodes: yarn-accel stop --force\n"
+
+
 def test_stop_without_an_application_is_fine(desk) -> None:
     result = desk.run("stop")
-    assert (result.exit_code, result.output) == (0, "nothing runs\n")
+    assert (result.exit_code, result.output) == (0, NOTHING_RUNS)
 
 
 def test_stop_by_force_restores_nodes_that_nobody_looks_after(desk) -> None:
@@ -107,7 +110,7 @@ def test_stop_by_force_restores_nodes_that_nobody_looks_after(desk) -> None:
     mark = NodeAttribute.of("accel-slots", "9", "rm.yarn.io")
     left = replace(node("w1"), capability=Resource.of(4096, 8, {"acct/slot": 2}), attributes=(mark,))
     desk.yarn.node_reports = (left, node("w2"))
-    assert desk.run("stop").output == "nothing runs\n"
+    assert desk.run("stop").output == NOTHING_RUNS
     assert desk.yarn.node_reports[0] is left
     assert desk.run("stop", "--force").output == "nothing runs; the nodes are as configured\n"
     restored = desk.yarn.node_reports[0]
@@ -130,6 +133,28 @@ def test_start_says_which_one_runs(desk, monkeypatch) -> None:
     result = desk.run("start")
     assert result.exit_code == 0
     assert f"{app(1)} runs already (yarn-accel, submitted by alice)" in result.output
+    assert "keeps the settings" not in result.output
+
+
+def test_start_does_not_say_that_one_runs_which_waits(desk, monkeypatch) -> None:
+    async def found(*_: object) -> Started:
+        return Started(report(1, ApplicationState.ACCEPTED), is_new=False)
+
+    monkeypatch.setattr(verbs, "start_application", found)
+    assert f"{app(1)} was submitted already and is ACCEPTED" in desk.run("start").output
+
+
+def test_a_start_with_settings_that_finds_another_says_that_they_are_not_used(
+    desk, monkeypatch, tmp_path
+) -> None:
+    async def found(*_: object) -> Started:
+        return Started(report(1), is_new=False)
+
+    monkeypatch.setattr(verbs, "start_application", found)
+    (tmp_path / "accel.yaml").write_text("app: {queue: accel}")
+    result = desk.run("start", "--config", str(tmp_path / "accel.yaml"))
+    assert result.exit_code == 0
+    assert "it keeps the settings it was started with" in result.output
 
 
 def serving(*flags: bool) -> dict[str, Any]:

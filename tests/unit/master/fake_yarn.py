@@ -455,7 +455,7 @@ def config_for(yarn: FakeYarn, folder: Any, **settings: Any) -> MasterConfig:
     tokens = TokenFile({"": AM_TOKEN}, {"yarn-accel.control": CONTROL, "yarn_accel.master": SERVER})
     (folder / "tokens").write_bytes(write_token_file(tokens))
     timing = {
-        "silence_s": 0.5,
+        "silence_s": 5.0,
         "settle_s": 0.3,
         "restore_after_s": 0.3,
         "drain_grace_s": 0.1,

@@ -21,7 +21,7 @@ from yarn_accel.launch.plan import make_plan
 from yarn_accel.launch.secrets import MASTER_ALIAS
 from yarn_accel.launch.upload import FileResource
 from yarn_accel.master.cli import group
-from yarn_accel.master.config import load_config, parse_config
+from yarn_accel.master.config import MasterConfig, load_config, parse_config
 from yarn_accel.master.credentials import AGENTS_ALIAS, NODE_KEY_ALIAS, SERVER_ALIAS, read_credentials
 from yarn_accel.master.plan_file import load_plan, parse_plan
 from yarn_accel.node.config import KEY_ALIAS
@@ -71,6 +71,12 @@ def test_settings_in_effect_are_shown(tmp_path: Path) -> None:
     shown = CliRunner().invoke(group, ["check-config", "--config", str(path)])
     assert shown.exit_code == 0, shown.output
     assert 'policy: "container"  # who is bound to whom' in shown.output
+
+
+def test_without_a_file_all_settings_are_shown_with_their_defaults() -> None:
+    shown = CliRunner().invoke(group, ["check-config"])
+    assert shown.exit_code == 0, shown.output
+    assert {line.split(":")[0] for line in shown.output.splitlines()} == MasterConfig.model_fields.keys()
 
 
 def test_the_plan_that_launch_writes_is_read(tmp_path: Path) -> None:

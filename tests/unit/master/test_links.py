@@ -36,7 +36,7 @@ from yarn_accel.core.application import events as ev
 from yarn_accel.errors import UnavailableError
 from yarn_accel.master.containers import Containers
 from yarn_accel.master.inventory import Inventory
-from yarn_accel.master.scheduler_link import SchedulerLink
+from yarn_accel.master.scheduler_link import SchedulerLink, open_pause_s
 
 ID = ContainerId(AttemptId(ApplicationId(1763700000000, 1), 1), 2)
 W1, W2 = NodeId("w1", 1), NodeId("w2", 1)
@@ -146,6 +146,12 @@ def test_asks_made_while_the_resource_manager_is_away_come_when_it_is_back() -> 
     places = [(each.place, each.relax_locality) for each in scheduler.asked]
     assert places == [("w1", True), ("/r", False), ("*", False)]
     assert scheduler.asked[0].capability.other == {"yarn.io/gpu": 2}
+
+
+def test_an_answer_is_asked_for_most_often_just_after_the_request() -> None:
+    pauses_s = [open_pause_s(open_s, 0.2) for open_s in (0.0, 0.9, 1.1, 9.0)]
+    assert pauses_s == sorted(pauses_s)
+    assert (pauses_s[0], pauses_s[-1]) == (0.05, 0.2)
 
 
 def test_the_end_is_told_after_everything_is_restored_and_until_it_is_stored() -> None:

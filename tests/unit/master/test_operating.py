@@ -158,6 +158,7 @@ def test_without_the_right_it_is_said_once() -> None:
         await until(lambda: told)
         operator.publish(Publish(1, (("w1", "a1"),), ()))
         await until(lambda: operator.refusals["attributes"])
+        assert "yarn.admin.acl" in operator.refusals["attributes"]
         n_calls = len(manager.calls)
         operator.set_slots(SetSlots("w1", 4))
         operator.publish(Publish(2, (("w1", "a2"),), ()))

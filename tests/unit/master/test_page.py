@@ -7,7 +7,7 @@ from tests.unit.master.scenes import Scene, four_nodes, server
 from yarn_accel.core.application import events as ev
 from yarn_accel.master.layout import Box, lay_out, natural
 from yarn_accel.master.page import MAX_DRAWN, MAX_EVENTS, MAX_ROWS, Query, page
-from yarn_accel.master.picture import _figure
+from yarn_accel.master.picture import _figure, short_names
 
 EVIL = "<script>alert(1)</script>\"'&\u202e"
 
@@ -208,7 +208,42 @@ def test_slots_that_are_not_set_yet_have_a_question_mark():
     state = scene.state()
     state["nodes"]["w2"]["slots"] = {"wanted": 1, "is_set": False}
     reader = Reader(page(state, Query()))
-    assert "1? slot" in reader.texts("text")
+    assert "1 ? slot" in reader.texts("text")
+
+
+def test_a_node_that_is_gone_has_no_slots():
+    scene = four_nodes()
+    scene.report(w2="gone")
+    reader = read(scene)
+    assert drawn(reader)["w2"] >= {"bad"}
+    assert len([text for text in reader.texts("text") if "slot" in text]) == 1
+    assert next(row for row in rows(reader, "Nodes") if row[0] == "w2")[4] == ""
+
+
+def test_a_domain_that_all_nodes_share_is_not_drawn():
+    names = ["gpu1.example.org", "cpu1.example.org"]
+    scene = Scene([(names[0], "/r", True), (names[1], "/r", False)])
+    scene.beat()
+    scene.beat()
+    reader = read(scene)
+    assert {"gpu1", "cpu1", "→ gpu1"} <= set(reader.texts("text"))
+    assert drawn(reader).keys() == set(names)
+    assert [text for _, text in reader.all("path", "binding")] == [f"{names[1]} is bound to {names[0]}"]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "short"),
+    [
+        ([], []),
+        (["w1", "w2"], ["w1", "w2"]),
+        (["n1.example.org"], ["n1"]),
+        (["n1.a.org", "n1.b.org"], ["n1.a", "n1.b"]),
+        (["a.org", "n1.a.org"], ["a", "n1.a"]),
+        (["10.0.0.1", "10.1.0.1"], ["10.0.0.1", "10.1.0.1"]),
+    ],
+)
+def test_what_is_left_of_names_tells_them_apart(hosts, short):
+    assert short_names(hosts) == dict(zip(hosts, short, strict=True))
 
 
 # Safety.

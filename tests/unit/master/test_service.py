@@ -311,6 +311,24 @@ def test_an_exit_code_of_ours_is_explained(tmp_path: Path) -> None:
     play(tmp_path, story)
 
 
+def test_an_order_that_changes_nothing_says_so(tmp_path: Path) -> None:
+    async def story(all_: Rig) -> None:
+        await serving(all_)
+
+        async def told(verb: str, node: str) -> str:
+            return str((await all_.control(verb, {"node": node}))["text"])
+
+        assert "tried again" in await told("undrain", "a1")
+        assert await told("drain", "a1") == "a1 is drained; yarn-accel undrain a1 brings it back"
+        assert await told("drain", "a1") == "a1 is drained already"
+        assert await told("undrain", "a1") == "a1 is drained no more"
+        assert "no accelerator" in await told("drain", "w1")
+        with pytest.raises(RejectedError, match="'w 1' is no node's name"):
+            await told("drain", "w 1")
+
+    play(tmp_path, story)
+
+
 def test_who_may_say_what(tmp_path: Path) -> None:
     async def story(all_: Rig) -> None:
         await serving(all_)

@@ -118,7 +118,7 @@ def test_unhealthy(change, problem):
 
 
 def test_a_node_is_explained():
-    assert "w2 is bound to w1 with 1 NNode" in visit("/?node=w2")[2]
+    assert "w2 is bound to w1 with 1 node" in visit("/?node=w2")[2]
 
 
 def test_a_node_that_cannot_be_explained_is_no_failure():

@@ -102,6 +102,14 @@ def test_keys_that_are_none(tmp_path, content, mode, told):
     assert not content or content not in str(caught.value)
 
 
+def test_a_key_that_is_not_there_names_what_makes_it(tmp_path):
+    config = load_config(None, {}, node="w7", key_file=str(tmp_path / "node.key"))
+    with pytest.raises(
+        ConfigError, match=f"No such file.*make-key --secret-file SECRET w7 {tmp_path}/node.key"
+    ):
+        read_key(config, {})
+
+
 def test_the_key_of_a_container(tmp_path):
     path = tmp_path / "container_tokens"
     config = load_config(None, CONTAINER)

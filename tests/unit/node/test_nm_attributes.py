@@ -224,13 +224,11 @@ def test_as_the_nodemanager_runs_it(python, tmp_path):
 def test_a_file_that_never_ends_ends_the_script(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    began_s = time.monotonic()
     completed = subprocess.run(
         [sys.executable, SCRIPT, pipe], capture_output=True, text=True, check=False, timeout=60
     )
     assert completed.returncode == -14
     assert completed.stdout == ""
-    assert time.monotonic() - began_s < 30
 
 
 def test_the_node_tells_python_and_c_library_as_a_start_asks_for_them(lines):

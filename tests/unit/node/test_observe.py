@@ -63,7 +63,11 @@ def test_an_agent_that_knows_nothing_yet(snapshot):
 
 def test_over_http():
     async def act():
-        silent = {**SNAPSHOT, "is_master_silent": True, "master": {"silence": "no answer"}}
+        silent = {
+            **SNAPSHOT,
+            "is_master_silent": True,
+            "master": {"silence": "the master is away: no answer"},
+        }
         known = [SNAPSHOT]
         observer = Observer(lambda: known[0], "127.0.0.1", 0)
         await observer.open()
@@ -87,7 +91,7 @@ def test_over_http():
 
     assert asyncio.run(act()) == [
         (200, []),
-        (503, ["the master does not answer: no answer"]),
+        (503, ["the master is away: no answer"]),
         (200, "text/plain", True),
         405,
     ]

@@ -207,6 +207,68 @@ def test_one_that_is_still_loading_is_asked_again_at_every_look(tmp_path, monkey
     assert watching(tmp_path, act) is is_told
 
 
+@pytest.mark.parametrize(("is_well", "expected"), [(True, "ok"), (False, "starting"), (None, "starting")])
+def test_one_that_wrote_that_it_is_well_is_believed_until_it_can_be_asked(tmp_path, is_well, expected):
+    async def act(own, pretended, changed):
+        pretended.start(is_well=is_well)
+        pretended.pause_s = 3600.0
+        return (await own.report())["health"]
+
+    assert watching(tmp_path, act) == expected
+
+
+def test_the_first_figures_of_such_a_server_are_told_at_once(tmp_path):
+    async def act(own, pretended, changed):
+        pretended.start(is_well=True)
+        first = await own.report()
+        changed.clear()
+        await changed.wait()
+        return "in_flight" in first, (await own.report())["in_flight"]
+
+    assert watching(tmp_path, act) == (False, 3.0)
+
+
+def test_what_it_says_later_counts_more_than_what_it_wrote(tmp_path):
+    async def act(own, pretended, changed):
+        pretended.metrics = GOOD.replace("healthy_servers 1", "healthy_servers 0")
+        pretended.start(is_well=True)
+        first = (await own.report())["health"]
+        changed.clear()
+        await changed.wait()
+        return first, (await own.report())["health"], (await own.report())["problems"]
+
+    assert watching(tmp_path, act) == ("ok", "unhealthy", ["cuda:0 is resting"])
+
+
+def test_one_that_wrote_that_it_is_well_and_says_nothing_is_silent_in_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "SILENCE_S", 0.1)
+
+    async def act(own, pretended, changed):
+        pretended.pause_s = 3600.0
+        pretended.start(is_well=True)
+        first = (await own.report())["health"]
+        await asyncio.sleep(0.15)
+        return first, (await own.report())["health"]
+
+    assert watching(tmp_path, act) == ("ok", "silent")
+
+
+def test_after_a_death_the_next_one_is_looked_for_more_often_for_a_while(tmp_path, monkeypatch):
+    async def act(own, pretended, changed):
+        pretended.start()
+        before = await own.report(), own.look_s
+        pretended.kill()
+        await soon(lambda: own.is_gone)
+        soon_s = own.look_s
+        monkeypatch.setattr(module, "_SOON_S", 0.0)
+        later_s = own.look_s
+        pretended.start()
+        own.look()
+        return before[1], soon_s < before[1], later_s, own.look_s
+
+    assert watching(tmp_path, act) == (module.LOOK_S, True, module.LOOK_S, module.LOOK_S)
+
+
 def test_late_is_not_dead(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_PATIENCE_S", 0.02)
 

@@ -7,7 +7,8 @@ import pytest
 
 from yarn_accel.errors import StartupError
 from yarn_accel.node.answer import answer_document, parse_answer
-from yarn_accel.node.state_file import make_run_dir, read_last_answer, write_state
+from yarn_accel.node.places import make_run_dir
+from yarn_accel.node.state_file import read_last_answer, write_state
 
 ANSWER = parse_answer(
     {"version": 1, "servers": [{"name": "w9", "host": "h", "port": 1}], "bound": ["w9"], "attempt": 3}, "w1"
@@ -89,7 +90,7 @@ def test_links_and_files_are_refused(tmp_path):
     with pytest.raises(StartupError, match="is not a folder"):
         make_run_dir(tmp_path / "link")
     (tmp_path / "file").write_text("")
-    with pytest.raises(StartupError, match="file exists"):
+    with pytest.raises(StartupError, match="is not a folder"):
         make_run_dir(tmp_path / "file")
     with pytest.raises(StartupError, match="run_dir"):
         make_run_dir(tmp_path / "file" / "w1")

@@ -69,7 +69,8 @@ class Inbox:
         if held.phase is Phase.LAUNCHING:
             world.staff.confirm(held.container.id, now_s)
             world.dirty[event.node] = None
-        if place.role.is_server and (_is_news(old, new, node) or place.ending_s is not None):
+        is_looked_at = place.ending_s is not None or not world.bindings.is_open
+        if place.role.is_server and (is_looked_at or _is_news(old, new, node)):
             world.dirty[event.node] = None
 
     def _speaker(self, node: Node, place: Place, event: ev.Heard) -> Held | None:

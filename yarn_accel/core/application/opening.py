@@ -2,7 +2,9 @@
 
 The first attempt does so at once. A later one finds servers that run and nodes that are bound to them, as far
 as that is published, and keeps it so: it listens for `Settings.settle_s`, and then until the RM has listed
-all nodes and every server that somebody is bound to has spoken, but for `Settings.recall_s` at most.
+all nodes and every server that somebody is bound to has spoken, but for `Settings.recall_s` at most. Who
+spoke so long ago that it would soon count as silent is waited for again: where the list comes late, or agents
+could not get through for a while, a server must not be lost in the moment in which all is bound.
 """
 
 from __future__ import annotations
@@ -51,6 +53,8 @@ class Opening:
         world = self._world
         node = world.nodes.get(host)
         place = world.server_place(node) if node is not None and node.is_usable else None
-        if place is None or place.report is not None or host in world.drained:
+        if place is None or host in world.drained:
+            return False
+        if place.report is not None and world.now_s < place.report.at_s + world.settings.silence_s / 2:
             return False
         return any(held.was_launched for held in place.live())

@@ -27,9 +27,12 @@ __all__ = ["Mode", "SlotBook", "shares"]
 
 def shares(capacity: int, server: str, bound: Iterable[str]) -> dict[str, int]:
     """Slots of a server's own node and of the nodes bound to it, by the formula above."""
-    members = [server, *sorted(bound)]
+    members = [server, *bound]
     share, n_more = divmod(max(capacity, 0), len(members))
-    return {node: max(share + (i < n_more), 1) for i, node in enumerate(members)}
+    if not share or not n_more:
+        return dict.fromkeys(members, max(share, 1))
+    members[1:] = sorted(members[1:])
+    return {node: share + (i < n_more) for i, node in enumerate(members)}
 
 
 class Mode(enum.Enum):
@@ -55,7 +58,7 @@ class SlotBook:
         self._settings = settings
         self._orders = orders
         self._share: dict[str, int] = {}
-        self._sharers: dict[str, tuple[str, ...]] = {}
+        self._shares: dict[str, dict[str, int]] = {}
         self._entries: dict[str, _Entry] = {}
         self._unset: set[str] = set()
         self.mode = Mode.WAIT
@@ -72,17 +75,22 @@ class SlotBook:
         Returns:
             The nodes whose share changed.
         """
-        before: dict[str, int | None] = {}
-        for server in servers:
-            before.update((node, self._share.pop(node)) for node in self._sharers.pop(server, ()))
+        left: dict[str, None] = {}
+        fresh: dict[str, int] = {}
         for server, served in servers.items():
+            old, new = self._shares.pop(server, {}), {}
             if served is not None:
-                share = shares(served[0], server, served[1])
-                self._share.update(share)
-                self._sharers[server] = tuple(share)
-                for node in share:
-                    before.setdefault(node, None)
-        return [node for node, share in before.items() if share != self._share.get(node)]
+                self._shares[server] = new = shares(served[0], server, served[1])
+            if old != new:
+                left.update((node, None) for node in old if node not in new)
+                fresh.update((node, share) for node, share in new.items() if old.get(node) != share)
+        changed = [node for node, share in fresh.items() if self._share.get(node) != share]
+        self._share.update(fresh)
+        for node in left:
+            if node not in fresh:
+                del self._share[node]
+                changed.append(node)
+        return changed
 
     def wanted(self, node: str) -> int | None:
         """What the node should have; None: the configured value."""

@@ -116,6 +116,7 @@ def _node_picture(world: World, node: Node, now_s: float) -> dict[str, Any]:
     station = world.bindings.stations.get(node.host)
     place = world.server_place(node)
     given = world.slots.given(node.host)
+    wanted = world.slots.wanted(node.host) if not world.slots.refusal else None
     return {
         "rack": view.rack if view is not None else None,
         "state": _state(node),
@@ -127,7 +128,7 @@ def _node_picture(world: World, node: Node, now_s: float) -> dict[str, Any]:
         "is_serving": node.is_serving,
         "load": _load(place.report) if place is not None and place.report is not None else None,
         "age_s": now_s - node.reached_s if node.reached_s > float("-inf") else None,
-        "slots": {"wanted": world.slots.wanted(node.host), "is_set": given is not None and given[1]},
+        "slots": {"wanted": wanted, "is_set": given is not None and given[1]},
         "places": {name: _place_picture(place, now_s) for name, place in node.places.items()},
     }
 
@@ -227,7 +228,9 @@ def _place_line(world: World, node: Node, place: Place) -> str:
         words.append(f"failures in a row: {place.backoff.n_failures}, the last: {place.backoff.reason}")
     if place.backoff.is_lasting and wait_s > 0:
         words.append(_lasting_words(world, place))
-    if place.role.is_server:
+    if place.role.is_server and node.host in world.drained and not words:
+        words.append("none, the node is drained")
+    elif place.role.is_server:
         is_serving = serves(node, place, world.settings, world.now_s) is not None
         words.append("serves" if is_serving else why_not(node, place, world.settings, world.now_s))
     return f"{place.role.name}: {'; '.join(words) or 'none'}."

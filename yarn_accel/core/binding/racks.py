@@ -183,13 +183,15 @@ class RackBinding:
         name = self._nnodes.pop(event.node, None)
         if name is None:
             return
-        self._cause = f"{event.node} was lost"
+        self._cause = f"{event.node} left"
         rack = self._racks[name]
         if event.node in rack.waiting:
             self._stop_waiting(rack, event.node)
         else:
             self._take(rack, rack.queue[self._bound[event.node]], event.node)
             self._rebalance(rack)
+        if event.node in self._changes:
+            self._changes[event.node] = self._changes[event.node][0], "it is not to be bound any more"
         self._why.pop(event.node, None)
         self._tidy(rack)
 
@@ -197,7 +199,7 @@ class RackBinding:
         name = self._anodes.pop(event.node, None)
         if name is None:
             return
-        self._cause = f"{event.node} was lost"
+        self._cause = f"{event.node} left"
         self._close(self._racks[name], event.node)
         self._tidy(self._racks[name])
 

@@ -185,7 +185,7 @@ class StackQueue:
 def explained(stack: Stack) -> str:
     """The ANode with its load, for a person."""
     size = stack.n_below + stack.size
-    return f"{stack.anode} with {size} NNode{'' if size == 1 else 's'}, load {stack.load():g}{_weight(stack)}"
+    return f"{stack.anode} with {size} node{'' if size == 1 else 's'}, load {stack.load():g}{_weight(stack)}"
 
 
 def refusal(stack: Stack) -> str:

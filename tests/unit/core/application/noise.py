@@ -38,6 +38,7 @@ def the_rm_allocates(cluster, rng):
 
 
 def containers_speak(cluster, rng):
+    cluster.nms_speak()
     for true in cluster.running():
         if rng.random() < 0.8:
             cluster.heartbeat(true, has_id=rng.random() < 0.8)
@@ -145,8 +146,7 @@ def an_admin_rebinds(cluster, rng):
 
 
 def an_admin_stops(cluster, rng):
-    cluster.is_stopping = True
-    cluster.apply(ev.Stop(cluster.now_s))
+    cluster.stop()
 
 
 def somebody_asks(cluster, rng):

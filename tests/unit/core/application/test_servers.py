@@ -316,6 +316,8 @@ def test_without_the_right_slots_are_left_alone_and_it_is_said(serving):
     serving(ev.SlotsRefused, "no admin right")
     assert slots(serving.nodes(plain("n2"))) == {}
     assert "no admin right" in serving.app.explain("n1")
+    nodes = serving.app.snapshot(serving.now_s)["nodes"]
+    assert {node["slots"]["wanted"] for node in nodes.values()} == {None}, "there is nothing to wait for"
     assert only(serving(ev.Stop), cmd.SetSlots) == []
 
 
@@ -435,6 +437,20 @@ def test_it_does_not_wait_for_ever():
     assert {server for _, server in publication.bound} == {"a1"}
 
 
+def test_it_waits_again_for_those_who_spoke_long_ago():
+    """The list came late, and agents could not get through: nobody is lost, or moved, for that."""
+    driver = later_attempt(heard=("a1", "a2"))
+    driver.now_s = 2.6
+    everything = (accelerator("a1"), accelerator("a2"), *PUBLISHED)
+    assert only(driver.nodes(*everything, is_complete=True), cmd.Publish) == []
+    assert only(driver.wait(1.8), cmd.Publish) == [], "both are silent now"
+    assert only(driver.hear("a2", gauges=ev.Gauges(4)), cmd.Publish) == []
+    driver.now_s += 0.1
+    (publication,) = only(driver.hear("a1", gauges=ev.Gauges(4)), cmd.Publish)
+    assert dict(publication.bound) == {"n0": "a2", "n1": "a2", "n2": "a1", "n3": "a1"}
+    assert dict(publication.endpoints) == {"a1": "a1:7070", "a2": "a2:7070"}
+
+
 def test_it_does_not_wait_for_a_server_that_has_ended():
     driver = later_attempt(*PUBLISHED, heard=("a1",))
     driver(ev.Completed, "c2", 137, "")
@@ -458,6 +474,22 @@ def test_what_is_published_later_is_not_looked_at(serving):
 
 
 # For people.
+
+
+def test_who_is_drained_is_not_called_lost(serving):
+    serving(ev.Drain, "a1")
+    serving(ev.Completed, serving.container.id, -105, "")
+    assert "acct: none, the node is drained." in serving.app.explain("a1")
+    reasons = [note["reason"] for note in serving.app.snapshot(serving.now_s)["notes"]]
+    assert "a1 left: no accelerator node is left for n1" in reasons
+
+
+def test_a_node_that_becomes_a_server_is_not_to_be_bound_any_more(serving):
+    serving.nodes(accelerator("n1"))
+    notes = serving.app.snapshot(serving.now_s)["notes"]
+    assert ("n1", "bound to nobody", "it is not to be bound any more") in [
+        (note["node"], note["what"], note["reason"]) for note in notes
+    ]
 
 
 def test_explain_says_what_is_there_and_does_not_serve(driver):

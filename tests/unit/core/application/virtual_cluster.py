@@ -75,6 +75,7 @@ class TrueContainer:
     is_ill: bool = False
     n_open: int = 0
     is_lost: bool = False
+    is_released: bool = False
 
 
 @dataclass
@@ -105,8 +106,9 @@ class VirtualCluster:
         self.containers = {}
         self.asks = {}
         self.drained = set()
-        self.is_stopping = False
+        self.stopping_s = None
         self.is_rm_registered = False
+        self.is_finished = False
         self.messages = deque()
         self.commands = deque()
         self.bound = {}
@@ -136,7 +138,18 @@ class VirtualCluster:
         for host in sorted(self.drained):
             self.apply(ev.Drain(host, self.now_s))
         if self.is_stopping:
-            self.apply(ev.Stop(self.now_s))
+            self.stopping_s = None
+            self.stop()
+
+    @property
+    def is_stopping(self):
+        return self.stopping_s is not None
+
+    def stop(self):
+        """An admin stops it, or tells a new attempt that it is to stop."""
+        if not self.is_stopping:
+            self.stopping_s = self.now_s
+        self.apply(ev.Stop(self.now_s))
 
     def apply(self, event):
         """Tell it, and wake it as often as it wants to be woken at once."""
@@ -158,6 +171,10 @@ class VirtualCluster:
 
     def take(self, command):
         match command:
+            case cmd.Unregister():
+                self.check_end()
+                self.check_order(command)
+                self.commands.append(command)
             case cmd.WakeAt():
                 assert self.wake_s is None or command.at_s < self.wake_s
                 self.wake_s = command.at_s
@@ -190,6 +207,13 @@ class VirtualCluster:
                 assert self.is_stopping or isinstance(command, cmd.Register)
                 key, again_s = "", settings.register_again_s
         self.ordered.check((type(command), key), self.now_s, again_s)
+
+    def check_end(self):
+        """Before its limit it leaves nothing to YARN that it has not told to stop itself."""
+        if self.now_s < self.stopping_s + self.settings.stop_limit_s:
+            told = {key for kind, key in self.ordered.at_s if kind in (cmd.StopContainer, cmd.Release)}
+            left = [true for true in self.running() if true.container.id not in told and not true.is_lost]
+            assert not left, left
 
     def asked(self):
         """Requests that are open as far as commands say: at the RM or on their way there."""
@@ -242,6 +266,7 @@ class VirtualCluster:
                 self.send(self.report())
             case cmd.Unregister():
                 if self.is_rm_registered:
+                    self.is_finished = True
                     self.send(ev.Unregistered(0.0))
             case cmd.Ask() if self.is_rm_registered:
                 self.asks[command.role, command.node, command.request_id] = command
@@ -252,7 +277,7 @@ class VirtualCluster:
             case cmd.StopContainer() | cmd.Check():
                 self.to_nm(command)
             case cmd.Release() if self.is_rm_registered:
-                self.end(command.container.id, -100)
+                self.release(command.container)
             case cmd.SetSlots():
                 self.nodes[command.node].slots = CONFIGURED if command.n_slots is None else command.n_slots
                 self.send(ev.SlotsSet(command.node, command.n_slots, 0.0))
@@ -339,6 +364,24 @@ class VirtualCluster:
                 true.state = "ended"
         self.send(ev.Resynced(0.0))
 
+    def release(self, container):
+        """The RM takes it for ended at once; its NM kills it when it hears of that."""
+        true = self.containers[container.id]
+        is_running, true.is_released = true.state == "running", True
+        self.end(container.id, -100)
+        if is_running and self.nodes[container.node].is_cut:
+            true.state = "running"
+
+    def nms_speak(self):
+        """NMs learn with their heartbeats what was released, and that the application is finished, and kill.
+
+        The RM tells those that come back later, or after its own restart, that it is finished as well.
+        """
+        for true in self.running():
+            node = self.nodes[true.container.node]
+            if (self.is_finished or true.is_released) and not node.is_cut and node.state != "gone":
+                true.state = "ended"
+
     def heartbeat(self, true, *, has_id=True):
         """A container speaks, if its network lets it."""
         container = true.container
@@ -386,6 +429,7 @@ class VirtualCluster:
             self.send(ev.Resynced(0.0))
         if self.now_s >= self.spoken_s + 1.0:
             self.spoken_s = self.now_s
+            self.nms_speak()
             for true in self.running():
                 self.heartbeat(true)
         self.wait(seconds)

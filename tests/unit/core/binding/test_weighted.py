@@ -104,9 +104,9 @@ def test_the_bindings_cannot_be_changed_from_outside():
 def test_explain_says_why_and_what_was_refused():
     policy = rack(1, 2, n_nnodes=3)
     assert policy.explain("n0") == (
-        "n0 is bound to a2 with 2 NNodes, load 1 (weight 2) (n0 joined). Refused: a1, whose load would be 2."
+        "n0 is bound to a2 with 2 nodes, load 1 (weight 2) (n0 joined). Refused: a1, whose load would be 2."
     )
-    assert policy.explain("a2") == "a2 is an accelerator node of /rack1: a2 with 2 NNodes, load 1 (weight 2)."
+    assert policy.explain("a2") == "a2 is an accelerator node of /rack1: a2 with 2 nodes, load 1 (weight 2)."
     policy.apply(NNodeAdded("lonely", "/rack2"))
     assert policy.explain("lonely") == (
         "lonely is not bound: /rack2 has no accelerator node, and weighted keeps racks apart; "

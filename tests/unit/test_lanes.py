@@ -1,0 +1,71 @@
+"""Commands side by side: what is shown of them, how all ended, and that an interruption reaches each once."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = [sys.executable, "-m", "tests.lanes"]
+PATIENCE_S = 60
+WAITING = """
+import signal, sys, time
+def tidy_up(*_):
+    print("tidied up", flush=True)
+    sys.exit(7)
+signal.signal(signal.SIGINT, tidy_up)
+print("waiting", flush=True)
+time.sleep(600)
+"""
+
+
+def python(program: str) -> str:
+    return shlex.join([sys.executable, "-c", program])
+
+
+def run(*lanes: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PROGRAM, *lanes], cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
+
+
+def test_every_line_bears_the_name_of_its_lane() -> None:
+    done = run(f"one={python('print(1); print(2)')}", f"two={python('print(3)')}")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if line.startswith("one | ")] == ["one | 1", "one | 2"]
+    assert "two | 3" in lines
+
+
+def test_one_that_fails_fails_all_and_is_told_again_at_the_end() -> None:
+    failing = "import sys; print('FAILED test_a.py::test_b'); print('chatter'); sys.exit(3)"
+    passing = "print('==== 7 passed in 0.10s ====')"
+    done = run(f"one={python(failing)}", f"two={python(passing)}")
+    assert done.returncode == 1
+    end = done.stdout[done.stdout.index("\none: ") :].splitlines()
+    assert end[1].endswith("exit status 3")
+    assert end[2] == "FAILED test_a.py::test_b"
+    assert end[4].startswith("two: ")
+    assert end[4].endswith("exit status 0")
+    assert end[5] == "==== 7 passed in 0.10s ===="
+    assert "chatter" not in end
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_reaches_every_lane_once_and_all_are_waited_for(number: signal.Signals) -> None:
+    lanes = [f"one={python(WAITING)}", f"two={python(WAITING)}"]
+    with subprocess.Popen([*PROGRAM, *lanes], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert {process.stdout.readline() for _ in lanes} == {"one | waiting\n", "two | waiting\n"}
+        process.send_signal(number)
+        rest = process.stdout.read()
+        assert process.wait(PATIENCE_S) == 1
+    for name in ("one", "two"):
+        assert rest.count(f"{name} | tidied up\n") == 1
+        assert f"{name}: 0 min" in rest
+    assert rest.count("exit status 7") == 2
