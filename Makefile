@@ -5,15 +5,21 @@ PACKAGES = yarn_accel torque_sched jobs benchmarks
 CAN_COMPILE = command -v cc >/dev/null && $(PY) -c 'import os, sys, sysconfig; \
 	sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))'
 
+SLOWEST = --durations=20 --durations-min=5
+
 # A copy of this tree whose hot path mypyc has compiled (setup.py); the tree itself always runs as it is.
 COMPILED = .compiled
 COPIED = yarn_accel torque_sched jobs benchmarks tests hadoop_conf setup.py setup.cfg pyproject.toml README.md
 
-.PHONY: help demo test check unit integration compiled test-compiled bench clean install install-dev
+.PHONY: help demo test test-hadoop test-others test-compiled test-in-compiled check unit integration compiled bench \
+	clean install install-dev
 
 help:
 	@echo "make demo         install what is missing, start a real 4-node Hadoop, run both jobs, write out/demo/report.html"
-	@echo "make test         install what is missing, run every check and every test (what CI runs)"
+	@echo "make test         install what is missing, run every check and every test (what CI runs), in three lanes:"
+	@echo "make test-hadoop  the tests on the real Hadoop"
+	@echo "make test-others  the checks and all other tests"
+	@echo "make test-compiled the compiled form: a copy of this tree, and the tests of what is compiled"
 	@echo "make check        style, types, import contracts, old-Python check"
 	@echo "make unit         tests that need no Hadoop (seconds)"
 	@echo "make integration  tests against the real Hadoop (minutes)"
@@ -30,10 +36,18 @@ install-dev:
 demo: install
 	@$(PY) -m jobs demo
 
-test: install-dev check
-	@$(PY) -m pytest --require hadoop
-	@if $(CAN_COMPILE); then $(MAKE) --no-print-directory test-compiled; \
-	else echo "skipped: the compiled form; no C compiler or no Python.h here"; fi
+test: install-dev
+	@$(PY) -m tests.lanes others='$(MAKE) --no-print-directory test-others' \
+		hadoop='$(MAKE) --no-print-directory --keep-going test-hadoop test-compiled'
+
+# Tests on Hadoop wait much, for daemons to start and for heartbeats, so the others run beside them.
+test-hadoop: install-dev
+	@$(PY) -m pytest $(SLOWEST) --require hadoop -m hadoop
+
+# What watches how requests are timed comes last: the other lanes compute most at the beginning.
+test-others: check
+	@$(PY) -m pytest $(SLOWEST) -m "not hadoop" \
+		tests/test_architecture.py tests/unit tests/property tests/integration
 
 check: install-dev
 	@$(BIN)/ruff check .
@@ -54,9 +68,13 @@ compiled:
 	@cd $(COMPILED) && CLUSTER_ACCEL_COMPILED=1 ../$(PY) setup.py -q build_ext --inplace >build.log 2>&1 \
 		|| { tail -n 20 build.log; exit 1; }
 
+test-compiled: install-dev
+	@if $(CAN_COMPILE); then $(MAKE) --no-print-directory test-in-compiled; \
+	else echo "skipped: the compiled form; no C compiler or no Python.h here"; fi
+
 # What tests with stand-ins for compiled classes cannot run there; all that uses the real ones can.
-test-compiled: compiled
-	@cd $(COMPILED) && ../$(PY) -m pytest -q -m "not hadoop" tests/property/wire tests/integration/pipeline \
+test-in-compiled: compiled
+	@cd $(COMPILED) && ../$(PY) -m pytest $(SLOWEST) -m "not hadoop" tests/property/wire tests/integration/pipeline \
 		tests/unit/torque/backfilling tests/unit/torque/core tests/unit/torque/sim \
 		tests/property/torque/test_live_equals_incremental.py
 
