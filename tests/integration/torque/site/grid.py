@@ -460,12 +460,16 @@ class Grid:
     # -- what jobs did
 
     def script(self, name: str, then: str = "") -> str:
-        """A job script that notes its environment in one line, then does what is asked."""
-        out = self.results / name
+        """A job script that notes its environment in one line, then does what is asked.
+
+        The line is one write: blocks of several sites start within milliseconds, and append to one file.
+        """
+        form = "|".join(["%s"] * 7)
         return (
-            f'#!/bin/sh\nprintf \'%s|\' "$(date +%s.%N)" "$TORQUE_GRID_SITE" '
-            f'"$TORQUE_GRID_INDEX" "$TORQUE_GRID_COUNT" '
-            f'"$TORQUE_GRID_HOSTS" "$TORQUE_GRID_SITES" "$PBS_JOBID" >> {out}\necho >> {out}\n{then}\n'
+            f'#!/bin/sh\nprintf \'{form}\\n\' "$(date +%s.%N)" "$TORQUE_GRID_SITE" '
+            '"$TORQUE_GRID_INDEX" "$TORQUE_GRID_COUNT" '
+            '"$TORQUE_GRID_HOSTS" "$TORQUE_GRID_SITES" "$PBS_JOBID" '
+            f">> {self.results / name}\n{then}\n"
         )
 
     def reservations(self, *sites: str) -> dict[str, list[tuple[float, float]]]:
@@ -495,9 +499,7 @@ class Grid:
     def starts(self, name: str) -> list[list[str]]:
         """The lines of a script: time, site, index, count, hosts, sites, job."""
         path = self.results / name
-        return (
-            [line.split("|")[:7] for line in path.read_text().splitlines() if line] if path.exists() else []
-        )
+        return [line.split("|") for line in path.read_text().splitlines()] if path.exists() else []
 
     def eventually(self, what: str, probe: Callable[[], T], within_s: float = _WAIT_S) -> T:
         """As the function, with all logs."""
