@@ -55,7 +55,7 @@ Work = Callable[[Master, Yarn, Control], Awaitable[Any]]
 
 @pytest.fixture
 def run(tmp_path) -> Callable[..., Any]:
-    def begin(work: Work, secret: bytes = SECRET, patience_s: float = 5.0) -> Any:
+    def begin(work: Work, secret: bytes = SECRET, patience_s: float = 60.0) -> Any:
         async def inner() -> Any:
             ours: FakeGateway = gateway(tmp_path)
             async with Master() as master:
