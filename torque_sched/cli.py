@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
 import click
 
 from torque_sched import __version__
@@ -36,6 +39,10 @@ def main(context: click.Context) -> None:
 
     Begin with `doctor`, then `serve --shadow` beside your pbs_sched, then `install`.
     """
+    for stream in (sys.stdout, sys.stderr):
+        # Names may be of a language that this terminal cannot show.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 

@@ -119,6 +119,8 @@ class Commands:
 
     def _spawn(self, argv: Sequence[str], keeps: int | None) -> _Child:
         path = self.find(argv[0])
+        # As outputs are read, whatever this process's locale is.
+        words = tuple(word.encode("utf-8", "surrogateescape") for word in argv)
         out, out_child = os.pipe()
         err, err_child = os.pipe()
         actions = [
@@ -132,7 +134,7 @@ class Commands:
             actions.append((os.POSIX_SPAWN_DUP2, keeps, 3 if keeps != 3 else 4))
         try:
             pid = os.posix_spawn(
-                path, tuple(argv), self._env, file_actions=actions, setpgroup=0, setsigmask=(),
+                path, words, self._env, file_actions=actions, setpgroup=0, setsigmask=(),
                 setsigdef=(signal.SIGPIPE, signal.SIGALRM, signal.SIGHUP),
             )  # fmt: skip
         except OSError as error:

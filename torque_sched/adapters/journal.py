@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -20,6 +21,7 @@ __all__ = ["Journal", "read_journal"]
 
 _PREFIX = "cycles-"
 _SUFFIX = ".jsonl"
+_NAME = re.compile(re.escape(_PREFIX) + r"([0-9]{8}-[0-9]{6})-([0-9]{4})" + re.escape(_SUFFIX))
 
 
 class Journal:
@@ -77,9 +79,12 @@ class Journal:
     def _next_file(self) -> None:
         self.close()
         stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(self._clock()))
-        # Names sort by age, also where several files are begun in one second and the first are gone already.
-        last = _files(self._folder)[-1:]
-        first = int(last[0].stem[-4:]) + 1 if last and last[0].stem.startswith(_PREFIX + stamp) else 0
+        # Names sort by age, also where several files are begun in one second and the first are gone already,
+        # or where the clock was put back: the oldest name is the next to go.
+        ours = [found for path in _files(self._folder) if (found := _NAME.fullmatch(path.name))]
+        first = 0
+        if ours and ours[-1][1] >= stamp:
+            stamp, first = ours[-1][1], int(ours[-1][2]) + 1
         for number in range(first, 10000):
             path = self._folder / f"{_PREFIX}{stamp}-{number:04d}{_SUFFIX}"
             with suppress(FileExistsError):

@@ -87,7 +87,8 @@ class LogFile:
             return
         now_s = self._clock()
         at = time.localtime(now_s)
-        if self._file is None and time.strftime("%Y%m%d", at) != self._day:
+        is_over = self._file is None and time.strftime("%Y%m%d", at) != self._day
+        if is_over or self._fd < 0:  # or it could not be opened the last time
             self.close()
             with suppress(StartupError):
                 self.open()

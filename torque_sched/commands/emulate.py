@@ -48,7 +48,10 @@ def _init(
             event_target=scheduler, server_name=server_name,
         )
     )  # fmt: skip
-    click.echo(f"emulated Torque {torque_version} in {directory}; next: start, then PATH={torque.path}:$PATH")
+    click.echo(
+        f"emulated Torque {torque_version} in {directory}; next: start, then "
+        f"export PATH={torque.path}:$PATH PBS_HOME={torque.home}"
+    )
 
 
 @emulate.command("start")

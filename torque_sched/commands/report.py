@@ -1,4 +1,4 @@
-"""``torque-sched report``: balance, waits, promises, predictions, idle GPUs, the shadow; one HTML page."""
+"""``torque-sched report``: balance, waits, promises, predictions, idle GPUs, the shadow; in words or HTML."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ _DAY_S = 86400.0
 @click.option("--shadow", is_flag=True, help="Of what the shadow has seen.")
 @click.option("--history", type=click.Path(path_type=Path), metavar="FILE", help="[the daemon's]")
 @click.option(
-    "--html", type=click.Path(path_type=Path, dir_okay=False), required=True, metavar="FILE", help="Written."
+    "--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a page with plots."
 )
 def report(
-    home: Path | None, config_file: Path | None, days: float, shadow: bool, history: Path | None, html: Path
-) -> None:
-    """Write a page on the last DAYS; it needs no other file and names no other address."""
+    home: Path | None, config_file: Path | None, days: float, shadow: bool, history: Path | None,
+    html: Path | None,
+) -> None:  # fmt: skip
+    """Tell of the last DAYS, or write a page that needs no other file and names no other address."""
     from torque_sched.daemon.config import read_config
     from torque_sched.daemon.place import server_host
     from torque_sched.daemon.shadow import read_report, words_of
     from torque_sched.learning.store import Store
     from torque_sched.report.page import page
     from torque_sched.report.picture import history_file
-    from torque_sched.report.summary import summarise
+    from torque_sched.report.summary import summarise, told_of
 
     options = options_of(home, config_file, shadow=shadow)
     now_s = time.time()
@@ -48,11 +49,13 @@ def report(
         sys.exit(error.exit_code)
     beside = words_of(read_report(options.own / "report.json")) if shadow else []
     try:
-        html.write_text(page(summary, f"Torque of {server_host(options.home)}", beside), encoding="utf-8")
+        if html is not None:
+            html.write_text(page(summary, f"Torque of {server_host(options.home)}", beside), encoding="utf-8")
     except OSError as error:
         click.echo(f"torque-sched report: {html}: {error.strerror}", err=True)
         sys.exit(1)
     promises = f", {len(summary.outcomes)} promises" if summary.outcomes else ""
-    click.echo(f"{html}: {len(summary.jobs)} jobs, {len(summary.balance)} moments{promises}")
-    for line in beside:
+    what = f"{days:g} days" if html is None else str(html)
+    click.echo(f"{what}: {len(summary.jobs)} jobs, {len(summary.balance)} moments{promises}")
+    for line in (*(told_of(summary) if html is None else ()), *beside):
         click.echo(f"  {line}")

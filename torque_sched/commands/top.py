@@ -31,8 +31,10 @@ def top(home: Path | None, config_file: Path | None, shadow: bool, interval: flo
     try:
         if once:
             console.print(_screen(options, 0, notes("top")))
-            return
-        _follow(options, console, interval)
+        elif console.is_terminal:
+            _follow(options, console, interval)
+        else:
+            _print(options, console, interval)
     except TorqueSchedError as error:
         click.echo(f"torque-sched top: {error}", err=True)
         sys.exit(error.exit_code)
@@ -59,6 +61,19 @@ def _follow(options: Any, console: Any, interval: float) -> None:
                 time.sleep(interval)
             except KeyboardInterrupt:
                 return
+
+
+def _print(options: Any, console: Any, interval: float) -> None:
+    """One screen below the other, into a pipe or a file."""
+    while True:
+        try:
+            console.print(_screen(options, 0, notes("top")))
+        except TorqueSchedError as error:
+            click.echo(f"torque-sched top: {error}", err=True)
+        try:
+            time.sleep(interval)
+        except KeyboardInterrupt:
+            return
 
 
 def _screen(options: Any, limit: int, note: Callable[[str], None]) -> Any:

@@ -79,6 +79,11 @@ class Reason(enum.Enum):
     """Strictly in order: an earlier job waits; details: job."""
     LEARNED_MEMORY = "learned-memory"
 
+    @property
+    def is_for_good(self) -> bool:
+        """Whether the job waits until it, or the cluster, is changed; the C daemon deletes such jobs."""
+        return self in {Reason.NEVER_FITS, Reason.BAD_REQUEST}
+
 
 class Broken(enum.Enum):
     """Why a promise could not be kept; a closed set, for figures by cause."""

@@ -11,6 +11,7 @@ from torque_sched.policies.context import Pause
 __all__ = ["Failures", "Pauses", "Steps"]
 
 Key = TypeVar("Key", bound=Hashable)
+_ROUNDING_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Pauses(Generic[Key]):
     def failed(self, key: Key, now_s: float, why: str) -> float:
         """Note a failure; returns how long the pause is. One during a pause does not lengthen it."""
         entry = self._entries.get(key)
-        if entry is not None and now_s < entry.until_s:
+        if entry is not None and self._is_active(entry, now_s):
             self._entries[key] = replace(entry, why=why)
             return entry.until_s - now_s
         failures = 1
@@ -66,8 +67,12 @@ class Pauses(Generic[Key]):
         return {
             key: Pause(entry.until_s, entry.why)
             for key, entry in self._entries.items()
-            if now_s < entry.until_s
+            if self._is_active(entry, now_s)
         }
+
+    def _is_active(self, entry: Failures, now_s: float) -> bool:
+        # One that has longer to go than it was long began by a clock that was put back since.
+        return 0 < entry.until_s - now_s <= self._steps.pause_s(entry.failures) + _ROUNDING_S
 
     def entries(self) -> dict[Key, Failures]:
         """All that is not forgotten, to be restored by a daemon started anew."""

@@ -134,7 +134,9 @@ class LearningSettings(BaseModel):
     model_config = _FROZEN
     history: str = Field(default="", description="its file; empty: sched_priv/history.sqlite")
     accounting: bool = Field(default=True, description="also learn from the server's accounting, if readable")
-    predictors: tuple[str, ...] = Field(default=("chain", "seed"), description="the best of them speaks")
+    predictors: tuple[str, ...] = Field(
+        default=("chain", "seed"), min_length=1, description="the best of them speaks"
+    )
     best_of: int = Field(default=20, ge=1, description="best in so many last checks")
     max_jobs: int = Field(default=200_000, ge=1, description="ended jobs kept, the oldest go first")
     min_similar: int = Field(default=3, ge=1, description="memory admission needs so many similar jobs")
@@ -149,6 +151,12 @@ class ReservationSettings(BaseModel):
     start_s: float = Field(description="seconds since the epoch")
     end_s: float = Field(description="seconds since the epoch")
     users: tuple[str, ...] = Field(default=(), description="for whom; nobody: maintenance")
+
+    @model_validator(mode="after")
+    def _has_length(self) -> ReservationSettings:
+        if not self.start_s < self.end_s:
+            raise ValueError("end_s does not come after start_s")
+        return self
 
     def value(self) -> Reservation:
         """As policies want it."""
@@ -287,6 +295,10 @@ def read_config(path: Path | None) -> Config:
             raise ConfigError(
                 f"{path}: learning.predictors: no predictor {name!r}", cure=f"known are {known}"
             )
+    try:
+        config.cycle_limits()
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error.message}", cure=error.cure) from None
     chosen = {key: getattr(config, key) for key in _POLICIES}
     made = {key: _checked(f"{path}: {key}", key, each) for key, each in chosen.items() if each is not None}
     return config.model_copy(update=made)

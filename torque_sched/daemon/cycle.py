@@ -20,6 +20,7 @@ from torque_sched.core.snapshot import Snapshot
 from torque_sched.daemon.comments import CommentPlan, with_an_old_comment
 from torque_sched.daemon.finding import Finding
 from torque_sched.daemon.standing import Standing
+from torque_sched.errors import ConfigError
 from torque_sched.learning.promises import Change, Outcome
 from torque_sched.parse.qrun import RunKind, RunResult
 from torque_sched.policies.context import Context
@@ -83,6 +84,12 @@ class CycleLimits:
     starts_s: float = 30.0
     comments_s: float = 2.0
     lock_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.starts_at_once < 1 or self.starts_s <= 0:
+            raise ConfigError(
+                "limits that let no job start", cure="starts_at_once is at least 1, starts_s above 0"
+            )
 
 
 @dataclass(slots=True)

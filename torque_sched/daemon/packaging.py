@@ -11,7 +11,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -33,6 +33,9 @@ __all__ = [
 
 KEPT = ".torque-original"
 RECORD = "torque_sched_install.json"
+_MARK = b"in pbs_sched's place"
+"""Stands near the beginning of all that we write."""
+_LOOKED_AT = 4096
 _LONGEST_INTERPRETER = 120
 """Kernels before 5.1 read 127 characters of a script's first line."""
 _PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
@@ -142,16 +145,24 @@ def plan(home: Path, sbin: Path | None, units: Path | None, user: str = "root") 
     command, folders = program(), command_folders()
     wanted: list[tuple[Path, str, int]] = []
     if sbin is not None:
-        wanted.append((sbin / "pbs_sched", shim_text(sys.executable, home, folders), 0o755))
+        wanted.append((sbin.absolute() / "pbs_sched", shim_text(sys.executable, home, folders), 0o755))
     if units is not None:
-        wanted.append((units / "torque-sched.service", unit_text(command, home, folders, user), 0o644))
-    known = {step.path: step for step in _recorded(home / "sched_priv" / RECORD)}
-    return [
-        Step(str(path), text, mode, known[str(path)].kept, is_again=True)
-        if str(path) in known
-        else Step(str(path), text, mode, f"{path}{KEPT}" if path.exists() else "")
-        for path, text, mode in wanted
-    ]
+        wanted.append(
+            (units.absolute() / "torque-sched.service", unit_text(command, home, folders, user), 0o644)
+        )
+    known = {step.path: step.kept for step in _recorded(home / "sched_priv" / RECORD)}
+    return [_step(path, text, mode, known) for path, text, mode in wanted]
+
+
+def _step(path: Path, text: str, mode: int, known: Mapping[str, str]) -> Step:
+    """One file; what is there now is the original unless we wrote it, with this home or another."""
+    kept = f"{path}{KEPT}"
+    if path.exists() and not _is_ours(path):
+        return Step(str(path), text, mode, kept)
+    if str(path) in known:
+        return Step(str(path), text, mode, known[str(path)], is_again=True)
+    kept = kept if Path(kept).exists() else ""
+    return Step(str(path), text, mode, kept, is_again=bool(kept) or path.exists())
 
 
 def apply(steps: Sequence[Step], home: Path) -> None:
@@ -202,13 +213,25 @@ def _take_back(steps: Iterable[Step]) -> list[str]:
     told = []
     for step in steps:
         path = Path(step.path)
-        if step.kept and Path(step.kept).exists():
+        if not _is_ours(path):
+            told.append(f"{path}: no longer ours, so it is left as it is")
+        elif step.kept and Path(step.kept).exists():
             Path(step.kept).replace(path)
             told.append(f"{path}: the original is back")
         else:
             path.unlink(missing_ok=True)
             told.append(f"{path}: removed")
     return told
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether what is there was written by us; so counts nothing at all."""
+    try:
+        return _MARK in path.read_bytes()[:_LOOKED_AT]
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
 
 
 def _recorded(record: Path) -> list[Step]:

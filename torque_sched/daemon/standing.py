@@ -192,7 +192,8 @@ class Standing:
             if job.exit_status is not None and job.exit_status in _MOM_FAILED:
                 return self._fell_back(start, now_s, f"its mom ended it with status {job.exit_status}")
             return self._worked(start)
-        if job.state is JobState.RUNNING or now_s - start.asked_s < self._rules.settle_s:
+        # A clock that was put back must not keep a start on its way for hours.
+        if job.state is JobState.RUNNING or abs(now_s - start.asked_s) < self._rules.settle_s:
             return []  # on its way
         del self._asked[start.job]
         # Held or waiting for a time again: somebody's order, no node's failure.

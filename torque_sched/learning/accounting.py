@@ -50,23 +50,25 @@ def read_on(
         if name < max(at, oldest if position is None else ""):
             continue
         begin = offset if name == at else 0
-        data = _lines(folder / name, begin, room)
+        data, is_all = _lines(folder / name, begin, room)
         jobs += _jobs(data, zone)
         reached = (name, begin + len(data))
         room -= len(data)
-        if room <= 0:
+        if not is_all:
             break
     return AccountingPart(tuple(jobs), reached)
 
 
-def _lines(path: Path, begin: int, room: int) -> bytes:
-    """Whole lines from an offset on."""
+def _lines(path: Path, begin: int, room: int) -> tuple[bytes, bool]:
+    """Whole lines from an offset on, and whether they are all there are."""
     with path.open("rb") as opened:
         opened.seek(begin)
         data = opened.read(room)
     whole = data.rfind(b"\n") + 1
+    if whole or len(data) < _PART_BYTES:
+        return data[:whole], len(data) < room
     # A line longer than what is read at once is no accounting line: pass over it.
-    return data[:whole] if whole or len(data) < room else data
+    return data, False
 
 
 def _jobs(data: bytes, zone: tzinfo) -> Iterator[Job]:

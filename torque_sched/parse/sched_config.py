@@ -132,7 +132,7 @@ class _Reader:
         elif key in _SECONDS:
             self._rest[_SECONDS[key]] = duration_s(value)
         elif key in _NUMBERS:
-            self._rest[key] = _number(value)
+            self._rest[key] = _number(value, least=0 if key == "unknown_shares" else -(1 << 31))
         elif key == "dedicated_prefix":
             self._rest[key] = value
         elif len(self._ignored) < _MAX_IGNORED_QUEUES:
@@ -178,11 +178,14 @@ def _few(place: str, warnings: list[str]) -> tuple[str, ...]:
     return (*warnings[:_MAX_WARNINGS], *more)
 
 
-def _number(text: str) -> int:
+def _number(text: str, least: int) -> int:
     try:
-        return int(text)
+        number = int(text)
     except ValueError:
         raise ValueError(f"{_shown(text)!r} is no whole number; the default stays") from None
+    if number < least:
+        raise ValueError(f"{_shown(text)} is less than {least}; the default stays")
+    return number
 
 
 def _flag(text: str) -> bool:
@@ -325,10 +328,10 @@ def parse_resource_group(
         if not words or words[0].startswith("#"):
             continue
         try:
-            name, parent = words[0], words[2]
-            if parent not in known or name in known:
+            name, parent, shares = words[0], words[2], int(words[3])
+            if parent not in known or name in known or shares < 0:
                 raise ValueError(parent)
-            groups.append(ResourceGroup(name, int(words[1]), parent, int(words[3])))
+            groups.append(ResourceGroup(name, int(words[1]), parent, shares))
             known.add(name)
         except (ValueError, IndexError):
             warnings.append(

@@ -214,6 +214,9 @@ class Plan:
             slots = node.slots_free + sum(e.held.slots for e in held) - piece.ppn
             gpus = node.gpus_free + sum(e.held.gpus for e in held) - piece.gpus
             memory = node.mem_free_bytes + sum(e.held.mem_bytes for e in held) - piece.mem_bytes
+            if piece.vmem_bytes:
+                swap = node.vmem_free_bytes + sum(_swap(e.held) for e in held) - _swap(piece)
+                memory = min(memory, swap)
             node.promise(from_s, slots, gpus, memory)
             ledger.touch(node)
 
@@ -222,6 +225,11 @@ class Plan:
         allocation = tuple(NodeShare(node.name, piece.ppn, piece.gpus) for node, piece in self.parts)
         details = {} if self.is_known else {"start": "unknown, running jobs have no walltime"}
         return Reserve(job.id, self.start_s, allocation, details=details)
+
+
+def _swap(one: Held | Piece) -> int:
+    """Memory with swap, of which what is asked of memory is a part."""
+    return max(one.mem_bytes, one.vmem_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,23 +264,35 @@ def _ready(
         return None
     if piece.gpus and not all(node.gpus_clean):
         return None
-    slots, gpus, memory, at_s, is_known = node.slots_free, node.gpus_free, node.mem_free_bytes, now_s, True
+    slots, gpus, at_s, is_known = node.slots_free, node.gpus_free, now_s, True
+    memory, swap = node.mem_free_bytes, node.vmem_free_bytes
     ends = _ends(ledger, node, now_s)
     left = len(ends)
     for end in [None, *ends]:
         if end is None and node.refusal(piece, shape) is not None:
             continue  # Even where the amounts would do: the memory in use, its company, a bad GPU.
         if end is not None:
-            slots, gpus, memory = slots + end.held.slots, gpus + end.held.gpus, memory + end.held.mem_bytes
+            slots, gpus = slots + end.held.slots, gpus + end.held.gpus
+            memory, swap = memory + end.held.mem_bytes, swap + _swap(end.held)
             at_s, is_known, left = end.end_s, is_known and end.is_known, left - 1
         alone = left == 0 or not (shape.empty or node.is_closed or shape.access)
-        if slots >= piece.ppn and gpus >= piece.gpus and memory >= piece.mem_bytes and alone:
+        has_memory = memory >= piece.mem_bytes and (not piece.vmem_bytes or swap >= _swap(piece))
+        if slots >= piece.ppn and gpus >= piece.gpus and has_memory and alone:
             return at_s, is_known
     return None
 
 
 def plan_start(search: Search, job: Job, shape: Shape, now_s: float) -> Plan | None:
     """The nodes that can be free for the job soonest, by the limits of what runs there; None: none can."""
+    plan = _plan(search, job, shape, now_s, whole=False)
+    if plan is None and (shape.procs or shape.may_share):
+        # What is free now on each node is too little of the cluster: whole nodes have to drain.
+        plan = _plan(search, job, shape, now_s, whole=True)
+    return plan
+
+
+def _plan(search: Search, job: Job, shape: Shape, now_s: float, *, whole: bool) -> Plan | None:
+    """As `plan_start`; ``whole``: of pieces that may share, a node is to take as many as it has slots for."""
     ledger = search.ledger
     pauses = search.who(job, now_s).pauses
     taken = {node.index for node in ledger.nodes if node.name in pauses} if pauses else set()
@@ -284,11 +304,12 @@ def plan_start(search: Search, job: Job, shape: Shape, now_s: float) -> Plan | N
             gpus = min(shape.gpus_anywhere, node.node.gpus) or piece.gpus
             at = None
             if node.index not in taken:
-                at = _ready(ledger, node, replace(piece, gpus=gpus), shape, now_s)
+                wanted = times(piece, _most(node, piece)) if whole else piece
+                at = _ready(ledger, node, replace(wanted, gpus=max(gpus, wanted.gpus)), shape, now_s)
             if at is not None:
                 ready.append((not at[1], at[0], node.index))
         ready.sort()
-        chosen = list(_choose(ledger, shape, piece, _gpus_first(ledger, shape, ready)))
+        chosen = list(_choose(ledger, shape, piece, _gpus_first(ledger, shape, ready), whole))
         if sum(n for _, _, n in chosen) < piece.count:
             return None
         if sum(one.gpus for _, one, _ in chosen) < shape.gpus_anywhere:
@@ -314,8 +335,23 @@ def _gpus_first(
     return first + rest
 
 
+def _most(node: NodeLedger, piece: Piece) -> int:
+    """How many equal pieces the idle node takes, at most ``piece.count``."""
+    rooms = [
+        most // each
+        for most, each in (
+            (node.np, piece.ppn),
+            (node.node.gpus, piece.gpus),
+            (node.most_mem_bytes, piece.mem_bytes),
+            (node.most_vmem_bytes, piece.vmem_bytes),
+        )
+        if each and most < float("inf")
+    ]
+    return max(1, int(min([*rooms, piece.count])))
+
+
 def _choose(
-    ledger: Ledger, shape: Shape, piece: Piece, ready: list[tuple[bool, float, int]]
+    ledger: Ledger, shape: Shape, piece: Piece, ready: list[tuple[bool, float, int]], whole: bool
 ) -> Iterator[tuple[tuple[bool, float, int], Piece, int]]:
     """Nodes in the order in which they are ready, each with what it is to hold and of how many pieces."""
     may_share = bool(shape.procs) or shape.may_share
@@ -326,8 +362,9 @@ def _choose(
         node = ledger.nodes[entry[2]]
         own_gpus = min(gpus, node.node.gpus)
         gpus -= own_gpus
-        # Where pieces may share, a node is kept for as many as are free on it now, and at least one; GPUs
-        # that still have no node need a processor each.
-        n = max(1, min(left, node.slots_free // piece.ppn)) if may_share and not gpus else 1
+        # Where pieces may share, a node is kept for as many as are free on it now, and at least one, or for
+        # all it can take; GPUs that still have no node need a processor each.
+        most = _most(node, piece) if whole else node.slots_free // piece.ppn
+        n = max(1, min(left, most)) if may_share and not gpus else 1
         yield entry, times(piece, n, piece.gpus * n + own_gpus), n
         left -= n

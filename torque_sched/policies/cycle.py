@@ -63,7 +63,9 @@ class Cycle:
         if job.queue in self._blocked:
             return Hold(job.id, Reason.STRICT_FIFO)
         decision = self.check(job) or self._place(job, turns)
-        if self.settings.queues.strict and not isinstance(decision, Start):
+        # Nobody waits for a job that can never run.
+        is_passed = isinstance(decision, Start) or decision.reason.is_for_good
+        if self.settings.queues.strict and not is_passed:
             self._blocked.add(job.queue)
         return decision
 

@@ -41,6 +41,8 @@ def entitlements(tree: Iterable[Share], unknown_shares: float) -> dict[str, floa
     Raises:
         ConfigError: a name twice, an unknown parent, a circle or shares below zero.
     """
+    if not unknown_shares >= 0:
+        raise ConfigError(f"unknown_shares {unknown_shares:g}", cure="write 0 or more")
     entries = list(tree)
     by_name = {entry.name: entry for entry in entries}
     if len(by_name) != len(entries):

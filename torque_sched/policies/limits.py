@@ -96,7 +96,7 @@ def _licences(nodes: Iterable[Node]) -> dict[str, float]:
     found: dict[str, float] = {}
     for node in nodes:
         for name, text in (node.status.gres if node.status is not None else {}).items():
-            if text.isdigit() and name not in {"gpus", "gpu"}:
+            if text.isascii() and text.isdigit() and name not in {"gpus", "gpu"}:
                 found[name] = found.get(name, 0.0) + int(text)
     return found
 

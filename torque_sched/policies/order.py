@@ -227,6 +227,9 @@ class FairShareOrder:
     round_robin: bool = False
     sort_queues: bool = True
 
+    def __post_init__(self) -> None:
+        entitlements(self.shares, self.unknown_shares)
+
     def turns(self, jobs: Sequence[Job], snapshot: Snapshot, context: Context) -> Turns:
         """As `Order.turns`."""
         usage = dict(context.usage)

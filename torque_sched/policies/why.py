@@ -30,6 +30,10 @@ _IN_WORDS_OF_C = frozenset(
 
 Answer = tuple[Reason, Mapping[str, str]]
 
+_NOT_TOGETHER: Answer = (
+    Reason.NO_FREE_SLOTS, {"why": "its pieces fit one by one, not all together"}
+)  # fmt: skip
+
 
 def node_refusal(node: NodeLedger, piece: Piece, shape: Shape, who: Who) -> Refusal | None:
     """Why this job's piece does not go to a capable node; None: it fits by itself."""
@@ -143,21 +147,40 @@ class Why:
 
     def _count(self, shape: Shape, who: Who) -> Answer:
         """The first thing that leaves too few nodes, in the order in which nodes are asked."""
+        if shape.procs or shape.may_share:
+            return self._count_pieces(shape, who)
         for piece in shape.pieces:
             capable = self._search.capable(piece, shape)
             refusals = self._closed(capable)
-            fits = 0
-            may_share = bool(shape.procs) or shape.may_share
             roomy = self._search.roomy(piece, shape)
             refusals[Refusal.NO_SLOTS] = len(capable) - refusals.total() - len(roomy)
             for node in roomy:
-                found = node_refusal(node, piece, shape, who)
-                refusals[found] += 1
-                if found is None:
-                    fits += node.slots_free // piece.ppn if may_share else 1
-            if fits < piece.count:
-                return self._name(piece, refusals)
-        return Reason.NO_FREE_SLOTS, {"why": "its pieces fit one by one, not all together"}
+                refusals[node_refusal(node, piece, shape, who)] += 1
+            if refusals[None] < piece.count:
+                return self._name(piece, refusals, "")
+        return _NOT_TOGETHER
+
+    def _count_pieces(self, shape: Shape, who: Who) -> Answer:
+        """The same for pieces that may share a node: what is counted is how many of them have room."""
+        for piece in shape.pieces:
+            refusals: Counter[Refusal | None] = Counter()
+            for node in self._search.capable(piece, shape):
+                most = node.np // piece.ppn
+                refusal = node_refusal(node, piece, shape, who)
+                free = 0 if refusal else min(most, node.slots_free // piece.ppn)
+                refusals[None] += free
+                refusals[refusal or Refusal.NO_SLOTS] += most - free
+            if refusals[None] < piece.count:
+                return self._name(piece, refusals, " processors" if shape.procs else " tasks")
+        return self._too_few_gpus(shape) or _NOT_TOGETHER
+
+    def _too_few_gpus(self, shape: Shape) -> Answer | None:
+        """Of ``-l procs=N,gpus=M`` the GPUs."""
+        nodes = (node for piece in shape.pieces for node in self._search.capable(piece, shape))
+        free = sum(node.gpus_free for node in nodes if node.blocked is None)
+        if free >= shape.gpus_anywhere:
+            return None
+        return Reason.NO_FREE_GPUS, {"why": f"needs {shape.gpus_anywhere} GPUs, {free} are free"}
 
     def _closed(self, capable: tuple[NodeLedger, ...]) -> Counter[Refusal | None]:
         """How many of these nodes take no job at all, by cause."""
@@ -169,7 +192,7 @@ class Why:
         return found.copy()
 
     @staticmethod
-    def _name(piece: Piece, refusals: Counter[Refusal | None]) -> Answer:
+    def _name(piece: Piece, refusals: Counter[Refusal | None], of_what: str) -> Answer:
         n = refusals.total()
         left = n
         words = []
@@ -183,5 +206,5 @@ class Why:
             if reason is None and left < piece.count:
                 reason = refusal.reason
         reason = reason or Reason.NO_FREE_SLOTS
-        why = f"needs {piece.count} of {n}: " + ", ".join(words)
+        why = f"needs {piece.count} of {n}{of_what}: " + ", ".join(words)
         return reason, {"why": why, "job": "-"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ __all__ = ["Picture", "State", "find", "history_file", "read_state", "take_pictu
 _REBUILD_JOBS = 3000
 """Learned from for one look: its last jobs tell nearly all, and nobody waits for the rest."""
 _FRESH_S = 600.0
+_ARRAY = re.compile(r"([0-9]{1,18})(?:\[\])?(?:\..*)?")
 _LATE = 2.0
 """A cycle is late after so many times the longest that one is to take."""
 
@@ -202,6 +204,12 @@ def find(snapshot: Snapshot, name: str) -> Job | Node:
         return nodes[0]
     if wanted:
         raise ConfigError(f"{name} is {len(wanted)} jobs", cure=f"write {wanted[0].id} or another")
+    array = _ARRAY.fullmatch(name)
+    members = [each for each in snapshot.jobs if array and each.array == int(array[1])]
+    if members:
+        raise ConfigError(
+            f"{name} is an array of {len(members)} jobs", cure=f"write {members[0].id} or another"
+        )
     raise ConfigError(
         f"no job and no node {name!r}", cure="see `qstat` and `pbsnodes -a`; jobs that ended go from there"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -12,8 +12,9 @@ from torque_sched.learning.figures import Figure, figures_of
 from torque_sched.learning.promises import Outcome
 from torque_sched.learning.rows import BalanceRow, EndedJob, read_said
 from torque_sched.learning.store import Store
+from torque_sched.report.words import percent, span
 
-__all__ = ["GpuHolder", "PredictionError", "Summary", "summarise"]
+__all__ = ["GpuHolder", "PredictionError", "Summary", "summarise", "told_of"]
 
 _MAX_JOBS = 100_000
 _UNUSED = 0.01
@@ -135,3 +136,23 @@ def _holder(user: str, jobs: Sequence[EndedJob]) -> GpuHolder:
         used += busy * hours
         n_unused += busy < _UNUSED
     return GpuHolder(user, len(jobs), held, used, n_unused)
+
+
+def told_of(summary: Summary) -> Iterator[str]:
+    """The main figures in sentences; nothing of what was not seen."""
+    if summary.balance:
+        stdev = summary.mean_of("cpu_stdev") or 0.0
+        yield (
+            f"CPU utilisation of a node: {percent(summary.mean_of('cpu_mean'))} on average, "
+            f"standard deviation over the nodes {stdev:.3f}"
+        )
+    if summary.waits_s:
+        half, most = summary.wait_quantile(0.5), summary.wait_quantile(0.9)
+        yield f"waits: half of the jobs at most {span(half)}, nine of ten at most {span(most)}"
+    for each in summary.errors:
+        yield f"predictions of {each.figure.value}: mean error {each.mean_error:.3f} over {each.n} jobs"
+    for holder in summary.gpu_holders:
+        yield (
+            f"GPUs of {holder.user}: {holder.n_jobs} jobs held {holder.held_hours:.1f} GPU hours and used "
+            f"{holder.used_hours:.1f}, {holder.n_unused} jobs never used one"
+        )

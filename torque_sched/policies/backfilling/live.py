@@ -195,7 +195,9 @@ class LivePlan:
                 spot = self.table.earliest(need, candidate.length_s, self.now_s, self.now_s)
                 if spot is not None:
                     self.table.take(spot)
-            if is_strict and job.id not in self._starts:
+            hold = sifted.holds.get(job.id)
+            is_for_good = hold is not None and hold.reason.is_for_good
+            if is_strict and job.id not in self._starts and not is_for_good:
                 stuck.add(job.queue)
         self._estimate(sifted)
 

@@ -77,7 +77,7 @@ class _Sieve:
             self.not_now.add(job.id)
             hold = None
         if hold is not None:
-            if self._strict:
+            if self._strict and not hold.reason.is_for_good:
                 self._held.add(job.queue)
             return hold
         self._n_looked_at += 1
@@ -91,9 +91,9 @@ class _Sieve:
             self.holds[job.id] = Hold(job.id, Reason.STRICT_FIFO)
             self.others.append(job)
             return
-        if self._strict:
-            self._waits.add(job.queue)
         limit = self._limits.check(job)
+        if self._strict and not (limit is not None and limit.reason.is_for_good):
+            self._waits.add(job.queue)
         if limit is not None:
             self.holds[job.id] = limit
             self.others.append(job)

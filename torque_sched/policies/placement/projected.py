@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from torque_sched.errors import ConfigError
 from torque_sched.policies.base import Scorer
 from torque_sched.policies.context import Context
 from torque_sched.policies.needs import Piece
@@ -38,6 +39,10 @@ class ProjectedPlacement:
     layout_weight: float = 0.2
     gpu_node_penalty: float = 0.05
     rest_weight: float = 0.01
+
+    def __post_init__(self) -> None:
+        if self.gpu_layout not in GPU_LAYOUTS:
+            raise ConfigError(f"gpu_layout {self.gpu_layout!r}", cure=f"known are {', '.join(GPU_LAYOUTS)}")
 
     def scorer(self, nodes: Sequence[NodeLedger], context: Context) -> Scorer:
         """As `Placement.scorer`."""

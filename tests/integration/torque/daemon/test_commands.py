@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -113,6 +114,30 @@ def test_doctor_tells_what_the_daemon_lacks(
     assert done.returncode == 1
     assert re.search("^warning daemon: qstat .*no licence", done.stdout, re.MULTILINE), done.stdout
     assert "MiB free for" in done.stdout
+
+
+def test_top_into_a_pipe_prints_one_screen_below_the_other(torque: EmulatedTorque, home: str) -> None:
+    env = {**torque.env, "PYTHONPATH": os.pathsep.join(sys.path)}
+    argv = [sys.executable, "-m", "torque_sched", "top", "-d", home, "--interval", "1"]
+    with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True) as top:
+        watchdog = threading.Timer(60, top.kill)
+        watchdog.start()
+        assert top.stdout is not None
+        shown = (line for line in top.stdout if "4 of 4 nodes up" in line)
+        assert [next(shown, "no screen"), next(shown, "no other")] == 2 * [
+            "4 of 4 nodes up, 0 of 18 slots used, 0 of 2 GPUs held, 0 of these not used\n"
+        ]
+        watchdog.cancel()
+        top.kill()
+
+
+def test_names_that_a_terminal_cannot_show(torque: EmulatedTorque, home: str) -> None:
+    job = torque.submit("-N", "Größe", "-l", "nodes=1")
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    for words in (("explain", job), ("showstart", job), ("status",), ("cycle", "--dry-run")):
+        done = ours(torque, *words, "-d", home, **locale)
+        assert (done.returncode in {0, 1}, done.stderr) == (True, "")
+    assert "Gr??e" in ours(torque, "explain", job, "-d", home, **locale).stdout
 
 
 def test_check_config_names_unknown_keys(torque: EmulatedTorque, home: str) -> None:

@@ -57,3 +57,5 @@ def test_it_runs_beside_a_daemon_and_compares(
     asked = CliRunner().invoke(main, ["report", "-d", str(shadow.home), "--shadow", "--html", str(page)])
     assert "1 jobs we would have started before it did" in asked.output
     assert "<li>of 1 jobs it started we would in the same state" in page.read_text(encoding="utf-8")
+    asked = CliRunner().invoke(main, ["report", "-d", str(shadow.home), "--shadow"])
+    assert (asked.exit_code, "1 jobs we would have started before it did" in asked.output) == (0, True)

@@ -100,6 +100,13 @@ def test_the_report_is_one_page(cluster: Cluster, tmp_path: Path) -> None:
     assert "<svg" in text
 
 
+def test_the_report_in_words(cluster: Cluster) -> None:
+    text = cluster.run("report", "--days", "9999")
+    assert re.search(r"^9999 days: 4 jobs, \d+ moments$", text, re.MULTILINE), text
+    assert "waits: half of the jobs at most " in text
+    assert "CPU utilisation of a node: " in text
+
+
 def test_looking_runs_pbsnodes_and_qstat_only_and_changes_no_file(cluster: Cluster, tmp_path: Path) -> None:
     """Every other command on PATH is a trap that leaves a mark."""
     mark = tmp_path / "mark"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +28,21 @@ def test_both_outputs_and_the_exit_code() -> None:
 
 def test_arguments_are_no_shell_text() -> None:
     assert run("printf", "%s", "$(id); `id` | 'x' \"y\"").stdout == b"$(id); `id` | 'x' \"y\""
+
+
+def test_arguments_are_utf_8_whatever_the_locale_is() -> None:
+    """Comments quote what the server printed, which has bytes of any language."""
+    script = (
+        "import asyncio\n"
+        "from torque_sched.adapters.commands import Commands\n"
+        "print(asyncio.run(Commands().run(('printf', '%s', 'gr\\xf6\\xdfe \\ufffd'), 10.0)).stdout)\n"
+    )
+    env = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    env["PYTHONPATH"] = os.pathsep.join(sys.path)
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == repr("größe \ufffd".encode()), done.stderr
 
 
 def test_a_large_output_is_whole() -> None:

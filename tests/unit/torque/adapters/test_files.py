@@ -70,6 +70,31 @@ def elsewhere(expression: str, path: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, capture_output=True, text=True, check=False)
 
 
+def test_a_file_that_could_not_be_begun_at_midnight_is_begun_later(tmp_path: Path) -> None:
+    now, folder = [AT_S], tmp_path / "sched_logs"
+    log = LogFile(folder, clock=lambda: now[0])
+    folder.rename(tmp_path / "gone")
+    folder.touch()
+    now[0] += 86400
+    log.record(Event.SCHED, "Job", "1.head", "lost")
+    folder.unlink()
+    log.record(Event.SCHED, "Job", "2.head", "told")
+    assert lines_of(folder)[-1].endswith("2.head;told")
+
+
+def test_a_named_file_that_could_not_be_opened_again_is_opened_later(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    log = LogFile(tmp_path, folder / "sched")
+    folder.rename(tmp_path / "gone")
+    folder.touch()
+    with pytest.raises(StartupError):
+        log.reopen()
+    log.record(Event.SCHED, "Job", "1.head", "lost")
+    folder.unlink()
+    log.record(Event.SCHED, "Job", "2.head", "told")
+    assert lines_of(folder)[-1].endswith("2.head;told")
+
+
 def test_only_one_has_the_lock(tmp_path: Path) -> None:
     lock = LockFile(tmp_path / "sched.lock")
     lock.take()
@@ -149,6 +174,16 @@ def test_the_journal_is_bounded_and_survives_a_torn_line(tmp_path: Path) -> None
     newest.write_bytes(b"{]\n" + newest.read_bytes())
     with pytest.raises(RecordError, match="line 1"):
         list(read_journal(tmp_path))
+
+
+def test_a_clock_put_back_takes_no_line_of_the_journal_and_its_order_stays(tmp_path: Path) -> None:
+    now = [AT_S]
+    for number in range(6):
+        journal = Journal(tmp_path, file_bytes=1000, n_files=3, clock=lambda: now[0])
+        journal.append({"number": number})
+        journal.close()
+        now[0] -= 86400
+    assert [line["number"] for line in read_journal(tmp_path)] == [3, 4, 5]
 
 
 def test_figures_are_what_prometheus_reads() -> None:

@@ -158,11 +158,14 @@ def test_what_cannot_be_asked_is_told(submit: str, queue: str, words: str) -> No
 
 
 def test_a_name_means_a_node_or_a_job_or_nothing() -> None:
-    members = (replace(job(5), id=JobId("5[0].head")), replace(job(5), id=JobId("5[1].head")))
+    members = tuple(replace(job(5), id=JobId(f"5[{i}].head"), array_index=i) for i in (0, 1))
     look = snapshot(job(1), *members)
     assert find(look, "n1") is look.nodes[0]
     assert find(look, "1") is look.jobs[0]
     assert find(look, "5[1].head") is members[1]
+    for name in ("5", "5[]", "5[].head"):
+        with pytest.raises(ConfigError, match="is an array of 2 jobs"):
+            find(look, name)
     with pytest.raises(ConfigError, match="no job and no node"):
         find(look, "2")
     look = snapshot(nodes=(node("n1.cluster"), node("n2.east"), node("n2.west")))

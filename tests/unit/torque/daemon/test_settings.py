@@ -24,6 +24,7 @@ from torque_sched.parse.sched_config import (
     parse_sched_config,
 )
 from torque_sched.policies.backfill import AgedReservations, NoReservations
+from torque_sched.policies.fair_share import Share
 from torque_sched.policies.order import COrder, FairShareOrder, FcfsOrder
 from torque_sched.policies.placement.value import ValuePlacement
 
@@ -230,6 +231,45 @@ def test_what_the_files_mean() -> None:
     friday = datetime(2026, 11, 20, 9, 0)  # noqa: DTZ001 -- the host's own time
     assert in_force.at(friday.timestamp()).queues.strict
     assert not in_force.at(friday.replace(hour=18).timestamp()).queues.strict
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("limits: {starts_at_once: 0}", "limits that let no job start"),
+        ("limits: {starts_s: 0}", "limits that let no job start"),
+        ("placement: {name: projected, gpu_layout: heap}", "placement: gpu_layout 'heap'"),
+        ("learning: {predictors: []}", "learning.predictors: "),
+        ("reservations: [{name: a, nodes: [n1], start_s: 5, end_s: 5}]", "end_s does not come after"),
+    ],
+)
+def test_what_would_start_no_job_or_fail_every_cycle_is_refused(
+    text: str, words: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "torque_sched.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        read_config(path)
+
+
+def test_shares_below_zero_are_told_at_the_start_and_not_in_every_cycle(tmp_path: Path) -> None:
+    texts = {
+        "sched_config": "fair_share: true ALL\nunknown_shares: -5\n",
+        "resource_group": "grp 10 root 60\nalice 11 grp -1\nbob 12 grp 2\n",
+    }
+    files = c_files_of(texts, Config())
+    assert [warning.partition(":")[0] for warning in files.warnings] == [
+        "sched_config, line 2", "resource_group, line 2"
+    ]  # fmt: skip
+    order = SettingsInForce(Config(), files).prime.order
+    assert order == FairShareOrder(
+        (Share("grp", 60), Share("bob", 2, "grp")), by_queue=True, sort_queues=True
+    )
+    for wrong in ("shares: [{name: a, shares: -1}]", "unknown_shares: -1"):
+        path = tmp_path / "torque_sched.yaml"
+        path.write_text(f"order: {{name: fair_share, {wrong}}}\n")
+        with pytest.raises(ConfigError, match="shares"):
+            read_config(path)
 
 
 def test_strict_fifo_goes_before_fair_share() -> None:

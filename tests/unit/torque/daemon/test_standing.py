@@ -198,3 +198,17 @@ def test_a_pause_of_a_wrong_clock_ends_as_the_settings_say() -> None:
         (PauseRow("job", "1.head", "", 9, 1e12, "odd"), PauseRow("what", "", "", 1, 1.0, "")), 50.0
     )
     assert standing.back_off(50.0).jobs[JobId("1.head")].until_s == 950.0
+
+
+def test_a_clock_put_back_ends_pauses_and_leaves_no_start_on_its_way() -> None:
+    standing = Standing()
+    asked(standing, RunResult(RunKind.WRONG_STATE, "words"), "1.head")
+    asked(standing, STARTED, "2.head")
+    earlier_s = 100.0 - 7200
+    assert set(standing.back_off(101.0).jobs) == {"1.head"}
+    found = standing.observe(snapshot(earlier_s, job("1.head"), job("2.head")))
+    assert [each.kind for each in found] == ["start-failed"]
+    assert standing.pending == ()
+    assert standing.back_off(earlier_s).jobs == {}
+    asked(standing, RunResult(RunKind.WRONG_STATE, "words"), "1.head")
+    assert set(standing.back_off(101.0).jobs) == {"1.head"}

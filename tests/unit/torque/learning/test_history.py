@@ -13,7 +13,7 @@ from tests.unit.torque.learning.build import NOW_S, job, node, snapshot
 from torque_sched.core.decisions import NodeShare
 from torque_sched.core.model import Job, NodeName, UsedResources
 from torque_sched.errors import NoSpaceError
-from torque_sched.learning import History, HistorySettings
+from torque_sched.learning import History, HistorySettings, accounting
 from torque_sched.learning.figures import Figure
 from torque_sched.learning.store import Store
 from torque_sched.policies.context import PendingStart, Predictions
@@ -357,6 +357,19 @@ def test_accounting_and_qstat_together_count_each_job_once(tmp_path: Path) -> No
     keys = sorted(each.key[0] for each in again._store.ended(10))
     assert keys == ["1.head", "2.head", "3.head", "4.head", "5.head"]
     again.close()
+
+
+def test_days_longer_than_what_is_read_in_a_cycle_are_read_to_their_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accounting, "_PART_BYTES", 1000)
+    for day in range(3):
+        text = "".join(line(1).replace("1.head", f"{20 * day + number}.head") for number in range(20))
+        (tmp_path / f"2026112{day}").write_text(text + "x" * 3000 + "\n", encoding="ascii")
+    memory = history(accounting=tmp_path)
+    n_learned = [memory.observe(snapshot(now_s=NOW_S + cycle)) for cycle in range(60)]
+    assert sum(n_learned) == 60
+    assert max(n_learned) < 5
 
 
 def test_without_the_right_to_read_accounting_qstat_serves(tmp_path: Path) -> None:

@@ -146,6 +146,10 @@ def test_licences_that_moms_report_are_shared_by_the_cluster() -> None:
     assert got.started == [1, 3]
 
 
+def test_a_licence_count_that_is_no_number_here_is_none() -> None:
+    assert answers([node("n1", gres={"matlab": "\u00b2"})], [job(1)]).started == [1]
+
+
 def test_array_slot_limit() -> None:
     member = running(47, "n1/0")
     member = replace(member, id=JobId("47[0].head"), array_index=0, array_slot_limit=2)
@@ -263,6 +267,26 @@ def test_procs_go_anywhere_and_tasks_may_share() -> None:
     assert answers(nodes, [running(9, "n1/0"), job(1, procs=8)], FIRST).reason(1) is Reason.NO_FREE_SLOTS
     tasks = (Chunk(3, 2, mem_bytes=1 * GIB),)
     assert answers(nodes, [job(1, tasks=tasks)], FIRST).hosts(1) == "n1:ppn=4+n2:ppn=2"
+
+
+def test_processors_anywhere_are_counted_as_processors_when_it_is_told_why_there_are_too_few() -> None:
+    nodes = [node("n1", 8), node("n2", 8), node("n3", 8), node("n4", 8, state="down")]
+    busy = [running(7 + i, f"n{i}/0-5", "1:ppn=6") for i in (1, 2, 3)]
+    got = answers(nodes, [*busy, job(1, procs=20)], FIRST)
+    assert got.reason(1) is Reason.NO_FREE_SLOTS
+    assert "needs 20 of 32 processors: 8 down, offline or not reporting, 18 full" in got[1].comment
+    got = answers(nodes, [*busy, job(1, procs=28)], FIRST)
+    assert got.reason(1) is Reason.NODES_UNUSABLE
+    got = answers(nodes, [*busy, job(1, tasks=(Chunk(6, 4),))], FIRST)
+    assert "needs 6 of 8 tasks: 2 down, offline or not reporting, 6 full" in got[1].comment
+
+
+def test_gpus_that_go_with_processors_anywhere_are_named_when_they_are_what_lacks() -> None:
+    nodes = [node("n1", 8, gpus=2), node("n2", 8)]
+    busy = running(9, "n1/0+n1-gpu/0+n1-gpu/1", "1:gpus=2")
+    got = answers(nodes, [busy, job(1, procs=1, gres=ONE_GPU)], FIRST)
+    assert got.reason(1) is Reason.NO_FREE_GPUS
+    assert "needs 1 GPUs, 0 are free" in got[1].comment
 
 
 @pytest.mark.parametrize(

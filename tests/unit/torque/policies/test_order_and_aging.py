@@ -21,10 +21,17 @@ from tests.unit.torque.policies.builders import (
     snapshot,
 )
 from torque_sched.core.decisions import NodeShare
-from torque_sched.core.model import Job, JobId, NodeName, Server
+from torque_sched.core.model import Job, JobId, NodeName, Resources, Server
 from torque_sched.core.reasons import Reason
+from torque_sched.core.request import Chunk
 from torque_sched.errors import ConfigError
-from torque_sched.policies.backfill import AgedReservations, DrainForStarving, NoReservations
+from torque_sched.policies.backfill import (
+    AgedReservations,
+    ConservativeBackfill,
+    DrainForStarving,
+    EasyBackfill,
+    NoReservations,
+)
 from torque_sched.policies.context import BackOff, Context, KnownPredictions, Pause, Prediction
 from torque_sched.policies.fair_share import Share, decayed, entitlements
 from torque_sched.policies.load import NO_LOAD
@@ -139,6 +146,26 @@ def test_strict_fifo_blocks_the_rest_of_its_queue_only() -> None:
     assert got.reason(3) is Reason.STRICT_FIFO
 
 
+@pytest.mark.parametrize("backfill", [AgedReservations(), EasyBackfill(), ConservativeBackfill()])
+def test_nobody_waits_in_strict_order_for_a_job_that_can_never_run(backfill: Any) -> None:
+    """The C daemon deletes such a job, so that it stops the queue for one cycle only."""
+    settings = Settings(order=COrder(strict_fifo=True), queues=QueueRules(strict=True), backfill=backfill)
+    bounded = Server(name="head", resources_available=Resources({"ncpus": "6"}))
+    times = {"walltime_s": 60.0}
+    jobs = [
+        job(1, "1:ppn=5", qtime_s=NOW_S - 30, **times),
+        job(2, trouble="nodes=?", qtime_s=NOW_S - 20, **times),
+        job(3, procs=7, qtime_s=NOW_S - 15, **times),
+        job(4, "2:ppn=3", qtime_s=NOW_S - 10, **times),
+        job(5, "1:ppn=4", qtime_s=NOW_S - 5, **times),
+    ]
+    got = answers([node("n1", 4), node("n2", 4)], jobs, settings, server=bounded)
+    assert got.started == [4]
+    assert [got.reason(i) for i in (1, 2, 3)] == [Reason.NEVER_FITS, Reason.BAD_REQUEST, Reason.NEVER_FITS]
+    blocked = answers([node("n1", 4)], [running(9, "n1/0"), *jobs[-1:], job(6, qtime_s=NOW_S - 1)], settings)
+    assert blocked.started == []
+
+
 @pytest.mark.parametrize("version", ["4.2.10", "5.1.3", "6.0.0", "6.1.3.h5", ""])
 def test_strict_fifo_sorts_only_where_the_server_is_of_version_6(version: str) -> None:
     """fifo.c of 4.2.10 and of 6.1.3: the former only lets a job block those behind it."""
@@ -220,6 +247,28 @@ def test_what_an_aged_job_leaves_over_may_be_used_for_long() -> None:
     got = answers([node("n1", 4)], [*busy, job(1, "1:ppn=3", qtime_s=OLD_S), job(2), job(3)])
     assert got.started == [2]
     assert got.reason(3) is Reason.RESERVED_FOR_OTHERS
+
+
+@pytest.mark.parametrize("asked", ["mem_bytes", "vmem_bytes", "pmem_bytes", "pvmem_bytes"])
+def test_memory_with_swap_drains_for_an_aged_job_as_memory_does(asked: str) -> None:
+    """Small jobs that follow each other must not take for ever what the aged job waits for."""
+    busy = [running(8 + i, f"n1/{i}", walltime_s=700.0 + 400 * i, **{asked: 4 * GIB}) for i in (0, 1)]
+    aged = job(1, qtime_s=OLD_S, **{asked: 12 * GIB})
+    small = [job(2, walltime_s=500.0, **{asked: 4 * GIB}), job(3, walltime_s=99.0, **{asked: 4 * GIB})]
+    got = answers([node("n1", 8, mem=16 * GIB)], [*busy, aged, *small, job(4)])
+    assert got.reserved(1).start_s == NOW_S + 100
+    assert got.started == [3, 4]
+    assert got.reason(2) is Reason.RESERVED_FOR_OTHERS
+
+
+@pytest.mark.parametrize("wanted", [{"procs": 8}, {"tasks": (Chunk(4, 2),)}])
+def test_nodes_drain_for_an_aged_job_whose_processors_may_lie_anywhere(wanted: dict[str, Any]) -> None:
+    busy = [running(8, "n1/0", walltime_s=700.0), running(9, "n2/0-3", "1:ppn=4", walltime_s=900.0)]
+    jobs = [*busy, job(1, qtime_s=OLD_S, **wanted), job(2, walltime_s=9000.0), job(3, walltime_s=99.0)]
+    got = answers([node("n1", 4), node("n2", 4)], jobs)
+    kept = got.reserved(1)
+    assert (kept.start_s, sum(share.ppn for share in kept.allocation)) == (NOW_S + 300, 8)
+    assert got.started == [3]
 
 
 def test_without_walltimes_the_nodes_drain_from_now_on() -> None:
