@@ -117,22 +117,23 @@ class _Servers:
             self.reason = found.reason or "this node is bound to no server"
 
     def credential(self, environ: Mapping[str, str]) -> Optional[Credential]:
-        """What the servers want to see; None when there are none.
+        """What the servers want to see; None when there is none to show it to, now or later.
 
         Servers that nobody promised this job are no use without one: then they are none, and the reason says
-        so.
+        so. Where there is none at the moment, one may be found while the mapper runs.
 
         Raises:
             StartupError: as `load_credential`, where the binding travelled with the job.
         """
-        if not self.first:
+        if not self.first and self._follower is None:
             return None
         try:
             return load_credential(environ, time.time())
         except StartupError as error:
             if self._follower is None:
                 raise
-            self.first, self.reason = (), str(error)
+            if self.first:
+                self.first, self.reason = (), str(error)
             return None
 
     def now(self, is_urgent: bool) -> Sequence[Endpoint]:

@@ -33,6 +33,7 @@ from yarn_accel.client.mapping import Outcome, Source
 from yarn_accel.client.outbox import LONGEST_PAUSE_S, STORAGE_PAUSE_S, Job, Outbox, Pause
 from yarn_accel.client.reporter import WAY_NAMES
 from yarn_accel.client.routing import Router, Rules
+from yarn_accel.client.shunned import Shunned
 from yarn_accel.client.vital import LOST_AFTER_S
 from yarn_accel.errors import (
     AccelError,
@@ -50,8 +51,6 @@ FALLBACK_DEVICE = "cpu:fallback"
 _FIRST_PAUSE_S = 0.05
 #: Having given up on all servers, this long nothing is asked of them.
 _GIVEN_UP_S = 30.0
-#: A server that was lost is tried after all others for so long.
-_SHUN_S = 10.0
 
 
 class Dispatcher:
@@ -108,7 +107,7 @@ class Dispatcher:
         )
         self.counts = dict.fromkeys(WAY_NAMES, 0)
         self._router = None if guidance is None else self._make_router(guidance)
-        self._shunned_until_s: Dict[Endpoint, float] = {}
+        self._shunned = Shunned()
         self._client: Optional[Client] = None
         self._first = 0
         self._given_up_until_s = 0.0
@@ -221,6 +220,8 @@ class Dispatcher:
             return True
         pause.over()
         if not isinstance(outcome, StorageError) or not outcome.transient:
+            if self._client is not None:
+                self._shunned.over(self._client.endpoint)
             return False
         if not job.may_wait_for_storage(self._patience_s):
             return False
@@ -239,7 +240,7 @@ class Dispatcher:
         mine = self._endpoints[self._first]
         if self._client is not None and self._client.endpoint != mine:
             return True  # decided before, by an earlier answer
-        self._shunned_until_s[mine] = time.monotonic() + _SHUN_S
+        self._shunned.note(mine)
         self._first = self._order(self._first)[0]
         return self._endpoints[self._first] != mine
 
@@ -279,21 +280,24 @@ class Dispatcher:
         return client
 
     def _look(self, is_urgent: bool = False) -> None:
-        """Take over what the servers are now; when nobody is known any more, those of before are kept."""
+        """Take over what the servers are now; when nobody is known any more, those of before are kept.
+
+        The best of them is the one to ask, again too when it has been passed over for long enough.
+        """
         endpoints = list(self._follow(is_urgent)) if self._follow is not None else []
-        if endpoints and endpoints != self._endpoints:
+        is_new = bool(endpoints) and endpoints != self._endpoints
+        if is_new:
             self._endpoints = endpoints
-            self._first = self._order()[0]
             self._given_up_until_s = 0.0
+        best = self._order()[0] if self._endpoints else 0
+        if is_new or (self._endpoints and not self._shunned.has(self._endpoints[best])):
+            self._first = best
 
     def _order(self, first: int = 0) -> List[int]:
-        """The places of all servers from `first` on; those that were just lost come last."""
+        """The places of all servers from `first` on; those that were just in trouble come last."""
         n = len(self._endpoints)
-        now_s = time.monotonic()
         places = [(first + step) % n for step in range(n)]
-        return sorted(
-            places, key=lambda place: self._shunned_until_s.get(self._endpoints[place], 0.0) > now_s
-        )
+        return sorted(places, key=lambda place: self._shunned.has(self._endpoints[place]))
 
     def _has_moved(self, client: Client) -> bool:
         if self._router is not None and self._router.is_of_use():
@@ -311,10 +315,13 @@ class Dispatcher:
 
     def _leave(self, why: str, error: Optional[AccelError] = None) -> None:
         """Turn away from the current server; the next one is tried first from now on."""
+        first = self._endpoints[self._first]
+        left = self._client.endpoint if self._client is not None else first
         self._close_client()
         self._last_error = error or UnavailableError(why)
-        self._shunned_until_s[self._endpoints[self._first]] = time.monotonic() + _SHUN_S
-        self._first = (self._first + 1) % len(self._endpoints)
+        self._shunned.note(left)
+        if left == first:
+            self._first = (self._first + 1) % len(self._endpoints)
         self._look(is_urgent=True)
         self._on_wait("looking for another server: {}".format(why))
 
@@ -350,11 +357,11 @@ class Dispatcher:
         for index in self._order(self._first):
             try:
                 client = self._connect(self._endpoints[index])
-            except (AuthenticationError, RemoteProtocolError) as error:
-                refusals.append(error)
+            except (AuthenticationError, RemoteProtocolError, UnavailableError) as error:
+                self._shunned.note(self._endpoints[index])
                 self._last_error = error
-            except UnavailableError as error:
-                self._last_error = error
+                if not isinstance(error, UnavailableError):
+                    refusals.append(error)
             else:
                 self._first = index
                 return client

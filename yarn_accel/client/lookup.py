@@ -37,6 +37,8 @@ MASTER_TIMEOUT_S = 1.0
 GUIDED_EVERY_S = 1.0
 MAX_ANSWER_BYTES = 1024 * 1024
 LOOKUP_PATH = "/v1/servers"
+#: Where asking takes long, as nobody answers, a mapper works so many times as long before it asks again.
+_MOST_OF_TIME = 19.0
 _QUESTION = b'{"v": 1, "want": "servers"}\n'
 _UCRED = struct.Struct("3i")
 _MAX_MASTERS = 4
@@ -119,10 +121,14 @@ class Follower:
 
         When nobody answers any more, the last servers are kept and the reason says so.
         """
-        if self._found is None or is_urgent or self._clock() >= self._until_s:
+        began_s = self._clock()
+        if self._found is None or is_urgent or began_s >= self._until_s:
             found = self._ask(self._environ)
             every_s = self._every_s if found.guidance is None else min(self._every_s, GUIDED_EVERY_S)
-            self._until_s = self._clock() + every_s
+            now_s = self._clock()
+            if found.source == "none":
+                every_s = max(every_s, _MOST_OF_TIME * (now_s - began_s))
+            self._until_s = now_s + every_s
             if found.source == "none" and self._found is not None and self._found.binding.servers:
                 last = self._found
                 found = Found(last.binding, last.node, last.source, last.where, last.age_s, found.reason)

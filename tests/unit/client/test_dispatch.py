@@ -274,6 +274,45 @@ def test_storage_is_waited_for_as_long_as_a_namenode_takes_to_know_a_dead_datano
     assert 20.0 <= world.now_s - began_s <= 25.0
 
 
+def slowly(world, n_calls, step_s, **options):
+    """Calls one after the other, each with some work of the caller before it; the servers that answered."""
+    servers = []
+    with Dispatcher(world.endpoints(), CREDENTIAL, **options) as dispatcher:
+        for n in range(n_calls):
+            servers.append(dispatcher.call(Call(f"k{n}", "lu")).server)
+            world.now_s += step_s
+    return servers
+
+
+def test_a_server_that_could_not_be_reached_gets_another_chance(world):
+    world.scripts = {"w1": ["refuse"], "w2": ["ok"] * 30}
+    with Dispatcher(world.endpoints(), CREDENTIAL) as dispatcher:
+        assert dispatcher.call(Call("k0", "lu")).server == "w2"
+        world.scripts["w1"][:] = ["ok"] * 30
+        assert dispatcher.call(Call("k1", "lu")).server == "w2"
+        world.now_s += 10.0
+        assert dispatcher.call(Call("k2", "lu")).server == "w1"
+
+
+def test_a_server_whose_storage_failed_for_a_moment_gets_another_chance(world):
+    world.scripts = {"w1": [StorageError("DataNode gone", transient=True)] + ["ok"] * 9, "w2": ["ok"] * 30}
+    assert slowly(world, 8, 3.0) == ["w2"] * 4 + ["w1"] * 4
+
+
+def test_one_that_stays_in_trouble_is_asked_less_and_less_often(world):
+    world.scripts = {"w1": ["refuse"], "w2": ["ok"] * 500}
+    assert slowly(world, 300, 1.0) == ["w2"] * 300
+    assert 4 <= world.connected.count("w1") <= 6
+
+
+def test_one_that_is_lost_while_another_is_to_be_asked_does_not_stain_that_one(world):
+    """Its storage failed, so the next requests go to the other; then it is lost with those in flight."""
+    world.scripts = {"w1": [StorageError("DataNode gone", transient=True), "lost"], "w2": ["ok"] * 9}
+    outcomes, _ = run(world, 3)
+    assert servers_of(outcomes) == ["w2"] * 3
+    assert world.connected == ["w1", "w2"]
+
+
 def test_the_fallbacks_own_error_is_the_outcome(world):
     with Dispatcher([], CREDENTIAL, Fallback()) as dispatcher, pytest.raises(RejectedError, match="NaN"):
         dispatcher.call(Call("bad", "lu"))

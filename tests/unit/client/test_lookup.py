@@ -294,6 +294,22 @@ def test_answers_are_kept_for_a_while_and_a_failure_asks_at_once():
     assert asked.n == 3
 
 
+def test_where_nobody_answers_a_mapper_does_not_spend_its_time_on_asking():
+    now_s, n_asked, worked_s = [0.0], [0], 0.0
+
+    def ask(environ):
+        n_asked[0] += 1
+        now_s[0] += 1.5
+        return Found(reason="nobody")
+
+    follower = Follower({}, 2.0, ask, lambda: now_s[0])
+    while worked_s < 570.0:
+        follower.now()
+        now_s[0] += 1.0
+        worked_s += 1.0
+    assert n_asked[0] <= 21
+
+
 def test_the_last_servers_are_kept_when_nobody_answers_any_more():
     follower = Follower({}, 0.0, Asked(found("w1"), Found(reason="nobody")))
     follower.now()

@@ -66,6 +66,28 @@ def test_a_server_found_here_is_no_use_without_a_credential(start, monkeypatch):
     assert lines[0].startswith("reporter:status:computing on this node's CPU: no credential")
 
 
+def test_a_mapper_that_begins_without_a_server_uses_one_that_comes_later(start, monkeypatch, tmp_path):
+    made = []
+
+    class Kept(entry.Dispatcher):
+        def __init__(self, *arguments, **options):
+            made.append((arguments, options))
+            super().__init__(*arguments, **options)
+
+    words = {"found": Found(reason="nobody yet")}
+    follower = types.SimpleNamespace(now=lambda is_urgent=False: words["found"], guidance=lambda: None)
+    monkeypatch.setattr(entry, "Follower", lambda environ: follower)
+    monkeypatch.setattr(entry, "Dispatcher", Kept)
+    token = issue_token_file(tmp_path / "token", MASTER, 60, "alice")
+    code, lines = start("factorize-map", binding=False, HADOOP_TOKEN_FILE_LOCATION=str(token))
+    assert code == 0
+    assert lines[0].startswith("reporter:status:computing on this node's CPU: nobody yet")
+    ((endpoints, credential), options) = made[0]
+    assert (endpoints, credential.tenant) == ((), "alice")
+    words["found"] = Found(Binding((NOBODY,)), "w1", "agent")
+    assert [each.name for each in options["follow"](False)] == ["s1"]
+
+
 def test_without_a_binding_and_fallback_it_is_an_error_that_names_who_was_asked(start, tmp_path):
     nobody = {"ACCEL_AGENT": str(tmp_path / "nobody.sock"), "NM_HOST": "w1"}
     code, lines = start("factorize-map", "--no-fallback", binding=False, **nobody)
