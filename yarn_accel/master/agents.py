@@ -54,7 +54,7 @@ class Agents:
         self._clock = clock
         self._application, self._attempt = application, attempt
         self._is_settled = is_settled
-        self._young_until_s = clock() + _YOUNG_S if attempt > 1 else clock()
+        self._young_until_s = core.awake_s(clock()) + (_YOUNG_S if attempt > 1 else 0.0)
         self._figures = figures
         self._servers: dict[str, ServerBeat | None] = {}
         self._loads: dict[str, ServerLoad | None] = {}
@@ -98,7 +98,7 @@ class Agents:
         if not self._is_settled():
             return None
         answer = self._core.answer(node)
-        is_young = self._clock() < self._young_until_s
+        is_young = self._core.awake_s(self._clock()) < self._young_until_s
         return None if is_young and not answer.servers else answer
 
     def rack(self, node: str) -> str | None:

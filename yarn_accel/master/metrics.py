@@ -42,6 +42,7 @@ _COUNTERS = {
     "node_manager_failures": ("of those, failed", ("service", "nm_failures")),
     "events": ("events applied", ("service", "events")),
     "agent_heartbeats": ("heartbeats of agents", ("service", "heartbeats")),
+    "stalled_seconds": ("in which this process stood still and heard nobody", ("service", "stalled_s")),
     "apply_seconds": ("spent on deciding", ("service", "apply_s")),
     "cpu_seconds": ("processor time of the ApplicationMaster", ("service", "cpu_s")),
 }

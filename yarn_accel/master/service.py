@@ -5,6 +5,7 @@
     RM ── SchedulerLink ──▶ events ──▶ Application.apply ──▶ commands ──▶ Enactor ──▶ SchedulerLink,
     agents ── Agents ─────▶                 (core)                                    Containers, Operator,
     NMs ── Containers ────▶                                                           the alarm
+    the kernel ── Stalls ─▶
 
 Everything happens in one event loop, and the core is called by one place, `Master.tell`.  Whatever this
 process knows it can learn anew: from the ResourceManager, from the nodes' attributes, and from the agents,
@@ -39,6 +40,7 @@ from yarn_accel.master.figures import Figures
 from yarn_accel.master.inventory import Inventory, attribute_of
 from yarn_accel.master.operating import DRAINED, OFF, Operator
 from yarn_accel.master.scheduler_link import SchedulerLink
+from yarn_accel.master.stalls import Stalls, since_boot_s
 from yarn_accel.master.states import States
 from yarn_accel.master.surroundings import Surroundings, surroundings
 
@@ -81,6 +83,7 @@ class Master:
     Args:
         arrival: where it listens, and what the ResourceManager has answered already.
         clock: monotonic; also that of the event loop.
+        since_boot: the same with the time in which the machine was suspended.
     """
 
     def __init__(
@@ -89,11 +92,13 @@ class Master:
         around: Surroundings,
         arrival: Arrival,
         clock: Callable[[], float] = time.monotonic,
+        since_boot: Callable[[], float] = since_boot_s,
     ) -> None:
         self._config = config
         self._around = around
         self._arrival = arrival
         self._clock = clock
+        self._stalls = Stalls(since_boot, self._stalled)
         self.application = str(around.container.attempt.application)
         self.attempt = around.container.attempt.number
         self._core = Application(
@@ -194,6 +199,7 @@ class Master:
         others = [
             asyncio.create_task(self._operator.work(), name="operator"),
             asyncio.create_task(self._look_at_nodes(), name="nodes"),
+            asyncio.create_task(self._stalls.watch(), name="stalls"),
         ]
         waiting: set[asyncio.Future[Any]] = {link, self._broken, *others}
         try:
@@ -212,6 +218,15 @@ class Master:
 
     def tell(self, event: ev.Event) -> None:
         """Let the core take note of an event, and carry out what it orders."""
+        # What waited while this process stood still is told after the stall, or it would be judged by it.
+        self._stalls.look()
+        self._apply(event)
+
+    def _stalled(self, for_s: float) -> None:
+        logger.warning("this process stood still for %.1f s; that is nobody's silence", for_s)
+        self._apply(ev.Stalled(for_s, self._clock()))
+
+    def _apply(self, event: ev.Event) -> None:
         began_s = time.perf_counter()
         try:
             commands = self._core.apply(self._annotated(event))
@@ -318,6 +333,7 @@ class Master:
             "events": self._n_events,
             "apply_s": self._apply_s,
             "heartbeats": self._agents.n_heard,
+            "stalled_s": self._stalls.stalled_s,
             "rss_bytes": _rss_bytes(),
             "cpu_s": used.ru_utime + used.ru_stime,
         }

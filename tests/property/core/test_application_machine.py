@@ -7,7 +7,7 @@ stops, the truth must become the target within bounded virtual time.
 import random
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
@@ -78,6 +78,29 @@ def test_the_next_attempt_moves_nobody_when_nothing_else_changed(seed):
         cluster.calm(30.0)
         assert cluster.version >> 32 == cluster.attempt
         assert cluster.bound == before
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    policy=st.sampled_from(POLICIES),
+    phase_s=st.floats(0.0, 1.0),
+    stall_s=st.floats(0.0, 10_000.0),
+    late=st.floats(0.0, 1.0),
+)
+def test_a_stall_alone_changes_nothing(policy, phase_s, stall_s, late):
+    """Agents lost the master meanwhile and come back late, but in `recall_s`."""
+    cluster = VirtualCluster(lambda: make(policy))
+    noise.populate(cluster)
+    cluster.calm(10.0)
+    cluster.assert_target_is_actual()
+    cluster.wait(phase_s)
+    before = (cluster.version, cluster.n_containers)
+    cluster.stall(stall_s)
+    is_long = stall_s >= cluster.settings.silence_s
+    cluster.spoken_s = cluster.now_s - 1.0 + late * (cluster.settings.recall_s if is_long else 0.0)
+    cluster.calm(20.0)
+    assert (cluster.version, cluster.n_containers) == before
+    cluster.assert_target_is_actual()
 
 
 def test_what_a_cut_node_runs_when_the_application_ends_is_left_to_yarn():

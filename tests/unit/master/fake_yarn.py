@@ -491,14 +491,16 @@ def environ_for(yarn: FakeYarn, folder: Any) -> dict[str, str]:
 
 
 @contextlib.asynccontextmanager
-async def rig(yarn: FakeYarn, folder: Any, **settings: Any) -> AsyncIterator[Rig]:
-    """A master of this YARN's current attempt with its agents."""
+async def rig(
+    yarn: FakeYarn, folder: Any, clock: Callable[[], float] = time.monotonic, **settings: Any
+) -> AsyncIterator[Rig]:
+    """A master of this YARN's current attempt with its agents; both of its clocks are `clock`."""
     config = config_for(yarn, folder, **settings)
     environ = environ_for(yarn, folder)
     words = Words(config.rm_scheduler, config.hosts, config.http_host, config.http_port)
     arrival = await arrive(words, environ)
     around = surroundings(config, arrival, environ)
-    master = Master(config, around, arrival)
+    master = Master(config, around, arrival, clock, clock)
     await master.open()
     agents = Agents(yarn, lambda: master.port)
     work = asyncio.create_task(master.work())

@@ -10,7 +10,7 @@
 Level-triggered: `Reconciler.reconcile` compares what is with what should be and takes the next step,
 whatever event brought it there; a message that was lost costs time and nothing else.  An event costs in
 proportion to what it changes: nobody walks over all nodes but for `Registered`, a complete `NodesReported`,
-`Rebind`, `Stop`, and when the first server comes or the last one goes.
+`Rebind`, `Stop`, a long `Stalled`, and when the first server comes or the last one goes.
 
 The shell sends events in the order in which it learns of them, carries out commands in the order in which
 they are given, and reports what came of them as events.
@@ -24,7 +24,7 @@ from typing import Any
 
 from yarn_accel.core.application.alarms import NEVER
 from yarn_accel.core.application.commands import Command, WakeAt
-from yarn_accel.core.application.events import Event, Heard
+from yarn_accel.core.application.events import Event, Heard, Stalled
 from yarn_accel.core.application.inbox import Inbox
 from yarn_accel.core.application.invariants import check
 from yarn_accel.core.application.opening import Opening
@@ -86,7 +86,10 @@ class Application:
         world = self._world
         if world.life.is_over:
             return []
-        world.now_s = max(world.now_s, event.now_s)
+        if type(event) is Stalled:
+            world.leave_out(event.for_s, event.now_s)
+            self._wake_s = NEVER  # what was asked for would come too early
+        world.now_s = max(world.now_s, world.awake_s(event.now_s))
         self._inbox.take(event)
         if type(event) is Heard and world.now_s < self._wake_s and not world.dirty and not world.orders:
             return []
@@ -112,6 +115,10 @@ class Application:
         for host in list(world.dirty)[_N_NODES:]:
             del world.dirty[host]
             world.alarms.set(host, world.now_s)
+
+    def awake_s(self, now_s: float) -> float:
+        """The shell's time without the stalls it told of: whoever waits for others counts in it."""
+        return self._world.awake_s(now_s)
 
     def answer(self, host: str) -> Answer:
         """What a node is to be told now; its own view of a cluster that may not know it yet is empty."""
@@ -146,11 +153,11 @@ class Application:
         Args:
             hosts: the nodes to tell of; None: all, some 20 us each.
         """
-        return picture(self._world, now_s, hosts)
+        return picture(self._world, self.awake_s(now_s), hosts)
 
     def pictures(self, now_s: float, hosts: Iterable[str]) -> dict[str, Any]:
         """The ``nodes`` of a snapshot of these nodes, alone."""
-        return pictures(self._world, now_s, hosts)
+        return pictures(self._world, self.awake_s(now_s), hosts)
 
     def validate(self) -> None:
         """Check every invariant, after any event; walks over everything.
@@ -220,4 +227,4 @@ class Application:
         next_s = world.alarms.next_s()
         if next_s < self._wake_s:
             self._wake_s = next_s
-            world.orders.append(WakeAt(next_s))
+            world.orders.append(WakeAt(world.shell_s(next_s)))

@@ -1,6 +1,7 @@
 """What the application is told: plain values; `now_s` is the shell's monotonic clock in seconds.
 
-Every event may come twice, late, or not at all: what is not confirmed in time is ordered again.
+Every event may come twice, late, or not at all: what is not confirmed in time is ordered again.  Only
+`Stalled` must come before whatever else is told after a stall.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ __all__ = [
     "Resynced",
     "SlotsRefused",
     "SlotsSet",
+    "Stalled",
     "StartFailed",
     "Started",
     "Stop",
@@ -84,7 +86,7 @@ class Gauges:
     Attributes:
         capacity: requests it can feed at a time; values outside 1..100000 are brought inside.
         n_open: requests it has taken and not yet answered.
-        weight: its speed against other servers'; taken for 1 unless it is within 0.001..1000.
+        weight: its speed against other servers'; values above 0 are brought within 0.001..10**9, others to 1.
     """
 
     capacity: int = 1
@@ -252,6 +254,17 @@ class Tick:
     now_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """The shell stood still for the last `for_s` seconds: stopped, swapped out, its machine suspended.
+
+    It could hear nobody, so they are nobody's silence and no answer is late by them.
+    """
+
+    for_s: float
+    now_s: float
+
+
 Event = (
     Registered
     | Recovered
@@ -270,4 +283,5 @@ Event = (
     | Stop
     | Unregistered
     | Tick
+    | Stalled
 )

@@ -37,6 +37,7 @@ class Inbox:
             ev.Rebind: self._rebind,
             ev.Stop: self._stop,
             ev.Unregistered: self._unregistered,
+            ev.Stalled: self._stalled,
         }
 
     def take(self, event: ev.Event) -> None:
@@ -54,8 +55,9 @@ class Inbox:
         if place is None or held is None:
             return
         old = place.report
-        new = Report(held.container.id, now_s, event.endpoint, event.is_healthy, event.detail, event.gauges)
-        place.report = new
+        silent_from_s = max(now_s, world.excused_s) + world.settings.silence_s
+        told = (event.endpoint, event.is_healthy, event.detail, event.gauges)
+        new = place.report = Report(held.container.id, now_s, silent_from_s, *told)
         if not event.is_gone:
             held.gone_s = None
         elif held.gone_s is None:
@@ -224,6 +226,21 @@ class Inbox:
     def _unregistered(self, event: ev.Unregistered) -> None:
         if self._world.life.stopping_s is not None:
             self._world.life.is_over = True
+
+    def _stalled(self, event: ev.Stalled) -> None:
+        """The time is left out already; agents that gave us up for lost need some more to come back."""
+        world = self._world
+        if event.for_s < world.settings.silence_s:
+            return
+        world.excused_s = world.now_s + world.settings.recall_s
+        for node in world.nodes.values():
+            place = world.server_place(node)
+            report = place.report if place is not None else None
+            if report is not None and world.now_s < report.silent_from_s:
+                report.silent_from_s = world.excused_s + world.settings.silence_s
+        if not world.bindings.is_open:
+            world.opens_by_s = max(world.opens_by_s, world.excused_s)
+        world.note("", "stood still", f"for {event.for_s:.1f} s, in which nobody could be heard")
 
     def _tick(self, event: ev.Tick) -> None:
         """Alarms that are due ring after every event."""

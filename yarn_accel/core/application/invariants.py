@@ -68,7 +68,7 @@ def _check_server(world: World, node: Node) -> None:
     place = world.server_place(node)
     if place is None:
         return
-    is_serving = serves(node, place, world.settings, world.now_s) is not None
+    is_serving = serves(node, place, world.now_s) is not None
     assert node.is_serving == is_serving, f"{node.host}: is_serving is {node.is_serving}"
     station = world.bindings.stations.get(node.host)
     assert is_serving == (station is not None and station.kind is Kind.ANODE), f"{node.host}: {station}"

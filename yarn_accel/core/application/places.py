@@ -68,10 +68,15 @@ class Held:
 
 @dataclass(slots=True, eq=False)
 class Report:
-    """The last that was heard from a place."""
+    """The last that was heard from a place.
+
+    Attributes:
+        silent_from_s: from then on it counts as silent.
+    """
 
     container: str
     at_s: float
+    silent_from_s: float
     endpoint: Hashable
     is_healthy: bool
     detail: str

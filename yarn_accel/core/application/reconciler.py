@@ -71,16 +71,16 @@ class Reconciler:
         """Tell the policy what the node is now; returns when that changes by itself."""
         world = self._world
         place = world.server_place(node)
-        report = serves(node, place, world.settings, world.now_s) if place is not None else None
+        report = serves(node, place, world.now_s) if place is not None else None
         if place is not None and node.is_serving != (report is not None):
             node.is_serving = report is not None
-            reason = "" if node.is_serving else why_not(node, place, world.settings, world.now_s)
+            reason = "" if node.is_serving else why_not(node, place, world.now_s)
             world.note(node.host, "server serves" if node.is_serving else "server serves no more", reason)
         if report is None or node.view is None:
             return self._do_without(node, place)
         node.down_s = None
         world.bindings.set(node.host, server_station(node.view, report), world.now_s)
-        return report.at_s + world.settings.silence_s
+        return report.silent_from_s
 
     def _do_without(self, node: Node, place: Place | None) -> float:
         """A node without a serving server: an NNode, or nothing to the policy; returns when that changes."""

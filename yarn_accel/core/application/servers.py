@@ -7,22 +7,23 @@ from yarn_accel.core.application.bindings import Kind, Station
 from yarn_accel.core.application.events import Gauges, NodeView
 from yarn_accel.core.application.places import Node, Place, Report, Want
 from yarn_accel.core.application.settings import Settings
+from yarn_accel.core.binding.stacks import MAX_WEIGHT
 
 __all__ = ["drain_step", "server_station", "serves", "why_not"]
 
 _MAX_CAPACITY = 100_000
-_MAX_WEIGHT = 1000.0
+_LEAST_WEIGHT = 0.001
 
 
-def serves(node: Node, place: Place, settings: Settings, now_s: float) -> Report | None:
+def serves(node: Node, place: Place, now_s: float) -> Report | None:
     """What the server of the node said last, if that means that it takes requests from others now."""
     report = place.report
     if report is None or not report.is_healthy or not node.is_usable or place.ending_s is not None:
         return None
-    return report if now_s < report.at_s + settings.silence_s else None
+    return report if now_s < report.silent_from_s else None
 
 
-def why_not(node: Node, place: Place, settings: Settings, now_s: float) -> str:
+def why_not(node: Node, place: Place, now_s: float) -> str:
     """Why `serves` says no, for people."""
     report = place.report
     if not node.is_usable:
@@ -31,7 +32,7 @@ def why_not(node: Node, place: Place, settings: Settings, now_s: float) -> str:
         return "it is being drained"
     if report is None:
         return f"no server has reported: {place.backoff.reason}" if place.backoff.reason else "not heard yet"
-    if now_s >= report.at_s + settings.silence_s:
+    if now_s >= report.silent_from_s:
         return f"silent for {now_s - report.at_s:.1f} s"
     return report.detail or "it says that it is not healthy"
 
@@ -60,4 +61,5 @@ def drain_step(place: Place, settings: Settings, is_stopping: bool, now_s: float
 
 
 def _weight(gauges: Gauges) -> float:
-    return gauges.weight if 1 / _MAX_WEIGHT <= gauges.weight <= _MAX_WEIGHT else 1.0
+    # What is no number above 0 says nothing.
+    return min(max(gauges.weight, _LEAST_WEIGHT), MAX_WEIGHT) if gauges.weight > 0 else 1.0

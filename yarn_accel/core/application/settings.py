@@ -18,7 +18,9 @@ class Settings:
         settle_s: a later attempt listens for so long before it publishes its first binding, so that servers
             which report one after the other do not make every node move.
         recall_s: ... and at most so much longer, until the RM has listed all nodes and every server that
-            nodes are published as bound to has spoken: what is published is bound again as it was.
+            nodes are published as bound to has spoken: what is published is bound again as it was. Agents
+            that could not reach the master for a while are back in that time; so, after a stall of
+            `silence_s` or more, nobody's silence counts before it is over.
         first_delay_s: back-off after the second failure in a row (none after the first); then it doubles.
         max_delay_s: bound of the back-off.
         healthy_s: a container that was well for so long begins with a clean record.

@@ -209,7 +209,7 @@ def _idle_words(world: World, node: Node) -> str:
     phases = [held.phase.value for held in place.live() if held.phase is not Phase.RUNNING]
     if node.is_usable and phases:
         return f"its server is {phases[0]}"
-    return why_not(node, place, world.settings, world.now_s)
+    return why_not(node, place, world.now_s)
 
 
 def _is_worth_a_line(node: Node, place: Place) -> bool:
@@ -231,8 +231,8 @@ def _place_line(world: World, node: Node, place: Place) -> str:
     if place.role.is_server and node.host in world.drained and not words:
         words.append("none, the node is drained")
     elif place.role.is_server:
-        is_serving = serves(node, place, world.settings, world.now_s) is not None
-        words.append("serves" if is_serving else why_not(node, place, world.settings, world.now_s))
+        is_serving = serves(node, place, world.now_s) is not None
+        words.append("serves" if is_serving else why_not(node, place, world.now_s))
     return f"{place.role.name}: {'; '.join(words) or 'none'}."
 
 

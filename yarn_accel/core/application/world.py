@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from yarn_accel.core.application.alarms import NEVER, Alarms
@@ -30,6 +31,9 @@ class World:
         published: the server's node of each node as it was published before this attempt.
         is_listed: the RM has told of all nodes.
         registered_s: when the RM last accepted us.
+        now_s: the shell's time without the stalls; so is every other time here.
+        lost_s: seconds of the shell's time that were stalls.
+        excused_s: nobody's silence counts before, but for those who were silent before the last stall.
     """
 
     def __init__(self, settings: Settings, roles: Roles, make_policy: Callable[[], BindingPolicy]) -> None:
@@ -51,6 +55,25 @@ class World:
         self.published: dict[str, str] = {}
         self.is_listed = False
         self.registered_s = -NEVER
+        self.lost_s = 0.0
+        self.excused_s = -NEVER
+
+    def leave_out(self, for_s: float, now_s: float) -> None:
+        """The shell stood still for so long up to its `now_s`.
+
+        Never more than has passed since the last event: a stall that is told twice counts once, and where the
+        shell's clock stood still as well there is nothing to leave out.
+        """
+        self.lost_s = max(self.lost_s, min(self.lost_s + for_s, now_s - self.now_s))
+
+    def awake_s(self, now_s: float) -> float:
+        """The shell's time without the stalls."""
+        return now_s - self.lost_s
+
+    def shell_s(self, at_s: float) -> float:
+        """What the shell's clock shows then, rounded so that it is not too early here when it shows that."""
+        shown_s = at_s + self.lost_s
+        return shown_s if self.awake_s(shown_s) >= at_s else math.nextafter(shown_s, math.inf)
 
     def slots_kept_s(self, node: Node) -> float:
         """Until when a node's slots stay as they are, for a container that it is about to get.

@@ -170,6 +170,10 @@ def nothing_gets_through_for_a_while(cluster, rng):
     cluster.wait(rng.choice([3.0, 8.0, 15.0]))
 
 
+def the_am_stands_still(cluster, rng):
+    cluster.stall(rng.choice([0.3, 2.0, 6.1, 40.0]))
+
+
 FAULTS = {
     a_container_ends: 6,
     a_container_changes_its_mood: 4,
@@ -180,6 +184,7 @@ FAULTS = {
     a_nm_restarts: 1,
     nodes_are_polled: 2,
     the_am_is_killed: 0.7,
+    the_am_stands_still: 1,
     the_rm_is_restarted: 1,
     an_admin_drains: 1.5,
     an_admin_undrains: 1.5,

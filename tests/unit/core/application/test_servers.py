@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from tests.unit.core.application.driver import (
     Driver,
     accelerator,
@@ -17,6 +19,7 @@ from tests.unit.core.application.virtual_cluster import AGENT
 from yarn_accel.core.application import Roles, Settings
 from yarn_accel.core.application import commands as cmd
 from yarn_accel.core.application import events as ev
+from yarn_accel.core.application.servers import server_station
 
 # Serving and binding.
 
@@ -63,6 +66,15 @@ def test_a_heartbeat_that_says_nothing_new_orders_nothing(serving):
     for _ in range(9):
         serving.now_s += 1.0
         assert kinds(serving.hear("a1", container="c1", gauges=ev.Gauges(8, n_open=3))) <= {cmd.WakeAt}
+
+
+@pytest.mark.parametrize(
+    ("told", "counted"), [(1200.0, 1200.0), (5e9, 1e9), (1e-9, 0.001), (0.0, 1.0), (float("nan"), 1.0)]
+)
+def test_a_strong_server_counts_as_strong(serving, told, counted):
+    serving.hear("a1", container="c1", gauges=ev.Gauges(8, weight=told))
+    node = serving.app._world.nodes["a1"]
+    assert server_station(node.view, node.places["acct"].report).weight == counted
 
 
 def test_an_agent_outside_yarn_is_listened_to_but_has_no_place(serving):

@@ -1,0 +1,45 @@
+"""The master stands still for twice as long as it lets a server be silent: nobody is moved or replaced."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import Any
+
+import pytest
+
+from benchmarks.yarn_site import Site
+from yarn_accel.core.application import Settings
+
+pytestmark = [pytest.mark.hadoop, pytest.mark.slow]
+
+STALL_S = 2 * Settings().silence_s
+
+
+def unserved(state: dict[str, Any]) -> list[dict[str, Any]]:
+    return [note for note in state["notes"] if note["what"] == "server serves no more"]
+
+
+def test_a_master_that_stood_still_takes_nobody_for_silent(site: Site) -> None:
+    if not site.applications():  # another test may have stopped it
+        site.start()
+    site.until("all serve", site.is_whole)
+    roles = [(host, "acct") for host in site.servers]
+    roles += [(host, "agent") for host in (*site.servers, *site.others)]
+    before, n_unserved = site.state(), len(unserved(site.state()))
+    containers = {role: site.container(*role) for role in roles}
+    bound = {host: site.attribute(host) for host in site.others}
+    site.kill(what="master run", signum=signal.SIGSTOP)
+    time.sleep(STALL_S)
+    woke = site.kill(what="master run", signum=signal.SIGCONT)
+    site.until("it knows that it stood still", lambda: site.state()["service"]["stalled_s"] > 0)
+    # By then the agents are back, or would be taken for silent.
+    excused_s = Settings().recall_s + Settings().silence_s + 1.0
+    site.until("silence counts again", lambda: time.time() > woke + excused_s)
+    after = site.state()
+    assert after["attempt"] == before["attempt"]
+    assert after["version"] == before["version"], "nothing was published anew"
+    assert len(unserved(after)) == n_unserved
+    assert {role: site.container(*role) for role in roles} == containers
+    assert {host: site.attribute(host) for host in site.others} == bound
+    assert site.is_whole()
