@@ -165,7 +165,9 @@ def _fault_rows(name: str, account: _Account, undisturbed: Sequence[Result]) -> 
             f"{name}: job time over undisturbed",
             [wall_s / base_s for wall_s in account.jobs_s],
             "x",
-            note="its mappers stand still until the new server serves" if name == "join" else "",
+            note="its mappers stand still until the new server serves, and the old one is drained"
+            if name == "join"
+            else "",
         ),
         observed(f"{name}: records lost", sum(len(each.lost) for each in account.compared), "", goal="<= 0"),
         observed(

@@ -9,8 +9,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
+from benchmarks.yarn_site.job import RunningJob
 from benchmarks.yarn_site.scene import Condition, Look, Scene, Strike
 from benchmarks.yarn_site.site import Site
 from yarn_accel.client.lookup import servers_now
@@ -61,18 +64,20 @@ def _now(is_so: object) -> float:
     return time.time() if is_so else 0.0
 
 
-def _answer(scene: Scene, since: float, node: str = "") -> Condition:
-    facts = {"node": node} if node else {}
+def _answer(scene: Scene, since: float, *, is_elsewhere: bool = False) -> Condition:
+    """The first answer after a time; elsewhere: from another server than the client's own."""
 
     def first(_: Look) -> float:
-        found = scene.caller.after(since, **facts)
-        return float(found["at"]) if found else 0.0
+        late = (each for each in scene.caller.answers if each["at"] > since)
+        found = (each["at"] for each in late if not is_elsewhere or each["node"] != scene.server)
+        return float(next(found, 0.0))
 
     return first
 
 
-def _published(scene: Scene, server: str) -> Condition:
-    return lambda look: _now(look.published(scene.client) == server)
+def _published_elsewhere(scene: Scene) -> Condition:
+    """Another server is published; which one is the policy's affair where there are several."""
+    return lambda look: _now(look.published(scene.client) not in (None, "", scene.server))
 
 
 def _kill_mapper(scene: Scene) -> Strike:
@@ -105,8 +110,8 @@ def _kill_server(scene: Scene) -> Strike:
 
     awaited = {
         DETECTED: lambda look: look.noted(host, "acct ended", at) or look.noted(host, "server serves no", at),
-        ANSWER: _answer(scene, at, scene.other),
-        PUBLISHED: _published(scene, scene.other),
+        ANSWER: _answer(scene, at, is_elsewhere=True),
+        PUBLISHED: _published_elsewhere(scene),
         REPLACED: replaced,
     }
     if len(scene.site.servers) <= len(scene.site.others):  # else no node is moved back to it
@@ -191,8 +196,8 @@ def _cut(scene: Scene) -> Strike:
     site.cluster.cut(site.names[host])
     awaited = {
         DETECTED: lambda look: look.noted(host, "server serves no", at),
-        ANSWER: _answer(scene, at, scene.other),
-        PUBLISHED: _published(scene, scene.other),
+        ANSWER: _answer(scene, at, is_elsewhere=True),
+        PUBLISHED: _published_elsewhere(scene),
     }
 
     def heal() -> None:
@@ -217,8 +222,8 @@ def _drain(scene: Scene) -> Strike:
     at = time.time()
     site.run("drain", host)
     awaited = {
-        ANSWER: _answer(scene, at, scene.other),
-        PUBLISHED: _published(scene, scene.other),
+        ANSWER: _answer(scene, at, is_elsewhere=True),
+        PUBLISHED: _published_elsewhere(scene),
         "server ended": lambda _: _now(not site.processes(old)),
     }
     return Strike(at, awaited, lambda: _undrain(site, host))
@@ -240,26 +245,24 @@ def _leave_one_server(scene: Scene) -> None:
 
 
 def _join(scene: Scene) -> Strike:
-    """An accelerator node that YARN has never seen; it stays, and the drained ones are taken back.
-
-    The job's mappers stand still until it serves, so that on any machine they have records left for it.
-    """
+    """An accelerator node that YARN has never seen; it stays, and the drained ones are taken back."""
     site = scene.site
     before, host = tuple(site.servers), site.late[0]
-    if scene.job is not None:
-        scene.job.hold()
     at = time.time()
-    joiner = threading.Thread(target=_bring, args=(scene, host), daemon=True)
-    joiner.start()
+    executor = ThreadPoolExecutor(1, "join")
+    joining = executor.submit(_bring, scene, host)
+    executor.shutdown(wait=False)
 
     def answer(_: Look) -> float:
         found = [caller.after(at, node=host) for caller in scene.callers.values()]
         return min((float(each["at"]) for each in found if each), default=0.0)
 
     def heal() -> None:
-        joiner.join()
-        for server in before:
-            _undrain(site, server)
+        try:
+            joining.result()
+        finally:
+            for server in before:
+                _undrain(site, server)
 
     awaited = {
         DETECTED: lambda look: look.noted(host, "node joined", at),
@@ -271,29 +274,43 @@ def _join(scene: Scene) -> Strike:
 
 
 def _bring(scene: Scene, host: str) -> None:
-    """Have a node join; once the agent of some mapper's node names its server, let all mappers go on."""
+    """Have a node join; meanwhile the job's mappers stand still."""
     site, job = scene.site, scene.job
-
-    def held() -> set[str]:
-        return job.hold() if job is not None else set(site.others)
-
-    def is_told(node: str) -> bool:
-        found = servers_now({"NM_HOST": node, "ACCEL_AGENT": site.agent_socket(node)}).endpoints()
-        return bool(found) and found[0].node == host
-
-    try:
+    with job.standing_still() if job is not None else nullcontext():
         site.join(host)
-        # Mappers begin one after the other: whichever began meanwhile stands still, too.
-        site.until("the new server serves", lambda: held() and site.serves(host))
-        moved = {node for node in site.names if site.bound(node) == host}
-        # It gets the nodes that were bound last. Where these have no mapper, as the drained ones when the old
-        # server was silent for a while, the old one goes too, and the new one gets all.
-        if not moved.intersection(site.others) or not moved & held():
-            site.run("drain", scene.server)
-        site.until("a mapper is told to use it", lambda: any(is_told(node) for node in held()))
-    finally:
-        if job is not None:
-            job.go_on()
+        site.until("the new server serves", lambda: site.serves(host))
+        if job is None:
+            return
+        n_done = _leave_the_rest(scene, job, host)
+    site.until("the job uses the new server", lambda: job.is_over or job.n_done() > n_done)
+
+
+def _leave_the_rest(scene: Scene, job: RunningJob, host: str) -> int:
+    """See to it that what the job has not sent yet goes to one server, on a machine of any speed.
+
+    Which nodes a newcomer gets is the policy's affair: those bound last, be they without a mapper, or with
+    one that has nothing left to send. So the server of before goes.
+
+    Returns:
+        When more records than these are done, that server has done some.
+    """
+    site = scene.site
+    site.run("drain", scene.server)
+    n_done = job.n_done() + job.n_in_flight
+    if n_done >= job.n_records:
+        raise JobError("the job has too little left for a server that joins", cure="give it more records")
+    site.until("all mappers are told to use it", lambda: _are_told(site, job.hold(), host))
+    return n_done
+
+
+def _are_told(site: Site, nodes: set[str], server: str) -> bool:
+    """Whether the agents of all these nodes, one at least, name a server first."""
+
+    def named(node: str) -> str:
+        found = servers_now({"NM_HOST": node, "ACCEL_AGENT": site.agent_socket(node)}).endpoints()
+        return found[0].node if found else ""
+
+    return bool(nodes) and all(named(node) == server for node in nodes)
 
 
 FAULTS: Mapping[str, Fault] = {

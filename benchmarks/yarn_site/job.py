@@ -14,7 +14,7 @@ import re
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -39,6 +39,10 @@ _JOB_ID = re.compile(r"job_(\d+_\d+)")
 _ATTEMPT = re.compile(rb"mapreduce_task_attempt_id=(attempt_\d+_\d+_m_\d+_\d+)")
 _NODE = re.compile(rb"(?:^|\0)NM_HOST=([^\0]+)")
 _PLACES = ("server", "device", "node", "attempt", "seconds")
+#: Requests that a mapper has in flight: enough that some are whenever something happens to a server.
+_WINDOW = 4
+#: So often is looked for mappers that began while all shall stand still.
+_LOOK_S = 0.1
 
 
 class SiteRung(ClusterRung):
@@ -200,8 +204,7 @@ class Batch:
         name = f"{name}-{self._n_begun}"
         folder = self.rung.home(f"factors-{name}")
         manifest = manifest_of(self._matrices, self._inputs, folder)
-        # Large enough a window to have requests in flight whenever something happens to a server.
-        job = FactorizeJob(n_tasks=self.n_tasks, window=4)
+        job = FactorizeJob(n_tasks=self.n_tasks, window=_WINDOW)
         store = Store(self.rung.site.conf_dir)
         return RunningJob(
             self, folder, lambda report: run_factorize(self.rung, store, manifest, job, report, name)
@@ -234,6 +237,7 @@ class RunningJob:
         self._outcome: Outcome[Done] | None = None
         self._error: AccelError | None = None
         self._held: dict[int, str] = {}
+        self._holding = threading.Lock()
         self._thread = threading.Thread(target=self._work, name="job", daemon=True)
         self._thread.start()
 
@@ -299,17 +303,46 @@ class RunningJob:
 
     def hold(self) -> set[str]:
         """Have the mappers that run now stand still until `go_on`; the nodes of all that do."""
-        for pid, node in self._mappers().values():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGSTOP)
-                self._held[pid] = node
-        return set(self._held.values())
+        with self._holding:
+            for pid, node in self._mappers().values():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+                    self._held[pid] = node
+            return set(self._held.values())
 
     def go_on(self) -> None:
         """Undo `hold`."""
-        while self._held:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._held.popitem()[0], signal.SIGCONT)
+        with self._holding:
+            while self._held:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._held.popitem()[0], signal.SIGCONT)
+
+    @contextlib.contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """All mappers stand still until the end of the block, those that begin meanwhile from their start on.
+
+        Mappers begin one after the other, on a busy machine over many seconds.
+        """
+        is_over = threading.Event()
+
+        def keep() -> None:
+            while not is_over.wait(_LOOK_S):
+                self.hold()
+
+        self.hold()
+        keeper = threading.Thread(target=keep, name="hold", daemon=True)
+        keeper.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            keeper.join()
+            self.go_on()
+
+    @property
+    def n_in_flight(self) -> int:
+        """How many requests its mappers can have in flight, all together."""
+        return self.n_tasks * _WINDOW
 
     def kill_mapper(self, signum: int) -> str:
         """Send a signal to the mapper with the smallest attempt id; which.

@@ -77,13 +77,12 @@ Condition = Callable[[Look], float]
 
 @dataclass(frozen=True)
 class Scene:
-    """A node without accelerator, its server, another server, and who watches.
+    """A node without accelerator, its server, and who watches.
 
     Attributes:
         site: the site.
         client: the node without accelerator.
         server: the accelerator node it is bound to; never the one the master runs on.
-        other: another accelerator node.
         callers: a mapper on every node without accelerator.
         job: a streaming job under way; None: there is none.
     """
@@ -91,7 +90,6 @@ class Scene:
     site: Site
     client: str
     server: str
-    other: str
     callers: Mapping[str, Caller]
     job: RunningJob | None = None
 
@@ -131,8 +129,7 @@ def scene_of(site: Site, callers: Mapping[str, Caller], job: RunningJob | None =
     master = site.master_node()
     bound = {host: str(site.bound(host)) for host in site.others}
     client = min(bound, key=lambda host: (bound[host] == master, host))
-    others = [host for host in site.servers if host != bound[client]]
-    return Scene(site, client, bound[client], others[0] if others else "", callers, job)
+    return Scene(site, client, bound[client], callers, job)
 
 
 def watch(site: Site, strike: Strike, limit_s: float = DEADLINE_S) -> dict[str, float]:

@@ -64,7 +64,12 @@ def struck(site: Site, batch: Batch, undisturbed: Result, *names: str) -> Perfor
 
 
 def servers(site: Site) -> dict[str, str]:
-    return {host: site.container(host, "acct") for host in site.servers}
+    """The container of each server; while the master does not answer, nobody can tell."""
+
+    def container(host: str) -> str:
+        return site.until(f"the server of {host}", lambda: site.container(host, "acct"))
+
+    return {host: container(host) for host in site.servers}
 
 
 def test_the_master_is_small_and_says_who_serves_whom(site: Site) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,14 +14,14 @@ import pytest
 import yaml
 
 from benchmarks.yarn_faults import SECTIONS, _Account, _fault_rows, _table
-from benchmarks.yarn_site import SiteOptions
+from benchmarks.yarn_site import SiteOptions, faults
 from benchmarks.yarn_site.faults import ANSWER, FAULTS, PUBLISHED
-from benchmarks.yarn_site.job import Result, compare
+from benchmarks.yarn_site.job import Result, RunningJob, compare
 from benchmarks.yarn_site.performing import Performed, Struck
-from benchmarks.yarn_site.scene import Look, Strike, watch
+from benchmarks.yarn_site.scene import Look, Scene, Strike, watch
 from jobs.factorize.rows import Done
 from jobs.outcome import Outcome, Rejected
-from yarn_accel.errors import ClusterError
+from yarn_accel.errors import ClusterError, JobError
 from yarn_accel.launch.config import LaunchConfig
 from yarn_accel.master.config import MasterConfig
 
@@ -121,3 +125,148 @@ def test_the_goals_of_the_issue_are_judged() -> None:
     assert rows["cut: requests of the job resubmitted"].value == 2
     assert rows["cut: job time over undisturbed"].value == 1.0
     assert _table({"cut": account}, [GOOD]).row_count == 1
+
+
+def test_any_other_server_will_do_for_a_node_whose_own_is_lost() -> None:
+    caller: Any = SimpleNamespace(answers=[{"at": 1.0, "node": "w2", "port": 1}])
+    site: Any = SimpleNamespace(
+        servers=["w1", "w2", "w5"], container=lambda *_: "c1", kill=lambda _: 10.0, others=["w3"]
+    )
+    awaited = FAULTS["acct"].strike(Scene(site, "w3", "w5", {"w3": caller})).awaited
+    published = [None, "", "w5", "w2"]
+    look: Any = SimpleNamespace(published=lambda host: published[0])
+    seen = []
+    while published:
+        seen.append(bool(awaited[PUBLISHED](look)))
+        published.pop(0)
+    assert seen == [False, False, False, True]
+    caller.answers.append({"at": 11.0, "node": "w5", "port": 1})
+    assert not awaited[ANSWER](look)
+    caller.answers.append({"at": 12.0, "node": "w2", "port": 1})
+    assert awaited[ANSWER](look) == 12.0
+
+
+class Mapper:
+    """A process that sleeps, told to stop and go on as a mapper is."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(["sleep", "60"])
+
+    @property
+    def is_still(self) -> bool:
+        status = Path(f"/proc/{self.process.pid}/stat").read_text()
+        return status.rsplit(")", 1)[1].split()[0] == "T"
+
+    def until(self, is_still: bool) -> None:
+        until_s = time.monotonic() + 60.0
+        while self.is_still != is_still:
+            assert time.monotonic() < until_s, f"it never stood still: {is_still}"
+            time.sleep(0.01)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def mappers() -> Iterator[list[Mapper]]:
+    """Mappers that run; further ones may be added."""
+    found = [Mapper()]
+    yield found
+    for mapper in found:
+        mapper.end()
+
+
+@pytest.fixture
+def job(mappers: list[Mapper], monkeypatch: pytest.MonkeyPatch) -> RunningJob:
+    """A job with these mappers, all on one node."""
+
+    def running(_: RunningJob) -> dict[str, tuple[int, str]]:
+        return {str(at): (mapper.process.pid, "w4") for at, mapper in enumerate(mappers)}
+
+    monkeypatch.setattr(RunningJob, "_mappers", running)
+    batch: Any = SimpleNamespace(n_records=160, n_tasks=4, store=None)
+    return RunningJob(batch, "", lambda _: Outcome(0, (), (), {}, (), 0.0))
+
+
+def test_mappers_that_begin_while_all_stand_still_do_so_from_their_start_on(
+    job: RunningJob, mappers: list[Mapper]
+) -> None:
+    with job.standing_still():
+        mappers[0].until(is_still=True)
+        mappers.append(Mapper())
+        mappers[1].until(is_still=True)
+    for mapper in mappers:
+        mapper.until(is_still=False)
+
+
+class Joining:
+    """A site that a node joins; agents name its server once the server of before is drained."""
+
+    def __init__(self, mappers: list[Mapper]) -> None:
+        self.servers, self.others, self.late = ["w1"], ["w3", "w4"], ["w5"]
+        self.names = {host: host for host in ("w1", "w3", "w4", "w5")}
+        self.drained: list[str] = []
+        self.n_drains = 0
+        self._mappers = mappers
+
+    def join(self, host: str) -> None:
+        # On a busy machine a mapper begins just now.
+        self._mappers.append(Mapper())
+        self._mappers[-1].until(is_still=True)
+
+    def serves(self, host: str) -> bool:
+        return True
+
+    def bound(self, host: str) -> str:
+        return "w5" if self.drained or host == "w4" else "w1"
+
+    def run(self, verb: str, host: str) -> None:
+        {"drain": self.drained.append, "undrain": self.drained.remove}[verb](host)
+        self.n_drains += verb == "drain"
+
+    def until(self, what: str, condition: Callable[[], object]) -> None:
+        while not condition():
+            time.sleep(0.01)
+
+    def agent_socket(self, host: str) -> str:
+        return host
+
+
+@pytest.fixture
+def joining(mappers: list[Mapper], monkeypatch: pytest.MonkeyPatch) -> Joining:
+    """A site whose agents can be asked."""
+    site = Joining(mappers)
+
+    def told(environ: dict[str, str]) -> Any:
+        node = SimpleNamespace(node=site.bound(environ["NM_HOST"]))
+        return SimpleNamespace(endpoints=lambda: (node,))
+
+    monkeypatch.setattr(faults, "servers_now", told)
+    return site
+
+
+def test_a_job_has_work_left_for_a_server_that_joins_and_nobody_else_to_send_it_to(
+    joining: Joining, job: RunningJob, mappers: list[Mapper], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site: Any = joining
+    # Four mappers had four requests each in flight: the one after these is the new server's.
+    monkeypatch.setattr(
+        RunningJob, "n_done", lambda _: 10 if any(mapper.is_still for mapper in mappers) else 27
+    )
+    FAULTS["join"].strike(Scene(site, "w3", "w1", {}, job)).heal()
+    assert len(mappers) == 2
+    assert joining.n_drains == 1
+    assert not joining.drained
+
+
+def test_a_job_without_work_left_for_a_server_that_joins_is_told_so(
+    joining: Joining, job: RunningJob, mappers: list[Mapper], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site: Any = joining
+    monkeypatch.setattr(RunningJob, "n_done", lambda _: 144)
+    with pytest.raises(JobError, match="too little left"):
+        FAULTS["join"].strike(Scene(site, "w3", "w1", {}, job)).heal()
+    for mapper in mappers:
+        mapper.until(is_still=False)
+    assert not joining.drained
