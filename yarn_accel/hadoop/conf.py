@@ -235,7 +235,7 @@ def read_properties(path: Path) -> dict[str, str]:
         root = ElementTree.parse(path).getroot()
     except FileNotFoundError:
         return {}
-    except (ElementTree.ParseError, OSError) as error:
+    except (ElementTree.ParseError, OSError, ValueError, LookupError) as error:  # the last two: its encoding
         raise ConfigError(f"{path} cannot be read as Hadoop configuration: {error}") from error
     found = {}
     for node in root.iter("property"):

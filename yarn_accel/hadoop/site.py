@@ -76,8 +76,7 @@ class SiteSettings:
         environ = os.environ if environ is None else environ
         conf_dir = _conf_dir(environ.get("HADOOP_CONF_DIR", ""), environ.get("HADOOP_HOME", ""))
         settings = _read_settings(conf_dir / SITE_FILE)
-        options = settings.get("client_jvm_options") or []
-        options = shlex.split(options) if isinstance(options, str) else [str(option) for option in options]
+        options = _jvm_options(settings, conf_dir / SITE_FILE)
         hosts_file = _path(settings, "client_hosts_file", conf_dir)
         if hosts_file is not None:
             options.insert(0, f"-Djdk.net.hosts.file={hosts_file}")
@@ -205,10 +204,10 @@ def _conf_dir(conf: str, home: str) -> Path:
 
 def _read_settings(path: Path) -> dict[str, Any]:
     try:
-        loaded = yaml.safe_load(path.read_text())
+        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
     settings = loaded if loaded is not None else {}
     if not isinstance(settings, dict):
@@ -219,6 +218,18 @@ def _read_settings(path: Path) -> dict[str, Any]:
     return settings
 
 
+def _jvm_options(settings: Mapping[str, Any], path: Path) -> list[str]:
+    options = settings.get("client_jvm_options") or []
+    try:
+        if isinstance(options, str):
+            return shlex.split(options)
+        if isinstance(options, list):
+            return [str(option) for option in options]
+        raise ValueError(f"{type(options).__name__} found")
+    except ValueError as error:
+        raise ConfigError(f"{path}: client_jvm_options: a list or one string is expected ({error})") from None
+
+
 def _path(settings: Mapping[str, Any], key: str, base: Path) -> Path | None:
     value = settings.get(key)
     return base / str(value) if value else None
@@ -226,9 +237,10 @@ def _path(settings: Mapping[str, Any], key: str, base: Path) -> Path | None:
 
 def _read_hosts(path: Path) -> dict[str, str]:
     try:
-        lines = path.read_text().splitlines()
-    except OSError as error:
-        raise ConfigError(f"client_hosts_file {path} cannot be read: {error.strerror}") from error
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigError(f"client_hosts_file {path} cannot be read: {reason}") from error
     hosts: dict[str, str] = {}
     for line in lines:
         words = line.split("#")[0].split()

@@ -24,9 +24,12 @@ __all__ = [
 ]
 
 _MIB = 1024 * 1024
+#: YARN carries these numbers as 32 bits with a sign.
+_MAX_INT32 = 2**31 - 1
 _FORBID = ConfigDict(frozen=True, extra="forbid")
 #: Stands in for the file that a container's secret is written to there; needed to check `pipeline`.
 _SECRET_PLACE = "master-secret"
+_IN_POOL = ("queue_bytes", "max_request_bytes", "max_lent_bytes")
 
 
 class EnvironmentSettings(BaseModel):
@@ -48,10 +51,12 @@ class AppSettings(BaseModel):
 
     name: str = Field("yarn-accel", min_length=1, max_length=100, description="name of the application")
     queue: str = Field("default", min_length=1, description="queue it is submitted to")
-    priority: int = Field(0, ge=0, description="priority among the applications of the queue")
+    priority: int = Field(0, ge=0, le=_MAX_INT32, description="priority among the applications of the queue")
     node_label: str = Field("", description="node label of all containers; empty: the queue's own")
     tags: tuple[str, ...] = Field((), description="tags that `yarn application -list` can filter by")
-    max_attempts: int = Field(100, ge=1, description="attempts of the master (the site's limit holds too)")
+    max_attempts: int = Field(
+        100, ge=1, le=_MAX_INT32, description="attempts of the master (the site's limit holds too)"
+    )
     attempt_failures_validity_interval_s: float = Field(
         300.0, gt=0, description="only failures younger than this count against max_attempts"
     )
@@ -63,8 +68,10 @@ class RoleSettings(BaseModel):
     model_config = _FORBID
 
     memory_mib: int = Field(0, ge=0, description="container memory; 0: what the role needs")
-    vcores: int = Field(1, ge=1, description="virtual cores")
-    priority: int = Field(10, ge=0, description="priority of its requests: a smaller number is served first")
+    vcores: int = Field(1, ge=1, le=_MAX_INT32, description="virtual cores")
+    priority: int = Field(
+        10, ge=0, le=_MAX_INT32, description="priority of its requests: a smaller number is served first"
+    )
     environment: dict[str, str] = Field(default_factory=dict, description="further environment variables")
 
 
@@ -72,7 +79,7 @@ class MasterRole(RoleSettings):
     """The ApplicationMaster."""
 
     memory_mib: int = Field(256, ge=64, description="container memory")
-    priority: int = Field(0, ge=0, description="priority of its request")
+    priority: int = Field(0, ge=0, le=_MAX_INT32, description="priority of its request")
     settings: dict[str, Any] = Field(
         default_factory=dict, description="settings of the master that differ from their defaults"
     )
@@ -83,7 +90,7 @@ class AgentRole(RoleSettings):
 
     enabled: bool = Field(True, description="off where systemd runs the agents")
     memory_mib: int = Field(192, ge=64, description="container memory")
-    priority: int = Field(20, ge=0, description="priority of its requests")
+    priority: int = Field(20, ge=0, le=_MAX_INT32, description="priority of its requests")
     secret_file: str = Field(
         "",
         description="secret of `yarn-accel node make-secret`, from which agents that systemd runs have their "
@@ -97,8 +104,8 @@ class AgentRole(RoleSettings):
 class ServerRole(RoleSettings):
     """The accelerator container (AcCt), which runs the pipeline server."""
 
-    vcores: int = Field(2, ge=1, description="virtual cores")
-    gpus: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
+    vcores: int = Field(2, ge=1, le=_MAX_INT32, description="virtual cores")
+    gpus: Annotated[int, Field(ge=0, strict=True)] | Literal["auto"] = Field(
         "auto", description="yarn.io/gpu to ask for; auto: all of a node's, where the site gives out GPUs"
     )
     devices: str = Field(
@@ -133,6 +140,7 @@ class LaunchConfig(BaseModel):
     def _check_pipeline(cls, values: dict[str, Any]) -> dict[str, Any]:
         if "master_secret_file" in values:
             raise ValueError("master_secret_file: containers get their secret through credentials")
+        values = _in_proportion(values)
         try:
             PipelineConfig.model_validate({**values, "master_secret_file": _SECRET_PLACE})
         except ValidationError as error:
@@ -182,6 +190,20 @@ class LaunchConfig(BaseModel):
         buffers_mib = math.ceil((server.pool_bytes * n_counted + server.reply_cache_bytes) / _MIB)
         n_processes = n_workers + server.standby_workers
         return buffers_mib + self.acct.overhead_mib + n_processes * self.acct.worker_overhead_mib
+
+
+def _in_proportion(values: dict[str, Any]) -> dict[str, Any]:
+    """With the other buffers as much smaller as the pool is, those that are not given.
+
+    A pool cannot be smaller than what is kept in it, and who wants less memory need not know of that.
+    """
+    usual = {name: int(PipelineConfig.model_fields[name].default) for name in ("pool_bytes", *_IN_POOL)}
+    pool_bytes = values.get("pool_bytes")
+    if not isinstance(pool_bytes, int) or not _MIB <= pool_bytes < usual["pool_bytes"]:
+        return values
+    sizes = {name: usual[name] * pool_bytes // usual["pool_bytes"] for name in _IN_POOL}
+    sizes["queue_bytes"] = max(sizes["queue_bytes"], _MIB)
+    return {**sizes, **values}
 
 
 def load_launch_config(path: Path) -> LaunchConfig:

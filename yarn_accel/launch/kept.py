@@ -18,6 +18,7 @@ __all__ = ["Kept", "kept_applications", "own_master_secret", "state_dir"]
 _SECRET = "control-secret"
 _NOTES = "start.json"
 _VERSION = 1
+_CURE = "set XDG_STATE_HOME to a folder you can write"
 
 
 def state_dir(environ: Mapping[str, str] | None = None) -> Path:
@@ -56,9 +57,7 @@ class Kept:
             self.folder.mkdir(mode=0o700, exist_ok=True)
             write_atomic(self.folder / _NOTES, json.dumps({"version": _VERSION, "staging_uri": staging_uri}))
         except OSError as error:
-            raise StartupError(
-                f"{self.folder}: {error.strerror}", cure="set XDG_STATE_HOME to a folder you can write"
-            ) from None
+            raise StartupError(f"{self.folder}: {error.strerror}", cure=_CURE) from None
         create_master_secret(self.folder / _SECRET)
         return self.secret()
 
@@ -70,7 +69,7 @@ class Kept:
             ConfigError: others may read it, or it is damaged.
         """
         path = self.folder / _SECRET
-        if not path.exists():
+        if not _may_be_there(path):
             raise AuthenticationError(
                 f"the control secret of {self.application} is not here ({path})",
                 cure="work as the user and on the machine that ran `yarn-accel start`, or copy the file; an "
@@ -99,16 +98,47 @@ class Kept:
 
 
 def kept_applications(environ: Mapping[str, str] | None = None) -> tuple[Kept, ...]:
-    """Everything kept on this machine, the oldest application first."""
+    """Everything kept on this machine, the oldest application first.
+
+    Raises:
+        StartupError: the folder cannot be read.
+    """
     folder = state_dir(environ) / "applications"
-    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    try:
+        names = sorted(path.name for path in folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+    except OSError as error:
+        raise StartupError(f"{folder}: {error.strerror}", cure=_CURE) from None
     return tuple(Kept(name, folder / name) for name in names)
 
 
 def own_master_secret(environ: Mapping[str, str] | None = None) -> Path:
-    """The pipeline servers' master secret where the site names none: this user's, made when first needed."""
+    """The pipeline servers' master secret where the site names none: this user's, made when first needed.
+
+    Raises:
+        StartupError: its folder cannot be made.
+        ConfigError: it cannot be written.
+    """
     path = state_dir(environ) / "master-secret"
-    if not path.exists():
+    if _may_be_there(path):
+        return path
+    try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StartupError(f"{path.parent}: {error.strerror}", cure=_CURE) from None
+    try:
         create_master_secret(path)
+    except ConfigError:
+        # Another start may have made it meanwhile.
+        if not _may_be_there(path):
+            raise
     return path
+
+
+def _may_be_there(path: Path) -> bool:
+    """Whether a file is there, or its folder does not let us see: who reads it will tell why."""
+    try:
+        return path.exists()
+    except OSError:
+        return True

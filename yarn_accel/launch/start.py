@@ -7,7 +7,6 @@ the packed environment apart, which the next start uses.
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -15,7 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from yarn_accel.adapters.credentials import MAKE_AGENTS_SECRET, read_master_secret
-from yarn_accel.adapters.hadoop_rpc import ApplicationId, ApplicationSubmission, RemoteCallError
+from yarn_accel.adapters.hadoop_rpc import (
+    ApplicationId,
+    ApplicationSubmission,
+    ConnectionLostError,
+    RemoteCallError,
+)
 from yarn_accel.adapters.hadoop_rpc.backend import ResourceManager
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport, ApplicationState, NodeReport
 from yarn_accel.adapters.hdfs import Store
@@ -31,8 +35,6 @@ from yarn_accel.launch.staging import Staged, application_uri, check_settings, r
 from yarn_accel.launch.submission import check_sizes, make_submission
 
 __all__ = ["Rehearsal", "Report", "Started", "dry_run", "pipeline_secret_file", "start"]
-
-logger = logging.getLogger(__name__)
 
 _POLL_S = 0.05
 _EXIT_CODE = re.compile(r"exitCode: (-?\d+)")
@@ -133,16 +135,16 @@ async def start(gateway: Gateway, config: LaunchConfig, report: Report, wait_s: 
         packed = _pack(config, report)
         _check_fitness(packed, nodes, report)
         application, submitted_s = await _submit(gateway, manager, config, packed, pipeline, nodes, report)
-        if other := await _withdrawn_for(gateway, manager, config, application):
+        if other := await _withdrawn_for(gateway, manager, config, application, report):
             return Started(other, is_new=False)
         try:
             found = await _until_registered(manager, application, wait_s, report)
         except JobError:
-            _forget(gateway.store(), gateway, config, Kept.of(str(application)))
+            _forget(gateway.store(), gateway, config, Kept.of(str(application)), report)
             raise
         took_s = time.monotonic() - submitted_s
         # Again: YARN lists an application a moment after it has noted when it began.
-        if other := await _withdrawn_for(gateway, manager, config, application):
+        if other := await _withdrawn_for(gateway, manager, config, application, report):
             return Started(other, is_new=False)
         return Started(found, is_new=True, took_s=took_s)
 
@@ -172,8 +174,14 @@ async def _submit(
         )
         submitted_s = time.monotonic()
         await _hand_in(manager, submission)
+    except ConnectionLostError as error:
+        # YARN may have taken it: then it needs its files, and we its secret.
+        raise UnavailableError(
+            f"the ResourceManager went away while {application} was submitted: {error.message}",
+            cure="when it is back, `yarn-accel start` finds the application or submits another one",
+        ) from None
     except BaseException:
-        _forget(store, gateway, config, kept)
+        _forget(store, gateway, config, kept, report)
         raise
     report(f"submitted {application}")
     return application, submitted_s
@@ -192,16 +200,21 @@ def _agents_secret(config: LaunchConfig) -> bytes:
     return read_master_secret(Path(path), "agent.secret_file", MAKE_AGENTS_SECRET) if path else b""
 
 
-def _forget(store: Store, gateway: Gateway, config: LaunchConfig, kept: Kept) -> None:
+def _forget(store: Store, gateway: Gateway, config: LaunchConfig, kept: Kept, report: Report) -> None:
     kept.remove()
+    uri = application_uri(gateway, config, kept.application)
     try:
-        store.delete(application_uri(gateway, config, kept.application))
-    except AccelError:
-        logger.debug("not cleared away: %s", kept.application, exc_info=True)
+        store.delete(uri)
+    except AccelError as error:
+        _warn([f"{uri} may be left, remove it: {error}"], report)
 
 
 async def _withdrawn_for(
-    gateway: Gateway, manager: ResourceManager, config: LaunchConfig, application: ApplicationId
+    gateway: Gateway,
+    manager: ResourceManager,
+    config: LaunchConfig,
+    application: ApplicationId,
+    report: Report,
 ) -> ApplicationReport | None:
     """End ours if YARN took another of its name before; two starts at once may both have found none.
 
@@ -212,7 +225,7 @@ async def _withdrawn_for(
     if not first or first[0].id == application:
         return None
     await kill(manager, application, "another start was first")
-    _forget(gateway.store(), gateway, config, Kept.of(str(application)))
+    _forget(gateway.store(), gateway, config, Kept.of(str(application)), report)
     return first[0]
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from yarn_accel.errors import ConfigError, StartupError
-from yarn_accel.hadoop.site import SITE_FILE, Site
+from yarn_accel.hadoop.site import SITE_FILE, Site, SiteSettings
 
 
 def hadoop_xml(**properties: str) -> str:
@@ -118,6 +118,29 @@ def test_a_wrong_site_file_is_explained(environ: dict[str, str], text: str, mess
     with pytest.raises(ConfigError, match=message) as caught:
         Site.load(environ)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\xff\xfe", r"yarn-accel-site\.yaml cannot be read: .*utf-8"),
+        (b'client_jvm_options: "-Da=\'b"', r"client_jvm_options: a list or one string .*quotation"),
+        (b"client_jvm_options: 5", r"client_jvm_options: a list or one string .*int found"),
+        (b"client_hosts_file: latin1", r"client_hosts_file .*latin1 cannot be read: .*utf-8"),
+    ],
+)
+def test_what_no_reader_takes_is_named(environ: dict[str, str], content: bytes, message: str):
+    (conf_dir(environ) / "latin1").write_bytes(b"10.0.0.1 n\xe9\n")
+    (conf_dir(environ) / SITE_FILE).write_bytes(content)
+    with pytest.raises(ConfigError, match=message):
+        SiteSettings.read(environ)
+
+
+@pytest.mark.parametrize("encoding", ["utf-32", "nonesuch"])
+def test_an_encoding_that_is_not_known_is_no_traceback(environ: dict[str, str], encoding: str):
+    (conf_dir(environ) / "core-site.xml").write_text(f'<?xml version="1.0" encoding="{encoding}"?><a/>')
+    with pytest.raises(ConfigError, match=r"core-site\.xml cannot be read as Hadoop configuration"):
+        SiteSettings.read(environ)
 
 
 def test_without_a_configuration_directory_there_is_a_cure(environ: dict[str, str], tmp_path: Path):

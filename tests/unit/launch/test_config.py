@@ -41,6 +41,13 @@ def test_an_empty_file_means_the_defaults(tmp_path) -> None:
         ("agent: {enabled: false}", "agent.secret_file"),
         ("[1]", "not a mapping"),
         ("a: [", "not YAML"),
+        ("app: {queue: a}\nacct: {}\napp: {queue: b}", "line 3: app was given in line 1 already: keep one"),
+        ("acct:\n  gpus: 1\n  gpus: 2", "line 3: gpus was given in line 2 already"),
+        ("app: {priority: 99999999999}", "app.priority: must be at most 2147483647"),
+        ("acct: {gpus: yes}", 'acct.gpus: must be a whole number or "auto", not true'),
+        ("acct: {gpus: all}", 'acct.gpus: must be a whole number or "auto", not "all"'),
+        ("agent: {enabled: perhaps}", 'agent.enabled: must be true or false, not "perhaps"'),
+        ("app: [x]", r'app: must be a mapping of keys to values, not \["x"\]'),
     ],
 )
 def test_a_wrong_setting_is_named(tmp_path, text, complaint) -> None:
@@ -107,3 +114,18 @@ def test_check_config_finds_what_a_start_would_refuse(tmp_path, text) -> None:
     result = CliRunner().invoke(group, ["check-config", "--config", str(tmp_path / "launch.yaml")])
     assert isinstance(result.exception, ConfigError)
     assert "polic: unknown key; known: " in str(result.exception)
+
+
+def test_a_smaller_pool_makes_the_buffers_in_it_smaller(tmp_path) -> None:
+    small = loaded(tmp_path, "pipeline: {pool_bytes: 134217728}")
+    assert small.pipeline == {
+        "pool_bytes": 128 << 20,
+        "queue_bytes": 64 << 20,
+        "max_request_bytes": 32 << 20,
+        "max_lent_bytes": 64 << 20,
+    }
+    assert small.acct_memory_mib < loaded(tmp_path, "").acct_memory_mib
+    given = loaded(tmp_path, "pipeline: {pool_bytes: 134217728, max_request_bytes: 1048576}")
+    assert given.pipeline["max_request_bytes"] == 1 << 20
+    assert loaded(tmp_path, "pipeline: {pool_bytes: 1048576}").pipeline["queue_bytes"] == 1 << 20
+    assert loaded(tmp_path, "pipeline: {pool_bytes: 4294967296}").pipeline == {"pool_bytes": 4 << 30}

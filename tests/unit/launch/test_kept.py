@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import errno
 import stat
 from pathlib import Path
 
 import pytest
 
-from yarn_accel.adapters.credentials import read_master_secret
+from yarn_accel.adapters.credentials import create_master_secret, read_master_secret
 from yarn_accel.errors import AuthenticationError, ConfigError, StartupError
+from yarn_accel.launch import kept as kept_module
 from yarn_accel.launch.kept import Kept, kept_applications, own_master_secret, state_dir
 
 
@@ -83,3 +85,34 @@ def test_a_users_own_master_secret_stays_the_same(environ) -> None:
 
 def test_the_folder_is_that_of_the_user() -> None:
     assert state_dir({"HOME": "/srv/u"}) == Path("/srv/u/.local/state/cluster-accel")
+
+
+def test_where_no_secret_of_ones_own_can_be_made_is_told(tmp_path) -> None:
+    (tmp_path / "cluster-accel").write_text("a file")
+    with pytest.raises(StartupError, match="XDG_STATE_HOME"):
+        own_master_secret({"XDG_STATE_HOME": str(tmp_path)})
+
+
+def test_of_two_starts_that_make_the_users_secret_both_take_the_first(environ, monkeypatch) -> None:
+    def other_is_first(path: Path) -> None:
+        create_master_secret(path)
+        create_master_secret(path)
+
+    monkeypatch.setattr(kept_module, "create_master_secret", other_is_first)
+    assert len(read_master_secret(own_master_secret(environ))) == 32
+
+
+def test_a_folder_of_another_user_is_named(environ, monkeypatch) -> None:
+    """As `sudo yarn-accel start` leaves it: every look below it is refused."""
+
+    def refuse(self: Path, *_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    for method in ("stat", "iterdir", "exists", "read_text"):
+        monkeypatch.setattr(Path, method, refuse)
+    with pytest.raises(StartupError, match="applications: Permission denied: set XDG_STATE_HOME"):
+        kept_applications(environ)
+    with pytest.raises(ConfigError, match=r"control secret .*Permission denied: run as the user who owns it"):
+        Kept.of("application_1_0001", environ).secret()
+    with pytest.raises(ConfigError, match="Permission denied"):
+        read_master_secret(own_master_secret(environ))

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.launch import yarn as fake
 from tests.unit.launch.yarn import FakeGateway, Yarn, app, node, report
 from yarn_accel.adapters.credentials import create_master_secret
-from yarn_accel.adapters.hadoop_rpc import RemoteCallError, read_token_file
+from yarn_accel.adapters.hadoop_rpc import ConnectionLostError, RemoteCallError, read_token_file
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationState, FinalStatus, NodeAttribute, Resource
 from yarn_accel.errors import (
     AuthenticationError,
@@ -166,6 +166,37 @@ def test_what_fails_before_the_submission_leaves_nothing(scene, monkeypatch) -> 
     with pytest.raises(UnavailableError, match="queue is full"):
         scene.start()
     assert scene.left() == ([], ())
+
+
+def test_what_yarn_may_have_taken_keeps_its_files_and_secret(scene, monkeypatch) -> None:
+    take = scene.yarn.submit
+
+    async def take_and_go(submission: Any) -> None:
+        await take(submission)
+        raise ConnectionLostError("rm:8032 closed the connection", was_sent=True)
+
+    monkeypatch.setattr(scene.yarn, "submit", take_and_go)
+    with pytest.raises(UnavailableError, match=r"went away while application_.*yarn-accel start"):
+        scene.start()
+    (folder,), (kept,) = scene.left()
+    assert (folder.name, kept.application) == (str(app(1)), str(app(1)))
+    assert {path.name for path in folder.iterdir()} >= {"pipeline.json", "agent.yaml"}
+    assert len(kept.secret()) == 32
+    assert not scene.start().is_new
+
+
+def test_a_folder_that_a_failed_start_cannot_remove_is_named(scene, monkeypatch) -> None:
+    class Away:
+        def delete(self, uri: str) -> bool:
+            raise StorageError(f"{uri}: Name node is in safe mode")
+
+        def exists(self, uri: str) -> bool:
+            raise StorageError(f"{uri}: Name node is in safe mode")
+
+    monkeypatch.setattr(FakeGateway, "store", lambda _: Away())
+    with pytest.raises(StorageError, match="safe mode"):
+        scene.start()
+    assert any("may be left, remove it" in line and str(app(1)) in line for line in scene.lines)
 
 
 def test_a_container_that_cannot_be_is_refused_before_the_submission(scene) -> None:

@@ -37,7 +37,7 @@ def test_every_key_is_described():
             "colour: red\nmaster_secret_file: x\n",
             r"colour: unknown key; known: calibrate, calibration_file",
         ),
-        ("name: w1\n", "master_secret_file: Field required"),
+        ("name: w1\n", "master_secret_file: missing"),
         ("master_secret_file: x\nlisten_port: -1\n", "listen_port"),
         (f"{TENANTS}{{read_prefixes: ['/etc']}}\n", "neither hdfs:// nor file:///"),
         (f"{TENANTS}{{write_prefixes: ['file://host/x']}}\n", "neither hdfs:// nor file:///"),

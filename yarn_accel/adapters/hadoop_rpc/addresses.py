@@ -38,7 +38,8 @@ class Address:
         if not colon or port.endswith("]"):
             host, port = text.strip(), str(default_port)
         host = host.removeprefix("[").removesuffix("]")
-        if not host or not port.isascii() or not port.isdigit() or not 0 < int(port[:8]) < 65536:
+        is_port = port.isascii() and port.isdigit() and 0 < int(port[:8]) < 65536
+        if not is_port or not _is_host(host):
             raise ConfigError(f"{text[:200]!r} is no host:port")
         return Address(host, int(port))
 
@@ -76,6 +77,14 @@ class ResourceManagerAddresses:
             for service, (key, port) in _KEYS.items()
         }
         return ResourceManagerAddresses(**found)
+
+
+def _is_host(text: str) -> bool:
+    """Whether a resolver would take the text: not a URL, and no label of it empty or too long."""
+    try:
+        return bool(text.encode("idna")) and not set(text) & set("/ \t\r\n")
+    except UnicodeError:
+        return False
 
 
 def _address(properties: Mapping[str, str], key: str, port: int, rm_id: str) -> Address:

@@ -134,7 +134,8 @@ class NativeApplicationMaster:
     """The ResourceManager as the master of one attempt sees it; one heartbeat at a time.
 
     A heartbeat that nobody answered in time is kept and sent first at the next one, unchanged: the
-    ResourceManager may have carried it out, and gives the same answer for the same number again.
+    ResourceManager may have carried it out, and gives the same answer for the same number again.  Its
+    answer is kept, too, until the new one is there: containers and the tokens of nodes come once.
 
     Args:
         token: the attempt's ``YARN_AM_RM_TOKEN``; a renewed one that a heartbeat brings replaces it.
@@ -159,6 +160,7 @@ class NativeApplicationMaster:
         )
         self._response_id = 0
         self._unanswered: AllocateRequest | None = None
+        self._untold: AllocateResponse | None = None
 
     @property
     def token(self) -> Token:
@@ -169,7 +171,7 @@ class NativeApplicationMaster:
         """Say that the master runs; again after `NotRegisteredError`. Heartbeats count from 0 again."""
         response = await self._service.call(methods.REGISTER, RegisterRequest(host, rpc_port, tracking_url))
         self._response_id = 0
-        self._unanswered = None
+        self._unanswered = self._untold = None
         return response
 
     async def allocate(
@@ -179,12 +181,12 @@ class NativeApplicationMaster:
         progress: float = 0.0,
     ) -> AllocateResponse:
         """One heartbeat; errors as in `backend.ApplicationMaster`."""
-        earlier: AllocateResponse | None = None
         if self._unanswered is not None:
-            earlier = await self._heartbeat(self._unanswered)
+            self._untold = _together(self._untold, await self._heartbeat(self._unanswered))
         request = AllocateRequest(tuple(ask), tuple(release), self._response_id, progress)
-        response = await self._heartbeat(request)
-        return response if earlier is None else _together(earlier, response)
+        response = _together(self._untold, await self._heartbeat(request))
+        self._untold = None
+        return response
 
     async def finish(self, status: FinalStatus, diagnostics: str = "", tracking_url: str = "") -> bool:
         """Say that the application is over; whether that is stored already (ask again while not)."""
@@ -215,8 +217,10 @@ class NativeApplicationMaster:
         return response
 
 
-def _together(earlier: AllocateResponse, later: AllocateResponse) -> AllocateResponse:
+def _together(earlier: AllocateResponse | None, later: AllocateResponse) -> AllocateResponse:
     """Two answers as one: what happened of both, the state of the later."""
+    if earlier is None:
+        return later
     return replace(
         later,
         allocated=earlier.allocated + later.allocated,

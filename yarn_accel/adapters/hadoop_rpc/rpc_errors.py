@@ -38,7 +38,12 @@ __all__ = [
     "error_of_response",
 ]
 
-JPYPE_CURE = "use the back end `jpype`, which speaks through Hadoop's own client jars"
+#: No command of ours has a setting for it: it is there for programs.
+JPYPE_CURE = (
+    "`yarn-accel` needs hadoop.security.authentication: simple and hadoop.rpc.protection: authentication; a "
+    "program of your own may use the back end `jpype` (hadoop_rpc.jpype_backend), which speaks through "
+    "Hadoop's client jars"
+)
 _MAX_CHARS = 2000
 _STACK = re.compile(r"\n\s+at |\nCaused by: ")
 

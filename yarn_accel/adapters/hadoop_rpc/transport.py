@@ -80,8 +80,9 @@ class RpcConnection:
         connection = cls(address, framing, settings)
         try:
             await asyncio.wait_for(connection._connect(), settings.connect_timeout_s)
-        except (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError) as error:
+        except (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, UnicodeError) as error:
             await connection.close()
+            # UnicodeError: a name that no resolver takes.
             reason = str(error) or f"nothing within {settings.connect_timeout_s:g} s"
             raise ConnectionLostError(f"no connection to {address}: {reason}", was_sent=False) from None
         except BaseException:

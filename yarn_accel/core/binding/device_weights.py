@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from yarn_accel.core.binding.stacks import MAX_WEIGHT
 from yarn_accel.errors import ConfigError
 
 __all__ = ["DeviceWeight", "DeviceWeights", "relative_weights"]
@@ -59,7 +60,7 @@ class DeviceWeights:
 
     def of_node(self, devices: Iterable[str]) -> float:
         """The weight of an ANode: that of all its devices together; the default when it names none."""
-        return sum(self.look_up(device).weight for device in devices) or self.default
+        return min(sum(self.look_up(device).weight for device in devices) or self.default, MAX_WEIGHT)
 
     def with_measured(self, weights: Mapping[str, float]) -> DeviceWeights:
         """The same table with other measured weights, such as those of `relative_weights`."""

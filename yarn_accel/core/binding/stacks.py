@@ -5,8 +5,8 @@ The order is kept in two heaps whose entries are not removed when a stack change
 stamp of that moment, and who meets an old stamp drops the entry. So a rack of thousands costs what a small
 one does.
 
-Loads are compared exactly. A weight is kept as a whole number of thousandths, at most 10**9, and quotients of
-whole numbers of this size (NNodes over weight) are equal if and only if their floats are.
+A weight is kept as a whole number of thousandths. Up to 10**9 of them, and up to 9,000 NNodes of one ANode,
+loads (NNodes over weight) are compared exactly; beyond that, those equal to 16 digits count as equal.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-__all__ = ["Stack", "StackQueue", "explained", "refusal", "thousandths"]
+__all__ = ["MAX_WEIGHT", "Stack", "StackQueue", "explained", "refusal", "thousandths"]
 
-_MAX_THOUSANDTHS = 10**9
+#: Of an ANode: a thousand devices of the largest weight that a table may have.
+MAX_WEIGHT = 10**9
 #: Entries of a heap per stack before it is made anew.
 _SLACK = 8
 
@@ -35,10 +36,10 @@ def thousandths(weight: float) -> int:
     (1000, 2718, 1)
 
     Raises:
-        ValueError: not a number above 0, or above a million.
+        ValueError: not a number above 0, or above `MAX_WEIGHT`.
     """
-    if not math.isfinite(weight) or not 0 < weight * 1000 <= _MAX_THOUSANDTHS:
-        raise ValueError(f"a weight must be above 0 and at most {_MAX_THOUSANDTHS // 1000}, not {weight!r}")
+    if not math.isfinite(weight) or not 0 < weight <= MAX_WEIGHT:
+        raise ValueError(f"a weight must be above 0 and at most {MAX_WEIGHT}, not {weight!r}")
     return max(round(weight * 1000), 1)
 
 

@@ -55,6 +55,10 @@ def test_several_resource_managers_keep_their_order() -> None:
         {f"{RM}hostname": "rm", f"{RM}address": "rm:0"},
         {f"{RM}hostname": "rm", f"{RM}address": "rm:65536"},
         {f"{RM}hostname": "rm", f"{RM}address": ":80"},
+        {f"{RM}hostname": "rm..example.org"},
+        {f"{RM}hostname": "r" * 64},
+        {f"{RM}hostname": "rm", f"{RM}address": "http://rm:8032"},
+        {f"{RM}hostname": "rm", f"{RM}scheduler.address": "rm example:8030"},
     ],
 )
 def test_half_a_configuration_is_refused(properties: dict[str, str]) -> None:

@@ -124,7 +124,8 @@ def test_a_secure_cluster_is_pointed_out_with_the_cure() -> None:
     client.receive_data(
         refusal(-1, "org.apache.hadoop.security.AccessControlException", text, RpcStatus.FATAL)
     )
-    with pytest.raises(UnsupportedLoginError, match="back end `jpype`"):
+    needed = r"needs hadoop\.security\.authentication: simple.*program of your own .*back end `jpype`"
+    with pytest.raises(UnsupportedLoginError, match=needed):
         client.next_event()
 
 

@@ -175,6 +175,62 @@ def test_a_heartbeat_without_any_answer_is_kept_for_the_next() -> None:
     run(whole)
 
 
+def test_the_answer_to_a_kept_heartbeat_outlives_a_line_that_breaks_again() -> None:
+    """Containers and tokens of nodes come once: nobody else would tell of them."""
+
+    async def whole() -> None:
+        scheduler = Scheduler()
+        async with FakeHadoop(scheduler.handlers(), [TOKEN]) as server:
+            master = master_of(server, Patience(0.0))
+            await master.register("h", 1, "")
+            scheduler.drops = 1
+            with pytest.raises(ConnectionLostError):
+                await master.allocate(ASK)
+
+            def drop_the_second(request: AllocateRequest) -> object:
+                if request.response_id == 1:
+                    scheduler.drops = 1
+                return scheduler.allocate(request)
+
+            server.handlers["allocate"] = drop_the_second
+            with pytest.raises(ConnectionLostError):
+                await master.allocate(ASK)
+            server.handlers["allocate"] = scheduler.allocate
+            told = await master.allocate()
+            assert told.allocated == (container(10), container(20))
+            assert (await master.allocate()).allocated == ()
+            await master.close()
+
+    run(whole)
+
+
+def test_after_registering_again_nothing_of_before_is_told() -> None:
+    """A ResourceManager that was restarted gives no such container any more."""
+
+    async def whole() -> None:
+        scheduler = Scheduler()
+        async with FakeHadoop(scheduler.handlers(), [TOKEN]) as server:
+            master = master_of(server, Patience(0.0))
+            await master.register("h", 1, "")
+            scheduler.drops = 1
+            with pytest.raises(ConnectionLostError):
+                await master.allocate(ASK)
+
+            def restart(request: AllocateRequest) -> object:
+                scheduler.is_registered = request.response_id == 0
+                return scheduler.allocate(request)
+
+            server.handlers["allocate"] = restart
+            with pytest.raises(NotRegisteredError):
+                await master.allocate()
+            server.handlers["allocate"] = scheduler.allocate
+            await master.register("h", 1, "")
+            assert (await master.allocate()).allocated == ()
+            await master.close()
+
+    run(whole)
+
+
 def test_a_refused_heartbeat_is_not_kept() -> None:
     async def test(scheduler: Scheduler, server: FakeHadoop, master: NativeApplicationMaster) -> None:
         def refuse(_: object) -> object:

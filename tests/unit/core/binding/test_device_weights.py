@@ -2,7 +2,13 @@
 
 import pytest
 
-from yarn_accel.core.binding import DeviceWeights, relative_weights
+from yarn_accel.core.binding import (
+    ANodeAdded,
+    DeviceWeights,
+    NNodeAdded,
+    WeightedBinding,
+    relative_weights,
+)
 from yarn_accel.errors import ConfigError
 
 TABLE = DeviceWeights.from_mapping(
@@ -33,6 +39,16 @@ def test_the_admin_wins_over_the_measurement_and_that_over_the_default(device, w
 def test_a_node_weighs_what_its_devices_weigh_together():
     assert TABLE.of_node(["NVIDIA A100", "NVIDIA A100", "Tesla K20m"]) == 4.25
     assert TABLE.of_node([]) == 0.5
+
+
+@pytest.mark.parametrize(("n_devices", "load"), [(8, 1 / 8e6), (5000, 1e-9)])
+def test_a_node_of_many_heavy_devices_can_be_bound(n_devices, load):
+    """Where the admin wrote rates instead of ratios, a node's sum is far above what one device may weigh."""
+    weight = DeviceWeights.from_mapping({"default": 1e6}).of_node(["NVIDIA H200"] * n_devices)
+    policy = WeightedBinding()
+    policy.apply(ANodeAdded("a", "/r", weight))
+    policy.apply(NNodeAdded("n", "/r"))
+    assert policy.loads() == {"a": load}
 
 
 def test_an_empty_table_makes_all_alike():
