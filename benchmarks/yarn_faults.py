@@ -165,7 +165,7 @@ def _fault_rows(name: str, account: _Account, undisturbed: Sequence[Result]) -> 
             f"{name}: job time over undisturbed",
             [wall_s / base_s for wall_s in account.jobs_s],
             "x",
-            note="its mappers stand still until the new server serves, and the old one is drained"
+            note="its mappers stand still meanwhile, then the old server is drained"
             if name == "join"
             else "",
         ),
