@@ -9,6 +9,9 @@ set -eu
 cd "$(dirname "$0")"
 extras=${1:-yarn,bench}
 say() { printf '%s\n' "$*" >&2; }
+install_packages() {
+    apt-get -q update >&2 && DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends "$@" >&2
+}
 
 # --- system packages -------------------------------------------------------------------------------------------
 # As yarn_accel.hadoop.jdk looks for it: JAVA_HOME, PATH, or where distributions put a JDK 17; 17 or newer.
@@ -20,6 +23,17 @@ has_java() {
         if [ "${major:-0}" -ge 17 ]; then return 0; fi
     done
     return 1
+}
+has_browser() {
+    command -v chromium >/dev/null 2>&1 || command -v chromium-browser >/dev/null 2>&1 ||
+        command -v google-chrome >/dev/null 2>&1
+}
+# Only tests need it, and some distributions have it elsewhere or not at all: so it is tried once.
+want_browser() {
+    has_browser && return
+    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 && say "installing: chromium" &&
+        install_packages chromium && return
+    say "going on without Chromium: the tests of the pages in a browser will be skipped"
 }
 python=${PYTHON:-python3}
 needed=""   # nothing works without these
@@ -40,7 +54,7 @@ if [ -n "$missing" ]; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
         say "installing:$missing"
         # shellcheck disable=SC2086  # a list of package names
-        { apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends $missing; } >&2
+        install_packages $missing
     else
         say "missing on this machine, install with:  sudo apt-get install -y --no-install-recommends$missing"
         if [ -n "$needed" ]; then exit 3; fi
@@ -58,6 +72,7 @@ PY
 pip=".venv/bin/python -m pip --disable-pip-version-check"
 stamp=".venv/.installed-$(printf %s "$extras" | tr , -)"
 if [ ! -e "$stamp" ] || [ setup.cfg -nt "$stamp" ] || [ pyproject.toml -nt "$stamp" ]; then
+    case ",$extras," in *,dev,*) want_browser ;; esac
     say "installing the wheel of this project with [$extras] into .venv"
     rm -rf build
     $pip install --quiet --upgrade ".[$extras]" >&2

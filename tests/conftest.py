@@ -12,7 +12,9 @@ settings.register_profile("steady", deadline=None, print_blob=True)
 settings.load_profile("steady")
 
 NEEDS_ROOT = "needs root"
-"""The one reason that stays a skip: an ordinary user runs all that needs no root."""
+"""Stays a skip: an ordinary user runs all that needs no root."""
+NO_BROWSER = "there is no Chromium on this machine"
+"""Stays a skip: nobody needs a browser to have his cluster tested."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,7 +33,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
     report = yield
     required = set(item.config.getoption("--require"))
     markers = {mark.name for mark in item.iter_markers()}
-    if report.skipped and required & markers and NEEDS_ROOT not in str(report.longrepr):
+    is_allowed = any(reason in str(report.longrepr) for reason in (NEEDS_ROOT, NO_BROWSER))
+    if report.skipped and required & markers and not is_allowed:
         report.outcome = "failed"
         report.longrepr = f"required, yet skipped: {report.longrepr}"
     return report

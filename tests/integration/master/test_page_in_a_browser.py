@@ -7,13 +7,14 @@ import pytest
 from aiohttp import web
 from PIL import Image
 
+from tests.conftest import NO_BROWSER
 from tests.integration.master.browser import CHROMIUM, browser
 from tests.unit.master.scenes import Scene, four_nodes
 from yarn_accel.core.application import events as ev
 from yarn_accel.master import tracking
 from yarn_accel.master.tracking import Visitors, add_routes
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=NO_BROWSER)
 
 BELOW = "/proxy/application_1795000000000_0001/"
 EVIL = "<img src=x onerror=window.hacked=1>"

@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from benchmarks.yarn_site import Site
+from tests.conftest import NO_BROWSER
 from tests.integration.master.browser import CHROMIUM, browser
 from yarn_accel.launch.gateway import find_running
 from yarn_accel.master.look import POLICY
@@ -48,7 +49,7 @@ def test_people_see_it_through_the_proxy(site: Site, url: str) -> None:
         assert f"<title>{host} is bound to " in text
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
+@pytest.mark.skipif(CHROMIUM is None, reason=NO_BROWSER)
 def test_a_browser_shows_it_through_the_proxy_and_follows(site: Site, url: str, tmp_path: Path) -> None:
     """What the proxy does to headers, cookies and links is its own: only a browser tells what comes of it."""
     server, client = site.servers[0], site.others[0]
