@@ -289,11 +289,14 @@ class Dispatcher:
         if is_new:
             self._endpoints = endpoints
             self._given_up_until_s = 0.0
-        best = self._order()[0] if self._endpoints else 0
-        if is_new or (self._endpoints and not self._shunned.has(self._endpoints[best])):
+        places = enumerate(self._endpoints)
+        best = next((place for place, each in places if not self._shunned.has(each)), None)
+        if best is not None:
             self._first = best
+        elif is_new:
+            self._first = 0
 
-    def _order(self, first: int = 0) -> List[int]:
+    def _order(self, first: int) -> List[int]:
         """The places of all servers from `first` on; those that were just in trouble come last."""
         n = len(self._endpoints)
         places = [(first + step) % n for step in range(n)]

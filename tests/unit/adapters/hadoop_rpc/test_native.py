@@ -111,17 +111,32 @@ def master_of(server: FakeHadoop, patience: Patience | None = None) -> NativeApp
     return NativeApplicationMaster(addresses(server), TOKEN, QUICK, patience or Patience(5.0, 0.01, 0.01))
 
 
-def with_master(test: Callable[[Scheduler, FakeHadoop, NativeApplicationMaster], Any]) -> None:
+def with_master(
+    test: Callable[[Scheduler, FakeHadoop, NativeApplicationMaster], Any], patience: Patience | None = None
+) -> None:
     async def whole() -> None:
         scheduler = Scheduler()
         async with FakeHadoop(scheduler.handlers(), [TOKEN]) as server:
-            master = master_of(server)
+            master = master_of(server, patience)
             try:
                 await test(scheduler, server, master)
             finally:
                 await master.close()
 
     run(whole)
+
+
+def after_a_lost_answer(test: Callable[[Scheduler, FakeHadoop, NativeApplicationMaster], Any]) -> None:
+    """A master whose first heartbeat was carried out and not answered; it does not try again by itself."""
+
+    async def whole(scheduler: Scheduler, server: FakeHadoop, master: NativeApplicationMaster) -> None:
+        await master.register("h", 1, "")
+        scheduler.drops = 1
+        with pytest.raises(ConnectionLostError):
+            await master.allocate(ASK)
+        await test(scheduler, server, master)
+
+    with_master(whole, Patience(0.0))
 
 
 def response_ids(server: FakeHadoop) -> list[int]:
@@ -157,78 +172,52 @@ def test_a_lost_answer_is_asked_for_again_and_carried_out_once() -> None:
 def test_a_heartbeat_without_any_answer_is_kept_for_the_next() -> None:
     """Its asks were carried out; the container it brought must not be lost, and not be asked for twice."""
 
-    async def whole() -> None:
-        scheduler = Scheduler()
-        async with FakeHadoop(scheduler.handlers(), [TOKEN]) as server:
-            master = master_of(server, Patience(0.0))
-            await master.register("h", 1, "")
-            scheduler.drops = 1
-            with pytest.raises(ConnectionLostError):
-                await master.allocate(ASK)
-            both = await master.allocate(ASK)
-            assert both.allocated == (container(10), container(20))
-            assert both.response_id == 2
-            assert [len(request.ask) for name, request in server.seen if name == "allocate"] == [3, 3, 3]
-            assert response_ids(server) == [0, 0, 1]
-            await master.close()
+    async def test(scheduler: Scheduler, server: FakeHadoop, master: NativeApplicationMaster) -> None:
+        both = await master.allocate(ASK)
+        assert both.allocated == (container(10), container(20))
+        assert both.response_id == 2
+        assert [len(request.ask) for name, request in server.seen if name == "allocate"] == [3, 3, 3]
+        assert response_ids(server) == [0, 0, 1]
 
-    run(whole)
+    after_a_lost_answer(test)
 
 
 def test_the_answer_to_a_kept_heartbeat_outlives_a_line_that_breaks_again() -> None:
     """Containers and tokens of nodes come once: nobody else would tell of them."""
 
-    async def whole() -> None:
-        scheduler = Scheduler()
-        async with FakeHadoop(scheduler.handlers(), [TOKEN]) as server:
-            master = master_of(server, Patience(0.0))
-            await master.register("h", 1, "")
-            scheduler.drops = 1
-            with pytest.raises(ConnectionLostError):
-                await master.allocate(ASK)
+    async def test(scheduler: Scheduler, server: FakeHadoop, master: NativeApplicationMaster) -> None:
+        def drop_the_second(request: AllocateRequest) -> object:
+            if request.response_id == 1:
+                scheduler.drops = 1
+            return scheduler.allocate(request)
 
-            def drop_the_second(request: AllocateRequest) -> object:
-                if request.response_id == 1:
-                    scheduler.drops = 1
-                return scheduler.allocate(request)
+        server.handlers["allocate"] = drop_the_second
+        with pytest.raises(ConnectionLostError):
+            await master.allocate(ASK)
+        server.handlers["allocate"] = scheduler.allocate
+        told = await master.allocate()
+        assert told.allocated == (container(10), container(20))
+        assert (await master.allocate()).allocated == ()
 
-            server.handlers["allocate"] = drop_the_second
-            with pytest.raises(ConnectionLostError):
-                await master.allocate(ASK)
-            server.handlers["allocate"] = scheduler.allocate
-            told = await master.allocate()
-            assert told.allocated == (container(10), container(20))
-            assert (await master.allocate()).allocated == ()
-            await master.close()
-
-    run(whole)
+    after_a_lost_answer(test)
 
 
 def test_after_registering_again_nothing_of_before_is_told() -> None:
     """A ResourceManager that was restarted gives no such container any more."""
 
-    async def whole() -> None:
-        scheduler = Scheduler()
-        async with FakeHadoop(scheduler.handlers(), [TOKEN]) as server:
-            master = master_of(server, Patience(0.0))
-            await master.register("h", 1, "")
-            scheduler.drops = 1
-            with pytest.raises(ConnectionLostError):
-                await master.allocate(ASK)
+    async def test(scheduler: Scheduler, server: FakeHadoop, master: NativeApplicationMaster) -> None:
+        def restart(request: AllocateRequest) -> object:
+            scheduler.is_registered = request.response_id == 0
+            return scheduler.allocate(request)
 
-            def restart(request: AllocateRequest) -> object:
-                scheduler.is_registered = request.response_id == 0
-                return scheduler.allocate(request)
+        server.handlers["allocate"] = restart
+        with pytest.raises(NotRegisteredError):
+            await master.allocate()
+        server.handlers["allocate"] = scheduler.allocate
+        await master.register("h", 1, "")
+        assert (await master.allocate()).allocated == ()
 
-            server.handlers["allocate"] = restart
-            with pytest.raises(NotRegisteredError):
-                await master.allocate()
-            server.handlers["allocate"] = scheduler.allocate
-            await master.register("h", 1, "")
-            assert (await master.allocate()).allocated == ()
-            await master.close()
-
-    run(whole)
+    after_a_lost_answer(test)
 
 
 def test_a_refused_heartbeat_is_not_kept() -> None:
