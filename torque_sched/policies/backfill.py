@@ -215,7 +215,9 @@ class Plan:
             gpus = node.gpus_free + sum(e.held.gpus for e in held) - piece.gpus
             memory = node.mem_free_bytes + sum(e.held.mem_bytes for e in held) - piece.mem_bytes
             if piece.vmem_bytes:
-                swap = node.vmem_free_bytes + sum(_swap(e.held) for e in held) - _swap(piece)
+                swap = (
+                    node.vmem_free_bytes + sum(e.held.with_swap_bytes for e in held) - piece.with_swap_bytes
+                )
                 memory = min(memory, swap)
             node.promise(from_s, slots, gpus, memory)
             ledger.touch(node)
@@ -225,11 +227,6 @@ class Plan:
         allocation = tuple(NodeShare(node.name, piece.ppn, piece.gpus) for node, piece in self.parts)
         details = {} if self.is_known else {"start": "unknown, running jobs have no walltime"}
         return Reserve(job.id, self.start_s, allocation, details=details)
-
-
-def _swap(one: Held | Piece) -> int:
-    """Memory with swap, of which what is asked of memory is a part."""
-    return max(one.mem_bytes, one.vmem_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,10 +270,10 @@ def _ready(
             continue  # Even where the amounts would do: the memory in use, its company, a bad GPU.
         if end is not None:
             slots, gpus = slots + end.held.slots, gpus + end.held.gpus
-            memory, swap = memory + end.held.mem_bytes, swap + _swap(end.held)
+            memory, swap = memory + end.held.mem_bytes, swap + end.held.with_swap_bytes
             at_s, is_known, left = end.end_s, is_known and end.is_known, left - 1
         alone = left == 0 or not (shape.empty or node.is_closed or shape.access)
-        has_memory = memory >= piece.mem_bytes and (not piece.vmem_bytes or swap >= _swap(piece))
+        has_memory = memory >= piece.mem_bytes and (not piece.vmem_bytes or swap >= piece.with_swap_bytes)
         if slots >= piece.ppn and gpus >= piece.gpus and has_memory and alone:
             return at_s, is_known
     return None

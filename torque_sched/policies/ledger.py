@@ -34,6 +34,11 @@ class Held:
     mem_bytes: int
     vmem_bytes: int
 
+    @property
+    def with_swap_bytes(self) -> int:
+        """Memory with swap it takes: what is asked of memory is a part of that."""
+        return max(self.mem_bytes, self.vmem_bytes)
+
 
 class Ledger:
     """All nodes in the server's order, and which of them changed."""

@@ -41,6 +41,11 @@ class Piece:
     properties: frozenset[str] = frozenset()
     name: str | None = None
 
+    @property
+    def with_swap_bytes(self) -> int:
+        """Memory with swap it takes: what is asked of memory is a part of that."""
+        return max(self.mem_bytes, self.vmem_bytes)
+
 
 def joined(one: Piece, other: Piece) -> Piece:
     """What two pieces of a job ask of a node that takes both."""

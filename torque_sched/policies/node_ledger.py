@@ -165,7 +165,7 @@ class NodeLedger:
                 return True
         if until_s <= self.promised_s:
             return False
-        mem_bytes = max(piece.mem_bytes, piece.vmem_bytes)
+        mem_bytes = piece.with_swap_bytes
         return (
             piece.ppn > self.spare_slots
             or (piece.gpus > 0 and piece.gpus > self.spare_gpus)
@@ -210,7 +210,7 @@ class NodeLedger:
         load = self.expected(piece)
         self.occupy(piece.ppn, piece.gpus)
         self.commit_memory(piece.mem_bytes, piece.vmem_bytes)
-        self.avail_bytes -= max(piece.mem_bytes, piece.vmem_bytes, load.mem_bytes)
+        self.avail_bytes -= max(piece.with_swap_bytes, load.mem_bytes)
         self.add_load(load)
         self.loadave += piece.ppn
         self.job_users.add(user)
@@ -221,7 +221,7 @@ class NodeLedger:
         if until_s > self.promised_s:
             self.spare_slots -= piece.ppn
             self.spare_gpus -= piece.gpus
-            self.spare_bytes -= max(piece.mem_bytes, piece.vmem_bytes)
+            self.spare_bytes -= piece.with_swap_bytes
 
     def promise(self, start_s: float, spare_slots: int, spare_gpus: int, spare_bytes: float) -> None:
         """From ``start_s`` on only this much is left beside what is promised to waiting jobs."""

@@ -114,7 +114,7 @@ class Why:
             wanted.append(piece.name)
         if shape.host is not None:
             wanted.append(f"host={shape.host}")
-        memory = max(piece.mem_bytes, piece.vmem_bytes)
+        memory = piece.with_swap_bytes
         if memory:
             wanted.append(f"{memory / 1024**2:.0f} MiB")
         of_kind = len(self._search.matching(piece, shape))

@@ -174,7 +174,7 @@ class LivePlan:
                 -piece.ppn,
                 -piece.gpus,
                 -int(piece.mem_bytes),
-                -int(max(piece.mem_bytes, piece.vmem_bytes)),
+                -int(piece.with_swap_bytes),
             )
             self.table.close(node.index, self.now_s, math.inf, less)
 

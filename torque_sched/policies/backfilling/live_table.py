@@ -189,7 +189,7 @@ def _asked(room: Room) -> Callable[[int, Piece], bool]:
     memory, swap = room.mem_bytes.tolist(), room.vmem_bytes.tolist()
 
     def has_room(index: int, piece: Piece) -> bool:
-        mem, vmem = piece.mem_bytes, max(piece.mem_bytes, piece.vmem_bytes)
+        mem, vmem = piece.mem_bytes, piece.with_swap_bytes
         wanted = ((piece.ppn, slots), (piece.gpus, gpus), (mem, memory), (vmem, swap))
         # What nobody asks for may be overdrawn: others start jobs, too, whatever they ask for.
         return all(not amount or amount <= free[index] for amount, free in wanted)

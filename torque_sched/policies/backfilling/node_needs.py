@@ -74,7 +74,7 @@ class Needs:
             piece.gpus,
             piece.count,
             int(piece.mem_bytes),
-            int(max(piece.mem_bytes, piece.vmem_bytes)),
+            int(piece.with_swap_bytes),
             whole,
             bool(shape.procs) or shape.may_share,
             _kept_slots(nodes, piece, shape),
@@ -111,7 +111,7 @@ class Needs:
         shares: list[NodeShare] = []
         for entry, piece in placed:
             slots = entry.np if is_whole else piece.ppn
-            vmem = int(max(piece.mem_bytes, piece.vmem_bytes))
+            vmem = int(piece.with_swap_bytes)
             nodes.append(entry.index)
             held.append((slots, piece.gpus, int(piece.mem_bytes), vmem))
             shares.append(NodeShare(entry.name, piece.ppn, piece.gpus))

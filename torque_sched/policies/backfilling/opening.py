@@ -115,7 +115,7 @@ def occupy(
 
 def _held(entry: NodeLedger, held: Held) -> tuple[int, ...]:
     mem = 0 if math.isinf(entry.mem_free_bytes) else held.mem_bytes
-    vmem = 0 if math.isinf(entry.vmem_free_bytes) else max(held.mem_bytes, held.vmem_bytes)
+    vmem = 0 if math.isinf(entry.vmem_free_bytes) else held.with_swap_bytes
     # What a suspended job left is free by the accounts: `_occupy_rest` adds what they say it kept.
     slots = 0 if held.job.state is JobState.SUSPENDED else held.slots
     return slots, held.gpus, mem, vmem, 0, 0
