@@ -105,16 +105,28 @@ def _files(folder: Path) -> list[Path]:
 def read_journal(place: Path) -> Iterator[dict[str, Any]]:
     """Every whole line of a file, or of all files of a folder, oldest first.
 
+    A folder may be read while a daemon writes: an old file that it removes meanwhile is passed over.
+
     Raises:
         RecordError: a line that is not the last is no JSON mapping; names file and line.
         OSError: it cannot be read.
     """
-    for path in _files(place) if place.is_dir() else [place]:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                if not line.endswith(b"\n"):
-                    break  # torn by a crash
-                yield _mapping(line, f"{path}, line {number}")
+    if not place.is_dir():
+        yield from _lines(place)
+        return
+    for path in _files(place):
+        try:
+            yield from _lines(path)
+        except FileNotFoundError:
+            continue
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                break  # torn by a crash
+            yield _mapping(line, f"{path}, line {number}")
 
 
 def _mapping(line: bytes, place: str) -> dict[str, Any]:

@@ -176,6 +176,20 @@ def test_the_journal_is_bounded_and_survives_a_torn_line(tmp_path: Path) -> None
         list(read_journal(tmp_path))
 
 
+def test_a_file_that_the_daemon_removes_while_the_journal_is_read_is_passed_over(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, file_bytes=50, n_files=3)
+    for number in range(3):
+        journal.append({"number": number, "text": "x" * 30})
+    read = read_journal(tmp_path)
+    assert next(read)["number"] == 0
+    journal.append({"number": 3, "text": "x" * 30})
+    journal.append({"number": 4, "text": "x" * 30})
+    journal.close()
+    assert [line["number"] for line in read] == [2]
+    with pytest.raises(FileNotFoundError):
+        list(read_journal(tmp_path / "cycles-19700101-000000-0000.jsonl"))
+
+
 def test_a_clock_put_back_takes_no_line_of_the_journal_and_its_order_stays(tmp_path: Path) -> None:
     now = [AT_S]
     for number in range(6):
