@@ -14,7 +14,7 @@ from typing import TypeVar
 from torque_sched.errors import ConfigError
 from torque_sched.policies.backfilling.entry import Entry
 from torque_sched.policies.backfilling.estimate import Estimates
-from torque_sched.policies.backfilling.events import BreakReason
+from torque_sched.policies.backfilling.events import BreakReason, JobKey
 from torque_sched.policies.backfilling.order import Order
 from torque_sched.policies.backfilling.scheduler import Backfilling
 from torque_sched.policies.backfilling.settings import Bounds
@@ -52,6 +52,8 @@ class Easy(Backfilling[N, S]):
             raise ConfigError(f"a reservation depth of {depth}", cure="1 is EASY, fcfs has none")
         self._depth = depth
         self._kept: list[Entry[N, S]] = []
+        #: What was promised before this pass, given back for it.
+        self._given_back: dict[JobKey, S] = {}
         self._is_settled = False
         self._has_bounds = min(self.bounds.window_s, self.bounds.max_jobs) < math.inf
 
@@ -85,10 +87,12 @@ class Easy(Backfilling[N, S]):
         for entry in kept:
             if entry.spot is not None and entry.job.key in waiting:
                 self.table.give_back(entry.spot)
+                self._given_back[entry.job.key] = entry.spot
                 entry.spot = None
                 before.append(entry)
         self._kept = []
         self._pass_over(self._turns())
+        self._given_back.clear()
         for entry in before:
             if entry.job.key in waiting and (entry.spot is None or entry.spot.start_s > entry.told_s):
                 reason = BreakReason.LIMIT if entry.is_refused else BreakReason.OUTRANKED
@@ -130,6 +134,23 @@ class Easy(Backfilling[N, S]):
             if not self._takes_turn(entry) and self._promise(entry):
                 self._kept.append(entry)
         self._backfill(turns, left)
+
+    def _promise(self, entry: Entry[N, S]) -> bool:
+        """As `Backfilling._promise`; what was promised before stays, where it is free and nothing is sooner.
+
+        A table of nodes may ask more of a new promise than of an old one: slots for idle GPUs.
+        """
+        before = self._given_back.pop(entry.job.key, None)
+        if before is None or before.start_s <= self.now_s:
+            return super()._promise(entry)
+        spot = self.table.earliest(entry.job.need, entry.length_s, self.now_s, before.start_s)
+        if spot is None:
+            if not self.table.fits(before):
+                return super()._promise(entry)
+            spot = before
+        self.table.take(spot)
+        self._settle(entry, spot)
+        return True
 
     def _backfill(self, turns: Iterable[Entry[N, S]], left: float) -> None:
         """Start who can; nobody else is promised anything."""

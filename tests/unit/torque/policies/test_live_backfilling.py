@@ -267,6 +267,25 @@ def test_fcfs_easy_and_selective() -> None:
     assert isinstance(got[1], Hold)
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+def test_easy_keeps_a_promise_on_slots_that_a_new_one_would_leave_to_idle_gpus(depth: int) -> None:
+    """A GPU job that started meanwhile fits beside it; two slots kept for two idle GPUs would not."""
+    nodes = [node("c1", 2), node("g1", 4, gpus=2, devices=gpu_devices(2))]
+    busy = [
+        running(1, "g1/0-1", walltime_s=HOUR_S, since_s=0.0),
+        running(2, "g1/2+g1-gpu/0", "1:gpus=1", walltime_s=2 * HOUR_S, since_s=0.0),
+    ]
+    waiting = [job(3, "2:ppn=2", walltime_s=HOUR_S), job(4, "2:ppn=2", walltime_s=HOUR_S)]
+    told = promised(3, later(HOUR_S), "c1:2+g1:2")
+    if depth > 1:
+        told |= promised(4, later(3 * HOUR_S), "c1:2+g1:2")
+    settings = plan(EasyBackfill(depth=depth, slack_s=0.0))
+    got = answers(nodes, [*busy, *waiting], settings, Context(promises=told))
+    assert got.reserved(3).broken is None
+    assert got.reserved(3).start_s == later(HOUR_S)
+    assert hosts(got, 3) == ["c1:2:0", "g1:2:0"]
+
+
 def test_dedicated_time_and_reservations_are_planned_around() -> None:
     course = Reservation(
         "course", frozenset({NodeName("n1")}), NOW_S + HOUR_S, NOW_S + 2 * HOUR_S, frozenset({"eve"})
