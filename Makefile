@@ -11,7 +11,7 @@ SLOWEST = --durations=20 --durations-min=5
 COMPILED = .compiled
 COPIED = yarn_accel torque_sched jobs benchmarks tests hadoop_conf setup.py setup.cfg pyproject.toml README.md
 
-.PHONY: help demo test test-hadoop test-others test-compiled test-in-compiled check unit integration compiled bench \
+.PHONY: help demo test test-hadoop test-others test-compiled test-in-compiled check unit explore integration compiled bench \
 	clean install install-dev
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo "make test-compiled the compiled form: a copy of this tree, and the tests of what is compiled"
 	@echo "make check        style, types, import contracts, old-Python check"
 	@echo "make unit         tests that need no Hadoop (seconds)"
+	@echo "make explore      random examples for the property tests, other ones each time (minutes)"
 	@echo "make integration  tests against the real Hadoop (minutes)"
 	@echo "make compiled     a copy of this tree in $(COMPILED), the path of a request compiled to machine code (a minute)"
 	@echo "make bench        every benchmark, quick form, compiled (python -m benchmarks lists them)"
@@ -58,6 +59,9 @@ check: install-dev
 
 unit: install-dev
 	@$(PY) -m pytest tests/unit tests/property tests/test_architecture.py
+
+explore: install-dev
+	@$(PY) -m pytest --hypothesis-profile explore -m "hypothesis and not hadoop" tests
 
 integration: install-dev
 	@$(PY) -m pytest --require hadoop tests/integration
