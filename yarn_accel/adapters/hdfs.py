@@ -336,6 +336,8 @@ def _storage_error(uri: str, error: Exception) -> StorageError:
         return StorageError(f"{uri}: {error.strerror}", cure="name the file itself")
     if isinstance(error, PermissionError) or "AccessControlException" in str(error):
         return _denied(uri, error)
+    if "SafeModeException" in str(error):
+        return _in_safe_mode(uri, text)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageError(f"{uri}: {error.strerror}", cure="make room, then try again", transient=True)
     if "QuotaExceeded" in str(error):
@@ -350,6 +352,17 @@ def _storage_error(uri: str, error: Exception) -> StorageError:
     is_transient = any(word in str(error).lower() for word in _TRANSIENT_WORDS)
     cure = "check that the NameNode and DataNodes are up" if is_transient and uri.startswith("hdfs") else ""
     return StorageError(f"{uri}: {text}", cure=cure, transient=is_transient)
+
+
+def _in_safe_mode(uri: str, text: str) -> StorageError:
+    """The NameNode answers, and says what it waits for."""
+    found = re.search(r"is in safe mode\. (.*?)\.?(?: NamenodeHostName|$)", text)
+    return StorageError(
+        f"{uri}: HDFS is in safe mode and takes no changes" + (f" ({found[1]})" if found else ""),
+        cure="start the DataNodes that are missing and wait, see `hdfs dfsadmin -safemode get`; or end it: "
+        "`hdfs dfsadmin -safemode leave`",
+        transient=True,
+    )
 
 
 def _denied(uri: str, error: Exception) -> StorageError:
@@ -368,4 +381,4 @@ def _plain_text(error: Exception) -> str:
     text = re.split(r"\\n\\tat |\n\tat |: \[DatanodeInfoProto", str(error))[0]
     text = re.sub(r'^RPCError\("(?:\w+\.)*(\w+)", "', r"\1: ", text)
     text = re.sub(r'^\w+\("', "", text).removesuffix('")')
-    return " ".join(text.replace("\\n", " ").split())[:500]
+    return " ".join(text.replace("\\n", " ").replace('\\"', '"').split())[:500]

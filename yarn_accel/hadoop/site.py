@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import yaml
-
+from yarn_accel.adapters.settings_file import read_settings
 from yarn_accel.errors import ConfigError, StartupError
 from yarn_accel.hadoop.archives import find_archive
 from yarn_accel.hadoop.conf import read_site
@@ -203,16 +202,11 @@ def _conf_dir(conf: str, home: str) -> Path:
 
 
 def _read_settings(path: Path) -> dict[str, Any]:
-    try:
-        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    """What the file says; nothing where there is none."""
+    if not path.exists():
         return {}
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
-    settings = loaded if loaded is not None else {}
-    if not isinstance(settings, dict):
-        raise ConfigError(f"{path} must hold keys and values; known keys: {', '.join(sorted(SITE_KEYS))}")
-    unknown = sorted(str(key) for key in settings if key not in SITE_KEYS)
+    settings = read_settings(path, may_be_empty=True)
+    unknown = sorted(settings.keys() - SITE_KEYS.keys())
     if unknown:
         raise ConfigError(f"{path}: unknown key {unknown[0]}; known: {', '.join(sorted(SITE_KEYS))}")
     return settings

@@ -44,6 +44,40 @@ def _check_config(config_file: Path | None) -> None:
     click.echo(f"# memory of an accelerator container: {config.acct_memory_mib} MiB")
 
 
+@group.command("clean")
+@_config_option
+@click.option(
+    "--keep",
+    "n_keep",
+    default=1,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Keep so many of the newest, used or not.",
+)
+@click.option("--apply", "is_applied", is_flag=True, help="Remove what is unused; else it is only listed.")
+def _clean(config_file: Path | None, n_keep: int, is_applied: bool) -> None:
+    """List the packed environments in the cluster's storage, and remove those that nobody uses.
+
+    What an application uses stays until the application is over. Run no `start` at the same time.
+    """
+    from yarn_accel.launch.cleaning import look, remove
+    from yarn_accel.launch.gateway import Gateway
+
+    gateway = Gateway.load()
+    store, root = gateway.store(), gateway.staging_uri(_config(config_file).environment.staging_uri)
+    survey = look(store, root, n_keep)
+    for each in survey.found:
+        why = f"used by {', '.join(each.used_by)}" if each.used_by else "kept" if each.is_recent else "unused"
+        click.echo(f"{each.uri} ({each.n_bytes / 1e6:.1f} MB): {why}")
+    n_bytes = sum(each.n_bytes for each in survey.unused)
+    if is_applied:
+        click.echo(f"removed {remove(store, survey)} ({n_bytes / 1e6:.1f} MB)")
+        return
+    for folder in survey.silent:
+        click.echo(f"note: {folder} does not say what its application uses: nothing would be removed")
+    click.echo(f"{len(survey.unused)} unused ({n_bytes / 1e6:.1f} MB); --apply removes them")
+
+
 @group.command("pack")
 @_config_option
 @click.option("--folder", default=None, type=click.Path(path_type=Path), help="Where the archive goes.")

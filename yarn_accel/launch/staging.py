@@ -13,13 +13,20 @@ import yaml
 
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import StartupError
+from yarn_accel.launch.cleaning import USES_FILE, environments_uri, uses_document
 from yarn_accel.launch.config import LaunchConfig
 from yarn_accel.launch.gateway import Gateway
 from yarn_accel.launch.inner import server_settings
 from yarn_accel.launch.packing import Environment
 from yarn_accel.launch.plan import LaunchPlan, make_plan
 from yarn_accel.launch.serving import NODE_KEYS
-from yarn_accel.launch.upload import SCRIPT_NAME, FileResource, upload, upload_script
+from yarn_accel.launch.upload import (
+    SCRIPT_NAME,
+    FileResource,
+    stored_script_name,
+    upload,
+    upload_script,
+)
 from yarn_accel.master.config import parse_config
 from yarn_accel.node.config import load_config
 
@@ -102,8 +109,10 @@ def stage(
     """
     root = gateway.staging_uri(config.environment.staging_uri)
     folder = application_uri(gateway, config, application)
-    environment = upload(store, packed.path, f"{root}/environments")
-    script = upload_script(store, f"{root}/environments")
+    # First of all, so that nobody removes from now on what is looked for next.
+    _upload_text(store, folder, USES_FILE, uses_document([packed.path.name, stored_script_name()]))
+    environment = upload(store, packed.path, environments_uri(root))
+    script = upload_script(store, environments_uri(root))
     texts = _texts(gateway, config)
     files = {name: _upload_text(store, folder, name, text) for name, text in texts.items()}
     return _staged(gateway, config, folder, make_plan(config, environment, script, _files_of_roles(files)))
@@ -111,10 +120,10 @@ def stage(
 
 def rehearse(gateway: Gateway, config: LaunchConfig, packed: Environment) -> Staged:
     """The same without an upload, and without an application: for `--dry-run`."""
-    root = gateway.staging_uri(config.environment.staging_uri)
+    shared = environments_uri(gateway.staging_uri(config.environment.staging_uri))
     folder = application_uri(gateway, config, "APPLICATION")
-    environment = FileResource(packed.path.name, f"{root}/environments/{packed.path.name}", packed.n_bytes, 0)
-    script = FileResource(SCRIPT_NAME, f"{root}/environments/{SCRIPT_NAME}", 0, 0)
+    environment = FileResource(packed.path.name, f"{shared}/{packed.path.name}", packed.n_bytes, 0)
+    script = FileResource(SCRIPT_NAME, f"{shared}/{SCRIPT_NAME}", 0, 0)
     texts = _texts(gateway, config)
     files = {name: FileResource(name, f"{folder}/{name}", len(text), 0) for name, text in texts.items()}
     return _staged(gateway, config, folder, make_plan(config, environment, script, _files_of_roles(files)))

@@ -117,6 +117,7 @@ async def start(gateway: Gateway, config: LaunchConfig, report: Report, wait_s: 
         StartupError: no node can run it, or the master is not there after `wait_s`.
         JobError: the application ended.
         ConfigError: a setting cannot be met by this cluster.
+        StorageError: the cluster's storage takes nothing.
         UnavailableError: no ResourceManager answers.
     """
     check_settings(gateway, config)
@@ -132,6 +133,8 @@ async def start(gateway: Gateway, config: LaunchConfig, report: Report, wait_s: 
         if gateway.site.master_secret_file is None:
             site_file = gateway.site.conf_dir / SITE_FILE
             report(f"note: for jobs' credentials, say `master_secret_file: {secret_file}` in {site_file}")
+        # Before the environment is packed, which takes longest: HDFS may be away, or in safe mode.
+        gateway.store().mkdirs(gateway.staging_uri(config.environment.staging_uri))
         packed = _pack(config, report)
         _check_fitness(packed, nodes, report)
         application, submitted_s = await _submit(gateway, manager, config, packed, pipeline, nodes, report)

@@ -13,11 +13,20 @@ from yarn_accel.adapters.hdfs import Store, split_uri
 from yarn_accel.errors import StartupError, StorageError
 from yarn_accel.launch import bootstrap
 
-__all__ = ["ARCHIVE_PATTERN", "SCRIPT_NAME", "FileResource", "upload", "upload_script"]
+__all__ = [
+    "ARCHIVE_PATTERN",
+    "SCRIPT_NAME",
+    "SCRIPT_PATTERN",
+    "FileResource",
+    "stored_script_name",
+    "upload",
+    "upload_script",
+]
 
 #: The bootstrap's name in a container's folder.
 SCRIPT_NAME = "accel-start.py"
 ARCHIVE_PATTERN = re.compile(r"accel-environment-[0-9a-f]{32}\.zip")
+SCRIPT_PATTERN = re.compile(r"accel-start-[0-9a-f]{32}\.py")
 _PIECE_BYTES = 4 << 20
 
 Visibility = Literal["PUBLIC", "PRIVATE", "APPLICATION"]
@@ -66,14 +75,22 @@ def upload(store: Store, path: Path, folder_uri: str) -> FileResource:
     return _resource(store, path.name, uri)
 
 
+def stored_script_name() -> str:
+    """The bootstrap's name in the cluster's storage; it says its content."""
+    return f"accel-start-{hashlib.sha256(_script()).hexdigest()[:32]}.py"
+
+
 def upload_script(store: Store, folder_uri: str) -> FileResource:
     """Upload the bootstrap, unless it is there already."""
-    content = Path(bootstrap.__file__).read_bytes()
-    digest = hashlib.sha256(content).hexdigest()[:32]
-    uri = f"{folder_uri.rstrip('/')}/accel-start-{digest}.py"
+    content = _script()
+    uri = f"{folder_uri.rstrip('/')}/{stored_script_name()}"
     if not _is_there(store, uri, len(content)):
         store.write_atomic(uri, lambda: iter([content]))
     return _resource(store, SCRIPT_NAME, uri)
+
+
+def _script() -> bytes:
+    return Path(bootstrap.__file__).read_bytes()
 
 
 def _is_there(store: Store, uri: str, n_bytes: int) -> bool:

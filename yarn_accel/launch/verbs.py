@@ -164,8 +164,9 @@ def stop(application: str, is_forced: bool, wait_s: float) -> None:
     """End the application and leave nothing behind.
 
     Its containers end, the slots of the nodes get their configured values, the bindings go. The packed
-    environment stays in the cluster's storage for the next start. With --force the nodes are restored also
-    when nothing runs any more, as after `yarn application -kill`.
+    environment stays in the cluster's storage for the next start (`yarn-accel launch clean` removes old
+    ones). With --force the nodes are restored also when nothing runs any more, as after `yarn application
+    -kill`.
     """
     with _progress() as report:
         ended, is_restored = asyncio.run(_stop(application, is_forced, wait_s, report))

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from yarn_accel.adapters.hadoop_rpc import (
     Address,
+    AlreadyRegisteredError,
     ApplicationMaster,
     NativeApplicationMaster,
     Patience,
@@ -29,11 +30,12 @@ from yarn_accel.adapters.hadoop_rpc import (
 from yarn_accel.errors import ConfigError, StartupError, UnavailableError
 from yarn_accel.master.credentials import Credentials, read_credentials
 
-__all__ = ["Arrival", "Words", "arrive", "listen", "read_words", "tracking_url"]
+__all__ = ["BACKLOG", "Arrival", "Words", "arrive", "listen", "read_words", "tracking_url"]
 
 logger = logging.getLogger(__name__)
 
-_BACKLOG = 1024
+#: So many callers may wait while the rest is loaded, and later.
+BACKLOG = 1024
 #: Field 22 of proc_pid_stat(5), counted from the one after the name.
 _START_TIME = 19
 _CONNECT_TIMEOUT_S, _CALL_TIMEOUT_S = 5.0, 15.0
@@ -65,7 +67,7 @@ class Arrival:
         am: its line to the ResourceManager.
         listener: where agents, mappers and admins reach it.
         at: when that began, Unix seconds: nobody has called this attempt before.
-        registered: the ResourceManager's answer; None: it was away, and is to be asked again.
+        registered: the ResourceManager's answer; None: there was none, and it is to be asked again.
         took_s: from the begin of this process to that answer; 0 when it is not known.
     """
 
@@ -122,7 +124,8 @@ async def arrive(words: Words, environ: Mapping[str, str]) -> Arrival:
     port = int(listener.getsockname()[1])
     try:
         answer = await am.register(node, port, tracking_url(node, port))
-    except UnavailableError as error:
+    except (UnavailableError, AlreadyRegisteredError) as error:
+        # Whether a lost answer matters is known where the work begins.
         logger.warning("not registered yet: %s", error)
         return Arrival(node, credentials, am, listener, at)
     except BaseException:
@@ -144,7 +147,7 @@ def listen(host: str, port: int) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        return socket.create_server((str(address[0]), port), family=family, backlog=_BACKLOG)
+        return socket.create_server((str(address[0]), port), family=family, backlog=BACKLOG)
     except OSError as error:
         raise StartupError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
 

@@ -17,6 +17,7 @@ from yarn_accel.adapters.signed import Gate, guarded
 from yarn_accel.client.binding import format_binding
 from yarn_accel.errors import RejectedError
 from yarn_accel.master.agents import Agents
+from yarn_accel.master.arrival import BACKLOG
 from yarn_accel.master.hearing import binding_of
 from yarn_accel.master.states import States
 
@@ -24,7 +25,6 @@ __all__ = ["Admin", "Door"]
 
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
 _CONTROL = "control:"
-_BACKLOG = 1024
 _MAX_TOLD = 100
 _Answer = dict[str, Any] | Awaitable[dict[str, Any]]
 
@@ -88,7 +88,7 @@ class Door:
         # AppRunner keeps no log of its own: one line per heartbeat of 10,000 nodes is no log.
         self._runner = web.AppRunner(self._application(), access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
-        await web.SockSite(self._runner, self._listener, backlog=_BACKLOG).start()
+        await web.SockSite(self._runner, self._listener, backlog=BACKLOG).start()
 
     async def close(self) -> None:
         """Answer nobody any more."""

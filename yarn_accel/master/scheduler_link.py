@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from yarn_accel.adapters.hadoop_rpc import (
     AllocateResponse,
+    AlreadyRegisteredError,
     ApplicationMaster,
     ContainerId,
     NodeManager,
@@ -123,7 +124,7 @@ class SchedulerLink:
         self._wake = asyncio.Event()
         #: Containers as the RM describes them, with the tokens that start them.
         self.containers: dict[str, Container] = {}
-        #: Names of the resource types the cluster counts; empty: not registered yet.
+        #: Names of the resource types the cluster counts; empty: not known.
         self.resource_types: tuple[str, ...] = ()
         self.figures = LinkFigures()
 
@@ -208,7 +209,7 @@ class SchedulerLink:
 
     async def _register(self) -> None:
         early, self._early = self._early, None
-        response = early if early is not None else await self._master.register(*self._address())
+        response = early if early is not None else await self._registration()
         self._is_to_register, self._is_registered = False, True
         self._nodes.learn(response.node_tokens)
         self.resource_types = tuple(each.name for each in response.resource_types)
@@ -216,6 +217,20 @@ class SchedulerLink:
             "registered attempt %d, %d containers of before", self._attempt, len(response.previous_containers)
         )
         self._answered(response)
+
+    async def _registration(self) -> RegisterResponse:
+        """The answer to a registration; an empty one where it was lost and told nothing that we need."""
+        try:
+            return await self._master.register(*self._address())
+        except AlreadyRegisteredError as error:
+            if self._attempt == 1 and not self.figures.heartbeats:
+                logger.warning("registered, but the answer was lost; there is nothing of before: %s", error)
+                return RegisterResponse()
+            raise AlreadyRegisteredError(
+                error.exception_class,
+                f"{error.message}; the answer to that was lost, and with it which containers run: "
+                "YARN tells them to the next attempt, which takes over",
+            ) from None
 
     def _answered(self, response: RegisterResponse) -> None:
         previous = self._known(response.previous_containers)

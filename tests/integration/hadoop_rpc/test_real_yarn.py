@@ -156,6 +156,7 @@ def test_a_master_in_a_container_runs_a_pinned_container(yarn: Yarn, tmp_path: P
     assert story["host"] == target.node.host
     assert story["allocation_request_id"] == 7
     assert story["exit_status"] == ExitStatus.KILLED_BY_APPMASTER
+    assert "Application Master is already registered" in story["registered_again"]
     assert story["secrets"] == {"accel": b"\x00secret".hex()}
     assert story["resource_types"] == ["acct/slot", "memory-mb", "vcores"]
     assert story["container"].startswith(f"container_{report.id.cluster_timestamp}_")

@@ -16,6 +16,7 @@ from pathlib import Path
 from yarn_accel.adapters.hadoop_rpc import (
     AM_RM_KIND,
     Address,
+    AlreadyRegisteredError,
     ContainerId,
     NativeApplicationMaster,
     NativeNodeManager,
@@ -94,10 +95,20 @@ class TinyMaster:
                 return
             await asyncio.sleep(POLL_S)
 
+    async def registered_again(self) -> str:
+        """What comes of a second registration, as after a lost answer."""
+        try:
+            await self.master.register(os.environ["NM_HOST"], -1, "")
+        except AlreadyRegisteredError as error:
+            return str(error)
+        return "taken"
+
     async def run(self, host: str, rack: str) -> None:
         registered = await self.master.register(os.environ["NM_HOST"], -1, "")
         self.story.took("register")
         self.story.facts["resource_types"] = sorted(each.name for each in registered.resource_types)
+        self.story.facts["registered_again"] = await self.registered_again()
+        self.story.took("register_again")
         await self.allocate()
         self.story.took("first_allocate")
         for _ in range(20):

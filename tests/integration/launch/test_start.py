@@ -17,6 +17,8 @@ import yaml
 
 from benchmarks.yarn_site import DEADLINE_S, Site, SiteOptions, site_up
 from yarn_accel.errors import StartupError
+from yarn_accel.hadoop.java import java_argv
+from yarn_accel.hadoop.site import Site as Hadoop
 
 pytestmark = [pytest.mark.hadoop, pytest.mark.slow]
 
@@ -46,6 +48,21 @@ def host(site: Site, name: str) -> str:
     return site.cluster.plan.node(name).host
 
 
+def safe_mode(site: Site, word: str) -> None:
+    """What an administrator does with ``hdfs dfsadmin -safemode``."""
+    hadoop = Hadoop.load(site.environ)
+    argv = java_argv(
+        hadoop.install,
+        "org.apache.hadoop.hdfs.tools.DFSAdmin",
+        hadoop.conf_dir,
+        archive=hadoop.archive,
+        jvm_options=hadoop.client_jvm_options,
+        arguments=["-safemode", word],
+    )
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
+    assert done.returncode == 0, done.stderr
+
+
 def test_without_an_application_the_verbs_say_so(site) -> None:
     assert "yarn-accel start" in site.run("status", code=1)
     assert "yarn-accel start" in site.run("drain", "w1", code=1)
@@ -65,6 +82,19 @@ def test_settings_are_checked_before_anything_is_done(site) -> None:
     assert "policies" in site.run("start", "--config", str(wrong), code=2)
     wrong.write_text(yaml.safe_dump({"acct": {"memory_mib": 10**6}}))
     assert "largest container" in site.run("start", "--config", str(wrong), code=2)
+    assert not site.applications()
+    assert not list((site.folder / "state").glob("cluster-accel/applications/*"))
+
+
+def test_a_start_in_safe_mode_says_so_and_what_to_do(site) -> None:
+    safe_mode(site, "enter")
+    try:
+        told = site.run("start", "--config", str(site.settings), code=1)
+    finally:
+        safe_mode(site, "leave")
+    assert "HDFS is in safe mode" in told
+    assert "hdfs dfsadmin -safemode get" in told
+    assert "packing" not in told, "it is told before what takes long"
     assert not site.applications()
     assert not list((site.folder / "state").glob("cluster-accel/applications/*"))
 
@@ -135,6 +165,19 @@ def test_somebody_without_the_secret_is_refused(site) -> None:
     finally:
         site.environ["XDG_STATE_HOME"] = str(site.folder / "state")
     assert site.applications()
+
+
+def test_an_environment_in_use_is_not_cleaned_away(site) -> None:
+    store, shared = site.gateway.store(), f"{site.gateway.staging_uri()}/environments"
+    there = [uri for uri in store.list(shared) if not uri.endswith("/_tmp")]
+    stale = f"{shared}/accel-environment-{'0' * 32}.zip"
+    store.write_atomic(stale, [b"of an older version"])
+    (application,) = site.applications()
+    told = site.run("launch", "clean", "--keep", "0")
+    assert f"{stale} (0.0 MB): unused" in told
+    assert told.count(f"used by {application.id}") == len(there) == 2
+    assert "removed 1 " in site.run("launch", "clean", "--keep", "0", "--apply")
+    assert [uri for uri in store.list(shared) if not uri.endswith("/_tmp")] == there
 
 
 def test_stop_leaves_nothing_behind(site) -> None:

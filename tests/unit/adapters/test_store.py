@@ -172,7 +172,7 @@ def test_a_folder_swapped_for_a_link_again_and_again_never_leads_out(strict, bas
     assert b"secret" not in seen
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(120)
 def test_a_pipe_or_device_is_not_read(strict, base, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for uri in (f"{base}/pipe", "file:///dev/zero"):
@@ -233,6 +233,21 @@ class BrokenFiles:
         return fail
 
 
+#: What a NameNode of 3.5.0 said after a restart, and by an administrator's order, by the native client.
+SAFE_MODE = (
+    'RPCError("org.apache.hadoop.hdfs.server.namenode.SafeModeException", "Cannot create directory /d. '
+    "Name node is in safe mode.\\nThe reported blocks 0 needs additional 4 blocks to reach the threshold "
+    "0.9990 of total blocks 5.\\nThe minimum number of live datanodes is not required. Safe mode will be "
+    "turned off automatically once the thresholds have been reached. NamenodeHostName:master\\n\\tat org."
+    'apache.hadoop.hdfs.server.namenode.FSNamesystem.newSafemodeException(FSNamesystem.java:1687)")'
+)
+SAFE_MODE_BY_HAND = (
+    'RPCError("org.apache.hadoop.hdfs.server.namenode.SafeModeException", "Cannot delete /tmp. Name node '
+    'is in safe mode.\\nIt was turned on manually. Use \\"hdfs dfsadmin -safemode leave\\" to turn safe mode '
+    'off. NamenodeHostName:master\\n\\tat org.apache.hadoop.hdfs.server.namenode.FSNamesystem.delete")'
+)
+
+
 @pytest.mark.parametrize(
     ("error", "said", "is_transient"),
     [
@@ -265,6 +280,8 @@ class BrokenFiles:
             "quota",
             False,
         ),
+        (RuntimeError(SAFE_MODE), r"safe mode and takes no changes \(The reported .* reached\): start", True),
+        (RuntimeError(SAFE_MODE_BY_HAND), r'turned on manually\. Use "hdfs dfsadmin -safemode leave"', True),
         (OSError(122, "Disk quota exceeded"), "Disk quota exceeded", True),
         (FileNotFoundError("/x"), "no such file", False),
         (RuntimeError("No route to host (os error 113)"), r"No route to host \(os error 113\)", True),

@@ -108,8 +108,12 @@ def test_the_site_file_is_honoured(environ: dict[str, str]):
     ("text", "message"),
     [
         ("bindings: x", r"unknown key bindings; known: binding_file, .*master_secret_file"),
-        ("[1, 2]", "must hold keys and values"),
-        ("a: [", "cannot be read"),
+        ("[1, 2]", r"yarn-accel-site\.yaml: not a mapping of keys to values"),
+        ("a: [", r"yarn-accel-site\.yaml: not YAML: line 1, column 5"),
+        (
+            "binding_file: a\nmaster_secret_file: b\nbinding_file: c\n",
+            r"yarn-accel-site\.yaml: line 3: binding_file was given in line 1 already: keep one of the two",
+        ),
         ("client_hosts_file: none", "client_hosts_file .*none cannot be read"),
     ],
 )
@@ -123,7 +127,7 @@ def test_a_wrong_site_file_is_explained(environ: dict[str, str], text: str, mess
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"\xff\xfe", r"yarn-accel-site\.yaml cannot be read: .*utf-8"),
+        (b"\xff\xfe", r"yarn-accel-site\.yaml: not YAML: .*utf-8"),
         (b'client_jvm_options: "-Da=\'b"', r"client_jvm_options: a list or one string .*quotation"),
         (b"client_jvm_options: 5", r"client_jvm_options: a list or one string .*int found"),
         (b"client_hosts_file: latin1", r"client_hosts_file .*latin1 cannot be read: .*utf-8"),
@@ -134,6 +138,11 @@ def test_what_no_reader_takes_is_named(environ: dict[str, str], content: bytes, 
     (conf_dir(environ) / SITE_FILE).write_bytes(content)
     with pytest.raises(ConfigError, match=message):
         SiteSettings.read(environ)
+
+
+def test_an_empty_site_file_is_as_good_as_none(environ: dict[str, str]):
+    (conf_dir(environ) / SITE_FILE).write_text("# nothing yet\n")
+    assert SiteSettings.read(environ).binding_file is None
 
 
 @pytest.mark.parametrize("encoding", ["utf-32", "nonesuch"])

@@ -98,7 +98,7 @@ def test_a_server_has_the_workers_its_container_was_sized_for(tmp_path, workers,
 def test_no_secret_is_in_any_file(ours, packed, tmp_path) -> None:
     staged = stage(ours, Store(), config(tmp_path), packed, APPLICATION)
     texts = [path.read_bytes() for path in (tmp_path / "staging").rglob("*") if path.is_file()]
-    assert len(texts) == 4
+    assert len(texts) == 5
     assert not any(b"ab" * 32 in text for text in texts)
     assert not any("ab" * 32 in text for text in staged.delivered.values())
 

@@ -187,6 +187,9 @@ def test_what_yarn_may_have_taken_keeps_its_files_and_secret(scene, monkeypatch)
 
 def test_a_folder_that_a_failed_start_cannot_remove_is_named(scene, monkeypatch) -> None:
     class Away:
+        def mkdirs(self, uri: str) -> None:
+            """The last that works."""
+
         def delete(self, uri: str) -> bool:
             raise StorageError(f"{uri}: Name node is in safe mode")
 

@@ -69,7 +69,8 @@ SERVER = b"the servers' secret of this test"
 NM_TOKEN = Token(b"nm", b"nm password", "NMToken", "")
 AM_TOKEN = Token(b"am", b"am password", "YARN_AM_RM_TOKEN", "")
 DENIED = "org.apache.hadoop.yarn.exceptions.YarnException"
-PATIENCE_S = 20.0
+INVALID_REQUEST = "org.apache.hadoop.yarn.exceptions.InvalidApplicationMasterRequestException"
+PATIENCE_S = 60.0
 SLOTS = 2
 RACKS_OF_TWO = {"a1": "/r1", "w1": "/r1"}
 PLAN = """{"roles": {
@@ -271,6 +272,9 @@ class FakeYarn:
         return tuple(NodeToken(node.id, NM_TOKEN) for node in self.nodes.values())
 
     def _register(self, request: Any) -> RegisterResponse:
+        if self.is_registered:
+            text = f"Application Master is already registered : {self.attempt.application}"
+            raise Refusal(INVALID_REQUEST, text)
         self.address = (request.host, request.rpc_port, request.tracking_url)
         self.is_registered = True
         self._response_id = 0

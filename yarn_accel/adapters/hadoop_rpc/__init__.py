@@ -27,6 +27,7 @@ from yarn_accel.adapters.hadoop_rpc.identifiers import ApplicationId, AttemptId,
 from yarn_accel.adapters.hadoop_rpc.native import NativeApplicationMaster, NativeResourceManager
 from yarn_accel.adapters.hadoop_rpc.nodes import NativeNodeManager
 from yarn_accel.adapters.hadoop_rpc.rpc_errors import (
+    AlreadyRegisteredError,
     ApplicationGoneError,
     AttemptGoneError,
     BusyError,
@@ -49,6 +50,7 @@ __all__ = [
     "AM_RM_KIND",
     "Address",
     "AllocateResponse",
+    "AlreadyRegisteredError",
     "ApplicationGoneError",
     "ApplicationId",
     "ApplicationMaster",

@@ -86,7 +86,12 @@ class ApplicationMaster(Protocol):
     """The ResourceManager as the master of one attempt sees it."""
 
     async def register(self, host: str, rpc_port: int, tracking_url: str) -> RegisterResponse:
-        """Say that the master runs; again after `NotRegisteredError`."""
+        """Say that the master runs; again after `NotRegisteredError`.
+
+        Raises:
+            AlreadyRegisteredError: an earlier call was carried out, and its answer was lost.
+            UnavailableError: nobody answered in time; call again.
+        """
         ...
 
     async def allocate(

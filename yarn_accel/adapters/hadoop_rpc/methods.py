@@ -102,7 +102,7 @@ REGISTER = Method(
     "registerApplicationMaster",
     messages.RegisterRequest,
     messages.RegisterResponse,
-    True,
+    True,  # the second time is refused, which says that the first was carried out
 )
 ALLOCATE = Method(APPLICATION_MASTER, "allocate", messages.AllocateRequest, messages.AllocateResponse, True)
 FINISH = Method(

@@ -13,6 +13,7 @@
     it
         ├── NotRegisteredError       the master must register again and send all its asks again
         ├── AttemptGoneError         this attempt is over: the master must end
+        │   └── AlreadyRegisteredError   it was registered, and the answer to that does not come again
         └── ApplicationGoneError     no such application (any more)
 """
 
@@ -26,6 +27,7 @@ from yarn_accel.errors import AccelError, AuthenticationError, RejectedError, Un
 
 __all__ = [
     "JPYPE_CURE",
+    "AlreadyRegisteredError",
     "ApplicationGoneError",
     "AttemptGoneError",
     "BusyError",
@@ -93,6 +95,14 @@ class AttemptGoneError(RemoteCallError):
     """The ResourceManager has given this attempt up: end at once, the next one may run already."""
 
 
+class AlreadyRegisteredError(AttemptGoneError):
+    """The ResourceManager has registered this attempt before: its answer to that was lost.
+
+    It gives no second one, but takes heartbeats.  What only that answer told is lost: the containers of
+    earlier attempts, and the tokens of their nodes.
+    """
+
+
 class ApplicationGoneError(RemoteCallError):
     """There is no such application (any more)."""
 
@@ -107,6 +117,8 @@ _TRANSIENT: dict[str, type[UnavailableError]] = {
     "RetriableException": BusyError,
     "NMNotYetReadyException": BusyError,
 }
+#: Hadoop has no class of its own for it; its clients look for these words, too.
+_ALREADY_REGISTERED = "Application Master is already registered"
 _LOGIN = {"InvalidToken", "SaslException"}
 _LOGIN_IF_FATAL = {"AccessControlException", "AuthorizationException"}
 
@@ -135,6 +147,8 @@ def _error(exception_class: str, text: str, address: str, *, is_fatal: bool) -> 
         return UnsupportedLoginError(message, cure=JPYPE_CURE)
     if name in _LOGIN or (is_fatal and name in _LOGIN_IF_FATAL):
         return AuthenticationError(message)
+    if name == "InvalidApplicationMasterRequestException" and _ALREADY_REGISTERED in reason:
+        return AlreadyRegisteredError(exception_class, message)
     return _REJECTIONS.get(name, RemoteCallError)(exception_class, message)
 
 

@@ -1,0 +1,150 @@
+"""What `yarn-accel launch clean` removes, and what it must not."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.unit.launch.yarn import gateway
+from yarn_accel.adapters.hdfs import Store
+from yarn_accel.cli import root
+from yarn_accel.errors import StartupError
+from yarn_accel.launch.bootstrap import node_facts
+from yarn_accel.launch.cleaning import USES_FILE, Survey, look, remove, uses_document
+from yarn_accel.launch.config import LaunchConfig
+from yarn_accel.launch.gateway import Gateway
+from yarn_accel.launch.packing import Environment, Requirement
+from yarn_accel.launch.staging import stage
+from yarn_accel.launch.upload import stored_script_name
+
+
+class Storage:
+    """A staging folder on this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.uri = f"file://{folder}"
+        self.shared = folder / "environments"
+        self.shared.mkdir(parents=True)
+
+    def put(self, name: str, age: int) -> str:
+        """A shared file; the larger its age, the older."""
+        path = self.shared / name
+        path.write_bytes(b"content")
+        os.utime(path, (1_700_000_000 - age, 1_700_000_000 - age))
+        return name
+
+    def archive(self, digit: str, age: int) -> str:
+        return self.put(f"accel-environment-{digit * 32}.zip", age)
+
+    def script(self, digit: str, age: int) -> str:
+        return self.put(f"accel-start-{digit * 32}.py", age)
+
+    def application(self, number: int, *names: str) -> Path:
+        """The folder of an application that uses these files."""
+        folder = self.folder / "applications" / f"application_1700000000000_{number:04d}"
+        folder.mkdir(parents=True)
+        (folder / USES_FILE).write_text(uses_document(names))
+        return folder
+
+    def look(self, n_keep: int = 1) -> Survey:
+        return look(Store(), self.uri, n_keep)
+
+    def names(self) -> set[str]:
+        return {path.name for path in self.shared.iterdir()}
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(tmp_path / "staging")
+
+
+def test_what_an_application_names_stays_however_old(storage) -> None:
+    used, newest = storage.archive("a", 300), storage.archive("c", 100)
+    storage.archive("b", 200)
+    old_script, script = storage.script("d", 300), storage.script("e", 100)
+    storage.application(1, used, old_script)
+    survey = storage.look()
+    assert [len(each.used_by) for each in survey.found] == [0, 0, 1, 0, 1]
+    assert remove(Store(), survey) == 1
+    assert storage.names() == {used, newest, old_script, script}
+
+
+def test_the_newest_stay_for_the_next_start(storage) -> None:
+    names = [storage.archive(digit, age) for age, digit in enumerate("abc")]
+    assert remove(Store(), storage.look(n_keep=2)) == 1
+    assert storage.names() == set(names[:2])
+    assert remove(Store(), storage.look(n_keep=0)) == 2
+
+
+@pytest.mark.parametrize("said", [None, "", "[]", "{}", '{"uses": "accel"}'])
+def test_nothing_is_removed_while_an_application_does_not_say(storage, said: str | None) -> None:
+    """An older version started it, or its file is damaged: it may use anything."""
+    storage.archive("a", 300)
+    silent = storage.application(1)
+    (silent / USES_FILE).unlink()
+    if said is not None:
+        (silent / USES_FILE).write_text(said)
+    survey = storage.look(n_keep=0)
+    with pytest.raises(StartupError, match=r"_0001 does not say .*yarn-accel stop"):
+        remove(Store(), survey)
+    assert len(storage.names()) == 1
+
+
+def test_what_is_not_ours_is_not_looked_at(storage) -> None:
+    (storage.shared / "_tmp").mkdir()
+    for name in ("notes.txt", "accel-environment-1.zip", f"accel-environment-{'a' * 32}.zip.bak"):
+        storage.put(name, 1)
+    assert storage.look(n_keep=0) == Survey((), ())
+
+
+def test_where_nothing_was_started_there_is_nothing(tmp_path) -> None:
+    assert look(Store(), f"file://{tmp_path}/nowhere", 1) == Survey((), ())
+
+
+def test_a_start_names_what_it_uses_before_it_looks_for_it(storage, tmp_path, monkeypatch) -> None:
+    """Else what is there already might be removed between the look and the start."""
+    path = tmp_path / f"accel-environment-{'0a' * 16}.zip"
+    path.write_bytes(b"zip")
+    packed = Environment(path, "0a" * 16, Requirement(**node_facts()), 3, 10, 1)
+    config = LaunchConfig.model_validate({"environment": {"staging_uri": storage.uri}})
+    store, looked = Store(), []
+
+    def exists(uri: str, real=store.exists) -> bool:
+        if "/environments/" in uri:
+            looked.append(list((storage.folder / "applications").rglob(USES_FILE)))
+        return real(uri)
+
+    monkeypatch.setattr(store, "exists", exists)
+    stage(gateway(tmp_path), store, config, packed, "application_1700000000000_0007")
+    assert looked
+    assert all(looked)
+    survey = storage.look(n_keep=0)
+    assert {Path(each.uri).name: each.used_by for each in survey.found} == {
+        path.name: ("application_1700000000000_0007",),
+        stored_script_name(): ("application_1700000000000_0007",),
+    }
+    assert not survey.unused
+
+
+def test_the_command_lists_and_removes_only_when_told(storage, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(Gateway, "load", staticmethod(lambda: gateway(tmp_path)))
+    used, old = storage.archive("a", 300), storage.archive("b", 200)
+    newest = storage.archive("c", 100)
+    storage.application(1, used)
+    config = tmp_path / "launch.yaml"
+    config.write_text(f"environment: {{staging_uri: '{storage.uri}'}}\n")
+    words = ["launch", "clean", "--config", str(config)]
+    told = CliRunner().invoke(root, words).output.splitlines()
+    assert [line.partition("(0.0 MB): ")[2] for line in told[:3]] == [
+        "kept",
+        "unused",
+        "used by application_1700000000000_0001",
+    ]
+    assert told[3] == "1 unused (0.0 MB); --apply removes them"
+    assert storage.names() == {used, old, newest}
+    assert CliRunner().invoke(root, [*words, "--apply"]).output.endswith("removed 1 (0.0 MB)\n")
+    assert storage.names() == {used, newest}
