@@ -10,6 +10,8 @@ SLOWEST = --durations=20 --durations-min=5
 # A copy of this tree whose hot path mypyc has compiled (setup.py); the tree itself always runs as it is.
 COMPILED = .compiled
 COPIED = yarn_accel torque_sched jobs benchmarks tests hadoop_conf setup.py setup.cfg pyproject.toml README.md
+# Without what another lane's Python writes there meanwhile.
+COPY = tar --exclude=__pycache__ -cf - $(COPIED) | tar -xf - -C $(COMPILED)
 
 .PHONY: help demo test test-hadoop test-others test-compiled test-in-compiled check unit explore integration compiled bench \
 	clean install install-dev
@@ -68,7 +70,7 @@ integration: install-dev
 
 compiled:
 	@test -x $(PY) || ./bootstrap.sh yarn,compile
-	@rm -rf $(COMPILED) && mkdir $(COMPILED) && cp -R $(COPIED) $(COMPILED)
+	@rm -rf $(COMPILED) && mkdir $(COMPILED) && $(COPY)
 	@cd $(COMPILED) && CLUSTER_ACCEL_COMPILED=1 ../$(PY) setup.py -q build_ext --inplace >build.log 2>&1 \
 		|| { tail -n 20 build.log; exit 1; }
 
@@ -85,7 +87,7 @@ test-in-compiled: compiled
 bench:
 	@./bootstrap.sh yarn,bench,peers,compile
 	@if $(CAN_COMPILE); then $(MAKE) --no-print-directory compiled; \
-	else mkdir -p $(COMPILED) && cp -R $(COPIED) $(COMPILED); fi
+	else mkdir -p $(COMPILED) && $(COPY); fi
 	@cd $(COMPILED) && ../$(PY) -m benchmarks all --quick
 
 clean:

@@ -1,4 +1,4 @@
-"""For every test: hypothesis judges behaviour, not speed or luck; what is required cannot be skipped unseen."""
+"""For every test: hypothesis judges behaviour, not speed or luck; what is required is not skipped unseen."""
 
 from __future__ import annotations
 
