@@ -24,8 +24,8 @@ from torque_sched.errors import StartupError
 
 __all__ = ["EmulatedTorque", "ManualClock", "SentEvent"]
 
-_START_S = 20.0
-_STOP_S = 10.0
+_START_S = 120.0
+_STOP_S = 60.0
 FIRST_SECOND_S = 1795195600.0
 """Where a manual clock starts: Fri Nov 20 17:26:40 2026 UTC."""
 

@@ -14,6 +14,7 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
+from torque_sched.adapters.state_file import write_atomic
 from torque_sched.emulation.model import EmulatedJob, seconds_of
 from torque_sched.emulation.qsub_client import parse_pairs
 from torque_sched.emulation.world import World
@@ -50,11 +51,12 @@ class Processes:
         if (folder / "started").exists():
             return
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "wrapper").write_text(_WRAPPER, encoding="utf-8")
-        (folder / "script").write_text(job.script, encoding="utf-8")
         hosts = [name for name, indices in job.slots for _ in indices]
-        (folder / "nodes").write_text("".join(f"{name}\n" for name in hosts), encoding="utf-8")
-        (folder / "gpus").write_text("".join(f"{name}-gpu{i}\n" for name, i in job.gpus), encoding="utf-8")
+        # Whole or not at all: a wrapper that a killed server started may be reading them just now.
+        write_atomic(folder / "wrapper", _WRAPPER)
+        write_atomic(folder / "script", job.script)
+        write_atomic(folder / "nodes", "".join(f"{name}\n" for name in hosts))
+        write_atomic(folder / "gpus", "".join(f"{name}-gpu{i}\n" for name, i in job.gpus))
         out, err = self._outputs(job, folder)
         shell = job.attributes.get("Shell_Path_List", "/bin/sh")
         environment = _environment(world, job, folder)
