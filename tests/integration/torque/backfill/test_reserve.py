@@ -40,7 +40,7 @@ def test_maintenance_keeps_jobs_off_over_a_kill_until_it_is_deleted(
 ) -> None:
     daemon = serve(timer_s=0.2)
     until(daemon.state, "the first cycle")
-    ours(torque, "reserve", "--start", "+60", "--length", "600", "--nodes", "1:big", "--name", "disks")
+    ours(torque, "reserve", "--start", "+200", "--length", "600", "--nodes", "1:big", "--name", "disks")
     (made,) = json.loads(ours(torque, "reserve", "--list", "--json"))
     assert (made["name"], made["nodes"], made["users"]) == ("disks", ["node3"], [])
     assert "reserved: disks, 1 nodes, " in ours(torque, "status")
@@ -76,7 +76,7 @@ def test_a_reservation_lets_its_users_in(torque: EmulatedTorque, serve: Serve) -
 def test_what_cannot_be_is_refused_with_its_cure(torque: EmulatedTorque, serve: Serve) -> None:
     daemon = serve()
     until(daemon.state, "the first cycle")
-    span = ("--start", "+60", "--length", "60")
+    span = ("--start", "+60", "--length", "600")
     ours(torque, "reserve", *span, "--nodes", "node1,node2", "--name", "a")
     for words, told in (
         ((*span, "--nodes", "node9"), "no node node9: there are node1, node2, node3, node4"),

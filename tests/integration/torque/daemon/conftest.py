@@ -22,14 +22,20 @@ from torque_sched.emulation import EmulatedTorque
 NODES = "node1 np=2 slow\nnode2 np=4\nnode3 np=8 big\nnode4 np=4 gpus=2 gpunode\n"
 
 
+_HELD_PORTS: list[socket.socket] = []
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody else is given: held, but not listened on, as long as the tests run."""
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # so that a daemon may listen on it
+    holder.bind(("127.0.0.1", 0))
+    _HELD_PORTS.append(holder)
+    return int(holder.getsockname()[1])
 
 
-def until(condition: Callable[[], object], what: str = "it", seconds: float = 30.0) -> Any:
-    """Wait for something that other processes do."""
+def until(condition: Callable[[], object], what: str = "it", seconds: float = 120.0) -> Any:
+    """Wait for something that other processes do, on a machine that may be busy."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, f"{what} did not happen"
@@ -45,7 +51,8 @@ class Daemon:
         self.port = port
         self.home = torque.home
         self.options = options
-        self.settings = {"timer_s": 60, "restricted": ["*"], "retry_s": 0.3, **settings}
+        # The timer never rings while a test waits: what an event does, it does not do instead.
+        self.settings = {"timer_s": 3600, "restricted": ["*"], "retry_s": 0.3, **settings}
         self.process: subprocess.Popen[bytes] | None = None
         (self.home / "sched_priv").mkdir(exist_ok=True)
 
@@ -72,13 +79,13 @@ class Daemon:
     def kill(self) -> None:
         assert self.process is not None
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(60)
         self.process = None
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         assert self.process is not None
         self.process.send_signal(number)
-        code = self.process.wait(20)
+        code = self.process.wait(60)
         self.process = None
         return code
 

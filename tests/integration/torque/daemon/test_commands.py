@@ -22,7 +22,12 @@ from .conftest import NODES, Daemon, free_port, spy, starts, until
 def ours(torque: EmulatedTorque, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     env = {**torque.env, "PYTHONPATH": os.pathsep.join(sys.path), **environment}
     argv = [sys.executable, "-m", "torque_sched", *words]
-    return subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=300)
+
+
+def complaints(done: subprocess.CompletedProcess[str]) -> str:
+    """Standard error without what it said of a wait, as on a busy machine."""
+    return "".join(line for line in done.stderr.splitlines(True) if "no answer yet from" not in line)
 
 
 @pytest.fixture
@@ -88,7 +93,7 @@ def test_doctor_finds_a_server_whose_clock_is_behind(tmp_path: Path) -> None:
         done = ours(server, "doctor", "-d", str(server.home))
         assert (done.returncode, "WRONG   reports: the newest is " in done.stdout) == (1, True), done.stdout
         server.submit("-l", "nodes=1")
-        daemon = Daemon(server, free_port())
+        daemon = Daemon(server, free_port())  # looks once, as the figures in its words change
         daemon.start()
         try:
             [trouble] = until(lambda: daemon.state().get("trouble"), "the trouble")
@@ -106,10 +111,11 @@ def test_doctor_tells_what_the_daemon_lacks(
     torque: EmulatedTorque, home: str, serve: Callable[..., Daemon]
 ) -> None:
     daemon = serve(timer_s=1)
-    Path(torque.path, "qstat").unlink()
-    Path(torque.path, "qstat").write_text("#!/bin/sh\necho no licence >&2; exit 7\n")
-    Path(torque.path, "qstat").chmod(0o755)
-    until(lambda: daemon.state().get("trouble"), "trouble")
+    broken = Path(torque.path, "qstat.new")
+    broken.write_text("#!/bin/sh\necho no licence >&2; exit 7\n")
+    broken.chmod(0o755)
+    broken.replace(broken.with_name("qstat"))  # the daemon runs it at any moment
+    until(lambda: "no licence" in str(daemon.state().get("trouble")), "trouble")
     done = ours(torque, "doctor", "-d", home)
     assert done.returncode == 1
     assert re.search("^warning daemon: qstat .*no licence", done.stdout, re.MULTILINE), done.stdout
@@ -120,7 +126,7 @@ def test_top_into_a_pipe_prints_one_screen_below_the_other(torque: EmulatedTorqu
     env = {**torque.env, "PYTHONPATH": os.pathsep.join(sys.path)}
     argv = [sys.executable, "-m", "torque_sched", "top", "-d", home, "--interval", "1"]
     with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True) as top:
-        watchdog = threading.Timer(60, top.kill)
+        watchdog = threading.Timer(240, top.kill)
         watchdog.start()
         assert top.stdout is not None
         shown = (line for line in top.stdout if "4 of 4 nodes up" in line)
@@ -136,7 +142,7 @@ def test_names_that_a_terminal_cannot_show(torque: EmulatedTorque, home: str) ->
     locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     for words in (("explain", job), ("showstart", job), ("status",), ("cycle", "--dry-run")):
         done = ours(torque, *words, "-d", home, **locale)
-        assert (done.returncode in {0, 1}, done.stderr) == (True, "")
+        assert (done.returncode in {0, 1}, complaints(done)) == (True, "")
     assert "Gr??e" in ours(torque, "explain", job, "-d", home, **locale).stdout
 
 
@@ -202,15 +208,15 @@ def test_installed_shim_goes_into_the_background_and_back(
     # As an init script calls it: no home, no commands on PATH, and a word that the C daemon does not mind.
     env = {**torque.env, "PYTHONPATH": os.pathsep.join(sys.path), "PATH": "/usr/bin:/bin"}
     argv = [str(sbin / "pbs_sched"), "start", "-S", str(port)]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=300)
     assert (done.returncode, done.stderr) == (0, "pbs_sched: ignored, as by the C daemon: start\n")
     pid = int(Path(home, "sched_priv", "sched.lock").read_text().strip("\0\n"))
     try:
         # What `start-stop-daemon --name` and `pidof -x` look for.
         assert Path(f"/proc/{pid}/comm").read_text() == "pbs_sched\n"
         assert Path(f"/proc/{pid}/cmdline").read_text().split("\0")[1] == str(sbin / "pbs_sched")
-        status = until(lambda: json.loads(ours(torque, "status", "-d", home, "--json").stdout)["daemon"])
-        assert status["last_cycle"]["n_jobs"] == 0
+        shown = lambda: json.loads(ours(torque, "status", "-d", home, "--json").stdout)["daemon"]  # noqa: E731
+        assert until(lambda: shown()["last_cycle"], "the first cycle")["n_jobs"] == 0
         again = subprocess.run(
             [*argv[:-1], str(free_port())], env=env, capture_output=True, text=True, check=False
         )

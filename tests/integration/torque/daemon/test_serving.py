@@ -26,6 +26,12 @@ def comment(torque: EmulatedTorque, job: str) -> str:
     return torque.jobs()[job].get("comment", "")
 
 
+def times_of(daemon: Daemon, what: str) -> list[float]:
+    """When the lines that end in this were written, in seconds."""
+    found = re.findall(rf"^(.{{19}})\.(\d{{3}});.*{what}", daemon.log(), re.MULTILINE)
+    return [time.mktime(time.strptime(at, "%m/%d/%Y %H:%M:%S")) + int(ms) / 1000 for at, ms in found]
+
+
 def test_an_event_starts_a_job_on_the_least_loaded_node(torque: EmulatedTorque, serve: Serve) -> None:
     torque.set_node("node3", fixed_load=7.5)
     daemon = serve()
@@ -33,7 +39,8 @@ def test_an_event_starts_a_job_on_the_least_loaded_node(torque: EmulatedTorque, 
     until(lambda: daemon.running() == {job}, "the start")
     assert not torque.jobs()[job]["exec_host"].startswith("node3")
     until(lambda: comment(torque, job).startswith("Job started on "), "the comment")
-    assert f";64; pbs_sched.{daemon.process.pid};Job;{job};Job Run\n" in daemon.log()  # type: ignore[union-attr]
+    line = f";64; pbs_sched.{daemon.process.pid};Job;{job};Job Run\n"  # type: ignore[union-attr]
+    until(lambda: line in daemon.log(), "the line, which comes after the comment")
 
 
 def test_comments_of_waiting_jobs_are_written_once(torque: EmulatedTorque, serve: Serve) -> None:
@@ -90,7 +97,9 @@ def test_the_server_is_gone_and_comes_back(torque: EmulatedTorque, serve: Serve)
     torque.kill()
     until(lambda: "no cycle:" in daemon.log(), "the complaint")
     time.sleep(1.0)
-    assert daemon.log().count("no cycle:") == 1
+    # A cycle that was under way may have lost it at another command than all that follow.
+    complaints = re.findall("no cycle: .*", daemon.log())
+    assert len(complaints) == len(set(complaints)) <= 2
     torque.start()
     job = torque.submit("-l", "nodes=1", runtime_s=60)
     until(lambda: daemon.running() == {job}, "the start")
@@ -104,7 +113,7 @@ def test_a_partial_snapshot_is_no_snapshot(
 ) -> None:
     calls = spy(torque, "qrun")
     torque.set_faults(Fault(command, kind))
-    daemon = serve(timer_s=0.5, query_timeout_s=0.5)
+    daemon = serve(timer_s=0.5, **({"query_timeout_s": 3.0} if kind == "hang" else {}))
     job = torque.submit("-l", "nodes=1", runtime_s=60)
     until(lambda: "no cycle:" in daemon.log(), "the complaint")
     time.sleep(1.0)
@@ -125,7 +134,7 @@ def test_a_qrun_that_hangs_is_killed_and_the_job_not_started_twice(
     torque: EmulatedTorque, serve: Serve
 ) -> None:
     torque.set_faults(Fault("qrun", "hang", performs=True, times=1))
-    daemon = serve(timer_s=0.3, order_timeout_s=0.5)
+    daemon = serve(timer_s=0.3, order_timeout_s=4.0)  # which its comment has to keep, too
     job = torque.submit("-l", "nodes=1", runtime_s=60)
     until(lambda: "did not end within" in daemon.log(), "the complaint")
     until(lambda: comment(torque, job).startswith("Job started on"), "the comment")
@@ -149,23 +158,24 @@ REFUSALS = {
 def test_a_refused_start_is_told_and_tried_again_later(
     torque: EmulatedTorque, serve: Serve, kind: str
 ) -> None:
-    calls = spy(torque, "qrun")
-    torque.set_faults(Fault("qrun", "exit", code=2, text=f"{REFUSALS[kind]}\n"))
+    calls = spy(torque, "qrun", "qalter")
+    torque.set_faults(Fault("qrun", "exit", code=2, text=f"{REFUSALS[kind]}\n", times=1))
     steps = {"first_s": 2.0, "longest_s": 4.0}
     daemon = serve(timer_s=0.2, back_off={"job": steps, "pair": steps, "node": steps, "settle_s": 0.1})
     torque.set_node("node4", mom="stopped")
     job = torque.submit("-l", "nodes=1:ppn=8", runtime_s=60)  # only one node fits
-    until(lambda: comment(torque, job).startswith("Not Running"), "the comment")
-    first = calls.read_text(encoding="utf-8").count("qrun")
-    n_cycles = until(lambda: daemon.state().get("now_s"), "the first cycle's state")
-    until(lambda: daemon.state()["now_s"] > n_cycles + 0.5, "more cycles")
-    assert first == 1
-    assert calls.read_text(encoding="utf-8").count("qrun") == 1  # left alone for now
+    until(lambda: comment(torque, job).startswith("Job started on"), "the start")
+    until(lambda: f"{job};Job Run\n" in daemon.log(), "the line")
+    asked = calls.read_text(encoding="utf-8").splitlines()
+    assert asked[0].startswith("qrun ")
+    assert re.match('qalter -W comment="?Not Running', asked[1])
+    assert sum(words.startswith("qrun ") for words in asked) == 2
     words = " ".join(REFUSALS[kind].removeprefix("qrun: ").split())
     assert words[:40] in daemon.log()
-    torque.set_faults()
-    until(lambda: daemon.running() == {job}, "the start")
-    until(lambda: comment(torque, job).startswith("Job started on"), "the new comment")
+    # Left alone meanwhile, though there is a cycle every 0.2 s: by the log's own clock, as ours may be late.
+    [refused_s] = times_of(daemon, f"start of {job} on .* refused")
+    [started_s] = times_of(daemon, f"{job};Job Run")
+    assert started_s - refused_s >= 1.99
 
 
 def test_a_start_that_lost_the_server_is_tried_again_soon(torque: EmulatedTorque, serve: Serve) -> None:
@@ -187,6 +197,7 @@ def test_without_rights_all_starts_of_a_cycle_are_given_up(torque: EmulatedTorqu
     for _ in range(12):
         torque.submit("-l", "nodes=1", runtime_s=60)
     daemon = serve()
+    until(daemon.state, "a cycle that may not start anything")  # so one cycle only does
     torque.run("qmgr", "-c", "set server scheduling = True")
     until(lambda: "starting was given up in this cycle: Unauthorized" in daemon.log(), "the complaint")
     assert calls.read_text(encoding="utf-8").count("qrun") <= 4
@@ -209,7 +220,7 @@ def test_a_node_that_fails_every_job_is_left_alone(torque: EmulatedTorque, serve
     torque.set_node("node3", is_failing=True)
     daemon = serve(timer_s=0.3, back_off={"settle_s": 0.3})
     jobs = {torque.submit("-l", "nodes=1:ppn=2", runtime_s=300) for _ in range(5)}
-    until(lambda: daemon.running() == jobs, "starts elsewhere", 60.0)
+    until(lambda: daemon.running() == jobs, "starts elsewhere")
 
 
 def test_a_burst_of_jobs_starts_each_once(torque: EmulatedTorque, serve: Serve) -> None:

@@ -42,7 +42,10 @@ def test_it_runs_beside_a_daemon_and_compares(
     time.sleep(1.5)  # Torque counts whole seconds
     serve()
     report = shadow.own / "report.json"
-    until(lambda: json.loads(report.read_text(encoding="utf-8"))["n_started"] == 1, "the comparison")
+    until(
+        lambda: report.exists() and json.loads(report.read_text(encoding="utf-8"))["n_started"] == 1,
+        "the comparison",
+    )
     told = json.loads(report.read_text(encoding="utf-8"))
     assert told["jobs"][0]["job"] == job
     assert told["waited_longer_s"] > 0

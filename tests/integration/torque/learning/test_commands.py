@@ -147,7 +147,7 @@ def test_looking_runs_pbsnodes_and_qstat_only_and_changes_no_file(cluster: Clust
 def test_who_waits_for_a_hanging_server_is_told(cluster: Cluster, words: tuple[str, ...]) -> None:
     """What is waited for and until when, once; at the end the error."""
     settings = cluster.torque.home / "sched_priv" / "torque_sched.yaml"
-    settings.write_text("query_timeout_s: 3\n", encoding="utf-8")
+    settings.write_text("query_timeout_s: 5\n", encoding="utf-8")
     cluster.torque.set_faults(Fault("qstat", "hang", match="-B"))
     try:
         argv = [sys.executable, "-m", "torque_sched", *words]
@@ -158,5 +158,6 @@ def test_who_waits_for_a_hanging_server_is_told(cluster: Cluster, words: tuple[s
     assert done.returncode == 1, done.stdout
     notes = [line for line in done.stderr.splitlines() if "no answer yet" in line]
     assert len(notes) == 1, done.stderr
-    assert re.search(r"no answer yet from qstat -B -f -1; waiting until \d\d:\d\d:\d\d ", notes[0])
-    assert "qstat did not end within 3 s" in done.stdout + done.stderr
+    # Where the machine is busy, others may not have answered by then either.
+    assert re.search(r"no answer yet from (.*, )?qstat -B -f -1; waiting until \d\d:\d\d:\d\d ", notes[0])
+    assert "qstat did not end within 5 s" in done.stdout + done.stderr

@@ -33,7 +33,7 @@ WITH_GPUS = frozenset({"alpha", "delta"})
 USER = "nobody"
 MAPPED = "daemon"
 METRICS_PORT = 9100
-_WAIT_S = 60.0
+_WAIT_S = 120.0
 FIGURES = """
 import sys, urllib.request
 print(urllib.request.urlopen(f"http://127.0.0.1:{sys.argv[1]}/metrics", timeout=20).read().decode())
@@ -155,7 +155,7 @@ class GridSite:
             *words,
         ]
         return subprocess.run(
-            self.inside(*argv), env=self.torque.env, capture_output=True, text=True, check=False, timeout=60
+            self.inside(*argv), env=self.torque.env, capture_output=True, text=True, check=False, timeout=300
         )
 
     def _start(self, what: str, *argv: str) -> None:
@@ -212,13 +212,21 @@ class GridSite:
         """Run a Python program in its namespace; what it printed."""
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         argv = self.inside(sys.executable, "-c", program, *words)
-        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=300)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def kill_site(self, number: signal.Signals = signal.SIGKILL) -> None:
         """End the site process, and only it."""
         self._end("site", number)
+
+    def freeze_site(self) -> None:
+        """Its site process does nothing from now on."""
+        self._running["site"].send_signal(signal.SIGSTOP)
+
+    def thaw_site(self) -> None:
+        """It goes on."""
+        self._running["site"].send_signal(signal.SIGCONT)
 
     def _end(self, what: str, number: signal.Signals) -> None:
         child = self._running.pop(what, None)
@@ -230,7 +238,7 @@ class GridSite:
             child.wait(timeout=20)
         except subprocess.TimeoutExpired:
             child.kill()
-            child.wait(timeout=5)
+            child.wait(timeout=60)
 
     def ask_to_end(self) -> None:
         """So that all processes of all sites end at the same time."""
@@ -267,9 +275,9 @@ class GridSite:
             "stage_in": self._stage("in"),
             "stage_out": self._stage("out"),
             "stage_out_tries": 3,
-            "stage_out_pause_s": 1.0,
+            "stage_out_pause_s": 5.0,
             "metrics_port": METRICS_PORT,
-            "gossip": {"period_s": 0.5, "down_after_s": 1.5, "retry_down_s": 0.5},
+            "gossip": {"period_s": 0.5, "down_after_s": 3.0, "retry_down_s": 0.5},
             "grid": {"look_s": 0.7, "retry_s": 0.5, "start_s": 40.0, "lease_s": 4.0, "keep_s": 24.0},
             "peers": peers,
             **changes,
@@ -399,7 +407,7 @@ class Grid:
             servers = [site.start_torque() for site in self.sites.values()]
             for site in self.sites.values():
                 site.start_site()  # it tries until its server answers
-            assert [server.wait(60) for server in servers] == [0] * len(servers)
+            assert [server.wait(240) for server in servers] == [0] * len(servers)
             self.sites["beta"].start_scheduler()
             self.wait_for_peers()
         except BaseException:

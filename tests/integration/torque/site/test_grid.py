@@ -163,11 +163,23 @@ def test_a_coordinator_killed_between_confirm_and_commit_leaves_nothing_behind(g
     with gamma.cycle_locked():
         alpha.submit(grid.script("orphan"), nodes=8)
         others = [grid.sites["beta"], grid.sites["delta"]]
-        grid.eventually("two hold", lambda: all(site.state()["grants"] for site in others))
+        names = [site.name for site in others]
+
+        def both_hold() -> bool:
+            # Looked at again while it can take nothing back; had it just done so, it goes on and tries again.
+            if not all(grid.reservations(*names).values()):
+                return False
+            alpha.freeze_site()
+            if all(grid.reservations(*names).values()):
+                return True
+            alpha.thaw_site()
+            return False
+
+        grid.eventually("two hold", both_hold)
         alpha.kill_site()
-        assert all(grid.reservations(*(site.name for site in others)).values())
-    grid.eventually("the holds run out", lambda: not any(site.state()["grants"] for site in others))
-    assert not any(grid.reservations(*(site.name for site in others)).values())
+    grid.eventually("the holds run out", lambda: not any(grid.reservations(*names).values()))
+    grid.eventually("nothing is granted", lambda: not any(site.state()["grants"] for site in others))
+    assert not any(grid.reservations(*names).values())
     assert not any(site.blocks() for site in others)
     assert not grid.starts("orphan")
     alpha.start_site()
@@ -209,7 +221,7 @@ def test_one_site_fully_down_does_not_hinder_the_others(grid: Grid) -> None:
         assert "down" in told.stdout
     finally:
         delta.plug()
-        assert delta.start_torque().wait(60) == 0
+        assert delta.start_torque().wait(240) == 0
         delta.start_site()
 
 
@@ -272,7 +284,7 @@ def test_a_stranger_gets_nowhere(grid: Grid, tmp_path: Path) -> None:
     by_certificate, by_key = json.loads(alpha.play(SEND, json.dumps(asked)))
     assert "LinkError" in by_certificate
     assert "not authorised" in by_key
-    assert "wrong signature" in grid.sites["beta"].audit()[-1]["answer"]
+    assert any("wrong signature" in line["answer"] for line in grid.sites["beta"].audit()[-5:])
 
 
 REPLAY = """
@@ -311,9 +323,16 @@ def test_commands_for_the_administrator(grid: Grid) -> None:
     status = alpha.command("status", "--json")
     assert status.returncode == 0
     assert json.loads(status.stdout)["name"] == "alpha"
-    figures = alpha.figures()
-    for peer in ("beta", "gamma", "delta"):
-        assert figures[f'torque_sched_site_peer_alive{{peer="{peer}"}}'] == 1.0
+    peers = ("beta", "gamma", "delta")
+
+    def with_all_alive() -> dict[str, float]:
+        # On a busy machine one may be late at any one moment.
+        found = alpha.figures()
+        are_alive = all(found[f'torque_sched_site_peer_alive{{peer="{peer}"}}'] for peer in peers)
+        return found if are_alive else {}
+
+    figures = grid.eventually("all peers are alive", with_all_alive)
+    for peer in peers:
         assert figures[f'torque_sched_site_peer_clock_skew_seconds{{peer="{peer}"}}'] < 1.0
         sent = f'torque_sched_site_requests_sent_total{{outcome="answered",peer="{peer}"}}'
         assert figures[sent] > 0

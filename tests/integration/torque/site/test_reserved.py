@@ -19,24 +19,26 @@ def own_job(site: GridSite, job: str) -> dict[str, Any]:
 def reserved(grid: Grid, site: GridSite, job: str) -> tuple[float, list[str]]:
     """Start and sites of a job, once they are reserved."""
 
-    def is_reserved() -> bool:
+    def is_reserved() -> dict[str, Any]:
         found = own_job(site, job)
-        return found.get("stage") == "starting" and all(b["state"] == "submitting" for b in found["blocks"])
+        are_set = found.get("stage") == "starting" and all(
+            b["state"] == "submitting" for b in found["blocks"]
+        )
+        return found if are_set else {}
 
-    grid.eventually("a start is reserved", is_reserved)
-    found = own_job(site, job)
+    found = grid.eventually("a start is reserved", is_reserved)
     return found["start_s"], [block["site"] for block in found["blocks"]]
 
 
 def test_a_common_start_is_reserved_and_kept_though_home_and_a_site_are_killed(grid: Grid) -> None:
     """All nodes are busy: five of them are reserved at three sites, and all blocks start together then."""
     alpha = grid.alpha
-    ends = {site.name: site.fill(walltime_s=45, runtime_s=42) for site in grid.sites.values()}
+    ends = {site.name: site.fill(walltime_s=57, runtime_s=54) for site in grid.sites.values()}
     job = alpha.submit(grid.script("together", grid.waits_for("together")), nodes=5)
     start_s, sites = reserved(grid, alpha, job)
     assert len(sites) == 3
     last_end_s = max(
-        float(grid.sites[name].job(local)["start_time"]) + 45 for name in sites for local in ends[name]
+        float(grid.sites[name].job(local)["start_time"]) + 57 for name in sites for local in ends[name]
     )
     assert abs(start_s - last_end_s) < 2.0
     rows = grid.reservations(*sites)
@@ -143,10 +145,11 @@ def test_files_that_do_not_come_home_are_tried_again_and_then_told(grid: Grid, h
     grid.eventually(
         "its owner is told", lambda: "stage_out failed (1 of 3)" in alpha.job(job).get("comment", "")
     )
+    if heals:
+        there.kill_site()  # and it does not forget
     assert not any(grid.reservations(there.name).values())  # its nodes are free meanwhile
     assert not alpha.is_over(job)
     if heals:
-        there.kill_site()  # and it does not forget
         full.unlink()
         there.start_site()
     grid.eventually("it ends", lambda: alpha.is_over(job))

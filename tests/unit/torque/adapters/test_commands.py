@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from torque_sched.adapters.commands import Commands, Completed
 from torque_sched.errors import CommandError
 
 
-def run(*argv: str, timeout_s: float = 10.0, max_bytes: int = 1 << 20) -> Completed:
+def run(*argv: str, timeout_s: float = 100.0, max_bytes: int = 1 << 20) -> Completed:
     return asyncio.run(Commands(max_bytes=max_bytes).run(argv, timeout_s))
 
 
@@ -55,15 +56,18 @@ def test_a_signal_is_a_negative_code() -> None:
 
 def test_too_long_kills_the_whole_group(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
-    began_s = time.monotonic()
     with pytest.raises(CommandError, match="did not end within"):
-        run("sh", "-c", f"echo $$ >{pids}; sleep 60 & echo $! >>{pids}; wait", timeout_s=0.5)
-    assert time.monotonic() - began_s < 30
-    for pid in map(int, pids.read_text().split()):
-        deadline = time.monotonic() + 10
-        while is_alive(pid):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        run("sh", "-c", f"echo $$ >{pids}; sleep 1000 & echo $! >>{pids}; wait", timeout_s=3.0)
+    told = [int(pid) for pid in pids.read_text().split()]
+    assert len(told) == 2
+    until(lambda: not any(map(is_alive, told)))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def children() -> set[int]:
@@ -108,9 +112,9 @@ def test_many_at_once_leave_no_descriptor_and_no_zombie() -> None:
 
     async def many() -> None:
         commands = Commands()
-        await commands.run(("true",), 10.0)
+        await commands.run(("true",), 100.0)
         before = open_files()
-        await asyncio.gather(*(commands.run(("sh", "-c", f"echo {n}"), 10.0) for n in range(40)))
+        await asyncio.gather(*(commands.run(("sh", "-c", f"echo {n}"), 100.0) for n in range(40)))
         assert open_files() == before
 
     asyncio.run(many())
@@ -122,13 +126,15 @@ def test_a_cancelled_call_ends_its_command() -> None:
 
     async def cancelled() -> None:
         commands = Commands()
-        task = asyncio.ensure_future(commands.run(("sleep", "60"), 100.0))
+        task = asyncio.ensure_future(commands.run(("sleep", "1000"), 1000.0))
         await asyncio.sleep(0.2)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.sleep(0.2)
-        await commands.run(("true",), 10.0)  # reaps it
+        deadline = time.monotonic() + 60
+        while not children() <= others:  # a killed process still has to get a processor to end on
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
+            await commands.run(("true",), 100.0)  # reaps it
 
     asyncio.run(cancelled())
-    assert children() <= others

@@ -63,12 +63,12 @@ def test_an_order_that_outlives_its_daemon_keeps_the_lock(tmp_path: Path) -> Non
     daemon = ordering(path, pipe, "waits")
     try:
         daemon.send_signal(signal.SIGKILL)
-        daemon.wait(10)
+        daemon.wait(60)
         assert not asyncio.run(_is_free(path))
     finally:
         # It opens once the command reads from it.
         pipe.write_text("go on\n")
-    assert asyncio.run(taken(path, 30.0)), "the order is over"
+    assert asyncio.run(taken(path, 60.0)), "the order is over"
     assert daemon.stdout is not None
     daemon.stdout.close()
 
@@ -83,7 +83,7 @@ def test_whoever_lives_lets_go_whatever_its_orders_do(tmp_path: Path) -> None:
         assert daemon.poll() is None
     finally:
         pipe.write_text("go on\n")
-        daemon.communicate(timeout=30)
+        daemon.communicate(timeout=60)
 
 
 def holder(path: Path) -> subprocess.Popen[str]:
@@ -111,8 +111,8 @@ def test_only_one_has_it_and_death_gives_it_back(tmp_path: Path) -> None:
             pass
     finally:
         other.send_signal(signal.SIGKILL)
-        other.communicate(timeout=10)
-    assert asyncio.run(taken(path, 10.0))
+        other.communicate(timeout=60)
+    assert asyncio.run(taken(path, 60.0))
     with CycleLock(path).taken(0.0):
         assert not asyncio.run(_is_free(path)), "also within one process"
     assert asyncio.run(_is_free(path))

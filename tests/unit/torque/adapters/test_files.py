@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -200,24 +201,27 @@ def test_a_clock_put_back_takes_no_line_of_the_journal_and_its_order_stays(tmp_p
     assert [line["number"] for line in read_journal(tmp_path)] == [3, 4, 5]
 
 
+def figures_text(figures: Figures) -> str:
+    """What is answered on a port that is held for it, so that nobody else is given it."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        port = holder.getsockname()[1]
+        stop = serve_figures(figures, "127.0.0.1", port)
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+                return str(answer.read().decode())
+        finally:
+            stop()
+
+
 def test_figures_are_what_prometheus_reads() -> None:
     figures = Figures()
     figures.cycle(0.3, 0.1, {"started": 2, "not-now": 1}, {"start": 3}, {"no-free-slots": 5})
     figures.failure()
     from prometheus_client.parser import text_string_to_metric_families
 
-    port = 0
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    stop = serve_figures(figures, "127.0.0.1", port)
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
-            text = answer.read().decode()
-    finally:
-        stop()
+    text = figures_text(figures)
     samples = {
         (sample.name, json.dumps(sample.labels, sort_keys=True)): sample.value
         for family in text_string_to_metric_families(text)

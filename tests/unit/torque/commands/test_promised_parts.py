@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 import time
-import urllib.request
 import xml.etree.ElementTree as ElementTree
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.torque.adapters.test_files import figures_text
 from tests.unit.torque.learning.build import NOW_S, job, node, snapshot
-from torque_sched.adapters.metrics import Figures, serve_figures
+from torque_sched.adapters.metrics import Figures
 from torque_sched.core.model import NodeName
 from torque_sched.errors import ConfigError
 from torque_sched.learning.promises import MADE, Change, Outcome
@@ -123,20 +123,6 @@ def test_the_part_on_promises_is_well_formed(errors_s: list[tuple[float, float]]
     assert (f"{len(outcomes)} jobs had been told" in text) == bool(outcomes)
     if outcomes:
         assert "node-failed" in text
-
-
-def figures_text(figures: Figures) -> str:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    stop = serve_figures(figures, "127.0.0.1", port)
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-            return str(answer.read().decode())
-    finally:
-        stop()
 
 
 def test_figures_of_promises() -> None:

@@ -144,7 +144,7 @@ def test_of_many_processes_that_want_one_node_one_gets_it(tmp_path: Path) -> Non
         assert racer.stdin is not None
         racer.stdin.write("\n")
         racer.stdin.flush()
-    answers = [racer.communicate(timeout=30)[0].strip() for racer in racers]
+    answers = [racer.communicate(timeout=120)[0].strip() for racer in racers]
     assert sorted(answers) == ["False", "False", "False", "True"]
 
 

@@ -32,7 +32,7 @@ def test_a_sampler_writes_until_it_is_told_to_stop(tmp_path: Path) -> None:
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not path.exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         sample = parse_sample(printed(str(path)))
@@ -41,7 +41,7 @@ def test_a_sampler_writes_until_it_is_told_to_stop(tmp_path: Path) -> None:
         assert path.stat().st_mode & 0o777 == 0o644
     finally:
         sampler.send_signal(signal.SIGTERM)
-        _, errors = sampler.communicate(timeout=30)
+        _, errors = sampler.communicate(timeout=120)
     assert (sampler.returncode, errors) == (0, "")
     # Without the sampler its last figures would be taken for the present ones.
     assert not list(tmp_path.iterdir())

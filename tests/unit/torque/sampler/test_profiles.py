@@ -43,4 +43,4 @@ def test_a_program_that_fails_gives_no_profile() -> None:
     with pytest.raises(RuntimeError, match="ended with 3"):
         watched([sys.executable, "-c", "import time; time.sleep(1.2); raise SystemExit(3)"])
     with pytest.raises(RuntimeError, match="too soon"):
-        watched([sys.executable, "-c", "pass"])
+        watched(["true"])

@@ -18,7 +18,7 @@ from typing import Any, cast
 import pytest
 import yaml
 
-from tests.unit.torque.site.linked import config_of, links_of, run
+from tests.unit.torque.site.linked import config_of, held_port, links_of, run
 from torque_sched.core.handshake import Claim, Confirm, Piece, SiteId, Token
 from torque_sched.core.site import SITE_WIRE
 from torque_sched.site.config import SiteConfig
@@ -30,7 +30,7 @@ from torque_sched.site.service import Service
 from torque_sched.site.tls import client_context
 from torque_sched.site.waiting import cancelled, within
 
-LIMIT_S = 30.0
+LIMIT_S = 100.0
 """For a process that should end within three seconds, on a loaded machine."""
 
 
@@ -51,7 +51,7 @@ def test_a_loop_of_the_site_ends_also_when_it_is_woken_in_the_same_moment(tmp_pa
         for _ in range(turns):
             await asyncio.sleep(0)
         task.cancel()
-        _, pending = await asyncio.wait({task}, timeout=2)
+        _, pending = await asyncio.wait({task}, timeout=60)
         assert not pending
         assert task.cancelled()
 
@@ -123,7 +123,9 @@ def test_a_task_that_drops_a_cancellation_is_cancelled_again() -> None:
 
 PROGRAM = """
 import asyncio, sys, threading, time
+from torque_sched.site import ending as its_module
 from torque_sched.site.ending import Ending
+its_module._TRACE_S = 60.0  # on a busy machine, too, it is told in full where it was
 async def main(ending, how):
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     ending.asks(lambda: loop.call_soon_threadsafe(stop.set))
@@ -134,10 +136,10 @@ async def main(ending, how):
     if how == "silent name server":
         loop.run_in_executor(None, time.sleep, 600)
     await stop.wait()
-    if how == "slow":
-        await asyncio.sleep(600)
-    if how == "by itself":
+    if how in {"by itself", "told"}:
         print("asked", flush=True)
+    if how in {"slow", "told"}:
+        await asyncio.sleep(600)
 with Ending(float(sys.argv[2])) as ending:
     asyncio.run(main(ending, sys.argv[1]))
 print("end", flush=True)
@@ -174,21 +176,16 @@ def test_what_hangs_is_ended_and_says_where_it_was(how: str) -> None:
 
 
 def test_a_second_signal_ends_it_at_once() -> None:
-    with program("slow", "600") as child:
+    with program("told", "600") as child:
         child.terminate()
-        time.sleep(0.1)  # two that come together may be one
+        assert child.stdout is not None
+        assert child.stdout.readline() == "asked\n"  # two that come together may be one
         child.terminate()
         child.communicate(timeout=LIMIT_S)
     assert child.returncode == FORCED
 
 
 # ---- the whole process
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def listener(stack: ExitStack) -> socket.socket:
@@ -199,7 +196,7 @@ def listener(stack: ExitStack) -> socket.socket:
     return silent
 
 
-def settings(folder: Path, peer: socket.socket) -> tuple[Path, SiteConfig]:
+def settings(folder: Path, peer: socket.socket, stack: ExitStack) -> tuple[Path, SiteConfig]:
     """Of a site whose Torque hangs, whose peer is silent, and whose patience is endless."""
     commands = folder / "bin"
     commands.mkdir()
@@ -207,8 +204,8 @@ def settings(folder: Path, peer: socket.socket) -> tuple[Path, SiteConfig]:
         (commands / name).write_text("#!/bin/sh\nexec sleep 600\n")
         (commands / name).chmod(0o755)
     config = config_of(
-        folder, "alpha", free_port(), {"beta": peer.getsockname()[1]}, timeout_s=600.0,
-        commands=str(commands), barrier={"port": free_port()}, metrics_port=free_port(),
+        folder, "alpha", held_port(stack), {"beta": peer.getsockname()[1]}, timeout_s=600.0,
+        commands=str(commands), barrier={"port": held_port(stack)}, metrics_port=held_port(stack),
         gossip={"period_s": 0.1},
     )  # fmt: skip
     for name in ("server_priv", "sched_priv"):
@@ -260,7 +257,7 @@ def test_a_site_ends_whatever_it_waits_for(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with ExitStack() as stack:
         peer = listener(stack)
-        path, config = settings(tmp_path, peer)
+        path, config = settings(tmp_path, peer, stack)
         site = stack.enter_context(served(tmp_path, path, log))
         until(lambda: "listens on" in log.read_text(), log)
         beta = config_of(tmp_path, "beta", 0, {"alpha": config.port}, timeout_s=600.0)

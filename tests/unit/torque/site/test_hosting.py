@@ -160,7 +160,7 @@ def play(tmp_path: Path, story: Callable[[Site], Awaitable[None]]) -> Site:
 
 def test_a_block_that_waits_for_its_start_goes_on_after_a_kill(tmp_path: Path) -> None:
     async def story(site: Site) -> None:
-        await site.block(time.time() + 2.0)
+        await site.block(time.time() + 6.0)  # the store is written on a disk that others use, too
         await until(lambda: next(iter(site.store.blocks().values()))["is_staged"])
         risen = await site.next_life()
         assert await risen.state() is BlockState.SUBMITTING
