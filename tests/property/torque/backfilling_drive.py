@@ -185,7 +185,7 @@ def _act(action: Any, now_s: float, policy: Any, held: set[Any], run: Run, event
         run.reserved[name] = (need, start_s, start_s + 5)
         return [ReservationMade(name, need, start_s, start_s + 5, what == "force")]
     if what == "drop":
-        dropped = [name for name, (_, start_s, end_s) in run.reserved.items() if end_s > now_s]
+        dropped = [name for name, (_, start_s, end_s) in run.reserved.items() if end_s > max(now_s, start_s)]
         known = [n for n in dropped if not any(getattr(e, "name", None) == n for e in events)]
         for name in known[:1]:
             _, start_s, _ = run.reserved[name]
