@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = [sys.executable, "-m", "tests.lanes"]
-PATIENCE_S = 60
+PATIENCE_S = 120
 WAITING = """
 import signal, sys, time
 def tidy_up(*_):

@@ -22,8 +22,8 @@ from yarn_accel.hadoop.install import ensure_hadoop
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 NAMES = ("it", "second", "killed", "loop")
-NEIGHBOURS = re.compile(r"(interface |/run/netns/)(tsg|l)\d")
-"""Networks of tests that run meanwhile in the other lane: the linked sites, the node that is lost."""
+NEIGHBOURS = re.compile(r"(interface |/run/netns/)(tsg|l)\d|mount .*/pytest-of-")
+"""Of tests that run meanwhile in the other lane: networks of linked sites and lost nodes, small disks."""
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 

@@ -20,7 +20,7 @@ from yarn_accel.errors import ClusterError, ConfigError
 
 pytestmark = [pytest.mark.hadoop, pytest.mark.root]
 Run = Callable[..., subprocess.CompletedProcess[str]]
-REACH_MASTER = "import socket; socket.create_connection(('master', 8020), 2).close()"
+REACH_MASTER = "import socket; socket.create_connection(('master', 8020), {}).close()"
 
 
 def pids(cluster: Cluster) -> dict[tuple[str, str], int]:
@@ -155,10 +155,11 @@ def test_a_deleted_namespace_is_made_anew_with_its_daemons(cluster: Cluster) -> 
 
 
 def test_cut_and_heal(cluster: Cluster, command: Run) -> None:
-    reach = cluster.exec_argv("w2", ["python3", "-c", REACH_MASTER])
+    reach = cluster.exec_argv("w2", ["python3", "-c", REACH_MASTER.format(30)])
     assert subprocess.run(reach, check=False).returncode == 0
+    reach_at_once = cluster.exec_argv("w2", ["python3", "-c", REACH_MASTER.format(2)])
     assert command("cut", "-c", "it", "w2").returncode == 0
-    assert subprocess.run(reach, check=False, capture_output=True).returncode != 0
+    assert subprocess.run(reach_at_once, check=False, capture_output=True).returncode != 0
     cut = {daemon.role: daemon.health for daemon in cluster.status().daemons if daemon.node == "w2"}
     assert cut == {"datanode": "cut off", "nodemanager": "cut off"}
     with pytest.raises(ClusterError, match="packets from node w2 to node master"):

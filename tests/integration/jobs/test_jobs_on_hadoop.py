@@ -86,7 +86,11 @@ def needles(credentials: list[Credential], master: bytes) -> dict[str, bytes]:
 
 
 class ProcessWatch:
-    """Reads environment and arguments of every process, again and again, while a job runs."""
+    """Reads environment and arguments of every process, again and again, while a job runs.
+
+    Attributes:
+        words: what nobody may show, by name; replaced, not changed, while it watches.
+    """
 
     def __init__(self, words: dict[str, bytes]) -> None:
         self.words = words
@@ -116,15 +120,43 @@ class ProcessWatch:
 
 
 def everything_in_hdfs(store: Store, uri: str) -> Iterator[tuple[str, bytes]]:
-    """URI and content of every file below a folder, matrices aside."""
-    for child in store.list(uri):
+    """URI and content of every file below a folder, matrices aside.
+
+    Daemons write, rename and delete meanwhile: what has gone is left out.
+    """
+    for child in _children(store, uri):
         try:
             store.size(child)
         except StorageError:
             yield from everything_in_hdfs(store, child)
             continue
         if not child.endswith((".bin", ".npz", ".seq")):
-            yield child, store.read_bytes(child, MAX_BYTES)
+            content = _content(store, child)
+            if content is not None:
+                yield child, content
+
+
+def _children(store: Store, uri: str) -> list[str]:
+    try:
+        return store.list(uri)
+    except StorageError:
+        if store.exists(uri):
+            raise
+        return []
+
+
+def _content(store: Store, uri: str) -> bytes | None:
+    """Of a file, also of one that is being written; None: it has gone."""
+    until_s = time.monotonic() + 60
+    while True:
+        try:
+            return store.read_bytes(uri, MAX_BYTES)
+        except StorageError:
+            if not store.exists(uri):
+                return None
+            if time.monotonic() > until_s:
+                raise
+        time.sleep(0.05)
 
 
 def traces_of(job_id: str, cluster: Cluster, site: Site, store: Store) -> dict[str, bytes]:
@@ -134,7 +166,7 @@ def traces_of(job_id: str, cluster: Cluster, site: Site, store: Store) -> dict[s
         "job.xml": (job_id, "conf.xml"),
         "container logs": ("/logs/", job_id.replace("job_", "application_")),
     }
-    deadline_s = time.monotonic() + 60
+    deadline_s = time.monotonic() + 180
     missing = list(patterns)
     traces: dict[str, bytes] = {}
     while missing and time.monotonic() < deadline_s:
@@ -161,7 +193,7 @@ def test_factorize_uses_the_servers_on_every_node_and_leaks_no_secret(
 
     def issue(*arguments):
         issued.append(genuine(*arguments))
-        watch.words.update(needles(issued, master))
+        watch.words = {**watch.words, **needles(issued, master)}
         return issued[-1]
 
     genuine = credentials.issue
@@ -323,7 +355,7 @@ def test_twin_attempts_of_a_task_do_no_harm(hadoop_cluster, rung, store, manifes
         start_attempt(hadoop_cluster, node, task, number, tmp_path, token)
         for number, node in enumerate(("w2", "w4"))
     ]
-    outputs = [twin.communicate(lines, timeout=120) for twin in twins]
+    outputs = [twin.communicate(lines, timeout=240) for twin in twins]
     assert [twin.returncode for twin in twins] == [0, 0], outputs
     rows = [
         sorted((parse_row(line) for line in stdout.splitlines()), key=lambda row: row.key)

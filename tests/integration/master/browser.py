@@ -11,8 +11,8 @@ from pathlib import Path
 import aiohttp
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-START_LIMIT_S = 60.0
-LIMIT_S = 30.0
+START_LIMIT_S = 120.0
+LIMIT_S = 120.0
 _FLAGS = (
     *("--headless=new", "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update", "--disable-extensions"),
@@ -28,16 +28,19 @@ class Tab:
         self._numbers = itertools.count(1)
         self._waiting = {}
         self._listener = asyncio.create_task(self._listen())
+        self._loaded = set()
+        self._has_loaded = asyncio.Condition()
         self.requested = []
         self.complaints = []
 
     async def open(self, url):
-        """Go there and wait until it is loaded."""
-        self._loaded = asyncio.Event()
+        """Go there and wait until it is loaded: it, and not the empty page that the browser began with."""
         for domain in ("Page", "Runtime", "Network", "Log"):
             await self.call(f"{domain}.enable")
-        await self.call("Page.navigate", url=url)
-        await asyncio.wait_for(self._loaded.wait(), LIMIT_S)
+        await self.call("Page.setLifecycleEventsEnabled", enabled=True)
+        loader = (await self.call("Page.navigate", url=url))["loaderId"]
+        async with self._has_loaded:
+            await asyncio.wait_for(self._has_loaded.wait_for(lambda: loader in self._loaded), LIMIT_S)
 
     async def call(self, method, **params):
         number = next(self._numbers)
@@ -80,11 +83,13 @@ class Tab:
                     else:
                         waiting.set_result(said["result"])
             else:
-                self._take(said["method"], said["params"])
+                await self._take(said["method"], said["params"])
 
-    def _take(self, method, params):
-        if method == "Page.loadEventFired":
-            self._loaded.set()
+    async def _take(self, method, params):
+        if method == "Page.lifecycleEvent" and params["name"] == "load":
+            async with self._has_loaded:
+                self._loaded.add(params["loaderId"])
+                self._has_loaded.notify_all()
         elif method == "Network.requestWillBeSent":
             self.requested.append(params["request"]["url"])
         elif method == "Runtime.exceptionThrown":

@@ -68,7 +68,7 @@ def agent(site: Site, host: str, key: Path) -> Iterator[subprocess.Popen[bytes]]
         yield process
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(60)
 
 
 def test_the_master_hears_agents_that_the_site_runs(site: Site, secret: Path, tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def test_a_master_and_an_agent_are_killed_and_a_node_is_cut_off(
 
 
 def test_a_drained_node_ends_what_it_has(site: Site, caller: Caller) -> None:
-    host = str(site.bound(site.others[0]))
+    host = str(site.until("it is bound", lambda: site.bound(site.others[0])))
     other = next(each for each in site.servers if each != host)
     at = time.time()
     old = site.container(host, "acct")

@@ -20,6 +20,12 @@ def unserved(state: dict[str, Any]) -> list[dict[str, Any]]:
     return [note for note in state["notes"] if note["what"] == "server serves no more"]
 
 
+def stalled_s(state: dict[str, Any]) -> float:
+    """0 as well while the master does not answer."""
+    found: float = state.get("service", {}).get("stalled_s", 0.0)
+    return found
+
+
 def test_a_master_that_stood_still_takes_nobody_for_silent(site: Site) -> None:
     if not site.applications():  # another test may have stopped it
         site.start()
@@ -32,7 +38,7 @@ def test_a_master_that_stood_still_takes_nobody_for_silent(site: Site) -> None:
     site.kill(what="master run", signum=signal.SIGSTOP)
     time.sleep(STALL_S)
     woke = site.kill(what="master run", signum=signal.SIGCONT)
-    site.until("it knows that it stood still", lambda: site.state()["service"]["stalled_s"] > 0)
+    site.until("it knows that it stood still", lambda: stalled_s(site.state()) > 0)
     # By then the agents are back, or would be taken for silent.
     excused_s = Settings().recall_s + Settings().silence_s + 1.0
     site.until("silence counts again", lambda: time.time() > woke + excused_s)

@@ -14,7 +14,7 @@ from yarn_accel.errors import RejectedError
 
 SECRET = b"the secret of this test's master"
 W9 = {"name": "w9", "host": "10.0.0.9", "port": 7070, "node": "w9"}
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 def key_of(sender: str) -> bytes:

@@ -14,7 +14,7 @@ import urllib.request
 
 import pytest
 
-from tests.integration.node.conftest import ROOT, resource_manager
+from tests.integration.node.conftest import ROOT, listening_port, resource_manager
 from tests.integration.node.master import W9, Master
 from yarn_accel.client.lookup import servers_now
 
@@ -93,13 +93,15 @@ def test_the_master_goes_and_a_new_attempt_is_found_elsewhere(agents):
             rm["report"] = report(second)
             second.wait_for(2)
             agent.until(lambda: names(agent.ask()) == ["w4"], "the second attempt is heard")
-            assert agent.state()["master"] == {"url": second.url, "silence": ""}
+            heard = {"url": second.url, "silence": ""}
+            agent.until(lambda: agent.state()["master"] == heard, "the state says so")
             with Master(attempt=1) as zombie:
                 zombie.answer = {"servers": [{**W9, "name": "old"}], "bound": ["old"], "interval_s": 0.1}
                 rm["report"] = report(zombie)
                 second.mode = "garbage"
                 zombie.wait_for(2)
-                assert "attempt 1, which is over" in agent.state()["master"]["silence"]
+                over = "attempt 1, which is over"
+                agent.until(lambda: over in agent.state()["master"]["silence"], "it is not believed")
                 assert names(agent.ask()) == ["w4"]
 
 
@@ -116,14 +118,15 @@ def test_the_master_goes_and_a_new_attempt_is_found_elsewhere(agents):
 )
 def test_whatever_the_master_does_costs_nothing_but_age(agents, mode, told):
     with Master() as master:
-        agent = agents(master_url=master.url).start()
+        timing = {"timeout_s": 0.5} if mode == "silent" else {}
+        agent = agents(master_url=master.url, **timing).start()
         agent.until(lambda: names(agent.ask()) == ["w9"], "a first good answer")
         master.mode = mode
         agent.until(lambda: told in agent.state()["master"]["silence"], told)
         before = agent.ask()
         agent.until(lambda: agent.ask().age_s > before.age_s, "the age grows")
         assert names(agent.ask()) == ["w9"]
-        assert told in agent.ask().reason
+        agent.until(lambda: told in agent.ask().reason, "mappers are told why")
         master.mode = "honest"
         agent.until(lambda: agent.ask().reason == "", "all is well again")
 
@@ -153,7 +156,7 @@ def test_a_signed_lie_is_refused_as_well(agents, answer):
 def post(url, headers, body):
     request = urllib.request.Request(url + "/v1/heartbeat", body, headers, method="POST")
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -168,7 +171,6 @@ def test_heartbeats_replayed_forged_or_late_are_not_heard(agents):
         taken = [
             (headers, body) for headers, body in master.raw if headers.get("X-Accel-Sender") == "agent:w1"
         ]
-        n_heard = len(master.heard)
         for headers, body in taken:
             assert post(master.url, headers, body)[0] == 401
         headers, body = taken[-1]
@@ -176,7 +178,9 @@ def test_heartbeats_replayed_forged_or_late_are_not_heard(agents):
         assert b"signature" in post(master.url, later, body)[1]
         assert post(master.url, {**headers, "X-Accel-Sender": "agent:w2"}, body)[0] == 401
         assert post(master.url, {}, body)[0] == 401
-        assert len(master.heard) == n_heard
+        # The last one may have been on its way when its agent was killed: it counts, but once.
+        seqs = [beat["seq"] for _, beat in master.heard]
+        assert len(seqs) == len(set(seqs))
     time.sleep(0.01)
     with Master(attempt=2) as second:
         assert b"older than this master" in post(second.url, headers, body)[1]
@@ -207,7 +211,7 @@ def test_a_wrong_key_is_named_and_read_again_until_it_is_right(agents):
         assert agent.log.read_text().count(refused) == 1, "said once, not at each heartbeat"
         agent.key_file.write_text("nothing")
         agent.until(lambda: "cannot be read any more" in agent.state()["master"]["silence"], "it says so")
-        assert "not hexadecimal" in agent.state()["master"]["silence"]
+        agent.until(lambda: "not hexadecimal" in agent.state()["master"]["silence"], "and why")
         agent.key_file.write_text(right)
         agent.until(lambda: names(agent.ask()) == ["w9"], "the key is right")
         assert agent.state()["master"]["silence"] == ""
@@ -251,13 +255,11 @@ def test_a_mapper_without_an_agent_asks_the_master(tmp_path):
 
 
 def test_metrics(agents):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     with Master() as master:
-        agents(master_url=master.url, http_port=port).start()
+        agent = agents(master_url=master.url, http_port=0).start()
         master.wait_for(2)
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        port = listening_port(agent.process.pid)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             text = answer.read().decode()
     assert 'yarn_accel_node_heartbeats_total{outcome="ok"}' in text
     assert "yarn_accel_node_silent_masters 0.0" in text

@@ -106,7 +106,7 @@ class ServerProcess:
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
         )
 
@@ -136,7 +136,7 @@ def spawn_server(tmp_path):
 def wait_until():
     """A function that waits until something is true, and fails with what it was told after a deadline."""
 
-    def wait(is_true, what, timeout_s=20.0):
+    def wait(is_true, what, timeout_s=60.0):
         until_s = time.monotonic() + timeout_s
         while time.monotonic() < until_s:
             if is_true():

@@ -14,7 +14,7 @@ __all__ = ["OPERATIONS", "PATH"]
 
 #: What goes into the configuration.
 PATH = "tests.integration.pipeline.gate_operations:OPERATIONS"
-_PATIENCE_S = 30.0
+_PATIENCE_S = 120.0
 
 
 def _check(specs, params):

@@ -128,13 +128,14 @@ def test_tls_refuses_who_does_not_speak_it(start_server, credential, certificate
 
 def test_quiet_connections_cost_no_thread_and_wake_up(start_server, credential, wait_until):
     server = start_server(workers=1)
+    wait_until(lambda: server.stats()["workers"][0]["worker"] >= 0, "its own threads run")
+    n_threads = threading.active_count()
     clients = [Client(server.endpoint, credential) for _ in range(40)]
     try:
         for client in clients:
             client.__enter__()
-        n_threads = threading.active_count()
         wait_until(lambda: server.stats()["parked_connections"] == 40, "all are parked")
-        wait_until(lambda: threading.active_count() <= n_threads - 40, "their threads ended")
+        wait_until(lambda: threading.active_count() <= n_threads, "their threads ended")
         for n, client in enumerate(clients):
             assert client.call(Call(f"k{n}", "echo")).info == {"params": {}}
         assert server.stats()["done"] == 40
@@ -157,5 +158,5 @@ def test_a_connection_that_never_speaks_tls_or_anything_ends(start_server, certi
     cert, key = certificate
     server = start_server(tls_cert_file=cert, tls_key_file=key, handshake_timeout_s=0.3)
     with socket.create_connection(("127.0.0.1", server.port)) as sock:
-        sock.settimeout(20)
+        sock.settimeout(60)
         assert sock.recv(1) == b""

@@ -62,7 +62,7 @@ def test_sigterm_drains_and_exits_with_zero(spawn_server, credential):
         server.process.send_signal(signal.SIGTERM)
         answered = [client.next_outcome() for _ in range(3)]
     assert all(isinstance(outcome, Reply) for _, outcome in answered)
-    assert server.process.wait(30) == 0
+    assert server.process.wait(60) == 0
     assert "stopped" in server.process.stdout.read()
     assert not server.state_file.exists()
 
@@ -84,7 +84,7 @@ def test_the_command_line_shows_counters_and_settings(spawn_server, credential):
 def test_a_port_in_use_is_one_line_and_exit_code_3(spawn_server):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         server = spawn_server("w1", listen_port=taken.getsockname()[1])
-        assert server.process.wait(60) == 3
+        assert server.process.wait(120) == 3
     log = (server.folder / "log").read_text().strip()
     assert "address already in use" in log
     assert "listen_port" in log
@@ -103,7 +103,7 @@ def test_a_port_in_use_is_one_line_and_exit_code_3(spawn_server):
 )
 def test_a_wrong_setting_is_one_line_and_exit_code_2(spawn_server, settings, text):
     server = spawn_server("w1", **settings)
-    assert server.process.wait(60) == 2
+    assert server.process.wait(120) == 2
     log = (server.folder / "log").read_text().strip()
     assert text in log
     assert len(log.splitlines()) == 1
@@ -113,7 +113,7 @@ def test_a_socket_left_by_a_killed_server_is_taken_over(spawn_server, credential
     path = str(tmp_path / "socket")
     first = spawn_server("w1", unix_path=path).wait_ready()
     first.process.kill()
-    first.process.wait(30)
+    first.process.wait(60)
     spawn_server("w2", unix_path=path).wait_ready()
     with Client(Endpoint("w2", "", 0, path), credential) as client:
         assert client.carrier == "memfd"

@@ -23,6 +23,8 @@ from yarn_accel.wire import TensorSpec
 from yarn_accel.wire.credential import issue
 
 MIB = 1 << 20
+#: Longer than a busy machine keeps a healthy worker from answering.
+HANG_S = 3.0
 X = np.arange(6.0)
 
 
@@ -43,7 +45,7 @@ def server(tmp_path_factory):
         standby_workers=1,
         extra_operations=[PATH],
         calibrate=False,
-        hang_min_s=1.0,
+        hang_min_s=HANG_S,
         http_port=0,
         trace_file=str(folder / "trace.json"),
         pool_bytes=256 * MIB,
@@ -82,7 +84,7 @@ def goes_on(server, credential):
     with Client(server.endpoint, credential) as client:
         reply = client.call(Call(f"life-{time.monotonic_ns()}", "lu", {}, (Tensor.of(np.eye(4)),)))
         assert reply.info["n"] == 4
-        until_s = time.monotonic() + 30
+        until_s = time.monotonic() + 60
         while held := not_at_rest(client.stats()):
             assert time.monotonic() < until_s, held
             time.sleep(0.05)
@@ -93,7 +95,7 @@ def operator():
     return issue(MASTER, "operator", int(time.time()) + 3600, "k1")
 
 
-def wait_for_workers(server, n_workers=2, timeout_s=60.0):
+def wait_for_workers(server, n_workers=2, timeout_s=120.0):
     with Client(server.endpoint, operator()) as client:
         until_s = time.monotonic() + timeout_s
         while True:
@@ -230,7 +232,7 @@ def test_an_operation_that_never_ends(server, credential, call, operation):
     took_s = time.monotonic() - started_s
     print(f"{operation}: {failure[0]} after {took_s:.1f} s; {n_served} other calls meanwhile")
     assert "worker" in str(failure[0])
-    assert took_s >= 1.0, "it had its time"
+    assert took_s >= HANG_S, "it had its time"
     assert n_served >= 3, "nobody waited for it"
 
 
@@ -286,7 +288,7 @@ def test_a_worker_that_talks_without_end(server, call):
         print(error)
 
 
-def test_misbehaviour_leaves_nothing_behind(server, credential, call):
+def test_misbehaviour_leaves_nothing_behind(server, credential, call, wait_until):
     """After 60 errors and 6 lost workers the server is as large as before."""
     before = footprint(server.process.pid)
     for number in range(60):
@@ -296,10 +298,13 @@ def test_misbehaviour_leaves_nothing_behind(server, credential, call):
         with pytest.raises(AccelError):
             call("bad-segfault")
         wait_for_workers(server)
-    time.sleep(0.5)
+
+    def is_small_again():
+        now = footprint(server.process.pid)
+        return now.n_fds <= before.n_fds + 12 and now.n_threads <= before.n_threads + 6
+
+    wait_until(is_small_again, f"as few descriptors and threads as before: {before}")
     after = footprint(server.process.pid)
-    assert after.n_fds <= before.n_fds + 12, (before, after)
-    assert after.n_threads <= before.n_threads + 6, (before, after)
     assert after.own_bytes - before.own_bytes < 16 * MIB, (before, after)
 
 
@@ -446,7 +451,7 @@ def test_an_unreachable_datanode_at_remote_write(spawn_server, hadoop_cluster, c
 def ask(server, path):
     port = json.loads(server.state_file.read_text())["http_port"]
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -481,7 +486,21 @@ def test_top_of_the_running_server(server, call):
         assert word in shown.stdout
 
 
-def test_the_trace_shows_the_stages_overlapping(server, credential):
+def spans_of(server):
+    """What the trace shows by now; a part of it may be on its way into the file just then."""
+    text = Path(server.data / "trace.json").read_text()
+    try:
+        return [event for event in json.loads(text + "]") if event["ph"] == "X"]
+    except ValueError:
+        return []
+
+
+def times_of(spans):
+    """When each of these began and ended."""
+    return [(span["ts"], span["ts"] + span["dur"]) for span in spans]
+
+
+def test_the_trace_shows_the_stages_overlapping(server, credential, wait_until):
     """While one request is computed, others are received and sent."""
     arrays = [np.random.default_rng(n).standard_normal((500, 500)) for n in range(4)]
     with Client(server.endpoint, credential, node="elsewhere") as client:
@@ -490,11 +509,13 @@ def test_the_trace_shows_the_stages_overlapping(server, credential):
         ]
         for _, outcome in client.map(calls, window=6):
             assert isinstance(outcome, Reply)
-    time.sleep(0.6)
-    events = json.loads(Path(server.data / "trace.json").read_text() + "]")
-    spans = [event for event in events if event["ph"] == "X"]
-    assert {span["cat"] for span in spans} >= {"read", "compute", "write"}
-    computing = [(s["ts"], s["ts"] + s["dur"]) for s in spans if s["cat"] == "compute" and s["name"] == "qr"]
-    reading = [(s["ts"], s["ts"] + s["dur"]) for s in spans if s["cat"] == "read"]
-    assert len(computing) >= 12
+    computing, reading = [], []
+
+    def are_all_told():
+        spans = spans_of(server)
+        computing[:] = times_of(s for s in spans if s["cat"] == "compute" and s["name"] == "qr")
+        reading[:] = times_of(s for s in spans if s["cat"] == "read")
+        return len(computing) >= 12 and {s["cat"] for s in spans} >= {"read", "compute", "write"}
+
+    wait_until(are_all_told, "all stages of all requests are in the file")
     assert any(r[0] < c[1] and c[0] < r[1] for r in reading for c in computing), "reading while computing"

@@ -105,11 +105,12 @@ def test_a_deadline_that_passes_at_the_worker_is_kept_to(start_gated, credential
         wait_until(lambda: gate.n_started == 1, "the worker is busy")
         client.submit(second_gate.call("long"))
         client.submit(second_gate.call("late", deadline_s=1.0))
-        due_s = time.monotonic() + 1.0
         wait_until(lambda: server.stats()["requests"] == 3, "both wait")
+        # The server counts from when it read the request, which was before this.
+        due_s = time.monotonic() + 1.0
         gate.open()
         wait_until(lambda: second_gate.n_started == 1, "both are with the worker")
-        time.sleep(max(0.0, due_s - time.monotonic()) + 0.05)
+        time.sleep(max(0.0, due_s - time.monotonic()) + 0.1)
         second_gate.open()
         outcomes = {call.key: outcome for call, outcome in (client.next_outcome() for _ in range(3))}
         assert isinstance(outcomes["first"], Reply)

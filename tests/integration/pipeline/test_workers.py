@@ -26,7 +26,9 @@ ROOT = Path(__file__).resolve().parents[3]
 FAULTY = "tests.unit.pipeline.workers.faulty:OPERATIONS"
 VECTOR = TensorSpec("<f8", (16,))
 OUTPUT = 4096
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
+#: Longer than a busy machine keeps a healthy worker from beginning what it was sent.
+HANG_S = 3.0
 
 
 class Segment:
@@ -325,14 +327,16 @@ def test_a_crash_costs_one_worker_and_is_explained(owner: Owner, operation: str,
         assert "faulty.py" in down.detail
 
 
-def test_only_the_job_a_worker_was_at_is_suspect(owner: Owner) -> None:
-    jobs = [owner.job(i, "die", {"value": 99.0}) for i in (2, 3, 4)]
+def test_only_the_job_a_worker_was_at_is_suspect(owner: Owner, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    jobs = [owner.job(i, "die", {"value": 99.0, "gate": str(gate)}) for i in (2, 3, 4)]
     owner.segments[3].array(Area(3, 64, VECTOR))[0] = 99.0
     more = [owner.job(5, "die", {"value": 99.0})]
 
     def lose(worker: int) -> None:
         owner.pool.send(worker, jobs)
         owner.pool.send(worker, more)
+        gate.touch()
 
     down = replaced(owner, lose)
     assert down.lost == (
@@ -392,14 +396,14 @@ def test_of_a_batch_computed_as_one_only_the_late_are_left_out(owner: Owner) -> 
 
 
 def test_a_hang_is_noticed_and_costs_one_worker(make_owner: Callable[..., Owner]) -> None:
-    owner = make_owner(hang_min_s=0.5, hang_factor=2.0)
+    owner = make_owner(hang_min_s=HANG_S, hang_factor=2.0)
     job = owner.job(2, "hang")
     started_s = time.monotonic()
     down = replaced(owner, lambda worker: owner.pool.send(worker, [job]) or None)
     assert (down.reason, down.lost) == ("stuck", (Lost(2, True, True),))
     took_s = time.monotonic() - started_s
     print(f"noticed and replaced {took_s:.2f} s after it was sent")
-    assert took_s >= 0.5, "it had its time"
+    assert took_s >= HANG_S, "it had its time"
 
 
 def test_what_is_expected_to_take_long_is_not_called_stuck(make_owner: Callable[..., Owner]) -> None:
@@ -573,7 +577,7 @@ def test_calibration_measures_idle_workers_and_keeps_what_it_found(
     path = tmp_path / "kept" / "calibration.json"
     owner = make_owner(calibrate=True, calibration_file=str(path))
     owner.wait_for(lambda: owner.ups)
-    deadline_s = time.monotonic() + 60
+    deadline_s = time.monotonic() + 5 * PATIENCE_S
     while not path.exists():
         assert time.monotonic() < deadline_s, owner.measured
         time.sleep(0.1)
@@ -664,7 +668,7 @@ def gpu_owner(
 
     monkeypatch.syspath_prepend(str(ROOT / "tests/unit/pipeline/workers/fake_gpu"))
     monkeypatch.setattr(pool, "find_devices", lambda config: (devices.Device("cuda:0", "cuda"),))
-    settings: dict[str, Any] = {"quarantine_s": 1.0, "hang_min_s": 1.0, "hang_factor": 1.0}
+    settings: dict[str, Any] = {"quarantine_s": 1.0, "hang_min_s": HANG_S, "hang_factor": 1.0}
     return make_owner(**{**settings, **getattr(request, "param", {})})
 
 

@@ -108,7 +108,7 @@ def test_behind_a_gate_nothing_is_sent_before_all_are_there(tmp_path: Path) -> N
     thread.join(0.1)
     assert rows == []
     gate.pass_through(others)
-    thread.join(10)
+    thread.join(60)
     assert len(rows) == 2
 
 

@@ -130,7 +130,7 @@ def serve(tmp_path):
         try:
             for script in scripts:
                 sock, _ = listener.accept()
-                sock.settimeout(20)
+                sock.settimeout(60)
                 with sock if wrap is None else wrap(sock) as own:
                     peer = Peer(own, master, **options)
                     with contextlib.suppress(AuthenticationError, RemoteProtocolError):
@@ -147,7 +147,7 @@ def serve(tmp_path):
             listener.listen()
         else:
             listener = socket.create_server(("127.0.0.1", 0))
-        listener.settimeout(20)
+        listener.settimeout(60)
         listeners.append(listener)
         thread = threading.Thread(target=run, args=(listener, scripts, master, wrap, options))
         thread.start()
@@ -158,7 +158,7 @@ def serve(tmp_path):
 
     yield serve
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     for listener in listeners:
         listener.close()
     assert not failures

@@ -19,6 +19,15 @@ from yarn_accel.client.lookup import Follower, Found, agent_sockets, parse_told,
 from yarn_accel.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch):
+    """A busy machine keeps whoever is asked from answering for longer than a mapper waits."""
+    monkeypatch.setattr(lookup, "AGENT_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(lookup, "MASTER_TIMEOUT_S", 60.0)
+
+
 W9 = {
     "name": "w9",
     "host": "10.0.0.9",

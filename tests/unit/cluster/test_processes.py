@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,7 +32,7 @@ def mark() -> Iterator[str]:
     """A mark of this test's own; what bears it afterwards is stopped."""
     mark = f"test:{uuid.uuid4().hex[:6]}"
     yield mark
-    processes.stop_all(lambda: processes.members(mark, ()), grace_s=0.0, deadline_s=10.0)
+    processes.stop_all(lambda: processes.members(mark, ()), grace_s=0.0, deadline_s=60.0)
 
 
 def spawn(code: str, mark: str = "", *arguments: str, node: str = "") -> subprocess.Popen[str]:
@@ -44,6 +45,13 @@ def spawn(code: str, mark: str = "", *arguments: str, node: str = "") -> subproc
     assert child.stdout is not None
     child.stdout.readline()
     return child
+
+
+def has_begun(pid: int) -> None:
+    """Wait for its environment: Popen returns when exec has closed its descriptors, just before it is set."""
+    until_s = time.monotonic() + 60.0
+    while not Path(f"/proc/{pid}/environ").read_bytes():
+        assert time.monotonic() < until_s, "it never began"
 
 
 def close(child: subprocess.Popen[str]) -> None:
@@ -79,15 +87,16 @@ def test_a_detached_grandchild_is_found_and_stopped(mark: str) -> None:
         check=True,
     )
     orphan = int(parent.stdout)
+    has_begun(orphan)
     assert [process.pid for process in processes.members(mark, ())] == [orphan]
-    assert processes.stop_all(lambda: processes.members(mark, ()), grace_s=5.0, deadline_s=10.0) == []
+    assert processes.stop_all(lambda: processes.members(mark, ()), grace_s=60.0, deadline_s=60.0) == []
     assert orphan not in {process.pid for process in processes.snapshot()}
 
 
 def test_sigterm_is_followed_by_sigkill(mark: str) -> None:
     polite, stubborn = spawn(PYTHON_SLEEP, mark), spawn(PYTHON_STUBBORN, mark)
-    assert processes.stop_all(lambda: processes.members(mark, ()), grace_s=0.5, deadline_s=10.0) == []
-    codes = [child.wait(5) for child in (polite, stubborn)]
+    assert processes.stop_all(lambda: processes.members(mark, ()), grace_s=3.0, deadline_s=60.0) == []
+    codes = [child.wait(60) for child in (polite, stubborn)]
     assert codes == [-signal.SIGTERM, -signal.SIGKILL]
     close(polite)
     close(stubborn)
@@ -110,7 +119,7 @@ def test_a_pid_that_passed_to_another_process_is_not_signalled(mark: str) -> Non
         assert not processes.send(earlier, signal.SIGKILL)
         assert child.poll() is None
         assert processes.send(process, signal.SIGKILL)
-        assert child.wait(5) == -signal.SIGKILL
+        assert child.wait(60) == -signal.SIGKILL
     finally:
         close(child)
 
@@ -154,6 +163,7 @@ def test_names_with_brackets_and_blanks_do_not_confuse_the_reader(mark: str, tmp
     odd.symlink_to("/bin/sleep")
     child = subprocess.Popen([str(odd), "600"], env={MARK_VARIABLE: mark})
     try:
+        has_begun(child.pid)
         found = processes.members(mark, ())
         assert [(process.pid, process.parent) for process in found] == [(child.pid, os.getpid())]
     finally:

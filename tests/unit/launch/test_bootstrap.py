@@ -20,7 +20,7 @@ import pytest
 from yarn_accel.launch import bootstrap
 from yarn_accel.launch.bootstrap import Refused
 
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 OLD_PYTHONS = ("3.6", "3.7", "3.8", "3.9")
 
 

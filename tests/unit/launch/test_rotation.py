@@ -55,7 +55,7 @@ def test_every_writer_of_the_file_goes_on_at_its_new_beginning(tmp_path) -> None
         "rotate_output(max_bytes=1000, interval_s=0.01)\n"
         "words = ['sh', '-c', 'head -c 2000 /dev/zero; read x; echo child']\n"
         "child = subprocess.Popen(words, stdin=subprocess.PIPE)\n"
-        "deadline = time.monotonic() + 20\n"
+        "deadline = time.monotonic() + 60\n"
         "while not Path('stdout.1').exists() or Path('stdout').stat().st_size: \n"
         "    assert time.monotonic() < deadline\n"
         "    time.sleep(0.01)\n"
@@ -68,7 +68,7 @@ def test_every_writer_of_the_file_goes_on_at_its_new_beginning(tmp_path) -> None
             stdout=out,
             cwd=tmp_path,
             check=True,
-            timeout=60,
+            timeout=120,
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
         )
     assert (tmp_path / "stdout").read_bytes() == b"child\nparent\n"

@@ -107,7 +107,7 @@ def play(scheduler: Scheduler, story: Callable[[SchedulerLink, list[Any]], Await
                 telling.result()
             telling.cancel()
             link.finish(FinalStatus.SUCCEEDED)
-            await asyncio.wait_for(working, 20)
+            await asyncio.wait_for(working, 60)
         finally:
             working.cancel()
 
@@ -202,7 +202,7 @@ def test_an_attempt_that_is_over_ends() -> None:
     scheduler.trouble = [None, AttemptGoneError("", "over")]
 
     async def never(link: SchedulerLink, told: list[Any]) -> None:
-        await asyncio.sleep(20)
+        await asyncio.sleep(60)
 
     with pytest.raises(AttemptGoneError):
         play(scheduler, never)

@@ -84,7 +84,7 @@ def play(
         operator = Operator(manager, told.append, lambda: 0.0, **options)  # type: ignore[arg-type]
         working = asyncio.create_task(operator.work())
         try:
-            await asyncio.wait_for(story(operator, told), 20)
+            await asyncio.wait_for(story(operator, told), 60)
             assert not working.done()
         finally:
             working.cancel()

@@ -68,7 +68,7 @@ def test_stop_leaves_nothing_behind(tmp_path: Path) -> None:
         nodes = all_.yarn.nodes
         await all_.until("slots changed", lambda: nodes["w1"].slots != SLOTS)
         assert await all_.control("stop") == {}
-        await asyncio.wait_for(all_.work, 20)
+        await asyncio.wait_for(all_.work, 60)
         assert all_.yarn.final is not None
         assert all_.yarn.final.final_status.name == "SUCCEEDED"
         assert not [run for run in all_.yarn.runs.values() if not run.is_over]
@@ -149,7 +149,7 @@ def test_the_next_attempt_adopts_what_runs(tmp_path: Path) -> None:
                 await second.control("undrain", {"node": "a1"})
                 await second.until("a1 serves again", lambda: yarn.nodes["a1"].runs("serve"))
                 await second.control("stop")
-                await asyncio.wait_for(second.work, 20)
+                await asyncio.wait_for(second.work, 60)
                 assert {node.slots for node in yarn.nodes.values()} == {SLOTS}, (
                     "configured by whoever was first"
                 )
@@ -257,7 +257,7 @@ def test_without_rights_everything_else_goes_on(tmp_path: Path) -> None:
                 await all_.until("drained", lambda: not yarn.nodes["a2"].runs("serve"))
                 assert yarn.n_refused == n_refused == 2, "it is not tried again"
                 await all_.control("stop")
-                await asyncio.wait_for(all_.work, 20)
+                await asyncio.wait_for(all_.work, 60)
                 assert yarn.final is not None
 
     asyncio.run(run())
@@ -283,7 +283,7 @@ def test_an_admins_change_of_memory_survives(tmp_path: Path) -> None:
         await all_.until("slots changed", lambda: node.slots != SLOTS)
         node.capability = type(node.capability)(8192, 4, node.capability.amounts)
         await all_.control("stop")
-        await asyncio.wait_for(all_.work, 20)
+        await asyncio.wait_for(all_.work, 60)
         assert node.capability.memory_mib == 8192
         assert node.slots == SLOTS
 

@@ -77,7 +77,7 @@ def test_a_driver_that_hangs_holds_nothing_up(monkeypatch):
     def read():
         calls.append(1)
         if len(calls) == 2:
-            free.wait(30)
+            free.wait(60)
         return [GPU0]
 
     async def act():

@@ -117,7 +117,7 @@ def test_no_server_no_report(tmp_path):
 def test_a_server_that_is_well(tmp_path):
     async def act(own, pretended, changed):
         pretended.start()
-        return await own.report(), changed.is_set()
+        return await settled(own), changed.is_set()
 
     report, was_told = watching(tmp_path, act)
     assert was_told
@@ -138,13 +138,14 @@ def test_a_server_that_is_well(tmp_path):
 def test_it_is_missed_when_it_dies_and_found_when_it_is_replaced(tmp_path):
     async def act(own, pretended, changed):
         pretended.start()
-        await own.report()
+        await settled(own)
         changed.clear()
         pretended.kill()
-        await asyncio.wait_for(changed.wait(), 20)
+        await soon(lambda: own.is_gone)
+        assert changed.is_set()
         gone = (await own.report())["health"], own.endpoint, own.is_gone
         pretended.start()
-        back = (await own.report())["health"], own.endpoint.name, own.is_gone
+        back = (await settled(own))["health"], own.endpoint.name, own.is_gone
         return gone, back
 
     assert watching(tmp_path, act) == (("gone", None, True), ("ok", "w1", False))
@@ -153,11 +154,11 @@ def test_it_is_missed_when_it_dies_and_found_when_it_is_replaced(tmp_path):
 def test_one_that_ends_in_peace_takes_its_state_along(tmp_path):
     async def act(own, pretended, changed):
         pretended.start()
-        await own.report()
+        await settled(own)
         changed.clear()
         pretended.path.unlink()
         pretended.kill()
-        await asyncio.wait_for(changed.wait(), 20)
+        await asyncio.wait_for(changed.wait(), 60)
         return await own.report(), own.is_gone
 
     assert watching(tmp_path, act) == (None, False)
@@ -183,7 +184,7 @@ def test_one_that_says_it_is_not_well(tmp_path, metrics, health, problems):
     async def act(own, pretended, changed):
         pretended.metrics = metrics
         pretended.start()
-        return await own.report()
+        return await settled(own)
 
     report = watching(tmp_path, act)
     assert (report["health"], report["problems"]) == (health, problems)
@@ -199,6 +200,13 @@ def test_one_that_is_still_loading_is_asked_again_at_every_look(tmp_path, monkey
         assert (await settled(own))["health"] == "unhealthy"
         pretended.metrics = GOOD
         changed.clear()
+
+        def is_told_at_a_look():
+            own.look()
+            return changed.is_set()
+
+        if is_told:
+            return await soon(is_told_at_a_look)
         for _ in range(50):
             own.look()
             await asyncio.sleep(0.01)
@@ -241,13 +249,11 @@ def test_what_it_says_later_counts_more_than_what_it_wrote(tmp_path):
 
 
 def test_one_that_wrote_that_it_is_well_and_says_nothing_is_silent_in_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "SILENCE_S", 0.1)
-
     async def act(own, pretended, changed):
         pretended.pause_s = 3600.0
         pretended.start(is_well=True)
         first = (await own.report())["health"]
-        await asyncio.sleep(0.15)
+        monkeypatch.setattr(module, "SILENCE_S", 0.0)
         return first, (await own.report())["health"]
 
     assert watching(tmp_path, act) == ("ok", "silent")
@@ -284,12 +290,13 @@ def test_late_is_not_dead(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("metrics", ["", "<html>hello</html>", "x" * 2_000_000])
 def test_one_that_says_nothing_sensible_is_silent_in_time(tmp_path, monkeypatch, metrics):
-    monkeypatch.setattr(module, "SILENCE_S", 0.2)
+    monkeypatch.setattr(module, "SILENCE_S", 3600.0)
 
     async def act(own, pretended, changed):
         pretended.metrics = metrics
         pretended.start()
         first = (await own.report())["health"]
+        monkeypatch.setattr(module, "SILENCE_S", 0.0)
         report = await settled(own)
         return first, report["health"], own.endpoint.name
 

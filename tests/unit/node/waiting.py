@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 async def soon(condition):

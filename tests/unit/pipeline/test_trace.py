@@ -82,7 +82,7 @@ def test_the_file_opens_after_kill_9(tmp_path):
     path = tmp_path / "t.json"
     with subprocess.Popen([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE) as process:
         process.stdout.readline()
-        until_s = time.monotonic() + 20
+        until_s = time.monotonic() + 120
         while path.stat().st_size < 200_000 and time.monotonic() < until_s:
             time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
@@ -174,7 +174,8 @@ def test_a_full_disk_ends_the_trace_and_nothing_else(tmp_path, caplog):
 
 def test_a_span_costs_microseconds(tmp_path):
     trace = Trace(tmp_path / "t.json")
-    best_s = min(timeit.repeat(lambda: trace.span("read", "s", "x", 0.0, 1.0, n=1), number=2000, repeat=5))
+    note = timeit.Timer(lambda: trace.span("read", "s", "x", 0.0, 1.0, n=1), timer=time.thread_time)
+    best_s = min(note.repeat(number=2000, repeat=5))
     trace.close()
     assert best_s / 2000 < 30e-6
     assert os.path.getsize(tmp_path / "t.json") > 0  # noqa: PTH202

@@ -38,7 +38,7 @@ def test_a_closed_line_lets_nobody_wait():
     thread = threading.Thread(target=wait, args=(line.join(1),))
     thread.start()
     line.close()
-    thread.join(10)
+    thread.join(60)
     assert len(errors) == 1
     with pytest.raises(UnavailableError):
         line.join(1).wait()

@@ -61,7 +61,7 @@ def test_damaged_handshakes(server, alice):
         connection = ClientConnection(alice, os.urandom(32), ("crc32",))
         hello = b"".join(connection.data_to_send())
         with socket.create_connection((server.endpoint.host, server.endpoint.port)) as sock:
-            sock.settimeout(10)
+            sock.settimeout(60)
             damaged = mutator._flipped(hello)
             sock.sendall(damaged)
             sock.shutdown(socket.SHUT_WR)

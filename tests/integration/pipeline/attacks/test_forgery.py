@@ -63,7 +63,7 @@ def test_a_replayed_handshake(server, alice):
     assert len(sent) == 3
     done = statistics(server, alice)["done"]
     with socket.create_connection((server.endpoint.host, server.endpoint.port)) as sock:
-        sock.settimeout(10)
+        sock.settimeout(60)
         sock.sendall(sent[0])
         assert len(sock.recv(65536)) > 100, "a Challenge"
         sock.sendall(sent[1] + sent[2])
@@ -93,7 +93,7 @@ def test_somebody_in_between_who_changes_the_hello(server, alice, old, new):
     n_header = len(changed) - 32
     changed = changed[:4] + n_header.to_bytes(4, "big") + changed[8:]
     with socket.create_connection((server.endpoint.host, server.endpoint.port)) as sock:
-        sock.settimeout(10)
+        sock.settimeout(60)
         sock.sendall(changed)
         connection.receive_data(sock.recv(65536))
         with pytest.raises(AccelError, match=r"secret|version|credential|not know|refuse"):

@@ -256,12 +256,13 @@ def test_one_segment_for_two_requests_at_once(lender):
         client.new_id(),
         f"slow{id(client)}",
         "bad-slow",
-        {"seconds": 0.5},
+        {"seconds": 2.0},
         (TensorSpec("|u1", (4096,)),),
         placement=Placement(segment, (0,)),
     )
-    client.send(slow)
-    second = client.answer(echo_at(client, segment, 0))
+    # In one piece, so that the second is read while the first is computed.
+    client.push(client.frame(slow) + client.frame(echo_at(client, segment, 0)))
+    second = client.event()
     assert isinstance(second, Failed)
     assert second.kind == "rejected"
     assert isinstance(client.event(), Result)

@@ -32,17 +32,17 @@ from yarn_accel.adapters.hadoop_rpc.transport import RpcConnection, RpcSettings
 from yarn_accel.errors import AuthenticationError, LocalProtocolError, RemoteProtocolError
 
 TOKEN = Token(b"identifier", b"password", "YARN_AM_RM_TOKEN", "")
-QUICK = RpcSettings(connect_timeout_s=5.0, call_timeout_s=5.0)
+QUICK = RpcSettings(connect_timeout_s=60.0, call_timeout_s=60.0)
 KILL = KillApplicationRequest(ApplicationId(1, 1))
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 30))
+    asyncio.run(asyncio.wait_for(test(), 120))
     gc.collect()  # an unclosed socket would warn, and a warning is an error
 
 
 async def connect(server: FakeHadoop, identity: Identity | None = None, **changes: Any) -> RpcConnection:
-    settings = RpcSettings(**{"connect_timeout_s": 5.0, "call_timeout_s": 5.0, **changes})
+    settings = RpcSettings(**{"connect_timeout_s": 60.0, "call_timeout_s": 60.0, **changes})
     return await RpcConnection.open(
         server.address, methods.APPLICATION_CLIENT, identity or User("ann"), settings
     )
@@ -130,7 +130,7 @@ def test_a_silent_server_is_given_up() -> None:
 
         async with FakeHadoop({"forceKillApplication": never}) as server:
             connection = await connect(server, call_timeout_s=0.05)
-            other = asyncio.create_task(connection.call(methods.KILL_APPLICATION, KILL, timeout_s=5.0))
+            other = asyncio.create_task(connection.call(methods.KILL_APPLICATION, KILL, timeout_s=60.0))
             await asyncio.sleep(0)
             with pytest.raises(ConnectionLostError, match=r"did not answer .* within 0\.05 s") as caught:
                 await connection.call(methods.KILL_APPLICATION, KILL)

@@ -40,6 +40,9 @@ def hang(arrays: Arrays, params: Params, place: Place) -> Outcome:
 
 
 def die(arrays: Arrays, params: Params, place: Place) -> Outcome:
+    """If its first number is `value`, and not before the file `gate` is there."""
+    while "gate" in params and not Path(params["gate"]).exists():
+        time.sleep(0.001)
     if params.get("value", 0.0) == arrays[0].flat[0]:
         os.kill(os.getpid(), signal.SIGSEGV)
     return Outcome({"a": arrays[0]})
@@ -142,7 +145,7 @@ def on_gpu(arrays: Arrays, params: Params, place: Place) -> Outcome:
     import cupy
 
     if "meets_another" in params:
-        MEETING.wait(timeout=15.0)
+        MEETING.wait(timeout=60.0)
     if "error" in params:
         raise getattr(cupy.cuda.runtime, params["error"])("it broke")
     time.sleep(params.get("seconds", 0.0))

@@ -33,7 +33,7 @@ def test_nothing_is_told_of_a_worker_that_no_fault_killed(control):
 
 def test_the_frames_are_those_of_the_thread_that_failed(control):
     ended = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, str(control.fd)], pass_fds=[control.fd], timeout=60, check=False
+        [sys.executable, "-c", _PROGRAM, str(control.fd)], pass_fds=[control.fd], timeout=120, check=False
     )
     assert ended.returncode < 0
     frames = control.last_frames()

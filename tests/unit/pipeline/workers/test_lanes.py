@@ -50,7 +50,7 @@ class Executor:
 
     def run(self, tasks):
         self.begun.release()
-        assert self.may_end.acquire(timeout=20)
+        assert self.may_end.acquire(timeout=60)
         return [Answer(task.id, compute_s=1.0, kernel_s=1.0) for task in tasks]
 
 
@@ -65,13 +65,13 @@ def test_answers_keep_their_order_and_no_second_is_charged_twice(clock):
     both = lanes.Lanes(executors, answer)
     for number, executor in enumerate(executors):
         both.put([SimpleNamespace(id=number), SimpleNamespace(id=number + 10)])
-        assert executor.begun.acquire(timeout=20)
+        assert executor.begun.acquire(timeout=60)
     clock.now_s += 2.0
     executors[1].may_end.release()
     assert not news.acquire(timeout=0.05), "the second waits for the first"
     executors[0].may_end.release()
     for _ in executors:
-        assert news.acquire(timeout=20)
+        assert news.acquire(timeout=60)
     assert [[one.task for one in answers] for answers in answered] == [[0, 10], [1, 11]]
     assert [one.compute_s for answers in answered for one in answers] == [0.5] * 4
     assert [one.kernel_s for answers in answered for one in answers] == [1.0] * 4
@@ -82,8 +82,8 @@ def test_who_was_alone_is_charged_what_it_says(clock):
     executor = Executor()
     alone = lanes.Lanes([executor], lambda answers: (answered.append(answers), news.release()))
     alone.put([SimpleNamespace(id=1)])
-    assert executor.begun.acquire(timeout=20)
+    assert executor.begun.acquire(timeout=60)
     clock.now_s += 5.0
     executor.may_end.release()
-    assert news.acquire(timeout=20)
+    assert news.acquire(timeout=60)
     assert answered[0][0].compute_s == 1.0
