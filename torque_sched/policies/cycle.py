@@ -74,8 +74,13 @@ class Cycle:
         starting = _starting(self.snapshot, self.context)
         return Limits(self.snapshot, starting, self.settings.queues.max_is_total)
 
+    @property
+    def starts_left(self) -> int:
+        """So many more starts are within `Settings.max_starts`."""
+        return self._starts_left
+
     def may_start_more(self) -> bool:
-        """Whether one more start is within `Settings.max_starts`."""
+        """Whether one more start is."""
         return self._starts_left > 0
 
     def count_start(self) -> None:
@@ -144,13 +149,14 @@ class Cycle:
     def kept_off(self, job: Job, shape: Shape, until_s: float) -> Hold | None:
         """The advance reservations that keep the job off nodes it could use, if there are any."""
         now_s, zone = self.snapshot.now_s, self.settings.zone
-        nodes = {node.name for piece in shape.pieces for node in self.search.capable(piece, shape)}
         found = [
             kept
             for kept in self.context.reservations
             if kept.start_s < until_s and now_s < kept.end_s and job.user not in kept.users
-            if nodes & kept.nodes
         ]
+        if found:
+            nodes = {node.name for piece in shape.pieces for node in self.search.capable(piece, shape)}
+            found = [kept for kept in found if nodes & kept.nodes]
         if not found:
             return None
         names = ("another site" if kept.name.startswith("grid:") else kept.name for kept in found)

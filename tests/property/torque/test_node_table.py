@@ -155,3 +155,18 @@ def test_what_nobody_asks_for_may_be_overdrawn() -> None:
     again = table.earliest(need, 10.0, 1.0)
     assert again is not None
     assert again.start_s >= spot.end_s
+
+
+def test_a_longer_need_says_nothing_of_where_a_shorter_one_begins() -> None:
+    """Asked from the very time at which the longer one begins, the shorter one may still begin sooner."""
+    capacity = np.zeros((1, N_AMOUNTS), np.int64)
+    capacity[0, :4] = 1, 0, 1, 1
+    table = NodeTable((NodeName("n0"),), capacity, 0.0, resolution_s=1.0)
+    table.close(0, 0.0, 10.0, [-1])
+    table.close(0, 15.0, 30.0, [-1])
+    need = NodeNeed((Part(np.array([0], np.intp)),), key=object())
+    asked = ((10.0, 0.5, 30.0), (3.0, 30.0, 30.0), (3.0, 0.5, 10.0))
+    for length_s, not_before_s, start_s in asked:
+        spot = table.earliest(need, length_s, not_before_s)
+        assert spot is not None
+        assert spot.start_s == start_s

@@ -7,15 +7,16 @@ promise; promises that can be kept never give way to one that cannot.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torque_sched.core.decisions import Promise
 from torque_sched.policies.backfilling.live_table import LiveTable
 from torque_sched.policies.backfilling.node_needs import Needs
 from torque_sched.policies.backfilling.node_table import NodeNeed, NodeSpot
 
-__all__ = ["Carried", "retake"]
+__all__ = ["Carried", "put_off", "retake"]
 
 
 @dataclass(eq=False, slots=True)
@@ -48,6 +49,21 @@ def retake(table: LiveTable, needs: Needs, carried: Sequence[Carried], slack_s: 
     for one in carried:
         if one.spot is None:
             _place(table, one, table.now_s, table.now_s + table.window_s)
+
+
+def put_off(table: LiveTable, carried: Sequence[Carried], n_starts: int) -> None:
+    """Of what is due, plan what is more than this cycle may start for the next time there is.
+
+    Its place stays kept for it. Tried and refused now, it would lose its promise to a limit of ours.
+    """
+    for one in carried:
+        if one.spot is None or one.spot.start_s > table.now_s or table.is_enacted(one.spot):
+            continue
+        n_starts -= 1
+        if n_starts < 0:
+            table.give_back(one.spot)
+            one.spot = replace(one.spot, start_s=table.rounded(math.nextafter(table.now_s, math.inf)))
+            table.force(one.spot)
 
 
 def _place(table: LiveTable, one: Carried, not_before_s: float, no_later_s: float) -> None:

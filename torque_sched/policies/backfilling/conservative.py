@@ -102,6 +102,9 @@ class Conservative(Backfilling[N, S]):
     def _pass(self, new: list[Entry[N, S]]) -> None:
         if not self.order.is_static:
             self._sort()
+        if self._wake_s <= self.now_s:
+            # Before anybody else gets what is not planned: memory free by the mom, one of the cycle's starts.
+            self._start_due()
         self._plan(new)
         while self._wake_s <= self.now_s:
             self._freed = False

@@ -180,9 +180,21 @@ class Easy(Backfilling[N, S]):
         """Whether there is room for it now; it starts, unless it must not."""
         spot = self.table.earliest(entry.job.need, entry.length_s, self.now_s, self.now_s)
         if spot is None:
+            spot = self._late(entry)
+        if spot is None:
             return False
         if self._may(entry):
             self.table.take(spot)
             entry.spot = spot
             self._start(entry)
         return True
+
+    def _late(self, entry: Entry[N, S]) -> S | None:
+        """What was promised for a time that has come: a start somewhat late ends as planned."""
+        before = self._given_back.get(entry.job.key)
+        if before is None or before.start_s > self.now_s or not self.table.fits(before):
+            return None
+        self.table.take(before)
+        spot = self.table.settle(entry.job.need, entry.length_s, before)
+        self.table.give_back(before)
+        return spot

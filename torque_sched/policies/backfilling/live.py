@@ -19,7 +19,7 @@ from torque_sched.core.model import Job, JobId
 from torque_sched.core.reasons import Reason
 from torque_sched.policies.backfill import FcfsBackfill, Plan, PlanningBackfill, plan_start
 from torque_sched.policies.backfilling.breaking import Breaking
-from torque_sched.policies.backfilling.carrying import Carried, retake
+from torque_sched.policies.backfilling.carrying import Carried, put_off, retake
 from torque_sched.policies.backfilling.choice import new_policy
 from torque_sched.policies.backfilling.counting import Counts
 from torque_sched.policies.backfilling.events import BatchJob, Submitted
@@ -104,7 +104,8 @@ class LivePlan:
     # -- the policy's pass
 
     def _run_policy(self, sifted: Sifted) -> None:
-        promises = self.cycle.context.promises
+        # Fcfs promises nothing: what another policy promised before would be in its own way.
+        promises = {} if isinstance(self.rules, FcfsBackfill) else self.cycle.context.promises
         carried: list[Carried] = []
         batches: dict[JobId, BatchJob[NodeNeed]] = {}
         for place, job in enumerate(sifted.planned):
@@ -115,6 +116,7 @@ class LivePlan:
             if job.id in promises:
                 carried.append(Carried(promises[job.id], need, candidate.length_s))
         retake(self.table, self.needs, carried, self.rules.slack_s)
+        put_off(self.table, carried, self.cycle.starts_left)
         kept = [one for one in carried if one.spot is not None]
         waiting = tuple(
             WaitingJob(batches.pop(one.promise.job), one.length_s, seq, one.spot, one.promise.made_s)
@@ -188,6 +190,8 @@ class LivePlan:
         is_strict = cycle.settings.queues.strict
         stuck = {job.queue for job in sifted.planned if job.id not in self._starts} if is_strict else set()
         for job in sifted.others:
+            if not cycle.may_start_more():
+                break
             if job.queue in stuck:
                 continue
             if cycle.limits.check(job) is None and job.id not in sifted.not_now:

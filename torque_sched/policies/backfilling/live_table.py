@@ -113,13 +113,17 @@ class LiveTable(NodeTable):
 
     def settle(self, need: NodeNeed, length_s: float, spot: NodeSpot) -> NodeSpot | None:
         """As `Table.settle`: the best nodes at the moment of the start."""
-        if id(spot) in self._enacted:
+        if self.is_enacted(spot):
             return spot
         self._is_own_free = True
         try:
             return super().settle(need, length_s, spot)
         finally:
             self._is_own_free = False
+
+    def is_enacted(self, spot: NodeSpot) -> bool:
+        """Whether the spot is that of a start of this cycle."""
+        return id(spot) in self._enacted
 
     def take(self, spot: NodeSpot) -> None:
         """As `Table.take`; a spot that begins now is a start."""

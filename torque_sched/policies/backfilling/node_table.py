@@ -197,7 +197,10 @@ class NodeTable:
         length_s = self.end_of(0.0, length_s)
         not_before_s = self.rounded(not_before_s)
         known = self._bounds.get(need.key)
-        if known is not None and length_s >= known[0]:
+        if known is not None and length_s < known[0]:
+            # It says nothing of a shorter one.
+            known = None
+        if known is not None:
             not_before_s = max(not_before_s, known[1])
         # What begins after the last possible end does not matter.
         width, self.steps.width = self.steps.width, self.steps.width_until(no_later_s + length_s)
@@ -303,8 +306,10 @@ class NodeTable:
 
     def room(self, start_s: float, end_s: float, kept_out_by: int, is_alone: bool = False) -> Room:
         """What every node has free all the time; nothing where a job is planned, for one that `is_alone`."""
-        inside = self.steps.during(None, start_s, end_s)
-        free = self.steps.free[:, :, : self.steps.width]
+        # What begins after the end does not matter.
+        width = self.steps.width_until(end_s)
+        inside = self.steps.during(None, start_s, end_s)[:, :width]
+        free = self.steps.free[:, :, :width]
         least = [np.where(inside, free[amount], PLENTY).min(axis=1) for amount in range(BITS)]
         closed = None
         if kept_out_by:

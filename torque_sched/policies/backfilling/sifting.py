@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torque_sched.core.decisions import Hold
 from torque_sched.core.model import Job, JobId, QueueName
 from torque_sched.core.reasons import Reason
-from torque_sched.policies.backfill import PlanningBackfill
+from torque_sched.policies.backfill import FcfsBackfill, PlanningBackfill
 from torque_sched.policies.cycle import Cycle
 
 __all__ = ["Sifted", "sift"]
@@ -61,7 +61,8 @@ class _Sieve:
         self._waits: set[QueueName] = set()
         self._held: set[QueueName] = set()
         self._n_looked_at = 0
-        self.n_new = rules.node_exact_jobs
+        # Fcfs promises nothing: its jobs start in order, as many as can.
+        self.n_new = rules.max_jobs if isinstance(rules, FcfsBackfill) else rules.node_exact_jobs
         self.planned: list[Job] = []
         self.others: list[Job] = []
         self.not_now: set[JobId] = set()
@@ -81,7 +82,7 @@ class _Sieve:
                 self._held.add(job.queue)
             return hold
         self._n_looked_at += 1
-        if self._n_looked_at > self._rules.max_jobs:
+        if self._n_looked_at > self._rules.max_jobs and job.id not in self._promised:
             return Hold(job.id, Reason.BEYOND_LIMIT, {"limit": str(self._rules.max_jobs)})
         return None
 
