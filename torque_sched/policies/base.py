@@ -16,11 +16,12 @@ from torque_sched.core.snapshot import Snapshot
 from torque_sched.policies.context import Context
 
 if TYPE_CHECKING:
-    from torque_sched.policies.needs import Piece, Shape
+    from torque_sched.policies.needs import Shape
     from torque_sched.policies.node_ledger import NodeLedger
+    from torque_sched.policies.scoring import Scorer
     from torque_sched.policies.search import Search
 
-__all__ = ["Backfill", "Keeper", "Order", "Placement", "Scorer", "Turns"]
+__all__ = ["Backfill", "Keeper", "Order", "Placement", "Turns"]
 
 
 class Turns(Protocol):
@@ -40,18 +41,6 @@ class Order(Protocol):
 
     def turns(self, jobs: Sequence[Job], snapshot: Snapshot, context: Context) -> Turns:
         """The queued jobs in this order; `jobs` come in order of submission."""
-        ...
-
-
-class Scorer(Protocol):
-    """Ranks nodes for one cycle. A node's score may depend on that node and the piece only."""
-
-    def score(self, node: NodeLedger, piece: Piece) -> float:
-        """The smaller the better; equal scores go in the order of the server's nodes file."""
-        ...
-
-    def terms(self, node: NodeLedger, piece: Piece) -> tuple[tuple[str, float], ...]:
-        """The figures behind the score, by name, for `explain`."""
         ...
 
 

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from torque_sched.core.model import Job, NodeName
-from torque_sched.policies.base import Scorer
 from torque_sched.policies.context import Context, Pause
 from torque_sched.policies.ledger import Ledger
 from torque_sched.policies.needs import Fit, Piece, Shape, matches
 from torque_sched.policies.node_ledger import NodeLedger
+from torque_sched.policies.scoring import Scorer
 from torque_sched.policies.spread import Spread
 from torque_sched.policies.together import together
 

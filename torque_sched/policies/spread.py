@@ -6,10 +6,10 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from torque_sched.policies.base import Scorer
 from torque_sched.policies.ledger import Ledger
 from torque_sched.policies.needs import Piece, Shape
 from torque_sched.policies.node_ledger import NodeLedger
+from torque_sched.policies.scoring import Scorer
 
 __all__ = ["Spread", "times"]
 

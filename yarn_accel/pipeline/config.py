@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from yarn_accel.adapters.settings_file import complaints, read_settings
 from yarn_accel.errors import ConfigError
-from yarn_accel.pipeline.settled import CORES_MAY_SLEEP, Derived
+from yarn_accel.pipeline.derived import CORES_MAY_SLEEP, Derived
 
 __all__ = ["PipelineConfig", "Tenant", "load_config"]
 

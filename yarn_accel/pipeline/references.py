@@ -10,7 +10,7 @@ from yarn_accel.errors import RejectedError, StorageError
 from yarn_accel.wire import RemoteInput
 
 if TYPE_CHECKING:
-    from yarn_accel.pipeline.settled import Terms
+    from yarn_accel.pipeline.derived import Terms
 
 __all__ = ["Prefixes", "Rights", "read_unchanged", "sizes_of", "stamp_or_none", "stamps_of"]
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torque_sched.policies.base import Scorer
 from torque_sched.policies.context import Context
 from torque_sched.policies.needs import Piece
 from torque_sched.policies.node_ledger import NodeLedger
+from torque_sched.policies.scoring import Scorer
 
 __all__ = ["FirstFitPlacement", "LoadAveragePlacement", "RoundRobinPlacement"]
 
