@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import re
@@ -22,15 +23,12 @@ from torque_sched.emulation import EmulatedTorque
 NODES = "node1 np=2 slow\nnode2 np=4\nnode3 np=8 big\nnode4 np=4 gpus=2 gpunode\n"
 
 
-_HELD_PORTS: list[socket.socket] = []
-
-
 def free_port() -> int:
     """A port that nobody else is given: held, but not listened on, as long as the tests run."""
     holder = socket.socket()
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # so that a daemon may listen on it
     holder.bind(("127.0.0.1", 0))
-    _HELD_PORTS.append(holder)
+    atexit.register(holder.close)
     return int(holder.getsockname()[1])
 
 
