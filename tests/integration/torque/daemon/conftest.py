@@ -12,24 +12,26 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from tests.unit.torque.ports import held_port
 from torque_sched.emulation import EmulatedTorque
 
 NODES = "node1 np=2 slow\nnode2 np=4\nnode3 np=8 big\nnode4 np=4 gpus=2 gpunode\n"
 
 
+_HELD_PORTS = ExitStack()
+atexit.register(_HELD_PORTS.close)
+
+
 def free_port() -> int:
     """A port that nobody else is given: held, but not listened on, as long as the tests run."""
-    holder = socket.socket()
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # so that a daemon may listen on it
-    holder.bind(("127.0.0.1", 0))
-    atexit.register(holder.close)
-    return int(holder.getsockname()[1])
+    return held_port(_HELD_PORTS)
 
 
 def until(condition: Callable[[], object], what: str = "it", seconds: float = 120.0) -> Any:

@@ -6,14 +6,15 @@ import errno
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from tests.unit.torque.ports import held_port
 from torque_sched.adapters.home import LockFile, check_folder, holder_of, pid_in
 from torque_sched.adapters.journal import Journal, read_journal
 from torque_sched.adapters.log_file import Event, LogFile, dialect_of
@@ -203,10 +204,8 @@ def test_a_clock_put_back_takes_no_line_of_the_journal_and_its_order_stays(tmp_p
 
 def figures_text(figures: Figures) -> str:
     """What is answered on a port that is held for it, so that nobody else is given it."""
-    with socket.socket() as holder:
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind(("127.0.0.1", 0))
-        port = holder.getsockname()[1]
+    with ExitStack() as stack:
+        port = held_port(stack)
         stop = serve_figures(figures, "127.0.0.1", port)
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:

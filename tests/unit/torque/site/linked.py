@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import socket
 import subprocess
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from torque_sched.site.messages import Gossip, Said
 __all__ = [
     "config_of",
     "echo_route",
-    "held_port",
     "links_of",
     "listening",
     "make_certificate",
@@ -63,14 +61,6 @@ def make_key(folder: Path, name: str) -> str:
         path.write_text(secrets.token_hex(32))
         path.chmod(0o600)
     return str(path)
-
-
-def held_port(stack: ExitStack) -> int:
-    """A port that nobody else is given: held, but not listened on, until the stack ends."""
-    holder = stack.enter_context(socket.socket())
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # so that a server may listen on it
-    holder.bind(("127.0.0.1", 0))
-    return int(holder.getsockname()[1])
 
 
 def config_of(folder: Path, name: str, port: int, peers: dict[str, Any], **more: Any) -> SiteConfig:

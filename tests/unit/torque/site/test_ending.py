@@ -18,7 +18,8 @@ from typing import Any, cast
 import pytest
 import yaml
 
-from tests.unit.torque.site.linked import config_of, held_port, links_of, run
+from tests.unit.torque.ports import held_port
+from tests.unit.torque.site.linked import config_of, links_of, run
 from torque_sched.core.handshake import Claim, Confirm, Piece, SiteId, Token
 from torque_sched.core.site import SITE_WIRE
 from torque_sched.site.config import SiteConfig
