@@ -19,7 +19,7 @@ ARCHIVE_NAME = "accel-job.pyz"
 # What travels: whole folders, or single files of a package whose other modules stay at home.
 _CONTENT = (
     ("yarn_accel", ("__init__.py", "errors.py")),
-    ("yarn_accel.core", ("__init__.py", "requests.py", "units.py")),
+    ("yarn_accel.core", ("__init__.py", "server_choice.py", "units.py")),
     ("yarn_accel.wire", ("*.py",)),
     ("yarn_accel.client", ("*.py",)),
     ("yarn_accel.operations", ("*.py",)),

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Deque, Dict, Optional, Tuple
 
 from yarn_accel.client.calls import Call, Reply, Tensor
-from yarn_accel.core.requests import Request, RequestChooser, ServerView
+from yarn_accel.core.server_choice import Request, RequestChooser, ServerView
 
 __all__ = ["Experience", "sent_bytes"]
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 from yarn_accel.client.binding import Binding, Reason, explain
-from yarn_accel.core.requests import ChooserSettings, ServerView
+from yarn_accel.core.server_choice import ChooserSettings, ServerView
 
 __all__ = ["Guidance", "parse_guidance"]
 

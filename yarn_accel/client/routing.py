@@ -24,7 +24,7 @@ from yarn_accel.client.experience import Experience, sent_bytes
 from yarn_accel.client.guidance import Guidance
 from yarn_accel.client.mapping import Outcome
 from yarn_accel.client.outbox import LONGEST_PAUSE_S, STORAGE_PAUSE_S, Job, Outbox
-from yarn_accel.core.requests import Request, RequestChooser, ServerView
+from yarn_accel.core.server_choice import Request, RequestChooser, ServerView
 from yarn_accel.errors import AccelError, RejectedError, StorageError, UnavailableError
 
 __all__ = ["Router", "Rules"]

@@ -14,7 +14,7 @@ from yarn_accel.adapters.settings_file import complaints, read_settings
 from yarn_accel.core import binding
 from yarn_accel.core.application import Settings
 from yarn_accel.core.binding import DeviceWeights
-from yarn_accel.core.requests import ChooserSettings
+from yarn_accel.core.server_choice import ChooserSettings
 from yarn_accel.errors import ConfigError
 
 __all__ = ["SOME_MANAGERS", "MasterConfig", "load_config", "parse_config"]

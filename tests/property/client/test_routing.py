@@ -13,7 +13,7 @@ from yarn_accel.client.binding import Endpoint
 from yarn_accel.client.calls import Call, Reply
 from yarn_accel.client.dispatch import Dispatcher
 from yarn_accel.client.guidance import Guidance
-from yarn_accel.core.requests import ChooserSettings, ServerView
+from yarn_accel.core.server_choice import ChooserSettings, ServerView
 from yarn_accel.errors import RejectedError, StorageError, UnavailableError
 from yarn_accel.wire.credential import issue
 

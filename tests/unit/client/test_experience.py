@@ -6,7 +6,7 @@ import pytest
 
 from yarn_accel.client.calls import Call, Reference, Reply, Tensor
 from yarn_accel.client.experience import Experience, sent_bytes
-from yarn_accel.core.requests import Request, ServerView
+from yarn_accel.core.server_choice import Request, ServerView
 from yarn_accel.wire import TensorSpec
 
 MB = 1_000_000

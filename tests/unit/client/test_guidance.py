@@ -9,7 +9,7 @@ import pytest
 from yarn_accel.client.binding import Binding, Endpoint
 from yarn_accel.client.guidance import parse_guidance
 from yarn_accel.client.lookup import Follower, Found, parse_told
-from yarn_accel.core.requests import ChooserSettings
+from yarn_accel.core.server_choice import ChooserSettings
 
 SERVERS = tuple(Endpoint(name, "10.0.0.1", port, "", name) for port, name in enumerate(("w1", "w2", "w3"), 1))
 BINDING = Binding(SERVERS, {"w1": "/r", "w2": "/r", "w3": "/r", "m1": "/r"}, {"m1": ("w2",)})

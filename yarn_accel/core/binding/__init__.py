@@ -27,7 +27,7 @@ from yarn_accel.core.binding.events import (
 from yarn_accel.core.binding.paper import PaperBinding
 from yarn_accel.core.binding.registry import POLICIES, SETTINGS, make
 from yarn_accel.core.binding.weighted import WeightedBinding
-from yarn_accel.core.requests import (
+from yarn_accel.core.server_choice import (
     Choice,
     ChooserSettings,
     Prediction,

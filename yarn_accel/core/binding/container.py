@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from yarn_accel.core.binding.weighted import WeightedBinding
-from yarn_accel.core.requests import Choice, ChooserSettings, Request, RequestChooser, ServerView
+from yarn_accel.core.server_choice import Choice, ChooserSettings, Request, RequestChooser, ServerView
 
 __all__ = ["ContainerBinding"]
 

@@ -10,7 +10,7 @@ from yarn_accel.core.binding.container import ContainerBinding
 from yarn_accel.core.binding.events import BindingPolicy
 from yarn_accel.core.binding.paper import PaperBinding
 from yarn_accel.core.binding.weighted import WeightedBinding
-from yarn_accel.core.requests import ChooserSettings
+from yarn_accel.core.server_choice import ChooserSettings
 from yarn_accel.errors import ConfigError
 
 __all__ = ["POLICIES", "SETTINGS", "make"]
