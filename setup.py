@@ -2,7 +2,7 @@
 
 The modules named here are the path of a request to a pipeline server, and of an event to a policy of
 backfilling. They are ordinary Python first: without a compiler the same files run as they are and give the
-same answers, only slower (DECISIONS.md 44).
+same answers, only slower (DECISIONS 4).
 """
 
 import os

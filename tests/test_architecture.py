@@ -17,6 +17,7 @@ SOURCES = sorted(p for name in (*PACKAGES, "jobs", "benchmarks") for p in (ROOT 
 LIBRARY = [p for p in SOURCES if p.relative_to(ROOT).parts[0] in PACKAGES]
 MODULE_CAP = 600
 FUNCTION_CAP = 40
+MOST_DECISIONS = 70
 FORBIDDEN_NAMES = {"utils", "helpers", "common", "manager", "misc"}
 VAGUE = re.compile(r"_class$")
 
@@ -151,3 +152,12 @@ def test_no_file_names_this_machine() -> None:
                 if pattern.search(line)
             ]
     assert not guilty
+
+
+def test_decisions_are_numbered_as_they_stand_and_references_name_one() -> None:
+    entries = re.findall(r"^### (\d+)\. ", (ROOT / "DECISIONS.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert [int(number) for number in entries] == list(range(1, len(entries) + 1))
+    assert len(entries) <= MOST_DECISIONS
+    documents = [*ROOT.glob("*.md"), ROOT / "setup.py", *SOURCES, *(ROOT / "tests").rglob("*.py")]
+    text = "".join(path.read_text(encoding="utf-8") for path in documents)
+    assert {int(number) for number in re.findall(r"DECISIONS(?:\.md)? (\d+)", text)} <= set(map(int, entries))
