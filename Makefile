@@ -7,9 +7,9 @@ CAN_COMPILE = command -v cc >/dev/null && $(PY) -c 'import os, sys, sysconfig; \
 
 SLOWEST = --durations=20 --durations-min=5
 
-# A copy of this tree whose hot path mypyc has compiled (setup.py); the tree itself always runs as it is.
+# A copy of this tree whose backfilling policies mypyc has compiled (setup.py); the tree itself runs as it is.
 COMPILED = .compiled
-COPIED = yarn_accel torque_sched jobs benchmarks tests hadoop_conf setup.py setup.cfg pyproject.toml README.md
+COPIED = yarn_accel torque_sched benchmarks tests setup.py setup.cfg pyproject.toml README.md
 # Without what another lane's Python writes there meanwhile.
 COPY = tar --exclude=__pycache__ -cf - $(COPIED) | tar -xf - -C $(COMPILED)
 
@@ -21,13 +21,13 @@ help:
 	@echo "make test         install what is missing, run every check and every test (what CI runs), in three lanes:"
 	@echo "make test-hadoop  the tests on the real Hadoop"
 	@echo "make test-others  the checks and all other tests"
-	@echo "make test-compiled the compiled form: a copy of this tree, and the tests of what is compiled"
+	@echo "make test-compiled the tests of the backfilling policies in their compiled form"
 	@echo "make check        style, types, import contracts, old-Python check"
 	@echo "make unit         tests that need no Hadoop (seconds)"
 	@echo "make explore      random examples for the property tests, other ones each time (minutes)"
 	@echo "make integration  tests against the real Hadoop (minutes)"
-	@echo "make compiled     a copy of this tree in $(COMPILED), the path of a request compiled to machine code (a minute)"
-	@echo "make bench        every benchmark, quick form, compiled (python -m benchmarks lists them)"
+	@echo "make compiled     a copy of this tree in $(COMPILED), the backfilling policies compiled to machine code"
+	@echo "make bench        every benchmark, quick form (python -m benchmarks lists them)"
 	@echo "make clean        remove what was built here; the Hadoop jars stay in the cache"
 
 install:
@@ -69,7 +69,7 @@ integration: install-dev
 	@$(PY) -m pytest --require hadoop tests/integration
 
 compiled:
-	@test -x $(PY) || ./bootstrap.sh yarn,compile
+	@test -x $(PY) || ./bootstrap.sh torque,compile
 	@rm -rf $(COMPILED) && mkdir $(COMPILED) && $(COPY)
 	@cd $(COMPILED) && CLUSTER_ACCEL_COMPILED=1 ../$(PY) setup.py -q build_ext --inplace >build.log 2>&1 \
 		|| { tail -n 20 build.log; exit 1; }
@@ -78,17 +78,13 @@ test-compiled: install-dev
 	@if $(CAN_COMPILE); then $(MAKE) --no-print-directory test-in-compiled; \
 	else echo "skipped: the compiled form; no C compiler or no Python.h here"; fi
 
-# What tests with stand-ins for compiled classes cannot run there; all that uses the real ones can.
 test-in-compiled: compiled
-	@cd $(COMPILED) && ../$(PY) -m pytest $(SLOWEST) -m "not hadoop" tests/property/wire tests/integration/pipeline \
-		tests/unit/torque/backfilling tests/unit/torque/core tests/unit/torque/sim \
-		tests/property/torque/test_live_equals_incremental.py
+	@cd $(COMPILED) && ../$(PY) -m pytest $(SLOWEST) tests/unit/torque/backfilling tests/unit/torque/core \
+		tests/unit/torque/sim tests/property/torque/test_live_equals_incremental.py
 
 bench:
-	@./bootstrap.sh yarn,bench,peers,compile
-	@if $(CAN_COMPILE); then $(MAKE) --no-print-directory compiled; \
-	else mkdir -p $(COMPILED) && $(COPY); fi
-	@cd $(COMPILED) && ../$(PY) -m benchmarks all --quick
+	@./bootstrap.sh yarn,bench,peers
+	@$(PY) -m benchmarks all --quick
 
 clean:
 	rm -rf .venv $(COMPILED) build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -38,7 +38,7 @@ want_browser() {
 python=${PYTHON:-python3}
 needed=""   # nothing works without these
 useful=""   # only the namespace mode needs these
-compiler="" # only the compiled form of the hot path needs these
+compiler="" # only the compiled form of the simulator needs these
 "$python" -c 'import ensurepip, venv' 2>/dev/null || needed="$needed python3-venv"
 has_java || needed="$needed openjdk-17-jdk-headless"
 command -v mvn >/dev/null 2>&1 || needed="$needed maven"

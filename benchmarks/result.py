@@ -14,7 +14,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from benchmarks.compiled import is_compiled
 from yarn_accel.adapters.local_files import write_atomic
 
 __all__ = ["Benchmark", "Report", "Row", "measured", "not_measured", "observed", "ratio"]
@@ -166,10 +165,9 @@ class Report:
 
     def write(self, path: Path) -> None:
         """Write the report as JSON, whole or not at all."""
-        document = {
+        document: dict[str, object] = {
             "name": self.name,
             "commit": _commit(),
-            "compiled": is_compiled(),
             "machine": {**_machine(), **self.setting},
             "started_at": self.started_at,
             "state": self.state,

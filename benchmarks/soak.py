@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.compiled import require_alike
 from benchmarks.result import Report, Row, observed
 from benchmarks.soak_load import TENANTS, Crowd, Pace
 from yarn_accel.client.binding import Endpoint
@@ -152,7 +151,6 @@ def _server(folder: Path) -> Iterator[tuple[subprocess.Popen[str], bytes]]:
         assert process.stdout is not None
         if "ready" not in process.stdout.readline():
             raise JobError(f"the server did not start: {(folder / 'log').read_text()[-500:]}")
-        require_alike(process.pid)
         yield process, master
     finally:
         process.terminate()

@@ -7,7 +7,6 @@ this machine was tested with, without the tools of developers.
 from __future__ import annotations
 
 import importlib.metadata
-import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
@@ -23,8 +22,6 @@ _CURE = "install it with pip into the environment of {}"
 _UNUSED_FOLDERS = frozenset({"__pycache__", "tests"})
 _UNUSED_SUFFIXES = frozenset({".a", ".nbc", ".nbi", ".pyc", ".pyi"})
 _MACHINE_METADATA = frozenset({"INSTALLER", "RECORD", "REQUESTED", "direct_url.json"})
-#: The library that modules compiled by mypyc share lies beside their package; this is how they name it.
-_SHARED_LIBRARY = re.compile(rb"\w+__mypyc")
 
 
 def distributions(
@@ -100,14 +97,7 @@ def files(found: Iterable[importlib.metadata.Distribution]) -> dict[str, Path]:
 
 def own_files() -> dict[str, Path]:
     """The same for this package, from where it was imported: a checkout is packed as it is."""
-    folder = Path(yarn_accel.__file__).parent
-    named = dict(_walk(folder))
-    shims = [path for name, path in named.items() if name.endswith(".so")]
-    shared = {match.decode() for shim in shims for match in _SHARED_LIBRARY.findall(shim.read_bytes())}
-    for path in folder.parent.glob("*__mypyc.*.so"):
-        if path.name.split(".")[0] in shared:
-            named[path.name] = path
-    return named
+    return dict(_walk(Path(yarn_accel.__file__).parent))
 
 
 def _walk(folder: Path) -> Iterator[tuple[str, Path]]:

@@ -6,18 +6,16 @@ import json
 import os
 import signal
 from collections.abc import Callable
-from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import compiled
 from benchmarks.__main__ import main
 from benchmarks.registry import BENCHMARKS
 from benchmarks.result import Report, measured, not_measured, observed, ratio
-from yarn_accel.errors import JobError, StartupError
+from yarn_accel.errors import JobError
 
 
 def test_row_is_the_median_with_its_spread() -> None:
@@ -44,7 +42,7 @@ def test_json_has_the_agreed_shape(tmp_path: Path) -> None:
     report = Report("demo", [observed("peak", 7.0, "GiB")])
     report.write(tmp_path / "deep" / "r.json")
     document = json.loads((tmp_path / "deep" / "r.json").read_text())
-    assert set(document) == {"name", "commit", "compiled", "machine", "started_at", "state", "rows"}
+    assert set(document) == {"name", "commit", "machine", "started_at", "state", "rows"}
     assert document["state"] == "running"
     assert set(document["rows"][0]) == {"what", "value", "unit", "n", "spread", "goal", "ok", "note"}
     assert document["machine"]["cores"] >= 1
@@ -122,34 +120,6 @@ def test_only_one_benchmark_knows_of_sleeping_cores() -> None:
     result = CliRunner().invoke(main, ["images", "--cores-may-sleep"])
     assert result.exit_code == 2
     assert "pipeline" in result.output
-
-
-def test_a_compiled_library_is_told_from_an_interpreted_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    suffix = EXTENSION_SUFFIXES[0]
-    found = {name: ModuleSpec("frames", None, origin=str(tmp_path / name)) for name in ("a.py", f"a{suffix}")}
-    for name, expected in (("a.py", False), (f"a{suffix}", True)):
-        monkeypatch.setattr("importlib.util.find_spec", lambda _, name=name: found[name])
-        assert compiled.is_compiled() is expected
-
-
-def test_a_process_shows_the_extension_it_has_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    import _json
-
-    monkeypatch.setattr(compiled, "_FOLDER", "/lib-dynload/_json.")
-    if not getattr(_json, "__file__", ""):
-        pytest.skip("_json is built into this interpreter, so that no file is mapped for it")
-    assert compiled.is_process_compiled(os.getpid())
-    monkeypatch.setattr(compiled, "_FOLDER", "/lib-dynload/_no_such_extension.")
-    assert not compiled.is_process_compiled(os.getpid())
-
-
-def test_server_and_benchmark_must_be_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled.require_alike(os.getpid())
-    monkeypatch.setattr(compiled, "is_process_compiled", lambda pid: not compiled.is_compiled())
-    with pytest.raises(StartupError, match="one checkout"):
-        compiled.require_alike(os.getpid())
 
 
 @pytest.mark.parametrize("name", sorted(BENCHMARKS))

@@ -193,13 +193,3 @@ def test_a_folder_that_cannot_be_written_is_named(site, tmp_path) -> None:
     (tmp_path / "packed").write_text("a file")
     with pytest.raises(StartupError, match="XDG_CACHE_HOME"):
         packing.pack(folder=tmp_path / "packed")
-
-
-def test_the_library_that_compiled_modules_share_goes_with_them(site) -> None:
-    ours = Path(closure.yarn_accel.__file__).parent
-    (ours / "wire.cpython-311-x86_64-linux-gnu.so").write_bytes(b"\x7fELF import 0a1b__mypyc now")
-    (ours.parent / "0a1b__mypyc.cpython-311-x86_64-linux-gnu.so").write_bytes(b"\x7fELF")
-    (ours.parent / "9f9f__mypyc.cpython-311-x86_64-linux-gnu.so").write_bytes(b"somebody else's")
-    names = set(closure.own_files())
-    assert "0a1b__mypyc.cpython-311-x86_64-linux-gnu.so" in names
-    assert not any(name.startswith("9f9f") for name in names)
