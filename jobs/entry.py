@@ -15,13 +15,13 @@ from typing import Any, BinaryIO, Callable, Dict, Iterator, Mapping, Optional, S
 from jobs.attempt import Attempt
 from jobs.verbs import TaskContext, parse_verb, run_verb
 from yarn_accel.client.binding import Binding, Endpoint, choose, parse_binding
+from yarn_accel.client.discovery import ServerWatch
 from yarn_accel.client.dispatch import Dispatcher
 from yarn_accel.client.fallback import LocalExecutor
-from yarn_accel.client.guidance import Guidance
-from yarn_accel.client.lookup import Follower
+from yarn_accel.client.liveness import LOST_AFTER_S
 from yarn_accel.client.reporter import Reporter
+from yarn_accel.client.routing_hints import RoutingHints
 from yarn_accel.client.token_file import read_secrets
-from yarn_accel.client.vital import LOST_AFTER_S
 from yarn_accel.client.webhdfs import WebHdfs
 from yarn_accel.errors import AccelError, ConfigError, StartupError, StorageError
 from yarn_accel.wire.credential import SECRET_ALIAS, Credential, decode
@@ -105,14 +105,14 @@ class _Servers:
 
     def __init__(self, environ: Mapping[str, str], attempt: Attempt) -> None:
         self._partition = attempt.partition
-        self._follower: Optional[Follower] = None
+        self._watch: Optional[ServerWatch] = None
         if (Path.cwd() / BINDING_FILE).exists():
             binding = load_binding(Path.cwd())
             self.first = choose(binding, attempt.node, attempt.partition)
             self.reason = "" if self.first else "the binding names no server"
         else:
-            self._follower = Follower(environ)
-            found = self._follower.now()
+            self._watch = ServerWatch(environ)
+            found = self._watch.now()
             self.first = found.endpoints(attempt.partition)
             self.reason = found.reason or "this node is bound to no server"
 
@@ -125,12 +125,12 @@ class _Servers:
         Raises:
             StartupError: as `load_credential`, where the binding travelled with the job.
         """
-        if not self.first and self._follower is None:
+        if not self.first and self._watch is None:
             return None
         try:
             return load_credential(environ, time.time())
         except StartupError as error:
-            if self._follower is None:
+            if self._watch is None:
                 raise
             if self.first:
                 self.first, self.reason = (), str(error)
@@ -138,13 +138,13 @@ class _Servers:
 
     def now(self, is_urgent: bool) -> Sequence[Endpoint]:
         """For `Dispatcher`: the same as at first, or what the node's agent says by now."""
-        if self._follower is None:
+        if self._watch is None:
             return self.first
-        return self._follower.now(is_urgent).endpoints(self._partition)
+        return self._watch.now(is_urgent).endpoints(self._partition)
 
-    def guidance(self) -> Optional[Guidance]:
+    def routing_hints(self) -> Optional[RoutingHints]:
         """For `Dispatcher`: what the agent tells for choosing a server for each request, if it does."""
-        return None if self._follower is None else self._follower.guidance()
+        return None if self._watch is None else self._watch.routing_hints()
 
 
 def load_credential(environ: Mapping[str, str], now_s: float) -> Credential:
@@ -253,7 +253,7 @@ def _context(
         patience_s=options.patience_s,
         node=attempt.node,
         follow=servers.now if credential is not None else None,
-        guidance=servers.guidance if credential is not None else None,
+        routing_hints=servers.routing_hints if credential is not None else None,
         lost_after_s=_lost_after_s(environ),
     )
     return TaskContext(

@@ -18,7 +18,7 @@ sys.path.insert(0, sys.argv[1])
 import numpy as np
 
 from yarn_accel.client.client import Call, Client, Tensor
-from yarn_accel.client.lookup import Follower
+from yarn_accel.client.discovery import ServerWatch
 from yarn_accel.client.token_file import read_secrets
 from yarn_accel.errors import AccelError
 from yarn_accel.wire.credential import SECRET_ALIAS, decode
@@ -29,11 +29,11 @@ PAUSE_S = 0.02
 def main() -> None:
     """Call until standard input is closed."""
     credential = decode(read_secrets(Path(sys.argv[2]).read_bytes())[SECRET_ALIAS])
-    follower = Follower(os.environ, every_s=0.5)
+    watch = ServerWatch(os.environ, every_s=0.5)
     matrix = Tensor.of(np.random.default_rng(3).standard_normal((32, 32)))
     client, number, n_failed, at = None, 0, 0, 0
     while not select.select([sys.stdin], [], [], PAUSE_S)[0]:
-        found = follower.now(is_urgent=n_failed > 0)
+        found = watch.now(is_urgent=n_failed > 0)
         endpoints = found.endpoints()
         if not endpoints:
             sys.stderr.write(f"{time.time():.3f} no server: {found.reason}\n")

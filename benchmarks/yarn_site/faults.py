@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from benchmarks.yarn_site.job import RunningJob
 from benchmarks.yarn_site.scene import Condition, Look, Scene, Strike
 from benchmarks.yarn_site.site import Site
-from yarn_accel.client.lookup import servers_now
+from yarn_accel.client.discovery import discover_servers
 from yarn_accel.errors import JobError
 
 __all__ = ["ANSWER", "DETECTED", "FAULTS", "PUBLISHED", "REPLACED", "Fault"]
@@ -307,7 +307,7 @@ def _are_told(site: Site, nodes: set[str], server: str) -> bool:
     """Whether the agents of all these nodes, one at least, name a server first."""
 
     def named(node: str) -> str:
-        found = servers_now({"NM_HOST": node, "ACCEL_AGENT": site.agent_socket(node)}).endpoints()
+        found = discover_servers({"NM_HOST": node, "ACCEL_AGENT": site.agent_socket(node)}).endpoints()
         return found[0].node if found else ""
 
     return bool(nodes) and all(named(node) == server for node in nodes)

@@ -9,11 +9,11 @@ from typing import Any, Dict, Mapping, Optional, Tuple, Union
 from yarn_accel.errors import LocalProtocolError
 from yarn_accel.wire import Buffer, TensorSpec
 
-__all__ = ["Call", "Home", "Reference", "Reply", "Tensor"]
+__all__ = ["Call", "Reference", "Reply", "SharedLocation", "Tensor"]
 
 
 @dataclass(frozen=True)
-class Home:
+class SharedLocation:
     """Where a tensor of `Client.allocate` lies in memory shared with the server.
 
     Attributes:
@@ -30,12 +30,12 @@ class Tensor:
     """An array by value: its description, and its bytes in that order (any flat buffer, not copied).
 
     Attributes:
-        home: set by `Client.allocate`; the tensor then needs no copy to be an input.
+        location: set by `Client.allocate`; the tensor then needs no copy to be an input.
     """
 
     spec: TensorSpec
     data: Any = field(repr=False)
-    home: Optional[Home] = field(default=None, repr=False, compare=False)
+    location: Optional[SharedLocation] = field(default=None, repr=False, compare=False)
 
     @classmethod
     def of(cls, array: Any) -> Tensor:

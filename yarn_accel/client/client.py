@@ -32,13 +32,13 @@ from typing import (
 )
 
 from yarn_accel.client.binding import Endpoint
+from yarn_accel.client.call_source import CallSource, Outcome
 from yarn_accel.client.calls import Call, Reference, Reply, Tensor
-from yarn_accel.client.conversation import Conversation
-from yarn_accel.client.links import CARRIERS
-from yarn_accel.client.mapping import Outcome, Source
+from yarn_accel.client.channel import ServerChannel
+from yarn_accel.client.connect import CARRIERS
+from yarn_accel.client.liveness import LOST_AFTER_S
 from yarn_accel.client.memory import ReplyPool
 from yarn_accel.client.transport import Transport
-from yarn_accel.client.vital import LOST_AFTER_S
 from yarn_accel.errors import AccelError
 from yarn_accel.wire import Credential, TensorSpec
 
@@ -103,7 +103,7 @@ class Client:
         self._on_progress = on_progress
         self._copy_results = copy_results
         self._pool = ReplyPool()
-        self._conversation: Optional[Conversation] = None
+        self._channel: Optional[ServerChannel] = None
 
     def __enter__(self) -> Client:
         self.connect()
@@ -126,29 +126,29 @@ class Client:
 
     def close(self) -> None:
         """Close the connection; what is unanswered stays so. Arrays handed out stay valid."""
-        if self._conversation is not None:
-            self._conversation.close()
+        if self._channel is not None:
+            self._channel.close()
 
     @property
     def carrier(self) -> str:
         """How the bytes travel: ``memfd`` (large ones; small ones by Unix socket), ``unix``, ``tls`` or
         ``tcp``; empty when not connected."""
-        conversation = self._conversation
-        return "" if conversation is None or conversation.is_over else conversation.transport.carrier
+        channel = self._channel
+        return "" if channel is None or channel.is_over else channel.transport.carrier
 
     @property
     def is_draining(self) -> bool:
         """Whether the server takes nothing new: it finishes what it has."""
-        return self._conversation is not None and self._conversation.is_draining
+        return self._channel is not None and self._channel.is_draining
 
     @property
     def n_in_flight(self) -> int:
         """Calls submitted whose outcome `next_outcome` has not given yet."""
-        return 0 if self._conversation is None else self._conversation.n_in_flight
+        return 0 if self._channel is None else self._channel.n_in_flight
 
     def unanswered(self) -> List[Call]:
         """The calls that were submitted and not answered, oldest first."""
-        return [] if self._conversation is None else self._conversation.unanswered()
+        return [] if self._channel is None else self._channel.unanswered()
 
     def call(self, call: Call) -> Reply:
         """One call, start to end.
@@ -158,10 +158,10 @@ class Client:
             StorageError: a URI of it could not be read or written.
             UnavailableError: the server is busy or was lost.
         """
-        conversation = self._connected()
-        outcome = conversation.exchange(call)
+        channel = self._connected()
+        outcome = channel.exchange(call)
         if outcome is None:
-            outcome = self._call_among_others(conversation, call)
+            outcome = self._call_among_others(channel, call)
         if isinstance(outcome, AccelError):
             raise outcome
         return outcome
@@ -187,35 +187,35 @@ class Client:
         Raises:
             UnavailableError: the server was lost; `unanswered` says which requests are open.
         """
-        conversation = self._connected()
-        source = Source(calls, window, ordered, pack)
+        channel = self._connected()
+        source = CallSource(calls, window, ordered, pack)
         try:
             while True:
-                while conversation.n_in_flight < window:
+                while channel.n_in_flight < window:
                     following = source.next()
                     if following is None:
                         break
-                    conversation.submit(following)
-                if not conversation.n_in_flight:
+                    channel.submit(following)
+                if not channel.n_in_flight:
                     return
-                yield from source.settle(*conversation.next_outcome())
+                yield from source.settle(*channel.next_outcome())
         except GeneratorExit:
-            conversation.abandon()
+            channel.abandon()
             raise
 
-    def submit(self, call: Call, is_patient: bool = True) -> None:
+    def submit(self, call: Call, is_blocking: bool = True) -> None:
         """Send a call; returns when its bytes have left, taking answers that arrive meanwhile.
 
         A call that cannot be said at all (a key that is too long) or is too large for the server gets its
         `RejectedError` as outcome like any other.
 
         Args:
-            is_patient: False: return at once; `arrived` sends what has not left by then.
+            is_blocking: False: return at once; `arrived` sends what has not left by then.
 
         Raises:
             UnavailableError: the server was lost.
         """
-        self._connected().submit(call, is_patient)
+        self._connected().submit(call, is_blocking)
 
     def arrived(self) -> Optional[Tuple[Call, Outcome]]:
         """The next answer if it is here, or None; never waits, and sends on what has not left.
@@ -232,7 +232,7 @@ class Client:
     @property
     def has_outgoing(self) -> bool:
         """Whether `arrived` has something to send when the descriptor takes it."""
-        return self._conversation is not None and self._conversation.transport.has_outgoing
+        return self._channel is not None and self._channel.transport.has_outgoing
 
     def cancel(self, call: Call) -> None:
         """Tell the server that a submitted call is no longer wanted.
@@ -259,36 +259,36 @@ class Client:
 
     def stats(self) -> Mapping[str, Any]:
         """The server's counters, and under ``connection`` how this client's own bytes travel."""
-        conversation = self._connected()
-        stats = conversation.stats()
+        channel = self._connected()
+        stats = channel.stats()
         stats["connection"] = {
-            "carrier": conversation.transport.carrier,
-            "checksum": conversation.transport.connection.checksum,
-            "lent_bytes": 0 if conversation.lent is None else conversation.lent.lent_bytes,
+            "carrier": channel.transport.carrier,
+            "checksum": channel.transport.connection.checksum,
+            "lent_bytes": 0 if channel.shared_memory is None else channel.shared_memory.n_bytes,
         }
         return stats
 
     def ping(self) -> float:
         """Seconds of a round trip through the server's connection (not its stages)."""
-        conversation = self._connected()
+        channel = self._connected()
         started_s = time.perf_counter()
-        conversation.ping()
+        channel.ping()
         return time.perf_counter() - started_s
 
-    def _call_among_others(self, conversation: Conversation, call: Call) -> Outcome:
-        conversation.submit(call)
-        answered, outcome = conversation.next_outcome()
+    def _call_among_others(self, channel: ServerChannel, call: Call) -> Outcome:
+        channel.submit(call)
+        answered, outcome = channel.next_outcome()
         others = []
         while answered is not call:
             others.append((answered, outcome))
-            answered, outcome = conversation.next_outcome()
-        conversation.put_back(others)
+            answered, outcome = channel.next_outcome()
+        channel.put_back(others)
         return outcome
 
-    def _connected(self) -> Conversation:
-        conversation = self._conversation
-        if conversation is None or conversation.is_over:
+    def _connected(self) -> ServerChannel:
+        channel = self._channel
+        if channel is None or channel.is_over:
             transport = Transport(self.endpoint, self._credential, **self._connect_with)
-            conversation = Conversation(transport, self._pool, self._copy_results, self._on_progress)
-            self._conversation = conversation
-        return conversation
+            channel = ServerChannel(transport, self._pool, self._copy_results, self._on_progress)
+            self._channel = channel
+        return channel

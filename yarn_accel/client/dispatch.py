@@ -26,15 +26,21 @@ from typing import (
 )
 
 from yarn_accel.client.binding import Endpoint
+from yarn_accel.client.call_source import CallSource, Outcome
 from yarn_accel.client.calls import Call, Reply
 from yarn_accel.client.client import Client
-from yarn_accel.client.guidance import Guidance
-from yarn_accel.client.mapping import Outcome, Source
-from yarn_accel.client.outbox import LONGEST_PAUSE_S, STORAGE_PAUSE_S, Job, Outbox, Pause
-from yarn_accel.client.reporter import WAY_NAMES
+from yarn_accel.client.liveness import LOST_AFTER_S
+from yarn_accel.client.pending_requests import (
+    LONGEST_PAUSE_S,
+    STORAGE_PAUSE_S,
+    Pause,
+    PendingRequest,
+    PendingRequests,
+)
+from yarn_accel.client.reporter import DISPATCH_COUNTERS
 from yarn_accel.client.routing import Router, Rules
-from yarn_accel.client.shunned import Shunned
-from yarn_accel.client.vital import LOST_AFTER_S
+from yarn_accel.client.routing_hints import RoutingHints
+from yarn_accel.client.server_backoff import ServerBackoff
 from yarn_accel.errors import (
     AccelError,
     AuthenticationError,
@@ -69,8 +75,8 @@ class Dispatcher:
         follow: the servers of now, best first, and whether that is urgent because one has just failed; asked
             before each request.  When another becomes the best, what is in flight is finished and the next
             requests go there.  None: those of the beginning stay.
-        guidance: what is known of the servers, when every single request is to go where it should be finished
-            first (`routing`); None now, or at all: to the best of ``follow``.
+        routing_hints: figures of the servers, when every request goes where it should finish first
+            (`routing`); None now, or at all: all go to the best of ``follow``.
         lost_after_s: see `Client`.
         client_options: more keyword arguments for `Client`.
 
@@ -91,7 +97,7 @@ class Dispatcher:
         max_attempts: int = 4,
         node: Optional[str] = None,
         follow: Optional[Callable[[bool], Sequence[Endpoint]]] = None,
-        guidance: Optional[Callable[[], Optional[Guidance]]] = None,
+        routing_hints: Optional[Callable[[], Optional[RoutingHints]]] = None,
         lost_after_s: float = LOST_AFTER_S,
         client_options: Optional[Dict[str, Any]] = None,
     ) -> None:
@@ -105,9 +111,9 @@ class Dispatcher:
         self._client_options = dict(
             client_options or {}, timeout_s=timeout_s, node=node, lost_after_s=lost_after_s
         )
-        self.counts = dict.fromkeys(WAY_NAMES, 0)
-        self._router = None if guidance is None else self._make_router(guidance)
-        self._shunned = Shunned()
+        self.counts = dict.fromkeys(DISPATCH_COUNTERS, 0)
+        self._router = None if routing_hints is None else self._make_router(routing_hints)
+        self._backoff = ServerBackoff()
         self._client: Optional[Client] = None
         self._first = 0
         self._given_up_until_s = 0.0
@@ -153,12 +159,12 @@ class Dispatcher:
             AuthenticationError: every server refuses this credential; waiting would not help.
             RemoteProtocolError: every server speaks another version.
         """
-        source = Source(calls, window, ordered, pack)
-        with contextlib.closing(self._answers(Outbox(source), window)) as answers:
+        source = CallSource(calls, window, ordered, pack)
+        with contextlib.closing(self._answers(PendingRequests(source), window)) as answers:
             for call, outcome in answers:
                 yield from source.settle(call, outcome)
 
-    def _answers(self, queue: Outbox, window: int) -> Generator[Tuple[Call, Outcome], None, None]:
+    def _answers(self, queue: PendingRequests, window: int) -> Generator[Tuple[Call, Outcome], None, None]:
         while queue.has_more():
             if self._router is not None and self._router.is_of_use():
                 self._close_client()
@@ -170,9 +176,11 @@ class Dispatcher:
             else:
                 yield from self._converse(client, queue, window)
 
-    def _converse(self, client: Client, queue: Outbox, window: int) -> Iterator[Tuple[Call, Outcome]]:
+    def _converse(
+        self, client: Client, queue: PendingRequests, window: int
+    ) -> Iterator[Tuple[Call, Outcome]]:
         """Work with one server until there is nothing left or it is lost."""
-        flying: List[Job] = []
+        flying: List[PendingRequest] = []
         pause = Pause(self._patience_s)
         try:
             while True:
@@ -203,7 +211,9 @@ class Dispatcher:
             if flying:
                 self._close_client()
 
-    def _fill(self, client: Client, queue: Outbox, window: int, flying: List[Job], pause: Pause) -> None:
+    def _fill(
+        self, client: Client, queue: PendingRequests, window: int, flying: List[PendingRequest], pause: Pause
+    ) -> None:
         while len(flying) < window and not client.is_draining and not pause.is_on() and queue.has_more():
             self._look()
             if self._has_moved(client):
@@ -212,7 +222,9 @@ class Dispatcher:
             flying.append(job)
             client.submit(job.call)
 
-    def _comes_again(self, job: Job, outcome: Outcome, queue: Outbox, pause: Pause) -> bool:
+    def _comes_again(
+        self, job: PendingRequest, outcome: Outcome, queue: PendingRequests, pause: Pause
+    ) -> bool:
         """Give a call back that was answered with "not now"; whether it was."""
         if isinstance(outcome, UnavailableError):
             queue.give_back(job)
@@ -221,7 +233,7 @@ class Dispatcher:
         pause.over()
         if not isinstance(outcome, StorageError) or not outcome.transient:
             if self._client is not None:
-                self._shunned.over(self._client.endpoint)
+                self._backoff.record_success(self._client.endpoint)
             return False
         if not job.may_wait_for_storage(self._patience_s):
             return False
@@ -240,12 +252,12 @@ class Dispatcher:
         mine = self._endpoints[self._first]
         if self._client is not None and self._client.endpoint != mine:
             return True  # decided before, by an earlier answer
-        self._shunned.note(mine)
+        self._backoff.record_failure(mine)
         self._first = self._order(self._first)[0]
         return self._endpoints[self._first] != mine
 
     def _relaunch(
-        self, flying: List[Job], queue: Outbox, error: AccelError
+        self, flying: List[PendingRequest], queue: PendingRequests, error: AccelError
     ) -> Iterator[Tuple[Call, Outcome]]:
         lost, flying[:] = list(flying), []
         for job in lost:
@@ -257,14 +269,14 @@ class Dispatcher:
             if job.n_attempts >= self._max_attempts:
                 yield self._give_up(job, error)
 
-    def _give_up(self, job: Job, error: AccelError) -> Tuple[Call, Outcome]:
+    def _give_up(self, job: PendingRequest, error: AccelError) -> Tuple[Call, Outcome]:
         """The outcome of a call that may be the reason why its servers were lost."""
         self._last_error = error
         return self._without_server(job)
 
-    def _make_router(self, guidance: Callable[[], Optional[Guidance]]) -> Router:
+    def _make_router(self, routing_hints: Callable[[], Optional[RoutingHints]]) -> Router:
         rules = Rules(
-            self._connect, self._now, guidance, self._give_up, self._on_wait, self._max_attempts,
+            self._connect, self._now, routing_hints, self._give_up, self._on_wait, self._max_attempts,
             self._patience_s,
         )  # fmt: skip
         return Router(rules, self.counts)
@@ -290,7 +302,7 @@ class Dispatcher:
             self._endpoints = endpoints
             self._given_up_until_s = 0.0
         places = enumerate(self._endpoints)
-        best = next((place for place, each in places if not self._shunned.has(each)), None)
+        best = next((place for place, each in places if not self._backoff.is_on(each)), None)
         if best is not None:
             self._first = best
         elif is_new:
@@ -300,7 +312,7 @@ class Dispatcher:
         """The places of all servers from `first` on; those that were just in trouble come last."""
         n = len(self._endpoints)
         places = [(first + step) % n for step in range(n)]
-        return sorted(places, key=lambda place: self._shunned.has(self._endpoints[place]))
+        return sorted(places, key=lambda place: self._backoff.is_on(self._endpoints[place]))
 
     def _has_moved(self, client: Client) -> bool:
         if self._router is not None and self._router.is_of_use():
@@ -322,7 +334,7 @@ class Dispatcher:
         left = self._client.endpoint if self._client is not None else first
         self._close_client()
         self._last_error = error or UnavailableError(why)
-        self._shunned.note(left)
+        self._backoff.record_failure(left)
         if left == first:
             self._first = (self._first + 1) % len(self._endpoints)
         self._look(is_urgent=True)
@@ -361,7 +373,7 @@ class Dispatcher:
             try:
                 client = self._connect(self._endpoints[index])
             except (AuthenticationError, RemoteProtocolError, UnavailableError) as error:
-                self._shunned.note(self._endpoints[index])
+                self._backoff.record_failure(self._endpoints[index])
                 self._last_error = error
                 if not isinstance(error, UnavailableError):
                     refusals.append(error)
@@ -372,7 +384,7 @@ class Dispatcher:
             raise refusals[0]
         return None
 
-    def _without_server(self, job: Job) -> Tuple[Call, Outcome]:
+    def _without_server(self, job: PendingRequest) -> Tuple[Call, Outcome]:
         if self._fallback is None:
             return job.call, self._nobody()
         try:

@@ -1,7 +1,7 @@
 """Each request to the server that should finish it first: the policy `container`, as a mapper carries it out.
 
 Who decides is `RequestChooser`, the object that also decides in the simulator.  It gets what the agent told
-(`guidance`), made better by what this process knows itself: what it has sent since, how fast its answers
+(`routing_hints`), made better by what this process knows itself: what it has sent since, how fast its answers
 came, and who is lost, draining or has just said "not now".
 
 A request that waits is moved when another server should finish it earlier by more than the hysteresis.  Only
@@ -18,19 +18,24 @@ from dataclasses import dataclass, replace
 from typing import Callable, Dict, Generator, Iterator, List, Optional, Sequence, Tuple
 
 from yarn_accel.client.binding import Endpoint
+from yarn_accel.client.call_source import Outcome
 from yarn_accel.client.calls import Call, Reply
 from yarn_accel.client.client import Client
-from yarn_accel.client.experience import Experience, sent_bytes
-from yarn_accel.client.guidance import Guidance
-from yarn_accel.client.mapping import Outcome
-from yarn_accel.client.outbox import LONGEST_PAUSE_S, STORAGE_PAUSE_S, Job, Outbox
+from yarn_accel.client.pending_requests import (
+    LONGEST_PAUSE_S,
+    STORAGE_PAUSE_S,
+    PendingRequest,
+    PendingRequests,
+)
+from yarn_accel.client.rate_history import RateHistory, sent_bytes
+from yarn_accel.client.routing_hints import RoutingHints
 from yarn_accel.core.server_choice import Request, RequestChooser, ServerView
 from yarn_accel.errors import AccelError, RejectedError, StorageError, UnavailableError
 
 __all__ = ["Router", "Rules"]
 
 #: A server that was lost, or could not be reached, is no choice for so long.
-SHUN_S = 5.0
+BACKOFF_S = 5.0
 #: Requests that wait are looked at so often, and so often who waits looks whether servers are still there.
 _LOOK_S = 0.25
 _CANCELLED = "cancelled"
@@ -43,7 +48,7 @@ class Rules:
     Attributes:
         connect: a connected client; raises as `Client.connect`.
         look: the servers of now; the argument says whether one has just failed.
-        guidance: what is told now; None: requests are not routed.
+        routing_hints: what is told now; None: requests are not routed.
         give_up: the outcome of a call that has outlived too many servers.
         on_wait: told in a sentence what is being waited for.
         max_attempts: how many servers a call may outlive.
@@ -52,8 +57,8 @@ class Rules:
 
     connect: Callable[[Endpoint], Client]
     look: Callable[[bool], Sequence[Endpoint]]
-    guidance: Callable[[], Optional[Guidance]]
-    give_up: Callable[[Job, AccelError], Tuple[Call, Outcome]]
+    routing_hints: Callable[[], Optional[RoutingHints]]
+    give_up: Callable[[PendingRequest, AccelError], Tuple[Call, Outcome]]
     on_wait: Callable[[str], None]
     max_attempts: int
     patience_s: float
@@ -69,7 +74,7 @@ class _Sent:
         is_called_back: its cancellation was asked for.
     """
 
-    job: Job
+    job: PendingRequest
     server: str
     seq: int
     expected_s: float
@@ -88,14 +93,14 @@ class Router:
         self._rules = rules
         self._counts = counts
         self._chooser = RequestChooser()
-        self._guidance: Optional[Guidance] = None
+        self._routing_hints: Optional[RoutingHints] = None
         self._endpoints: Dict[str, Endpoint] = {}
         self._clients: Dict[str, Client] = {}
         self._sent: Dict[int, _Sent] = {}
         self._closed_until_s: Dict[str, float] = {}
         self._quiet_until_s = 0.0
         self._looked_s = 0.0
-        self._experience = Experience()
+        self._rate_history = RateHistory()
 
     def close(self) -> None:
         """Close all connections; what is under way is forgotten."""
@@ -109,16 +114,16 @@ class Router:
         self._look()
         return any(view.accepts for view in self._views())
 
-    def answers(self, outbox: Outbox, window: int) -> Generator[Tuple[Call, Outcome], None, None]:
+    def answers(self, pending: PendingRequests, window: int) -> Generator[Tuple[Call, Outcome], None, None]:
         """Work until nothing is left, or nobody can be asked now; then nothing is under way."""
         try:
             while True:
                 self._look()
-                yield from self._send(outbox, window)
+                yield from self._send(pending, window)
                 if self._sent:
-                    yield from self._hear(outbox)
+                    yield from self._hear(pending)
                     self._move_one()
-                elif not outbox.has_more() or not self._has_hope():
+                elif not pending.has_more() or not self._has_hope():
                     return
         finally:
             if self._sent:
@@ -132,9 +137,11 @@ class Router:
             # Another server under the same name, or none: what is under way there is finished.
             self._closed_until_s.pop(name, None)
         self._endpoints = endpoints
-        before, self._guidance = self._guidance, self._rules.guidance()
-        if self._guidance is not None and (before is None or before.settings != self._guidance.settings):
-            self._chooser = RequestChooser(self._guidance.settings)
+        before, self._routing_hints = self._routing_hints, self._rules.routing_hints()
+        if self._routing_hints is not None and (
+            before is None or before.settings != self._routing_hints.settings
+        ):
+            self._chooser = RequestChooser(self._routing_hints.settings)
         for name in [name for name, client in self._clients.items() if self._is_done_with(name, client)]:
             self._clients.pop(name).close()
 
@@ -144,11 +151,11 @@ class Router:
 
     def _views(self) -> List[ServerView]:
         """The servers as they should be by now."""
-        if self._guidance is None:
+        if self._routing_hints is None:
             return []
         now_s = time.monotonic()
         views = []
-        for view in self._guidance.views:
+        for view in self._routing_hints.views:
             if view.server not in self._endpoints:
                 continue
             owed_s = sum(
@@ -162,56 +169,56 @@ class Router:
             )
             accepts = view.accepts and not is_closed and now_s >= self._closed_until_s.get(view.server, 0.0)
             view = replace(view, queue_s=max(view.queue_s, owed_s), accepts=accepts)
-            views.append(self._experience.completed(view))
+            views.append(self._rate_history.with_own_rates(view))
         return views
 
     def _has_hope(self) -> bool:
         """Wait for the end of a pause, if one is on; whether there was something to wait for."""
         now_s = time.monotonic()
         ends = [self._quiet_until_s] if self._quiet_until_s > now_s else []
-        if self._guidance is not None and not ends:
-            names = [view.server for view in self._guidance.views if view.server in self._clients]
+        if self._routing_hints is not None and not ends:
+            names = [view.server for view in self._routing_hints.views if view.server in self._clients]
             ends = [self._closed_until_s[name] for name in names if name in self._closed_until_s]
         ends = [end_s for end_s in ends if end_s > now_s]
         if ends:
             self._rules.on_wait("waiting: the servers are busy")
             time.sleep(min(ends) - now_s)
             return True
-        return self._guidance is not None and any(view.accepts for view in self._views())
+        return self._routing_hints is not None and any(view.accepts for view in self._views())
 
     # Sending
 
-    def _send(self, outbox: Outbox, window: int) -> Iterator[Tuple[Call, Outcome]]:
-        while len(self._sent) < window and time.monotonic() >= self._quiet_until_s and outbox.has_more():
-            job = outbox.take()
+    def _send(self, pending: PendingRequests, window: int) -> Iterator[Tuple[Call, Outcome]]:
+        while len(self._sent) < window and time.monotonic() >= self._quiet_until_s and pending.has_more():
+            job = pending.take()
             request = self._request(job)
             views = self._views()
             server = self._target(job, views)
             if not server:
-                home = None if self._guidance is None else self._guidance.home
+                home = None if self._routing_hints is None else self._routing_hints.home
                 server = self._chooser.choose(home or None, request, views).server or ""
             if not server:
-                outbox.put_first(job)
+                pending.put_first(job)
                 return
             client = self._reach(server)
             if client is None:
-                outbox.put_first(job)
+                pending.put_first(job)
                 continue
             view = next(view for view in views if view.server == server)
-            expected_s = self._experience.expected_s(view, request)
+            expected_s = self._rate_history.expected_s(view, request)
             self._sent[id(job.call)] = _Sent(job, server, view.seq, expected_s, time.monotonic())
             try:
-                client.submit(job.call, is_patient=False)
+                client.submit(job.call, is_blocking=False)
             except UnavailableError as error:
-                yield from self._lose(server, error, outbox)
+                yield from self._lose(server, error, pending)
 
-    def _target(self, job: Job, views: Sequence[ServerView]) -> str:
+    def _target(self, job: PendingRequest, views: Sequence[ServerView]) -> str:
         target, job.target = job.target, ""
         return target if any(view.server == target and view.accepts for view in views) else ""
 
-    def _request(self, job: Job, server: str = "") -> Request:
+    def _request(self, job: PendingRequest, server: str = "") -> Request:
         call = job.call
-        n_bytes = sent_bytes(call) + self._experience.reply_bytes(call)
+        n_bytes = sent_bytes(call) + self._rate_history.reply_bytes(call)
         return Request(call.operation, 1.0, n_bytes, server, job.n_moves)
 
     def _reach(self, server: str) -> Optional[Client]:
@@ -221,7 +228,7 @@ class Router:
         try:
             client = self._rules.connect(self._endpoints[server])
         except AccelError as error:
-            self._closed_until_s[server] = time.monotonic() + SHUN_S
+            self._closed_until_s[server] = time.monotonic() + BACKOFF_S
             self._rules.on_wait("server {} cannot be reached: {}".format(server, error.message))
             return None
         self._clients[server] = client
@@ -229,7 +236,7 @@ class Router:
 
     # Hearing
 
-    def _hear(self, outbox: Outbox) -> Iterator[Tuple[Call, Outcome]]:
+    def _hear(self, pending: PendingRequests) -> Iterator[Tuple[Call, Outcome]]:
         """Every answer that is here; waits for something when there is none."""
         n_heard = 0
         for server in {sent.server for sent in self._sent.values()}:
@@ -240,10 +247,10 @@ class Router:
                     if found is None:
                         break
                     n_heard += 1
-                    yield from self._settle(*found, outbox)
+                    yield from self._settle(*found, pending)
             except UnavailableError as error:
                 n_heard += 1
-                yield from self._lose(server, error, outbox)
+                yield from self._lose(server, error, pending)
         if not n_heard and self._sent:
             self._wait()
 
@@ -254,36 +261,40 @@ class Router:
             poll.register(client.fileno(), select.POLLIN | (select.POLLOUT if client.has_outgoing else 0))
         poll.poll(_LOOK_S * 1000)
 
-    def _settle(self, call: Call, outcome: Outcome, outbox: Outbox) -> Iterator[Tuple[Call, Outcome]]:
+    def _settle(
+        self, call: Call, outcome: Outcome, pending: PendingRequests
+    ) -> Iterator[Tuple[Call, Outcome]]:
         sent = self._sent.pop(id(call))
         job = sent.job
         if isinstance(outcome, UnavailableError):
             self._closed_until_s[sent.server] = _in_about(outcome.retry_after_s or STORAGE_PAUSE_S)
-            outbox.give_back(job)
+            pending.give_back(job)
             return
         if sent.is_called_back and isinstance(outcome, RejectedError) and outcome.code == _CANCELLED:
             job.n_moves += 1
             self._counts["moved"] += 1
-            outbox.put_first(job)
+            pending.put_first(job)
             return
         may_recover = isinstance(outcome, StorageError) and outcome.transient
         if may_recover and job.may_wait_for_storage(self._rules.patience_s):
             # Another server writes to another DataNode first.
             is_only = len(self._endpoints) < 2
-            self._closed_until_s[sent.server] = _in_about(STORAGE_PAUSE_S if is_only else SHUN_S)
-            outbox.give_back(job)
+            self._closed_until_s[sent.server] = _in_about(STORAGE_PAUSE_S if is_only else BACKOFF_S)
+            pending.give_back(job)
             self._rules.on_wait("waiting for storage: {}".format(outcome))
             return
         if isinstance(outcome, Reply):
-            self._experience.learn(sent.server, call, outcome, time.monotonic() - sent.at_s)
+            self._rate_history.record(sent.server, call, outcome, time.monotonic() - sent.at_s)
         yield call, outcome
 
-    def _lose(self, server: str, error: AccelError, outbox: Outbox) -> Iterator[Tuple[Call, Outcome]]:
+    def _lose(
+        self, server: str, error: AccelError, pending: PendingRequests
+    ) -> Iterator[Tuple[Call, Outcome]]:
         """Turn away from a server; what it had is sent again, with the same keys."""
         client = self._clients.pop(server)
         client.close()
         if client.endpoint == self._endpoints.get(server):
-            self._closed_until_s[server] = time.monotonic() + SHUN_S
+            self._closed_until_s[server] = time.monotonic() + BACKOFF_S
         lost = [sent for sent in self._sent.values() if sent.server == server]
         self._counts["lost_servers"] += 1
         self._rules.on_wait("server {} is lost: {}".format(server, error.message))
@@ -293,7 +304,7 @@ class Router:
             sent.job.target = ""
             if sent.job.n_attempts < self._rules.max_attempts:
                 self._counts["resubmitted"] += 1
-                outbox.give_back(sent.job)
+                pending.give_back(sent.job)
         self._look(is_urgent=True)
         for sent in lost:
             if sent.job.n_attempts >= self._rules.max_attempts:
@@ -304,7 +315,7 @@ class Router:
     def _move_one(self) -> None:
         """Call one request back from where it waits, if it should be finished earlier elsewhere."""
         now_s = time.monotonic()
-        if self._guidance is None or now_s < self._looked_s + _LOOK_S:
+        if self._routing_hints is None or now_s < self._looked_s + _LOOK_S:
             return
         self._looked_s = now_s
         last: Dict[str, _Sent] = {}

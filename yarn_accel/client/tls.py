@@ -11,12 +11,12 @@ from yarn_accel.client.links import Link
 from yarn_accel.errors import AuthenticationError
 from yarn_accel.wire import Buffer
 
-__all__ = ["TlsLink", "speak_tls"]
+__all__ = ["TlsLink", "start_tls"]
 
 _PIECE_BYTES = 256 * 1024
 
 
-def speak_tls(sock: socket.socket, endpoint: Endpoint, context: Optional[ssl.SSLContext]) -> Link:
+def start_tls(sock: socket.socket, endpoint: Endpoint, context: Optional[ssl.SSLContext]) -> Link:
     """Shake hands on a connected socket.
 
     Args:
@@ -43,35 +43,37 @@ class TlsLink(Link):
     def __init__(self, sock: ssl.SSLSocket) -> None:
         super().__init__(sock, "tls")
         self._tls = sock
-        self._patience_s = 0.0
+        self._timeout_s = 0.0
         sock.setblocking(False)
 
-    def set_patience(self, timeout_s: float) -> None:
+    def set_timeout(self, timeout_s: float) -> None:
         """See `Link`."""
-        self._patience_s = timeout_s
+        self._timeout_s = timeout_s
 
-    def send(self, parts: Sequence[Buffer], is_patient: bool) -> int:
+    def send(self, parts: Sequence[Buffer], is_blocking: bool) -> int:
         """See `Link`; at most one part, and of that one piece."""
         piece = memoryview(parts[0])[:_PIECE_BYTES]
         while True:
             try:
                 return self._tls.send(piece)
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
-                self._wait_for_tls(error, is_patient)
+                self._wait_for_tls(error, is_blocking)
 
-    def receive(self, views: Sequence[memoryview], is_patient: bool, may_bring: bool = False) -> int:
+    def receive(
+        self, views: Sequence[memoryview], is_blocking: bool, may_carry_descriptors: bool = False
+    ) -> int:
         """See `Link`; into the first view only."""
         while True:
             try:
                 return self._tls.recv_into(views[0])
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
-                self._wait_for_tls(error, is_patient)
+                self._wait_for_tls(error, is_blocking)
 
     def wait(self, timeout_s: float, for_sending: bool) -> bool:
         """See `Link`."""
         return self._tls.pending() > 0 or super().wait(timeout_s, for_sending)
 
-    def _wait_for_tls(self, error: ssl.SSLError, is_patient: bool) -> None:
+    def _wait_for_tls(self, error: ssl.SSLError, is_blocking: bool) -> None:
         for_sending = isinstance(error, ssl.SSLWantWriteError)
-        if not is_patient or not Link.wait(self, self._patience_s, for_sending):
+        if not is_blocking or not Link.wait(self, self._timeout_s, for_sending):
             raise BlockingIOError

@@ -43,9 +43,9 @@ def read_secrets(data: bytes) -> Secrets:
     if data[:4] != MAGIC or len(data) < 5:
         raise RemoteProtocolError("token file: does not begin with {!r} at offset 0".format(MAGIC.decode()))
     if data[4] == FORMAT_WRITABLE:
-        return _read_writable(_Cursor(data, 5, len(data)))
+        return _read_writable(_FieldReader(data, 5, len(data)))
     if data[4] == FORMAT_PROTOBUF:
-        return _read_protobuf(_Cursor(data, 5, len(data)))
+        return _read_protobuf(_FieldReader(data, 5, len(data)))
     raise RemoteProtocolError("token file: unknown format {} at offset 4; known: 0, 1".format(data[4]))
 
 
@@ -58,7 +58,7 @@ def write_secrets(secrets: Mapping[str, bytes]) -> bytes:
     return b"".join(parts)
 
 
-class _Cursor:
+class _FieldReader:
     """A position in a byte string that cannot leave it."""
 
     def __init__(self, data: bytes, position: int, end: int) -> None:
@@ -93,7 +93,7 @@ class _Cursor:
             raise RemoteProtocolError("token file: alias at offset {} is not UTF-8".format(at)) from None
 
 
-def _read_writable(cursor: _Cursor) -> Secrets:
+def _read_writable(cursor: _FieldReader) -> Secrets:
     for _ in range(_read_count(cursor)):
         for _field in ("alias", "identifier", "password", "kind", "service"):
             _read_field(cursor)
@@ -105,35 +105,35 @@ def _read_writable(cursor: _Cursor) -> Secrets:
     return secrets
 
 
-def _read_count(cursor: _Cursor) -> int:
+def _read_count(cursor: _FieldReader) -> int:
     at = cursor.position
     return cursor.bounded(_read_number(cursor), MAX_ENTRIES, "count", at)
 
 
-def _read_field(cursor: _Cursor) -> bytes:
+def _read_field(cursor: _FieldReader) -> bytes:
     at = cursor.position
     return cursor.take(cursor.bounded(_read_number(cursor), MAX_FIELD_BYTES, "length", at))
 
 
-def _read_number(cursor: _Cursor) -> int:
+def _read_number(cursor: _FieldReader) -> int:
     first = cursor.take(1)
     return decode_number(first + cursor.take(n_bytes_after(first[0])))
 
 
-def _read_protobuf(cursor: _Cursor) -> Secrets:
+def _read_protobuf(cursor: _FieldReader) -> Secrets:
     at = cursor.position
     size = cursor.bounded(_read_varint(cursor), MAX_FILE_BYTES, "length", at)
     start = cursor.position
     cursor.take(size)
     secrets: Secrets = {}
-    for number, item in _fields(_Cursor(cursor.data, start, start + size)):
+    for number, item in _fields(_FieldReader(cursor.data, start, start + size)):
         if number == 2:
             alias, value = _secret(item)
             secrets[alias] = value
     return secrets
 
 
-def _secret(item: _Cursor) -> Tuple[str, bytes]:
+def _secret(item: _FieldReader) -> Tuple[str, bytes]:
     at, alias, value = item.position, "", b""
     for number, content in _fields(item):
         if number == 1:
@@ -143,7 +143,7 @@ def _secret(item: _Cursor) -> Tuple[str, bytes]:
     return alias, value
 
 
-def _fields(cursor: _Cursor) -> Iterator[Tuple[int, _Cursor]]:
+def _fields(cursor: _FieldReader) -> Iterator[Tuple[int, _FieldReader]]:
     """Number and content of each length-delimited field; fields of other wire types are stepped over."""
     n_fields = 0
     while cursor.position < cursor.end:
@@ -156,7 +156,7 @@ def _fields(cursor: _Cursor) -> Iterator[Tuple[int, _Cursor]]:
             size = cursor.bounded(_read_varint(cursor), MAX_FILE_BYTES, "length", at)
             start = cursor.position
             cursor.take(size)
-            yield tag >> 3, _Cursor(cursor.data, start, start + size)
+            yield tag >> 3, _FieldReader(cursor.data, start, start + size)
         elif wire_type == 0:
             _read_varint(cursor)
         elif wire_type in (1, 5):
@@ -167,7 +167,7 @@ def _fields(cursor: _Cursor) -> Iterator[Tuple[int, _Cursor]]:
             )
 
 
-def _read_varint(cursor: _Cursor) -> int:
+def _read_varint(cursor: _FieldReader) -> int:
     value = 0
     at = cursor.position
     for shift in range(0, 70, 7):

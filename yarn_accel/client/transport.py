@@ -15,8 +15,9 @@ import time
 from typing import TYPE_CHECKING, Callable, Deque, Iterator, List, Optional, Sequence, Tuple
 
 from yarn_accel.client.binding import Endpoint
-from yarn_accel.client.links import CARRIERS, Link, connect, reason
-from yarn_accel.client.vital import LOST_AFTER_S
+from yarn_accel.client.connect import CARRIERS, connect
+from yarn_accel.client.links import Link, reason
+from yarn_accel.client.liveness import LOST_AFTER_S
 from yarn_accel.errors import AccelError, AuthenticationError, RemoteProtocolError, UnavailableError
 from yarn_accel.wire import (
     MEMFD,
@@ -96,7 +97,7 @@ class Transport:
         self._to_send: Deque[Iterator[List[Buffer]]] = collections.deque()
         deadline_s = time.monotonic() + connect_timeout_s
         self._link = connect(endpoint, connect_timeout_s, lost_after_s, carriers=carriers, tls=tls)
-        self._link.set_patience(connect_timeout_s)
+        self._link.set_timeout(connect_timeout_s)
         self.connection = ClientConnection(
             credential,
             secrets.token_bytes(NONCE_BYTES),
@@ -104,22 +105,22 @@ class Transport:
             Limits(payload_bytes=max_payload_bytes),
             _capabilities(self._link, carriers),
         )
-        self._may_bring = False
+        self._may_carry_descriptors = False
         try:
             self._shake_hands(deadline_s)
-            self._link.set_patience(self._look_s)
+            self._link.set_timeout(self._look_s)
         except BaseException:
             self.close()
             raise
         #: What has arrived so far, without waiting: `NEED_DATA` when nothing complete has.
         self.next_event: Callable[[], Event] = self.connection.next_event
-        self._may_bring = MEMFD in self.connection.capabilities
+        self._may_carry_descriptors = MEMFD in self.connection.capabilities
         self._is_checked = self.connection.checksum != "none"
 
     @property
     def carrier(self) -> str:
         """How the bytes travel, one of `CARRIERS`."""
-        return "memfd" if self._may_bring else self._link.carrier
+        return "memfd" if self._may_carry_descriptors else self._link.carrier
 
     @property
     def has_outgoing(self) -> bool:
@@ -189,7 +190,7 @@ class Transport:
         while True:
             try:
                 if not self._sending and not self._to_send:
-                    self._receive(is_patient=True)
+                    self._receive(is_blocking=True)
                 else:
                     self._move_both_ways()
                 return
@@ -206,9 +207,9 @@ class Transport:
         """
         has_moved = False
         try:
-            while self._send_some(is_patient=False):
+            while self._send_some(is_blocking=False):
                 has_moved = True
-            self._receive(is_patient=False)
+            self._receive(is_blocking=False)
         except BlockingIOError:
             return has_moved
         except OSError as error:
@@ -230,10 +231,12 @@ class Transport:
         """
         if waited_s >= self._timeout_s:
             raise self._lost(BlockingIOError())
-        mute_s = self._link.mute_s()
-        if mute_s >= self._lost_after_s:
+        unacknowledged_s = self._link.unacknowledged_s()
+        if unacknowledged_s >= self._lost_after_s:
             raise UnavailableError(
-                "server {} is lost: its node acknowledged nothing for {:.1f} s".format(self.where, mute_s)
+                "server {} is lost: its node acknowledged nothing for {:.1f} s".format(
+                    self.where, unacknowledged_s
+                )
             )
 
     def close(self) -> None:
@@ -243,9 +246,9 @@ class Transport:
         self._link.close()
 
     def _move_both_ways(self) -> None:
-        has_moved = self._send_some(is_patient=False)
+        has_moved = self._send_some(is_blocking=False)
         try:
-            self._receive(is_patient=False)
+            self._receive(is_blocking=False)
         except BlockingIOError:
             if not has_moved and not self._link.wait(self._look_s, for_sending=True):
                 raise
@@ -256,7 +259,7 @@ class Transport:
         self.check(waited_s)
         return waited_s
 
-    def _send_some(self, is_patient: bool) -> bool:
+    def _send_some(self, is_blocking: bool) -> bool:
         """Send what goes in one system call; False when there is nothing left, or no room for it now."""
         parts = self._sending
         if not parts:
@@ -268,9 +271,9 @@ class Transport:
                 return True
             parts = self._sending = following
         try:
-            n_bytes = self._link.send(parts, is_patient)
+            n_bytes = self._link.send(parts, is_blocking)
         except BlockingIOError:
-            if is_patient:
+            if is_blocking:
                 raise
             return False
         except (BrokenPipeError, ConnectionResetError):
@@ -303,16 +306,16 @@ class Transport:
             waiting.append(trailer.digest())
         yield waiting
 
-    def _receive(self, is_patient: bool) -> None:
+    def _receive(self, is_blocking: bool) -> None:
         connection = self.connection
         left = connection.payload_left
         if left > _PIECE_BYTES:
             view = connection.wanted()
-            n_bytes = self._link.receive((view[:_PIECE_BYTES] if self._is_checked else view,), is_patient)
+            n_bytes = self._link.receive((view[:_PIECE_BYTES] if self._is_checked else view,), is_blocking)
         elif left:
-            n_bytes = self._link.receive(connection.wanted_all(), is_patient, self._may_bring)
+            n_bytes = self._link.receive(connection.wanted_all(), is_blocking, self._may_carry_descriptors)
         else:
-            n_bytes = self._link.receive((connection.wanted(),), is_patient, self._may_bring)
+            n_bytes = self._link.receive((connection.wanted(),), is_blocking, self._may_carry_descriptors)
         if n_bytes == 0:
             raise self._lost(None)
         connection.received(n_bytes)
@@ -333,11 +336,11 @@ class Transport:
             while True:
                 event = self.connection.next_event()
                 for part in self.connection.data_to_send():
-                    self._link.send((memoryview(part),), is_patient=True)
+                    self._link.send((memoryview(part),), is_blocking=True)
                 if isinstance(event, Opened):
                     return
-                self._link.set_patience(max(0.001, deadline_s - time.monotonic()))
-                n_bytes = self._link.receive((self.connection.wanted(),), is_patient=True)
+                self._link.set_timeout(max(0.001, deadline_s - time.monotonic()))
+                n_bytes = self._link.receive((self.connection.wanted(),), is_blocking=True)
                 if n_bytes == 0:
                     raise self._lost(None)
                 self.connection.received(n_bytes)

@@ -15,13 +15,13 @@ sys.path.insert(0, sys.argv[1])
 import numpy as np
 
 from yarn_accel.client.client import Call, Client, Tensor
-from yarn_accel.client.lookup import servers_now
+from yarn_accel.client.discovery import discover_servers
 from yarn_accel.client.token_file import read_secrets
 from yarn_accel.wire.credential import SECRET_ALIAS, decode
 
 
 def main() -> None:
-    found = servers_now(os.environ)
+    found = discover_servers(os.environ)
     told = {"source": found.source, "reason": found.reason, "servers": []}
     told["servers"] = [endpoint.node for endpoint in found.endpoints()]
     if found.endpoints():

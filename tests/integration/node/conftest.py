@@ -18,8 +18,8 @@ import pytest
 import yaml
 
 from tests.integration.node.master import PATIENCE_S, key_of
-from yarn_accel.client import lookup
-from yarn_accel.client.lookup import Found, servers_now
+from yarn_accel.client import discovery
+from yarn_accel.client.discovery import DiscoveredServers, discover_servers
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -72,8 +72,8 @@ class AgentProcess:
             return {}
         return {**state, "pid": state["agent"]["pid"]}
 
-    def ask(self) -> Found:
-        return servers_now({"ACCEL_AGENT": str(self.run_dir / "agent.sock"), "NM_HOST": "w1"})
+    def ask(self) -> DiscoveredServers:
+        return discover_servers({"ACCEL_AGENT": str(self.run_dir / "agent.sock"), "NM_HOST": "w1"})
 
     def until(self, condition: Any, what: str) -> None:
         until_s = time.monotonic() + PATIENCE_S
@@ -86,8 +86,8 @@ class AgentProcess:
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asks an agent waits for as long as a busy machine may take."""
-    monkeypatch.setattr(lookup, "AGENT_TIMEOUT_S", PATIENCE_S)
-    monkeypatch.setattr(lookup, "MASTER_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(discovery, "AGENT_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(discovery, "MASTER_TIMEOUT_S", PATIENCE_S)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pytest
 
 from tests.integration.node.conftest import ROOT, listening_port, resource_manager
 from tests.integration.node.master import W9, Master
-from yarn_accel.client.lookup import servers_now
+from yarn_accel.client.discovery import discover_servers
 
 
 def names(found):
@@ -250,7 +250,7 @@ def test_without_any_master_the_node_serves_itself(agents):
 def test_a_mapper_without_an_agent_asks_the_master(tmp_path):
     with Master() as master:
         environ = {"ACCEL_AGENT": str(tmp_path / "none"), "NM_HOST": "w1", "ACCEL_MASTER": master.url}
-        found = servers_now(environ)
+        found = discover_servers(environ)
     assert (found.source, names(found)) == ("master", ["w9"])
 
 

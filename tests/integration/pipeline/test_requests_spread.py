@@ -15,8 +15,8 @@ import pytest
 
 from yarn_accel.client.binding import Binding
 from yarn_accel.client.client import Call, Reply
+from yarn_accel.client.discovery import parse_servers
 from yarn_accel.client.dispatch import Dispatcher
-from yarn_accel.client.lookup import parse_told
 from yarn_accel.node.answer import Answer, told
 from yarn_accel.node.figures import parse_figures
 from yarn_accel.node.loads import LoadMeter, parse_load
@@ -41,7 +41,7 @@ class Site:
         binding = Binding(servers, dict.fromkeys([*self.servers, "m1"], "/r"), {"m1": (HOME,)})
         answer = Answer(binding, policy=self.policy, loads=self.loads())
         document = told("m1", answer, age_s=0.5, reason="", own=None, is_own_gone=False, stale_s=10.0)
-        return parse_told(json.dumps(document).encode(), "m1")
+        return parse_servers(json.dumps(document).encode(), "m1")
 
     def loads(self):
         """As reported, or as a test says (`given`)."""
@@ -66,7 +66,7 @@ class Site:
             self.found().endpoints(),
             credential,
             follow=lambda is_urgent: self.found(is_urgent).endpoints(),
-            guidance=lambda: self.found().guidance,
+            routing_hints=lambda: self.found().routing_hints,
             **options,
         )
 

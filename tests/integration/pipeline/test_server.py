@@ -346,7 +346,7 @@ def test_a_very_large_request_costs_the_server_nothing(start_server, credential)
     """The client checks first; one that does not is answered while its payload passes by."""
     server = start_server(max_request_bytes=1024 * 1024, queue_bytes=1024 * 1024)
     with Client(server.endpoint, credential) as client:
-        client._conversation._courier._max_request_bytes = 1 << 40
+        client._channel._payload._max_request_bytes = 1 << 40
         with pytest.raises(RejectedError, match=r"1048576"):
             client.call(Call("k", "echo", {}, (Tensor.of(np.zeros(8 << 20, "u1")),)))
         assert client.call(Call("k2", "echo")).info == {"params": {}}

@@ -12,7 +12,7 @@ from yarn_accel.client import dispatch, routing
 from yarn_accel.client.binding import Endpoint
 from yarn_accel.client.calls import Call, Reply
 from yarn_accel.client.dispatch import Dispatcher
-from yarn_accel.client.guidance import Guidance
+from yarn_accel.client.routing_hints import RoutingHints
 from yarn_accel.core.server_choice import ChooserSettings, ServerView
 from yarn_accel.errors import RejectedError, StorageError, UnavailableError
 from yarn_accel.wire.credential import issue
@@ -47,7 +47,7 @@ class World:
     def sleep(self, seconds):
         self.now_s += max(seconds, 0.0)
 
-    def guidance(self):
+    def routing_hints(self):
         self.seq = int(self.now_s)
         if self.queues[self.seq % len(self.queues)] is None:
             return None
@@ -57,7 +57,7 @@ class World:
         views = tuple(
             ServerView(name, self.seq, queue_s[name], math.inf, {"lu": 10.0}, 1.0, True) for name in NAMES
         )
-        return Guidance("a", views, self.settings)
+        return RoutingHints("a", views, self.settings)
 
 
 class ScriptedClient:
@@ -82,7 +82,7 @@ class ScriptedClient:
     def fileno(self):
         return WORLD.always_readable
 
-    def submit(self, call, is_patient=True):
+    def submit(self, call, is_blocking=True):
         assert not self._is_lost
         assert call.key not in WORLD.owed, "two servers owe the same answer"
         WORLD.owed[call.key] = self.endpoint.name
@@ -158,7 +158,7 @@ def test_every_call_gets_exactly_one_outcome(deeds, unreachable, queues, max_mov
                 endpoints,
                 CREDENTIAL,
                 follow=lambda is_urgent: endpoints,
-                guidance=WORLD.guidance,
+                routing_hints=WORLD.routing_hints,
                 patience_s=5.0,
             ) as dispatcher,
         ):
@@ -181,7 +181,7 @@ def test_leaving_early_closes_all_connections():
     with (
         mock.patch.object(dispatch, "Client", ScriptedClient),
         mock.patch.object(routing.time, "monotonic", WORLD.monotonic),
-        Dispatcher(endpoints, CREDENTIAL, guidance=WORLD.guidance) as dispatcher,
+        Dispatcher(endpoints, CREDENTIAL, routing_hints=WORLD.routing_hints) as dispatcher,
     ):
         answers = dispatcher.map([Call(f"k{number}", "lu") for number in range(9)], window=4)
         next(answers)

@@ -242,7 +242,7 @@ def joining(mappers: list[Mapper], monkeypatch: pytest.MonkeyPatch) -> Joining:
         node = SimpleNamespace(node=site.bound(environ["NM_HOST"]))
         return SimpleNamespace(endpoints=lambda: (node,))
 
-    monkeypatch.setattr(faults, "servers_now", told)
+    monkeypatch.setattr(faults, "discover_servers", told)
     return site
 
 

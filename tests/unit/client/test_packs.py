@@ -4,12 +4,11 @@ import itertools
 
 import pytest
 
+from yarn_accel.client.call_source import CallSource
 from yarn_accel.client.calls import Call, Reference, Reply, Tensor
 from yarn_accel.client.client import Client
 from yarn_accel.client.fallback import LocalExecutor
-from yarn_accel.client.mapping import Source
 from yarn_accel.client.packs import is_packable, pack, pack_size, same_form, split
-from yarn_accel.client.wire_forms import full_matrix, in_single_precision, one_triangle
 from yarn_accel.errors import LocalProtocolError, RejectedError, UnavailableError
 from yarn_accel.wire import NEED_DATA, Failed, NamedTensor, TensorSpec
 from yarn_accel.wire.credential import issue
@@ -58,7 +57,7 @@ def test_a_pack_gives_each_call_what_it_gets_alone(operation, order):
         return compute(call)
 
     calls = list(matrices(7, order, operation=operation))
-    outcomes = dict((call.key, reply) for call, reply in run(Source(calls, 3, pack=3), answer))
+    outcomes = dict((call.key, reply) for call, reply in run(CallSource(calls, 3, pack=3), answer))
     assert sorted(len(call.inputs[0].array()) for call in sent) == [3, 3, 4]
     assert set(outcomes) == {call.key for call in calls}
     for call in calls:
@@ -73,7 +72,7 @@ def test_a_pack_gives_each_call_what_it_gets_alone(operation, order):
 def test_gemm_packs_both_inputs():
     rng = np.random.default_rng(3)
     calls = [Call(f"k{n}", "gemm", {}, (rng.random((3, 2)), rng.random((2, 5)))) for n in range(4)]
-    outcomes = run(Source(calls, 2, pack="auto"), LocalExecutor().call)
+    outcomes = run(CallSource(calls, 2, pack="auto"), LocalExecutor().call)
     for call, reply in outcomes:
         left, right = (item.array() for item in call.inputs)
         np.testing.assert_allclose(reply.tensors["c"].array(), left @ right)
@@ -88,7 +87,7 @@ def test_one_bad_call_of_a_pack_fails_alone():
         return LocalExecutor().call(call)
 
     calls = list(matrices(5, bad=(2,)))
-    outcomes = dict((call.key, outcome) for call, outcome in run(Source(calls, 2, pack=8), answer))
+    outcomes = dict((call.key, outcome) for call, outcome in run(CallSource(calls, 2, pack=8), answer))
     assert isinstance(outcomes.pop("k2"), RejectedError)
     assert all(isinstance(outcome, Reply) for outcome in outcomes.values())
     assert sent[0].startswith("pack/")
@@ -99,7 +98,7 @@ def test_another_error_of_a_pack_is_that_of_each_call():
     def answer(call):
         raise UnavailableError("gone")
 
-    outcomes = run(Source(matrices(3), 2, pack=8), answer)
+    outcomes = run(CallSource(matrices(3), 2, pack=8), answer)
     assert [str(outcome) for _, outcome in outcomes] == ["gone"] * 3
 
 
@@ -114,7 +113,7 @@ def test_only_calls_of_the_same_form_travel_together():
         Call("o", "lu", {}, (np.eye(5),), output_uri="file:///y"),
         Call("b", "lu", {}, (np.eye(1000),)),
     ]
-    source = Source(calls, 2, pack=4)
+    source = CallSource(calls, 2, pack=4)
     sent = list(iter(source.next, None))
     assert [len(call.inputs[0].spec.shape) if isinstance(call.inputs[0], Tensor) else 0 for call in sent] == [
         3, 3, 2, 2, 0, 2, 2, 2
@@ -141,13 +140,13 @@ def test_the_automatic_size_is_bounded_by_calls_and_bytes():
     assert same_form(small, next(matrices(1)))
     for wrong in (0, "all"):
         with pytest.raises(LocalProtocolError, match="'auto'"):
-            Source((), 1, pack=wrong)
+            CallSource((), 1, pack=wrong)
 
 
 def test_a_tensor_of_the_wrong_length_spoils_no_pack():
     good = list(matrices(2))
     bad = Call("bad", "lu", {}, (Tensor(TensorSpec("<f8", (4, 4)), b"short"),))
-    source = Source([good[0], bad, good[1]], 2, pack=8)
+    source = CallSource([good[0], bad, good[1]], 2, pack=8)
     assert [call.key for call in iter(source.next, None)] == ["k0", "bad", "k1"]
 
 
@@ -161,14 +160,14 @@ def test_time_and_bytes_are_shared_out():
 @pytest.mark.parametrize("pack_by", [1, 3, "auto"])
 def test_the_order_of_the_calls_is_kept(pack_by):
     calls = list(matrices(20, bad=(4,)))
-    outcomes = run(Source(calls, 4, ordered=True, pack=pack_by), LocalExecutor().call, window=4)
+    outcomes = run(CallSource(calls, 4, ordered=True, pack=pack_by), LocalExecutor().call, window=4)
     assert [call.key for call, _ in outcomes] == [call.key for call in calls]
     assert [isinstance(outcome, Reply) for _, outcome in outcomes] == [n != 4 for n in range(20)]
 
 
 def test_a_call_given_twice_is_answered_twice_in_order():
     call = Call("k", "echo")
-    source = Source(itertools.repeat(call, 3), 2, ordered=True)
+    source = CallSource(itertools.repeat(call, 3), 2, ordered=True)
     reply = Reply({}, {}, "w1", "cpu", {}, 0, 0)
     assert run(source, lambda call: reply) == [(call, reply)] * 3
 
@@ -181,7 +180,7 @@ def test_little_is_sent_ahead_of_a_slow_call():
             pulled.append(n)
             yield Call(f"k{n}", "echo")
 
-    source = Source(calls(), 2, ordered=True)
+    source = CallSource(calls(), 2, ordered=True)
     reply = Reply({}, {}, "w1", "cpu", {}, 0, 0)
     slow = source.next()
     while True:
@@ -232,34 +231,6 @@ def test_order_through_a_client(serve):
         calls = [Call(f"k{n}", "echo") for n in range(3)]
         outcomes = list(client.map(calls, window=3, ordered=True))
     assert [call.key for call, _ in outcomes] == ["k0", "k1", "k2"]
-
-
-def test_single_precision_halves_the_bytes():
-    call = next(matrices(1, "F", n=20))
-    half = in_single_precision(call)
-    assert (half.inputs[0].spec.dtype, half.inputs[0].spec.order) == ("<f4", "F")
-    compute = LocalExecutor().call
-    reply = compute(half)
-    assert reply.tensors["lu"].spec.dtype == "<f4"
-    np.testing.assert_allclose(
-        reply.tensors["lu"].array(), compute(call).tensors["lu"].array(), rtol=1e-4, atol=1e-4
-    )
-    assert compute(in_single_precision(call, reply=False)).tensors["lu"].spec.dtype == "<f8"
-
-
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_one_triangle_of_a_symmetric_matrix(order):
-    call = next(matrices(1, order, n=9, operation="cholesky"))
-    small = one_triangle(call)
-    assert small.inputs[0].spec.shape == (45,)
-    factor = full_matrix(LocalExecutor().call(small))
-    np.testing.assert_allclose(factor, np.linalg.cholesky(call.inputs[0].array()), atol=1e-12)
-    assert np.array_equal(factor, np.tril(factor))
-    for wrong in (Call("k", "lu", {}, (np.eye(3),)), Call("k", "cholesky", {}, (Reference("x"),))):
-        with pytest.raises(RejectedError, match="one matrix"):
-            one_triangle(wrong)
-    with pytest.raises(RejectedError, match="square"):
-        one_triangle(Call("k", "cholesky", {}, (np.zeros((2, 3)),)))
 
 
 def test_arrays_are_inputs_as_they_are():

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from yarn_accel.client.client import Call, Client, Reply, Tensor
-from yarn_accel.client.lent import LentMemory
 from yarn_accel.client.memory import Region, ReplyPool
+from yarn_accel.client.shared_memory import SharedMemory
 from yarn_accel.errors import LocalProtocolError, RejectedError, RemoteProtocolError, UnavailableError
 from yarn_accel.wire import Busy, Cancel, Cancelled, Lend, Placement, Result, TensorSpec
 from yarn_accel.wire.credential import issue
@@ -41,7 +41,7 @@ def test_large_inputs_go_through_a_segment_that_is_used_again(serve):
         assert client.carrier == "memfd"
         for fill in (7, 8, 9):
             client.call(Call(f"k{fill}", "echo", {}, (large(fill),)))
-        assert client._conversation.lent.lent_bytes >= MIB
+        assert client._channel.shared_memory.n_bytes >= MIB
     assert seen == [1, 1, 1]
 
 
@@ -265,33 +265,33 @@ def test_descriptors_are_closed(serve):
 
 
 def test_a_segment_lent_again_while_in_use_is_refused():
-    lent = LentMemory(MIB)
+    lent = SharedMemory(MIB)
     fd = os.memfd_create("segment")
     os.ftruncate(fd, 4096)
     try:
-        segment = lent.add(1, fd, 4096, is_ours=True)
+        segment = lent.add(1, fd, 4096, is_reusable=True)
         view = lent.hold(segment)
         with pytest.raises(RemoteProtocolError, match="in use"):
-            lent.add(1, fd, 4096, is_ours=True)
+            lent.add(1, fd, 4096, is_reusable=True)
         del view
-        assert lent.to_return() == []
-        assert lent.add(1, fd, 4096, is_ours=False) is not segment
+        assert lent.segments_to_return() == []
+        assert lent.add(1, fd, 4096, is_reusable=False) is not segment
         with pytest.raises(RemoteProtocolError, match="cannot be mapped"):
-            lent.add(2, fd, 8192, is_ours=True)
+            lent.add(2, fd, 8192, is_reusable=True)
     finally:
         os.close(fd)
-    assert lent.lent_bytes == 4096
+    assert lent.n_bytes == 4096
 
 
 def test_the_best_fitting_free_segment_is_taken():
-    lent = LentMemory(MIB)
+    lent = SharedMemory(MIB)
     for number, n_bytes in enumerate((8192, 4096, 16384), 1):
         fd = os.memfd_create("segment")
         os.ftruncate(fd, n_bytes)
-        segment = lent.add(number, fd, n_bytes, is_ours=True)
+        segment = lent.add(number, fd, n_bytes, is_reusable=True)
         os.close(fd)
         segment.n_users = 1
-        lent.leave(segment)
+        lent.release(segment)
     assert lent.take(5000).id == 1
     assert lent.take(5000).id == 3
     assert lent.take(5000) is None

@@ -11,7 +11,7 @@ from jobs.credentials import token_file
 from jobs.entry import load_credential, main, read_uri
 from yarn_accel.adapters.credentials import issue_token_file, read_master_secret
 from yarn_accel.client.binding import Binding, Endpoint, format_binding
-from yarn_accel.client.lookup import Found
+from yarn_accel.client.discovery import DiscoveredServers
 from yarn_accel.client.token_file import write_secrets
 from yarn_accel.errors import StartupError, StorageError
 from yarn_accel.wire.credential import SECRET_ALIAS
@@ -59,8 +59,8 @@ def test_without_a_binding_and_anybody_to_ask_the_own_cpu_computes_and_says_why(
 
 
 def test_a_server_found_here_is_no_use_without_a_credential(start, monkeypatch):
-    found = Found(Binding((NOBODY,)), "w1", "agent")
-    monkeypatch.setattr(entry, "Follower", lambda environ: types.SimpleNamespace(now=lambda: found))
+    found = DiscoveredServers(Binding((NOBODY,)), "w1", "agent")
+    monkeypatch.setattr(entry, "ServerWatch", lambda environ: types.SimpleNamespace(now=lambda: found))
     code, lines = start("factorize-map", binding=False)
     assert code == 0
     assert lines[0].startswith("reporter:status:computing on this node's CPU: no credential")
@@ -74,9 +74,9 @@ def test_a_mapper_that_begins_without_a_server_uses_one_that_comes_later(start, 
             made.append((arguments, options))
             super().__init__(*arguments, **options)
 
-    words = {"found": Found(reason="nobody yet")}
-    follower = types.SimpleNamespace(now=lambda is_urgent=False: words["found"], guidance=lambda: None)
-    monkeypatch.setattr(entry, "Follower", lambda environ: follower)
+    words = {"found": DiscoveredServers(reason="nobody yet")}
+    watch = types.SimpleNamespace(now=lambda is_urgent=False: words["found"], routing_hints=lambda: None)
+    monkeypatch.setattr(entry, "ServerWatch", lambda environ: watch)
     monkeypatch.setattr(entry, "Dispatcher", Kept)
     token = issue_token_file(tmp_path / "token", MASTER, 60, "alice")
     code, lines = start("factorize-map", binding=False, HADOOP_TOKEN_FILE_LOCATION=str(token))
@@ -84,7 +84,7 @@ def test_a_mapper_that_begins_without_a_server_uses_one_that_comes_later(start, 
     assert lines[0].startswith("reporter:status:computing on this node's CPU: nobody yet")
     ((endpoints, credential), options) = made[0]
     assert (endpoints, credential.tenant) == ((), "alice")
-    words["found"] = Found(Binding((NOBODY,)), "w1", "agent")
+    words["found"] = DiscoveredServers(Binding((NOBODY,)), "w1", "agent")
     assert [each.name for each in options["follow"](False)] == ["s1"]
 
 

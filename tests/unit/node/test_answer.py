@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from yarn_accel.client.binding import Endpoint, choose, parse_binding
-from yarn_accel.client.lookup import parse_told
+from yarn_accel.client.discovery import parse_servers
 from yarn_accel.errors import RemoteProtocolError
 from yarn_accel.node.answer import MAX_SERVERS, Answer, answer_document, parse_answer, told
 
@@ -118,7 +118,7 @@ def names(document):
 def test_the_masters_word_is_passed_on():
     document = tell(parse_answer(GOOD, "w2"))
     assert (document["v"], document["node"], document["slots"], document["reason"]) == (1, "w2", 4, "")
-    found = parse_told(json.dumps(document).encode(), "w2")
+    found = parse_servers(json.dumps(document).encode(), "w2")
     binding, node, age_s, reason = found.binding, found.node, found.age_s, found.reason
     assert binding == parse_answer(GOOD, "w2").binding
     assert (node, age_s, reason) == ("w2", 0.5, "")

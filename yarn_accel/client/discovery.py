@@ -1,15 +1,15 @@
-"""How a mapper finds its server without being configured: ask the agent of its node, else the master.
+"""Finds the pipeline servers of this task's node: asks the node's agent, else the master.
 
-In this order, each with a short time-out:
+Sources in this order, each with a short time-out:
 
 1. the agent's Unix socket: ``ACCEL_AGENT``, else where agents listen by default;
 2. the master: each address in ``ACCEL_MASTER`` (comma separated; the ResourceManager's proxy of the
-   application is one that survives attempts), asked for the servers of ``NM_HOST``;
-3. nobody: the reason says why, and the mapper computes by itself.
+   application survives attempts), asked for the servers of ``NM_HOST``;
+3. none: the reason says why, and the mapper computes on its own CPU.
 
-The answer is a line of JSON with a binding (see `binding`). It is only believed as far as addresses go: a
-pipeline server proves with the job's credential that it is one. Who answers at the default place in ``/tmp``
-is checked all the same, or any local user could send mappers nowhere.
+The answer is one line of JSON with a binding (see `binding`). It is trusted for addresses only: a pipeline
+server proves itself with the job's credential. The peer at the default path in ``/tmp`` is checked too,
+because any local user could listen there.
 
 Standard library only, Python 3.8: mappers import it.
 """
@@ -26,36 +26,36 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
 from yarn_accel.client.binding import Binding, Endpoint, choose, parse_binding
-from yarn_accel.client.guidance import Guidance, parse_guidance
+from yarn_accel.client.routing_hints import RoutingHints, parse_routing_hints
 from yarn_accel.errors import ConfigError
 
-__all__ = ["Follower", "Found", "agent_sockets", "parse_told", "servers_now"]
+__all__ = ["DiscoveredServers", "ServerWatch", "agent_sockets", "discover_servers", "parse_servers"]
 
 AGENT_TIMEOUT_S = 0.5
 MASTER_TIMEOUT_S = 1.0
-#: Agents hear of the loads of servers once in a second.
-GUIDED_EVERY_S = 1.0
+#: Agents learn the loads of servers once per second.
+HINTS_EVERY_S = 1.0
 MAX_ANSWER_BYTES = 1024 * 1024
-LOOKUP_PATH = "/v1/servers"
-#: Where asking takes long, as nobody answers, a mapper works so many times as long before it asks again.
-_MOST_OF_TIME = 19.0
+SERVERS_PATH = "/v1/servers"
+#: After a lookup without an answer, the next one comes after so many times the seconds it took.
+_PAUSE_PER_LOOKUP = 19.0
 _QUESTION = b'{"v": 1, "want": "servers"}\n'
 _UCRED = struct.Struct("3i")
 _MAX_MASTERS = 4
 
 
 @dataclass(frozen=True)
-class Found:
-    """What was found.
+class DiscoveredServers:
+    """The servers of a node, and where the answer came from.
 
     Attributes:
         binding: the servers; none when there is nobody to ask, or no server.
         node: this task's node, as YARN names it.
         source: ``agent``, ``master`` or ``none``.
         where: the socket or URL that answered.
-        age_s: how old the master's word was when it was told; 0 when that is not known.
+        age_s: age of the master's figures in the answer; 0: unknown.
         reason: why there is no server, or what is doubtful about those there are; else empty.
-        guidance: for choosing a server for every single request; None: they all go to the first.
+        routing_hints: for choosing a server for every single request; None: they all go to the first.
     """
 
     binding: Binding = field(default_factory=Binding)
@@ -64,15 +64,15 @@ class Found:
     where: str = ""
     age_s: float = 0.0
     reason: str = ""
-    guidance: Optional[Guidance] = None
+    routing_hints: Optional[RoutingHints] = None
 
     def endpoints(self, spread: int = 0) -> Tuple[Endpoint, ...]:
         """The servers in the order in which to try them; see `binding.choose`."""
         return choose(self.binding, self.node, spread)
 
 
-def servers_now(environ: Mapping[str, str]) -> Found:
-    """Ask now; never raises, and takes at most the time-outs together."""
+def discover_servers(environ: Mapping[str, str]) -> DiscoveredServers:
+    """Ask now; never raises, and takes at most the sum of the time-outs."""
     node = environ.get("NM_HOST", "")
     failures: List[str] = []
     for path, is_trusted in agent_sockets(environ):
@@ -91,53 +91,55 @@ def servers_now(environ: Mapping[str, str]) -> Found:
             failures.append("master {}: {}".format(url, _why(error)))
     if not masters:
         failures.append("ACCEL_MASTER is not set")
-    return Found(node=node, reason="; ".join(failures))
+    return DiscoveredServers(node=node, reason="; ".join(failures))
 
 
-class Follower:
-    """Keeps asking, but not too often: for a mapper that lives longer than a binding.
+class ServerWatch:
+    """Repeats the discovery for a task that outlives a binding.
 
     Args:
-        every_s: answers are kept for so long; those with guidance for a second at most.
-        ask, clock: as `servers_now` and `time.monotonic`.
+        every_s: lifetime of an answer; one with routing hints lives for a second at most.
+        ask, clock: as `discover_servers` and `time.monotonic`.
     """
 
     def __init__(
         self,
         environ: Mapping[str, str],
         every_s: float = 2.0,
-        ask: Callable[[Mapping[str, str]], Found] = servers_now,
+        ask: Callable[[Mapping[str, str]], DiscoveredServers] = discover_servers,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._environ = environ
         self._every_s = every_s
         self._ask = ask
         self._clock = clock
-        self._found: Optional[Found] = None
+        self._found: Optional[DiscoveredServers] = None
         self._until_s = -math.inf
 
-    def now(self, is_urgent: bool = False) -> Found:
-        """The servers of now; `is_urgent` asks again at once, as when a server has just failed.
+    def now(self, is_urgent: bool = False) -> DiscoveredServers:
+        """The current servers; `is_urgent` asks again at once, as after the failure of a server.
 
-        When nobody answers any more, the last servers are kept and the reason says so.
+        Without an answer the last known servers stay, and the reason says so.
         """
         began_s = self._clock()
         if self._found is None or is_urgent or began_s >= self._until_s:
             found = self._ask(self._environ)
-            every_s = self._every_s if found.guidance is None else min(self._every_s, GUIDED_EVERY_S)
+            every_s = self._every_s if found.routing_hints is None else min(self._every_s, HINTS_EVERY_S)
             now_s = self._clock()
             if found.source == "none":
-                every_s = max(every_s, _MOST_OF_TIME * (now_s - began_s))
+                every_s = max(every_s, _PAUSE_PER_LOOKUP * (now_s - began_s))
             self._until_s = now_s + every_s
             if found.source == "none" and self._found is not None and self._found.binding.servers:
                 last = self._found
-                found = Found(last.binding, last.node, last.source, last.where, last.age_s, found.reason)
+                found = DiscoveredServers(
+                    last.binding, last.node, last.source, last.where, last.age_s, found.reason
+                )
             self._found = found
         return self._found
 
-    def guidance(self) -> Optional[Guidance]:
-        """For `Dispatcher`: what the agent told for choosing a server for every single request, if it did."""
-        return self.now().guidance
+    def routing_hints(self) -> Optional[RoutingHints]:
+        """For `Dispatcher`: the hints for choosing a server per request, if the agent sent any."""
+        return self.now().routing_hints
 
 
 def agent_sockets(environ: Mapping[str, str]) -> Sequence[Tuple[str, bool]]:
@@ -157,7 +159,7 @@ def agent_sockets(environ: Mapping[str, str]) -> Sequence[Tuple[str, bool]]:
     return places
 
 
-def parse_told(raw: bytes, node: str) -> Found:
+def parse_servers(raw: bytes, node: str) -> DiscoveredServers:
     """An answer; where it came from is not in it.
 
     Args:
@@ -183,11 +185,11 @@ def parse_told(raw: bytes, node: str) -> Found:
     # What YARN calls the node and what the agent calls it may differ by the domain.
     is_known = isinstance(age_s, (int, float)) and math.isfinite(age_s)
     age = float(age_s or 0) if is_known else 0.0
-    guidance = parse_guidance(document, binding, named or node, age)
-    return Found(binding, named, age_s=age, reason=reason, guidance=guidance)
+    routing_hints = parse_routing_hints(document, binding, named or node, age)
+    return DiscoveredServers(binding, named, age_s=age, reason=reason, routing_hints=routing_hints)
 
 
-def _from_agent(path: str, is_trusted: bool, node: str) -> Found:
+def _from_agent(path: str, is_trusted: bool, node: str) -> DiscoveredServers:
     deadline_s = time.monotonic() + AGENT_TIMEOUT_S
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(AGENT_TIMEOUT_S)
@@ -215,7 +217,7 @@ def _check_peer(sock: socket.socket) -> None:
         raise ConfigError("user {} listens there, neither root nor this task's".format(user))
 
 
-def _from_master(url: str, node: str) -> Found:
+def _from_master(url: str, node: str) -> DiscoveredServers:
     # Imported here: with an agent, no mapper needs it.
     import http.client
     import urllib.request
@@ -223,7 +225,7 @@ def _from_master(url: str, node: str) -> Found:
 
     if not url.startswith(("http://", "https://")):
         raise ConfigError("not an address with http:// or https://")
-    where = "{}{}?node={}".format(url.rstrip("/"), LOOKUP_PATH, quote(node, safe=""))
+    where = "{}{}?node={}".format(url.rstrip("/"), SERVERS_PATH, quote(node, safe=""))
     # A proxy named in the environment is not used: the master is inside the cluster.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     deadline_s = time.monotonic() + MASTER_TIMEOUT_S
@@ -244,8 +246,8 @@ def _from_master(url: str, node: str) -> Found:
     return _found(raw, node, "master", where)
 
 
-def _found(raw: bytes, node: str, source: str, where: str) -> Found:
-    told = parse_told(raw, node)
+def _found(raw: bytes, node: str, source: str, where: str) -> DiscoveredServers:
+    told = parse_servers(raw, node)
     reason = told.reason
     if not told.binding.servers and not reason:
         reason = "the {} knows no server for this node".format(source)

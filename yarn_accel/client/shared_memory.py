@@ -1,13 +1,11 @@
-"""Shared memory that the server has lent to this connection, and who uses which segment now.
+"""Segments of shared memory that the server lends to one connection, and how many users each has.
 
-A segment is an mmap of a descriptor the server sent.  It has users: the requests that name it and are not
-answered yet, and the views of it that the caller still holds (an answer that lies in it, or memory from
-`Client.allocate`).  When the last user is gone it is free for the next request, unless the server lent it by
-itself for an answer: then it is given back.
+A segment is an mmap of a descriptor that the server sent. Its users are the requests that name it and have no
+answer yet, and the views that the caller holds: an answer in it, or memory from `Client.allocate`. A segment
+without users serves the next request; one that the server lent for an answer of its own accord is returned.
 
-Segments stay mapped until the connection ends, so that their pages stay warm.  All of this belongs to the
-thread of the client, but for the moment in which a view dies: that may be in any thread, so it only appends
-to a deque.
+Segments stay mapped until the connection ends, which keeps their pages warm. Only the client's thread changes
+this state, with one exception: a view may be dropped in any thread, which only appends to a deque.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from yarn_accel.client.memory import Region
 from yarn_accel.errors import RemoteProtocolError
 from yarn_accel.wire.messages import ALIGNMENT_BYTES
 
-__all__ = ["LentMemory", "Segment", "aligned"]
+__all__ = ["SharedMemory", "SharedSegment", "aligned"]
 
 _LEAST_BYTES = 64 * 1024
 _REFUSED_S = 1.0
@@ -31,24 +29,24 @@ def aligned(n_bytes: int) -> int:
     return -(-n_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
-class Segment:
+class SharedSegment:
     """One lent segment.
 
     Attributes:
-        is_ours: lent because we asked, so it is used again here; otherwise it is given back.
+        is_reusable: lent at the request of this client, which keeps it; otherwise it is returned after use.
         n_users: requests under way and views that need its content.
     """
 
-    __slots__ = ("id", "is_ours", "n_users", "region")
+    __slots__ = ("id", "is_reusable", "n_users", "region")
 
-    def __init__(self, segment_id: int, region: Region, is_ours: bool) -> None:
+    def __init__(self, segment_id: int, region: Region, is_reusable: bool) -> None:
         self.id = segment_id
         self.region = region
-        self.is_ours = is_ours
+        self.is_reusable = is_reusable
         self.n_users = 0
 
 
-class LentMemory:
+class SharedMemory:
     """The segments of one connection.
 
     Args:
@@ -57,17 +55,17 @@ class LentMemory:
 
     def __init__(self, max_bytes: int) -> None:
         #: Bytes of all segments of this connection.
-        self.lent_bytes = 0
+        self.n_bytes = 0
         self._max_bytes = max_bytes
         self._refused_bytes = 0
         self._refused_until_s = 0.0
-        self._segments: Dict[int, Segment] = {}
-        self._free: List[Segment] = []
+        self._segments: Dict[int, SharedSegment] = {}
+        self._free: List[SharedSegment] = []
         self._to_return: List[int] = []
-        self._given_up: Dict[int, int] = {}
-        self._dropped: Deque[Segment] = collections.deque()
+        self._retired: Dict[int, int] = {}
+        self._dropped: Deque[SharedSegment] = collections.deque()
 
-    def add(self, segment_id: int, fd: int, n_bytes: int, is_ours: bool) -> Segment:
+    def add(self, segment_id: int, fd: int, n_bytes: int, is_reusable: bool) -> SharedSegment:
         """Map a segment that was just lent; the descriptor stays the caller's to close.
 
         Raises:
@@ -81,15 +79,15 @@ class LentMemory:
         except (OSError, ValueError) as error:
             raise RemoteProtocolError("a lent segment cannot be mapped: {}".format(error)) from None
         if known is not None:
-            self.lent_bytes -= known.region.n_bytes
+            self.n_bytes -= known.region.n_bytes
             self._free = [segment for segment in self._free if segment is not known]
-        segment = Segment(segment_id, region, is_ours)
+        segment = SharedSegment(segment_id, region, is_reusable)
         self._segments[segment_id] = segment
-        self._given_up.pop(segment_id, None)
-        self.lent_bytes += n_bytes
+        self._retired.pop(segment_id, None)
+        self.n_bytes += n_bytes
         return segment
 
-    def get(self, segment_id: int) -> Segment:
+    def get(self, segment_id: int) -> SharedSegment:
         """A segment by its number.
 
         Raises:
@@ -100,7 +98,7 @@ class LentMemory:
             raise RemoteProtocolError("an answer lies in segment {}, which was not lent".format(segment_id))
         return segment
 
-    def take(self, n_bytes: int) -> Optional[Segment]:
+    def take(self, n_bytes: int) -> Optional[SharedSegment]:
         """The smallest free segment of at least that length, with one user from now on."""
         self._collect()
         best = None
@@ -113,48 +111,48 @@ class LentMemory:
             best.n_users = 1
         return best
 
-    def hold(self, segment: Segment) -> memoryview:
+    def hold(self, segment: SharedSegment) -> memoryview:
         """All of a segment as a view that is one more user until nothing made of it is left."""
         segment.n_users += 1
         return segment.region.lend(self._dropped.append, segment)
 
-    def leave(self, segment: Segment) -> None:
-        """One user less."""
+    def release(self, segment: SharedSegment) -> None:
+        """Remove one user."""
         segment.n_users -= 1
         if segment.n_users == 0:
-            if segment.is_ours:
+            if segment.is_reusable:
                 self._free.append(segment)
             else:
                 self._to_return.append(segment.id)
 
-    def give_up(self, segment: Segment) -> None:
-        """One user less, of a call that was cancelled: the server may still be at work in it.
+    def retire(self, segment: SharedSegment) -> None:
+        """Remove the user that was a cancelled call, and return the segment to the server.
 
-        So it goes back to the server, which lends it again when it is idle.
+        The server may still write to it, so it lends it again only when that has ended.
         """
-        segment.is_ours = False
-        self._given_up[segment.id] = segment.region.n_bytes
-        self.leave(segment)
+        segment.is_reusable = False
+        self._retired[segment.id] = segment.region.n_bytes
+        self.release(segment)
 
-    def wish(self, n_bytes: int, now_s: float) -> int:
-        """How much to ask for to hold inputs of that length and small outputs; 0: asking is pointless now."""
-        left = self._max_bytes - self.lent_bytes + sum(self._given_up.values())
+    def bytes_to_request(self, n_bytes: int, now_s: float) -> int:
+        """Bytes to request for inputs of that length and small outputs; 0: the server would refuse now."""
+        left = self._max_bytes - self.n_bytes + sum(self._retired.values())
         is_refused = now_s < self._refused_until_s and n_bytes >= self._refused_bytes
         if n_bytes > left or is_refused:
             return 0
         return min(aligned(n_bytes) + max(_LEAST_BYTES, n_bytes // 8), left)
 
-    def refused(self, n_bytes: int, now_s: float) -> None:
-        """The server does not lend that much now: for a while it is not asked for as much again."""
+    def note_refusal(self, n_bytes: int, now_s: float) -> None:
+        """Request no segment of that length or longer for the next `_REFUSED_S` seconds."""
         self._refused_bytes = n_bytes
         self._refused_until_s = now_s + _REFUSED_S
 
-    def to_return(self) -> List[int]:
-        """Numbers of the segments to give back to the server now; each is told once."""
+    def segments_to_return(self) -> List[int]:
+        """Numbers of the segments to return to the server now; each appears once."""
         self._collect()
         told, self._to_return = self._to_return, []
         return told
 
     def _collect(self) -> None:
         while self._dropped:
-            self.leave(self._dropped.popleft())
+            self.release(self._dropped.popleft())

@@ -13,9 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from yarn_accel.client import lookup
+from yarn_accel.client import discovery
 from yarn_accel.client.binding import Binding, Endpoint
-from yarn_accel.client.lookup import Follower, Found, agent_sockets, parse_told, servers_now
+from yarn_accel.client.discovery import (
+    DiscoveredServers,
+    ServerWatch,
+    agent_sockets,
+    discover_servers,
+    parse_servers,
+)
 from yarn_accel.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -24,8 +30,8 @@ ROOT = Path(__file__).resolve().parents[3]
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch):
     """A busy machine keeps whoever is asked from answering for longer than a mapper waits."""
-    monkeypatch.setattr(lookup, "AGENT_TIMEOUT_S", 60.0)
-    monkeypatch.setattr(lookup, "MASTER_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(discovery, "AGENT_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(discovery, "MASTER_TIMEOUT_S", 60.0)
 
 
 W9 = {
@@ -116,7 +122,7 @@ def master(answer, status=200):
 
 def test_the_agent_is_asked_first(tmp_path):
     with agent(tmp_path / "a", line(told())) as path, master(line(told())) as (url, asked):
-        found = servers_now({"ACCEL_AGENT": path, "NM_HOST": "w1", "ACCEL_MASTER": url})
+        found = discover_servers({"ACCEL_AGENT": path, "NM_HOST": "w1", "ACCEL_MASTER": url})
     assert (found.source, found.where, found.node, found.age_s, found.reason) == (
         "agent",
         path,
@@ -130,12 +136,14 @@ def test_the_agent_is_asked_first(tmp_path):
 
 def test_a_path_may_be_written_as_an_address(tmp_path):
     with agent(tmp_path / "a", line(told())) as path:
-        assert servers_now({"ACCEL_AGENT": "unix:" + path}).source == "agent"
+        assert discover_servers({"ACCEL_AGENT": "unix:" + path}).source == "agent"
 
 
 def test_without_an_agent_the_master_is_asked_for_this_node(tmp_path):
     with master(line(told())) as (url, asked):
-        found = servers_now({"ACCEL_AGENT": str(tmp_path / "no"), "NM_HOST": "w1", "ACCEL_MASTER": url + "/"})
+        found = discover_servers(
+            {"ACCEL_AGENT": str(tmp_path / "no"), "NM_HOST": "w1", "ACCEL_MASTER": url + "/"}
+        )
     assert found.source == "master"
     assert found.binding.servers[0].name == "w9"
     assert asked == ["/v1/servers?node=w1"]
@@ -145,18 +153,18 @@ def test_the_second_master_is_asked_when_the_first_is_away(tmp_path):
     with master(line(told())) as (url, _):
         masters = f"http://127.0.0.1:1, {url}"
         environ = {"ACCEL_AGENT": str(tmp_path / "no"), "NM_HOST": "w1", "ACCEL_MASTER": masters}
-        assert servers_now(environ).source == "master"
+        assert discover_servers(environ).source == "master"
 
 
 def test_nobody_gives_the_reason_for_computing_oneself(tmp_path):
-    found = servers_now({"ACCEL_AGENT": str(tmp_path / "no"), "NM_HOST": "w1"})
+    found = discover_servers({"ACCEL_AGENT": str(tmp_path / "no"), "NM_HOST": "w1"})
     assert (found.source, found.endpoints()) == ("none", ())
     assert found.reason == f"agent {tmp_path}/no: no such file or directory; ACCEL_MASTER is not set"
 
 
 def test_an_empty_binding_is_an_answer_with_a_reason(tmp_path):
     with agent(tmp_path / "a", line(told(servers=()))) as path:
-        found = servers_now({"ACCEL_AGENT": path, "NM_HOST": "w1"})
+        found = discover_servers({"ACCEL_AGENT": path, "NM_HOST": "w1"})
     assert (found.source, found.endpoints()) == ("agent", ())
     assert found.reason == "the agent knows no server for this node"
 
@@ -178,24 +186,24 @@ def test_an_empty_binding_is_an_answer_with_a_reason(tmp_path):
 )
 def test_answers_that_are_none(tmp_path, raw, reason):
     with agent(tmp_path / "a", raw) as path:
-        found = servers_now({"ACCEL_AGENT": path, "NM_HOST": "w1"})
+        found = discover_servers({"ACCEL_AGENT": path, "NM_HOST": "w1"})
     assert found.source == "none"
     assert reason in found.reason
 
 
 def test_a_silent_agent_costs_its_time_out_and_no_more(tmp_path, monkeypatch):
-    monkeypatch.setattr(lookup, "AGENT_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(discovery, "AGENT_TIMEOUT_S", 0.1)
     with agent(tmp_path / "a", None) as path:
-        found = servers_now({"ACCEL_AGENT": path, "NM_HOST": "w1"})
+        found = discover_servers({"ACCEL_AGENT": path, "NM_HOST": "w1"})
     assert "no answer in time" in found.reason
 
 
 def test_an_endless_answer_is_cut_off(tmp_path, monkeypatch):
-    monkeypatch.setattr(lookup, "MAX_ANSWER_BYTES", 1000)
+    monkeypatch.setattr(discovery, "MAX_ANSWER_BYTES", 1000)
     with agent(tmp_path / "a", b"x" * 100_000) as path:
-        assert "longer than 1000 bytes" in servers_now({"ACCEL_AGENT": path}).reason
+        assert "longer than 1000 bytes" in discover_servers({"ACCEL_AGENT": path}).reason
     with master(b"x" * 100_000) as (url, _):
-        found = servers_now({"ACCEL_AGENT": str(tmp_path / "no"), "NM_HOST": "w1", "ACCEL_MASTER": url})
+        found = discover_servers({"ACCEL_AGENT": str(tmp_path / "no"), "NM_HOST": "w1", "ACCEL_MASTER": url})
         assert "longer than 1000 bytes" in found.reason
 
 
@@ -203,22 +211,22 @@ def test_an_endless_answer_is_cut_off(tmp_path, monkeypatch):
     ("answer", "status"), [(b"no such page", 404), (b"", 500), (None, 200), (b"<html>", 200)]
 )
 def test_a_master_that_gives_none(tmp_path, monkeypatch, answer, status):
-    monkeypatch.setattr(lookup, "MASTER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(discovery, "MASTER_TIMEOUT_S", 0.2)
     with master(answer, status) as (url, _):
-        found = servers_now({"ACCEL_AGENT": str(tmp_path / "no"), "NM_HOST": "w1", "ACCEL_MASTER": url})
+        found = discover_servers({"ACCEL_AGENT": str(tmp_path / "no"), "NM_HOST": "w1", "ACCEL_MASTER": url})
     assert found.source == "none"
     assert f"master {url}: " in found.reason
 
 
 @pytest.mark.parametrize("url", ["ftp://m/", "file:///etc/passwd", "m:1", "http://[", "http://\x00"])
 def test_addresses_that_are_none(tmp_path, url):
-    found = servers_now({"ACCEL_AGENT": str(tmp_path / "no"), "NM_HOST": "w1", "ACCEL_MASTER": url})
+    found = discover_servers({"ACCEL_AGENT": str(tmp_path / "no"), "NM_HOST": "w1", "ACCEL_MASTER": url})
     assert found.source == "none"
 
 
 def test_the_master_cannot_be_asked_without_a_node(tmp_path):
     with master(line(told())) as (url, asked):
-        found = servers_now({"ACCEL_AGENT": str(tmp_path / "no"), "ACCEL_MASTER": url})
+        found = discover_servers({"ACCEL_AGENT": str(tmp_path / "no"), "ACCEL_MASTER": url})
     assert "NM_HOST is not set" in found.reason
     assert asked == []
 
@@ -236,14 +244,14 @@ def test_default_places():
 
 def test_where_anybody_could_listen_the_listener_is_checked(tmp_path, monkeypatch):
     with agent(tmp_path / "a", line(told())) as path:
-        monkeypatch.setattr(lookup, "agent_sockets", lambda environ: [(path, False)])
-        assert servers_now({"NM_HOST": "w1"}).source == "agent"
+        monkeypatch.setattr(discovery, "agent_sockets", lambda environ: [(path, False)])
+        assert discover_servers({"NM_HOST": "w1"}).source == "agent"
         user = os.geteuid()
-        monkeypatch.setattr(lookup.os, "geteuid", lambda: user + 1)
+        monkeypatch.setattr(discovery.os, "geteuid", lambda: user + 1)
         if user != 0:  # root is trusted by everybody
-            assert "neither root nor this task's" in servers_now({"NM_HOST": "w1"}).reason
-        monkeypatch.setattr(lookup, "_UCRED", _Stranger)
-        assert "user 4242 listens there" in servers_now({"NM_HOST": "w1"}).reason
+            assert "neither root nor this task's" in discover_servers({"NM_HOST": "w1"}).reason
+        monkeypatch.setattr(discovery, "_UCRED", _Stranger)
+        assert "user 4242 listens there" in discover_servers({"NM_HOST": "w1"}).reason
 
 
 class _Stranger:
@@ -257,19 +265,19 @@ class _Stranger:
 def test_short_and_long_names_of_a_node_are_one(tmp_path):
     own = {**W9, "name": "own", "node": "w1.example.org"}
     with agent(tmp_path / "a", line(told(servers=[W9, own], node="w1.example.org"))) as path:
-        found = servers_now({"ACCEL_AGENT": path, "NM_HOST": "w1"})
+        found = discover_servers({"ACCEL_AGENT": path, "NM_HOST": "w1"})
     assert found.node == "w1.example.org"
     assert found.endpoints()[0].name == "own"
 
 
 @pytest.mark.parametrize("age_s", [None, "x", float("inf"), float("nan"), [], True])
 def test_an_age_that_is_none_is_not_believed(age_s):
-    assert parse_told(json.dumps(told(age_s=age_s)).encode(), "w1").age_s in (0.0, 1.0)
+    assert parse_servers(json.dumps(told(age_s=age_s)).encode(), "w1").age_s in (0.0, 1.0)
 
 
 def test_another_node_is_refused():
     with pytest.raises(ConfigError, match="answers for node"):
-        parse_told(json.dumps(told(node="w12")).encode(), "w1")
+        parse_servers(json.dumps(told(node="w12")).encode(), "w1")
 
 
 # ---- over time
@@ -288,17 +296,17 @@ class Asked:
 
 
 def found(name):
-    return Found(Binding((Endpoint(name, "h", 1),)), "w1", "agent", "/a")
+    return DiscoveredServers(Binding((Endpoint(name, "h", 1),)), "w1", "agent", "/a")
 
 
 def test_answers_are_kept_for_a_while_and_a_failure_asks_at_once():
     now_s = [0.0]
     asked = Asked(found("w1"), found("w2"), found("w3"))
-    follower = Follower({}, 2.0, asked, lambda: now_s[0])
+    watch = ServerWatch({}, 2.0, asked, lambda: now_s[0])
     names = []
     for at_s, is_urgent in ((0.0, False), (1.9, False), (2.0, False), (2.1, True), (2.2, False)):
         now_s[0] = at_s
-        names.append(follower.now(is_urgent).binding.servers[0].name)
+        names.append(watch.now(is_urgent).binding.servers[0].name)
     assert names == ["w1", "w1", "w2", "w3", "w3"]
     assert asked.n == 3
 
@@ -309,30 +317,30 @@ def test_where_nobody_answers_a_mapper_does_not_spend_its_time_on_asking():
     def ask(environ):
         n_asked[0] += 1
         now_s[0] += 1.5
-        return Found(reason="nobody")
+        return DiscoveredServers(reason="nobody")
 
-    follower = Follower({}, 2.0, ask, lambda: now_s[0])
+    watch = ServerWatch({}, 2.0, ask, lambda: now_s[0])
     while worked_s < 570.0:
-        follower.now()
+        watch.now()
         now_s[0] += 1.0
         worked_s += 1.0
     assert n_asked[0] <= 21
 
 
 def test_the_last_servers_are_kept_when_nobody_answers_any_more():
-    follower = Follower({}, 0.0, Asked(found("w1"), Found(reason="nobody")))
-    follower.now()
-    kept = follower.now()
+    watch = ServerWatch({}, 0.0, Asked(found("w1"), DiscoveredServers(reason="nobody")))
+    watch.now()
+    kept = watch.now()
     assert kept.binding.servers[0].name == "w1"
     assert kept.reason == "nobody"
 
 
 def test_an_empty_answer_is_no_silence():
     """The master takes a server away: then it is away."""
-    empty = Found(Binding(), "w1", "agent", "/a", 0.0, "drained")
-    follower = Follower({}, 0.0, Asked(found("w1"), empty))
-    follower.now()
-    assert follower.now() == empty
+    empty = DiscoveredServers(Binding(), "w1", "agent", "/a", 0.0, "drained")
+    watch = ServerWatch({}, 0.0, Asked(found("w1"), empty))
+    watch.now()
+    assert watch.now() == empty
 
 
 def old_python():
@@ -350,8 +358,8 @@ OLD = old_python()
 def test_python_3_8_without_site_packages(tmp_path):
     program = (
         "import sys, os; sys.path.insert(0, '.')\n"
-        "from yarn_accel.client.lookup import servers_now\n"
-        "found = servers_now(os.environ)\n"
+        "from yarn_accel.client.discovery import discover_servers\n"
+        "found = discover_servers(os.environ)\n"
         "print(found.source, found.endpoints()[0].name)\n"
     )
     with agent(tmp_path / "a", line(told())) as path, master(line(told())) as (url, _):

@@ -8,18 +8,18 @@ import time
 from dataclasses import dataclass
 from typing import Deque, Optional
 
+from yarn_accel.client.call_source import CallSource
 from yarn_accel.client.calls import Call
-from yarn_accel.client.mapping import Source
 from yarn_accel.errors import AccelError, UnavailableError
 
-__all__ = ["LONGEST_PAUSE_S", "STORAGE_PAUSE_S", "Job", "Outbox", "Pause"]
+__all__ = ["LONGEST_PAUSE_S", "STORAGE_PAUSE_S", "Pause", "PendingRequest", "PendingRequests"]
 
 LONGEST_PAUSE_S = 2.0
 STORAGE_PAUSE_S = 0.5
 
 
 @dataclass
-class Job:
+class PendingRequest:
     """A call on its way.
 
     Attributes:
@@ -47,30 +47,30 @@ class Job:
         return now_s - self.storage_failed_s < patience_s
 
 
-class Outbox:
+class PendingRequests:
     """The requests still to be sent: those given back first, then what the source says."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: CallSource) -> None:
         self._source = source
-        self._waiting: Deque[Job] = collections.deque()
+        self._waiting: Deque[PendingRequest] = collections.deque()
 
     def has_more(self) -> bool:
         """Whether there is one to be sent now."""
         if not self._waiting:
             following = self._source.next()
             if following is not None:
-                self._waiting.append(Job(following))
+                self._waiting.append(PendingRequest(following))
         return bool(self._waiting)
 
-    def take(self) -> Job:
+    def take(self) -> PendingRequest:
         """The next one; there must be one, see `has_more`."""
         return self._waiting.popleft()
 
-    def give_back(self, job: Job) -> None:
+    def give_back(self, job: PendingRequest) -> None:
         """One that must be sent again."""
         self._waiting.append(job)
 
-    def put_first(self, job: Job) -> None:
+    def put_first(self, job: PendingRequest) -> None:
         """One that is to be sent before all others."""
         self._waiting.appendleft(job)
 

@@ -1,11 +1,11 @@
-"""What a mapper is told for choosing a server for every single request: values, no I/O.
+"""What a task knows for choosing a server per request: values, no I/O.
 
-The agent adds it to its answer while the policy is `container`::
+The agent adds this to its answer while the policy is `container`::
 
     {"v": 1, "binding": {...}, "policy": {"name": "container", "min_gain_s": 0.01, "max_moves": 1},
      "loads": {"w1": {"seq": 7, "queue_s": 1.5, "rates": {"lu": 3.1}, "weight": 1.0, "accepts": true}}}
 
-Whoever is told none sends its requests to its home.
+A client without hints sends its requests to the home server of its node.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 from yarn_accel.client.binding import Binding, Reason, explain
 from yarn_accel.core.server_choice import ChooserSettings, ServerView
 
-__all__ = ["Guidance", "parse_guidance"]
+__all__ = ["RoutingHints", "parse_routing_hints"]
 
-#: Figures older than this (seconds) guide nobody.
+#: Figures older than this (seconds) are not used.
 STALE_S = 10.0
 _POLICY = "container"
 _MAX_RATES = 32
@@ -27,7 +27,7 @@ _MAX_SEQ = 2**53
 
 
 @dataclass(frozen=True)
-class Guidance:
+class RoutingHints:
     """What `RequestChooser` needs.
 
     Attributes:
@@ -41,14 +41,14 @@ class Guidance:
     settings: ChooserSettings = field(default_factory=ChooserSettings)
 
 
-def parse_guidance(document: Any, binding: Binding, node: str, age_s: float) -> Optional[Guidance]:
-    """The guidance in an agent's answer; None when requests are not chosen for, or the figures are too old.
+def parse_routing_hints(document: Any, binding: Binding, node: str, age_s: float) -> Optional[RoutingHints]:
+    """The hints in an agent's answer; None under another policy, or when the figures are too old.
 
     Args:
-        document: the answer; nothing in it is believed unchecked, what cannot be used is left out.
+        document: the answer; every value is checked, and an unusable one is left out.
         binding: the servers of the same answer.
         node: this task's node.
-        age_s: how old the master's word is.
+        age_s: age of the master's figures.
     """
     policy = document.get("policy")
     loads = document.get("loads")
@@ -65,7 +65,7 @@ def parse_guidance(document: Any, binding: Binding, node: str, age_s: float) -> 
         _at_least_0(policy.get("min_gain_share"), usual.min_gain_share),
         int(_at_least_0(policy.get("max_moves"), usual.max_moves)),
     )
-    return Guidance(known[0][0].name if is_home else "", views, settings) if views else None
+    return RoutingHints(known[0][0].name if is_home else "", views, settings) if views else None
 
 
 def _view(server: str, load: Any) -> ServerView:

@@ -1,8 +1,9 @@
-"""Brings the inputs of a call to the server and its results back, by the cheapest memory there is.
+"""Encodes a call into a request with its payload, and decodes the tensors of its result.
 
-Small payloads go through the socket.  Large ones on the same node go through a segment the server lent: the
-inputs are copied into it once (not at all when they lie there already, see `Client.allocate`) and the results
-are views of it.  Results that come through the socket are received into memory from a pool.
+A payload below `SHARED_MEMORY_MIN_BYTES` goes through the socket. A larger one on the server's node goes
+through a segment of shared memory: the inputs are copied into it once, or not at all if `Client.allocate`
+made them there, and the results are views of it. Results that come through the socket are received into
+memory of a pool.
 """
 
 from __future__ import annotations
@@ -10,20 +11,20 @@ from __future__ import annotations
 import sys
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from yarn_accel.client.calls import Call, Home, Reference, Tensor
-from yarn_accel.client.lent import LentMemory, Segment, aligned
+from yarn_accel.client.calls import Call, Reference, SharedLocation, Tensor
 from yarn_accel.client.memory import POOL_FROM_BYTES, ReplyPool
+from yarn_accel.client.shared_memory import SharedMemory, SharedSegment, aligned
 from yarn_accel.errors import LocalProtocolError, RemoteProtocolError
 from yarn_accel.wire import Buffer, Placement, RemoteInput, Request, Result, TensorSpec
 
-__all__ = ["LEND_FROM_BYTES", "Courier", "Parcel"]
+__all__ = ["SHARED_MEMORY_MIN_BYTES", "EncodedRequest", "PayloadCodec"]
 
-#: Inputs of at least this length go through shared memory when there is some: measured, the two meet here.
-LEND_FROM_BYTES = 64 * 1024
+#: Inputs of at least this length go through shared memory if there is some; measured: both take equally long.
+SHARED_MEMORY_MIN_BYTES = 64 * 1024
 _NOTHING: Tuple[Any, ...] = ()
 
 
-class Parcel(NamedTuple):
+class EncodedRequest(NamedTuple):
     """A request ready to be sent.
 
     Attributes:
@@ -34,45 +35,49 @@ class Parcel(NamedTuple):
     request: Request
     payload: Sequence[Buffer]
     n_bytes: int
-    segment: Optional[Segment]
+    segment: Optional[SharedSegment]
 
 
-class Courier:
-    """The memory of one connection.
+class PayloadCodec:
+    """Encodes and decodes the payloads of one connection.
 
     Args:
-        lent: the memory the server lends to this connection; None: it lends none.
+        shared_memory: the memory the server lends to this connection; None: it lends none.
         pool: memory for results that come through the socket.
         max_request_bytes: largest inputs the server takes.
         copy_results: hand out results as memory of their own, so that shared memory is free at once.
     """
 
     def __init__(
-        self, lent: Optional[LentMemory], pool: ReplyPool, max_request_bytes: int, copy_results: bool
+        self,
+        shared_memory: Optional[SharedMemory],
+        pool: ReplyPool,
+        max_request_bytes: int,
+        copy_results: bool,
     ) -> None:
-        self.lent = lent
+        self.shared_memory = shared_memory
         self._pool = pool
         self._max_request_bytes = max_request_bytes
         self._copy_results = copy_results
 
-    def shared_bytes(self, call: Call) -> int:
-        """How long a segment this call wants for its inputs; 0: none."""
-        if self.lent is None:
+    def segment_bytes(self, call: Call) -> int:
+        """Bytes of shared memory that the inputs of this call need; 0: none."""
+        if self.shared_memory is None:
             return 0
         n_bytes = 0
         for item in call.inputs:
             if type(item) is Tensor:
                 n_bytes += aligned(item.spec.nbytes)
-        return n_bytes if n_bytes >= LEND_FROM_BYTES and self._home_of(call) is None else 0
+        return n_bytes if n_bytes >= SHARED_MEMORY_MIN_BYTES and self._location_of(call) is None else 0
 
-    def parcel(self, call: Call, request_id: int, segment: Optional[Segment]) -> Parcel:
+    def encode(self, call: Call, request_id: int, segment: Optional[SharedSegment]) -> EncodedRequest:
         """The request of a call.
 
         Args:
             segment: shared memory to put the inputs into, when the caller found some.
 
         Raises:
-            LocalProtocolError: the call cannot be said, or is too large for the server.
+            LocalProtocolError: the call cannot be encoded, or is too large for the server.
         """
         specs: List[Union[TensorSpec, RemoteInput]] = []
         payload: List[Buffer] = []
@@ -91,8 +96,8 @@ class Courier:
                 "{} bytes of inputs, the server takes {}".format(n_bytes, self._max_request_bytes)
             )
         placement, is_kept = None, False
-        if self.lent is not None:
-            placement, segment, is_kept = self._place(self.lent, call, payload, segment)
+        if self.shared_memory is not None:
+            placement, segment, is_kept = self._place(self.shared_memory, call, payload, segment)
         request = Request(
             request_id,
             call.key,
@@ -106,17 +111,17 @@ class Courier:
             is_kept,
         )
         if placement is not None:
-            return Parcel(request, _NOTHING, 0, segment)
-        return Parcel(request, payload, n_bytes, None)
+            return EncodedRequest(request, _NOTHING, 0, segment)
+        return EncodedRequest(request, payload, n_bytes, None)
 
-    def memory_for(self, result: Result) -> List[memoryview]:
+    def result_buffers(self, result: Result) -> List[memoryview]:
         """Where to receive the tensors of a result, one buffer for each."""
         sizes = [item.spec.nbytes for item in result.tensors]
         if sum(sizes) < POOL_FROM_BYTES:
             return [_new_buffer(n_bytes) for n_bytes in sizes]
         return self._large_buffers(sizes)
 
-    def results_from(self, result: Result, payload: memoryview) -> Dict[str, Tensor]:
+    def results_copied_from(self, result: Result, payload: memoryview) -> Dict[str, Tensor]:
         """The tensors of a small result, copied out of the receive buffer."""
         tensors = {}
         start = 0
@@ -127,16 +132,16 @@ class Courier:
             start = end
         return tensors
 
-    def results_in(self, result: Result, placement: Placement) -> Dict[str, Tensor]:
+    def results_in_segment(self, result: Result, placement: Placement) -> Dict[str, Tensor]:
         """The tensors of a result that lies in shared memory.
 
         Raises:
             RemoteProtocolError: it does not lie inside a segment of this connection.
         """
-        if self.lent is None:
+        if self.shared_memory is None:
             raise RemoteProtocolError("an answer lies in shared memory, but none was lent")
-        segment = self.lent.get(placement.segment)
-        whole = self.lent.hold(segment)
+        segment = self.shared_memory.get(placement.segment)
+        whole = self.shared_memory.hold(segment)
         tensors = {}
         for item, offset in zip(result.tensors, placement.offsets):  # noqa: B905 -- Python 3.8
             end = offset + item.spec.nbytes
@@ -145,30 +150,36 @@ class Courier:
             tensors[item.name] = Tensor(item.spec, whole[offset:end])
         return self._copied(tensors) if self._copy_results else tensors
 
-    def allocate(self, specs: Sequence[TensorSpec], segment: Optional[Segment]) -> List[Tensor]:
+    def allocate(self, specs: Sequence[TensorSpec], segment: Optional[SharedSegment]) -> List[Tensor]:
         """Tensors of arbitrary content, in the segment or, without one, in memory of this process."""
-        if segment is None or self.lent is None:
+        if segment is None or self.shared_memory is None:
             buffers = self._large_buffers([spec.nbytes for spec in specs])
             return [Tensor(spec, buffer) for spec, buffer in zip(specs, buffers)]  # noqa: B905
-        whole = self.lent.hold(segment)
-        self.lent.leave(segment)
+        whole = self.shared_memory.hold(segment)
+        self.shared_memory.release(segment)
         tensors = []
         offset = 0
         for spec in specs:
-            home = Home(self.lent, segment.id, offset)
-            tensors.append(Tensor(spec, whole[offset : offset + spec.nbytes], home))
+            location = SharedLocation(self.shared_memory, segment.id, offset)
+            tensors.append(Tensor(spec, whole[offset : offset + spec.nbytes], location))
             offset += aligned(spec.nbytes)
         return tensors
 
     def _place(
-        self, lent: LentMemory, call: Call, payload: Sequence[Buffer], segment: Optional[Segment]
-    ) -> Tuple[Optional[Placement], Optional[Segment], bool]:
+        self,
+        shared_memory: SharedMemory,
+        call: Call,
+        payload: Sequence[Buffer],
+        segment: Optional[SharedSegment],
+    ) -> Tuple[Optional[Placement], Optional[SharedSegment], bool]:
         """Where the inputs lie in shared memory, which memory that is, and whether it must stay unchanged."""
-        home = self._home_of(call)
-        if home is not None:
-            segment = lent.get(home.segment)
+        location = self._location_of(call)
+        if location is not None:
+            segment = shared_memory.get(location.segment)
             segment.n_users += 1
-            offsets = tuple(item.home.offset for item in call.inputs if type(item) is Tensor and item.home)
+            offsets = tuple(
+                item.location.offset for item in call.inputs if type(item) is Tensor and item.location
+            )
             return Placement(segment.id, offsets), segment, True
         if segment is None:
             return None, None, False
@@ -180,18 +191,18 @@ class Courier:
             offset += aligned(len(part))
         return Placement(segment.id, tuple(placed)), segment, False
 
-    def _home_of(self, call: Call) -> Optional[Home]:
+    def _location_of(self, call: Call) -> Optional[SharedLocation]:
         """Where all inputs by value lie already: in one segment of this connection, or nowhere."""
-        found: Optional[Home] = None
+        found: Optional[SharedLocation] = None
         for item in call.inputs:
             if type(item) is not Tensor:
                 continue
-            home = item.home
-            if home is None or home.memory is not self.lent:
+            location = item.location
+            if location is None or location.memory is not self.shared_memory:
                 return None
-            if found is not None and home.segment != found.segment:
+            if found is not None and location.segment != found.segment:
                 return None
-            found = home
+            found = location
         return found
 
     def _large_buffers(self, sizes: Sequence[int]) -> List[memoryview]:

@@ -1,12 +1,12 @@
-"""Whether the node at the other end of a TCP connection is still there, as far as the two kernels know.
+"""Detects that the node at the other end of a TCP connection is off the network.
 
-A server that computes says nothing for long, and one that is short of memory reads nothing; but its kernel
-acknowledges what arrives, however busy node and server are, and answers a probe per second while nothing is
-under way.  So a node that has acknowledged nothing of what needs to be acknowledged for some seconds is off
-the network.  TCP by itself goes on for a quarter of an hour; its option ``TCP_USER_TIMEOUT`` is not used
-since it also ends connections to servers that do acknowledge but have no room.
+A server that computes sends nothing for long, and one that is short of memory reads nothing. The kernel of
+its node still acknowledges what arrives, however busy the node is, and answers one keep-alive probe per
+second while nothing is under way. A node that acknowledges nothing of what it should for some seconds is
+lost. TCP alone takes a quarter of an hour to find that out. `TCP_USER_TIMEOUT` does not serve: it also ends
+connections to servers that acknowledge but have no room.
 
-Where the kernel does not tell (any but Linux) nothing is ever found lost; standard library only, Python 3.8.
+Only Linux reports the figures; elsewhere no node is ever found lost. Standard library only, Python 3.8.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import struct
 import sys
 from typing import Optional
 
-__all__ = ["LOST_AFTER_S", "UNANSWERED_PROBES", "ask_often", "mute_s"]
+__all__ = ["LOST_AFTER_S", "UNANSWERED_PROBES", "enable_keepalive", "unacknowledged_s"]
 
 #: How long a node may leave everything unacknowledged before it counts as lost, unless it is set otherwise.
 LOST_AFTER_S = 3.0
@@ -30,10 +30,10 @@ _RETRANSMITS, _PROBES = 2, 3
 _UNACKED, _LAST_DATA, _LAST_ACK = 8 + 4, 8 + 11, 8 + 12
 
 
-def ask_often(sock: socket.socket, lost_after_s: float) -> None:
-    """Have the kernel probe the other end of a TCP connection every second in which nothing is under way.
+def enable_keepalive(sock: socket.socket, lost_after_s: float) -> None:
+    """Have the kernel probe the other end of an idle TCP connection every second.
 
-    A connection nobody waits on is ended by the kernel after `lost_after_s`, in whole seconds.
+    The kernel ends a connection whose probes are not answered for `lost_after_s`, in whole seconds.
     """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if not _CAN_TELL:
@@ -44,10 +44,10 @@ def ask_often(sock: socket.socket, lost_after_s: float) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, min(127, n_probes))
 
 
-def mute_s(sock: socket.socket) -> float:
-    """For how long the other end has acknowledged nothing although it should have; 0: it has, or who knows.
+def unacknowledged_s(sock: socket.socket) -> float:
+    """Seconds for which the other end has not acknowledged what it should have; 0: it has, or it is unknown.
 
-    Without room at the other end the probes become rare; between two of them nothing is missing.
+    While the other end has no room the probes become rare; between two of them nothing is due.
     """
     told = _tcp_info(sock)
     if told is None:

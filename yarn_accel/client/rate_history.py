@@ -1,6 +1,6 @@
-"""What a client has learned of its servers from their answers: rates, the link, how long answers are.
+"""What a client measures of its servers: seconds per request, speed of the link, length of answers.
 
-It completes what the agent tells: that comes a second or two late, and lacks what only this process sees.
+It completes the figures of the agent, which are a second or two old and lack what only this process measures.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Deque, Dict, Optional, Tuple
 from yarn_accel.client.calls import Call, Reply, Tensor
 from yarn_accel.core.server_choice import Request, RequestChooser, ServerView
 
-__all__ = ["Experience", "sent_bytes"]
+__all__ = ["RateHistory", "sent_bytes"]
 
 #: How much the newest answer counts against those before.
 _SHARE_OF_NEW = 0.3
-#: Shorter exchanges say nothing about a link.
-_TELLING_BYTES = 256 * 1024
-#: The link is as fast as the fastest of so many exchanges: the others had to wait for something else.
+#: Shorter exchanges do not measure a link.
+_MIN_LINK_BYTES = 256 * 1024
+#: A link is as fast as the fastest of so many exchanges; the others waited for something else.
 _N_EXCHANGES = 8
 _LEAST_S = 1e-6
 
@@ -28,16 +28,16 @@ def sent_bytes(call: Call) -> int:
     return sum(item.spec.nbytes for item in call.inputs if type(item) is Tensor)
 
 
-class Experience:
-    """Learns; one client's."""
+class RateHistory:
+    """The measurements of one client."""
 
     def __init__(self) -> None:
         self._request_s: Dict[Tuple[str, str], float] = {}
         self._reply_bytes: Dict[str, float] = {}
         self._links: Dict[str, Deque[float]] = {}
 
-    def learn(self, server: str, call: Call, reply: Reply, elapsed_s: float) -> None:
-        """Take note of an answer.
+    def record(self, server: str, call: Call, reply: Reply, elapsed_s: float) -> None:
+        """Add the measurements of one answer.
 
         Args:
             elapsed_s: from the beginning of sending until the answer was here.
@@ -50,7 +50,7 @@ class Experience:
         before = self._reply_bytes.get(call.operation)
         self._reply_bytes[call.operation] = _smoothed(before, float(returned))
         sent = sent_bytes(call)
-        if sent + returned >= _TELLING_BYTES:
+        if sent + returned >= _MIN_LINK_BYTES:
             # Receiving the inputs is part of the server's `read`; so is reading references.
             is_reading = any(type(item) is not Tensor for item in call.inputs)
             stages = ("read", "queue", "compute", "write") if is_reading else ("queue", "compute", "write")
@@ -59,11 +59,11 @@ class Experience:
             exchanges.append((sent + returned) / moving_s)
 
     def reply_bytes(self, call: Call) -> int:
-        """How long the answer should be, as far as it travels."""
+        """Expected length of the answer, as far as it travels."""
         return 0 if call.output_uri else int(self._reply_bytes.get(call.operation, 0.0))
 
-    def completed(self, view: ServerView) -> ServerView:
-        """A view with what only this client knows."""
+    def with_own_rates(self, view: ServerView) -> ServerView:
+        """A view completed with this client's own measurements."""
         own = {
             operation: 1.0 / seconds
             for (server, operation), seconds in self._request_s.items()
@@ -74,7 +74,7 @@ class Experience:
         return replace(view, rates={**own, **view.rates}, link_bytes_per_s=link)
 
     def expected_s(self, view: ServerView, request: Request) -> float:
-        """What computing a request should take at a server by itself."""
+        """Expected seconds of computing a request at an idle server."""
         alone = replace(view, queue_s=0.0, accepts=True)
         chosen = RequestChooser().choose(None, replace(request, server="", n_bytes=0), (alone,))
         return chosen.predicted_s

@@ -5,10 +5,10 @@ import gc
 from hypothesis import given
 from hypothesis import strategies as st
 
+from yarn_accel.client.call_source import CallSource
 from yarn_accel.client.calls import Call, Reply, Tensor
-from yarn_accel.client.lent import LentMemory, Segment
-from yarn_accel.client.mapping import Source
 from yarn_accel.client.memory import ReplyPool
+from yarn_accel.client.shared_memory import SharedMemory, SharedSegment
 from yarn_accel.errors import RejectedError, UnavailableError
 from yarn_accel.wire import TensorSpec
 
@@ -48,7 +48,7 @@ def answer_to(call):
 def test_every_call_gets_one_outcome(forms, window, is_ordered, pack, data):
     calls = [call_of(position, form) for position, form in enumerate(forms)]
     bad = {call.key for call in calls if call.key.endswith(("bad", "lost"))}
-    source = Source(iter(calls), window, is_ordered, pack)
+    source = CallSource(iter(calls), window, is_ordered, pack)
     members = {}
     flying, seen = [], []
     while True:
@@ -108,8 +108,8 @@ class FakeRegion:
     st.lists(st.tuples(st.sampled_from(["take", "hold", "leave", "drop"]), st.integers(0, 7)), max_size=60)
 )
 def test_a_segment_is_free_only_when_nobody_uses_it(steps):
-    lent = LentMemory(1 << 30)
-    segments = [Segment(number, FakeRegion(1 << number), is_ours=True) for number in range(4)]
+    lent = SharedMemory(1 << 30)
+    segments = [SharedSegment(number, FakeRegion(1 << number), is_reusable=True) for number in range(4)]
     lent._free.extend(segments)
     users = {segment.id: 0 for segment in segments}
     requests = []
@@ -127,12 +127,12 @@ def test_a_segment_is_free_only_when_nobody_uses_it(steps):
         elif step == "leave" and requests:
             segment = requests.pop(at % len(requests))
             users[segment.id] -= 1
-            lent.leave(segment)
+            lent.release(segment)
         elif step == "drop":
             segment = segments[at % 4]
             if segment.region.drops:
                 segment.region.drops.pop()()
                 users[segment.id] -= 1
         assert all(segment.n_users >= users[segment.id] for segment in segments)
-    lent.to_return()
+    lent.segments_to_return()
     assert {segment.id for segment in lent._free} == {number for number, n in users.items() if n == 0}

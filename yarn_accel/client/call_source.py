@@ -1,7 +1,6 @@
-"""Calls in, outcomes out: what `map` of the client and of the dispatcher have in common.
+"""Turns the caller's calls into requests and their answers into the outcomes the caller sees.
 
-A `Source` stands between the caller's iterable and whoever sends: it hands out what to send next, a call or
-several as one pack, and turns each answer into the outcomes the caller sees, in the order that was asked for.
+A `CallSource` hands out what to send next, one call or several as one pack, and orders the outcomes as asked.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from yarn_accel.client.calls import Call, Reply
 from yarn_accel.client.packs import MAX_CALLS, is_packable, pack, pack_size, same_form, split
 from yarn_accel.errors import AccelError, LocalProtocolError, RejectedError
 
-__all__ = ["Outcome", "Source"]
+__all__ = ["CallSource", "Outcome"]
 
 Outcome = Union[Reply, AccelError]
 _Settled = Tuple[Call, Outcome]
@@ -21,7 +20,7 @@ _Settled = Tuple[Call, Outcome]
 _WINDOWS_AHEAD = 4
 
 
-class Source:
+class CallSource:
     """The calls of one `map`.
 
     Args:

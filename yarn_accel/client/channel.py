@@ -1,6 +1,6 @@
-"""What is said on one open connection: requests out, answers in, and what is still open.
+"""The calls of one open connection: requests out, answers in, and what is still unanswered.
 
-A conversation ends with its connection; `Client` begins the next one.
+A channel ends with its connection; `Client` opens the next one.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import os
 import time
 from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
+from yarn_accel.client.call_source import Outcome
 from yarn_accel.client.calls import Call, Reply, Tensor
-from yarn_accel.client.courier import Courier
-from yarn_accel.client.lent import LentMemory, Segment, aligned
-from yarn_accel.client.mapping import Outcome
 from yarn_accel.client.memory import ReplyPool
+from yarn_accel.client.payload import PayloadCodec
+from yarn_accel.client.shared_memory import SharedMemory, SharedSegment, aligned
 from yarn_accel.client.transport import Transport
 from yarn_accel.errors import (
     AccelError,
@@ -46,7 +46,7 @@ from yarn_accel.wire import (
     TensorSpec,
 )
 
-__all__ = ["Conversation"]
+__all__ = ["ServerChannel"]
 
 #: Begins the reason of a `Busy` that asks for the same call at once: a worker was lost with its inputs.
 _AGAIN = "again:"
@@ -58,7 +58,7 @@ class _Open(NamedTuple):
     """A call that was sent, the shared memory it uses, and how often it had to be sent again."""
 
     call: Call
-    segment: Optional[Segment]
+    segment: Optional[SharedSegment]
     n_again: int
 
 
@@ -69,7 +69,7 @@ class _Receiving(NamedTuple):
     buffers: List[memoryview]
 
 
-class Conversation:
+class ServerChannel:
     """An open connection and the calls on it; one thread's.
 
     Args:
@@ -81,7 +81,7 @@ class Conversation:
     Attributes:
         is_over: the connection was lost or closed; `unanswered` is what is left.
         is_draining: the server takes nothing new: it finishes what it has.
-        lent: the memory the server lends to this connection; None: it lends none.
+        shared_memory: the memory the server lends to this connection; None: it lends none.
     """
 
     def __init__(
@@ -95,9 +95,9 @@ class Conversation:
         assert welcome is not None
         self.is_over = False
         self.is_draining = False
-        self.lent = LentMemory(welcome.max_lent_bytes) if transport.carrier == "memfd" else None
+        self.shared_memory = SharedMemory(welcome.max_lent_bytes) if transport.carrier == "memfd" else None
         self.transport = transport
-        self._courier = Courier(self.lent, pool, welcome.max_request_bytes, copy_results)
+        self._payload = PayloadCodec(self.shared_memory, pool, welcome.max_request_bytes, copy_results)
         self._on_progress = on_progress
         self._last_id = 0
         self._open: Dict[int, _Open] = {}
@@ -123,18 +123,18 @@ class Conversation:
         """The calls that were submitted and not answered, oldest first."""
         return [entry.call for entry in (*self._open.values(), *self._again)]
 
-    def submit(self, call: Call, is_patient: bool = True) -> None:
+    def submit(self, call: Call, is_blocking: bool = True) -> None:
         """Send a call; returns when its bytes have left, taking answers that arrive meanwhile.
 
         Args:
-            is_patient: False: return at once; `arrived` sends what has not left.
+            is_blocking: False: return at once; `arrived` sends what has not left.
 
         Raises:
             UnavailableError: the server was lost.
         """
-        if not is_patient and not self._open:
+        if not is_blocking and not self._open:
             self._heard_s = time.monotonic()
-        self._submit(call, 0, is_patient)
+        self._submit(call, 0, is_blocking)
 
     def arrived(self) -> Optional[Tuple[Call, Outcome]]:
         """The next answer if it is here, or None; never waits.
@@ -145,7 +145,7 @@ class Conversation:
         while not self._ready:
             if self._again:
                 entry = self._again.popleft()
-                self._submit(entry.call, entry.n_again + 1, is_patient=False)
+                self._submit(entry.call, entry.n_again + 1, is_blocking=False)
             if not self._take_one():
                 return None
         return self._ready.popleft()
@@ -218,7 +218,7 @@ class Conversation:
     def allocate(self, specs: Sequence[TensorSpec]) -> List[Tensor]:
         """Tensors to fill in, in memory shared with the server where there is some."""
         n_bytes = sum(aligned(spec.nbytes) for spec in specs)
-        return self._courier.allocate(specs, self._segment(n_bytes) if n_bytes else None)
+        return self._payload.allocate(specs, self._segment(n_bytes) if n_bytes else None)
 
     def _take_one(self) -> bool:
         """Take one event, or some bytes, without waiting; False when there is neither."""
@@ -236,25 +236,25 @@ class Conversation:
             raise self._lost(error) from None
         return True
 
-    def _submit(self, call: Call, n_again: int, is_patient: bool = True) -> None:
+    def _submit(self, call: Call, n_again: int, is_blocking: bool = True) -> None:
         request_id = self._new_id()
         self._open[request_id] = _Open(call, None, n_again)
-        used: Optional[Segment] = None
+        used: Optional[SharedSegment] = None
         try:
-            shared_bytes = self._courier.shared_bytes(call)
+            shared_bytes = self._payload.segment_bytes(call)
             if shared_bytes:
                 used = self._segment(shared_bytes)
-            parcel = self._courier.parcel(call, request_id, used)
-            used = parcel.segment
-            if self.lent is not None:
-                for number in self.lent.to_return():
+            encoded = self._payload.encode(call, request_id, used)
+            used = encoded.segment
+            if self.shared_memory is not None:
+                for number in self.shared_memory.segments_to_return():
                     self.transport.send_later(GiveBack(number))
-            is_alone = is_patient and len(self._open) == 1
-            self.transport.send(parcel.request, parcel.payload, parcel.n_bytes, is_alone)
+            is_alone = is_blocking and len(self._open) == 1
+            self.transport.send(encoded.request, encoded.payload, encoded.n_bytes, is_alone)
         except LocalProtocolError as error:
             del self._open[request_id]
-            if used is not None and self.lent is not None:
-                self.lent.leave(used)
+            if used is not None and self.shared_memory is not None:
+                self.shared_memory.release(used)
             self._ready.append((call, RejectedError("cannot-be-sent", error.message)))
             return
         except UnavailableError as error:
@@ -264,28 +264,28 @@ class Conversation:
             raise self._lost(error) from None
         if used is not None:
             self._open[request_id] = _Open(call, used, n_again)
-        while is_patient and self.transport.has_outgoing:
+        while is_blocking and self.transport.has_outgoing:
             self._step()
 
-    def _segment(self, n_bytes: int) -> Optional[Segment]:
+    def _segment(self, n_bytes: int) -> Optional[SharedSegment]:
         """A segment for inputs, with one user; None when the server lends none now."""
-        lent = self.lent
-        if lent is None:
+        shared_memory = self.shared_memory
+        if shared_memory is None:
             return None
-        segment = lent.take(n_bytes)
-        wish_bytes = 0 if segment is not None else lent.wish(n_bytes, time.monotonic())
+        segment = shared_memory.take(n_bytes)
+        wish_bytes = 0 if segment is not None else shared_memory.bytes_to_request(n_bytes, time.monotonic())
         if not wish_bytes:
             return segment
         asked = self._new_id()
         self._lends[asked] = n_bytes
         self.transport.send(Lend(asked, wish_bytes))
-        answer: Optional[Segment] = self._await_answer(asked)
+        answer: Optional[SharedSegment] = self._await_answer(asked)
         if answer is None:
             return None
         answer.n_users = 1
         if answer.region.n_bytes >= n_bytes:
             return answer
-        lent.leave(answer)
+        shared_memory.release(answer)
         return None
 
     def _await_answer(self, asked: int) -> Any:
@@ -356,23 +356,23 @@ class Conversation:
             raise UnavailableError("the server closed the connection")
 
     def _take_lent(self, event: Lent) -> None:
-        lent = self.lent
+        shared_memory = self.shared_memory
         fd = self.transport.take_descriptor()
         try:
-            if lent is None:
+            if shared_memory is None:
                 raise RemoteProtocolError("memory was lent to a client that shares none")
-            is_ours = self._lends.pop(event.id, None) is not None
-            segment = lent.add(event.segment, fd, event.n_bytes, is_ours)
+            is_reusable = self._lends.pop(event.id, None) is not None
+            segment = shared_memory.add(event.segment, fd, event.n_bytes, is_reusable)
         finally:
             os.close(fd)
-        if is_ours:
+        if is_reusable:
             self._answers[event.id] = segment
 
     def _take_refusal(self, event: Union[Failed, Busy, Cancelled]) -> None:
         n_bytes = self._lends.pop(event.id, None)
         if n_bytes is not None:
-            assert self.lent is not None
-            self.lent.refused(n_bytes, time.monotonic())
+            assert self.shared_memory is not None
+            self.shared_memory.note_refusal(n_bytes, time.monotonic())
             self._answers[event.id] = None
             return
         if isinstance(event, Busy) and event.reason.startswith(_AGAIN):
@@ -385,14 +385,16 @@ class Conversation:
 
     def _start_result(self, result: Result) -> None:
         if result.placement is not None:
-            self._settle(result.id, _reply_of(result, self._courier.results_in(result, result.placement)))
+            self._settle(
+                result.id, _reply_of(result, self._payload.results_in_segment(result, result.placement))
+            )
             return
         connection = self.transport.connection
         arrived = connection.arrived_payload() if connection.payload_left else _NO_PAYLOAD
         if arrived is not None:
-            self._settle(result.id, _reply_of(result, self._courier.results_from(result, arrived)))
+            self._settle(result.id, _reply_of(result, self._payload.results_copied_from(result, arrived)))
             return
-        buffers = self._courier.memory_for(result)
+        buffers = self._payload.result_buffers(result)
         self._receiving = _Receiving(result, buffers)
         connection.take_payload(buffers)
 
@@ -419,11 +421,11 @@ class Conversation:
             entry = self._abandoned.pop(request_id, None)
         if entry is None:
             raise RemoteProtocolError("an answer to request {}, which is not open".format(request_id))
-        if entry.segment is not None and self.lent is not None:
+        if entry.segment is not None and self.shared_memory is not None:
             if is_cancelled:
-                self.lent.give_up(entry.segment)
+                self.shared_memory.retire(entry.segment)
             else:
-                self.lent.leave(entry.segment)
+                self.shared_memory.release(entry.segment)
         return call
 
 
