@@ -1,0 +1,282 @@
+"""What the request machine orders; the shell carries it out at once, in this order.
+
+A work exists for the shell from `Receive` or `Admit`, whichever comes first, until `Release`.  Both come for
+the request that is being received, or for one whose connection waits since then.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from yarn_accel.core.requests.events import Failure
+
+__all__ = [
+    "Admit",
+    "Command",
+    "CreateSegment",
+    "DestroySegment",
+    "Disconnect",
+    "Drained",
+    "Forget",
+    "GrantMemory",
+    "Look",
+    "LookAtOutput",
+    "PlaceOutput",
+    "Read",
+    "Receive",
+    "Release",
+    "Remember",
+    "Repeat",
+    "Reply",
+    "ReplyBusy",
+    "ReplyCancelled",
+    "ReplyFailure",
+    "Run",
+    "Skip",
+    "WakeAt",
+    "Write",
+]
+
+
+class Admit(NamedTuple):
+    """The request just received is known as `work` from now on: it is to be looked at, or waits for memory.
+
+    Only for requests that do not get `Receive` at once.  The connection is read from again after `Receive` or
+    `Skip`; at once if the request has neither a payload nor inputs in shared memory.
+    """
+
+    work: int
+    connection: int
+    request_id: int
+
+
+class CreateSegment(NamedTuple):
+    """Make a segment and report `SegmentCreated` or `SegmentFailed`, best right after these commands.
+
+    Attributes:
+        connection: the one it will be shared with: fresh memory that no other ever used; 0: nobody.
+    """
+
+    segment: int
+    n_bytes: int
+    connection: int
+
+
+class DestroySegment(NamedTuple):
+    """Give a segment back to the system and have the workers unmap it."""
+
+    segment: int
+
+
+class Receive(NamedTuple):
+    """There is memory for a work: its payload goes to `segment`, from byte 0 on as its plan lays it out.
+
+    Then go on reading the connection.  For a `Received` with a digest: copy the payload there now; the
+    commands behind this one may be `Run`.  With inputs in shared memory, `segment` is where these lie, and
+    there is nothing to copy.
+
+    Attributes:
+        output_segment: where the outputs go: `output_bytes` from byte `output_offset` on.
+    """
+
+    work: int
+    connection: int
+    request_id: int
+    segment: int
+    output_segment: int
+    output_offset: int
+    output_bytes: int
+
+
+class Skip(NamedTuple):
+    """Read past the payload of a request, if it has one, and go on reading the connection.
+
+    The request was answered, or waits for the answer of another with the same key.
+    """
+
+    connection: int
+    request_id: int
+
+
+class Look(NamedTuple):
+    """Look at the referenced files of a work; answered by `Looked` or `StorageFailed`."""
+
+    work: int
+
+
+class LookAtOutput(NamedTuple):
+    """Look at what lies where the output of a work goes; answered by `OutputLooked`."""
+
+    work: int
+
+
+class Read(NamedTuple):
+    """Read the referenced inputs of a work into its memory; answered by `InputsRead` or `StorageFailed`."""
+
+    work: int
+    segment: int
+    output_segment: int
+    output_offset: int
+    output_bytes: int
+
+
+class PlaceOutput(NamedTuple):
+    """The outputs of a work go elsewhere than `Receive` or `Read` said."""
+
+    work: int
+    output_segment: int
+    output_offset: int
+    output_bytes: int
+
+
+class Write(NamedTuple):
+    """Write the outputs of a work to storage; answered by `Written` or `StorageFailed`."""
+
+    work: int
+
+
+class Run(NamedTuple):
+    """Send these works to the worker as one batch; it may still be busy with the one before."""
+
+    worker: int
+    works: tuple[int, ...]
+    expected_s: float
+
+
+class Reply(NamedTuple):
+    """Answer a request with the result of a work; report `Sent`, unless `reply` is 0.
+
+    Attributes:
+        segment: the result lies in this segment, which is shared with the client, and the message says where:
+            no payload travels; `reply` is 0 then.  0: the payload travels.
+        is_duplicate: others got the same answer before; for counting.
+    """
+
+    reply: int
+    connection: int
+    request_id: int
+    work: int
+    segment: int
+    is_duplicate: bool
+
+
+class Repeat(NamedTuple):
+    """Answer a request with an answer remembered from before; report `Sent`."""
+
+    reply: int
+    connection: int
+    request_id: int
+    answer: int
+
+
+class ReplyFailure(NamedTuple):
+    """Answer a request with a failure.
+
+    Attributes:
+        work: whose failure it is; 0: the request was refused before it became one, or repeats a failure.
+        is_duplicate: others got the same answer before; for counting.
+    """
+
+    connection: int
+    request_id: int
+    failure: Failure
+    work: int
+    is_duplicate: bool
+
+
+class ReplyBusy(NamedTuple):
+    """Ask the client to send the same request again after so many seconds."""
+
+    connection: int
+    request_id: int
+    retry_after_s: float
+    reason: str
+
+
+class ReplyCancelled(NamedTuple):
+    """Confirm that a request was cancelled."""
+
+    connection: int
+    request_id: int
+
+
+class Remember(NamedTuple):
+    """Keep the result of a work as `answer` until `Forget`.
+
+    Attributes:
+        is_copy: copy its payload now, its memory will be used for something else; else it stays where it is.
+    """
+
+    work: int
+    answer: int
+    is_copy: bool
+
+
+class Forget(NamedTuple):
+    """Let go of a remembered answer; one that is just being sent is over with its `Sent`."""
+
+    answer: int
+
+
+class GrantMemory(NamedTuple):
+    """Share a segment with the client; its descriptor travels with the message.
+
+    Attributes:
+        request_id: the request this answers; 0: it holds the result of the `Reply` that follows.
+    """
+
+    connection: int
+    request_id: int
+    segment: int
+    n_bytes: int
+
+
+class Release(NamedTuple):
+    """Nothing about a work is needed any more; its memory may serve others from now on."""
+
+    work: int
+
+
+class Disconnect(NamedTuple):
+    """End a connection with a last word, if it still listens; report `Closed`."""
+
+    connection: int
+    code: str
+    reason: str
+
+
+class WakeAt(NamedTuple):
+    """Send a `Tick` at this time or soon after; replaces the time named before."""
+
+    at_s: float
+
+
+class Drained(NamedTuple):
+    """After `DrainStarted`: all that was admitted is answered, and every reply is over."""
+
+
+Command = (
+    Admit
+    | CreateSegment
+    | DestroySegment
+    | Receive
+    | Skip
+    | Look
+    | LookAtOutput
+    | Read
+    | PlaceOutput
+    | Write
+    | Run
+    | Reply
+    | Repeat
+    | ReplyFailure
+    | ReplyBusy
+    | ReplyCancelled
+    | Remember
+    | Forget
+    | GrantMemory
+    | Release
+    | Disconnect
+    | WakeAt
+    | Drained
+)

@@ -1,0 +1,368 @@
+"""What the request machine is notified of.
+
+All times are monotonic seconds; `now_s` is the time of the event.  Connections, workers and request numbers
+are the shell's; works, segments, replies and answers are numbered by the machine, from 1, and never reused.
+
+The life of a request::
+
+    Received ──> [memory] ──> Arrived ───────────────────────────┐
+        │ with digest: the payload is in the shell's hands ──────┤
+        └ with reads: Looked ──> [memory] ──> InputsRead ────────┴──> Finished ──> Written ──> Sent
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+__all__ = [
+    "Arrived",
+    "Cancelled",
+    "Closed",
+    "DrainStarted",
+    "Event",
+    "Failure",
+    "Finished",
+    "InputsRead",
+    "Looked",
+    "LostWork",
+    "Measured",
+    "MemoryReturned",
+    "MemoryWanted",
+    "Moved",
+    "Needs",
+    "Opened",
+    "OutputLooked",
+    "Received",
+    "SegmentCreated",
+    "SegmentFailed",
+    "Sent",
+    "SharedInputs",
+    "StorageFailed",
+    "Tick",
+    "WorkResult",
+    "WorkerLost",
+    "WorkerStarted",
+    "Written",
+]
+
+
+class Failure(NamedTuple):
+    """Why a request has no result, in the words of the wire's ``Failed``."""
+
+    kind: str
+    code: str
+    message: str
+    cure: str = ""
+    transient: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Needs:
+    """What requests of one kind need: same operation, parameters and inputs.  One object serves them all.
+
+    Attributes:
+        operation: its name.
+        content: equal for requests that ask the same: operation, parameters and descriptions of inputs.
+        kinds: of devices that can compute it, at least one.
+        amount: what computing costs: flops, or bytes moved where flops say nothing.
+        batch_key: requests with equal keys may be computed together; None: always alone.
+        payload_bytes: inputs that come by value, 0 if none.
+        input_bytes: the inputs laid out one behind the other; the outputs begin there.  With `reads`: only
+            what is known, 0 before the files were looked at.
+        output_bytes: upper bound of the outputs that do not lie in the inputs, with room for a copy of the
+            inputs where these must stay as they are and the operation works in place.
+        keep_inputs: inputs in shared memory must be the same after the answer as before.
+        reads: URIs of the inputs to be read, each normalised to ``scheme://authority/path``.
+        remember_bytes: about how much memory it takes to remember such a request, beside its answer.
+    """
+
+    operation: str
+    content: Hashable
+    kinds: tuple[str, ...] = ("cpu",)
+    amount: float = 1.0
+    batch_key: Hashable | None = None
+    payload_bytes: int = 0
+    input_bytes: int = 0
+    output_bytes: int = 0
+    keep_inputs: bool = False
+    reads: tuple[str, ...] = ()
+    remember_bytes: int = 256
+
+
+class SharedInputs(NamedTuple):
+    """The inputs lie in shared memory granted to the connection, within the first `n_bytes` of `segment`."""
+
+    segment: int
+    n_bytes: int
+
+
+class Opened(NamedTuple):
+    """A connection proved its credential."""
+
+    connection: int
+    tenant: str
+    now_s: float
+
+
+class Closed(NamedTuple):
+    """A connection is gone, for whatever reason; replies not reported by `Sent` yet still will be."""
+
+    connection: int
+    now_s: float
+
+
+class Received(NamedTuple):
+    """The header of a request has arrived, and was found sound.
+
+    Answered by `Receive` (there is memory: the payload goes there), by `Skip` (it was answered, or joined
+    another), or by `Admit`.  After `Admit` the connection is not read from until `Receive` or `Skip` names
+    the request, unless the request has neither a payload nor inputs in shared memory.
+
+    Attributes:
+        digest: of the payload, when the shell has all of it already, and of inputs in shared memory; no
+            `Arrived` follows then.  None: `Arrived` follows, or `Looked` for a request without a payload.
+        writes: the URI the output goes to, normalised; empty: to the client.
+        deadline_s: not started later than so many seconds from now; 0: no deadline.
+    """
+
+    connection: int
+    request_id: int
+    key: str
+    needs: Needs
+    digest: bytes | None
+    now_s: float
+    writes: str = ""
+    priority: int = 0
+    deadline_s: float = 0.0
+    shared: SharedInputs | None = None
+
+
+class Arrived(NamedTuple):
+    """The payload of a work is complete; `digest` also covers the files that were looked at for it."""
+
+    work: int
+    digest: bytes
+    now_s: float
+
+
+class Looked(NamedTuple):
+    """The referenced files of a work were looked at, in answer to `Look`.
+
+    Attributes:
+        digest: of what tells these files from others; with a payload still to come it is not looked at.
+        needs: as of `Received`, now with the sizes of the files.
+    """
+
+    work: int
+    digest: bytes
+    needs: Needs
+    now_s: float
+
+
+class OutputLooked(NamedTuple):
+    """What lies where the output of a work goes, in answer to `LookAtOutput`; None: nothing, or unknown."""
+
+    work: int
+    stamp: Hashable | None
+    now_s: float
+
+
+class InputsRead(NamedTuple):
+    """The referenced inputs of a work are in its memory.
+
+    Attributes:
+        needs: what is known now, `output_bytes` above all, for inputs that only describe themselves when they
+            are read; None: as before.
+        bytes_in: of all inputs.
+    """
+
+    work: int
+    needs: Needs | None
+    bytes_in: int
+    now_s: float
+
+
+class StorageFailed(NamedTuple):
+    """`Look`, `Read` or `Write` of a work failed for good."""
+
+    work: int
+    failure: Failure
+    now_s: float
+
+
+class Written(NamedTuple):
+    """The output of a work is stored; `stamp` is what it looks like there."""
+
+    work: int
+    stamp: Hashable | None
+    now_s: float
+
+
+class WorkerStarted(NamedTuple):
+    """A worker takes works from now on.  Numbers of workers are never used twice."""
+
+    worker: int
+    kind: str
+    now_s: float
+
+
+class LostWork(NamedTuple):
+    """A work whose worker is gone.
+
+    Attributes:
+        overwritten: its inputs may no longer be what they were.
+        is_suspect: the worker was at this work, so it may be the cause.
+    """
+
+    work: int
+    overwritten: bool
+    is_suspect: bool
+
+
+class WorkerLost(NamedTuple):
+    """A worker died, hangs or is sick.  Works it had that are not in `lost` were never begun.
+
+    Attributes:
+        detail: for people: what happened, e.g. "the worker on cuda:0 died: signal 9".
+    """
+
+    worker: int
+    lost: tuple[LostWork, ...]
+    detail: str
+    now_s: float
+
+
+class WorkResult(NamedTuple):
+    """What a worker says about one work.
+
+    Attributes:
+        failure: set when there is no result.
+        compute_s: seconds of the device the work is charged for.
+        bytes_out: of the outputs.
+        answer_bytes: about how much memory it takes to remember the message, without the payload.
+        segments: the distinct segments the outputs lie in; looked at only for inputs in shared memory.
+        is_aligned: whether each output begins at a multiple of 64 bytes, so that a client can map it.
+    """
+
+    work: int
+    failure: Failure | None
+    compute_s: float
+    bytes_out: int
+    answer_bytes: int = 0
+    segments: tuple[int, ...] = ()
+    is_aligned: bool = True
+
+
+class Finished(NamedTuple):
+    """A worker answered for works of one batch.  What it no longer has (late, twice) changes nothing."""
+
+    worker: int
+    results: tuple[WorkResult, ...]
+    now_s: float
+
+
+class Sent(NamedTuple):
+    """These replies have left, or never will (`was_sent` False); exactly once for each `Reply` and `Repeat`.
+
+    A reply is over when no view of its memory is in use any more.
+    """
+
+    replies: tuple[int, ...]
+    was_sent: bool
+    now_s: float
+
+
+class Cancelled(NamedTuple):
+    """The client no longer wants the answer of a request."""
+
+    connection: int
+    request_id: int
+    now_s: float
+
+
+class MemoryWanted(NamedTuple):
+    """The client wants shared memory; answered by `GrantMemory` or `ReplyBusy`."""
+
+    connection: int
+    request_id: int
+    n_bytes: int
+    now_s: float
+
+
+class MemoryReturned(NamedTuple):
+    """The client neither reads nor writes a segment granted to it any more."""
+
+    connection: int
+    segment: int
+    now_s: float
+
+
+class SegmentCreated(NamedTuple):
+    """The segment of a `CreateSegment` is there."""
+
+    segment: int
+    now_s: float
+
+
+class SegmentFailed(NamedTuple):
+    """The segment of a `CreateSegment` could not be made: no descriptor or no memory left."""
+
+    segment: int
+    now_s: float
+
+
+class Moved(NamedTuple):
+    """Bytes of a payload or of a reply that is still under way were moved; every 0.1 s is often enough."""
+
+    connection: int
+    now_s: float
+
+
+class DrainStarted(NamedTuple):
+    """Take nothing new; `Drained` follows when all that was admitted is answered and has left."""
+
+    now_s: float
+
+
+class Measured(NamedTuple):
+    """A calibration found how long an amount of an operation takes on a kind of device."""
+
+    operation: str
+    amount: float
+    kind: str
+    seconds: float
+    now_s: float
+
+
+class Tick(NamedTuple):
+    """Time has passed: the answer to `WakeAt`, harmless at any other time."""
+
+    now_s: float
+
+
+Event = (
+    Opened
+    | Closed
+    | Received
+    | Arrived
+    | Looked
+    | OutputLooked
+    | InputsRead
+    | StorageFailed
+    | Written
+    | WorkerStarted
+    | WorkerLost
+    | Finished
+    | Sent
+    | Cancelled
+    | MemoryWanted
+    | MemoryReturned
+    | SegmentCreated
+    | SegmentFailed
+    | Moved
+    | DrainStarted
+    | Measured
+    | Tick
+)

@@ -1,0 +1,75 @@
+"""What the request machine is configured with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["MachineSettings", "TenantSettings"]
+
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class TenantSettings:
+    """The share and the rights of one tenant.
+
+    Attributes:
+        weight: share of device time and of memory under load, above 0.
+        read_prefixes: what referenced inputs must lie below.
+        write_prefixes: what outputs must lie below.
+    """
+
+    weight: float = 1.0
+    read_prefixes: tuple[str, ...] = ()
+    write_prefixes: tuple[str, ...] = ()
+
+
+_UNKNOWN = TenantSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class MachineSettings:
+    """Limits and shares.
+
+    Attributes:
+        pool_bytes: ceiling of all segments together.
+        queue_bytes: for each tenant, bound of inputs that no worker has yet, and of what computes or waits
+            to leave; half of it is the bound of what one connection holds until its replies have left.
+        max_request_bytes: largest inputs of one request.
+        max_shared_bytes: shared memory granted to one connection; 0: none.
+        max_in_flight: requests under way of one connection.
+        reply_cache_bytes: memory of the copied answers.
+        reply_cache_age_s: how long any answer is remembered.
+        max_attempts: workers that one request may crash before it fails.
+        unread_grace_s: a connection that has not moved for so long, and holds memory above the share of its
+            tenant, is cut off when another tenant waits for that memory.
+        max_batch_size: requests computed together.
+        max_batch_bytes: inputs of one batch.
+        max_queue_delay_s: how long a request waits for others to fill its batch.
+        prefetch_below_s: a worker busy for shorter than that gets its next batch ahead.
+        priority_step_s: one step of priority counts as so many seconds of earlier arrival.
+        prefetched_kinds: kinds of devices that copy the next batch in while they compute.
+        tenants: by name; ``*`` is everybody not named.
+    """
+
+    pool_bytes: int = 1024 * _MIB
+    queue_bytes: int = 512 * _MIB
+    max_request_bytes: int = 256 * _MIB
+    max_shared_bytes: int = 512 * _MIB
+    max_in_flight: int = 64
+    reply_cache_bytes: int = 8 * _MIB
+    reply_cache_age_s: float = 600.0
+    max_attempts: int = 2
+    unread_grace_s: float = 0.5
+    max_batch_size: int = 64
+    max_batch_bytes: int = 4 * _MIB
+    max_queue_delay_s: float = 0.0
+    prefetch_below_s: float = 0.005
+    priority_step_s: float = 10.0
+    prefetched_kinds: tuple[str, ...] = ("cuda",)
+    tenants: Mapping[str, TenantSettings] = field(default_factory=dict)
+
+    def tenant(self, name: str) -> TenantSettings:
+        """The settings of a tenant: its own, else those of ``*``, else weight 1 and no rights."""
+        return self.tenants.get(name) or self.tenants.get("*") or _UNKNOWN
