@@ -15,12 +15,12 @@ from pathlib import Path
 from benchmarks.result import Report, Row, measured, observed
 from yarn_accel.adapters import commands
 from yarn_accel.adapters.hdfs import Store
-from yarn_accel.cluster import Cluster, ClusterStatus, UpOptions, take_down
 from yarn_accel.errors import JobError
-from yarn_accel.hadoop.archives import ensure_archive
-from yarn_accel.hadoop.install import ensure_hadoop
 from yarn_accel.hadoop.site import Site
 from yarn_accel.hadoop.streaming import NLINE_INPUT_FORMAT, JobResult, StreamingJob, run_streaming
+from yarn_accel.testbed import Cluster, ClusterStatus, UpOptions, take_down
+from yarn_accel.testbed.class_archives import ensure_archive
+from yarn_accel.testbed.maven import ensure_hadoop
 
 __all__ = ["run"]
 
@@ -100,7 +100,7 @@ def _job(cluster: Cluster, store: Store, at: int, report: Say) -> tuple[JobResul
         properties={"mapreduce.input.lineinputformat.linespermap": "1"},
         input_format=NLINE_INPUT_FORMAT,
     )
-    site = Site.load({"HADOOP_CONF_DIR": str(cluster.conf_dir)}, report)
+    site = Site.load({"HADOOP_CONF_DIR": str(cluster.conf_dir)})
     result = run_streaming(site, job, report).check()
     first_s = {}
     for uri in store.list(f"hdfs://{output}"):

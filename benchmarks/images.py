@@ -16,8 +16,8 @@ from jobs.images.purity import purity
 from jobs.rungs.cluster import ClusterRung
 from yarn_accel.adapters.credentials import read_master_secret
 from yarn_accel.adapters.hdfs import Store
-from yarn_accel.cluster import Cluster, UpOptions, take_down
 from yarn_accel.hadoop.site import Site
+from yarn_accel.testbed import Cluster, UpOptions, take_down
 
 __all__ = ["run"]
 
@@ -53,7 +53,7 @@ def run(quick: bool, report: Callable[[str], None], record: Report) -> None:
     note = f"{n_images} images of 64 x 64, PNG, {n_files} mappers, 2 servers" + ("; quick" if quick else "")
     try:
         cluster = Cluster.up(UpOptions(name=NAME, nodes=4, racks=2, accel_nodes=2), report)
-        site = Site.load({"HADOOP_CONF_DIR": str(cluster.conf_dir)}, report)
+        site = Site.load({"HADOOP_CONF_DIR": str(cluster.conf_dir)})
         store = Store(cluster.conf_dir)
         with ClusterRung(site) as rung:
             for at, (label, photographs) in enumerate(sets.items()):

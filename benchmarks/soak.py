@@ -27,8 +27,8 @@ from benchmarks.result import Report, Row, observed
 from benchmarks.soak_load import TENANTS, Crowd, Pace
 from yarn_accel.client.binding import Endpoint
 from yarn_accel.client.client import Client
-from yarn_accel.cluster.processes import memory_of
 from yarn_accel.errors import JobError
+from yarn_accel.testbed.processes import memory_of
 from yarn_accel.wire.credential import issue
 
 __all__ = ["Series", "draw", "growth", "is_flat", "run"]

@@ -61,7 +61,7 @@ def open_rung(
         with PipeRung(options.home, options.python, n_servers=options.n_servers) as pipes:
             yield pipes, Store()
     else:
-        site = Site.load(os.environ if environ is None else environ, report)
+        site = Site.load(os.environ if environ is None else environ)
         cluster = ClusterRung(
             site,
             options.python,

@@ -50,14 +50,18 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "undrain": _verb("undrain", "Take the server of NODE back into use."),
     "stop": _verb("stop", "End the application and leave nothing behind."),
     "cluster": LazyCommand(
-        "yarn_accel.cluster.cli", "group", "A real Hadoop cluster of several nodes on this one machine."
+        "yarn_accel.testbed.cluster_cli",
+        "group",
+        "A real Hadoop cluster of several nodes on this one machine.",
     ),
     "credential": LazyCommand(
         "yarn_accel.pipeline.credential_cli",
         "group",
         "The site's secret, and the credentials of users' jobs.",
     ),
-    "hadoop": LazyCommand("yarn_accel.hadoop.cli", "group", "Hadoop's jars and configuration templates."),
+    "hadoop": LazyCommand(
+        "yarn_accel.testbed.hadoop_cli", "group", "Hadoop's jars and configuration templates."
+    ),
     "launch": LazyCommand("yarn_accel.launch.cli", "group", "What `start` would bring to the cluster."),
     "master": LazyCommand("yarn_accel.master.cli", "group", "The ApplicationMaster, as YARN starts it."),
     "node": LazyCommand("yarn_accel.node.cli", "group", "The services of every node."),

@@ -28,7 +28,7 @@ from benchmarks.pipeline.setting import Setting, replies
 from benchmarks.result import Row, measured, observed
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.client.calls import Call, Reference
-from yarn_accel.cluster import Cluster, UpOptions, take_down
+from yarn_accel.testbed import Cluster, UpOptions, take_down
 from yarn_accel.wire.tensors import TensorSpec
 
 __all__ = ["hdfs_rows"]

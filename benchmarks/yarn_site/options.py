@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from yarn_accel.cluster import UpOptions
+from yarn_accel.testbed import UpOptions
 
 __all__ = ["SMALL_PIPELINE", "SiteOptions", "merged"]
 

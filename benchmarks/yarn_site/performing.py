@@ -11,7 +11,7 @@ from benchmarks.yarn_site.faults import FAULTS
 from benchmarks.yarn_site.job import Batch, Result, RunningJob
 from benchmarks.yarn_site.scene import Scene, Strike, calling, scene_of, watch
 from benchmarks.yarn_site.site import Site
-from yarn_accel.cluster.plan import Mode
+from yarn_accel.testbed.plan import NetworkMode
 
 __all__ = ["Performed", "Struck", "perform", "why_not"]
 
@@ -61,7 +61,7 @@ class Performed:
 
 def why_not(site: Site, name: str) -> str:
     """Why a fault cannot happen to a site; empty when it can."""
-    if FAULTS[name].needs_links and site.cluster.plan.mode is not Mode.NETNS:
+    if FAULTS[name].needs_links and site.cluster.plan.mode is not NetworkMode.NETNS:
         return "nodes share one network in loopback mode: they have no links of their own"
     if name == "join" and not site.late:
         return "no accelerator node is left that could join"

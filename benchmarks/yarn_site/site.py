@@ -22,13 +22,13 @@ from yarn_accel.adapters.credentials import issue_token_file, read_master_secret
 from yarn_accel.adapters.hadoop_rpc import ApplicationId
 from yarn_accel.adapters.hadoop_rpc.backend import ResourceManager
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport, NodeReport
-from yarn_accel.cluster import Cluster, take_down
-from yarn_accel.cluster.state import Report, silent
 from yarn_accel.errors import ClusterError, UnavailableError
 from yarn_accel.launch.control import Control
 from yarn_accel.launch.gateway import APPLICATION_TYPE, Gateway, find_running
 from yarn_accel.launch.kept import Kept
 from yarn_accel.master.inventory import attribute_of
+from yarn_accel.testbed import Cluster, take_down
+from yarn_accel.testbed.state import Report, silent
 
 __all__ = ["DEADLINE_S", "ROOT", "Site", "site_up"]
 

@@ -19,7 +19,7 @@ from jobs.demo.run import DemoOptions, Phases, demo_cluster, run_demo
 from jobs.factorize.cli import result_table
 from jobs.factorize.job import write_outcome as write_factorize
 from jobs.images.job import write_outcome as write_images
-from yarn_accel.cluster import UpOptions
+from yarn_accel.testbed import UpOptions
 
 __all__ = ["demo"]
 

@@ -28,10 +28,10 @@ from jobs.rungs.cluster import ClusterRung
 from jobs.rungs.step import Report
 from yarn_accel.adapters.credentials import read_master_secret
 from yarn_accel.adapters.hdfs import Store
-from yarn_accel.cluster import Cluster, UpOptions, take_down
-from yarn_accel.cluster.state import Place
 from yarn_accel.errors import AccelError
 from yarn_accel.hadoop.site import Site
+from yarn_accel.testbed import Cluster, UpOptions, take_down
+from yarn_accel.testbed.state import ClusterPaths
 
 __all__ = ["DemoOptions", "Phases", "demo_cluster", "run_demo"]
 
@@ -101,7 +101,7 @@ def _keep_logs(options: DemoOptions, report: Report) -> None:
     """Copy what the error may name before it goes with the cluster."""
     with contextlib.suppress(OSError):
         shutil.rmtree(options.logs_dir, ignore_errors=True)
-        shutil.copytree(Place.of(options.up.name).logs_dir, options.logs_dir)
+        shutil.copytree(ClusterPaths.of(options.up.name).logs_dir, options.logs_dir)
         report(f"the daemons' logs are kept in {options.logs_dir}")
 
 

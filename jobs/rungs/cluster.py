@@ -16,7 +16,7 @@ from yarn_accel.adapters.hdfs import Store
 from yarn_accel.client.binding import Binding, format_binding, parse_binding
 from yarn_accel.client.reporter import GROUP
 from yarn_accel.errors import ConfigError
-from yarn_accel.hadoop.conf import read_properties
+from yarn_accel.hadoop.properties import read_properties
 from yarn_accel.hadoop.running import APPLICATION_TYPE, tracking_pages
 from yarn_accel.hadoop.site import Site, user_name
 from yarn_accel.hadoop.streaming import (

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from yarn_accel.cluster import Cluster, UpOptions, take_down
 from yarn_accel.errors import StartupError
+from yarn_accel.testbed import Cluster, UpOptions, take_down
 
 CLUSTER_NAME = "test"
 LOG_LINES = 12

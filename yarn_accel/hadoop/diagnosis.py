@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 
-from yarn_accel.hadoop.history import History, TaskAttempt
+from yarn_accel.hadoop.history import HistoryClient, TaskAttempt
 
 __all__ = [
     "client_error",
@@ -61,7 +61,7 @@ def first_error_line(stderr: str) -> str:
 
 
 def failed_attempt_diagnosis(
-    history: History,
+    history: HistoryClient,
     attempts: Sequence[TaskAttempt],
     patience_s: float = LOG_PATIENCE_S,
     sleep: Callable[[float], None] = time.sleep,

@@ -15,7 +15,7 @@ from yarn_accel.errors import RejectedError, UnavailableError
 
 __all__ = [
     "Counters",
-    "History",
+    "HistoryClient",
     "TaskAttempt",
     "log_contents",
     "parse_attempts",
@@ -54,7 +54,7 @@ class TaskAttempt:
     diagnostics: str = ""
 
 
-class History:
+class HistoryClient:
     """The REST of one JobHistoryServer.
 
     Args:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from yarn_accel.hadoop.install import HadoopInstall
+from yarn_accel.hadoop.jars import HadoopInstall
 
 __all__ = [
     "ADD_OPENS",
@@ -97,7 +97,7 @@ def java_argv(
         conf_dir: directory with the ``*-site.xml`` files.
         heap_mib: largest heap in MiB.
         properties: ``-D`` system properties, in order; Hadoop expands ``${name}`` in its settings from them.
-        archive: the class data archive of :func:`yarn_accel.hadoop.archives.ensure_archive`, or None.
+        archive: a class data archive that fits the jars, or None.
         extra_class_path: directories or jars that win over ``conf_dir`` (a node's ``node-resources.xml``).
         jvm_options: further options for the JVM, placed last so that they win.
         arguments: arguments of the main class.

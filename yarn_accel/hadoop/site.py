@@ -1,7 +1,8 @@
 """A cluster that exists already, as its clients see it: configuration, jars, and where things answer.
 
 Everything comes from the configuration directory (HADOOP_CONF_DIR). Beside Hadoop's own files it may hold
-``yarn-accel-site.yaml`` with what Hadoop has no key for; our own launcher writes one, an operator may.
+``yarn-accel-site.yaml`` with what Hadoop has no key for. ``yarn-accel cluster up`` writes one, and an
+operator may.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import getpass
 import os
 import pwd
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,9 @@ from urllib.parse import urlsplit
 
 from yarn_accel.adapters.settings_file import read_settings
 from yarn_accel.errors import ConfigError, StartupError
-from yarn_accel.hadoop.archives import find_archive
-from yarn_accel.hadoop.conf import read_site
-from yarn_accel.hadoop.install import HadoopInstall, cache_dir, ensure_hadoop, from_hadoop_home
+from yarn_accel.hadoop.jars import HadoopInstall, cache_dir, fetched, from_hadoop_home
 from yarn_accel.hadoop.jdk import find_java
+from yarn_accel.hadoop.properties import read_site
 
 __all__ = [
     "SITE_FILE",
@@ -38,10 +38,6 @@ SITE_KEYS: Mapping[str, str] = {
     "client_hosts_file": "a hosts file for clients that cannot resolve the nodes' names",
     "client_jvm_options": "further options for the JVM of job clients, as a list or one string",
 }
-
-
-def _silent(_: str) -> None:
-    """Report nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +139,13 @@ class Site(SiteSettings):
     """A cluster that jobs are submitted to: its settings, and the jars their clients run from.
 
     Attributes:
-        install: the jars: of HADOOP_HOME when that is set, else our own.
+        install: the jars of HADOOP_HOME when that is set, else those of ``yarn-accel hadoop fetch``.
     """
 
     install: HadoopInstall
 
     @staticmethod
-    def load(environ: Mapping[str, str] | None = None, report: Callable[[str], None] = _silent) -> Site:
+    def load(environ: Mapping[str, str] | None = None) -> Site:
         """Read the settings and pick the jars.
 
         Raises:
@@ -158,18 +154,21 @@ class Site(SiteSettings):
         """
         environ = os.environ if environ is None else environ
         settings = SiteSettings.read(environ)
-        home = environ.get("HADOOP_HOME", "")
-        if home:
-            install = from_hadoop_home(Path(home), find_java(environ), cache_dir(environ))
-        else:
-            install = ensure_hadoop(report, environ)
         read = {each.name: getattr(settings, each.name) for each in fields(settings)}
-        return Site(**read, install=install)
+        return Site(**read, install=_find_jars(environ))
 
-    @property
-    def archive(self) -> Path | None:
-        """The class data archive for these jars when it was built already; it is never built here."""
-        return find_archive(self.install)
+
+def _find_jars(environ: Mapping[str, str]) -> HadoopInstall:
+    home, java = environ.get("HADOOP_HOME", ""), find_java(environ)
+    if home:
+        return from_hadoop_home(Path(home), java, cache_dir(environ))
+    install = fetched(java, environ)
+    if install is None:
+        raise StartupError(
+            "no Hadoop jars: HADOOP_HOME is not set, and none were fetched",
+            cure="let HADOOP_HOME name an unpacked Hadoop distribution, or run: yarn-accel hadoop fetch",
+        )
+    return install
 
 
 def user_name(environ: Mapping[str, str] | None = None) -> str:

@@ -18,19 +18,22 @@ from pathlib import Path
 from yarn_accel.adapters.commands import Completed, stream
 from yarn_accel.adapters.rest import get_json, request_json
 from yarn_accel.errors import AccelError, ConfigError, JobError, StartupError
-from yarn_accel.hadoop.conf import templates_dir
 from yarn_accel.hadoop.diagnosis import client_error, failed_attempt_diagnosis
-from yarn_accel.hadoop.history import Counters, History, TaskAttempt
+from yarn_accel.hadoop.history import Counters, HistoryClient, TaskAttempt
 from yarn_accel.hadoop.java import java_argv
 from yarn_accel.hadoop.site import Site, user_name
 
 __all__ = [
+    "LOG_SETTINGS",
     "JobResult",
     "StreamingJob",
     "TaskAttempt",
     "client_argv",
     "run_streaming",
 ]
+
+LOG_SETTINGS = Path(__file__).with_name("log4j.properties")
+"""How Hadoop's programs log: to standard error, in the form that this module reads."""
 
 NLINE_INPUT_FORMAT = "org.apache.hadoop.mapred.lib.NLineInputFormat"
 SEQUENCE_INPUT_FORMAT = "org.apache.hadoop.mapred.SequenceFileInputFormat"
@@ -148,17 +151,13 @@ class JobResult:
         return self
 
 
-def client_argv(
-    site: Site, job: StreamingJob, archive: Path | None = None, jvm_options: Sequence[str] = ()
-) -> list[str]:
+def client_argv(site: Site, job: StreamingJob, jvm_options: Sequence[str] = ()) -> list[str]:
     """The argument list of the Java client that submits ``job`` and waits for it. Pure."""
-    log4j = templates_dir() / "log4j.properties"
     return java_argv(
         site.install,
         "streaming",
         site.conf_dir,
-        archive=archive,
-        jvm_options=(f"-Dlog4j.configuration=file:{log4j}", *site.client_jvm_options, *jvm_options),
+        jvm_options=(f"-Dlog4j.configuration=file:{LOG_SETTINGS}", *site.client_jvm_options, *jvm_options),
         arguments=job.argv(),
     )
 
@@ -186,7 +185,7 @@ def run_streaming(
     """
     _check_files(job)
     _check_resourcemanager(site)
-    argv = client_argv(site, job, site.archive, jvm_options)
+    argv = client_argv(site, job, jvm_options)
     watch = _Watch(job.name, report)
     try:
         done = stream(argv, watch.line, env={**os.environ, "HADOOP_CONF_DIR": str(site.conf_dir)})
@@ -222,7 +221,7 @@ class _Watch:
 
 
 def _collect(site: Site, job_id: str, done: Completed) -> JobResult:
-    history = History(site.history_web())
+    history = HistoryClient(site.history_web())
     try:
         summary = history.wait_for_job(job_id, HISTORY_PATIENCE_S if done.ok else FAILED_PATIENCE_S)
         counters, attempts = history.counters(job_id), history.attempts(job_id)

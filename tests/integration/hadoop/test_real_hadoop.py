@@ -11,11 +11,12 @@ import pytest
 
 from yarn_accel.adapters.rest import get_json
 from yarn_accel.errors import JobError
-from yarn_accel.hadoop.archives import ensure_archive, find_archive, shared_classes
-from yarn_accel.hadoop.install import HadoopInstall, class_path_names, ensure_hadoop, write_class_path_jar
-from yarn_accel.hadoop.single_node import SingleNode
+from yarn_accel.hadoop.jars import HadoopInstall, class_path_names, write_class_path_jar
 from yarn_accel.hadoop.site import Site
 from yarn_accel.hadoop.streaming import NLINE_INPUT_FORMAT, StreamingJob, run_streaming
+from yarn_accel.testbed.class_archives import ensure_archive, find_archive, shared_classes
+from yarn_accel.testbed.maven import ensure_hadoop
+from yarn_accel.testbed.single_node import SingleNode
 
 pytestmark = [pytest.mark.hadoop, pytest.mark.slow]
 
@@ -165,7 +166,6 @@ def test_a_hadoop_home_serves_the_client(node: SingleNode, install: HadoopInstal
     site = Site.load(environ)
     assert site.install.class_path_jar.is_relative_to(tmp_path / "cache")
     assert site.install.n_jars == install.n_jars
-    assert site.archive is None
     assert run_streaming(site, job(node, "good"), silent).check().counters["yarn-accel"] == {"done": 4}
 
 

@@ -16,9 +16,9 @@ from yarn_accel.adapters.hadoop_rpc import (
     RpcSettings,
     User,
 )
-from yarn_accel.cluster import Cluster, UpOptions, take_down
 from yarn_accel.errors import StartupError
 from yarn_accel.hadoop.site import Site
+from yarn_accel.testbed import Cluster, UpOptions, take_down
 
 CLUSTER_NAME = "rpc"
 

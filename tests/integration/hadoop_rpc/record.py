@@ -38,9 +38,9 @@ from yarn_accel.adapters.hadoop_rpc.records import (
     Resource,
     pinned,
 )
-from yarn_accel.cluster import Cluster
 from yarn_accel.errors import AccelError
 from yarn_accel.hadoop.site import Site
+from yarn_accel.testbed import Cluster
 
 POLL_S = 0.05
 SMALL = Resource.of(256, 1)

@@ -31,9 +31,9 @@ from jobs.zipapp import ARCHIVE_NAME, build_zipapp
 from yarn_accel.adapters import credentials
 from yarn_accel.adapters.credentials import issue_token_file, read_master_secret
 from yarn_accel.adapters.hdfs import Store
-from yarn_accel.cluster import Cluster
 from yarn_accel.errors import JobError, StorageError
 from yarn_accel.hadoop.site import Site
+from yarn_accel.testbed import Cluster
 from yarn_accel.wire.credential import Credential, encode
 
 pytestmark = [pytest.mark.hadoop, pytest.mark.slow]

@@ -26,13 +26,13 @@ from yarn_accel.adapters.hadoop_rpc import (
 )
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport, LaunchContext, LocalResource, Resource
 from yarn_accel.adapters.hdfs import Store
-from yarn_accel.cluster import Cluster, UpOptions, take_down
 from yarn_accel.errors import StartupError
 from yarn_accel.hadoop.site import Site
 from yarn_accel.launch import bootstrap
 from yarn_accel.launch.command import container_argv, container_command, container_environment
 from yarn_accel.launch.packing import pack
 from yarn_accel.launch.upload import FileResource, upload, upload_script
+from yarn_accel.testbed import Cluster, UpOptions, take_down
 
 pytestmark = [pytest.mark.hadoop, pytest.mark.slow]
 

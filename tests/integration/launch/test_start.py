@@ -55,7 +55,6 @@ def safe_mode(site: Site, word: str) -> None:
         hadoop.install,
         "org.apache.hadoop.hdfs.tools.DFSAdmin",
         hadoop.conf_dir,
-        archive=hadoop.archive,
         jvm_options=hadoop.client_jvm_options,
         arguments=["-safemode", word],
     )

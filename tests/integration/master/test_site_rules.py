@@ -76,7 +76,6 @@ def rmadmin(site: Site, *words: str) -> None:
         jobs.install,
         "org.apache.hadoop.yarn.client.cli.RMAdminCLI",
         site.cluster.conf_dir,
-        archive=jobs.archive,
         jvm_options=jobs.client_jvm_options,
         arguments=words,
     )

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from yarn_accel.errors import StartupError
-from yarn_accel.hadoop.install import HadoopInstall
+from yarn_accel.hadoop.jars import HadoopInstall
 from yarn_accel.hadoop.java import MAIN_CLASSES, java_argv
 from yarn_accel.hadoop.jdk import find_java, java_version
 

@@ -7,7 +7,7 @@ import pytest
 
 from yarn_accel.adapters.rest import as_list, get_json, get_text, request_json
 from yarn_accel.errors import RejectedError, RemoteProtocolError, UnavailableError
-from yarn_accel.hadoop.single_node import free_ports
+from yarn_accel.testbed.single_node import free_ports
 
 REMOTE = json.dumps({"RemoteException": {"message": "File does not exist: /x", "exception": "FileNotFound"}})
 ANSWERS = {

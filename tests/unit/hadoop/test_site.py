@@ -1,8 +1,10 @@
+import json
 from pathlib import Path
 
 import pytest
 
 from yarn_accel.errors import ConfigError, StartupError
+from yarn_accel.hadoop.jars import HADOOP_VERSION
 from yarn_accel.hadoop.site import SITE_FILE, Site, SiteSettings
 
 
@@ -167,6 +169,28 @@ def test_hadoop_home_alone_is_enough(environ: dict[str, str]):
     site = Site.load(environ)
     assert site.conf_dir == etc
     assert site.namenode_web() == "http://other:9870"
+
+
+def test_without_a_distribution_and_without_fetched_jars_there_is_a_cure(environ: dict[str, str]):
+    environ.pop("HADOOP_HOME")
+    with pytest.raises(StartupError, match=r"no Hadoop jars: .*HADOOP_HOME.*yarn-accel hadoop fetch"):
+        Site.load(environ)
+
+
+def test_fetched_jars_serve_where_there_is_no_distribution(environ: dict[str, str], tmp_path: Path):
+    environ.pop("HADOOP_HOME")
+    lib = tmp_path / "cache" / "cluster-accel" / f"hadoop-{HADOOP_VERSION}" / "lib"
+    lib.mkdir(parents=True)
+    for name in ("class-path.jar", "hadoop-streaming-3.4.2.jar"):
+        (lib / name).write_bytes(b"12345")
+    record = {"version": HADOOP_VERSION, "jars": {"hadoop-streaming-3.4.2.jar": 5}}
+    (lib.parent / "install.json").write_text(json.dumps(record))
+    install = Site.load(environ).install
+    assert (install.version, install.n_jars, install.n_bytes) == (HADOOP_VERSION, 1, 5)
+    assert install.streaming_jar == lib / "hadoop-streaming-3.4.2.jar"
+    (lib / "hadoop-streaming-3.4.2.jar").write_bytes(b"1234")
+    with pytest.raises(StartupError, match="no Hadoop jars"):
+        Site.load(environ)
 
 
 def test_missing_java_is_said(environ: dict[str, str], tmp_path: Path):

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from yarn_accel.errors import ConfigError, JobError, StartupError
-from yarn_accel.hadoop.install import HadoopInstall
-from yarn_accel.hadoop.single_node import free_ports
+from yarn_accel.hadoop.jars import HadoopInstall
 from yarn_accel.hadoop.site import Site
 from yarn_accel.hadoop.streaming import (
     NLINE_INPUT_FORMAT,
@@ -15,6 +14,7 @@ from yarn_accel.hadoop.streaming import (
     client_argv,
     run_streaming,
 )
+from yarn_accel.testbed.single_node import free_ports
 
 GENERIC = {"-D", "-files"}
 STREAMING = {"-input", "-output", "-mapper", "-reducer", "-inputformat", "-outputformat", "-io"}
@@ -105,8 +105,8 @@ def test_generic_options_come_first_and_the_same_job_gives_the_same_arguments(**
 
 
 def test_the_client_gets_the_site_s_options_and_our_log_format(site: Site):
-    argv = client_argv(site, job(), Path("/a.jsa"))
-    assert "-XX:SharedArchiveFile=/a.jsa" in argv
+    argv = client_argv(site, job(), ["-Xlog:cds"])
+    assert "-Xlog:cds" in argv
     assert "-Djdk.net.hosts.file=/h" in argv
     assert any(part.startswith("-Dlog4j.configuration=file:") for part in argv)
     assert argv[argv.index("-cp") + 1].endswith(f":{site.conf_dir}")

@@ -10,7 +10,7 @@ from jobs.outcome import Outcome, Rejected, write_table
 from jobs.rungs.cluster import ClusterRung, streaming_job
 from jobs.rungs.step import Step
 from yarn_accel.errors import ConfigError, JobError
-from yarn_accel.hadoop.install import HadoopInstall
+from yarn_accel.hadoop.jars import HadoopInstall
 from yarn_accel.hadoop.site import Site
 
 FILES = (Path("/x/accel-job.pyz"), Path("/x/binding.json"))

@@ -98,7 +98,7 @@ def test_looking_at_a_cluster_needs_no_java(tmp_path, monkeypatch) -> None:
     def no_java(*_: object) -> None:
         raise StartupError("no Java")
 
-    monkeypatch.setattr("yarn_accel.hadoop.site.ensure_hadoop", no_java)
+    monkeypatch.setattr("yarn_accel.hadoop.site.find_java", no_java)
     with pytest.raises(StartupError, match="Java"):
         Site.load(bare)
     ours = Gateway.load(bare)

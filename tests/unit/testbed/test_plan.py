@@ -1,0 +1,187 @@
+"""The layout of a cluster: what must hold for every number of nodes, racks and accelerators."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from yarn_accel.errors import ConfigError
+from yarn_accel.testbed.plan import (
+    MAX_NODES,
+    ClusterPlan,
+    DaemonRole,
+    MasterPorts,
+    NetworkMode,
+    UpOptions,
+    bound_servers,
+    cluster_tag,
+    make_plan,
+    namespace_prefix,
+    port_span,
+    rate_bits_per_s,
+)
+
+names = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?", fullmatch=True)
+modes = st.sampled_from(NetworkMode)
+
+
+@st.composite
+def options(draw: st.DrawFn) -> UpOptions:
+    nodes = draw(st.integers(1, MAX_NODES))
+    return UpOptions(
+        name=draw(names),
+        nodes=nodes,
+        racks=draw(st.integers(1, nodes)),
+        accel_nodes=draw(st.integers(0, nodes)),
+        pipeline=draw(st.booleans()),
+    )
+
+
+def plan_of(wanted: UpOptions, mode: NetworkMode, scope: str = "/state") -> ClusterPlan:
+    return make_plan(wanted, mode, scope, subnet=7, port_base=12000)
+
+
+@given(options(), modes)
+def test_equal_options_give_equal_plans(wanted: UpOptions, mode: NetworkMode) -> None:
+    assert plan_of(wanted, mode) == plan_of(wanted, mode)
+
+
+@given(options(), modes)
+def test_addresses_and_hosts_are_unique_and_differ_from_the_gateway(
+    wanted: UpOptions, mode: NetworkMode
+) -> None:
+    plan = plan_of(wanted, mode)
+    addresses = [node.address for node in plan.nodes]
+    assert len(set(addresses)) == len(addresses) == wanted.nodes + 1
+    assert len({node.host for node in plan.nodes}) == len(addresses)
+    if mode is NetworkMode.NETNS:
+        assert plan.gateway not in addresses
+        assert all(address.startswith("10.231.7.") for address in addresses)
+    assert all(0 < int(part) < 255 for address in addresses for part in address.split(".")[3:])
+
+
+@given(options())
+def test_interface_names_fit_the_kernel_and_never_meet(wanted: UpOptions) -> None:
+    plans = [plan_of(wanted, NetworkMode.NETNS, scope) for scope in ("/state/a", "/state/b")]
+    found = [name for plan in plans for name in (plan.bridge, *(node.interface for node in plan.nodes))]
+    assert all(0 < len(name) <= 15 for name in found)
+    assert len(set(found)) == len(found)
+
+
+@given(names, names)
+def test_namespaces_of_one_cluster_are_not_taken_for_those_of_another(first: str, second: str) -> None:
+    if first == second:
+        return
+    tags = [cluster_tag(name, "/state") for name in (first, second)]
+    own = plan_of(UpOptions(name=first, nodes=2, racks=1), NetworkMode.NETNS)
+    assert all(node.namespace.startswith(namespace_prefix(first, tags[0])) for node in own.nodes)
+    assert not any(node.namespace.startswith(namespace_prefix(second, tags[1])) for node in own.nodes)
+
+
+@given(options(), modes)
+def test_racks_are_balanced_and_all_used(wanted: UpOptions, mode: NetworkMode) -> None:
+    sizes = Counter(node.rack for node in plan_of(wanted, mode).workers)
+    assert len(sizes) == wanted.racks
+    assert max(sizes.values()) - min(sizes.values()) <= 1
+
+
+@given(options(), modes)
+def test_every_rack_gets_its_first_accelerator_before_one_gets_a_second(
+    wanted: UpOptions, mode: NetworkMode
+) -> None:
+    plan = plan_of(wanted, mode)
+    assert len(plan.accel_nodes) == wanted.accel_nodes
+    per_rack = Counter({node.rack: 0 for node in plan.workers})
+    per_rack.update(node.rack for node in plan.accel_nodes)
+    sizes = Counter(node.rack for node in plan.workers)
+    for rack, count in per_rack.items():
+        room = [other for other in per_rack if per_rack[other] < sizes[other]]
+        assert all(count - per_rack[other] <= 1 for other in room), rack
+
+
+@given(options(), modes)
+def test_every_node_without_accelerator_is_bound_to_its_own_rack_when_that_has_one(
+    wanted: UpOptions, mode: NetworkMode
+) -> None:
+    plan = plan_of(wanted, mode)
+    bound = bound_servers(plan)
+    accel = {node.name: node for node in plan.accel_nodes}
+    plain = [node for node in plan.workers if not node.is_accel]
+    assert set(bound) == ({node.host for node in plain} if accel else set())
+    for node in plain if accel else ():
+        near = {name for name, other in accel.items() if other.rack == node.rack}
+        assert set(bound[node.host]) == (near or set(accel))
+        assert len(set(bound[node.host])) == len(bound[node.host])
+
+
+@given(options())
+def test_loopback_ports_are_unique_and_fill_the_span(wanted: UpOptions) -> None:
+    plan = plan_of(wanted, NetworkMode.LOOPBACK)
+    ports = [*vars(plan.ports).values()]
+    for node in plan.workers:
+        ports += vars(node.ports).values()
+    assert sorted(ports) == list(range(12000, 12000 + port_span(wanted.nodes)))
+
+
+def test_netns_nodes_use_the_default_ports() -> None:
+    plan = plan_of(UpOptions(), NetworkMode.NETNS)
+    assert plan.ports == MasterPorts()
+    assert {node.ports.nodemanager for node in plan.workers} == {8041}
+
+
+def test_a_late_worker_has_all_but_its_node_manager_from_the_start() -> None:
+    made = plan_of(UpOptions(nodes=3, racks=1, accel_nodes=1, late=1), NetworkMode.NETNS)
+    assert [node.name for node in made.late_nodes] == ["w3"]
+    absent = {(node, role) for node in made.nodes for role in made.roles(node)} - set(made.daemons())
+    assert absent == {(made.node("w3"), DaemonRole.NODEMANAGER)}
+    assert plan_of(UpOptions(), NetworkMode.NETNS).late_nodes == ()
+
+
+def test_the_default_cluster() -> None:
+    plan = plan_of(UpOptions(), NetworkMode.NETNS)
+    assert [node.name for node in plan.nodes] == ["master", "w1", "w2", "w3", "w4"]
+    assert [node.rack for node in plan.workers] == ["/rack1", "/rack1", "/rack2", "/rack2"]
+    assert [node.name for node in plan.accel_nodes] == ["w1", "w3"]
+    assert bound_servers(plan) == {"w2": ("w1",), "w4": ("w3",)}
+    assert plan.roles(plan.node("w1")) == (DaemonRole.DATANODE, DaemonRole.NODEMANAGER, DaemonRole.PIPELINE)
+    assert plan.roles(plan.node("w2")) == (DaemonRole.DATANODE, DaemonRole.NODEMANAGER)
+    assert len(plan.daemons()) == 13
+
+
+@pytest.mark.parametrize(
+    ("bad", "word"),
+    [
+        (UpOptions(nodes=0), "nodes"),
+        (UpOptions(nodes=MAX_NODES + 1), "nodes"),
+        (UpOptions(nodes=2, racks=3), "racks"),
+        (UpOptions(nodes=2, accel_nodes=3), "accel-nodes"),
+        (UpOptions(slots=-1), "slots"),
+        (UpOptions(nodes=2, racks=1, late=3), "late"),
+        (UpOptions(mode="docker"), "mode"),
+        (UpOptions(link="fast"), "link"),
+        (UpOptions(link="0gbit"), "link"),
+        (UpOptions(delay="2 weeks"), "delay"),
+        (UpOptions(name=""), "name"),
+        (UpOptions(name="../etc"), "name"),
+        (UpOptions(name="A"), "name"),
+        (UpOptions(name="x" * 33), "name"),
+    ],
+)
+def test_options_that_make_no_cluster_are_refused(bad: UpOptions, word: str) -> None:
+    with pytest.raises(ConfigError, match=word):
+        plan_of(bad, NetworkMode.NETNS)
+
+
+def test_an_unknown_node_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match="master, w1, w2, w3, w4"):
+        plan_of(UpOptions(), NetworkMode.NETNS).node("w9")
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"), [("1gbit", 1e9), ("100mbit", 1e8), ("1.5Gbit", 1.5e9), ("10kbit", 1e4)]
+)
+def test_rates(text: str, rate: float) -> None:
+    assert rate_bits_per_s(text) == rate

@@ -1,0 +1,189 @@
+"""Fetches Hadoop's jars with Maven, artifact by artifact, from the repositories that Maven is set up for.
+
+Maven repositories hold no binary tarball of Hadoop. A generated pom names the direct artifacts, and Maven
+copies them with all they need into one directory.
+
+A download goes to a directory of its own, which is renamed when it is complete, under a lock. So no process
+sees half a download, and two commands at once download once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from yarn_accel.adapters.commands import stream
+from yarn_accel.errors import StartupError
+from yarn_accel.hadoop.jars import (
+    HADOOP_VERSION,
+    HadoopInstall,
+    fetched,
+    fetched_dir,
+    make_cache_dir,
+    write_class_path_jar,
+)
+from yarn_accel.hadoop.jdk import find_java, java_version
+
+__all__ = ["ensure_hadoop", "locked", "pom_text"]
+
+# Later releases of this one artifact are not published; it runs unmodified on 3.5.0.
+STREAMING_VERSION = "3.4.2"
+PLUGIN_VERSION = "3.6.1"
+NEEDED_BYTES = 600 * 1024 * 1024
+MAVEN_CURE = "apt-get install -y maven"
+
+ARTIFACTS = (
+    "hadoop-common",
+    "hadoop-hdfs",
+    "hadoop-hdfs-client",
+    "hadoop-yarn-server-resourcemanager",
+    "hadoop-yarn-server-nodemanager",
+    "hadoop-yarn-server-web-proxy",
+    # The ResourceManager dies without TimelineCollectorManager, and nothing pulls it in.
+    "hadoop-yarn-server-timelineservice",
+    "hadoop-yarn-client",
+    "hadoop-mapreduce-client-app",
+    "hadoop-mapreduce-client-hs",
+    "hadoop-mapreduce-client-jobclient",
+    "hadoop-mapreduce-client-shuffle",
+)
+
+Report = Callable[[str], None]
+
+
+def ensure_hadoop(report: Report, environ: Mapping[str, str] | None = None) -> HadoopInstall:
+    """Return Hadoop's jars, downloaded when they are not in the cache yet (about 100 MB, a minute).
+
+    Args:
+        report: gets one line per step of the download; silent when there is nothing to do.
+        environ: environment to honour (JAVA_HOME, PATH, HOME, XDG_CACHE_HOME, Maven's own variables).
+
+    Raises:
+        StartupError: no Java 17, no Maven, no disk space, or Maven could not fetch; each with its cure.
+    """
+    environ = dict(os.environ if environ is None else environ)
+    java = find_java(environ)
+    installed = fetched(java, environ)
+    if installed is not None:
+        return installed
+    java_version(java)
+    home = fetched_dir(environ)
+    make_cache_dir(home.parent)
+    with locked(home.with_name(home.name + ".lock"), report):
+        installed = fetched(java, environ)
+        if installed is None:
+            _resolve(home, environ, report)
+            installed = fetched(java, environ)
+    if installed is None:
+        raise StartupError(f"{home} is not complete after the download", cure="remove it and try again")
+    return installed
+
+
+@contextlib.contextmanager
+def locked(path: Path, report: Report) -> Iterator[None]:
+    """Hold an exclusive lock on a file; says so once when another process has it."""
+    with path.open("a") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            report(f"waiting for another process that works on {path.stem}")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _resolve(home: Path, environ: Mapping[str, str], report: Report) -> None:
+    maven = shutil.which("mvn", path=environ.get("PATH"))
+    if maven is None:
+        raise StartupError("Maven is not on this machine; it fetches Hadoop's jars", cure=MAVEN_CURE)
+    free = shutil.disk_usage(home.parent).free
+    if free < NEEDED_BYTES:
+        raise StartupError(
+            f"{home.parent} has {free // 2**20} MiB free, Hadoop's jars need {NEEDED_BYTES // 2**20} MiB",
+            cure="free some space or let XDG_CACHE_HOME name a directory with more",
+        )
+    with tempfile.TemporaryDirectory(prefix=".hadoop-", dir=home.parent) as name:
+        work = Path(name)
+        (work / "pom.xml").write_text(pom_text())
+        report(f"Hadoop {HADOOP_VERSION}: resolving its jars with Maven (about 100 MB when none are cached)")
+        started_s = time.monotonic()
+        _maven(maven, work, environ, report)
+        jars = sorted((work / "lib").glob("*.jar"))
+        sizes = {jar.name: jar.stat().st_size for jar in jars}
+        if f"hadoop-streaming-{STREAMING_VERSION}.jar" not in sizes:
+            raise StartupError("Maven left no hadoop-streaming jar", cure="see the settings of Maven")
+        write_class_path_jar(work / "lib" / "class-path.jar", list(sizes))
+        (work / "install.json").write_text(json.dumps({"version": HADOOP_VERSION, "jars": sizes}, indent=1))
+        if home.exists():
+            shutil.rmtree(home)
+        ready = work / "ready"
+        ready.mkdir()
+        for part in ("pom.xml", "lib", "install.json"):
+            (work / part).rename(ready / part)
+        ready.rename(home)
+    wall_s = time.monotonic() - started_s
+    report(f"Hadoop {HADOOP_VERSION}: {len(sizes)} jars, {sum(sizes.values()) / 1e6:.0f} MB, {wall_s:.0f} s")
+
+
+def pom_text() -> str:
+    """The generated pom: the direct artifacts, and streaming without anything it would pull in."""
+    dependencies = "".join(
+        f"<dependency><groupId>org.apache.hadoop</groupId><artifactId>{name}</artifactId>"
+        f"<version>{HADOOP_VERSION}</version></dependency>\n"
+        for name in ARTIFACTS
+    )
+    return f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+<modelVersion>4.0.0</modelVersion>
+<groupId>cluster-accel</groupId><artifactId>hadoop</artifactId><version>1</version><packaging>pom</packaging>
+<dependencies>
+{dependencies}<dependency><groupId>org.apache.hadoop</groupId><artifactId>hadoop-streaming</artifactId>
+<version>{STREAMING_VERSION}</version>
+<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions></dependency>
+</dependencies>
+<build><plugins><plugin>
+<groupId>org.apache.maven.plugins</groupId><artifactId>maven-dependency-plugin</artifactId>
+<version>{PLUGIN_VERSION}</version>
+<executions><execution><phase>package</phase><goals><goal>copy-dependencies</goal></goals>
+<configuration><includeScope>runtime</includeScope><outputDirectory>${{project.basedir}}/lib</outputDirectory>
+</configuration></execution></executions>
+</plugin></plugins></build>
+</project>
+"""
+
+
+def _maven(maven: str, work: Path, environ: Mapping[str, str], report: Report) -> None:
+    progress = _Progress(report)
+    done = stream([maven, "-B", "-f", str(work / "pom.xml"), "package"], progress.line, env=environ, cwd=work)
+    if not done.ok:
+        errors = [line for line in done.stderr.splitlines() if line.startswith("[ERROR]")]
+        first = errors[0][len("[ERROR]") :].strip() if errors else done.last_line()
+        raise StartupError(
+            f"Maven could not fetch Hadoop: {first[:300]}",
+            cure="check the network, or the mirror and proxy in ~/.m2/settings.xml, and try again",
+        )
+
+
+class _Progress:
+    """Turns Maven's download lines into one progress line every two seconds."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._n_files = 0
+        self._next_s = time.monotonic() + 2
+
+    def line(self, text: str) -> None:
+        if "Downloaded from" not in text:
+            return
+        self._n_files += 1
+        now_s = time.monotonic()
+        if now_s >= self._next_s:
+            self._next_s = now_s + 2
+            name = text.rsplit("/", 2)[-2:] if "/s)" in text else [text]
+            last = "/".join(name).split(" (")[0].rsplit("/", 1)[-1]
+            self._report(f"Hadoop {HADOOP_VERSION}: {self._n_files} files fetched, last {last}")

@@ -1,0 +1,396 @@
+"""What a pseudo-cluster shall look like: names, addresses, racks, ports. Pure: equal inputs give equal plans.
+
+Everything the launcher makes on the machine is named here, from the cluster's name and its `tag` (a hash of
+the name and of the place its state lives in), so that a later command finds it without remembering anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+from yarn_accel.errors import ConfigError
+
+__all__ = [
+    "DEFAULT_SLOTS",
+    "MASTER",
+    "MASTER_ROLES",
+    "MAX_NODES",
+    "SUBNET_PREFIX",
+    "WORKER_ROLES",
+    "ClusterPlan",
+    "DaemonRole",
+    "MasterPorts",
+    "NetworkMode",
+    "NodePlan",
+    "UpOptions",
+    "WorkerPorts",
+    "bound_servers",
+    "check_name",
+    "check_options",
+    "cluster_tag",
+    "interface_prefix",
+    "make_plan",
+    "namespace_prefix",
+    "port_span",
+    "rack_sizes",
+    "rate_bits_per_s",
+]
+
+MASTER = "master"
+MAX_NODES = 200
+SUBNET_PREFIX = "10.231."
+DEFAULT_SLOTS = 2
+_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
+_RATE = re.compile(r"(?i:(\d+(?:\.\d+)?)([kmg]?)bit)")
+_DELAY = re.compile(r"\d+(?:\.\d+)?(?:us|ms|s)")
+_RATE_FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+
+
+class NetworkMode(str, Enum):
+    """How nodes are told apart: by network namespace, or only by address and port."""
+
+    NETNS = "netns"
+    LOOPBACK = "loopback"
+
+
+class DaemonRole(str, Enum):
+    """What a daemon does; the value is what users type."""
+
+    NAMENODE = "namenode"
+    RESOURCEMANAGER = "resourcemanager"
+    HISTORYSERVER = "historyserver"
+    DATANODE = "datanode"
+    NODEMANAGER = "nodemanager"
+    PIPELINE = "pipeline"
+
+
+MASTER_ROLES = (DaemonRole.NAMENODE, DaemonRole.RESOURCEMANAGER, DaemonRole.HISTORYSERVER)
+WORKER_ROLES = (DaemonRole.DATANODE, DaemonRole.NODEMANAGER)
+
+
+@dataclass(frozen=True)
+class UpOptions:
+    """What the user asked for.
+
+    Attributes:
+        name: the cluster's name, ``[a-z0-9-]``, at most 32 characters.
+        nodes: workers, besides the master.
+        racks: racks the workers are spread over.
+        accel_nodes: workers that carry an accelerator (and a pipeline server).
+        link: rate of every node's link in both directions (``1gbit``); empty means unlimited.
+        delay: one-way delay of every node's link (``2ms``); empty means none.
+        mode: ``auto`` (netns when root), ``netns`` or ``loopback``.
+        pipeline: whether the accelerator nodes run pipeline servers.
+        slots: how many ``acct/slot`` each worker offers.
+        late: so many of the workers, the last ones, join YARN later: ``up`` leaves their NodeManagers alone,
+            ``start`` starts them.
+    """
+
+    name: str = "default"
+    nodes: int = 4
+    racks: int = 2
+    accel_nodes: int = 2
+    link: str = ""
+    delay: str = ""
+    mode: str = "auto"
+    pipeline: bool = True
+    slots: int = DEFAULT_SLOTS
+    late: int = 0
+
+
+@dataclass(frozen=True)
+class MasterPorts:
+    """Ports of the daemons on the master; the defaults are Hadoop's own."""
+
+    namenode: int = 8020
+    namenode_http: int = 9870
+    rm_scheduler: int = 8030
+    rm_tracker: int = 8031
+    rm: int = 8032
+    rm_admin: int = 8033
+    rm_http: int = 8088
+    history: int = 10020
+    history_http: int = 19888
+    history_admin: int = 10033
+
+
+@dataclass(frozen=True)
+class WorkerPorts:
+    """Ports of the daemons on one worker."""
+
+    nodemanager: int = 8041
+    localizer: int = 8040
+    nodemanager_http: int = 8042
+    shuffle: int = 13562
+    datanode: int = 9866
+    datanode_http: int = 9864
+    datanode_ipc: int = 9867
+    pipeline: int = 7077
+
+
+@dataclass(frozen=True)
+class NodePlan:
+    """One node.
+
+    Attributes:
+        name: what users type: ``master``, ``w1``...
+        host: what Hadoop knows it by (the name; in loopback mode the address).
+        address: its IPv4 address.
+        namespace: network namespace; empty in loopback mode, like the interface.
+        interface: the host's end of the node's link.
+    """
+
+    name: str
+    host: str
+    address: str
+    rack: str
+    is_accel: bool
+    slots: int
+    namespace: str
+    interface: str
+    ports: WorkerPorts
+
+    @property
+    def is_master(self) -> bool:
+        """Whether this node runs the master daemons."""
+        return self.name == MASTER
+
+
+@dataclass(frozen=True)
+class ClusterPlan:
+    """Every name and number of one cluster."""
+
+    options: UpOptions
+    mode: NetworkMode
+    tag: str
+    bridge: str
+    gateway: str
+    ports: MasterPorts
+    nodes: tuple[NodePlan, ...]
+
+    @property
+    def master(self) -> NodePlan:
+        """The node of the NameNode, ResourceManager and JobHistoryServer."""
+        return self.nodes[0]
+
+    @property
+    def workers(self) -> tuple[NodePlan, ...]:
+        """The nodes that hold data and run containers."""
+        return self.nodes[1:]
+
+    @property
+    def late_nodes(self) -> tuple[NodePlan, ...]:
+        """The workers that join YARN later."""
+        return self.nodes[len(self.nodes) - self.options.late :]
+
+    @property
+    def accel_nodes(self) -> tuple[NodePlan, ...]:
+        """The workers with an accelerator."""
+        return tuple(node for node in self.workers if node.is_accel)
+
+    def node(self, name: str) -> NodePlan:
+        """Return the node called `name`.
+
+        Raises:
+            ConfigError: no such node; the message lists the known ones.
+        """
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        known = ", ".join(node.name for node in self.nodes)
+        raise ConfigError(f"cluster {self.options.name} has no node {name!r}", cure=f"the nodes are {known}")
+
+    def roles(self, node: NodePlan) -> tuple[DaemonRole, ...]:
+        """Return the daemons that belong on `node`."""
+        if node.is_master:
+            return MASTER_ROLES
+        return WORKER_ROLES + ((DaemonRole.PIPELINE,) if node.is_accel and self.options.pipeline else ())
+
+    def daemons(self) -> tuple[tuple[NodePlan, DaemonRole], ...]:
+        """Return every (node, role) that ``up`` sees to, master first."""
+        absent = {(node, DaemonRole.NODEMANAGER) for node in self.late_nodes}
+        every = ((node, role) for node in self.nodes for role in self.roles(node))
+        return tuple(daemon for daemon in every if daemon not in absent)
+
+
+def check_options(options: UpOptions) -> None:
+    """Refuse options that no cluster can have.
+
+    Raises:
+        ConfigError: naming the option and what it may be.
+    """
+    check_name(options.name)
+    for key, value, low, high in (
+        ("nodes", options.nodes, 1, MAX_NODES),
+        ("racks", options.racks, 1, options.nodes),
+        ("accel-nodes", options.accel_nodes, 0, options.nodes),
+        ("slots", options.slots, 0, 1000),
+        ("late", options.late, 0, options.nodes),
+    ):
+        if not low <= value <= high:
+            raise ConfigError(f"--{key} is {value}", cure=f"give a number from {low} to {high}")
+    if options.mode not in ("auto", "netns", "loopback"):
+        raise ConfigError(f"--mode is {options.mode!r}", cure="give auto, netns or loopback")
+    if options.link:
+        rate_bits_per_s(options.link)
+    if options.delay and not _DELAY.fullmatch(options.delay):
+        raise ConfigError(f"--delay is {options.delay!r}", cure="give a time such as 500us or 2ms")
+
+
+def check_name(name: str) -> None:
+    """Refuse a cluster name that could not be part of file and namespace names.
+
+    Raises:
+        ConfigError: the name is empty, too long or has other characters.
+    """
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"cluster name {name!r} is not usable",
+            cure="use 1 to 32 of the characters a-z, 0-9 and - (not at an end)",
+        )
+
+
+def rate_bits_per_s(text: str) -> float:
+    """Turn a link rate into bits per second.
+
+    >>> rate_bits_per_s("1gbit")
+    1000000000.0
+
+    Raises:
+        ConfigError: not a rate, or zero.
+    """
+    match = _RATE.fullmatch(text)
+    rate = float(match[1]) * _RATE_FACTORS[match[2].lower()] if match else 0.0
+    if rate <= 0:
+        raise ConfigError(f"--link is {text!r}", cure="give a rate such as 1gbit or 100mbit")
+    return rate
+
+
+def cluster_tag(name: str, scope: str) -> str:
+    """Return the six hex digits that keep apart equal names in different places.
+
+    Args:
+        name: the cluster's name.
+        scope: where its state lives (the absolute path of the directory of all clusters).
+    """
+    return hashlib.sha256(f"{scope}\0{name}".encode()).hexdigest()[:6]
+
+
+def interface_prefix(tag: str) -> str:
+    """Return what the names of all network interfaces of the cluster start with (8 characters)."""
+    return f"ya{tag}"
+
+
+def namespace_prefix(name: str, tag: str) -> str:
+    """Return what the names of all network namespaces of the cluster start with."""
+    return f"ya-{name}-{tag}-"
+
+
+def rack_sizes(n_nodes: int, n_racks: int) -> tuple[int, ...]:
+    """Split `n_nodes` over `n_racks` so that sizes differ by at most one.
+
+    >>> rack_sizes(5, 2)
+    (3, 2)
+    """
+    small, larger = divmod(n_nodes, n_racks)
+    return tuple(small + (1 if rack < larger else 0) for rack in range(n_racks))
+
+
+def make_plan(
+    options: UpOptions, mode: NetworkMode, scope: str, subnet: int = 0, port_base: int = 0
+) -> ClusterPlan:
+    """Lay out a cluster.
+
+    Args:
+        options: what was asked for (checked here).
+        mode: netns or loopback, already decided.
+        scope: see `cluster_tag`.
+        subnet: K of 10.231.K.0/24 (netns mode).
+        port_base: first port of the cluster's own block (loopback mode), see `port_span`.
+
+    Raises:
+        ConfigError: the options make no cluster.
+    """
+    check_options(options)
+    tag = cluster_tag(options.name, scope)
+    is_netns = mode is NetworkMode.NETNS
+    workers = _rack_layout(options)
+    nodes = [_node(options, mode, tag, subnet, port_base, 0, ("/default-rack", False))]
+    nodes += [
+        _node(options, mode, tag, subnet, port_base, index, place)
+        for index, place in enumerate(workers, start=1)
+    ]
+    return ClusterPlan(
+        options=options,
+        mode=mode,
+        tag=tag,
+        bridge=interface_prefix(tag) + "br" if is_netns else "",
+        gateway=f"{SUBNET_PREFIX}{subnet}.254" if is_netns else "127.0.0.1",
+        ports=MasterPorts() if is_netns else MasterPorts(*range(port_base, port_base + _N_MASTER_PORTS)),
+        nodes=tuple(nodes),
+    )
+
+
+_N_MASTER_PORTS = 10
+_N_WORKER_PORTS = 8
+
+
+def port_span(n_nodes: int) -> int:
+    """Return how many consecutive ports a loopback cluster of `n_nodes` workers uses."""
+    return _N_MASTER_PORTS + _N_WORKER_PORTS * n_nodes
+
+
+def _rack_layout(options: UpOptions) -> list[tuple[str, bool]]:
+    """Return (rack, carries an accelerator) of each worker: one accelerator per rack first."""
+    sizes = rack_sizes(options.nodes, options.racks)
+    places = [(rack, position) for rack, size in enumerate(sizes) for position in range(size)]
+    first = sorted(places, key=lambda place: (place[1], place[0]))
+    accel = set(first[: options.accel_nodes])
+    return [(f"/rack{rack + 1}", (rack, position) in accel) for rack, position in places]
+
+
+def _node(
+    options: UpOptions,
+    mode: NetworkMode,
+    tag: str,
+    subnet: int,
+    port_base: int,
+    index: int,
+    place: tuple[str, bool],
+) -> NodePlan:
+    name = f"w{index}" if index else MASTER
+    is_netns = mode is NetworkMode.NETNS
+    address = f"{SUBNET_PREFIX}{subnet}.{index + 1}" if is_netns else f"127.0.0.{10 + index if index else 1}"
+    first = port_base + _N_MASTER_PORTS + _N_WORKER_PORTS * (index - 1)
+    own_ports = not is_netns and index > 0
+    rack, is_accel = place
+    return NodePlan(
+        name=name,
+        host=name if is_netns else address,
+        address=address,
+        rack=rack,
+        is_accel=is_accel,
+        slots=options.slots if index else 0,
+        namespace=namespace_prefix(options.name, tag) + name if is_netns else "",
+        interface=interface_prefix(tag) + name[:5] if is_netns else "",
+        ports=WorkerPorts(*range(first, first + _N_WORKER_PORTS)) if own_ports else WorkerPorts(),
+    )
+
+
+def bound_servers(plan: ClusterPlan) -> dict[str, tuple[str, ...]]:
+    """Return, for each worker host without an accelerator, the names of the pipeline servers it shall use.
+
+    They are those of its own rack (of all racks when it has none), rotated from neighbour to neighbour.
+    """
+    bound: dict[str, tuple[str, ...]] = {}
+    for index, node in enumerate(plan.workers):
+        if node.is_accel or not plan.accel_nodes:
+            continue
+        near = [accel.name for accel in plan.accel_nodes if accel.rack == node.rack]
+        names = near or [accel.name for accel in plan.accel_nodes]
+        shift = index % len(names)
+        bound[node.host] = tuple(names[shift:] + names[:shift])
+    return bound
