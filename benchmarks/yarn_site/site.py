@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 120.0
 _CREDENTIAL_S = 3600.0
 _NAME = "yarn-accel"
-_INSIDE = "yarn_accel.launch.inside"
+_INSIDE = "yarn_accel.launch.container_entry"
 T = TypeVar("T")
 
 

@@ -1,8 +1,9 @@
 """The script a container starts with: unpacks our Python environment once per node, then runs a command.
 
 ``python3 -I -S accel-start.py accel-environment-DIGEST.zip WORD...`` becomes ``python3 -m
-yarn_accel.launch.inside WORD...`` with the environment on ``PYTHONPATH``.  It travels alone, so it imports
-the standard library only, and any Python from 3.6 on can parse it, so that an old one says what is wrong.
+yarn_accel.launch.container_entry WORD...`` with the environment on ``PYTHONPATH``.  It travels alone, so it
+imports the standard library only, and any Python from 3.6 on can parse it, so that an old one says what is
+wrong.
 
 The shared folder of a node holds, for each environment:
 
@@ -95,7 +96,8 @@ def main(words: "list[str]") -> None:
         archive, *command = words
         folder, lock = provide(archive, candidate_roots(os.environ))
         os.set_inheritable(lock, True)
-        _become([sys.executable, "-m", "yarn_accel.launch.inside", *command], _environment(str(folder)))
+        entry = [sys.executable, "-m", "yarn_accel.launch.container_entry", *command]
+        _become(entry, _environment(str(folder)))
     except Refused as error:
         sys.stderr.write(f"accel-start: {os.uname().nodename}: {error}\n")
         sys.exit(error.exit_code)

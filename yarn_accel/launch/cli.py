@@ -31,13 +31,13 @@ def group() -> None:
 @_config_option
 def _check_config(config_file: Path | None) -> None:
     """Print the settings in effect, each with what it means."""
-    from yarn_accel.launch.inner import inner_settings
+    from yarn_accel.launch.staging import role_settings
 
     config = _config(config_file)
-    inner = inner_settings(config)
+    roles = role_settings(config)
     for line in described(config):
         click.echo(line)
-    for name, settings in inner.items():
+    for name, settings in roles.items():
         click.echo(f"# {name}, with all its keys:")
         for line in described(settings):
             click.echo(f"#   {line}")

@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from yarn_accel.adapters.settings_file import complaints, read_settings
 from yarn_accel.errors import ConfigError
-from yarn_accel.pipeline.config import PipelineConfig
+from yarn_accel.launch.secrets import MASTER_SECRET_FILE
+from yarn_accel.pipeline.config import PipelineConfig, parse_config
 
 __all__ = [
     "AgentRole",
@@ -27,8 +28,6 @@ _MIB = 1024 * 1024
 #: YARN carries these numbers as 32 bits with a sign.
 _MAX_INT32 = 2**31 - 1
 _FORBID = ConfigDict(frozen=True, extra="forbid")
-#: Stands in for the file that a container's secret is written to there; needed to check `pipeline`.
-_SECRET_PLACE = "master-secret"
 _IN_POOL = ("queue_bytes", "max_request_bytes", "max_lent_bytes")
 
 
@@ -142,10 +141,9 @@ class LaunchConfig(BaseModel):
             raise ValueError("master_secret_file: containers get their secret through credentials")
         values = _in_proportion(values)
         try:
-            PipelineConfig.model_validate({**values, "master_secret_file": _SECRET_PLACE})
-        except ValidationError as error:
-            # Told here, where its model is known: the keys of this file are others.
-            raise ValueError(complaints(error, PipelineConfig)) from None
+            parse_config({**values, "master_secret_file": MASTER_SECRET_FILE})
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
         return values
 
     @model_validator(mode="after")
@@ -174,16 +172,24 @@ class LaunchConfig(BaseModel):
         return self
 
     @property
+    def server_settings(self) -> PipelineConfig:
+        """All settings of the pipeline servers, as far as they are the same on every node."""
+        # Without a number a server takes every core of its node, and the container was sized for fewer.
+        workers = self.pipeline.get("workers") or self.acct.vcores
+        given = {**self.pipeline, "workers": workers, "master_secret_file": MASTER_SECRET_FILE}
+        return PipelineConfig.model_validate(given)
+
+    @property
     def acct_memory_mib(self) -> int:
         """Memory of an accelerator container: its buffers' ceiling, as YARN counts them, and overhead."""
         return self.acct.memory_mib or self._needed_mib()
 
     def _needed_mib(self) -> int:
-        server = PipelineConfig.model_validate({**self.pipeline, "master_secret_file": _SECRET_PLACE})
+        server = self.server_settings
         # Neither cores nor GPUs of the nodes are known here: what the container asks for is what it gets.
         n_devices = int(self.acct.devices) if self.acct.devices.isdecimal() else 0
         n_gpus = self.acct.gpus if isinstance(self.acct.gpus, int) else 0
-        n_workers = max(server.workers or self.acct.vcores, n_gpus, n_devices)
+        n_workers = max(server.workers, n_gpus, n_devices)
         # A worker keeps what it has touched mapped, so in time each has every buffer in its resident set
         # (72 LU of 18 MB, 2 workers: 1177 MiB resident in all, 553 MiB real).  A standby has none yet.
         n_counted = 1 + n_workers if self.acct.buffers_counted == "per_process" else 1

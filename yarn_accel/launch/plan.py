@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 
 from yarn_accel.launch.command import container_argv, container_command, container_environment
 from yarn_accel.launch.config import LaunchConfig, RoleSettings
+from yarn_accel.launch.container_entry import SERVE
 from yarn_accel.launch.fitness import EXIT_REASONS
-from yarn_accel.launch.inside import SERVE
 from yarn_accel.launch.upload import FileResource
 
 __all__ = ["ROLES", "LaunchPlan", "RoleLaunch", "RoleRow", "make_plan"]
@@ -27,7 +27,7 @@ class RoleRow:
 
     Attributes:
         name: also the section of its settings.
-        words: what stands after ``yarn-accel`` in its command; see `inside`.
+        words: what stands after ``yarn-accel`` in its command; see `container_entry`.
         nodes: where it runs: ``one``, ``accelerator`` or ``every``.
     """
 

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import BaseModel
 
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import StartupError
 from yarn_accel.launch.cleaning import USES_FILE, environments_uri, uses_document
 from yarn_accel.launch.config import LaunchConfig
 from yarn_accel.launch.gateway import Gateway
-from yarn_accel.launch.inner import server_settings
+from yarn_accel.launch.node_server import NODE_KEYS
 from yarn_accel.launch.packing import Environment
 from yarn_accel.launch.plan import LaunchPlan, make_plan
-from yarn_accel.launch.serving import NODE_KEYS
 from yarn_accel.launch.upload import (
     SCRIPT_NAME,
     FileResource,
@@ -27,7 +27,7 @@ from yarn_accel.launch.upload import (
     upload,
     upload_script,
 )
-from yarn_accel.master.config import parse_config
+from yarn_accel.master.config import SOME_MANAGERS, parse_config
 from yarn_accel.node.config import load_config
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "check_settings",
     "master_document",
     "rehearse",
+    "role_settings",
     "server_document",
     "stage",
 ]
@@ -44,8 +45,6 @@ __all__ = [
 _VERSION = 1
 _PLAN_FILE = "plan.json"
 _SERVER_FILE, _AGENT_FILE, _MASTER_FILE = "pipeline.json", "agent.yaml", "master.json"
-#: Settings of the agents that tell a server where its agent looks for it.
-_PLACES = ("run_dir", "server_state_file")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +68,14 @@ def application_uri(gateway: Gateway, config: LaunchConfig, application: str) ->
 
 
 def server_document(config: LaunchConfig) -> dict[str, Any]:
-    """Settings of the pipeline servers, checked, with every default; each node adds its own (`serving`)."""
-    settings = server_settings(config).model_dump(mode="json")
-    agent = {key: config.agent.settings.get(key, "") for key in _PLACES}
-    own = {key: value for key, value in settings.items() if key in config.pipeline or key not in NODE_KEYS}
-    return {"server": own, "agent": agent}
+    """What a pipeline server's container reads, see `node_server`.
+
+    ``server`` has the settings of the pipeline servers with every default but those that each node sets,
+    ``agent`` the settings of the agents.
+    """
+    left_to_nodes = set(NODE_KEYS - config.pipeline.keys())
+    server = config.server_settings.model_dump(mode="json", exclude=left_to_nodes)
+    return {"server": server, "agent": config.agent.settings}
 
 
 def agent_document(gateway: Gateway, config: LaunchConfig) -> dict[str, Any]:
@@ -127,6 +129,21 @@ def rehearse(gateway: Gateway, config: LaunchConfig, packed: Environment) -> Sta
     texts = _texts(gateway, config)
     files = {name: FileResource(name, f"{folder}/{name}", len(text), 0) for name, text in texts.items()}
     return _staged(gateway, config, folder, make_plan(config, environment, script, _files_of_roles(files)))
+
+
+def role_settings(config: LaunchConfig) -> dict[str, BaseModel]:
+    """The settings of master, agents and pipeline servers with all defaults, by their place in the file.
+
+    What only a cluster or a node can tell is filled in with names that stand for it.
+
+    Raises:
+        ConfigError: names the key and the known ones.
+    """
+    return {
+        "master.settings": parse_config({**SOME_MANAGERS, **config.master.settings}),
+        "agent.settings": load_config(None, {}, **{"node": "NODE", **config.agent.settings}),
+        "pipeline": config.server_settings,
+    }
 
 
 def check_settings(gateway: Gateway, config: LaunchConfig) -> None:

@@ -1,23 +1,32 @@
-"""The server's configuration: one frozen object from one YAML file; every default lives here."""
+"""The pipeline server's configuration: one frozen class, from the YAML file to the running server.
+
+`load_config` reads what people write.  `yarn-accel start` checks the same class, ships all its values to the
+containers as JSON, and a container validates them again.  Every default is stated here.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from yarn_accel.adapters.credentials import read_master_secret
 from yarn_accel.adapters.settings_file import complaints, read_settings
 from yarn_accel.errors import ConfigError
-from yarn_accel.pipeline.derived import CORES_MAY_SLEEP, Derived
 
-__all__ = ["PipelineConfig", "Tenant", "load_config"]
+__all__ = ["CORES_MAY_SLEEP", "PipelineConfig", "Tenant", "load_config", "parse_config"]
+
+#: As `PipelineConfig.wake_latency_us`: the kernel decides how deep cores sleep.
+CORES_MAY_SLEEP = -1
 
 _MIB = 1024 * 1024
 
 
 class Tenant(BaseModel):
-    """What one tenant may do, and its share when there is more work than time."""
+    """The rights of one tenant, and its share of the devices under load; by default it may use no storage."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -34,7 +43,7 @@ class Tenant(BaseModel):
         return prefixes
 
 
-class PipelineConfig(Derived, BaseModel):
+class PipelineConfig(BaseModel):
     """Settings of one pipeline server."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -117,6 +126,38 @@ class PipelineConfig(Derived, BaseModel):
             raise ValueError("tls_client_ca_file needs tls_cert_file")
         return self
 
+    def tenant(self, name: str) -> Tenant:
+        """The rights and share of a tenant: its own entry, else that of ``*``, else the defaults."""
+        return self.tenants.get(name) or self.tenants.get("*") or _DEFAULT_TENANT
+
+    @property
+    def n_workers(self) -> int:
+        """CPU workers, with 0 resolved to the number of core groups this process may use."""
+        return self.workers or max(1, len(os.sched_getaffinity(0)) // self.cores_per_worker)
+
+    def master_secret(self) -> bytes:
+        """Read the master secret.
+
+        Raises:
+            ConfigError: not there, not hex, too short, or readable by others.
+        """
+        return read_master_secret(self.master_secret_file)
+
+
+_DEFAULT_TENANT = Tenant.model_validate({})
+
+
+def parse_config(values: Mapping[str, Any]) -> PipelineConfig:
+    """Validate settings.
+
+    Raises:
+        ConfigError: names the key, and for an unknown key the known ones.
+    """
+    try:
+        return PipelineConfig.model_validate(dict(values))
+    except ValidationError as error:
+        raise ConfigError(complaints(error, PipelineConfig)) from None
+
 
 def load_config(path: Path) -> PipelineConfig:
     """Read a YAML file.
@@ -124,7 +165,8 @@ def load_config(path: Path) -> PipelineConfig:
     Raises:
         ConfigError: names the file and key, and for an unknown key the known ones.
     """
+    values = read_settings(path)
     try:
-        return PipelineConfig(**read_settings(path))
-    except ValidationError as error:
-        raise ConfigError(f"{path}: {complaints(error, PipelineConfig)}") from None
+        return parse_config(values)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error.message}", cure=error.cure) from None

@@ -10,7 +10,7 @@ from yarn_accel.errors import RejectedError, StorageError
 from yarn_accel.wire import RemoteInput
 
 if TYPE_CHECKING:
-    from yarn_accel.pipeline.derived import Terms
+    from yarn_accel.pipeline.config import Tenant
 
 __all__ = ["Prefixes", "Rights", "read_unchanged", "sizes_of", "stamp_or_none", "stamps_of"]
 
@@ -52,7 +52,7 @@ class Prefixes:
 class Rights:
     """What a tenant may read and write."""
 
-    def __init__(self, tenant: Terms) -> None:
+    def __init__(self, tenant: Tenant) -> None:
         self._read = Prefixes(tenant.read_prefixes, "read_prefixes")
         self._write = Prefixes(tenant.write_prefixes, "write_prefixes")
 

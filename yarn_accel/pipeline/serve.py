@@ -1,28 +1,48 @@
-"""``yarn-accel pipeline serve``."""
+"""Starts a pipeline server from its settings.
+
+The first worker process is started before the server's own modules are loaded: both load at the same time.
+"""
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
-from pathlib import Path
 
-import click
+from yarn_accel.pipeline.config import PipelineConfig
+from yarn_accel.pipeline.workers.launching import Launched, launch
 
-from yarn_accel.pipeline.config import load_config
-from yarn_accel.pipeline.starting import serve
+__all__ = ["serve"]
 
-__all__ = ["command", "config_option"]
-
-config_option = click.option(
-    "--config", "config_file", required=True, type=click.Path(path_type=Path), help="YAML configuration file."
-)
+#: What the linear algebra libraries read, once, when they are loaded.
+_BLAS_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 
 
-@click.command("serve")
-@config_option
-@click.option("--trace", "trace_file", default="", help="Write a Chrome trace of every stage to this file.")
-def command(config_file: Path, trace_file: str) -> None:
-    """Serve until SIGTERM: the first drains, the second stops at once."""
-    config = load_config(config_file)
-    if trace_file:
-        config = config.model_copy(update={"trace_file": trace_file})
-    sys.exit(serve(config))
+def serve(config: PipelineConfig, first: Launched | None = None) -> int:
+    """Serve until SIGTERM: the first drains, the second stops at once; returns the exit code.
+
+    Args:
+        config: the settings.
+        first: the first worker, when this thread has started it already.
+
+    Raises:
+        StartupError: an address is in use, or the state file cannot be written.
+        ConfigError: the master secret cannot be used.
+    """
+    logging.basicConfig(
+        level=config.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
+    # The server itself computes nothing: its workers set the threads of their libraries themselves.
+    for variable in _BLAS_VARIABLES:
+        os.environ[variable] = "1"
+    first = first or launch(config.cores_per_worker, config.extra_operations)
+    # Loaded only now, while the worker loads its libraries, which takes longest.
+    from yarn_accel.pipeline.service import run
+    from yarn_accel.pipeline.workers.process import WorkerProcess
+
+    return run(config, _say, WorkerProcess(first))
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from yarn_accel.pipeline.derived import CORES_MAY_SLEEP
+from yarn_accel.pipeline.config import CORES_MAY_SLEEP
 
 __all__ = ["DEVICE", "Wakefulness", "can_keep_awake", "keep_awake"]
 

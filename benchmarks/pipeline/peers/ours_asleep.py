@@ -7,7 +7,7 @@ from pathlib import Path
 from benchmarks.pipeline.own_server import OwnServer
 from benchmarks.pipeline.peers.candidate import Address
 from benchmarks.pipeline.peers.ours import Client
-from yarn_accel.pipeline.derived import CORES_MAY_SLEEP
+from yarn_accel.pipeline.config import CORES_MAY_SLEEP
 
 __all__ = ["Client", "serve"]
 

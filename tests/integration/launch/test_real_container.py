@@ -55,7 +55,7 @@ HOSTILE = [
     "",
 ]
 #: Stands in for this package: tells what arrived, and where.
-INSIDE = """\
+ENTRY = """\
 import fcntl, json, os, sys
 out, *words = sys.argv[1:]
 told = {"words": words, "environ": dict(os.environ), "stdout": os.readlink("/proc/self/fd/1")}
@@ -131,7 +131,7 @@ def small(folder: Path, **need: str) -> Path:
     files = {
         "yarn_accel/__init__.py": b"",
         "yarn_accel/launch/__init__.py": b"",
-        "yarn_accel/launch/inside.py": INSIDE.encode(),
+        "yarn_accel/launch/container_entry.py": ENTRY.encode(),
         bootstrap.REQUIREMENT: json.dumps({**bootstrap.node_facts(), **need}).encode(),
     }
     entries = {name: (hashlib.sha256(data).hexdigest(), False) for name, data in files.items()}

@@ -19,7 +19,7 @@ SCRIPT = Path(bootstrap.__file__)
 #: An interpreter that sees nothing of the environment the tests run in.
 BARE_PYTHON = getattr(sys, "_base_executable", sys.executable)
 #: Stands in for this package: what the bootstrap ends as.
-INSIDE = """\
+ENTRY = """\
 import json, os, sys
 print(json.dumps({"words": sys.argv[1:], "path": sys.path, "environ": dict(os.environ), "pid": os.getpid()}))
 sys.stdout.flush()
@@ -39,7 +39,7 @@ def pack_small(tmp_path: Path) -> Pack:
         files = {
             "yarn_accel/__init__.py": b"",
             "yarn_accel/launch/__init__.py": b"",
-            "yarn_accel/launch/inside.py": INSIDE.encode(),
+            "yarn_accel/launch/container_entry.py": ENTRY.encode(),
             bootstrap.REQUIREMENT: json.dumps({**bootstrap.node_facts(), **need}).encode(),
             **(content or {}),
         }

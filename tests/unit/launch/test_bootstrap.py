@@ -148,10 +148,10 @@ def test_a_version_somebody_runs_from_stays(pack_small, start, tmp_path) -> None
 def test_after_a_boot_it_is_unpacked_again(pack_small, tmp_path, monkeypatch) -> None:
     archive = pack_small()
     folder = provided(archive, tmp_path / "cache")
-    (folder / "yarn_accel/launch/inside.py").write_bytes(b"")  # as after a power failure
+    (folder / "yarn_accel/launch/container_entry.py").write_bytes(b"")  # as after a power failure
     monkeypatch.setattr(bootstrap, "_boot", lambda: "another boot")
     assert provided(archive, tmp_path / "cache") == folder
-    assert (folder / "yarn_accel/launch/inside.py").read_bytes()
+    assert (folder / "yarn_accel/launch/container_entry.py").read_bytes()
 
 
 def test_an_archive_cut_short_is_refused(pack_small, start, tmp_path) -> None:

@@ -11,9 +11,9 @@ from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import ConfigError
 from yarn_accel.launch.bootstrap import node_facts
 from yarn_accel.launch.config import LaunchConfig
+from yarn_accel.launch.node_server import NODE_KEYS
 from yarn_accel.launch.packing import Environment, Requirement
 from yarn_accel.launch.plan import LaunchPlan
-from yarn_accel.launch.serving import NODE_KEYS
 from yarn_accel.launch.staging import check_settings, rehearse, server_document, stage
 from yarn_accel.master.config import load_config as load_master
 from yarn_accel.node.config import load_config as load_agent
@@ -78,7 +78,7 @@ def test_the_documents_are_what_their_readers_take(ours, packed, tmp_path) -> No
     assert (agent.hot_celsius, agent.rm_urls) == (80.0, ("http://10.0.0.1:8088",))
     document = json.loads(files["pipeline.json"].read_text())
     assert PipelineConfig.model_validate(document["server"]).pool_bytes == 64 << 20
-    assert document["agent"] == {"run_dir": "", "server_state_file": ""}
+    assert document["agent"] == {"hot_celsius": 80.0}
 
 
 def test_a_node_finds_all_settings_of_a_server_but_its_own(tmp_path) -> None:

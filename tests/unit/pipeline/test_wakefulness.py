@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from yarn_accel.pipeline.derived import CORES_MAY_SLEEP
+from yarn_accel.pipeline.config import CORES_MAY_SLEEP
 from yarn_accel.pipeline.wakefulness import Wakefulness
 
 

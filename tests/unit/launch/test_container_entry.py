@@ -1,21 +1,26 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from yarn_accel import __version__
 from yarn_accel.launch import bootstrap
+from yarn_accel.launch.config import LaunchConfig
+from yarn_accel.launch.container_entry import SERVE
 from yarn_accel.launch.device_lock import EXIT_DEVICES
-from yarn_accel.launch.inside import SERVE
+from yarn_accel.launch.staging import server_document
 
 ROOT = Path(__file__).parents[3]
 
 
-def inside(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+def entered(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "yarn_accel.launch.inside", *words],
+        [sys.executable, "-m", "yarn_accel.launch.container_entry", *words],
         cwd=ROOT,
         env={**os.environ, **environ},
         capture_output=True,
@@ -25,21 +30,37 @@ def inside(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_it_is_the_command() -> None:
-    completed = inside("--version")
+    completed = entered("--version")
     assert completed.returncode == 0, completed.stderr
     assert completed.stdout == f"yarn-accel, version {__version__}\n"
 
 
 def test_its_exit_code_is_the_commands() -> None:
-    assert inside("no-such-command").returncode == 2
+    assert entered("no-such-command").returncode == 2
 
 
-def test_a_server_starts_in_a_container_only_and_loads_nothing_that_checks_settings(tmp_path) -> None:
-    refused = inside(*SERVE, "pipeline.json", NM_HOST="", CONTAINER_ID="")
+def test_a_server_starts_in_a_container_only(tmp_path) -> None:
+    document = server_document(LaunchConfig.model_validate({}))
+    (tmp_path / "pipeline.json").write_text(json.dumps(document))
+    refused = entered(*SERVE, str(tmp_path / "pipeline.json"), NM_HOST="", CONTAINER_ID="")
     assert refused.returncode == 2
     assert "only containers of YARN" in refused.stderr
+
+
+@pytest.mark.parametrize("text", [None, "[1]", "a: [", "{}", '{"server": 1, "agent": {}}'])
+def test_settings_that_start_did_not_write_are_named(tmp_path, text) -> None:
+    path = tmp_path / "pipeline.json"
+    if text is not None:
+        path.write_text(text)
+    refused = entered(*SERVE, str(path))
+    assert refused.returncode == 2
+    assert f"{path}: " in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_a_servers_first_worker_waits_for_no_library() -> None:
     program = (
-        "import sys, yarn_accel.launch.inside, yarn_accel.launch.serving, yarn_accel.pipeline.service\n"
+        "import sys, yarn_accel.launch.container_entry\n"
         "slow = {'pydantic', 'yaml', 'click', 'numpy', 'prometheus_client', 'aiohttp'}\n"
         "print(*sorted(slow & set(sys.modules)))"
     )
@@ -50,7 +71,7 @@ def test_a_server_starts_in_a_container_only_and_loads_nothing_that_checks_setti
 
 
 def test_devices_held_by_another_end_it_with_a_code_of_its_own(tmp_path) -> None:
-    completed = inside("--version", ACCEL_DEVICES="99", ACCEL_DEVICES_DIR=str(tmp_path))
+    completed = entered("--version", ACCEL_DEVICES="99", ACCEL_DEVICES_DIR=str(tmp_path))
     assert completed.returncode == EXIT_DEVICES
     assert "99 devices wanted" in completed.stderr
     assert EXIT_DEVICES not in [

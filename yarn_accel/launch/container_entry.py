@@ -1,0 +1,81 @@
+"""The first code of our containers: rotated logs, delivered secrets, locked devices, then the command.
+
+``python -m yarn_accel.launch.container_entry WORD...`` is ``yarn-accel WORD...`` for a process that a
+NodeManager runs for weeks: YARN never rotates the files it opens for it.  ``launch serve FILE``, the pipeline
+server of an accelerator node, exists here alone: it starts the first worker process before anything else.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+from yarn_accel.errors import AccelError, ConfigError
+from yarn_accel.launch.device_lock import take_from_environment
+from yarn_accel.launch.rotation import rotate_output
+from yarn_accel.launch.secrets import deliver
+from yarn_accel.pipeline.workers.launching import Launched, launch
+
+__all__ = ["SERVE", "main"]
+
+#: The words before the file of a server's settings.
+SERVE = ("launch", "serve")
+
+
+def main() -> None:
+    """Run the command of ``sys.argv``; its exit code is ours."""
+    rotate_output()
+    try:
+        deliver(os.environ, Path())
+        # The locks end with this process: nothing gives them back before.
+        take_from_environment(os.environ)
+        if sys.argv[1:3] == list(SERVE):
+            sys.exit(_serve(Path(sys.argv[3])))
+    except AccelError as error:
+        sys.stderr.write(f"yarn-accel: {error}\n")
+        sys.exit(error.exit_code)
+    sys.argv[0] = "yarn-accel"
+    runpy.run_module("yarn_accel", run_name="__main__", alter_sys=True)
+
+
+def _serve(settings_file: Path) -> int:
+    # Imports make many objects that stay: a search for garbage among them takes an eighth of the start.
+    # `pipeline.service` enables it again when the server is ready.
+    gc.disable()
+    document = _read(settings_file)
+    worker = _first_worker(settings_file, document)
+    # Loaded only now, while the worker loads its libraries, which takes longest.
+    from yarn_accel.launch.node_server import node_config
+    from yarn_accel.pipeline.serve import serve
+
+    return serve(node_config(document, os.environ), worker)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except (ValueError, TypeError):
+        raise _foreign(path) from None
+
+
+def _first_worker(path: Path, document: dict[str, Any]) -> Launched:
+    try:
+        server = document["server"]
+        return launch(int(server["cores_per_worker"]), [str(each) for each in server["extra_operations"]])
+    except (KeyError, TypeError, ValueError):
+        raise _foreign(path) from None
+
+
+def _foreign(path: Path) -> ConfigError:
+    return ConfigError(f"{path}: not what `yarn-accel start` writes")
+
+
+if __name__ == "__main__":
+    main()
