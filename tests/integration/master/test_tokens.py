@@ -100,6 +100,7 @@ def test_the_last_token_opens_the_next_connection(site: Site) -> None:
     site.until("registered again", lambda: site.state().get("is_registered"))
     print(f"\nregistered again {took_s:.1f} s after the kill of the ResourceManager, or a little later")
     assert site.state()["attempt"] == attempt
-    assert site.container(site.others[0], "agent") == agent
+    # Empty where the master cannot be asked just now; one that was forgotten comes back with another id.
+    assert site.until("its agent is there", lambda: site.container(site.others[0], "agent")) == agent
     site.until("all as before", site.is_whole)
     site.stop()

@@ -153,16 +153,28 @@ class Inbox:
         for view in event.nodes:
             self._view(view)
         world.is_listed = world.is_listed or event.is_complete
-        # After a restart the RM lists nodes only as their NMs come back to it.
-        if event.is_complete and world.now_s - world.registered_s >= world.settings.recovery_s:
+        if event.is_complete:
             for host in sorted(world.nodes.keys() - {view.host for view in event.nodes}):
-                view = world.nodes[host].view or ev.NodeView(host, 0, "")
-                self._view(replace(view, is_usable=False))
+                self._missing(world.nodes[host])
+
+    def _missing(self, node: Node) -> None:
+        """A node that a complete report lacks is gone only if it stays missing.
+
+        A restarted RM lists nodes as their NMs come back to it, and may be asked for them before it has
+        ordered us to register again.
+        """
+        world = self._world
+        node.missing_s = world.now_s if node.missing_s is None else node.missing_s
+        gone_s = max(world.registered_s, node.missing_s) + world.settings.recovery_s
+        if world.life.is_registered and world.now_s >= gone_s:
+            self._view(replace(node.view or ev.NodeView(node.host, 0, ""), is_usable=False))
 
     def _view(self, view: ev.NodeView) -> None:
         world = self._world
         node = world.node(view.host)
         old, node.view = node.view, view
+        if view.is_usable:
+            node.missing_s = None
         if view.bound is not None and not world.bindings.is_open:
             world.published[view.host] = view.bound
         if world.slots.seen(view.host, view.slots) or old != view:

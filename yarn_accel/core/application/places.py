@@ -133,6 +133,7 @@ class Node:
         reached_s: the same, its NM included.
         is_serving: its server takes requests, by the last look at it.
         down_s: since when it should have a server and has none that serves; None: otherwise.
+        missing_s: since when complete reports of the RM lack it; None: the last one does not.
     """
 
     host: str
@@ -142,6 +143,7 @@ class Node:
     reached_s: float = _LONG_AGO
     is_serving: bool = False
     down_s: float | None = None
+    missing_s: float | None = None
 
     @property
     def is_usable(self) -> bool:

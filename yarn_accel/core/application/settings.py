@@ -40,8 +40,8 @@ class Settings:
         restore_after_s: with no server at all for so long, slots get their configured values.
         slots_again_s: slots not confirmed are set again.
         slots_kept_s: so long a container that a node waits for has precedence over a change of its slots.
-        recovery_s: for so long after registering a node that a complete report lacks may only not be back
-            yet.
+        recovery_s: a node that complete reports lack is gone after so long, counted from the last
+            registration or from the first of these reports: a restarted RM may not have it back yet.
         register_again_s: registering and unregistering are repeated.
         has_slots: slots are set at all.
         n_notes: last events kept for people.

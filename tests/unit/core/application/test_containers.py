@@ -50,6 +50,7 @@ def test_after_a_restart_of_the_rm_its_nm_is_asked_about_what_it_does_not_list(s
 
 
 def test_a_complete_report_soon_after_registering_may_lack_nodes_that_are_not_back_yet(serving):
+    serving.nodes(plain(), is_complete=True)
     serving.now_s = 59.0
     serving.hear("a1", container="c1", gauges=ev.Gauges(8))
     assert serving.nodes(plain(), is_complete=True) == []
@@ -57,6 +58,31 @@ def test_a_complete_report_soon_after_registering_may_lack_nodes_that_are_not_ba
     serving.nodes(plain(), is_complete=True)
     assert serving.app.bound() == {}
     assert "gone" in serving.app.explain("a1")
+
+
+def test_a_restarted_rm_that_lists_no_nodes_before_it_orders_to_register_again_costs_nothing(serving):
+    serving.now_s = 100.0
+    serving.hear("a1", container="c1", gauges=ev.Gauges(8))
+    assert serving.nodes(is_complete=True) == []
+    serving(ev.Resynced)
+    serving.now_s = 101.0
+    serving.nodes(plain(), is_complete=True)
+    serving.hear("a1", container="c1", gauges=ev.Gauges(8))
+    commands = serving(ev.Registered, (serving.container,), 1)
+    commands += serving.nodes(accelerator(), plain(), is_complete=True)
+    assert not kinds(commands) & {cmd.Release, cmd.StopContainer, cmd.Ask}
+    assert serving.app.bound() == {"n1": "a1"}
+
+
+def test_a_node_that_was_missing_once_is_gone_only_after_it_was_missing_as_long_again(serving):
+    serving.now_s = 100.0
+    serving.nodes(plain(), is_complete=True)
+    serving.nodes(accelerator(), plain(), is_complete=True)
+    for now_s, is_there in ((150.0, True), (209.0, True), (210.0, False)):
+        serving.now_s = now_s
+        serving.hear("a1", container="c1", gauges=ev.Gauges(8))
+        serving.nodes(plain(), is_complete=True)
+        assert ("gone" not in serving.app.explain("a1")) is is_there
 
 
 # One container in every place.
