@@ -1,7 +1,7 @@
 """The Torque scheduler on a real Torque, where one is installed: events, starts, hundreds of jobs, kill -9.
 
 pbs_server, trqauthd, four moms and the scheduler share this machine's cores, in namespaces of their own (see
-`benchmarks.torque_site`). Times are those of the server's own log, in milliseconds.
+`tests.fixtures.torque_site`). Times are those of the server's own log, in milliseconds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,16 @@ from typing import Any
 
 from benchmarks.result import Report, Row, measured, not_measured, observed
 from benchmarks.torque import is_readable
-from benchmarks.torque_site import NODES, Absent, Binaries, Daemon, TorqueSite, eventually, found, torque_up
+from tests.fixtures.torque_site import (
+    NODES,
+    Absent,
+    Binaries,
+    Daemon,
+    TorqueSite,
+    eventually,
+    found,
+    torque_up,
+)
 
 __all__ = ["SECTIONS", "run"]
 

@@ -19,10 +19,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.result import Report, Row, measured, not_measured, observed
-from benchmarks.yarn_site import Site, SiteOptions, site_up
-from benchmarks.yarn_site.faults import ANSWER, DETECTED, FAULTS, PUBLISHED, REPLACED
-from benchmarks.yarn_site.job import Batch, Compared, Result, compare
-from benchmarks.yarn_site.performing import Performed, perform, why_not
+from tests.fixtures.yarn_site import Site, SiteOptions, site_up
+from tests.fixtures.yarn_site.faults import ANSWER, DETECTED, FAULTS, PUBLISHED, REPLACED
+from tests.fixtures.yarn_site.job import Batch, Compared, Result, compare
+from tests.fixtures.yarn_site.performing import Performed, perform, why_not
 
 __all__ = ["SECTIONS", "run"]
 

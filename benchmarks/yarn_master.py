@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 
 from benchmarks.result import Report, Row, measured, observed
-from benchmarks.yarn_site import Site, SiteOptions, site_up
+from tests.fixtures.yarn_site import Site, SiteOptions, site_up
 from yarn_accel.errors import JobError
 
 __all__ = ["run"]

@@ -13,7 +13,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("yarn_accel", "torque_sched")
-SOURCES = sorted(p for name in (*PACKAGES, "jobs", "benchmarks") for p in (ROOT / name).rglob("*.py"))
+SOURCES = sorted(
+    p for name in (*PACKAGES, "jobs", "benchmarks", "tests/fixtures") for p in (ROOT / name).rglob("*.py")
+)
 LIBRARY = [p for p in SOURCES if p.relative_to(ROOT).parts[0] in PACKAGES]
 MODULE_CAP = 600
 FUNCTION_CAP = 40

@@ -20,10 +20,10 @@ from benchmarks.yarn_paper.rung import PaperRung
 from benchmarks.yarn_paper.shipped import entry
 from benchmarks.yarn_paper.shipped.emulation import LOCK_FOLDER_VARIABLE, PREFIX
 from benchmarks.yarn_paper.shipped.tasks import parse_row
-from benchmarks.yarn_site import ROOT, Site, SiteOptions, site_up
 from jobs.images.job import ImagesJob, run_images
 from jobs.images.make_input import PHOTOGRAPHS, PatchPlan, store_files
 from jobs.rungs.step import Step, StepResult
+from tests.fixtures.yarn_site import ROOT, Site, SiteOptions, site_up
 from yarn_accel.hadoop.site import Site as HadoopSite
 
 __all__ = ["Ground", "ground_up", "launch_options", "manifest", "task_line"]

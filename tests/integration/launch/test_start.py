@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks.yarn_site import DEADLINE_S, Site, SiteOptions, site_up
+from tests.fixtures.yarn_site import DEADLINE_S, Site, SiteOptions, site_up
 from yarn_accel.errors import StartupError
 from yarn_accel.hadoop.java import java_argv
 from yarn_accel.hadoop.site import Site as Hadoop

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.yarn_site import Site, SiteOptions, site_up
+from tests.fixtures.yarn_site import Site, SiteOptions, site_up
 from yarn_accel.errors import StartupError
 
 #: No share is as large, so a share differs from what is configured.

@@ -6,7 +6,7 @@ import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping
 
-from benchmarks.yarn_site import Site
+from tests.fixtures.yarn_site import Site
 
 YARN_SITE = "yarn-site.xml"
 #: A NodeManager hears of slots that were set with a heartbeat, one a second. An RM that is killed before that

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks.yarn_site import ROOT, Site
+from tests.fixtures.yarn_site import ROOT, Site
 from yarn_accel.launch.bootstrap import node_facts
 from yarn_accel.launch.fitness import attribute_facts
 from yarn_accel.launch.gateway import find_running

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.yarn_site import Caller, Site
-from benchmarks.yarn_site.faults import FAULTS
-from benchmarks.yarn_site.job import Batch, Result, compare
-from benchmarks.yarn_site.performing import Performed, perform, why_not
+from tests.fixtures.yarn_site import Caller, Site
+from tests.fixtures.yarn_site.faults import FAULTS
+from tests.fixtures.yarn_site.job import Batch, Result, compare
+from tests.fixtures.yarn_site.performing import Performed, perform, why_not
 from tests.integration.master.conftest import SLOTS
 from tests.integration.master.hadoop_settings import write
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from benchmarks.yarn_site import Site
 from tests.conftest import NO_BROWSER
+from tests.fixtures.yarn_site import Site
 from tests.integration.master.browser import CHROMIUM, browser
 from yarn_accel.launch.gateway import find_running
 from yarn_accel.master.look import POLICY

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.yarn_site import Site
+from tests.fixtures.yarn_site import Site
 from yarn_accel.adapters.credentials import read_master_secret
 from yarn_accel.adapters.signed import sender_key
 from yarn_accel.launch.kept import Kept

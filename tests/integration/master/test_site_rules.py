@@ -20,12 +20,12 @@ from typing import Any
 import hdfs_native
 import pytest
 
-from benchmarks.yarn_site import Site, SiteOptions, site_up
 from jobs.factorize.job import FactorizeJob, good_entries, run_factorize
 from jobs.factorize.make_input import deal, make_bytes, manifest_of, plan_matrices
 from jobs.factorize.verify import LIMIT, verify
 from jobs.rungs.cluster import ClusterRung
 from jobs.rungs.step import Report, Step, StepResult
+from tests.fixtures.yarn_site import Site, SiteOptions, site_up
 from tests.integration.master.hadoop_settings import change, restart
 from yarn_accel.adapters.hadoop_rpc import (
     ApplicationSubmission,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.yarn_site import Site
+from tests.fixtures.yarn_site import Site
 from yarn_accel.core.application import Settings
 
 pytestmark = [pytest.mark.hadoop, pytest.mark.slow]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.yarn_site import Site, SiteOptions, site_up
+from tests.fixtures.yarn_site import Site, SiteOptions, site_up
 from tests.integration.master.hadoop_settings import change, restart
 from yarn_accel.errors import StartupError
 

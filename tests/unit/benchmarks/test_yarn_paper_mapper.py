@@ -25,8 +25,8 @@ from benchmarks.yarn_paper.rung import build_archive
 from benchmarks.yarn_paper.running import launch_options, manifest, task_line
 from benchmarks.yarn_paper.shipped import emulation, entry
 from benchmarks.yarn_paper.shipped.tasks import Gate, TaskRow, parse_row, play
-from benchmarks.yarn_site import SiteOptions
 from jobs.attempt import Attempt
+from tests.fixtures.yarn_site import SiteOptions
 from yarn_accel.client.calls import Call, Reply
 from yarn_accel.errors import RejectedError, StartupError
 from yarn_accel.launch.config import LaunchConfig

@@ -14,13 +14,13 @@ import pytest
 import yaml
 
 from benchmarks.yarn_faults import SECTIONS, _Account, _fault_rows, _table
-from benchmarks.yarn_site import SiteOptions, faults
-from benchmarks.yarn_site.faults import ANSWER, FAULTS, PUBLISHED
-from benchmarks.yarn_site.job import Result, RunningJob, compare
-from benchmarks.yarn_site.performing import Performed, Struck
-from benchmarks.yarn_site.scene import Look, Scene, Strike, watch
 from jobs.factorize.rows import Done
 from jobs.outcome import Outcome, Rejected
+from tests.fixtures.yarn_site import SiteOptions, faults
+from tests.fixtures.yarn_site.faults import ANSWER, FAULTS, PUBLISHED
+from tests.fixtures.yarn_site.job import Result, RunningJob, compare
+from tests.fixtures.yarn_site.performing import Performed, Struck
+from tests.fixtures.yarn_site.scene import Look, Scene, Strike, watch
 from yarn_accel.errors import ClusterError, JobError
 from yarn_accel.launch.config import LaunchConfig
 from yarn_accel.master.config import MasterConfig

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks.torque_site import found
+from tests.fixtures.torque_site import found
 from tests.integration.torque.emulation.torque_cluster import real_cluster
 from tests.unit.torque.emulation.transcript import (
     FOLDER,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.torque_site import Absent, Binaries, found
+from tests.fixtures.torque_site import Absent, Binaries, found
 from tests.integration.torque.emulation.torque_cluster import real_cluster
 from tests.unit.torque.emulation.transcript import FOLDER, play, read_scenarios, read_transcript
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.torque_site import Binaries, TorqueSite, eventually, torque_up
+from tests.fixtures.torque_site import Binaries, TorqueSite, eventually, torque_up
 from tests.unit.torque.emulation.transcript import State
 
 _QUIET = 2

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.torque_site import Absent, Daemon, TorqueSite, found, torque_up
+from tests.fixtures.torque_site import Absent, Daemon, TorqueSite, found, torque_up
 
 QUICK = {"timer_s": 3, "settle_s": 0.1, "retry_s": 0.5, "comment_refresh_s": 1}
 """Settings under which a test need not wait long for what no event tells."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.torque_site import Daemon, TorqueSite, eventually
+from tests.fixtures.torque_site import Daemon, TorqueSite, eventually
 
 from .conftest import in_force
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from benchmarks.torque_site import Daemon, TorqueSite, eventually
+from tests.fixtures.torque_site import Daemon, TorqueSite, eventually
 from torque_sched.daemon.journal_form import read_journal
 
 from .conftest import Head, in_force

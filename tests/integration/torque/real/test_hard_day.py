@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.torque_site import Daemon, TorqueSite, eventually
+from tests.fixtures.torque_site import Daemon, TorqueSite, eventually
 
 Serve = Callable[..., Daemon]
 SLOTS = {"node1": 2, "node2": 4, "node3": 8, "node4": 4}

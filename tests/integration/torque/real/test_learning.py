@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from benchmarks.torque_site import ROOT, Daemon, TorqueSite, eventually
+from tests.fixtures.torque_site import ROOT, Daemon, TorqueSite, eventually
 
 from .conftest import Head
 

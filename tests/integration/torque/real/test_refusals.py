@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.torque_site import TorqueSite, eventually
+from tests.fixtures.torque_site import TorqueSite, eventually
 from torque_sched.parse.qrun import RunKind, classify_qrun
 
 Prepare = Callable[[TorqueSite], tuple[str, ...]]
