@@ -12,10 +12,10 @@ from typing import Any
 from benchmarks.binding_scale.masters import ApplicationMaster
 from benchmarks.binding_scale.world import Node
 from benchmarks.result import Row, measured
-from yarn_accel.master.figures import Figures
 from yarn_accel.master.page import Query, page
-from yarn_accel.master.states import States
-from yarn_accel.master.tracking import as_json
+from yarn_accel.master.statistics import AgentStatistics
+from yarn_accel.master.status_documents import StatusDocuments
+from yarn_accel.master.tracking_page import as_json
 
 __all__ = ["page_rows"]
 
@@ -25,7 +25,7 @@ _N_BEATS = 5
 
 def page_rows(master: ApplicationMaster, nodes: Sequence[Node], now_s: float, note: str) -> list[Row]:
     """Time the looks; milliseconds on the wall, and the longest the event loop could not do anything else."""
-    states = States(master.core, _figures(nodes, now_s), lambda: now_s, {}, lambda _: {})
+    states = StatusDocuments(master.core, _figures(nodes, now_s), lambda: now_s, {}, lambda _: {})
     query = Query()
 
     async def looked() -> None:
@@ -47,9 +47,9 @@ def page_rows(master: ApplicationMaster, nodes: Sequence[Node], now_s: float, no
     return rows
 
 
-def _figures(nodes: Sequence[Node], now_s: float) -> Figures:
+def _figures(nodes: Sequence[Node], now_s: float) -> AgentStatistics:
     """Heartbeats of some seconds from all agents."""
-    figures = Figures()
+    figures = AgentStatistics()
     for beat in range(_N_BEATS):
         at_s = now_s - _N_BEATS + 1 + beat
         for node in nodes:

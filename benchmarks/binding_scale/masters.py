@@ -6,7 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from time import thread_time_ns
 
 from benchmarks.binding_scale.world import SILENCE_S, Later, Node, Timed
-from yarn_accel.core.application import Application, Resource, Role, Roles, Settings, Where
+from yarn_accel.core.application import (
+    Application,
+    ContainerRole,
+    NodeSelector,
+    RoleResource,
+    RoleTable,
+    Settings,
+)
 from yarn_accel.core.application import commands as cmd
 from yarn_accel.core.application import events as ev
 from yarn_accel.core.binding import (
@@ -22,8 +29,8 @@ __all__ = ["ApplicationMaster", "PolicyMaster", "added"]
 
 _GRANT_S, _START_S = 0.2, 0.3
 _ROLES = (
-    Role("acct", Where.ACCELERATOR, Resource(1024), priority=10, is_server=True),
-    Role("agent", Where.EVERY, Resource(128), priority=11),
+    ContainerRole("acct", NodeSelector.ACCELERATOR, RoleResource(1024), priority=10, is_server=True),
+    ContainerRole("agent", NodeSelector.EVERY, RoleResource(128), priority=11),
 )
 
 
@@ -90,16 +97,16 @@ class ApplicationMaster:
         self.timed = Timed()
         self.bound: dict[str, str] = {}
         self._attempt = 1
-        self._running: dict[tuple[str, str], ev.Container] = {}
+        self._running: dict[tuple[str, str], ev.ContainerRef] = {}
         self._n_containers = 0
         self._wake_s = 0.0
 
     def _made_core(self) -> Application:
-        return Application(Settings(), Roles(_ROLES), lambda: make(self._policy))
+        return Application(Settings(), RoleTable(_ROLES), lambda: make(self._policy))
 
     def start(self, nodes: Sequence[Node]) -> Iterable[Later]:
         """The RM accepts us and tells of all nodes."""
-        yield from self._apply(ev.Tick(0.0))
+        yield from self._apply(ev.TimerFired(0.0))
         yield from self._apply(ev.Registered((), 1, 0.0))
         yield from self.listed(nodes, 0.0)
 
@@ -108,7 +115,10 @@ class ApplicationMaster:
         self.core = self._made_core()
         self._attempt += 1
         self._wake_s = float("inf")
-        for event in (ev.Tick(now_s), ev.Registered(tuple(self._running.values()), self._attempt, now_s)):
+        for event in (
+            ev.TimerFired(now_s),
+            ev.Registered(tuple(self._running.values()), self._attempt, now_s),
+        ):
             list(self._apply(event))
         list(self.listed(usable, now_s))
         for step_s in (1.0, 2.0):
@@ -123,16 +133,16 @@ class ApplicationMaster:
         agent = self._running.get((node.name, "agent"))
         if agent is None:
             return
-        yield from self._apply(ev.Heard(node.name, "agent", now_s, agent.id))
+        yield from self._apply(ev.StatusReported(node.name, "agent", now_s, agent.id))
         server = self._running.get((node.name, "acct"))
         if server is not None:
-            yield from self._apply(ev.Heard(node.name, "acct", now_s, server.id, endpoint=node.name))
+            yield from self._apply(ev.StatusReported(node.name, "acct", now_s, server.id, endpoint=node.name))
 
     def tick(self, now_s: float) -> Iterable[Later]:
         """Wakes the core when it asked for it, and again if that is at once."""
         while self._wake_s <= now_s:
             self._wake_s = float("inf")
-            yield from self._apply(ev.Tick(now_s))
+            yield from self._apply(ev.TimerFired(now_s))
 
     def judged(self, node: Node, now_s: float, *, is_usable: bool) -> Iterable[Later]:
         """The RM tells, with the end of the containers there."""
@@ -140,7 +150,7 @@ class ApplicationMaster:
         yield from self._apply(ev.NodesReported((self._view(node, is_usable),), now_s))
         for container in ended:
             if container is not None:
-                yield from self._apply(ev.Completed(container.id, -100, "its node was lost", now_s))
+                yield from self._apply(ev.ContainerCompleted(container.id, -100, "its node was lost", now_s))
 
     def listed(self, usable: Sequence[Node], now_s: float) -> Iterable[Later]:
         """All usable nodes; with their attributes, as the RM has them."""
@@ -162,31 +172,33 @@ class ApplicationMaster:
         self.timed.n_calls += 1
         is_all = isinstance(event, ev.NodesReported) and event.is_complete
         kind = "NodesReported, of all" if is_all else type(event).__name__
-        is_change = any(type(order) is not cmd.WakeAt for order in orders)
+        is_change = any(type(order) is not cmd.SetTimer for order in orders)
         self.timed.took(kind, used_ns, is_change=is_change)
         for order in orders:
             yield from self._obey(order)
 
     def _obey(self, order: cmd.Command) -> Iterator[Later]:
-        if isinstance(order, cmd.WakeAt):
+        if isinstance(order, cmd.SetTimer):
             self._wake_s = order.at_s
-        elif isinstance(order, cmd.Publish):
+        elif isinstance(order, cmd.PublishBindings):
             self._published(order)
-        elif isinstance(order, cmd.Ask):
+        elif isinstance(order, cmd.RequestContainer):
             self._n_containers += 1
-            container = ev.Container(f"c{self._n_containers}", order.node, order.priority, order.request_id)
-            yield Later(_GRANT_S, lambda now_s: self._apply(ev.Allocated((container,), now_s)))
-        elif isinstance(order, cmd.Launch):
+            container = ev.ContainerRef(
+                f"c{self._n_containers}", order.node, order.priority, order.request_id
+            )
+            yield Later(_GRANT_S, lambda now_s: self._apply(ev.ContainersAllocated((container,), now_s)))
+        elif isinstance(order, cmd.LaunchContainer):
             yield Later(_START_S, lambda now_s: self._started(order, now_s))
-        elif isinstance(order, cmd.StopContainer | cmd.Release):
+        elif isinstance(order, cmd.StopContainer | cmd.ReleaseContainer):
             yield Later(_GRANT_S, lambda now_s: self._ended(order.container, now_s))
-        elif isinstance(order, cmd.Check):
-            yield Later(_GRANT_S, lambda now_s: self._apply(ev.Started(order.container.id, now_s)))
+        elif isinstance(order, cmd.QueryContainer):
+            yield Later(_GRANT_S, lambda now_s: self._apply(ev.ContainerStarted(order.container.id, now_s)))
         elif isinstance(order, cmd.SetSlots):
             done = order.node, order.n_slots
             yield Later(_GRANT_S, lambda now_s: self._apply(ev.SlotsSet(*done, now_s)))
 
-    def _published(self, order: cmd.Publish) -> None:
+    def _published(self, order: cmd.PublishBindings) -> None:
         """Moves are bindings that differ from what was published before."""
         old = self.bound
         if order.is_full:
@@ -198,16 +210,18 @@ class ApplicationMaster:
             else:
                 self.bound[node] = server
 
-    def _started(self, order: cmd.Launch, now_s: float) -> Iterator[Later]:
+    def _started(self, order: cmd.LaunchContainer, now_s: float) -> Iterator[Later]:
         self._running[order.container.node, order.role] = order.container
-        yield from self._apply(ev.Started(order.container.id, now_s))
+        yield from self._apply(ev.ContainerStarted(order.container.id, now_s))
 
-    def _ended(self, container: ev.Container, now_s: float) -> Iterator[Later]:
+    def _ended(self, container: ev.ContainerRef, now_s: float) -> Iterator[Later]:
         for role in _ROLES:
             known = self._running.get((container.node, role.name))
             if known is not None and known.id == container.id:
                 del self._running[container.node, role.name]
-        yield from self._apply(ev.Completed(container.id, -105, "stopped by the ApplicationMaster", now_s))
+        yield from self._apply(
+            ev.ContainerCompleted(container.id, -105, "stopped by the ApplicationMaster", now_s)
+        )
 
 
 def added(node: Node) -> BindingEvent:

@@ -11,7 +11,7 @@ from typing import Any
 
 from yarn_accel.errors import ConfigError, StartupError
 from yarn_accel.node.config import load_config
-from yarn_accel.node.places import make_run_dir
+from yarn_accel.node.paths import make_run_dir
 from yarn_accel.pipeline.config import PipelineConfig, parse_config
 
 __all__ = ["NODE_KEYS", "NODE_SETTINGS_FILE", "node_config"]

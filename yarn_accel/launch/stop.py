@@ -13,7 +13,7 @@ from yarn_accel.launch.control import Control
 from yarn_accel.launch.gateway import Gateway, find_running, kill
 from yarn_accel.launch.kept import Kept, kept_applications
 from yarn_accel.launch.start import Report
-from yarn_accel.master.operating import Operator
+from yarn_accel.master.operator_commands import OperatorCommands
 
 __all__ = ["clear_ended", "force", "restore_nodes", "stop"]
 
@@ -85,7 +85,7 @@ async def restore_nodes(manager: ResourceManager, report: Report) -> bool:
 
     It needs an operator's rights; what is left is reported.
     """
-    operator = Operator(manager, lambda _: None, time.monotonic)
+    operator = OperatorCommands(manager, lambda _: None, time.monotonic)
     try:
         await operator.restore()
     except AccelError as error:

@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from yarn_accel.core.application import Answer, Application
+from yarn_accel.core.application import Application, NodeAssignment
 from yarn_accel.core.application.events import Event, NodesReported
 from yarn_accel.errors import UnavailableError
 from yarn_accel.master.config import MasterConfig
-from yarn_accel.master.figures import Figures
-from yarn_accel.master.hearing import ServerBeat, answer_document, heard, load_of, parse_beat
+from yarn_accel.master.heartbeats import (
+    ServerStatus,
+    load_of,
+    parse_heartbeat,
+    response_document,
+    status_events,
+)
 from yarn_accel.master.inventory import Inventory
+from yarn_accel.master.statistics import AgentStatistics
 from yarn_accel.node.loads import ServerLoad
 
 __all__ = ["Agents"]
@@ -37,7 +43,7 @@ class Agents:
         config: MasterConfig,
         core: Application,
         inventory: Inventory,
-        figures: Figures,
+        figures: AgentStatistics,
         tell: Callable[[Event], None],
         clock: Callable[[], float],
         application: str,
@@ -55,8 +61,8 @@ class Agents:
         self._application, self._attempt = application, attempt
         self._is_settled = is_settled
         self._young_until_s = core.awake_s(clock()) + (_YOUNG_S if attempt > 1 else 0.0)
-        self._figures = figures
-        self._servers: dict[str, ServerBeat | None] = {}
+        self._statistics = figures
+        self._servers: dict[str, ServerStatus | None] = {}
         self._loads: dict[str, ServerLoad | None] = {}
         self.n_heard = 0
 
@@ -67,24 +73,24 @@ class Agents:
             RejectedError: it is none.
             UnavailableError: nothing is bound yet.
         """
-        beat = parse_beat(sender, document, self._application)
+        heartbeat = parse_heartbeat(sender, document, self._application)
         now_s = self._clock()
         self.n_heard += 1
-        self._figures.heard(beat.node, document, now_s)
-        view = self._inventory.devices(beat.node, beat.has_device)
+        self._statistics.heard(heartbeat.node, document, now_s)
+        view = self._inventory.devices(heartbeat.node, heartbeat.has_device)
         if view is not None:
             self._tell(NodesReported((view,), now_s))
-        before = self._servers.get(beat.node)
-        self._servers[beat.node] = beat.server
-        self._loads[beat.node] = load_of(beat, self._weights)
-        for event in heard(beat, before, now_s, self._weights, self._mappers_per_worker):
+        before = self._servers.get(heartbeat.node)
+        self._servers[heartbeat.node] = heartbeat.server
+        self._loads[heartbeat.node] = load_of(heartbeat, self._weights)
+        for event in status_events(heartbeat, before, now_s, self._weights, self._mappers_per_worker):
             self._tell(event)
-        answer = self.answer(beat.node)
-        if answer is None:
+        assignment = self.assignment(heartbeat.node)
+        if assignment is None:
             raise UnavailableError("nothing is bound yet in this attempt")
-        return answer_document(
-            answer,
-            beat.node,
+        return response_document(
+            assignment,
+            heartbeat.node,
             self.rack,
             interval_s=self._interval_s,
             application=self._application,
@@ -93,13 +99,13 @@ class Agents:
             loads=self._loads,
         )
 
-    def answer(self, node: str) -> Answer | None:
+    def assignment(self, node: str) -> NodeAssignment | None:
         """What a node may use; None: that is not known yet, see `is_settled`."""
         if not self._is_settled():
             return None
-        answer = self._core.answer(node)
+        assignment = self._core.assignment(node)
         is_young = self._core.awake_s(self._clock()) < self._young_until_s
-        return None if is_young and not answer.servers else answer
+        return None if is_young and not assignment.servers else assignment
 
     def rack(self, node: str) -> str | None:
         """The rack of a node."""

@@ -34,9 +34,9 @@ def _run(config_file: Path, dry_run: bool) -> None:
         import asyncio
         import json
 
-        from yarn_accel.master.rehearsal import rehearse
+        from yarn_accel.master.dry_run import preview
 
-        click.echo(json.dumps(asyncio.run(rehearse(config_file)), indent=1))
+        click.echo(json.dumps(asyncio.run(preview(config_file)), indent=1))
         return
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr

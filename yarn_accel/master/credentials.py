@@ -16,7 +16,7 @@ __all__ = [
     "CONTROL_ALIAS",
     "NODE_KEY_ALIAS",
     "SERVER_ALIAS",
-    "Credentials",
+    "MasterCredentials",
     "read_credentials",
 ]
 
@@ -34,7 +34,7 @@ _RM_DELEGATION_KIND = "RM_DELEGATION_TOKEN"
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class MasterCredentials:
     """What the master's own token file holds.
 
     Attributes:
@@ -42,7 +42,7 @@ class Credentials:
         control: see `CONTROL_ALIAS`.
         server: see `SERVER_ALIAS`; empty: the servers have theirs from elsewhere.
         delegation: who acts for our user where logins are not simple.
-        agents: see `AGENTS_ALIAS`; empty: `control` serves for them, too.
+        agents: see `AGENTS_ALIAS`; empty: `control_api` serves for them, too.
     """
 
     am_rm: Token = field(repr=False)
@@ -74,7 +74,7 @@ class Credentials:
         return write_token_file(TokenFile(secrets=secrets))
 
 
-def read_credentials(environ: Mapping[str, str]) -> Credentials:
+def read_credentials(environ: Mapping[str, str]) -> MasterCredentials:
     """Read the token file that YARN names in the environment.
 
     Raises:
@@ -94,7 +94,7 @@ def read_credentials(environ: Mapping[str, str]) -> Credentials:
     control = files.secrets.get(CONTROL_ALIAS, b"")
     if not control:
         raise StartupError(f"{place} has no secret {CONTROL_ALIAS}")
-    return Credentials(
+    return MasterCredentials(
         files.of_kind(AM_RM_KIND),
         control,
         files.secrets.get(SERVER_ALIAS, b""),

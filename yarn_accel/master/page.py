@@ -1,4 +1,4 @@
-"""The tracking page: one HTML document made of the state document (`figures`), with nothing to load besides.
+"""The tracking page: one HTML document made of the state document (`statistics`), self-contained.
 
 Large clusters are cut: whole racks are shown, those with trouble first, and the others are links.
 """
@@ -13,10 +13,10 @@ from typing import Any
 from urllib.parse import quote
 
 from yarn_accel.core.units import format_duration_s
-from yarn_accel.master.layout import natural
-from yarn_accel.master.look import SCRIPT, STYLE
+from yarn_accel.master.diagram import draw, standing
+from yarn_accel.master.diagram_layout import natural
 from yarn_accel.master.markup import Child, Markup, document, element, raw
-from yarn_accel.master.picture import draw, standing
+from yarn_accel.master.page_assets import SCRIPT, STYLE
 from yarn_accel.master.tables import events_table, nodes_table, servers_table
 
 __all__ = ["MAX_DRAWN", "MAX_EVENTS", "MAX_ROWS", "Query", "choose", "page", "text_page"]
@@ -42,7 +42,7 @@ def page(state: _State, query: Query, explanation: str = "") -> str:
     """The page.
 
     Args:
-        state: the state document; see `figures`. One with `others` has the nodes to show only, as `choose`
+        state: the state document; see `statistics`. One with `others` has the nodes to show only, as `choose`
             chose them.
         explanation: of the node in the query.
     """

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from yarn_accel.adapters.hadoop_rpc import AttemptGoneError
-from yarn_accel.master.arrival import arrive, read_words
+from yarn_accel.master.registration import read_registration_settings, register
 
 __all__ = ["run"]
 
@@ -29,17 +29,17 @@ def run(config_file: Path, environ: Mapping[str, str], report: Callable[[str], N
 
 
 async def _serve(config_file: Path, environ: Mapping[str, str], report: Callable[[str], None]) -> int:
-    arrival = None
+    registration = None
     try:
-        arrival = await arrive(read_words(config_file), environ)
+        registration = await register(read_registration_settings(config_file), environ)
         from yarn_accel.master.service import serve
 
-        await serve(config_file, arrival, environ, report)
+        await serve(config_file, registration, environ, report)
     except AttemptGoneError as error:
         logger.error("this attempt is over: %s", error)
         return 1
     finally:
-        if arrival is not None:
-            arrival.listener.close()
-            await arrival.am.close()
+        if registration is not None:
+            registration.listener.close()
+            await registration.am.close()
     return 0

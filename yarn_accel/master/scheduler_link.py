@@ -28,7 +28,7 @@ from yarn_accel.core.application import events as ev
 from yarn_accel.errors import UnavailableError
 from yarn_accel.master.inventory import Inventory
 
-__all__ = ["LinkFigures", "SchedulerLink", "open_pause_s"]
+__all__ = ["LinkStatistics", "SchedulerLink", "open_pause_s"]
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ _HASTY_FOR_S = 1.0
 
 
 @dataclass(slots=True)
-class LinkFigures:
+class LinkStatistics:
     """How the line is.
 
     Attributes:
@@ -126,7 +126,7 @@ class SchedulerLink:
         self.containers: dict[str, Container] = {}
         #: Names of the resource types the cluster counts; empty: not known.
         self.resource_types: tuple[str, ...] = ()
-        self.figures = LinkFigures()
+        self.figures = LinkStatistics()
 
     # ---- orders
 
@@ -135,7 +135,7 @@ class SchedulerLink:
         self._is_to_register = True
         self._wake.set()
 
-    def ask(self, order: cmd.Ask) -> None:
+    def ask(self, order: cmd.RequestContainer) -> None:
         """Request a container; the same request again is the same request."""
         amounts = dict(order.resource)
         size = Resource.of(amounts.pop(_MEMORY), amounts.pop(_VCORES), amounts)
@@ -145,7 +145,7 @@ class SchedulerLink:
         logger.info("request %d: %s on %s", order.request_id, order.role, order.node)
         self._request(order.request_id, asked, 1)
 
-    def unask(self, order: cmd.Unask) -> None:
+    def unask(self, order: cmd.CancelRequest) -> None:
         """Take a request back."""
         asked = self._open.pop(order.request_id, None)
         if asked is not None:
@@ -273,14 +273,14 @@ class SchedulerLink:
         if response.updated_nodes:
             self._tell(ev.NodesReported(self._inventory.updated(response.updated_nodes), now_s))
         if response.previous_containers:
-            self._tell(ev.Recovered(self._known(response.previous_containers), now_s))
+            self._tell(ev.ContainersRecovered(self._known(response.previous_containers), now_s))
         for status in response.completed:
-            self._tell(ev.Completed(str(status.id), status.exit_status, status.diagnostics, now_s))
+            self._tell(ev.ContainerCompleted(str(status.id), status.exit_status, status.diagnostics, now_s))
             self.containers.pop(str(status.id), None)
         if response.allocated:
             for container in response.allocated:
                 self._open.pop(container.allocation_request_id, None)
-            self._tell(ev.Allocated(self._known(response.allocated), now_s))
+            self._tell(ev.ContainersAllocated(self._known(response.allocated), now_s))
 
     async def _finish(self, status: FinalStatus) -> None:
         await self._before_end()
@@ -302,11 +302,11 @@ class SchedulerLink:
         )
         self._wake.set()
 
-    def _known(self, containers: Sequence[Container]) -> tuple[ev.Container, ...]:
+    def _known(self, containers: Sequence[Container]) -> tuple[ev.ContainerRef, ...]:
         for each in containers:
             self.containers[str(each.id)] = each
         return tuple(
-            ev.Container(
+            ev.ContainerRef(
                 str(each.id),
                 each.node.host,
                 each.priority.value if each.priority is not None else -1,

@@ -31,18 +31,18 @@ from yarn_accel.core.application import Application
 from yarn_accel.core.application import events as ev
 from yarn_accel.errors import AccelError, RejectedError, UnavailableError
 from yarn_accel.master.agents import Agents
-from yarn_accel.master.arrival import Arrival, tracking_url
+from yarn_accel.master.command_executor import CommandExecutor
 from yarn_accel.master.config import MasterConfig, load_config
-from yarn_accel.master.containers import Containers
-from yarn_accel.master.control import Door
-from yarn_accel.master.enact import Enactor
-from yarn_accel.master.figures import Figures
+from yarn_accel.master.container_environment import ContainerEnvironment, container_environment
+from yarn_accel.master.control_api import ControlApi
 from yarn_accel.master.inventory import Inventory, attribute_of
-from yarn_accel.master.operating import DRAINED, OFF, Operator
+from yarn_accel.master.node_managers import NodeManagerCalls
+from yarn_accel.master.operator_commands import DRAINED, OFF, OperatorCommands
+from yarn_accel.master.registration import Registration, tracking_url
 from yarn_accel.master.scheduler_link import SchedulerLink
-from yarn_accel.master.stalls import Stalls, since_boot_s
-from yarn_accel.master.states import States
-from yarn_accel.master.surroundings import Surroundings, surroundings
+from yarn_accel.master.stall_detector import StallDetector, since_boot_s
+from yarn_accel.master.statistics import AgentStatistics
+from yarn_accel.master.status_documents import StatusDocuments
 
 __all__ = ["Master", "serve"]
 
@@ -55,7 +55,7 @@ _N_NAMED = 8
 
 
 async def serve(
-    config_file: Path, arrival: Arrival, environ: Mapping[str, str], report: Callable[[str], None]
+    config_file: Path, registration: Registration, environ: Mapping[str, str], report: Callable[[str], None]
 ) -> None:
     """Work until the application is over; see `process.run`.
 
@@ -65,16 +65,16 @@ async def serve(
     """
     config = load_config(config_file)
     logging.getLogger().setLevel(config.log_level)
-    around = surroundings(config, arrival, environ)
-    master = Master(config, around, arrival)
+    environment = container_environment(config, registration, environ)
+    master = Master(config, environment, registration)
     try:
         await master.open()
         report(f"master of {master.application}, attempt {master.attempt}, on port {master.port}")
         await master.work()
     finally:
         await master.close()
-        await around.nm.close()
-        await around.rm.close()
+        await environment.nm.close()
+        await environment.rm.close()
 
 
 class Master:
@@ -89,58 +89,60 @@ class Master:
     def __init__(
         self,
         config: MasterConfig,
-        around: Surroundings,
-        arrival: Arrival,
+        environment: ContainerEnvironment,
+        registration: Registration,
         clock: Callable[[], float] = time.monotonic,
         since_boot: Callable[[], float] = since_boot_s,
     ) -> None:
         self._config = config
-        self._around = around
-        self._arrival = arrival
+        self._environment = environment
+        self._registration = registration
         self._clock = clock
-        self._stalls = Stalls(since_boot, self._stalled)
-        self.application = str(around.container.attempt.application)
-        self.attempt = around.container.attempt.number
+        self._stall_detector = StallDetector(since_boot, self._stalled)
+        self.application = str(environment.container.attempt.application)
+        self.attempt = environment.container.attempt.number
         self._core = Application(
             config.core_settings,
-            around.plan.roles,
+            environment.plan.roles,
             lambda: binding.make(config.policy, config.policy_settings),
         )
         self._inventory = Inventory(config.accelerator_nodes)
-        self._containers = Containers(around.nm, self.tell, clock)
-        self._operator = Operator(
-            around.rm, self.tell, clock, has_slots=config.slots, has_attributes=config.attributes
+        self._containers = NodeManagerCalls(environment.nm, self.tell, clock)
+        self._operator = OperatorCommands(
+            environment.rm, self.tell, clock, has_slots=config.slots, has_attributes=config.attributes
         )
-        self._link = self._made_link()
-        self._enactor = self._made_enactor()
-        self._figures = Figures()
-        self.states = States(self._core, self._figures, clock, self._made_about(), self._service)
-        self._agents = self._made_agents()
-        gate = Gate(around.credentials.key_of, not_before_s=arrival.at)
-        friends = (around.node, *config.rm_webs, *config.page_clients)
-        self._door = Door(self._agents, self, gate, arrival.listener, friends)
+        self._link = self._make_link()
+        self._executor = self._make_executor()
+        self._statistics = AgentStatistics()
+        self.documents = StatusDocuments(
+            self._core, self._statistics, clock, self._make_about(), self._service
+        )
+        self._agents = self._make_agents()
+        verifier = Gate(environment.credentials.key_of, not_before_s=registration.at)
+        allowed_hosts = (environment.node, *config.rm_webs, *config.page_clients)
+        self._control_api = ControlApi(self._agents, self, verifier, registration.listener, allowed_hosts)
         self._broken: asyncio.Future[None] | None = None
         self._n_events, self._apply_s = 0, 0.0
 
-    def _made_link(self) -> SchedulerLink:
+    def _make_link(self) -> SchedulerLink:
         return SchedulerLink(
-            self._around.am,
-            self._around.nm,
+            self._environment.am,
+            self._environment.nm,
             self._inventory,
             self.tell,
             self._clock,
             self.attempt,
             self._address,
             self._before_end,
-            self._arrival.registered,
+            self._registration.registered,
             idle_s=self._config.heartbeat_interval_s,
             busy_s=self._config.busy_interval_s,
         )
 
-    def _made_enactor(self) -> Enactor:
-        return Enactor(
-            self._around.plan,
-            self._around.credentials,
+    def _make_executor(self) -> CommandExecutor:
+        return CommandExecutor(
+            self._environment.plan,
+            self._environment.credentials,
             self._inventory,
             self._link,
             self._containers,
@@ -150,20 +152,20 @@ class Master:
             self._config.retries,
         )
 
-    def _made_agents(self) -> Agents:
+    def _make_agents(self) -> Agents:
         return Agents(
             self._config,
             self._core,
             self._inventory,
-            self._figures,
+            self._statistics,
             self.tell,
             self._clock,
             self.application,
             self.attempt,
-            lambda: self.attempt == 1 or self._enactor.has_published,
+            lambda: self.attempt == 1 or self._executor.has_published,
         )
 
-    def _made_about(self) -> dict[str, Any]:
+    def _make_about(self) -> dict[str, Any]:
         """Who this application is, for people."""
         proxies = [f"{url.rstrip('/')}/proxy/{self.application}/" for url in self._config.rm_webs]
         return {
@@ -180,12 +182,12 @@ class Master:
     @property
     def port(self) -> int:
         """Where agents, mappers and admins reach it."""
-        return self._arrival.port
+        return self._registration.port
 
     async def open(self) -> None:
         """Answer whoever calls."""
         self._broken = asyncio.get_running_loop().create_future()
-        await self._door.open()
+        await self._control_api.open()
 
     async def work(self) -> None:
         """Register and keep the application as it should be, until it is stopped.
@@ -199,11 +201,11 @@ class Master:
         others = [
             asyncio.create_task(self._operator.work(), name="operator"),
             asyncio.create_task(self._look_at_nodes(), name="nodes"),
-            asyncio.create_task(self._stalls.watch(), name="stalls"),
+            asyncio.create_task(self._stall_detector.watch(), name="stalls"),
         ]
         waiting: set[asyncio.Future[Any]] = {link, self._broken, *others}
         try:
-            self.tell(ev.Tick(self._clock()))
+            self.tell(ev.TimerFired(self._clock()))
             done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for each in done:
                 each.result()
@@ -212,14 +214,14 @@ class Master:
 
     async def close(self) -> None:
         """End everything here; containers run on, and the lines to YARN stay open."""
-        self._enactor.close()
+        self._executor.close()
         await self._containers.close()
-        await self._door.close()
+        await self._control_api.close()
 
     def tell(self, event: ev.Event) -> None:
         """Let the core take note of an event, and carry out what it orders."""
         # What waited while this process stood still is told after the stall, or it would be judged by it.
-        self._stalls.look()
+        self._stall_detector.look()
         self._apply(event)
 
     def _stalled(self, for_s: float) -> None:
@@ -237,20 +239,20 @@ class Master:
             raise
         self._apply_s += time.perf_counter() - began_s
         self._n_events += 1
-        self._enactor.carry_out(commands)
+        self._executor.carry_out(commands)
         if isinstance(event, ev.Registered):
             self._operator.lack(self._link.resource_types)
 
     def _annotated(self, event: ev.Event) -> ev.Event:
         """With what the exit code of one of our containers means, in our words."""
-        if isinstance(event, ev.Completed):
-            reason = self._around.plan.exit_reasons.get(event.exit_status)
+        if isinstance(event, ev.ContainerCompleted):
+            reason = self._environment.plan.exit_reasons.get(event.exit_status)
             if reason is not None:
                 return replace(event, diagnostics=reason)
         return event
 
     def _address(self) -> tuple[str, int, str]:
-        node = self._around.node
+        node = self._environment.node
         return node, self.port, tracking_url(node, self.port)
 
     async def _look_at_nodes(self) -> None:
@@ -258,14 +260,14 @@ class Master:
         is_first = True
         while True:
             try:
-                reports = await self._around.rm.nodes()
+                reports = await self._environment.rm.nodes()
             except UnavailableError as error:
                 logger.warning("nodes are not known anew: %s", error)
                 await asyncio.sleep(_RETRY_S)
                 continue
             for report in reports if is_first else ():
                 if attribute_of(report, DRAINED) == "true":
-                    self.tell(ev.Drain(report.node.host, self._clock()))
+                    self.tell(ev.DrainRequested(report.node.host, self._clock()))
             is_first = False
             views = self._inventory.complete(reports)
             self.tell(ev.NodesReported(views, self._clock(), is_complete=True))
@@ -278,7 +280,7 @@ class Master:
         except (AccelError, asyncio.TimeoutError) as error:
             logger.error("slots or attributes of nodes are left as they are: %s", error)
 
-    # ---- what an admin asks for by way of `Door`
+    # ---- what an admin asks for by way of `ControlApi`
 
     def explain(self, node: str) -> str:
         """Why a node is bound as it is, or that it is not known."""
@@ -290,9 +292,9 @@ class Master:
     def drain(self, node: str, *, is_drained: bool) -> str:
         """Take a node's server out of use, or back; what comes of it, in words."""
         now_s = self._clock()
-        before = self._core.pictures(now_s, (node,)).get(node, {})
+        before = self._core.node_snapshots(now_s, (node,)).get(node, {})
         self._operator.drain(node, is_drained=is_drained)
-        self.tell(ev.Drain(node, now_s) if is_drained else ev.Undrain(node, now_s))
+        self.tell(ev.DrainRequested(node, now_s) if is_drained else ev.UndrainRequested(node, now_s))
         if not is_drained:
             was_not = f"{node} was not drained; what failed there is tried again now"
             return f"{node} is drained no more" if before.get("is_drained") else was_not
@@ -304,20 +306,20 @@ class Master:
 
     def rebind(self) -> None:
         """Make all bindings anew."""
-        self.tell(ev.Rebind(self._clock()))
+        self.tell(ev.RebindRequested(self._clock()))
 
     def stop(self) -> None:
         """End everything."""
-        self.tell(ev.Stop(self._clock()))
+        self.tell(ev.StopRequested(self._clock()))
 
     async def status(self) -> dict[str, Any]:
         """For the admin's command."""
-        state = await self.states.whole()
+        state = await self.documents.whole()
         return {"application": self.application, "attempt": self.attempt, "state": state}
 
     def state(self) -> dict[str, Any]:
         """Everything, as values that JSON can carry."""
-        return self.states.now()
+        return self.documents.now()
 
     def _service(self, now_s: float) -> dict[str, Any]:
         """How this process fares."""
@@ -327,13 +329,13 @@ class Master:
             "rm_heartbeats": link.heartbeats,
             "rm_failures": link.failed,
             "rm_heartbeat_s": link.last_s,
-            "arrival_s": self._arrival.took_s,
+            "arrival_s": self._registration.took_s,
             "nm_calls": self._containers.n_calls,
             "nm_failures": self._containers.n_failed,
             "events": self._n_events,
             "apply_s": self._apply_s,
             "heartbeats": self._agents.n_heard,
-            "stalled_s": self._stalls.stalled_s,
+            "stalled_s": self._stall_detector.stalled_s,
             "rss_bytes": _rss_bytes(),
             "cpu_s": used.ru_utime + used.ru_stime,
         }

@@ -7,9 +7,9 @@ from datetime import datetime, timezone
 from typing import Any
 
 from yarn_accel.core.units import format_bytes, format_duration_s
-from yarn_accel.master.layout import natural
+from yarn_accel.master.diagram import hue, link_to, slots_of, standing
+from yarn_accel.master.diagram_layout import natural
 from yarn_accel.master.markup import Child, Markup, element
-from yarn_accel.master.picture import hue, link_to, slots_of, standing
 
 __all__ = ["events_table", "nodes_table", "servers_table"]
 

@@ -23,17 +23,17 @@ import aiohttp
 
 from yarn_accel.adapters.signed import WRONG_KEY, Signer
 from yarn_accel.errors import AccelError, AuthenticationError, ConfigError, StartupError
-from yarn_accel.node.answer import Answer, answer_document, told
 from yarn_accel.node.config import AgentConfig, key_place, read_key
 from yarn_accel.node.devices import DeviceWatch
-from yarn_accel.node.door import Door, user_ids
-from yarn_accel.node.finder import finder_for
-from yarn_accel.node.link import MasterLink
-from yarn_accel.node.own_server import OwnServer
-from yarn_accel.node.pace import Pace
-from yarn_accel.node.places import make_run_dir
+from yarn_accel.node.heartbeat_interval import HeartbeatInterval
+from yarn_accel.node.heartbeat_response import HeartbeatResponse, local_response, response_document
+from yarn_accel.node.local_endpoint import LocalEndpoint, user_ids
+from yarn_accel.node.master_client import MasterClient
+from yarn_accel.node.master_discovery import discovery_for
+from yarn_accel.node.paths import make_run_dir
 from yarn_accel.node.sampling import Sampler
-from yarn_accel.node.state_file import read_last_answer, write_state
+from yarn_accel.node.server_monitor import ServerMonitor
+from yarn_accel.node.state_file import read_last_response, write_state
 
 __all__ = ["STALE_S", "Agent", "run"]
 
@@ -77,7 +77,7 @@ async def _serve(config: AgentConfig, key: bytes, report: Callable[[str], None])
         try:
             await agent.open()
             report(f"node agent {config.node} ready on {config.socket_path}, pid {os.getpid()}")
-            await agent.beat_until(stop)
+            await agent.run_until(stop)
         finally:
             await agent.close()
 
@@ -95,21 +95,21 @@ class Agent:
         self._devices = DeviceWatch(config.hot_celsius)
         self._sampler = Sampler(config.network_interfaces)
         state_file = Path(config.server_state_file)
-        self._server = OwnServer(state_file, config.node, config.address, session, self._wake.set)
+        self._server = ServerMonitor(state_file, config.node, config.address, session, self._wake.set)
         self._signer = Signer(key, f"agent:{config.node}")
-        self._link = MasterLink(session, self._signer, finder_for(config), config.node, config.timeout_s)
-        self._pace = Pace(config.interval_s, config.max_backoff_s, random.random)
-        self._door = Door(
+        self._link = MasterClient(session, self._signer, discovery_for(config), config.node, config.timeout_s)
+        self._interval = HeartbeatInterval(config.interval_s, config.max_backoff_s, random.random)
+        self._local_endpoint = LocalEndpoint(
             config.socket_path,
             int(config.socket_mode, 8),
             user_ids(config.socket_users),
-            {"servers": self.told, "status": lambda: {"v": 1, **self._status}},
+            {"servers": self.local_response, "status": lambda: {"v": 1, **self._status}},
         )
         self._observer: Any = None
         self._epoch = int(time.time() * 1000)
         self._seq = 0
-        self._answer: Answer | None = None
-        self._answered_at = 0.0
+        self._response: HeartbeatResponse | None = None
+        self._response_at = 0.0
         self._silence = "the master was not asked yet"
         self._trouble = ""
         self._status: dict[str, Any] = {"node": config.node, "epoch": self._epoch, "seq": 0}
@@ -118,30 +118,30 @@ class Agent:
 
     async def open(self) -> None:
         """Take up what the agent before knew, and open the door."""
-        last = read_last_answer(self._config.state_path, self._config.node)
+        last = read_last_response(self._config.state_path, self._config.node)
         if last is not None:
-            self._answer, self._answered_at = last
+            self._response, self._response_at = last
         self._server.look()
-        await self._door.open()
+        await self._local_endpoint.open()
         if self._config.http_port >= 0:
-            from yarn_accel.node.observe import Observer
+            from yarn_accel.node.agent_metrics import AgentMetricsServer
 
-            self._observer = Observer(self.snapshot, self._config.http_host, self._config.http_port)
+            self._observer = AgentMetricsServer(self.snapshot, self._config.http_host, self._config.http_port)
             await self._observer.open()
 
     async def close(self) -> None:
         """Close the door; the state file stays, and ages."""
         if self._observer is not None:
             await self._observer.close()
-        await self._door.close()
+        await self._local_endpoint.close()
         await self._server.close()
 
-    async def beat_until(self, stop: asyncio.Event) -> None:
+    async def run_until(self, stop: asyncio.Event) -> None:
         """Heartbeats until ``stop``."""
         stopping = asyncio.create_task(stop.wait())
         try:
             while not stop.is_set():
-                beating = asyncio.create_task(self.beat())
+                beating = asyncio.create_task(self.send_heartbeat())
                 await asyncio.wait([beating, stopping], return_when=asyncio.FIRST_COMPLETED)
                 if not beating.done():
                     beating.cancel()
@@ -152,21 +152,21 @@ class Agent:
         finally:
             stopping.cancel()
 
-    async def beat(self) -> None:
+    async def send_heartbeat(self) -> None:
         """Look at the node, tell the master, write down what is known."""
         self._server.look()
         self._wake.clear()
         heartbeat = await self.heartbeat()
         try:
-            answer = await self._link.tell(heartbeat, self._answer)
+            response = await self._link.send(heartbeat, self._response)
         except AccelError as error:
             self.counts["failed"] += 1
-            self._pace.failed()
+            self._interval.failed()
             self._note(*self._meaning(error))
         else:
             self.counts["ok"] += 1
-            self._pace.succeeded(answer.interval_s)
-            self._answer, self._answered_at, self._silence = answer, time.time(), ""
+            self._interval.succeeded(response.interval_s)
+            self._response, self._response_at, self._silence = response, time.time(), ""
             if self._trouble:
                 logger.info("the master answers again, at %s", self._link.url)
             self._trouble = ""
@@ -210,17 +210,17 @@ class Agent:
             "at": round(time.time(), 3),
             "devices": devices,
             "server": server,
-            "revision": 0 if self._answer is None else self._answer.revision,
+            "revision": 0 if self._response is None else self._response.revision,
             **self._sampler.sample(),
         }
 
-    def told(self) -> dict[str, Any]:
+    def local_response(self) -> dict[str, Any]:
         """What a local mapper is told now."""
         self._server.look()
-        return told(
+        return local_response(
             self._config.node,
-            self._answer,
-            age_s=max(0.0, time.time() - self._answered_at),
+            self._response,
+            age_s=max(0.0, time.time() - self._response_at),
             reason=self._silence,
             own=self._server.endpoint,
             is_own_gone=self._server.is_gone,
@@ -232,19 +232,19 @@ class Agent:
         return {
             **self._status,
             "heartbeats": dict(self.counts),
-            "questions": dict(self._door.counts),
-            "answer_age_s": None if self._answer is None else max(0.0, time.time() - self._answered_at),
+            "questions": dict(self._local_endpoint.counts),
+            "answer_age_s": None if self._response is None else max(0.0, time.time() - self._response_at),
             "is_master_silent": bool(self._silence),
         }
 
     def _write(self, heartbeat: dict[str, Any]) -> None:
-        answer = self._answer
+        response = self._response
         self._status = {
             **heartbeat,
             "master": {"url": self._link.url, "silence": self._silence},
-            "slots": None if answer is None else answer.slots,
-            "answer": None if answer is None else answer_document(answer, self._config.node),
-            "answered_at": self._answered_at,
+            "slots": None if response is None else response.slots,
+            "answer": None if response is None else response_document(response, self._config.node),
+            "answered_at": self._response_at,
         }
         try:
             write_state(self._config.state_path, self._status)
@@ -253,7 +253,7 @@ class Agent:
 
     async def _pause(self, stopping: asyncio.Task[Any]) -> None:
         """Wait for the next beat, or for a reason to beat now."""
-        until_s = time.monotonic() + self._pace.next_wait_s()
+        until_s = time.monotonic() + self._interval.next_wait_s()
         await asyncio.wait([stopping], timeout=_MIN_PAUSE_S)
         waking = asyncio.create_task(self._wake.wait())
         try:

@@ -38,9 +38,9 @@ def _agent(config_file: Path | None, node: str, run_dir: str, dry_run: bool) -> 
     """Tell the master how this node is, and local mappers where their server is, until SIGTERM."""
     config = load_config(config_file, os.environ, node=node, run_dir=run_dir)
     if dry_run:
-        from yarn_accel.node.rehearsal import rehearse
+        from yarn_accel.node.dry_run import preview
 
-        click.echo(json.dumps(asyncio.run(rehearse(config)), indent=1))
+        click.echo(json.dumps(asyncio.run(preview(config)), indent=1))
         return
     key = read_key(config, os.environ)
     logging.basicConfig(

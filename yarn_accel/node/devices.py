@@ -38,21 +38,23 @@ class DeviceWatch:
         self._hot_celsius = hot_celsius
         self._read = read
         self._known: dict[str, _Device] = {}
-        self._asking: asyncio.Future[list[_Device]] | None = None
+        self._probing: asyncio.Future[list[_Device]] | None = None
 
     async def report(self) -> list[_Device]:
         """Every device with ``index`` and ``health``, fit for JSON."""
-        is_new = self._asking is None
-        if self._asking is None:
+        is_new = self._probing is None
+        if self._probing is None:
             loop = asyncio.get_running_loop()
-            self._asking = loop.create_future()
+            self._probing = loop.create_future()
             # A daemon thread and no pool: one that hangs in the driver must not hold up the exit.
-            threading.Thread(target=self._ask, args=(loop, self._asking), name="devices", daemon=True).start()
-        asking = self._asking
+            threading.Thread(
+                target=self._probe, args=(loop, self._probing), name="devices", daemon=True
+            ).start()
+        asking = self._probing
         await asyncio.wait([asking], timeout=_PATIENCE_S if is_new else 0)
         if not asking.done():
             return [{**device, "health": "silent"} for device in self._known.values()]
-        self._asking = None
+        self._probing = None
         return self._merged(asking.result()[:_MAX_DEVICES])
 
     def _merged(self, found: list[_Device]) -> list[_Device]:
@@ -66,7 +68,7 @@ class DeviceWatch:
         lost = [{**device, "health": "lost"} for key, device in self._known.items() if key not in names]
         return devices + lost
 
-    def _ask(self, loop: asyncio.AbstractEventLoop, asking: asyncio.Future[list[_Device]]) -> None:
+    def _probe(self, loop: asyncio.AbstractEventLoop, asking: asyncio.Future[list[_Device]]) -> None:
         try:
             found = self._read()
         except Exception:  # noqa: BLE001 -- a driver that fails in a new way is one without devices

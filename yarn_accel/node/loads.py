@@ -89,7 +89,7 @@ class LoadMeter:
         """What a heartbeat says about the load: ``queue_s`` and ``rates``.
 
         Args:
-            figures: of `figures.parse_figures`; a server whose counters fell back is a new one.
+            figures: of `server_stats.parse_figures`; a server whose counters fell back is a new one.
         """
         n_workers = max(1.0, float(figures.get("computing_workers", figures.get("workers", 1.0))))
         n_done, spent_s = 0.0, 0.0

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from yarn_accel.node.gauges import (
+from yarn_accel.node.io_counters import (
+    CounterError,
     DiskCounters,
-    GaugeError,
     NicCounters,
     disk_rates,
     nic_rates,
@@ -88,7 +88,7 @@ class Sampler:
                 return parse(file.read(_MAX_BYTES).decode("utf-8", "replace"))
         except OSError as error:
             self._told[name] = f"{path}: {(error.strerror or str(error)).lower()}"
-        except GaugeError as error:
+        except CounterError as error:
             self._told[name] = str(error)[:300]
         except (ValueError, IndexError) as error:
             self._told[name] = f"{path}: {error}"[:300]

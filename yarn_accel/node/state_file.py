@@ -9,9 +9,9 @@ from typing import Any
 
 from yarn_accel.adapters.local_files import write_atomic
 from yarn_accel.errors import AccelError
-from yarn_accel.node.answer import Answer, parse_answer
+from yarn_accel.node.heartbeat_response import HeartbeatResponse, parse_response
 
-__all__ = ["VERSION", "read_last_answer", "write_state"]
+__all__ = ["VERSION", "read_last_response", "write_state"]
 
 VERSION = 1
 _MAX_BYTES = 1024 * 1024
@@ -27,7 +27,7 @@ def write_state(path: Path, document: dict[str, Any]) -> None:
     write_atomic(path, text, is_for_all=True)
 
 
-def read_last_answer(path: Path, node: str) -> tuple[Answer, float] | None:
+def read_last_response(path: Path, node: str) -> tuple[HeartbeatResponse, float] | None:
     """The master's last word to the agent before, and when that was (Unix time); None: nothing usable."""
     try:
         if path.lstat().st_uid not in (os.geteuid(), 0):
@@ -36,6 +36,6 @@ def read_last_answer(path: Path, node: str) -> tuple[Answer, float] | None:
             document = json.loads(file.read(_MAX_BYTES))
         if document["version"] != VERSION or document["node"] != node or document["answer"] is None:
             return None
-        return parse_answer(document["answer"], node), float(document["answered_at"])
+        return parse_response(document["answer"], node), float(document["answered_at"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError, AccelError):
         return None

@@ -11,8 +11,8 @@ from tests.conftest import NO_BROWSER
 from tests.integration.master.browser import CHROMIUM, browser
 from tests.unit.master.scenes import Scene, four_nodes
 from yarn_accel.core.application import events as ev
-from yarn_accel.master import tracking
-from yarn_accel.master.tracking import Visitors, add_routes
+from yarn_accel.master import tracking_page
+from yarn_accel.master.tracking_page import PageAccess, add_routes
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=NO_BROWSER)
 
@@ -52,7 +52,7 @@ OVERLAPPING = """(() => {
 async def seen(scene, folder, path=""):
     """The page of a scene in a browser."""
     inner = web.Application()
-    add_routes(inner, scene.states(), Visitors(()), scene.app.explain)
+    add_routes(inner, scene.states(), PageAccess(()), scene.app.explain)
     outer = web.Application()
     outer.add_subapp(BELOW.rstrip("/"), inner)
     runner = web.AppRunner(outer, shutdown_timeout=0.1)
@@ -72,8 +72,8 @@ async def seen(scene, folder, path=""):
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     """Every look shows the scene as it is."""
-    monkeypatch.setattr(tracking, "CACHE_S", 0.0)
-    monkeypatch.setattr(tracking, "_REST", 0.0)
+    monkeypatch.setattr(tracking_page, "CACHE_S", 0.0)
+    monkeypatch.setattr(tracking_page, "_REST", 0.0)
 
 
 def many_nodes():
@@ -86,7 +86,7 @@ def many_nodes():
             rates={"r1a2": 10.0 + 5 * (second % 9), "r2a1": 4000.0}, silent=("r1n3",) if second > 30 else ()
         )
     scene.report(r2n4="gone")
-    scene.tell(ev.Drain, "r3a1")
+    scene.tell(ev.DrainRequested, "r3a1")
     return scene
 
 
@@ -100,7 +100,7 @@ def long_names():
     scene = Scene(nodes, "weighted")
     for _ in range(4):
         scene.beat()
-    scene.tell(ev.Drain, nodes[0][0])
+    scene.tell(ev.DrainRequested, nodes[0][0])
     return scene
 
 
@@ -152,7 +152,7 @@ def test_it_follows_what_happens(tmp_path):
             await tab.value("window.kept = document.querySelector('[data-node=w1]')")
             container = next(c for c, place in scene.containers.items() if place == ("w1", "acct"))
             scene.enact = lambda command: None
-            scene.tell(ev.Completed, container, 137, "")
+            scene.tell(ev.ContainerCompleted, container, 137, "")
             await tab.until(f"{lines} === 1")
             await tab.until("document.querySelector('[data-node=w2]').classList.contains('idle')")
             assert await tab.value("window.kept === document.querySelector('[data-node=w1]')")
@@ -207,9 +207,9 @@ def test_what_agents_say_does_not_run(tmp_path):
 
 
 def test_even_what_got_into_the_page_does_not_run(tmp_path, monkeypatch):
-    page = tracking.page
+    page = tracking_page.page
     monkeypatch.setattr(
-        tracking,
+        tracking_page,
         "page",
         lambda *args: page(*args).replace("<main", f"{EVIL}<script>hacked=2</script><main", 1),
     )

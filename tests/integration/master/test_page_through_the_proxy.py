@@ -17,7 +17,7 @@ from tests.conftest import NO_BROWSER
 from tests.fixtures.yarn_site import Site
 from tests.integration.master.browser import CHROMIUM, browser
 from yarn_accel.launch.gateway import find_running
-from yarn_accel.master.look import POLICY
+from yarn_accel.master.page_assets import POLICY
 
 pytestmark = [pytest.mark.hadoop, pytest.mark.slow]
 

@@ -17,9 +17,9 @@ from yarn_accel.client.binding import Binding
 from yarn_accel.client.client import Call, Reply
 from yarn_accel.client.discovery import parse_servers
 from yarn_accel.client.dispatch import Dispatcher
-from yarn_accel.node.answer import Answer, told
-from yarn_accel.node.figures import parse_figures
+from yarn_accel.node.heartbeat_response import HeartbeatResponse, local_response
 from yarn_accel.node.loads import LoadMeter, parse_load
+from yarn_accel.node.server_stats import parse_metrics
 
 HOME = "w1"
 POLICY = {"name": "container", "min_gain_s": 0.001, "min_gain_share": 0.1, "max_moves": 1}
@@ -39,8 +39,10 @@ class Site:
     def found(self, is_urgent=False):
         servers = tuple(dataclasses.replace(each.endpoint, node=name) for name, each in self.servers.items())
         binding = Binding(servers, dict.fromkeys([*self.servers, "m1"], "/r"), {"m1": (HOME,)})
-        answer = Answer(binding, policy=self.policy, loads=self.loads())
-        document = told("m1", answer, age_s=0.5, reason="", own=None, is_own_gone=False, stale_s=10.0)
+        answer = HeartbeatResponse(binding, policy=self.policy, loads=self.loads())
+        document = local_response(
+            "m1", answer, age_s=0.5, reason="", own=None, is_own_gone=False, stale_s=10.0
+        )
         return parse_servers(json.dumps(document).encode(), "m1")
 
     def loads(self):
@@ -51,7 +53,7 @@ class Site:
             self._until_s, self._seq = time.monotonic() + self._every_s, self._seq + 1
             alive = [name for name, server in self.servers.items() if server.process.poll() is None]
             self._loads = {
-                name: parse_load(self._meters[name].measure(parse_figures(self.metrics(name))), self._seq)
+                name: parse_load(self._meters[name].measure(parse_metrics(self.metrics(name))), self._seq)
                 for name in alive
             }
         return self._loads

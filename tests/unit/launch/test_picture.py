@@ -8,7 +8,14 @@ from rich.console import Console
 
 from tests.unit.launch.yarn import app, report
 from yarn_accel.core import binding
-from yarn_accel.core.application import Application, Resource, Role, Roles, Settings, Where
+from yarn_accel.core.application import (
+    Application,
+    ContainerRole,
+    NodeSelector,
+    RoleResource,
+    RoleTable,
+    Settings,
+)
 from yarn_accel.core.application import events as ev
 from yarn_accel.launch.picture import n_serving, picture
 
@@ -81,9 +88,11 @@ def test_what_an_admin_should_know_is_said() -> None:
 
 def test_the_picture_of_the_real_core_is_understood() -> None:
     """The form is agreed nowhere else."""
-    roles = Roles([Role("acct", Where.ACCELERATOR, Resource(512), priority=10, is_server=True)])
+    roles = RoleTable(
+        [ContainerRole("acct", NodeSelector.ACCELERATOR, RoleResource(512), priority=10, is_server=True)]
+    )
     core = Application(Settings(), roles, make_policy=lambda: binding.make("paper"))
-    core.apply(ev.Tick(0.0))
+    core.apply(ev.TimerFired(0.0))
     core.apply(ev.Registered((), 1, 0.1))
     nodes = (ev.NodeView("w1", 1, "/r1", is_accelerator=True), ev.NodeView("w2", 1, "/r1"))
     core.apply(ev.NodesReported(nodes, is_complete=True, now_s=0.2))

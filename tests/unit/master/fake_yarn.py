@@ -59,10 +59,10 @@ from yarn_accel.adapters.signed import Signer, exchange
 from yarn_accel.client.token_file import read_secrets
 from yarn_accel.core.application import Settings
 from yarn_accel.errors import AccelError
-from yarn_accel.master.arrival import Words, arrive
 from yarn_accel.master.config import MasterConfig, parse_config
+from yarn_accel.master.container_environment import container_environment
+from yarn_accel.master.registration import RegistrationSettings, register
 from yarn_accel.master.service import Master
-from yarn_accel.master.surroundings import surroundings
 
 CONTROL = b"the control secret of this test"
 SERVER = b"the servers' secret of this test"
@@ -168,12 +168,12 @@ class FakeNode:
         return StopContainersResponse(succeeded=request.ids)
 
     def _statuses(self, request: Any) -> GetContainerStatusesResponse:
-        states = {False: ContainerState.RUNNING, True: ContainerState.COMPLETE}
+        documents = {False: ContainerState.RUNNING, True: ContainerState.COMPLETE}
         known = [
             self.yarn.runs[str(each.number)] for each in request.ids if str(each.number) in self.yarn.runs
         ]
         return GetContainerStatusesResponse(
-            tuple(ContainerStatus(run.container.id, states[run.is_over]) for run in known)
+            tuple(ContainerStatus(run.container.id, documents[run.is_over]) for run in known)
         )
 
 
@@ -351,7 +351,7 @@ class FakeYarn:
 # ---- agents
 
 
-def beat(node: FakeNode, run: Run | None, **server: Any) -> dict[str, Any]:
+def heartbeat(node: FakeNode, run: Run | None, **server: Any) -> dict[str, Any]:
     """A heartbeat as an agent sends it; with a server when one runs."""
     told = None
     if run is not None:
@@ -393,7 +393,7 @@ class Agents:
                         continue
                     key = agents[0].secrets["yarn-accel.node"]
                     signer = signers.setdefault(key, Signer(key, f"agent:{node.host}"))
-                    document = beat(node, servers[0] if servers else None)
+                    document = heartbeat(node, servers[0] if servers else None)
                     try:
                         self.answers[node.host] = await exchange(
                             session,
@@ -501,10 +501,10 @@ async def rig(
     """A master of this YARN's current attempt with its agents; both of its clocks are `clock`."""
     config = config_for(yarn, folder, **settings)
     environ = environ_for(yarn, folder)
-    words = Words(config.rm_scheduler, config.hosts, config.http_host, config.http_port)
-    arrival = await arrive(words, environ)
-    around = surroundings(config, arrival, environ)
-    master = Master(config, around, arrival, clock, clock)
+    words = RegistrationSettings(config.rm_scheduler, config.hosts, config.http_host, config.http_port)
+    registration = await register(words, environ)
+    environment = container_environment(config, registration, environ)
+    master = Master(config, environment, registration, clock, clock)
     await master.open()
     agents = Agents(yarn, lambda: master.port)
     work = asyncio.create_task(master.work())
@@ -516,5 +516,5 @@ async def rig(
             task.cancel()
         await asyncio.gather(beating, work, return_exceptions=True)
         await master.close()
-        for each in (around.am, around.nm, around.rm):
+        for each in (environment.am, environment.nm, environment.rm):
             await each.close()

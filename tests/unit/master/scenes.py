@@ -1,12 +1,12 @@
-"""State documents of clusters that never were, made by the real `Application` and the real `Figures`."""
+"""State documents of clusters that never were, from the real `Application` and the real `AgentStatistics`."""
 
 from tests.unit.core.application.virtual_cluster import ROLES
 from yarn_accel.core.application import Application, Settings
 from yarn_accel.core.application import commands as cmd
 from yarn_accel.core.application import events as ev
 from yarn_accel.core.binding import make
-from yarn_accel.master.figures import Figures
-from yarn_accel.master.states import States
+from yarn_accel.master.statistics import AgentStatistics
+from yarn_accel.master.status_documents import StatusDocuments
 
 AT = 1_795_000_000.0
 ABOUT = {
@@ -26,12 +26,12 @@ class Scene:
 
     def __init__(self, nodes, policy="paper"):
         self.app = Application(Settings(settle_s=0.0), ROLES, lambda: make(policy))
-        self.figures = Figures(lambda: AT)
+        self.figures = AgentStatistics(lambda: AT)
         self.now_s = 100.0
         self.nodes = {host: (rack, is_accelerator) for host, rack, is_accelerator in nodes}
         self.containers = {}
         self.n_done = dict.fromkeys(self.nodes, 0.0)
-        self.tell(ev.Tick)
+        self.tell(ev.TimerFired)
         self.tell(ev.Registered, (), 1)
         self.report()
 
@@ -40,27 +40,27 @@ class Scene:
             self.enact(command)
 
     def enact(self, command):
-        if isinstance(command, cmd.Ask):
-            container = ev.Container(
+        if isinstance(command, cmd.RequestContainer):
+            container = ev.ContainerRef(
                 f"container_{len(self.containers) + 1:06d}",
                 command.node,
                 command.priority,
                 command.request_id,
             )
             self.containers[container.id] = (command.node, command.role)
-            self.tell(ev.Allocated, (container,))
-        elif isinstance(command, cmd.Launch):
-            self.tell(ev.Started, command.container.id)
+            self.tell(ev.ContainersAllocated, (container,))
+        elif isinstance(command, cmd.LaunchContainer):
+            self.tell(ev.ContainerStarted, command.container.id)
         elif isinstance(command, cmd.SetSlots):
             self.tell(ev.SlotsSet, command.node, command.n_slots)
 
-    def report(self, **states):
+    def report(self, **documents):
         views = [
             ev.NodeView(
                 host,
                 8041,
                 rack,
-                is_usable=states.get(host) != "gone",
+                is_usable=documents.get(host) != "gone",
                 is_accelerator=is_accelerator,
                 capability={"yarn.io/gpu": int(is_accelerator)},
             )
@@ -68,10 +68,10 @@ class Scene:
         ]
         self.tell(ev.NodesReported, tuple(views), is_complete=True)
 
-    def beat(self, silent=(), rates=None, **changes):
+    def heartbeat(self, silent=(), rates=None, **changes):
         """A second passes, and all agents but the silent ones are heard; `rates`: requests/s by server."""
         self.now_s += 1.0
-        self.tell(ev.Tick)
+        self.tell(ev.TimerFired)
         for i, (host, (_, is_accelerator)) in enumerate(self.nodes.items()):
             if host in silent:
                 continue
@@ -79,23 +79,23 @@ class Scene:
             self.n_done[host] += rate
             body = heartbeat(host, self.n_done[host], rate, is_accelerator) | changes.get(host, {})
             self.figures.heard(host, body, self.now_s)
-            self.tell(ev.Heard, host, "agent")
+            self.tell(ev.StatusReported, host, "agent")
             server = body["server"]
             if server is not None:
                 is_healthy = server["health"] == "ok"
                 self.tell(
-                    ev.Heard,
+                    ev.StatusReported,
                     host,
                     "acct",
                     endpoint=f"{host}:7070",
                     is_healthy=is_healthy,
                     detail="; ".join(server["problems"]),
-                    gauges=ev.Gauges(8, server["in_flight"]),
+                    gauges=ev.ServerGauges(8, server["in_flight"]),
                 )
 
-    def states(self):
+    def documents(self):
         """What the page is made from, as the master has it."""
-        return States(self.app, self.figures, lambda: self.now_s, ABOUT, lambda now_s: SERVICE)
+        return StatusDocuments(self.app, self.figures, lambda: self.now_s, ABOUT, lambda now_s: SERVICE)
 
     def state(self, **service):
         snapshot = self.app.snapshot(self.now_s)
@@ -107,7 +107,7 @@ def four_nodes(n_beats=12):
     first, second = "/rack1", "/rack2"
     scene = Scene([("w1", first, True), ("w2", first, False), ("w3", second, True), ("w4", second, False)])
     for _ in range(n_beats):
-        scene.beat()
+        scene.heartbeat()
     return scene
 
 

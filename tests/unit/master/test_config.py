@@ -14,7 +14,7 @@ from yarn_accel.adapters.hadoop_rpc import Token, TokenFile, User, read_token_fi
 from yarn_accel.adapters.hadoop_rpc.records import LocalResourceType, LocalResourceVisibility, RetryPolicy
 from yarn_accel.adapters.signed import sender_key
 from yarn_accel.client.token_file import read_secrets
-from yarn_accel.core.application import Where
+from yarn_accel.core.application import NodeSelector
 from yarn_accel.errors import AccelError, AuthenticationError, ConfigError, StartupError
 from yarn_accel.launch.config import LaunchConfig
 from yarn_accel.launch.plan import make_plan
@@ -23,7 +23,7 @@ from yarn_accel.launch.upload import FileResource
 from yarn_accel.master.cli import group
 from yarn_accel.master.config import MasterConfig, load_config, parse_config
 from yarn_accel.master.credentials import AGENTS_ALIAS, NODE_KEY_ALIAS, SERVER_ALIAS, read_credentials
-from yarn_accel.master.plan_file import load_plan, parse_plan
+from yarn_accel.master.launch_plan import load_plan, parse_plan
 from yarn_accel.node.config import KEY_ALIAS
 
 SITE: dict[str, Any] = {"rm_client": ["rm:8032"], "rm_scheduler": ["rm:8030"], "rm_admin": ["rm:8033"]}
@@ -89,7 +89,7 @@ def test_the_plan_that_launch_writes_is_read(tmp_path: Path) -> None:
     plan = load_plan(tmp_path / "plan.json")
     rows = {row.name: row for row in plan.roles}
     assert rows.keys() == plan.launches.keys() == {"acct", "agent"}
-    assert (rows["acct"].where, rows["agent"].where) == (Where.ACCELERATOR, Where.EVERY)
+    assert (rows["acct"].where, rows["agent"].where) == (NodeSelector.ACCELERATOR, NodeSelector.EVERY)
     assert rows["acct"].is_server
     assert not rows["agent"].is_server
     assert rows["acct"].resource.on({})["yarn.io/gpu"] == 2

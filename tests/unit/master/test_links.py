@@ -34,16 +34,18 @@ from yarn_accel.adapters.hadoop_rpc.service_messages import (
 from yarn_accel.core.application import commands as cmd
 from yarn_accel.core.application import events as ev
 from yarn_accel.errors import UnavailableError
-from yarn_accel.master.containers import Containers
 from yarn_accel.master.inventory import Inventory
+from yarn_accel.master.node_managers import NodeManagerCalls
 from yarn_accel.master.scheduler_link import SchedulerLink, open_pause_s
 
 ID = ContainerId(AttemptId(ApplicationId(1763700000000, 1), 1), 2)
 W1, W2 = NodeId("w1", 1), NodeId("w2", 1)
 
 
-def ask(number: int) -> cmd.Ask:
-    return cmd.Ask("acct", "w1", "/r", {"memory-mb": 512, "vcores": 1, "yarn.io/gpu": 2}, 10, number)
+def ask(number: int) -> cmd.RequestContainer:
+    return cmd.RequestContainer(
+        "acct", "w1", "/r", {"memory-mb": 512, "vcores": 1, "yarn.io/gpu": 2}, 10, number
+    )
 
 
 class Scheduler:
@@ -172,8 +174,8 @@ def test_a_request_is_taken_back_as_it_was_made_and_only_once() -> None:
         link.ask(ask(1))
         await until(lambda: any("+1" in each for each in scheduler.heard))
         for _ in range(2):
-            link.unask(cmd.Unask("acct", "w1", "/r", 10, 1))
-        link.unask(cmd.Unask("acct", "w1", "/r", 10, 77))
+            link.unask(cmd.CancelRequest("acct", "w1", "/r", 10, 1))
+        link.unask(cmd.CancelRequest("acct", "w1", "/r", 10, 77))
         await until(lambda: any("-1" in each for each in scheduler.heard))
 
     play(scheduler, story)
@@ -238,11 +240,11 @@ class Nodes:
         return await self._call("statuses", node, GetContainerStatusesResponse())
 
 
-def outcome(nodes: Nodes, action: Callable[[Containers], None]) -> list[Any]:
+def outcome(nodes: Nodes, action: Callable[[NodeManagerCalls], None]) -> list[Any]:
     told: list[Any] = []
 
     async def run() -> None:
-        containers = Containers(nodes, told.append, lambda: 0.0)  # type: ignore[arg-type]
+        containers = NodeManagerCalls(nodes, told.append, lambda: 0.0)  # type: ignore[arg-type]
         action(containers)
         await until(lambda: not containers._tasks)
         await containers.close()
@@ -251,7 +253,7 @@ def outcome(nodes: Nodes, action: Callable[[Containers], None]) -> list[Any]:
     return told
 
 
-def start(containers: Containers) -> None:
+def start(containers: NodeManagerCalls) -> None:
     containers.start(Container(ID, W1), LaunchContext())
 
 
@@ -267,16 +269,16 @@ STATUS = {
 @pytest.mark.parametrize(
     ("on", "expected"),
     [
-        ({}, ["Started"]),
-        ({"start": UnavailableError("no")}, ["StartFailed"]),
-        ({"start": StartContainersResponse(failed=(ContainerException(ID),))}, ["StartFailed"]),
+        ({}, ["ContainerStarted"]),
+        ({"start": UnavailableError("no")}, ["ContainerStartFailed"]),
+        ({"start": StartContainersResponse(failed=(ContainerException(ID),))}, ["ContainerStartFailed"]),
         (
             {"start": ConnectionLostError("no", was_sent=False), "statuses": STATUS["running"]},
-            ["StartFailed"],
+            ["ContainerStartFailed"],
         ),
-        ({"start": LOST, "statuses": STATUS["running"]}, ["Started"]),
-        ({"start": LOST, "statuses": STATUS["unknown"]}, ["Completed", "StartFailed"]),
-        ({"start": LOST, "statuses": UnavailableError("no")}, ["StartFailed"]),
+        ({"start": LOST, "statuses": STATUS["running"]}, ["ContainerStarted"]),
+        ({"start": LOST, "statuses": STATUS["unknown"]}, ["ContainerCompleted", "ContainerStartFailed"]),
+        ({"start": LOST, "statuses": UnavailableError("no")}, ["ContainerStartFailed"]),
     ],
 )
 def test_what_comes_of_a_start(on: dict[str, Any], expected: list[str]) -> None:
@@ -286,9 +288,9 @@ def test_what_comes_of_a_start(on: dict[str, Any], expected: list[str]) -> None:
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        (STATUS["running"], [ev.Started(str(ID), 0.0)]),
-        (STATUS["over"], [ev.Completed(str(ID), 7, "boom", 0.0)]),
-        (STATUS["unknown"], [ev.Completed(str(ID), -100, "unknown to its NodeManager", 0.0)]),
+        (STATUS["running"], [ev.ContainerStarted(str(ID), 0.0)]),
+        (STATUS["over"], [ev.ContainerCompleted(str(ID), 7, "boom", 0.0)]),
+        (STATUS["unknown"], [ev.ContainerCompleted(str(ID), -100, "unknown to its NodeManager", 0.0)]),
         (UnavailableError("no"), []),
     ],
 )
@@ -301,7 +303,7 @@ def test_a_node_that_hangs_holds_up_its_own_calls_only() -> None:
         hang = asyncio.Event()
         nodes = Nodes(stop=hang)
         told: list[Any] = []
-        containers = Containers(nodes, told.append, lambda: 0.0)  # type: ignore[arg-type]
+        containers = NodeManagerCalls(nodes, told.append, lambda: 0.0)  # type: ignore[arg-type]
         containers.stop(W1, ID)
         start(containers)
         containers.check(W2, ID)

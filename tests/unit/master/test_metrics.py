@@ -66,12 +66,12 @@ def test_what_is_not_known_has_no_sample():
 def test_the_agent_that_is_silent_longest():
     scene = four_nodes()
     for _ in range(3):
-        scene.beat(silent=("w2",))
+        scene.heartbeat(silent=("w2",))
     assert samples(scene.state())["oldest_heartbeat_seconds"] == {(): 3}
 
 
 def test_failures():
     scene = four_nodes()
     container = next(c for c, place in scene.containers.items() if place == ("w1", "acct"))
-    scene.tell(ev.Completed, container, 1, "")
+    scene.tell(ev.ContainerCompleted, container, 1, "")
     assert samples(scene.state())["consecutive_failures"] == {(): 1}

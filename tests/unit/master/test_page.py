@@ -5,9 +5,9 @@ import pytest
 from tests.unit.master.reading import Reader
 from tests.unit.master.scenes import Scene, four_nodes, server
 from yarn_accel.core.application import events as ev
-from yarn_accel.master.layout import Box, lay_out, natural
+from yarn_accel.master.diagram import _figure, short_names
+from yarn_accel.master.diagram_layout import Box, lay_out, natural
 from yarn_accel.master.page import MAX_DRAWN, MAX_EVENTS, MAX_ROWS, Query, page
-from yarn_accel.master.picture import _figure, short_names
 
 EVIL = "<script>alert(1)</script>\"'&\u202e"
 
@@ -43,8 +43,8 @@ def drawn(reader):
 
 def big(n_racks, n_nodes):
     scene = Scene([(f"r{rack}n{i}", f"/r{rack}", i == 0) for rack in range(n_racks) for i in range(n_nodes)])
-    scene.beat()
-    scene.beat()
+    scene.heartbeat()
+    scene.heartbeat()
     return scene
 
 
@@ -114,8 +114,8 @@ def test_events_come_newest_first_with_their_reasons():
 def test_events_are_cut():
     scene = four_nodes()
     for i in range(60):
-        scene.tell(ev.Drain, f"w{1 + 2 * (i % 2)}")
-        scene.tell(ev.Undrain, f"w{1 + 2 * (i % 2)}")
+        scene.tell(ev.DrainRequested, f"w{1 + 2 * (i % 2)}")
+        scene.tell(ev.UndrainRequested, f"w{1 + 2 * (i % 2)}")
     assert len(scene.state()["notes"]) > MAX_EVENTS
     assert len(rows(read(scene), "Events")) == MAX_EVENTS
 
@@ -165,7 +165,7 @@ def test_an_empty_cluster_has_a_page():
 def test_a_silent_agent_is_seen():
     scene = four_nodes()
     for _ in range(6):
-        scene.beat(silent=("w2",))
+        scene.heartbeat(silent=("w2",))
     assert "warn" in drawn(read(scene))["w2"]
     assert rows(read(scene), "Nodes")[1][2] == "silent"
 
@@ -173,7 +173,7 @@ def test_a_silent_agent_is_seen():
 def test_an_unhealthy_server_is_seen_with_its_problem_and_its_nodes_are_alone():
     scene = four_nodes()
     sick = {"server": server("w1", 1, 1, "unhealthy") | {"problems": ["cuda:0 does not answer"]}}
-    scene.beat(w1=sick)
+    scene.heartbeat(w1=sick)
     reader = read(scene)
     assert "bad" in drawn(reader)["w1"]
     assert "idle" in drawn(reader)["w2"]
@@ -190,16 +190,16 @@ def test_a_node_that_is_gone_is_seen():
 def test_a_server_that_failed_is_told_with_the_reason():
     scene = four_nodes()
     container = next(c for c, place in scene.containers.items() if place == ("w1", "acct"))
-    scene.tell(ev.Completed, container, 137, "out of memory")
+    scene.tell(ev.ContainerCompleted, container, 137, "out of memory")
     assert "acct failed 1 ×: exit status 137: out of memory" in rows(read(scene), "Nodes")[0][-1]
 
 
 def test_an_accelerator_node_without_a_server_is_bound_to_its_neighbour():
     scene = Scene([("a1", "/r", True), ("a2", "/r", True)])
     for _ in range(3):
-        scene.beat()
+        scene.heartbeat()
     for _ in range(13):
-        scene.beat(a2={"server": None})
+        scene.heartbeat(a2={"server": None})
     assert read(scene).texts("path", "binding") == ["a2 is bound to a1"]
 
 
@@ -223,8 +223,8 @@ def test_a_node_that_is_gone_has_no_slots():
 def test_a_domain_that_all_nodes_share_is_not_drawn():
     names = ["gpu1.example.org", "cpu1.example.org"]
     scene = Scene([(names[0], "/r", True), (names[1], "/r", False)])
-    scene.beat()
-    scene.beat()
+    scene.heartbeat()
+    scene.heartbeat()
     reader = read(scene)
     assert {"gpu1", "cpu1", "→ gpu1"} <= set(reader.texts("text"))
     assert drawn(reader).keys() == set(names)
@@ -254,7 +254,7 @@ def test_everything_is_escaped():
     evil = server(EVIL, 5, 1, EVIL) | {"problems": [EVIL], "operations": {EVIL: {"done": 1, "compute_s": 1}}}
     for i in range(3):
         evil["operations"] = {EVIL: {"done": i, "compute_s": i}}
-        scene.beat(
+        scene.heartbeat(
             **{EVIL: {"server": dict(evil), "problems": [EVIL], "devices": [{"name": EVIL, "device": EVIL}]}}
         )
     state = scene.state(problems=[EVIL])
@@ -279,7 +279,7 @@ def test_nothing_is_loaded_and_links_stay_below_the_proxy():
 
 def test_a_link_to_a_node_keeps_its_name():
     scene = Scene([("a&b=c d", "/r", True)])
-    scene.beat()
+    scene.heartbeat()
     assert {a["href"] for a, _ in read(scene).all("a") if "node=" in a["href"]} == {"?node=a%26b%3Dc%20d"}
 
 

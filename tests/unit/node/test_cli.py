@@ -84,7 +84,7 @@ def test_the_unit_is_one():
 
 
 def test_a_dry_run_sends_nothing_and_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr("yarn_accel.node.rehearsal._PAUSE_S", 0.05)
+    monkeypatch.setattr("yarn_accel.node.dry_run._PAUSE_S", 0.05)
     run_dir = tmp_path / "run"
     code, output = run("agent", "--dry-run", "--node", "w1", "--run-dir", run_dir)
     found = json.loads(output)

@@ -5,9 +5,9 @@ import math
 
 import pytest
 
-from yarn_accel.node.answer import answer_document, parse_answer, told
-from yarn_accel.node.figures import parse_figures
+from yarn_accel.node.heartbeat_response import local_response, parse_response, response_document
 from yarn_accel.node.loads import MAX_OPERATIONS, LoadMeter, ServerLoad, load_document, parse_load
+from yarn_accel.node.server_stats import parse_metrics
 
 
 def figures(in_flight=0, workers=1, **operations):
@@ -35,7 +35,7 @@ def test_a_standby_does_not_compute():
         'yarn_accel_pipeline_worker_processes{device="cpu",state="idle"} 2\n'
         'yarn_accel_pipeline_worker_processes{device="",state="standby"} 1\n'
     )
-    found = parse_figures(text)
+    found = parse_metrics(text)
     assert (found["workers"], found["computing_workers"]) == (3, 2)
     counts = {"operations": {"lu": {"done": 1, "compute_s": 1.0}}}
     assert LoadMeter().measure({**found, **counts})["rates"] == {"lu": 2.0}
@@ -75,14 +75,14 @@ def test_the_agent_hands_on_policy_and_loads_of_the_servers_it_names():
     loads = {"w1": {"seq": 3, "queue_s": 0.5}, "stranger": {"seq": 1}}
     policy = {"name": "container", "max_moves": 1, "odd": [1], "worse": math.inf}
     document = {"version": 1, "servers": servers, "bound": ["w1"], "policy": policy, "loads": loads}
-    answer = parse_answer(document, "m1")
-    assert parse_answer(answer_document(answer, "m1"), "m1").loads == {"w1": ServerLoad(3, 0.5)}
+    answer = parse_response(document, "m1")
+    assert parse_response(response_document(answer, "m1"), "m1").loads == {"w1": ServerLoad(3, 0.5)}
     facts = {"age_s": 0.1, "reason": "", "own": None, "stale_s": 10.0}
-    said = told("m1", answer, is_own_gone=False, **facts)
+    said = local_response("m1", answer, is_own_gone=False, **facts)
     json.dumps(said, allow_nan=False)
     assert said["policy"] == {"name": "container", "max_moves": 1}
     assert list(said["loads"]) == ["w1"]
-    assert told("w1", answer, is_own_gone=True, **facts)["loads"] == {}
-    assert "policy" not in told(
-        "m1", parse_answer({**document, "policy": None}, "m1"), is_own_gone=False, **facts
+    assert local_response("w1", answer, is_own_gone=True, **facts)["loads"] == {}
+    assert "policy" not in local_response(
+        "m1", parse_response({**document, "policy": None}, "m1"), is_own_gone=False, **facts
     )

@@ -6,18 +6,20 @@ import os
 import pytest
 
 from yarn_accel.errors import StartupError
-from yarn_accel.node.answer import answer_document, parse_answer
-from yarn_accel.node.places import make_run_dir
-from yarn_accel.node.state_file import read_last_answer, write_state
+from yarn_accel.node.heartbeat_response import parse_response, response_document
+from yarn_accel.node.paths import make_run_dir
+from yarn_accel.node.state_file import read_last_response, write_state
 
-ANSWER = parse_answer(
+ANSWER = parse_response(
     {"version": 1, "servers": [{"name": "w9", "host": "h", "port": 1}], "bound": ["w9"], "attempt": 3}, "w1"
 )
 
 
 def written(path, **changes):
-    write_state(path, {"node": "w1", "answer": answer_document(ANSWER, "w1"), "answered_at": 17.5, **changes})
-    return read_last_answer(path, "w1")
+    write_state(
+        path, {"node": "w1", "answer": response_document(ANSWER, "w1"), "answered_at": 17.5, **changes}
+    )
+    return read_last_response(path, "w1")
 
 
 def test_the_masters_last_word_outlives_the_agent(tmp_path):
@@ -34,8 +36,8 @@ def test_what_is_not_usable_is_nothing(tmp_path, changes):
 @pytest.mark.parametrize("raw", [b"", b"{", b"[]", b'{"version": 2}', b"\xff", b"[" * 100_000])
 def test_a_damaged_file_is_nothing(tmp_path, raw):
     (tmp_path / "state.json").write_bytes(raw)
-    assert read_last_answer(tmp_path / "state.json", "w1") is None
-    assert read_last_answer(tmp_path / "none.json", "w1") is None
+    assert read_last_response(tmp_path / "state.json", "w1") is None
+    assert read_last_response(tmp_path / "none.json", "w1") is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
@@ -43,7 +45,7 @@ def test_the_file_of_another_user_is_not_believed(tmp_path, monkeypatch):
     path = tmp_path / "state.json"
     written(path)
     os.chown(path, 4242, 4242)
-    assert read_last_answer(path, "w1") is None
+    assert read_last_response(path, "w1") is None
 
 
 def test_everybody_may_read_it_and_nothing_else_is_left(tmp_path):

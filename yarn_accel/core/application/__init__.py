@@ -4,9 +4,25 @@
 it is.
 """
 
-from yarn_accel.core.application.application import Answer, Application
-from yarn_accel.core.application.roles import Resource, Restart, Role, Roles, Where
+from yarn_accel.core.application.application import Application, NodeAssignment
+from yarn_accel.core.application.roles import (
+    ContainerRole,
+    NodeSelector,
+    RestartPolicy,
+    RoleResource,
+    RoleTable,
+)
 from yarn_accel.core.application.settings import Settings
-from yarn_accel.core.application.views import Outline
+from yarn_accel.core.application.views import ClusterSummary
 
-__all__ = ["Answer", "Application", "Outline", "Resource", "Restart", "Role", "Roles", "Settings", "Where"]
+__all__ = [
+    "Application",
+    "ClusterSummary",
+    "ContainerRole",
+    "NodeAssignment",
+    "NodeSelector",
+    "RestartPolicy",
+    "RoleResource",
+    "RoleTable",
+    "Settings",
+]

@@ -22,32 +22,38 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from yarn_accel.core.application.alarms import NEVER
-from yarn_accel.core.application.commands import Command, WakeAt
-from yarn_accel.core.application.events import Event, Heard, Stalled
-from yarn_accel.core.application.inbox import Inbox
+from yarn_accel.core.application.cluster_state import ClusterState
+from yarn_accel.core.application.commands import Command, SetTimer
+from yarn_accel.core.application.event_handlers import EventHandlers
+from yarn_accel.core.application.events import Event, Stalled, StatusReported
+from yarn_accel.core.application.initial_bindings import InitialBindings
 from yarn_accel.core.application.invariants import check
-from yarn_accel.core.application.opening import Opening
 from yarn_accel.core.application.reconciler import Reconciler
-from yarn_accel.core.application.roles import Roles
+from yarn_accel.core.application.roles import RoleTable
 from yarn_accel.core.application.settings import Settings
-from yarn_accel.core.application.slots import Mode
-from yarn_accel.core.application.views import Outline, explain_node, outline, picture, pictures
-from yarn_accel.core.application.world import World
+from yarn_accel.core.application.slots import SlotMode
+from yarn_accel.core.application.timers import NEVER
+from yarn_accel.core.application.views import (
+    ClusterSummary,
+    explain_node,
+    node_snapshots,
+    snapshot,
+    summarize,
+)
 from yarn_accel.core.binding.events import BindingPolicy
 
-__all__ = ["Answer", "Application"]
+__all__ = ["Application", "NodeAssignment"]
 
 #: The alarm of the application itself; nodes have names.
 _SELF = ""
 #: Alarms that ring in one event, some 30 us each: ten thousand at once would hold up everything else.
 _N_ALARMS = 8
-#: Nodes looked at in one event; those beyond it follow in the next ones, which `WakeAt` asks for.
+#: Nodes looked at in one event; those beyond it follow in the next ones, which `SetTimer` asks for.
 _N_NODES = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class NodeAssignment:
     """What a node is told in the answer to its heartbeat.
 
     Attributes:
@@ -67,68 +73,75 @@ class Answer:
 class Application:
     """All state of the ApplicationMaster; one caller at a time."""
 
-    def __init__(self, settings: Settings, roles: Roles, make_policy: Callable[[], BindingPolicy]) -> None:
+    def __init__(
+        self, settings: Settings, roles: RoleTable, make_policy: Callable[[], BindingPolicy]
+    ) -> None:
         self._settings = settings
-        self._world = World(settings, roles, make_policy)
-        self._inbox = Inbox(self._world)
-        self._reconciler = Reconciler(self._world)
-        self._opening = Opening(self._world)
+        self._cluster = ClusterState(settings, roles, make_policy)
+        self._event_handlers = EventHandlers(self._cluster)
+        self._reconciler = Reconciler(self._cluster)
+        self._initial_bindings = InitialBindings(self._cluster)
         self._wake_s = NEVER
         self._empty_s: float | None = None
 
     @property
     def is_over(self) -> bool:
         """The RM has accepted the end; nothing will be ordered any more."""
-        return self._world.life.is_over
+        return self._cluster.life.is_over
 
     def apply(self, event: Event) -> list[Command]:
         """Take note of what happened and say what to do now, in this order."""
-        world = self._world
-        if world.life.is_over:
+        cluster = self._cluster
+        if cluster.life.is_over:
             return []
         if type(event) is Stalled:
-            world.leave_out(event.for_s, event.now_s)
+            cluster.exclude_stall(event.for_s, event.now_s)
             self._wake_s = NEVER  # what was asked for would come too early
-        world.now_s = max(world.now_s, world.awake_s(event.now_s))
-        self._inbox.take(event)
-        if type(event) is Heard and world.now_s < self._wake_s and not world.dirty and not world.orders:
+        cluster.now_s = max(cluster.now_s, cluster.awake_s(event.now_s))
+        self._event_handlers.take(event)
+        if (
+            type(event) is StatusReported
+            and cluster.now_s < self._wake_s
+            and not cluster.dirty
+            and not cluster.commands
+        ):
             return []
-        self._ring()
-        self._opening.step()
-        dirty, world.dirty = world.dirty, {}
+        self._mark_due()
+        self._initial_bindings.step()
+        dirty, cluster.dirty = cluster.dirty, {}
         for host in dirty:
-            self._reconciler.reconcile(world.nodes[host])
-        look_s = min(self._set_slots(dirty), world.life.reconcile(self._is_clear(), world.now_s))
-        world.alarms.set(_SELF, look_s)
-        self._give_notice()
-        orders = list(world.orders)
-        world.orders.clear()
-        return orders
+            self._reconciler.reconcile(cluster.nodes[host])
+        next_s = min(self._set_slots(dirty), cluster.life.reconcile(self._is_clear(), cluster.now_s))
+        cluster.timers.set(_SELF, next_s)
+        self._publish_and_set_timer()
+        commands = list(cluster.commands)
+        cluster.commands.clear()
+        return commands
 
-    def _ring(self) -> None:
+    def _mark_due(self) -> None:
         """Mark the nodes whose alarm rings, and put off those that are too many for one event."""
-        world = self._world
-        if len(world.dirty) <= _N_NODES:
-            world.dirty.update(dict.fromkeys(world.alarms.due(world.now_s, _N_ALARMS)))
-            world.dirty.pop(_SELF, None)
+        cluster = self._cluster
+        if len(cluster.dirty) <= _N_NODES:
+            cluster.dirty.update(dict.fromkeys(cluster.timers.due(cluster.now_s, _N_ALARMS)))
+            cluster.dirty.pop(_SELF, None)
             return
-        for host in list(world.dirty)[_N_NODES:]:
-            del world.dirty[host]
-            world.alarms.set(host, world.now_s)
+        for host in list(cluster.dirty)[_N_NODES:]:
+            del cluster.dirty[host]
+            cluster.timers.set(host, cluster.now_s)
 
     def awake_s(self, now_s: float) -> float:
         """The shell's time without the stalls it told of: whoever waits for others counts in it."""
-        return self._world.awake_s(now_s)
+        return self._cluster.awake_s(now_s)
 
-    def answer(self, host: str) -> Answer:
+    def assignment(self, host: str) -> NodeAssignment:
         """What a node is to be told now; its own view of a cluster that may not know it yet is empty."""
-        bindings = self._world.bindings
-        node = self._world.nodes.get(host)
+        bindings = self._cluster.bindings
+        node = self._cluster.nodes.get(host)
         rack = node.view.rack if node is not None and node.view is not None else None
         names = bindings.servers_for(host, rack) if bindings.is_open else ()
         bound = bindings.bound.get(host)
-        given = self._world.slots.given(host)
-        return Answer(
+        given = self._cluster.slots.given(host)
+        return NodeAssignment(
             bindings.version,
             tuple((name, bindings.endpoint(name)) for name in names),
             (bound,) if bound is not None else (),
@@ -137,15 +150,15 @@ class Application:
 
     def bound(self) -> Mapping[str, str]:
         """The server's node of every bound node: a copy."""
-        return dict(self._world.bindings.bound)
+        return dict(self._cluster.bindings.bound)
 
     def explain(self, host: str) -> str:
         """Lines for an admin: what the node has and lacks, why it is bound there, what happened."""
-        return explain_node(self._world, host)
+        return explain_node(self._cluster, host)
 
-    def outline(self) -> Outline:
+    def summarize(self) -> ClusterSummary:
         """All nodes at a glance."""
-        return outline(self._world)
+        return summarize(self._cluster)
 
     def snapshot(self, now_s: float, hosts: Iterable[str] | None = None) -> dict[str, Any]:
         """All that is known, as values that JSON can carry; ages are counted up to `now_s`.
@@ -153,11 +166,11 @@ class Application:
         Args:
             hosts: the nodes to tell of; None: all, some 20 us each.
         """
-        return picture(self._world, self.awake_s(now_s), hosts)
+        return snapshot(self._cluster, self.awake_s(now_s), hosts)
 
-    def pictures(self, now_s: float, hosts: Iterable[str]) -> dict[str, Any]:
+    def node_snapshots(self, now_s: float, hosts: Iterable[str]) -> dict[str, Any]:
         """The ``nodes`` of a snapshot of these nodes, alone."""
-        return pictures(self._world, self.awake_s(now_s), hosts)
+        return node_snapshots(self._cluster, self.awake_s(now_s), hosts)
 
     def validate(self) -> None:
         """Check every invariant, after any event; walks over everything.
@@ -165,66 +178,70 @@ class Application:
         Raises:
             AssertionError: naming what is broken.
         """
-        check(self._world, self._wake_s)
+        check(self._cluster, self._wake_s)
 
     def _is_clear(self) -> bool:
         """Nothing is left that must be ended before the application may end."""
-        world = self._world
-        return not world.staff.holders and not world.staff.requests and world.slots.is_settled
+        cluster = self._cluster
+        return (
+            not cluster.containers.instances and not cluster.containers.requests and cluster.slots.is_settled
+        )
 
     def _set_slots(self, dirty: Iterable[str]) -> float:
         """Shares, and what of them is not set yet; returns when that changes by itself."""
-        world = self._world
-        mode, look_s = self._slot_mode()
-        is_changed, world.slots.mode = mode is not world.slots.mode, mode
-        hosts = dict.fromkeys(world.nodes if is_changed else dirty)
-        if world.bindings.is_open:
+        cluster = self._cluster
+        mode, next_s = self._slot_mode()
+        is_changed, cluster.slots.mode = mode is not cluster.slots.mode, mode
+        hosts = dict.fromkeys(cluster.nodes if is_changed else dirty)
+        if cluster.bindings.is_open:
             hosts.update(dict.fromkeys(self._share_out()))
         for host in hosts:
-            node = world.nodes.get(host)
-            if node is not None and node.is_usable and world.life.is_registered:
-                again_s = world.slots_kept_s(node)
-                if again_s <= world.now_s:
-                    again_s = world.slots.reconcile(host, world.now_s)
-                world.alarms.set(host, min(world.alarms.at(host), again_s))
-        return look_s
+            node = cluster.nodes.get(host)
+            if node is not None and node.is_usable and cluster.life.is_registered:
+                again_s = cluster.slots_kept_s(node)
+                if again_s <= cluster.now_s:
+                    again_s = cluster.slots.reconcile(host, cluster.now_s)
+                cluster.timers.set(host, min(cluster.timers.at(host), again_s))
+        return next_s
 
     def _share_out(self) -> list[str]:
         """Give the servers that changed their shares anew; returns the nodes whose share changed."""
-        bindings = self._world.bindings
+        bindings = self._cluster.bindings
         touched = bindings.touched()
         if not touched:
             return []
         served: dict[str, tuple[int, Iterable[str]] | None] = {}
         for server in touched:
             members = bindings.members.get(server)
-            served[server] = (bindings.stations[server].capacity, members) if members is not None else None
-        return self._world.slots.share(served)
+            served[server] = (
+                (bindings.node_bindings[server].capacity, members) if members is not None else None
+            )
+        return self._cluster.slots.share(served)
 
-    def _slot_mode(self) -> tuple[Mode, float]:
+    def _slot_mode(self) -> tuple[SlotMode, float]:
         """What slots follow now, and when that changes by itself."""
-        world = self._world
-        if world.life.stopping_s is not None:
-            return Mode.RESTORE, NEVER
-        if not world.bindings.is_open:
-            return Mode.WAIT, self._opening.look_s()
-        if world.bindings.members:
+        cluster = self._cluster
+        if cluster.life.stopping_s is not None:
+            return SlotMode.RESTORE, NEVER
+        if not cluster.bindings.is_open:
+            return SlotMode.WAIT, self._initial_bindings.next_s()
+        if cluster.bindings.members:
             self._empty_s = None
-            return Mode.SHARE, NEVER
+            return SlotMode.SHARE, NEVER
         if self._empty_s is None:
-            self._empty_s = world.now_s
+            self._empty_s = cluster.now_s
         restore_s = self._empty_s + self._settings.restore_after_s
-        return (Mode.RESTORE, NEVER) if world.now_s >= restore_s else (Mode.WAIT, restore_s)
+        return (SlotMode.RESTORE, NEVER) if cluster.now_s >= restore_s else (SlotMode.WAIT, restore_s)
 
-    def _give_notice(self) -> None:
+    def _publish_and_set_timer(self) -> None:
         """Publish what changed, and ask to be woken."""
-        world = self._world
-        publication = world.bindings.publication()
+        cluster = self._cluster
+        publication = cluster.bindings.publication()
         if publication is not None:
-            world.orders.append(publication)
-        if self._wake_s <= world.now_s:
+            cluster.commands.append(publication)
+        if self._wake_s <= cluster.now_s:
             self._wake_s = NEVER
-        next_s = world.alarms.next_s()
+        next_s = cluster.timers.next_s()
         if next_s < self._wake_s:
             self._wake_s = next_s
-            world.orders.append(WakeAt(world.shell_s(next_s)))
+            cluster.commands.append(SetTimer(cluster.shell_s(next_s)))

@@ -10,8 +10,8 @@ import enum
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from yarn_accel.core.application.commands import Publish
-from yarn_accel.core.application.history import History
+from yarn_accel.core.application.commands import PublishBindings
+from yarn_accel.core.application.history import EventHistory
 from yarn_accel.core.binding.events import (
     ANodeAdded,
     ANodeLost,
@@ -24,14 +24,14 @@ from yarn_accel.core.binding.events import (
     WeightChanged,
 )
 
-__all__ = ["Bindings", "Kind", "Station"]
+__all__ = ["Bindings", "NodeBinding", "NodeKind"]
 
 _FIRST_OF_ATTEMPT = 32
 #: Changes of speed by less than this factor move nobody.
 _WEIGHT_STEP = 1.2
 
 
-class Kind(enum.Enum):
+class NodeKind(enum.Enum):
     """What a node is to the policy."""
 
     NNODE = "NNode"
@@ -39,10 +39,10 @@ class Kind(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Station:
+class NodeBinding:
     """A node as the policy sees it; all but kind and rack are those of an ANode's server."""
 
-    kind: Kind
+    kind: NodeKind
     rack: str
     weight: float = 1.0
     endpoint: Hashable = None
@@ -52,11 +52,11 @@ class Station:
 class Bindings:
     """The policy, what it was told, and what was published."""
 
-    def __init__(self, make_policy: Callable[[], BindingPolicy], history: History) -> None:
+    def __init__(self, make_policy: Callable[[], BindingPolicy], history: EventHistory) -> None:
         self._make_policy = make_policy
         self._history = history
         self.policy = make_policy()
-        self.stations: dict[str, Station] = {}
+        self.node_bindings: dict[str, NodeBinding] = {}
         self.bound: dict[str, str] = {}
         self.members: dict[str, dict[str, None]] = {}
         self.racks: dict[str, dict[str, None]] = {}
@@ -71,18 +71,18 @@ class Bindings:
         """Versions of this attempt are above those of the ones before."""
         self.version = max(self.version, attempt << _FIRST_OF_ATTEMPT)
 
-    def set(self, node: str, station: Station | None, now_s: float) -> None:
+    def set(self, node: str, binding: NodeBinding | None, now_s: float) -> None:
         """The node is this from now on; None: nothing to the policy."""
-        old = self.stations.get(node)
-        if station is not None and old is not None and _is_other_but_near(old.weight, station.weight):
-            station = replace(station, weight=old.weight)
-        if station == old:
+        old = self.node_bindings.get(node)
+        if binding is not None and old is not None and _is_other_but_near(old.weight, binding.weight):
+            binding = replace(binding, weight=old.weight)
+        if binding == old:
             return
-        self._index(node, old, station)
+        self._index(node, old, binding)
         if self.is_open:
-            for event in _events(node, old, station):
-                self._tell(event, now_s)
-        if station is None or station.kind is Kind.NNODE:
+            for event in _events(node, old, binding):
+                self._apply(event, now_s)
+        if binding is None or binding.kind is NodeKind.NNODE:
             self.members.pop(node, None)
 
     def open(self, now_s: float, published: Mapping[str, str] | None = None) -> None:
@@ -95,9 +95,9 @@ class Bindings:
             return
         self.is_open = True
         if published:
-            self._tell_again(published, now_s)
+            self._restore(published, now_s)
         else:
-            self._tell_all(now_s)
+            self._apply_all(now_s)
 
     def rebind(self, now_s: float) -> None:
         """Make all bindings anew, without a memory of those before."""
@@ -108,12 +108,12 @@ class Bindings:
         self.members = {server: {} for server in self.members}
         self._touched.update(dict.fromkeys(self.members))
         self.policy = self._make_policy()
-        self._tell_all(now_s)
+        self._apply_all(now_s)
         nodes = before.keys() | self.bound.keys()
         self._changed = changed | {node: None for node in nodes if before.get(node) != self.bound.get(node)}
         self._history.add(now_s, "", "all bindings made anew", "an admin asked for it")
 
-    def publication(self) -> Publish | None:
+    def publication(self) -> PublishBindings | None:
         """What changed since the last time; None: nothing."""
         if not self.is_open or (self._is_published and not self._changed and not self._changed_servers):
             return None
@@ -123,12 +123,12 @@ class Bindings:
         endpoints = tuple((node, self.endpoint(node)) for node in sorted(self._changed_servers))
         self._changed.clear()
         self._changed_servers.clear()
-        return Publish(self.version, bound, endpoints, is_full)
+        return PublishBindings(self.version, bound, endpoints, is_full)
 
     def endpoint(self, node: str) -> Hashable:
         """Where the node's server listens; None: it does not serve."""
-        station = self.stations.get(node)
-        return station.endpoint if station is not None and station.kind is Kind.ANODE else None
+        binding = self.node_bindings.get(node)
+        return binding.endpoint if binding is not None and binding.kind is NodeKind.ANODE else None
 
     def touched(self) -> list[str]:
         """Servers that came, went, changed, or got other nodes since the last call."""
@@ -142,9 +142,9 @@ class Bindings:
         others = self.racks.get(rack, {}) if rack is not None else {}
         return dict.fromkeys((*first, *others))
 
-    def _index(self, node: str, old: Station | None, new: Station | None) -> None:
-        was_server = old is not None and old.kind is Kind.ANODE
-        is_server = new is not None and new.kind is Kind.ANODE
+    def _index(self, node: str, old: NodeBinding | None, new: NodeBinding | None) -> None:
+        was_server = old is not None and old.kind is NodeKind.ANODE
+        is_server = new is not None and new.kind is NodeKind.ANODE
         if old is not None and was_server:
             self.racks[old.rack].pop(node)
             if not self.racks[old.rack]:
@@ -153,26 +153,28 @@ class Bindings:
             self.racks.setdefault(new.rack, {})[node] = None
             self.members.setdefault(node, {})
         if new is None:
-            del self.stations[node]
+            del self.node_bindings[node]
         else:
-            self.stations[node] = new
+            self.node_bindings[node] = new
         if was_server or is_server:
             self._touched[node] = None
             if old is None or new is None or (old.kind, old.endpoint) != (new.kind, new.endpoint):
                 self._changed_servers[node] = None
 
-    def _tell_all(self, now_s: float) -> None:
-        for kind in (Kind.ANODE, Kind.NNODE):
+    def _apply_all(self, now_s: float) -> None:
+        for kind in (NodeKind.ANODE, NodeKind.NNODE):
             for node in self._all(kind):
-                for event in _events(node, None, self.stations[node]):
-                    self._tell(event, now_s)
+                for event in _events(node, None, self.node_bindings[node]):
+                    self._apply(event, now_s)
 
-    def _tell_again(self, published: Mapping[str, str], now_s: float) -> None:
+    def _restore(self, published: Mapping[str, str], now_s: float) -> None:
         """All ANodes, then all NNodes at once with where they were; who stays there is no news."""
-        for node in self._all(Kind.ANODE):
-            for event in _events(node, None, self.stations[node]):
-                self._tell(event, now_s)
-        nodes = tuple((node, self.stations[node].rack, published.get(node)) for node in self._all(Kind.NNODE))
+        for node in self._all(NodeKind.ANODE):
+            for event in _events(node, None, self.node_bindings[node]):
+                self._apply(event, now_s)
+        nodes = tuple(
+            (node, self.node_bindings[node].rack, published.get(node)) for node in self._all(NodeKind.NNODE)
+        )
         n_kept = 0
         for move in self.policy.apply(NNodesReturned(nodes)):
             is_kept = published.get(move.node) == move.new
@@ -180,10 +182,10 @@ class Bindings:
             self._move(move, now_s, is_noted=not is_kept)
         self._history.add(now_s, "", f"{n_kept} bindings kept", f"of {len(published)} that were published")
 
-    def _all(self, kind: Kind) -> list[str]:
-        return [node for node in sorted(self.stations) if self.stations[node].kind is kind]
+    def _all(self, kind: NodeKind) -> list[str]:
+        return [node for node in sorted(self.node_bindings) if self.node_bindings[node].kind is kind]
 
-    def _tell(self, event: BindingEvent, now_s: float) -> None:
+    def _apply(self, event: BindingEvent, now_s: float) -> None:
         for move in self.policy.apply(event):
             self._move(move, now_s)
 
@@ -205,15 +207,15 @@ def _is_other_but_near(old: float, new: float) -> bool:
     return old != new and max(old, new) < min(old, new) * _WEIGHT_STEP
 
 
-def _events(node: str, old: Station | None, new: Station | None) -> list[BindingEvent]:
+def _events(node: str, old: NodeBinding | None, new: NodeBinding | None) -> list[BindingEvent]:
     """What the policy must be told for the node to become another."""
     is_same = old is not None and new is not None and (old.kind, old.rack) == (new.kind, new.rack)
     if is_same and old is not None and new is not None:
         return [WeightChanged(node, new.weight)] if old.weight != new.weight else []
     events: list[BindingEvent] = []
     if old is not None:
-        events.append(ANodeLost(node) if old.kind is Kind.ANODE else NNodeLost(node))
+        events.append(ANodeLost(node) if old.kind is NodeKind.ANODE else NNodeLost(node))
     if new is not None:
-        is_anode = new.kind is Kind.ANODE
+        is_anode = new.kind is NodeKind.ANODE
         events.append(ANodeAdded(node, new.rack, new.weight) if is_anode else NNodeAdded(node, new.rack))
     return events

@@ -1,6 +1,7 @@
 """What the application orders: plain values.  A command may be repeated; doing it twice must do no harm.
 
-`Ask` repeated with the same `request_id` is the same request: YARN's requests are absolute numbers.
+`RequestContainer` repeated with the same `request_id` is the same request: YARN's requests are absolute
+numbers.
 """
 
 from __future__ import annotations
@@ -8,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
-from yarn_accel.core.application.events import Container
+from yarn_accel.core.application.events import ContainerRef
 
 __all__ = [
-    "Ask",
-    "Check",
+    "CancelRequest",
     "Command",
-    "Launch",
-    "Publish",
+    "LaunchContainer",
+    "PublishBindings",
+    "QueryContainer",
     "Register",
-    "Release",
+    "ReleaseContainer",
+    "RequestContainer",
     "SetSlots",
+    "SetTimer",
     "StopContainer",
-    "Unask",
     "Unregister",
-    "WakeAt",
 ]
 
 
@@ -32,7 +33,7 @@ class Register:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class RequestContainer:
     """Request one container on exactly this host, under the role's priority and this allocation request id.
 
     Attributes:
@@ -48,7 +49,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Unask:
+class CancelRequest:
     """Take the request back (number of containers 0 under the same priority and id)."""
 
     role: str
@@ -59,10 +60,10 @@ class Unask:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class LaunchContainer:
     """Start the role's program in the container, answer with `Started` or `StartFailed`."""
 
-    container: Container
+    container: ContainerRef
     role: str
 
 
@@ -70,25 +71,25 @@ class Launch:
 class StopContainer:
     """Tell the NM to stop the container; the RM will tell that it is `Completed`."""
 
-    container: Container
+    container: ContainerRef
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class ReleaseContainer:
     """Give the container back to the RM, which has it stopped if it runs."""
 
-    container: Container
+    container: ContainerRef
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class QueryContainer:
     """Ask the NM for the container's state: answer `Started` or `Completed`; nothing if it is silent."""
 
-    container: Container
+    container: ContainerRef
 
 
 @dataclass(frozen=True, slots=True)
-class Publish:
+class PublishBindings:
     """Bindings and endpoints changed.
 
     Attributes:
@@ -113,7 +114,7 @@ class SetSlots:
 
 
 @dataclass(frozen=True, slots=True)
-class WakeAt:
+class SetTimer:
     """Send a `Tick` at this time or soon after, at once if it is past; replaces the time named before."""
 
     at_s: float
@@ -128,14 +129,14 @@ class Unregister:
 
 Command = (
     Register
-    | Ask
-    | Unask
-    | Launch
+    | RequestContainer
+    | CancelRequest
+    | LaunchContainer
     | StopContainer
-    | Release
-    | Check
-    | Publish
+    | ReleaseContainer
+    | QueryContainer
+    | PublishBindings
     | SetSlots
-    | WakeAt
+    | SetTimer
     | Unregister
 )

@@ -10,33 +10,33 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 __all__ = [
-    "Allocated",
-    "Completed",
-    "Container",
-    "Drain",
+    "ContainerCompleted",
+    "ContainerRef",
+    "ContainerStartFailed",
+    "ContainerStarted",
+    "ContainersAllocated",
+    "ContainersRecovered",
+    "DrainRequested",
     "Event",
-    "Gauges",
-    "Heard",
     "NodeView",
     "NodesReported",
-    "Rebind",
-    "Recovered",
+    "RebindRequested",
     "Registered",
     "Resynced",
+    "ServerGauges",
     "SlotsRefused",
     "SlotsSet",
     "Stalled",
-    "StartFailed",
-    "Started",
-    "Stop",
-    "Tick",
-    "Undrain",
+    "StatusReported",
+    "StopRequested",
+    "TimerFired",
+    "UndrainRequested",
     "Unregistered",
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class Container:
+class ContainerRef:
     """A container as the RM describes it.
 
     Attributes:
@@ -80,7 +80,7 @@ class NodeView:
 
 
 @dataclass(frozen=True, slots=True)
-class Gauges:
+class ServerGauges:
     """What a server says about its load.
 
     Attributes:
@@ -103,16 +103,16 @@ class Registered:
         attempt: number of the application attempt, from 1; makes versions and request ids grow over attempts.
     """
 
-    previous: tuple[Container, ...]
+    previous: tuple[ContainerRef, ...]
     attempt: int
     now_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered:
+class ContainersRecovered:
     """The RM tells late about containers of before, as NMs come back to it."""
 
-    containers: tuple[Container, ...]
+    containers: tuple[ContainerRef, ...]
     now_s: float
 
 
@@ -133,15 +133,15 @@ class NodesReported:
 
 
 @dataclass(frozen=True, slots=True)
-class Allocated:
+class ContainersAllocated:
     """The RM gave us containers."""
 
-    containers: tuple[Container, ...]
+    containers: tuple[ContainerRef, ...]
     now_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Completed:
+class ContainerCompleted:
     """A container ended, says the RM, or its NM when it was asked by `Check`."""
 
     container: str
@@ -151,7 +151,7 @@ class Completed:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class ContainerStarted:
     """The NM runs the container: the answer to `Launch`, and to `Check`."""
 
     container: str
@@ -159,7 +159,7 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class StartFailed:
+class ContainerStartFailed:
     """The NM refused the `Launch`, or could not be reached."""
 
     container: str
@@ -168,7 +168,7 @@ class StartFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class StatusReported:
     """A container of a role spoke, or the agent of its node on its behalf.
 
     Attributes:
@@ -189,7 +189,7 @@ class Heard:
     endpoint: Hashable = None
     is_healthy: bool = True
     detail: str = ""
-    gauges: Gauges = Gauges()
+    gauges: ServerGauges = ServerGauges()
     is_gone: bool = False
 
 
@@ -211,15 +211,15 @@ class SlotsRefused:
 
 
 @dataclass(frozen=True, slots=True)
-class Drain:
-    """An admin wants no server on the node until `Undrain`; the agent stays."""
+class DrainRequested:
+    """An admin wants no server on the node until `UndrainRequested`; the agent stays."""
 
     node: str
     now_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Undrain:
+class UndrainRequested:
     """The node may have its server again."""
 
     node: str
@@ -227,14 +227,14 @@ class Undrain:
 
 
 @dataclass(frozen=True, slots=True)
-class Rebind:
+class RebindRequested:
     """An admin wants all bindings made anew."""
 
     now_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopRequested:
     """End everything, in peace."""
 
     now_s: float
@@ -248,7 +248,7 @@ class Unregistered:
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class TimerFired:
     """Time has passed: the answer to `WakeAt`, harmless at any other time."""
 
     now_s: float
@@ -267,21 +267,21 @@ class Stalled:
 
 Event = (
     Registered
-    | Recovered
+    | ContainersRecovered
     | Resynced
     | NodesReported
-    | Allocated
-    | Completed
-    | Started
-    | StartFailed
-    | Heard
+    | ContainersAllocated
+    | ContainerCompleted
+    | ContainerStarted
+    | ContainerStartFailed
+    | StatusReported
     | SlotsSet
     | SlotsRefused
-    | Drain
-    | Undrain
-    | Rebind
-    | Stop
+    | DrainRequested
+    | UndrainRequested
+    | RebindRequested
+    | StopRequested
     | Unregistered
-    | Tick
+    | TimerFired
     | Stalled
 )

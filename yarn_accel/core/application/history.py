@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ["History", "Note"]
+__all__ = ["EventHistory", "HistoryEntry"]
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class HistoryEntry:
     """One thing that happened; an empty `node`: it concerns all."""
 
     at_s: float
@@ -19,19 +19,19 @@ class Note:
     reason: str
 
 
-class History:
+class EventHistory:
     """The last notes, oldest first; bounded."""
 
-    def __init__(self, n_notes: int) -> None:
-        self._notes: deque[Note] = deque(maxlen=n_notes)
+    def __init__(self, n_history: int) -> None:
+        self._entries: deque[HistoryEntry] = deque(maxlen=n_history)
 
-    def __iter__(self) -> Iterator[Note]:
-        return iter(self._notes)
+    def __iter__(self) -> Iterator[HistoryEntry]:
+        return iter(self._entries)
 
     def add(self, at_s: float, node: str, what: str, reason: str = "") -> None:
         """Note something."""
-        self._notes.append(Note(at_s, node, what, reason))
+        self._entries.append(HistoryEntry(at_s, node, what, reason))
 
-    def about(self, node: str, n_notes: int) -> list[Note]:
+    def about(self, node: str, n_history: int) -> list[HistoryEntry]:
         """The last notes about a node, oldest first."""
-        return [note for note in self._notes if note.node == node][-n_notes:]
+        return [note for note in self._entries if note.node == node][-n_history:]

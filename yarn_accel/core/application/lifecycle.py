@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from yarn_accel.core.application.alarms import NEVER
 from yarn_accel.core.application.commands import Command, Register, Unregister
 from yarn_accel.core.application.settings import Settings
+from yarn_accel.core.application.timers import NEVER
 
 __all__ = ["Lifecycle"]
 
@@ -17,9 +17,9 @@ class Lifecycle:
         is_over: the RM has accepted the end.
     """
 
-    def __init__(self, settings: Settings, orders: list[Command]) -> None:
+    def __init__(self, settings: Settings, commands: list[Command]) -> None:
         self._settings = settings
-        self._orders = orders
+        self._commands = commands
         self._ordered_s = -NEVER
         self.attempt = 0
         self.is_registered = False
@@ -59,5 +59,5 @@ class Lifecycle:
     def _order(self, command: Command, now_s: float) -> float:
         if now_s >= self._ordered_s + self._settings.register_again_s:
             self._ordered_s = now_s
-            self._orders.append(command)
+            self._commands.append(command)
         return self._ordered_s + self._settings.register_again_s

@@ -13,17 +13,17 @@ from dataclasses import dataclass
 
 from yarn_accel.errors import ConfigError
 
-__all__ = ["Resource", "Restart", "Role", "Roles", "Where"]
+__all__ = ["ContainerRole", "NodeSelector", "RestartPolicy", "RoleResource", "RoleTable"]
 
 
-class Where(enum.Enum):
+class NodeSelector(enum.Enum):
     """The nodes a role has one container on each."""
 
     ACCELERATOR = "accelerator"
     EVERY = "every"
 
 
-class Restart(enum.Enum):
+class RestartPolicy(enum.Enum):
     """What becomes of a container that ended by itself."""
 
     ALWAYS = "always"
@@ -31,7 +31,7 @@ class Restart(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
+class RoleResource:
     """What a container of a role is given.
 
     Attributes:
@@ -53,7 +53,7 @@ class Resource:
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class ContainerRole:
     """One row: at most one container of it on a node.
 
     Attributes:
@@ -62,25 +62,25 @@ class Role:
     """
 
     name: str
-    where: Where
-    resource: Resource
+    where: NodeSelector
+    resource: RoleResource
     priority: int
-    restart: Restart = Restart.ALWAYS
+    restart: RestartPolicy = RestartPolicy.ALWAYS
     is_server: bool = False
 
     def fits(self, is_accelerator: bool) -> bool:
         """Whether such a node gets a container of this role."""
-        return is_accelerator or self.where is Where.EVERY
+        return is_accelerator or self.where is NodeSelector.EVERY
 
 
-class Roles:
+class RoleTable:
     """The checked table.
 
     Raises:
         ConfigError: two rows with one name or priority, or two rows of servers.
     """
 
-    def __init__(self, rows: Iterable[Role]) -> None:
+    def __init__(self, rows: Iterable[ContainerRole]) -> None:
         self._rows = tuple(rows)
         self._by_priority = {role.priority: role for role in self._rows}
         names = [role.name for role in self._rows]
@@ -96,9 +96,9 @@ class Roles:
             raise ConfigError(f"roles: more than one row of servers: {', '.join(r.name for r in servers)}")
         self.server = servers[0] if servers else None
 
-    def __iter__(self) -> Iterator[Role]:
+    def __iter__(self) -> Iterator[ContainerRole]:
         return iter(self._rows)
 
-    def of_priority(self, priority: int) -> Role | None:
+    def of_priority(self, priority: int) -> ContainerRole | None:
         """The row that asks with this priority; None: no row does."""
         return self._by_priority.get(priority)

@@ -71,4 +71,4 @@ class Settings:
     recovery_s: float = 60.0
     register_again_s: float = 10.0
     has_slots: bool = True
-    n_notes: int = 500
+    n_history: int = 500

@@ -18,11 +18,11 @@ import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from yarn_accel.core.application.alarms import NEVER
 from yarn_accel.core.application.commands import Command, SetSlots
 from yarn_accel.core.application.settings import Settings
+from yarn_accel.core.application.timers import NEVER
 
-__all__ = ["Mode", "SlotBook", "shares"]
+__all__ = ["SlotManager", "SlotMode", "shares"]
 
 
 def shares(capacity: int, server: str, bound: Iterable[str]) -> dict[str, int]:
@@ -35,7 +35,7 @@ def shares(capacity: int, server: str, bound: Iterable[str]) -> dict[str, int]:
     return {node: share + (i < n_more) for i, node in enumerate(members)}
 
 
-class Mode(enum.Enum):
+class SlotMode(enum.Enum):
     """What slots follow: the shares; nothing is changed; the configured values."""
 
     SHARE = "share"
@@ -44,24 +44,24 @@ class Mode(enum.Enum):
 
 
 @dataclass(slots=True, eq=False)
-class _Entry:
+class _SlotOrder:
     """The last order for a node."""
 
     asked: int | None
     asked_s: float
 
 
-class SlotBook:
+class SlotManager:
     """Desired and given slots of every node, `_unset` where an order is not carried out yet."""
 
-    def __init__(self, settings: Settings, orders: list[Command]) -> None:
+    def __init__(self, settings: Settings, commands: list[Command]) -> None:
         self._settings = settings
-        self._orders = orders
+        self._commands = commands
         self._share: dict[str, int] = {}
         self._shares: dict[str, dict[str, int]] = {}
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, _SlotOrder] = {}
         self._unset: set[str] = set()
-        self.mode = Mode.WAIT
+        self.mode = SlotMode.WAIT
         self.refusal = "" if settings.has_slots else "switched off"
 
     @property
@@ -94,7 +94,7 @@ class SlotBook:
 
     def wanted(self, node: str) -> int | None:
         """What the node should have; None: the configured value."""
-        return None if self.mode is Mode.RESTORE else self._share.get(node, 0)
+        return None if self.mode is SlotMode.RESTORE else self._share.get(node, 0)
 
     def given(self, node: str) -> tuple[int | None, bool] | None:
         """The last order and whether it was carried out; None: there was none."""
@@ -103,7 +103,7 @@ class SlotBook:
 
     def reconcile(self, node: str, now_s: float) -> float:
         """Order what the node lacks; returns when to look again."""
-        if self.refusal or self.mode is Mode.WAIT:
+        if self.refusal or self.mode is SlotMode.WAIT:
             return NEVER
         wanted = self.wanted(node)
         entry = self._entries.get(node)
@@ -113,9 +113,9 @@ class SlotBook:
                 return NEVER
             if now_s < entry.asked_s + again_s:
                 return entry.asked_s + again_s
-        self._entries[node] = _Entry(wanted, now_s)
+        self._entries[node] = _SlotOrder(wanted, now_s)
         self._unset.add(node)
-        self._orders.append(SetSlots(node, wanted))
+        self._commands.append(SetSlots(node, wanted))
         return now_s + again_s
 
     def carried_out(self, node: str, n_slots: int | None) -> None:

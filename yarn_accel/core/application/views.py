@@ -6,37 +6,39 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from yarn_accel.core.application.places import Held, Node, Phase, Place, Report
-from yarn_accel.core.application.servers import serves, why_not
-from yarn_accel.core.application.world import World
+from yarn_accel.core.application.cluster_state import ClusterState
+from yarn_accel.core.application.role_instance import ContainerRecord, Node, Phase, RoleInstance, StatusReport
+from yarn_accel.core.application.servers import reason_not_serving, serves
 from yarn_accel.core.units import format_duration_s
 
-__all__ = ["Outline", "explain_node", "outline", "picture", "pictures"]
+__all__ = ["ClusterSummary", "explain_node", "node_snapshots", "snapshot", "summarize"]
 
 _N_NOTES = 8
 _N_NAMED = 3
 
 
-def explain_node(world: World, host: str) -> str:
+def explain_node(cluster: ClusterState, host: str) -> str:
     """Lines for an admin about one node."""
-    node = world.nodes.get(host)
+    node = cluster.nodes.get(host)
     if node is None:
         return f"{host} is not known: the resource manager has not reported it."
-    lines = [_node_line(world, node)]
+    lines = [_node_line(cluster, node)]
     lines += [
-        _place_line(world, node, place) for place in node.places.values() if _is_worth_a_line(node, place)
+        _instance_line(cluster, node, instance)
+        for instance in node.instances.values()
+        if _is_worth_a_line(node, instance)
     ]
-    lines.append(_binding_line(world, node))
-    lines.append(_slots_line(world, host))
+    lines.append(_binding_line(cluster, node))
+    lines.append(_slots_line(cluster, host))
     lines += [
-        f"{world.now_s - note.at_s:.1f} s ago: {note.what}" + (f" ({note.reason})" if note.reason else "")
-        for note in world.history.about(host, _N_NOTES)
+        f"{cluster.now_s - note.at_s:.1f} s ago: {note.what}" + (f" ({note.reason})" if note.reason else "")
+        for note in cluster.history.about(host, _N_NOTES)
     ]
     return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True)
-class Outline:
+class ClusterSummary:
     """All nodes at a glance, at a microsecond each: enough to choose whom to look at.
 
     Attributes:
@@ -52,15 +54,15 @@ class Outline:
     counts: dict[str, int]
 
 
-def outline(world: World) -> Outline:
+def summarize(cluster: ClusterState) -> ClusterSummary:
     """Count and sort all nodes."""
     racks: dict[str, list[str]] = {}
     troubled: set[str] = set()
     serving: list[str] = []
-    bound = world.bindings.bound
+    bound = cluster.bindings.bound
     n_usable = n_accelerators = n_unbound = n_failures = 0
-    for host in sorted(world.nodes):
-        node = world.nodes[host]
+    for host in sorted(cluster.nodes):
+        node = cluster.nodes[host]
         view = node.view
         rack = view.rack if view is not None else ""
         racks.setdefault(rack, []).append(host)
@@ -70,70 +72,70 @@ def outline(world: World) -> Outline:
             n_usable += 1
             n_accelerators += view.is_accelerator
             n_unbound += not view.is_accelerator and host not in bound
-        if _is_troubled(world, node):
+        if _is_troubled(cluster, node):
             troubled.add(rack)
-        for place in node.places.values():
-            n_failures += place.backoff.n_failures
-    counts = {"nodes": len(world.nodes), "usable": n_usable, "accelerators": n_accelerators}
+        for instance in node.instances.values():
+            n_failures += instance.backoff.n_failures
+    counts = {"nodes": len(cluster.nodes), "usable": n_usable, "accelerators": n_accelerators}
     counts |= {"serving": len(serving), "bound": len(bound), "unbound": n_unbound, "failures": n_failures}
-    return Outline(racks, frozenset(troubled), tuple(serving), counts)
+    return ClusterSummary(racks, frozenset(troubled), tuple(serving), counts)
 
 
-def _is_troubled(world: World, node: Node) -> bool:
+def _is_troubled(cluster: ClusterState, node: Node) -> bool:
     if node.view is None or not node.view.is_usable:
         return True
-    if not node.view.is_accelerator or node.is_serving or node.host in world.drained:
+    if not node.view.is_accelerator or node.is_serving or node.host in cluster.drained:
         return False
-    place = world.server_place(node)
-    if place is None or (place.report is not None and not place.report.is_healthy):
+    instance = cluster.server_instance(node)
+    if instance is None or (instance.report is not None and not instance.report.is_healthy):
         return True
-    return not any(held.phase in (Phase.GRANTED, Phase.LAUNCHING) for held in place.held.values())
+    return not any(record.phase in (Phase.GRANTED, Phase.LAUNCHING) for record in instance.records.values())
 
 
-def picture(world: World, now_s: float, hosts: Iterable[str] | None = None) -> dict[str, Any]:
+def snapshot(cluster: ClusterState, now_s: float, hosts: Iterable[str] | None = None) -> dict[str, Any]:
     """Everything, for the tracking page and its JSON; of nodes all, or these."""
     return {
-        "attempt": world.life.attempt,
-        "is_registered": world.life.is_registered,
-        "is_stopping": world.life.stopping_s is not None,
-        "version": world.bindings.version,
-        "policy": world.bindings.policy.name,
-        "slots": {"mode": world.slots.mode.value, "refusal": world.slots.refusal},
-        "loads": dict(world.bindings.policy.loads()),
-        "nodes": pictures(world, now_s, sorted(world.nodes) if hosts is None else hosts),
-        "notes": [asdict(note) | {"age_s": now_s - note.at_s} for note in world.history],
+        "attempt": cluster.life.attempt,
+        "is_registered": cluster.life.is_registered,
+        "is_stopping": cluster.life.stopping_s is not None,
+        "version": cluster.bindings.version,
+        "policy": cluster.bindings.policy.name,
+        "slots": {"mode": cluster.slots.mode.value, "refusal": cluster.slots.refusal},
+        "loads": dict(cluster.bindings.policy.loads()),
+        "nodes": node_snapshots(cluster, now_s, sorted(cluster.nodes) if hosts is None else hosts),
+        "notes": [asdict(note) | {"age_s": now_s - note.at_s} for note in cluster.history],
     }
 
 
-def pictures(world: World, now_s: float, hosts: Iterable[str]) -> dict[str, Any]:
+def node_snapshots(cluster: ClusterState, now_s: float, hosts: Iterable[str]) -> dict[str, Any]:
     """The nodes among these that are known."""
-    nodes = world.nodes
-    return {host: _node_picture(world, nodes[host], now_s) for host in hosts if host in nodes}
+    nodes = cluster.nodes
+    return {host: _node_snapshot(cluster, nodes[host], now_s) for host in hosts if host in nodes}
 
 
-def _node_picture(world: World, node: Node, now_s: float) -> dict[str, Any]:
+def _node_snapshot(cluster: ClusterState, node: Node, now_s: float) -> dict[str, Any]:
     view = node.view
-    station = world.bindings.stations.get(node.host)
-    place = world.server_place(node)
-    given = world.slots.given(node.host)
-    wanted = world.slots.wanted(node.host) if not world.slots.refusal else None
+    binding = cluster.bindings.node_bindings.get(node.host)
+    instance = cluster.server_instance(node)
+    given = cluster.slots.given(node.host)
+    wanted = cluster.slots.wanted(node.host) if not cluster.slots.refusal else None
     return {
         "rack": view.rack if view is not None else None,
         "state": _state(node),
         "is_accelerator": view is not None and view.is_accelerator,
-        "is_drained": node.host in world.drained,
-        "kind": station.kind.value if station is not None else None,
-        "bound": world.bindings.bound.get(node.host),
-        "members": list(world.bindings.members.get(node.host, ())),
+        "is_drained": node.host in cluster.drained,
+        "kind": binding.kind.value if binding is not None else None,
+        "bound": cluster.bindings.bound.get(node.host),
+        "members": list(cluster.bindings.members.get(node.host, ())),
         "is_serving": node.is_serving,
-        "load": _load(place.report) if place is not None and place.report is not None else None,
+        "load": _load(instance.report) if instance is not None and instance.report is not None else None,
         "age_s": now_s - node.reached_s if node.reached_s > float("-inf") else None,
         "slots": {"wanted": wanted, "is_set": given is not None and given[1]},
-        "places": {name: _place_picture(place, now_s) for name, place in node.places.items()},
+        "places": {name: _instance_snapshot(instance, now_s) for name, instance in node.instances.items()},
     }
 
 
-def _load(report: Report) -> dict[str, Any]:
+def _load(report: StatusReport) -> dict[str, Any]:
     gauges = report.gauges
     return {
         "is_healthy": report.is_healthy,
@@ -144,17 +146,17 @@ def _load(report: Report) -> dict[str, Any]:
     }
 
 
-def _place_picture(place: Place, now_s: float) -> dict[str, Any]:
+def _instance_snapshot(instance: RoleInstance, now_s: float) -> dict[str, Any]:
     return {
         "containers": [
-            {"id": held.container.id, "phase": held.phase.value, "for_s": now_s - held.since_s}
-            for held in place.held.values()
+            {"id": record.container.id, "phase": record.phase.value, "for_s": now_s - record.since_s}
+            for record in instance.records.values()
         ],
-        "asked_for_s": now_s - place.first_asked_s if place.request_id is not None else None,
-        "is_draining": place.ending_s is not None,
-        "failures": place.backoff.n_failures,
-        "last_failure": place.backoff.reason,
-        "retry_in_s": max(place.backoff.until_s - now_s, 0.0),
+        "asked_for_s": now_s - instance.first_asked_s if instance.request_id is not None else None,
+        "is_draining": instance.ending_s is not None,
+        "failures": instance.backoff.n_failures,
+        "last_failure": instance.backoff.reason,
+        "retry_in_s": max(instance.backoff.until_s - now_s, 0.0),
     }
 
 
@@ -166,30 +168,30 @@ def _state(node: Node) -> str:
     return "leaving" if node.view.is_leaving else "usable"
 
 
-def _node_line(world: World, node: Node) -> str:
+def _node_line(cluster: ClusterState, node: Node) -> str:
     view = node.view
     if view is None:
         return f"{node.host} is not reported by the resource manager yet; what runs there is left alone."
     what = "with an accelerator" if view.is_accelerator else "without an accelerator"
-    drained = ", drained by an admin" if node.host in world.drained else ""
+    drained = ", drained by an admin" if node.host in cluster.drained else ""
     return f"{node.host} in {view.rack} is {_state(node)}, {what}{drained}."
 
 
-def _binding_line(world: World, node: Node) -> str:
+def _binding_line(cluster: ClusterState, node: Node) -> str:
     """The policy knows servers that serve; what else there is must be said here."""
-    bindings, host, view = world.bindings, node.host, node.view
+    bindings, host, view = cluster.bindings, node.host, node.view
     if not bindings.is_open:
         return "Bindings are not made yet."
     if host in bindings.bound or node.is_serving or view is None or not node.is_usable:
         return bindings.policy.explain(host)
     if view.is_accelerator:
-        why = _idle_words(world, node)
+        why = _idle_reason(cluster, node)
         return (
             f"{host} has its own accelerator, whose server does not serve now ({why}): its tasks use its CPU."
         )
     idle = [
-        f"{other.host} ({_idle_words(world, other)})"
-        for other in world.nodes.values()
+        f"{other.host} ({_idle_reason(cluster, other)})"
+        for other in cluster.nodes.values()
         if other.view is not None and other.view.is_accelerator and other.view.rack == view.rack
     ]
     if not idle:
@@ -200,57 +202,57 @@ def _binding_line(world: World, node: Node) -> str:
     )
 
 
-def _idle_words(world: World, node: Node) -> str:
-    if node.host in world.drained:
+def _idle_reason(cluster: ClusterState, node: Node) -> str:
+    if node.host in cluster.drained:
         return "drained"
-    place = world.server_place(node)
-    if place is None:
+    instance = cluster.server_instance(node)
+    if instance is None:
         return "no server is to run there"
-    phases = [held.phase.value for held in place.live() if held.phase is not Phase.RUNNING]
+    phases = [record.phase.value for record in instance.live() if record.phase is not Phase.RUNNING]
     if node.is_usable and phases:
         return f"its server is {phases[0]}"
-    return why_not(node, place, world.now_s)
+    return reason_not_serving(node, instance, cluster.now_s)
 
 
-def _is_worth_a_line(node: Node, place: Place) -> bool:
-    fits = node.view is not None and place.role.fits(node.view.is_accelerator)
-    return fits or bool(place.held)
+def _is_worth_a_line(node: Node, instance: RoleInstance) -> bool:
+    fits = node.view is not None and instance.role.fits(node.view.is_accelerator)
+    return fits or bool(instance.records)
 
 
-def _place_line(world: World, node: Node, place: Place) -> str:
-    words = [_held_words(world, held) for held in place.held.values()]
-    if place.request_id is not None:
-        words.append(f"asked for since {world.now_s - place.first_asked_s:.1f} s")
-    wait_s = place.backoff.until_s - world.now_s
+def _instance_line(cluster: ClusterState, node: Node, instance: RoleInstance) -> str:
+    words = [_record_text(cluster, record) for record in instance.records.values()]
+    if instance.request_id is not None:
+        words.append(f"asked for since {cluster.now_s - instance.first_asked_s:.1f} s")
+    wait_s = instance.backoff.until_s - cluster.now_s
     if not words and wait_s > 0:
         words.append(f"tried again in {wait_s:.1f} s")
-    if place.backoff.n_failures:
-        words.append(f"failures in a row: {place.backoff.n_failures}, the last: {place.backoff.reason}")
-    if place.backoff.is_lasting and wait_s > 0:
-        words.append(_lasting_words(world, place))
-    if place.role.is_server and node.host in world.drained and not words:
+    if instance.backoff.n_failures:
+        words.append(f"failures in a row: {instance.backoff.n_failures}, the last: {instance.backoff.reason}")
+    if instance.backoff.is_lasting and wait_s > 0:
+        words.append(_lasting_text(cluster, instance))
+    if instance.role.is_server and node.host in cluster.drained and not words:
         words.append("none, the node is drained")
-    elif place.role.is_server:
-        is_serving = serves(node, place, world.now_s) is not None
-        words.append("serves" if is_serving else why_not(node, place, world.now_s))
-    return f"{place.role.name}: {'; '.join(words) or 'none'}."
+    elif instance.role.is_server:
+        is_serving = serves(node, instance, cluster.now_s) is not None
+        words.append("serves" if is_serving else reason_not_serving(node, instance, cluster.now_s))
+    return f"{instance.role.name}: {'; '.join(words) or 'none'}."
 
 
-def _lasting_words(world: World, place: Place) -> str:
-    every = format_duration_s(world.settings.max_delay_s)
-    cure = f"mend the node, then `yarn-accel undrain {place.node}`"
+def _lasting_text(cluster: ClusterState, instance: RoleInstance) -> str:
+    every = format_duration_s(cluster.settings.max_delay_s)
+    cure = f"mend the node, then `yarn-accel undrain {instance.node}`"
     return f"this does not go away by itself, so it is tried every {every} only: {cure}"
 
 
-def _held_words(world: World, held: Held) -> str:
-    words = f"{held.container.id} {held.phase.value} for {world.now_s - held.since_s:.1f} s"
-    return f"{words} ({held.reason})" if held.phase is Phase.RETIRING else words
+def _record_text(cluster: ClusterState, record: ContainerRecord) -> str:
+    words = f"{record.container.id} {record.phase.value} for {cluster.now_s - record.since_s:.1f} s"
+    return f"{words} ({record.reason})" if record.phase is Phase.RETIRING else words
 
 
-def _slots_line(world: World, host: str) -> str:
-    if world.slots.refusal:
-        return f"Slots are not set: {world.slots.refusal}."
-    given = world.slots.given(host)
+def _slots_line(cluster: ClusterState, host: str) -> str:
+    if cluster.slots.refusal:
+        return f"Slots are not set: {cluster.slots.refusal}."
+    given = cluster.slots.given(host)
     if given is None:
         return "Slots are left as they are."
     text = "the configured value" if given[0] is None else str(given[0])

@@ -21,7 +21,7 @@ last gives; the stack of a lost ANode is emptied from its top.
 from __future__ import annotations
 
 from yarn_accel.core.binding.events import ANodeAdded, WeightChanged
-from yarn_accel.core.binding.racks import Pool, RackBinding
+from yarn_accel.core.binding.racks import BindingPool, RackBinding
 from yarn_accel.core.binding.stacks import Stack
 
 __all__ = ["PaperBinding"]
@@ -42,7 +42,7 @@ class PaperBinding(RackBinding):
     def _weight_changed(self, event: WeightChanged) -> None:
         """All accelerators are alike to it."""
 
-    def _rebalance(self, pool: Pool, newcomer: Stack | None = None) -> None:
+    def _rebalance(self, pool: BindingPool, newcomer: Stack | None = None) -> None:
         """Rule 1 (2), Figure 3; a loss (rule 2) rebalances nothing."""
         if newcomer is None:
             return

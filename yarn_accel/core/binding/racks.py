@@ -30,7 +30,7 @@ from yarn_accel.core.binding.events import (
 )
 from yarn_accel.core.binding.stacks import Stack, StackQueue, explained, refusal, thousandths
 
-__all__ = ["BEFORE", "Pool", "RackBinding"]
+__all__ = ["BEFORE", "BindingPool", "RackBinding"]
 
 #: How many ANodes `explain` names that were not taken.
 _N_REFUSED = 3
@@ -39,7 +39,7 @@ BEFORE = "it was bound there before"
 
 
 @dataclass(slots=True, eq=False)
-class Pool:
+class BindingPool:
     """NNodes that may be bound to any of the same ANodes: those of one rack.
 
     Attributes:
@@ -57,7 +57,7 @@ class RackBinding:
     name = ""
 
     def __init__(self) -> None:
-        self._racks: dict[str, Pool] = {}
+        self._racks: dict[str, BindingPool] = {}
         self._nnodes: dict[str, str] = {}
         self._anodes: dict[str, str] = {}
         self._bound: dict[str, str] = {}
@@ -144,7 +144,7 @@ class RackBinding:
         lost = self._bound.keys() - self._nnodes.keys()
         assert not lost, f"bound, but no NNode: {sorted(lost)}"
 
-    def _validate_pool(self, pool: Pool, members: set[str]) -> None:
+    def _validate_pool(self, pool: BindingPool, members: set[str]) -> None:
         pool.queue.validate()
         assert not (pool.waiting and len(pool.queue)), f"{pool.name}: NNodes wait beside an ANode"
         stacked: list[str] = list(pool.waiting)
@@ -154,7 +154,7 @@ class RackBinding:
             assert not strangers, f"in the stack of {stack.anode}, but not bound to it: {strangers}"
         assert sorted(stacked) == sorted(members), f"{pool.name}: its stacks do not hold each NNode once"
 
-    def _rebalance(self, pool: Pool, newcomer: Stack | None = None) -> None:
+    def _rebalance(self, pool: BindingPool, newcomer: Stack | None = None) -> None:
         """Move NNodes after `newcomer`, now in the queue, or any other change."""
         raise NotImplementedError
 
@@ -208,7 +208,7 @@ class RackBinding:
         for node, _, _ in fresh:
             self._forget(node)
         self._cause = "all bindings were read back"
-        others: list[tuple[Pool, str]] = []
+        others: list[tuple[BindingPool, str]] = []
         for node, name, home in fresh:
             self._nnodes[node] = name
             rack = self._rack(name)
@@ -238,7 +238,7 @@ class RackBinding:
         self._nnode_lost(NNodeLost(node))
         self._anode_lost(ANodeLost(node))
 
-    def _open(self, rack: Pool, stack: Stack) -> None:
+    def _open(self, rack: BindingPool, stack: Stack) -> None:
         """An ANode joins: the first takes all who waited, another one its share."""
         rack.queue.add(stack)
         for node in list(rack.waiting):
@@ -246,14 +246,14 @@ class RackBinding:
             self._place(rack, node)
         self._rebalance(rack, stack)
 
-    def _close(self, rack: Pool, anode: str) -> None:
+    def _close(self, rack: BindingPool, anode: str) -> None:
         """An ANode goes: its NNodes join again, the top of its stack first."""
         stack = rack.queue.remove(anode)
         for node in reversed(stack.nodes):
             self._unbind(node)
             self._place(rack, node)
 
-    def _place(self, pool: Pool, node: str) -> None:
+    def _place(self, pool: BindingPool, node: str) -> None:
         """Rule 1, part 1: onto the stack that takes next."""
         stack = pool.queue.taker()
         if stack is None:
@@ -261,19 +261,19 @@ class RackBinding:
         else:
             self._bind(pool, stack, node)
 
-    def _wait(self, pool: Pool, node: str) -> None:
+    def _wait(self, pool: BindingPool, node: str) -> None:
         pool.waiting[node] = None
 
-    def _stop_waiting(self, pool: Pool, node: str) -> None:
+    def _stop_waiting(self, pool: BindingPool, node: str) -> None:
         del pool.waiting[node]
 
-    def _shift(self, pool: Pool, giver: Stack, taker: Stack) -> None:
+    def _shift(self, pool: BindingPool, giver: Stack, taker: Stack) -> None:
         """The top of one stack goes onto another."""
         node = next(reversed(giver.nodes))
         self._take(pool, giver, node)
         self._bind(pool, taker, node)
 
-    def _bind(self, pool: Pool, stack: Stack, node: str, why: str = "") -> None:
+    def _bind(self, pool: BindingPool, stack: Stack, node: str, why: str = "") -> None:
         """Onto a stack, as it takes next or for another reason, `why`."""
         pool.queue.push(stack, node)
         self._bound[node] = stack.anode
@@ -282,7 +282,7 @@ class RackBinding:
         reason = why or f"{self._cause}: {stack.anode} had the least load, now {stack.load():g}"
         self._changes[node] = old, reason
 
-    def _take(self, pool: Pool, stack: Stack, node: str) -> None:
+    def _take(self, pool: BindingPool, stack: Stack, node: str) -> None:
         pool.queue.discard(stack, node)
         self._unbind(node)
 
@@ -298,16 +298,16 @@ class RackBinding:
         """The queue a bound NNode stands in."""
         return self._racks[self._nnodes[node]].queue
 
-    def _nowhere(self, rack: Pool) -> str:
+    def _nowhere(self, rack: BindingPool) -> str:
         """Why an NNode of a rack without an ANode is not bound."""
         return f"{rack.name} has no accelerator node, and {self.name} keeps racks apart"
 
-    def _rack(self, name: str) -> Pool:
+    def _rack(self, name: str) -> BindingPool:
         rack = self._racks.get(name)
         if rack is None:
-            rack = self._racks[name] = Pool(name)
+            rack = self._racks[name] = BindingPool(name)
         return rack
 
-    def _tidy(self, rack: Pool) -> None:
+    def _tidy(self, rack: BindingPool) -> None:
         if not len(rack.queue) and not rack.waiting:
             del self._racks[rack.name]

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from yarn_accel.core.binding.events import WeightChanged
-from yarn_accel.core.binding.racks import BEFORE, Pool, RackBinding
+from yarn_accel.core.binding.racks import BEFORE, BindingPool, RackBinding
 from yarn_accel.core.binding.stacks import Stack, StackQueue, thousandths
 
 __all__ = ["WeightedBinding"]
@@ -38,7 +38,7 @@ class WeightedBinding(RackBinding):
 
     def __init__(self, cross_rack: bool = False) -> None:
         super().__init__()
-        self._guests = Pool("the guests") if cross_rack else None
+        self._guests = BindingPool("the guests") if cross_rack else None
         self._homeless: dict[str, None] = {}
         self._touched: dict[str, None] = {}
 
@@ -74,7 +74,7 @@ class WeightedBinding(RackBinding):
             assert stack.n_below == own.size, f"{stack.anode}: its guests see a wrong number of own NNodes"
             assert stack.thousandths == own.thousandths, f"{stack.anode}: its guests see another weight"
 
-    def _rebalance(self, pool: Pool, newcomer: Stack | None = None) -> None:
+    def _rebalance(self, pool: BindingPool, newcomer: Stack | None = None) -> None:
         """The dearest taken place against the cheapest free one, until nothing is gained."""
         while True:
             giver, taker = pool.queue.giver(), pool.queue.taker()
@@ -82,12 +82,12 @@ class WeightedBinding(RackBinding):
                 return
             self._shift(pool, giver, taker)
 
-    def _open(self, rack: Pool, stack: Stack) -> None:
+    def _open(self, rack: BindingPool, stack: Stack) -> None:
         if self._guests is not None:
             self._guests.queue.add(Stack(stack.anode, stack.thousandths, stack.order))
         super()._open(rack, stack)
 
-    def _close(self, rack: Pool, anode: str) -> None:
+    def _close(self, rack: BindingPool, anode: str) -> None:
         if self._guests is not None:
             for node in reversed(self._guests.queue.remove(anode).nodes):
                 self._unbind(node)
@@ -100,12 +100,12 @@ class WeightedBinding(RackBinding):
         if self._guests is not None and event.node in self._anodes:
             self._guests.queue.weigh(self._guests.queue[event.node], thousandths(event.weight))
 
-    def _wait(self, pool: Pool, node: str) -> None:
+    def _wait(self, pool: BindingPool, node: str) -> None:
         super()._wait(pool, node)
         if self._guests is not None and pool is not self._guests:
             self._homeless[node] = None
 
-    def _stop_waiting(self, pool: Pool, node: str) -> None:
+    def _stop_waiting(self, pool: BindingPool, node: str) -> None:
         super()._stop_waiting(pool, node)
         guests = self._guests
         if guests is None or pool is guests:
@@ -117,11 +117,11 @@ class WeightedBinding(RackBinding):
         else:
             self._take(guests, guests.queue[self._bound[node]], node)
 
-    def _bind(self, pool: Pool, stack: Stack, node: str, why: str = "") -> None:
+    def _bind(self, pool: BindingPool, stack: Stack, node: str, why: str = "") -> None:
         super()._bind(pool, stack, node, why)
         self._touched[stack.anode] = None
 
-    def _take(self, pool: Pool, stack: Stack, node: str) -> None:
+    def _take(self, pool: BindingPool, stack: Stack, node: str) -> None:
         super()._take(pool, stack, node)
         self._touched[stack.anode] = None
 
@@ -163,11 +163,11 @@ class WeightedBinding(RackBinding):
         own = super()._queue_of(node)
         return own if self._guests is None or len(own) else self._guests.queue
 
-    def _nowhere(self, rack: Pool) -> str:
+    def _nowhere(self, rack: BindingPool) -> str:
         return super()._nowhere(rack) if self._guests is None else "there is no accelerator node in any rack"
 
 
-def _assert_balanced(pool: Pool) -> None:
+def _assert_balanced(pool: BindingPool) -> None:
     giver, taker = pool.queue.giver(), pool.queue.taker()
     if giver is not None and taker is not None and taker.next_key() < giver.top_key():
         raise AssertionError(f"{pool.name}: not balanced, {giver.anode} should give to {taker.anode}")

@@ -17,8 +17,8 @@ def driver():
 def serving():
     """As `driver`, with the server of a1 serving, and n1 bound to it."""
     driver = Driver(roles=acct_only())
-    (ask,) = only(driver.nodes(accelerator(), plain()), cmd.Ask)
+    (ask,) = only(driver.nodes(accelerator(), plain()), cmd.RequestContainer)
     driver.container = driver.run(ask)
-    driver.hear("a1", container=driver.container.id, gauges=ev.Gauges(8))
+    driver.hear("a1", container=driver.container.id, gauges=ev.ServerGauges(8))
     assert driver.app.bound() == {"n1": "a1"}
     return driver

@@ -1,7 +1,7 @@
 """An `Application` with a clock in a test's hands, and words to say what was ordered."""
 
 from tests.unit.core.application.virtual_cluster import ACCT, ROLES
-from yarn_accel.core.application import Application, Roles, Settings
+from yarn_accel.core.application import Application, RoleTable, Settings
 from yarn_accel.core.application import commands as cmd
 from yarn_accel.core.application import events as ev
 from yarn_accel.core.binding import PaperBinding
@@ -17,7 +17,7 @@ class Driver:
         self.now_s = 0.0
         self.n = 0
         if is_registered:
-            self(ev.Tick)
+            self(ev.TimerFired)
             self(ev.Registered, previous, attempt)
 
     def __call__(self, kind, *args, **more):
@@ -27,20 +27,20 @@ class Driver:
 
     def wait(self, seconds):
         self.now_s += seconds
-        return self(ev.Tick)
+        return self(ev.TimerFired)
 
     def nodes(self, *views, **more):
         return self(ev.NodesReported, views, **more)
 
     def hear(self, node, role="acct", container="", **more):
-        return self(ev.Heard, node, role, container=container, endpoint=f"{node}:7070", **more)
+        return self(ev.StatusReported, node, role, container=container, endpoint=f"{node}:7070", **more)
 
     def run(self, ask):
         """What the RM and the NM do about a request."""
         self.n += 1
-        container = ev.Container(f"c{self.n}", ask.node, ask.priority, ask.request_id)
-        assert kinds(self(ev.Allocated, (container,))) >= {cmd.Launch}
-        self(ev.Started, container.id)
+        container = ev.ContainerRef(f"c{self.n}", ask.node, ask.priority, ask.request_id)
+        assert kinds(self(ev.ContainersAllocated, (container,))) >= {cmd.LaunchContainer}
+        self(ev.ContainerStarted, container.id)
         return container
 
 
@@ -61,7 +61,7 @@ def plain(host="n1", rack="/r1", **more):
 
 
 def acct_only():
-    return Roles([ACCT])
+    return RoleTable([ACCT])
 
 
 def retry_s(driver):

@@ -23,7 +23,7 @@ def a_message_arrives(cluster, rng):
 
 def a_message_is_lost(cluster, rng):
     """But for what was allocated: the RM repeats that until it is acknowledged."""
-    if cluster.messages and not isinstance(cluster.messages[0], ev.Allocated):
+    if cluster.messages and not isinstance(cluster.messages[0], ev.ContainersAllocated):
         del cluster.messages[0]
 
 
@@ -65,7 +65,7 @@ def a_container_ends(cluster, rng):
     if cluster.running():
         container = rng.choice(cluster.running()).container
         if container.priority == 10 and rng.random() < 0.5:
-            heard = ev.Heard(
+            heard = ev.StatusReported(
                 container.node, "acct", cluster.now_s, container.id, is_healthy=False, is_gone=True
             )
             cluster.apply(heard)
@@ -86,7 +86,7 @@ def a_voice_of_the_past(cluster, rng):
         container = cluster.containers[rng.choice(ids)].container
         role = "acct" if container.priority == 10 else "agent"
         is_gone = rng.random() < 0.3
-        heard = ev.Heard(
+        heard = ev.StatusReported(
             container.node,
             role,
             cluster.now_s,
@@ -132,17 +132,17 @@ def the_rm_is_restarted(cluster, rng):
 def an_admin_drains(cluster, rng):
     host = rng.choice(HOSTS)
     cluster.drained.add(host)
-    cluster.apply(ev.Drain(host, cluster.now_s))
+    cluster.apply(ev.DrainRequested(host, cluster.now_s))
 
 
 def an_admin_undrains(cluster, rng):
     host = rng.choice(sorted(cluster.drained) or HOSTS)
     cluster.drained.discard(host)
-    cluster.apply(ev.Undrain(host, cluster.now_s))
+    cluster.apply(ev.UndrainRequested(host, cluster.now_s))
 
 
 def an_admin_rebinds(cluster, rng):
-    cluster.apply(ev.Rebind(cluster.now_s))
+    cluster.apply(ev.RebindRequested(cluster.now_s))
 
 
 def an_admin_stops(cluster, rng):
@@ -155,7 +155,7 @@ def somebody_asks(cluster, rng):
     assert cluster.app.explain(host).startswith(host)
     picture = cluster.app.snapshot(cluster.now_s)
     assert picture["nodes"].get(host, {}).get("bound") == cluster.app.bound().get(host)
-    answer = cluster.app.answer(host)
+    answer = cluster.app.assignment(host)
     if cluster.version >> 32 == cluster.attempt:
         assert answer.version == cluster.version
         assert dict(answer.servers).items() <= cluster.endpoints.items()

@@ -4,28 +4,40 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yarn_accel.core.application import Resource, Role, Roles, Settings, Where
-from yarn_accel.core.application.alarms import NEVER, Alarms
+from yarn_accel.core.application import ContainerRole, NodeSelector, RoleResource, RoleTable, Settings
 from yarn_accel.core.application.backoff import Backoff
 from yarn_accel.core.application.exits import describe_exit, is_excused, is_lasting
-from yarn_accel.core.application.history import History
+from yarn_accel.core.application.history import EventHistory
 from yarn_accel.core.application.slots import shares
+from yarn_accel.core.application.timers import NEVER, Timers
 from yarn_accel.errors import ConfigError
 from yarn_accel.launch import bootstrap
 from yarn_accel.launch.device_lock import EXIT_DEVICES
 
-SMALL = Resource(128)
+SMALL = RoleResource(128)
 
 
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        ([Role("a", Where.EVERY, SMALL, 1), Role("a", Where.EVERY, SMALL, 2)], "same name"),
-        ([Role("a", Where.EVERY, SMALL, 1), Role("b", Where.EVERY, SMALL, 1)], "same priority"),
         (
             [
-                Role("a", Where.EVERY, SMALL, 1, is_server=True),
-                Role("b", Where.EVERY, SMALL, 2, is_server=True),
+                ContainerRole("a", NodeSelector.EVERY, SMALL, 1),
+                ContainerRole("a", NodeSelector.EVERY, SMALL, 2),
+            ],
+            "same name",
+        ),
+        (
+            [
+                ContainerRole("a", NodeSelector.EVERY, SMALL, 1),
+                ContainerRole("b", NodeSelector.EVERY, SMALL, 1),
+            ],
+            "same priority",
+        ),
+        (
+            [
+                ContainerRole("a", NodeSelector.EVERY, SMALL, 1, is_server=True),
+                ContainerRole("b", NodeSelector.EVERY, SMALL, 2, is_server=True),
             ],
             "more than one row of servers: a, b",
         ),
@@ -33,24 +45,24 @@ SMALL = Resource(128)
 )
 def test_a_wrong_table_is_refused(rows, words):
     with pytest.raises(ConfigError, match=words):
-        Roles(rows)
+        RoleTable(rows)
 
 
 def test_a_container_tells_its_role_by_its_priority():
     acct, agent = (
-        Role("acct", Where.ACCELERATOR, SMALL, 10, is_server=True),
-        Role("agent", Where.EVERY, SMALL, 11),
+        ContainerRole("acct", NodeSelector.ACCELERATOR, SMALL, 10, is_server=True),
+        ContainerRole("agent", NodeSelector.EVERY, SMALL, 11),
     )
-    roles = Roles([acct, agent])
+    roles = RoleTable([acct, agent])
     assert roles.of_priority(10) is acct
     assert roles.of_priority(11) is agent
     assert roles.of_priority(12) is None
     assert roles.server is acct
-    assert Roles([agent]).server is None
+    assert RoleTable([agent]).server is None
 
 
 def test_whole_resources_are_all_that_the_node_has():
-    resource = Resource(1024, 2, (("acct/memory", 3),), ("yarn.io/gpu",))
+    resource = RoleResource(1024, 2, (("acct/memory", 3),), ("yarn.io/gpu",))
     base = {"memory-mb": 1024, "vcores": 2, "acct/memory": 3}
     assert resource.on({"yarn.io/gpu": 4, "memory-mb": 9}) == base | {"yarn.io/gpu": 4}
     assert resource.on({"yarn.io/gpu": 0}) == base
@@ -132,7 +144,7 @@ def test_exits_in_words():
 
 
 def test_history_is_bounded_and_finds_a_node():
-    history = History(3)
+    history = EventHistory(3)
     for i, node in enumerate(["a", "b", "a", "a"]):
         history.add(float(i), node, "x")
     assert [note.at_s for note in history] == [1.0, 2.0, 3.0]
@@ -146,7 +158,7 @@ def test_history_is_bounded_and_finds_a_node():
     )
 )
 def test_alarms_ring_for_each_key_at_its_time_and_at_no_other(story):
-    alarms, now_s, expected = Alarms(), 0.0, {}
+    alarms, now_s, expected = Timers(), 0.0, {}
     for key, at_s, step_s in story:
         alarms.set(key, at_s)
         expected[key] = at_s
@@ -160,7 +172,7 @@ def test_alarms_ring_for_each_key_at_its_time_and_at_no_other(story):
 
 
 def test_not_all_alarms_ring_at_once():
-    alarms = Alarms()
+    alarms = Timers()
     for key in "cab":
         alarms.set(key, 1.0)
     assert alarms.due(2.0, 2) == ["a", "b"]
@@ -169,7 +181,7 @@ def test_not_all_alarms_ring_at_once():
 
 
 def test_a_thousand_heartbeats_leave_no_trail():
-    alarms = Alarms()
+    alarms = Timers()
     for i in range(1000):
         alarms.set("a", i + 3.0)
     assert alarms.due(500.0, 9) == []

@@ -16,10 +16,10 @@ from tests.unit.core.application.driver import (
     slots,
 )
 from tests.unit.core.application.virtual_cluster import AGENT
-from yarn_accel.core.application import Roles, Settings
+from yarn_accel.core.application import RoleTable, Settings
 from yarn_accel.core.application import commands as cmd
 from yarn_accel.core.application import events as ev
-from yarn_accel.core.application.servers import server_station
+from yarn_accel.core.application.servers import server_binding
 
 # Serving and binding.
 
@@ -27,10 +27,10 @@ from yarn_accel.core.application.servers import server_station
 def test_a_server_is_published_when_it_speaks_and_withdrawn_when_it_is_silent(serving):
     assert serving.wait(2.9) == []
     commands = serving.wait(0.1)
-    (publication,) = only(commands, cmd.Publish)
+    (publication,) = only(commands, cmd.PublishBindings)
     assert publication.bound == (("n1", None),)
     assert publication.endpoints == (("a1", None),)
-    (again,) = only(serving.hear("a1", container="c1", gauges=ev.Gauges(8)), cmd.Publish)
+    (again,) = only(serving.hear("a1", container="c1", gauges=ev.ServerGauges(8)), cmd.PublishBindings)
     assert again.version > publication.version
     assert again.bound == (("n1", "a1"),)
     assert again.endpoints == (("a1", "a1:7070"),)
@@ -38,26 +38,28 @@ def test_a_server_is_published_when_it_speaks_and_withdrawn_when_it_is_silent(se
 
 def test_an_ill_server_is_withdrawn_at_once(serving):
     commands = serving.hear("a1", container="c1", is_healthy=False, detail="no device")
-    assert only(commands, cmd.Publish)
+    assert only(commands, cmd.PublishBindings)
     assert serving.app.bound() == {}
     assert "no device" in serving.app.explain("a1")
 
 
 def test_a_server_that_ended_is_withdrawn_before_it_is_silent(serving):
-    assert only(serving(ev.Completed, "c1", 137, ""), cmd.Publish)
-    assert serving.app.answer("n1").servers == ()
+    assert only(serving(ev.ContainerCompleted, "c1", 137, ""), cmd.PublishBindings)
+    assert serving.app.assignment("n1").servers == ()
 
 
 def test_the_dead_are_not_heard(serving):
-    serving(ev.Completed, "c1", 137, "")
+    serving(ev.ContainerCompleted, "c1", 137, "")
     assert serving.hear("a1", container="c1") == []
     assert serving.hear("a1") == []
     assert serving.app.bound() == {}
 
 
 def test_a_new_endpoint_is_published(serving):
-    commands = serving(ev.Heard, "a1", "acct", container="c1", endpoint="elsewhere", gauges=ev.Gauges(8))
-    (publication,) = only(commands, cmd.Publish)
+    commands = serving(
+        ev.StatusReported, "a1", "acct", container="c1", endpoint="elsewhere", gauges=ev.ServerGauges(8)
+    )
+    (publication,) = only(commands, cmd.PublishBindings)
     assert publication.endpoints == (("a1", "elsewhere"),)
     assert publication.bound == ()
 
@@ -65,16 +67,18 @@ def test_a_new_endpoint_is_published(serving):
 def test_a_heartbeat_that_says_nothing_new_orders_nothing(serving):
     for _ in range(9):
         serving.now_s += 1.0
-        assert kinds(serving.hear("a1", container="c1", gauges=ev.Gauges(8, n_open=3))) <= {cmd.WakeAt}
+        assert kinds(serving.hear("a1", container="c1", gauges=ev.ServerGauges(8, n_open=3))) <= {
+            cmd.SetTimer
+        }
 
 
 @pytest.mark.parametrize(
     ("told", "counted"), [(1200.0, 1200.0), (5e9, 1e9), (1e-9, 0.001), (0.0, 1.0), (float("nan"), 1.0)]
 )
 def test_a_strong_server_counts_as_strong(serving, told, counted):
-    serving.hear("a1", container="c1", gauges=ev.Gauges(8, weight=told))
-    node = serving.app._world.nodes["a1"]
-    assert server_station(node.view, node.places["acct"].report).weight == counted
+    serving.hear("a1", container="c1", gauges=ev.ServerGauges(8, weight=told))
+    node = serving.app._cluster.nodes["a1"]
+    assert server_binding(node.view, node.instances["acct"].report).weight == counted
 
 
 def test_an_agent_outside_yarn_is_listened_to_but_has_no_place(serving):
@@ -84,16 +88,16 @@ def test_an_agent_outside_yarn_is_listened_to_but_has_no_place(serving):
 
 def test_a_second_server_takes_its_part(serving):
     serving.nodes(plain("n2"))
-    (ask,) = only(serving.nodes(accelerator("a2")), cmd.Ask)
+    (ask,) = only(serving.nodes(accelerator("a2")), cmd.RequestContainer)
     second = serving.run(ask)
-    assert only(serving.hear("a2", container=second.id), cmd.Publish)
+    assert only(serving.hear("a2", container=second.id), cmd.PublishBindings)
     assert sorted(serving.app.bound().values()) == ["a1", "a2"]
-    assert [name for name, _ in serving.app.answer("a2").servers] == ["a2", "a1"]
+    assert [name for name, _ in serving.app.assignment("a2").servers] == ["a2", "a1"]
 
 
 def test_an_accelerator_node_without_a_server_is_a_guest_after_a_while():
     driver = Driver(Settings(has_slots=False, silence_s=100.0), acct_only())
-    (ask, _) = only(driver.nodes(accelerator("a1"), accelerator("a2")), cmd.Ask)
+    (ask, _) = only(driver.nodes(accelerator("a1"), accelerator("a2")), cmd.RequestContainer)
     driver.hear("a1", container=driver.run(ask).id)
     driver.wait(9.9)
     assert driver.app.bound() == {}
@@ -107,13 +111,13 @@ def test_a_node_that_moves_to_another_rack_is_unbound(serving):
 
 
 def test_rebinding_publishes_the_difference(serving):
-    assert only(serving(ev.Rebind), cmd.Publish) == []
+    assert only(serving(ev.RebindRequested), cmd.PublishBindings) == []
     serving.nodes(plain("n2"), plain("n3"), accelerator("a2"))
     second = serving.run(serving_ask(serving))
-    serving.hear("a2", container=second.id, gauges=ev.Gauges(8))
+    serving.hear("a2", container=second.id, gauges=ev.ServerGauges(8))
     serving.nodes(*(plain(name, is_usable=False) for name in members(serving, "a2")))
     assert len(members(serving, "a1")) == 2
-    (publication,) = only(serving(ev.Rebind), cmd.Publish)
+    (publication,) = only(serving(ev.RebindRequested), cmd.PublishBindings)
     assert len(publication.bound) == 1
     assert len(members(serving, "a1")) == len(members(serving, "a2")) == 1
 
@@ -121,7 +125,7 @@ def test_rebinding_publishes_the_difference(serving):
 def serving_ask(driver, host="a2"):
     """The request that waits for `host`, as a repetition of it shows."""
     driver(ev.Resynced)
-    asks = only(driver(ev.Registered, (driver.container,), 1), cmd.Ask)
+    asks = only(driver(ev.Registered, (driver.container,), 1), cmd.RequestContainer)
     return next(ask for ask in asks if ask.node == host)
 
 
@@ -129,44 +133,44 @@ def serving_ask(driver, host="a2"):
 
 
 def test_a_drained_server_is_unbound_finishes_and_is_not_asked_for_again(serving):
-    commands = serving(ev.Drain, "a1")
-    assert only(commands, cmd.Publish)
+    commands = serving(ev.DrainRequested, "a1")
+    assert only(commands, cmd.PublishBindings)
     assert only(commands, cmd.StopContainer) == []
     for _ in range(5):
         serving.now_s += 1.0
-        assert only(serving.hear("a1", container="c1", gauges=ev.Gauges(8, 2)), cmd.StopContainer) == []
-    stops = only(serving.hear("a1", container="c1", gauges=ev.Gauges(8, 0)), cmd.StopContainer)
+        assert only(serving.hear("a1", container="c1", gauges=ev.ServerGauges(8, 2)), cmd.StopContainer) == []
+    stops = only(serving.hear("a1", container="c1", gauges=ev.ServerGauges(8, 0)), cmd.StopContainer)
     assert stops == [cmd.StopContainer(serving.container)]
-    assert only(serving(ev.Completed, "c1", -105, ""), cmd.Ask) == []
-    assert only(serving.nodes(accelerator()), cmd.Ask) == []
-    assert len(only(serving(ev.Undrain, "a1"), cmd.Ask)) == 1
+    assert only(serving(ev.ContainerCompleted, "c1", -105, ""), cmd.RequestContainer) == []
+    assert only(serving.nodes(accelerator()), cmd.RequestContainer) == []
+    assert len(only(serving(ev.UndrainRequested, "a1"), cmd.RequestContainer)) == 1
 
 
 def test_an_ill_server_that_has_nothing_open_is_not_waited_for(serving):
-    serving.hear("a1", container="c1", is_healthy=False, gauges=ev.Gauges(8, n_open=1))
-    serving(ev.Drain, "a1")
+    serving.hear("a1", container="c1", is_healthy=False, gauges=ev.ServerGauges(8, n_open=1))
+    serving(ev.DrainRequested, "a1")
     serving.now_s = 5.0
-    commands = serving.hear("a1", container="c1", is_healthy=False, gauges=ev.Gauges(8))
+    commands = serving.hear("a1", container="c1", is_healthy=False, gauges=ev.ServerGauges(8))
     assert only(commands, cmd.StopContainer) == [cmd.StopContainer(serving.container)]
 
 
 def asks_in_turns(driver, commands):
     """How many nodes are asked for in each event while the application wants to be woken at once."""
-    n_asks = [len(only(commands, cmd.Ask))]
-    while any(wake.at_s <= driver.now_s for wake in only(commands, cmd.WakeAt)):
-        commands = driver(ev.Tick)
-        n_asks.append(len(only(commands, cmd.Ask)))
+    n_asks = [len(only(commands, cmd.RequestContainer))]
+    while any(wake.at_s <= driver.now_s for wake in only(commands, cmd.SetTimer)):
+        commands = driver(ev.TimerFired)
+        n_asks.append(len(only(commands, cmd.RequestContainer)))
     return n_asks
 
 
 def test_a_thousand_nodes_are_looked_at_in_turns():
-    driver = Driver(roles=Roles([AGENT]))
+    driver = Driver(roles=RoleTable([AGENT]))
     n_asks = asks_in_turns(driver, driver.nodes(*(plain(f"n{i}") for i in range(1000))))
     assert (sum(n_asks), max(n_asks)) == (1000, 32)
 
 
 def test_a_thousand_alarms_ring_in_turns():
-    driver = Driver(roles=Roles([AGENT]))
+    driver = Driver(roles=RoleTable([AGENT]))
     asks_in_turns(driver, driver.nodes(*(plain(f"n{i}") for i in range(1000))))
     n_asks = asks_in_turns(driver, driver.wait(60.0))
     assert (sum(n_asks), max(n_asks)) == (1000, 8)
@@ -176,58 +180,60 @@ def test_what_is_put_off_is_done_all_the_same_when_everything_is_to_end():
     driver = Driver(settings=Settings(has_slots=False))
     commands = driver.nodes(accelerator(), *(plain(f"n{i}") for i in range(99)))
     asks_in_turns(driver, commands)
-    commands = driver(ev.Stop)
-    n_unasked = len(only(commands, cmd.Unask))
-    while any(wake.at_s <= driver.now_s for wake in only(commands, cmd.WakeAt)):
-        commands = driver(ev.Tick)
-        n_unasked += len(only(commands, cmd.Unask))
+    commands = driver(ev.StopRequested)
+    n_unasked = len(only(commands, cmd.CancelRequest))
+    while any(wake.at_s <= driver.now_s for wake in only(commands, cmd.SetTimer)):
+        commands = driver(ev.TimerFired)
+        n_unasked += len(only(commands, cmd.CancelRequest))
     assert n_unasked == 101
     assert only(commands, cmd.Unregister)
 
 
 def test_an_idle_server_has_the_time_to_tell_its_clients(serving):
-    serving(ev.Drain, "a1")
+    serving(ev.DrainRequested, "a1")
     serving.now_s = 4.9
-    assert only(serving.hear("a1", container="c1", gauges=ev.Gauges(8)), cmd.StopContainer) == []
+    assert only(serving.hear("a1", container="c1", gauges=ev.ServerGauges(8)), cmd.StopContainer) == []
     serving.now_s = 5.0
-    assert only(serving.hear("a1", container="c1", gauges=ev.Gauges(8)), cmd.StopContainer)
+    assert only(serving.hear("a1", container="c1", gauges=ev.ServerGauges(8)), cmd.StopContainer)
 
 
 def test_a_drain_has_an_end(serving):
-    serving(ev.Drain, "a1")
+    serving(ev.DrainRequested, "a1")
     stops = []
     while not stops:
         serving.now_s += 1.0
-        stops = only(serving.hear("a1", container="c1", gauges=ev.Gauges(8, 5)), cmd.StopContainer)
+        stops = only(serving.hear("a1", container="c1", gauges=ev.ServerGauges(8, 5)), cmd.StopContainer)
     assert serving.now_s == 60.0
 
 
 def test_a_drain_taken_back_in_time_costs_nothing(serving):
-    serving(ev.Drain, "a1")
+    serving(ev.DrainRequested, "a1")
     assert serving.app.bound() == {}
-    serving(ev.Undrain, "a1")
+    serving(ev.UndrainRequested, "a1")
     assert serving.app.bound() == {"n1": "a1"}
     assert held(serving) == ["c1"]
 
 
 def test_a_drained_node_is_a_guest_of_another(serving):
-    (ask,) = only(serving.nodes(accelerator("a2")), cmd.Ask)
+    (ask,) = only(serving.nodes(accelerator("a2")), cmd.RequestContainer)
     second = serving.run(ask)
-    serving.hear("a2", container=second.id, gauges=ev.Gauges(8))
-    serving(ev.Drain, "a1")
+    serving.hear("a2", container=second.id, gauges=ev.ServerGauges(8))
+    serving(ev.DrainRequested, "a1")
     assert serving.app.bound() == {"n1": "a2", "a1": "a2"}
 
 
 def test_stop_ends_everything_restores_slots_and_unregisters(serving):
-    commands = serving(ev.Stop)
+    commands = serving(ev.StopRequested)
     assert only(commands, cmd.SetSlots) == [cmd.SetSlots("a1", None), cmd.SetSlots("n1", None)]
-    (publication,) = only(commands, cmd.Publish)
+    (publication,) = only(commands, cmd.PublishBindings)
     assert publication.bound == (("n1", None),)
     assert only(commands, cmd.StopContainer) == [cmd.StopContainer(serving.container)]
     serving(ev.SlotsSet, "a1", None)
     serving(ev.SlotsSet, "n1", None)
-    assert only(serving(ev.Completed, "c1", -105, ""), cmd.Unregister) == [cmd.Unregister("SUCCEEDED")]
-    assert serving(ev.Stop) == []
+    assert only(serving(ev.ContainerCompleted, "c1", -105, ""), cmd.Unregister) == [
+        cmd.Unregister("SUCCEEDED")
+    ]
+    assert serving(ev.StopRequested) == []
     assert only(serving.wait(10.0), cmd.Unregister)
     serving(ev.Unregistered)
     assert serving.app.is_over
@@ -236,25 +242,25 @@ def test_stop_ends_everything_restores_slots_and_unregisters(serving):
 
 def test_stop_withdraws_what_the_attempt_before_has_published():
     driver = Driver(roles=acct_only(), attempt=2)
-    (publication,) = only(driver(ev.Stop), cmd.Publish)
+    (publication,) = only(driver(ev.StopRequested), cmd.PublishBindings)
     assert (publication.is_full, publication.bound) == (True, ())
 
 
 def test_stop_does_not_wait_for_ever(serving):
-    serving(ev.Stop)
+    serving(ev.StopRequested)
     assert only(serving.wait(59.9), cmd.Unregister) == []
     assert only(serving.wait(0.1), cmd.Unregister)
 
 
 def test_stop_lets_a_busy_server_finish_for_a_while(serving):
-    serving.hear("a1", container="c1", gauges=ev.Gauges(8, n_open=3))
-    assert only(serving(ev.Stop), cmd.StopContainer) == []
+    serving.hear("a1", container="c1", gauges=ev.ServerGauges(8, n_open=3))
+    assert only(serving(ev.StopRequested), cmd.StopContainer) == []
     assert only(serving.wait(10.0), cmd.StopContainer)
 
 
 def test_stop_before_the_rm_has_answered():
     driver = Driver(is_registered=False)
-    assert driver(ev.Stop)[0] == cmd.Register()
+    assert driver(ev.StopRequested)[0] == cmd.Register()
     assert only(driver(ev.Registered, (), 1), cmd.Unregister)
 
 
@@ -263,15 +269,15 @@ def test_stop_before_the_rm_has_answered():
 
 def test_slots_follow_the_shares():
     driver = Driver(roles=acct_only())
-    (ask,) = only(driver.nodes(accelerator(), plain(), plain("n9", "/r9")), cmd.Ask)
+    (ask,) = only(driver.nodes(accelerator(), plain(), plain("n9", "/r9")), cmd.RequestContainer)
     container = driver.run(ask)
-    assert slots(driver.hear("a1", container=container.id, gauges=ev.Gauges(8))) == {
+    assert slots(driver.hear("a1", container=container.id, gauges=ev.ServerGauges(8))) == {
         "a1": 4,
         "n1": 4,
         "n9": 0,
     }
     assert slots(driver.nodes(plain("n2"))) == {"a1": 3, "n1": 3, "n2": 2}
-    assert slots(driver.hear("a1", container=container.id, gauges=ev.Gauges(9))) == {"n2": 3}
+    assert slots(driver.hear("a1", container=container.id, gauges=ev.ServerGauges(9))) == {"n2": 3}
     assert slots(driver.nodes(plain("n1", is_usable=False))) == {"a1": 5, "n2": 4}
 
 
@@ -281,9 +287,9 @@ def test_slots_not_confirmed_are_set_again(serving):
     serving(ev.SlotsSet, "n1", 3)
     for _ in range(18):
         serving.now_s += 0.5
-        assert slots(serving.hear("a1", container="c1", gauges=ev.Gauges(8))) == {}
+        assert slots(serving.hear("a1", container="c1", gauges=ev.ServerGauges(8))) == {}
     serving.now_s = 10.0
-    assert slots(serving(ev.Tick)) == {"n1": 4}
+    assert slots(serving(ev.TimerFired)) == {"n1": 4}
 
 
 def test_slots_that_something_else_changed_are_set_again(serving):
@@ -295,11 +301,11 @@ def test_slots_that_something_else_changed_are_set_again(serving):
     found = []
     for _ in range(10):
         serving.now_s += 1.0
-        found.append(slots(serving.hear("a1", container="c1", gauges=ev.Gauges(8))))
+        found.append(slots(serving.hear("a1", container="c1", gauges=ev.ServerGauges(8))))
     assert [order for order in found if order] == [{"n1": 4}]
     serving(ev.SlotsSet, "n1", 4)
     serving.now_s += 10.0
-    serving.hear("a1", container="c1", gauges=ev.Gauges(8))
+    serving.hear("a1", container="c1", gauges=ev.ServerGauges(8))
     assert slots(serving.nodes(plain(slots=9))) == {"n1": 4}
 
 
@@ -309,19 +315,19 @@ def test_slots_of_a_node_that_was_away_are_set_again(serving):
 
 
 def test_when_the_last_server_is_lost_slots_are_kept_for_a_while_and_then_restored(serving):
-    serving(ev.Completed, "c1", 137, "")
+    serving(ev.ContainerCompleted, "c1", 137, "")
     assert slots(serving.wait(9.9)) == {}
     assert slots(serving.wait(0.1)) == {"a1": None, "n1": None}
-    assert serving.app.answer("n1").slots is None
+    assert serving.app.assignment("n1").slots is None
 
 
 def test_a_server_that_is_back_in_time_changes_no_slots(serving):
     serving(ev.SlotsSet, "a1", 4)
     serving(ev.SlotsSet, "n1", 4)
-    serving(ev.Completed, "c1", 137, "")
+    serving(ev.ContainerCompleted, "c1", 137, "")
     serving.now_s = 2.0
-    serving(ev.Allocated, (ev.Container("c2", "a1", 10),))
-    assert slots(serving.hear("a1", container="c2", gauges=ev.Gauges(8))) == {}
+    serving(ev.ContainersAllocated, (ev.ContainerRef("c2", "a1", 10),))
+    assert slots(serving.hear("a1", container="c2", gauges=ev.ServerGauges(8))) == {}
 
 
 def test_without_the_right_slots_are_left_alone_and_it_is_said(serving):
@@ -330,38 +336,48 @@ def test_without_the_right_slots_are_left_alone_and_it_is_said(serving):
     assert "no admin right" in serving.app.explain("n1")
     nodes = serving.app.snapshot(serving.now_s)["nodes"]
     assert {node["slots"]["wanted"] for node in nodes.values()} == {None}, "there is nothing to wait for"
-    assert only(serving(ev.Stop), cmd.SetSlots) == []
+    assert only(serving(ev.StopRequested), cmd.SetSlots) == []
 
 
 def test_slots_can_be_switched_off():
     driver = Driver(Settings(has_slots=False), acct_only())
-    (ask,) = only(driver.nodes(accelerator()), cmd.Ask)
+    (ask,) = only(driver.nodes(accelerator()), cmd.RequestContainer)
     assert slots(driver.hear("a1", container=driver.run(ask).id)) == {}
 
 
 def test_a_lying_server_cannot_have_absurd_shares(serving):
-    commands = serving.hear("a1", container="c1", gauges=ev.Gauges(10**12, 0, float("nan")))
+    commands = serving.hear("a1", container="c1", gauges=ev.ServerGauges(10**12, 0, float("nan")))
     assert slots(commands) == {"a1": 50_000, "n1": 50_000}
-    assert slots(serving.hear("a1", container="c1", gauges=ev.Gauges(-7))) == {"a1": 1, "n1": 1}
+    assert slots(serving.hear("a1", container="c1", gauges=ev.ServerGauges(-7))) == {"a1": 1, "n1": 1}
 
 
 # Attempts.
 
 
 def test_a_later_attempt_adopts_what_runs_and_listens_before_it_publishes():
-    running = (ev.Container("c1", "a1", 10, 7), ev.Container("c2", "a2", 10, 8), ev.Container("c3", "n1", 99))
+    running = (
+        ev.ContainerRef("c1", "a1", 10, 7),
+        ev.ContainerRef("c2", "a2", 10, 8),
+        ev.ContainerRef("c3", "n1", 99),
+    )
     driver = Driver(roles=acct_only(), is_registered=False)
-    driver(ev.Tick)
+    driver(ev.TimerFired)
     commands = driver(ev.Registered, running, 2)
-    assert only(commands, cmd.Release) == [cmd.Release(running[2])]
+    assert only(commands, cmd.ReleaseContainer) == [cmd.ReleaseContainer(running[2])]
     nodes = accelerator("a1"), accelerator("a2"), plain("n1"), plain("n2")
     commands = driver.nodes(*nodes, is_complete=True)
-    assert not kinds(commands) & {cmd.Ask, cmd.Launch, cmd.StopContainer, cmd.Publish, cmd.SetSlots}
+    assert not kinds(commands) & {
+        cmd.RequestContainer,
+        cmd.LaunchContainer,
+        cmd.StopContainer,
+        cmd.PublishBindings,
+        cmd.SetSlots,
+    }
     driver.now_s = 0.5
-    assert only(driver.hear("a1", container="c1", gauges=ev.Gauges(4)), cmd.Publish) == []
+    assert only(driver.hear("a1", container="c1", gauges=ev.ServerGauges(4)), cmd.PublishBindings) == []
     driver.now_s = 1.5
-    assert only(driver.hear("a2", container="c2", gauges=ev.Gauges(4)), cmd.Publish) == []
-    (publication,) = only(driver.wait(0.5), cmd.Publish)
+    assert only(driver.hear("a2", container="c2", gauges=ev.ServerGauges(4)), cmd.PublishBindings) == []
+    (publication,) = only(driver.wait(0.5), cmd.PublishBindings)
     assert publication.is_full
     assert publication.version > 2 << 32
     assert dict(publication.bound).keys() == {"n1", "n2"}
@@ -369,7 +385,7 @@ def test_a_later_attempt_adopts_what_runs_and_listens_before_it_publishes():
 
 
 def test_what_is_found_twice_on_one_node_is_stopped_but_once():
-    running = (ev.Container("c2", "a1", 10), ev.Container("c1", "a1", 10))
+    running = (ev.ContainerRef("c2", "a1", 10), ev.ContainerRef("c1", "a1", 10))
     driver = Driver(roles=acct_only(), attempt=2, previous=running)
     driver.hear("a1", container="c2")
     assert only(driver.nodes(accelerator()), cmd.StopContainer) == [cmd.StopContainer(running[1])]
@@ -377,24 +393,24 @@ def test_what_is_found_twice_on_one_node_is_stopped_but_once():
 
 
 def test_a_stranger_that_speaks_is_adopted(driver):
-    (ask,) = only(driver.nodes(accelerator()), cmd.Ask)
+    (ask,) = only(driver.nodes(accelerator()), cmd.RequestContainer)
     commands = driver.hear("a1", container="c7")
-    assert [unask.request_id for unask in only(commands, cmd.Unask)] == [ask.request_id]
-    assert only(commands, cmd.Publish)
-    assert driver(ev.Recovered, (ev.Container("c7", "a1", 10),)) == []
+    assert [unask.request_id for unask in only(commands, cmd.CancelRequest)] == [ask.request_id]
+    assert only(commands, cmd.PublishBindings)
+    assert driver(ev.ContainersRecovered, (ev.ContainerRef("c7", "a1", 10),)) == []
 
 
 def test_what_the_rm_finds_late_is_adopted(driver):
-    driver(ev.Recovered, (ev.Container("c7", "a1", 10),))
-    assert only(driver.nodes(accelerator()), cmd.Ask) == []
+    driver(ev.ContainersRecovered, (ev.ContainerRef("c7", "a1", 10),))
+    assert only(driver.nodes(accelerator()), cmd.RequestContainer) == []
 
 
 def test_versions_and_request_ids_grow_over_attempts():
     first, second = Driver(roles=acct_only()), Driver(roles=acct_only(), attempt=2)
-    (early,) = only(first.nodes(accelerator()), cmd.Ask)
-    (late,) = only(second.nodes(accelerator()), cmd.Ask)
+    (early,) = only(first.nodes(accelerator()), cmd.RequestContainer)
+    (late,) = only(second.nodes(accelerator()), cmd.RequestContainer)
     assert late.request_id > early.request_id
-    assert second.app.answer("a1").version > first.app.answer("a1").version
+    assert second.app.assignment("a1").version > first.app.assignment("a1").version
 
 
 def test_a_later_attempt_without_servers_restores_slots():
@@ -406,12 +422,12 @@ def test_a_later_attempt_without_servers_restores_slots():
 
 def later_attempt(*views, heard=("a1", "a2"), attempt=2, **settings):
     """A second attempt: two servers run; what its nodes are published as bound to is told with them."""
-    running = ev.Container("c1", "a1", 10), ev.Container("c2", "a2", 10)
+    running = ev.ContainerRef("c1", "a1", 10), ev.ContainerRef("c2", "a2", 10)
     driver = Driver(settings=Settings(**settings), roles=acct_only(), attempt=attempt, previous=running)
     driver.nodes(accelerator("a1"), accelerator("a2"), *views, is_complete=True)
     driver.now_s = 1.0
     for host in heard:
-        driver.hear(host, gauges=ev.Gauges(4))
+        driver.hear(host, gauges=ev.ServerGauges(4))
     return driver
 
 
@@ -420,7 +436,7 @@ PUBLISHED = tuple(plain(f"n{i}", bound="a2" if i < 2 else "a1") for i in range(4
 
 def test_a_later_attempt_binds_again_what_is_published():
     driver = later_attempt(*PUBLISHED)
-    (publication,) = only(driver.wait(1.0), cmd.Publish)
+    (publication,) = only(driver.wait(1.0), cmd.PublishBindings)
     assert dict(publication.bound) == {"n0": "a2", "n1": "a2", "n2": "a1", "n3": "a1"}
     assert "it was bound there before" in driver.app.explain("n0")
     assert "4 bindings kept" in str(driver.app.snapshot(2.0)["notes"])
@@ -429,23 +445,23 @@ def test_a_later_attempt_binds_again_what_is_published():
 def test_the_first_attempt_asks_nobody_what_was_before():
     driver = later_attempt(*PUBLISHED, heard=(), attempt=1, settle_s=0.0, recall_s=0.0)
     for host in ("a1", "a2"):
-        driver.hear(host, gauges=ev.Gauges(4))
+        driver.hear(host, gauges=ev.ServerGauges(4))
     assert len(members(driver, "a1")) == len(members(driver, "a2")) == 2
     assert "kept" not in str(driver.app.snapshot(1.0)["notes"])
 
 
 def test_it_waits_for_a_server_that_runs_and_that_somebody_is_bound_to():
     driver = later_attempt(*PUBLISHED, heard=("a1",))
-    assert only(driver.wait(1.0), cmd.Publish) == []
-    (publication,) = only(driver.hear("a2", gauges=ev.Gauges(4)), cmd.Publish)
+    assert only(driver.wait(1.0), cmd.PublishBindings) == []
+    (publication,) = only(driver.hear("a2", gauges=ev.ServerGauges(4)), cmd.PublishBindings)
     assert dict(publication.bound) == {"n0": "a2", "n1": "a2", "n2": "a1", "n3": "a1"}
 
 
 def test_it_does_not_wait_for_ever():
     driver = later_attempt(*PUBLISHED, heard=("a1",), recall_s=5.0)
     driver.now_s = 6.9
-    assert only(driver.hear("a1", gauges=ev.Gauges(4)), cmd.Publish) == []
-    (publication,) = only(driver.wait(0.1), cmd.Publish)
+    assert only(driver.hear("a1", gauges=ev.ServerGauges(4)), cmd.PublishBindings) == []
+    (publication,) = only(driver.wait(0.1), cmd.PublishBindings)
     assert {server for _, server in publication.bound} == {"a1"}
 
 
@@ -454,29 +470,29 @@ def test_it_waits_again_for_those_who_spoke_long_ago():
     driver = later_attempt(heard=("a1", "a2"))
     driver.now_s = 2.6
     everything = (accelerator("a1"), accelerator("a2"), *PUBLISHED)
-    assert only(driver.nodes(*everything, is_complete=True), cmd.Publish) == []
-    assert only(driver.wait(1.8), cmd.Publish) == [], "both are silent now"
-    assert only(driver.hear("a2", gauges=ev.Gauges(4)), cmd.Publish) == []
+    assert only(driver.nodes(*everything, is_complete=True), cmd.PublishBindings) == []
+    assert only(driver.wait(1.8), cmd.PublishBindings) == [], "both are silent now"
+    assert only(driver.hear("a2", gauges=ev.ServerGauges(4)), cmd.PublishBindings) == []
     driver.now_s += 0.1
-    (publication,) = only(driver.hear("a1", gauges=ev.Gauges(4)), cmd.Publish)
+    (publication,) = only(driver.hear("a1", gauges=ev.ServerGauges(4)), cmd.PublishBindings)
     assert dict(publication.bound) == {"n0": "a2", "n1": "a2", "n2": "a1", "n3": "a1"}
     assert dict(publication.endpoints) == {"a1": "a1:7070", "a2": "a2:7070"}
 
 
 def test_it_does_not_wait_for_a_server_that_has_ended():
     driver = later_attempt(*PUBLISHED, heard=("a1",))
-    driver(ev.Completed, "c2", 137, "")
-    assert len(only(driver.wait(1.0), cmd.Publish)) == 1
+    driver(ev.ContainerCompleted, "c2", 137, "")
+    assert len(only(driver.wait(1.0), cmd.PublishBindings)) == 1
 
 
 def test_it_waits_until_all_nodes_are_told():
-    running = (ev.Container("c1", "a1", 10),)
+    running = (ev.ContainerRef("c1", "a1", 10),)
     driver = Driver(roles=acct_only(), attempt=2, previous=running)
     driver.nodes(accelerator("a1"))
     driver.now_s = 1.9
-    driver.hear("a1", gauges=ev.Gauges(4))
-    assert only(driver.wait(1.0), cmd.Publish) == []
-    (publication,) = only(driver.nodes(accelerator("a1"), plain(), is_complete=True), cmd.Publish)
+    driver.hear("a1", gauges=ev.ServerGauges(4))
+    assert only(driver.wait(1.0), cmd.PublishBindings) == []
+    (publication,) = only(driver.nodes(accelerator("a1"), plain(), is_complete=True), cmd.PublishBindings)
     assert dict(publication.bound) == {"n1": "a1"}
 
 
@@ -489,8 +505,8 @@ def test_what_is_published_later_is_not_looked_at(serving):
 
 
 def test_who_is_drained_is_not_called_lost(serving):
-    serving(ev.Drain, "a1")
-    serving(ev.Completed, serving.container.id, -105, "")
+    serving(ev.DrainRequested, "a1")
+    serving(ev.ContainerCompleted, serving.container.id, -105, "")
     assert "acct: none, the node is drained." in serving.app.explain("a1")
     reasons = [note["reason"] for note in serving.app.snapshot(serving.now_s)["notes"]]
     assert "a1 left: no accelerator node is left for n1" in reasons
@@ -507,10 +523,13 @@ def test_a_node_that_becomes_a_server_is_not_to_be_bound_any_more(serving):
 def test_explain_says_what_is_there_and_does_not_serve(driver):
     commands = driver.nodes(accelerator(), plain())
     assert "no accelerator node of /r1 serves now: a1 (not heard yet); its tasks" in driver.app.explain("n1")
-    driver(ev.Allocated, (ev.Container("c1", "a1", 10, only(commands, cmd.Ask)[0].request_id),))
+    driver(
+        ev.ContainersAllocated,
+        (ev.ContainerRef("c1", "a1", 10, only(commands, cmd.RequestContainer)[0].request_id),),
+    )
     assert "a1 (its server is launching)" in driver.app.explain("n1")
     assert "a1 has its own accelerator, whose server does not serve now" in driver.app.explain("a1")
-    driver(ev.Drain, "a1")
+    driver(ev.DrainRequested, "a1")
     assert "a1 (drained)" in driver.app.explain("n1")
 
 
@@ -521,7 +540,7 @@ def test_explain_says_what_there_is_to_say(serving):
     assert "Slots: 4" in text
     assert "c1 running" in serving.app.explain("a1")
     assert "not known" in serving.app.explain("x")
-    serving(ev.Drain, "a1")
+    serving(ev.DrainRequested, "a1")
     assert "drained" in serving.app.explain("a1")
 
 
@@ -535,38 +554,40 @@ def test_the_snapshot_is_json(serving):
 
 def test_time_does_not_run_backwards(serving):
     serving.now_s = 2.0
-    serving(ev.Tick)
+    serving(ev.TimerFired)
     serving.now_s = -50.0
-    assert serving(ev.Tick) == []
+    assert serving(ev.TimerFired) == []
     assert serving.app.bound() == {"n1": "a1"}
 
 
 def test_only_agents_need_no_servers():
-    driver = Driver(roles=Roles([AGENT]))
-    assert len(only(driver.nodes(accelerator(), plain()), cmd.Ask)) == 2
+    driver = Driver(roles=RoleTable([AGENT]))
+    assert len(only(driver.nodes(accelerator(), plain()), cmd.RequestContainer)) == 2
     assert driver.app.bound() == {}
 
 
 def test_slots_stay_at_a_node_that_waits_for_its_next_server(serving):
     """YARN gives out nothing on a node that has fewer slots than its mappers hold."""
-    (ask,) = only(serving.nodes(accelerator("a2")), cmd.Ask)
-    serving.hear("a2", container=serving.run(ask).id, gauges=ev.Gauges(8))
+    (ask,) = only(serving.nodes(accelerator("a2")), cmd.RequestContainer)
+    serving.hear("a2", container=serving.run(ask).id, gauges=ev.ServerGauges(8))
     gone = {"container": "c1", "is_healthy": False, "is_gone": True}
     assert "a1" not in slots(serving.hear("a1", **gone))
-    commands = serving(ev.Completed, "c1", 137, "")
-    (again,) = only(commands, cmd.Ask)
+    commands = serving(ev.ContainerCompleted, "c1", 137, "")
+    (again,) = only(commands, cmd.RequestContainer)
     assert "a1" not in slots(commands)
-    assert serving.app.answer("a1").slots != 0
-    late = slots(serving(ev.Allocated, (ev.Container("c9", "a1", again.priority, again.request_id),)))
+    assert serving.app.assignment("a1").slots != 0
+    late = slots(
+        serving(ev.ContainersAllocated, (ev.ContainerRef("c9", "a1", again.priority, again.request_id),))
+    )
     assert "a1" in late
 
 
 def test_a_server_that_does_not_come_keeps_the_slots_for_a_bounded_time(serving):
-    (ask,) = only(serving.nodes(accelerator("a2")), cmd.Ask)
-    serving.hear("a2", container=serving.run(ask).id, gauges=ev.Gauges(8))
-    serving(ev.Completed, "c1", 137, "")
+    (ask,) = only(serving.nodes(accelerator("a2")), cmd.RequestContainer)
+    serving.hear("a2", container=serving.run(ask).id, gauges=ev.ServerGauges(8))
+    serving(ev.ContainerCompleted, "c1", 137, "")
     found = {}
     for _ in range(60):
         serving.now_s += 0.1
-        found.update(slots(serving.hear("a2", container="c2", gauges=ev.Gauges(8))))
+        found.update(slots(serving.hear("a2", container="c2", gauges=ev.ServerGauges(8))))
     assert "a1" in found

@@ -7,13 +7,22 @@ asks and slots is kept apart from what the application thinks.
 from collections import deque
 from dataclasses import dataclass, field
 
-from yarn_accel.core.application import Application, Resource, Role, Roles, Settings, Where
+from yarn_accel.core.application import (
+    Application,
+    ContainerRole,
+    NodeSelector,
+    RoleResource,
+    RoleTable,
+    Settings,
+)
 from yarn_accel.core.application import commands as cmd
 from yarn_accel.core.application import events as ev
 
-ACCT = Role("acct", Where.ACCELERATOR, Resource(1024, 2, whole=("yarn.io/gpu",)), 10, is_server=True)
-AGENT = Role("agent", Where.EVERY, Resource(128), 11)
-ROLES = Roles([ACCT, AGENT])
+ACCT = ContainerRole(
+    "acct", NodeSelector.ACCELERATOR, RoleResource(1024, 2, whole=("yarn.io/gpu",)), 10, is_server=True
+)
+AGENT = ContainerRole("agent", NodeSelector.EVERY, RoleResource(128), 11)
+ROLES = RoleTable([ACCT, AGENT])
 #: So often it may want to be woken at once, one time after the other: it looks at a few nodes each time.
 AT_ONCE = 10
 CONFIGURED = 9
@@ -71,7 +80,7 @@ class TrueNode:
 class TrueContainer:
     """A container as it is: granted, running, or ended."""
 
-    container: ev.Container
+    container: ev.ContainerRef
     state: str = "granted"
     is_mute: bool = False
     is_ill: bool = False
@@ -136,9 +145,9 @@ class VirtualCluster:
         for true in self.containers.values():
             if true.state == "granted":
                 true.state = "ended"
-        self.apply(ev.Tick(self.now_s))
+        self.apply(ev.TimerFired(self.now_s))
         for host in sorted(self.drained):
-            self.apply(ev.Drain(host, self.now_s))
+            self.apply(ev.DrainRequested(host, self.now_s))
         if self.is_stopping:
             self.stopping_s = None
             self.stop()
@@ -151,7 +160,7 @@ class VirtualCluster:
         """An admin stops it, or tells a new attempt that it is to stop."""
         if not self.is_stopping:
             self.stopping_s = self.now_s
-        self.apply(ev.Stop(self.now_s))
+        self.apply(ev.StopRequested(self.now_s))
 
     def apply(self, event):
         """Tell it, and wake it as often as it wants to be woken at once."""
@@ -159,7 +168,7 @@ class VirtualCluster:
         for _ in range(AT_ONCE):
             if self.wake_s is None or self.wake_s > self.now_s:
                 return commands
-            commands = commands + self.apply_once(ev.Tick(self.now_s))
+            commands = commands + self.apply_once(ev.TimerFired(self.now_s))
         raise AssertionError("it wants to be woken at once without end")
 
     def apply_once(self, event):
@@ -177,11 +186,11 @@ class VirtualCluster:
                 self.check_end()
                 self.check_order(command)
                 self.commands.append(command)
-            case cmd.WakeAt():
+            case cmd.SetTimer():
                 is_rung = self.wake_s is not None and self.wake_s <= self.now_s + ROUNDING_S
                 assert self.wake_s is None or is_rung or command.at_s < self.wake_s
                 self.wake_s = command.at_s
-            case cmd.Publish():
+            case cmd.PublishBindings():
                 self.take_publication(command)
             case _:
                 self.check_order(command)
@@ -192,17 +201,17 @@ class VirtualCluster:
         settings = self.settings
         again_s = 0.0
         match command:
-            case cmd.Ask():
+            case cmd.RequestContainer():
                 others = [key for key in self.asked() if key[:2] == (command.role, command.node)]
                 assert others in ([], [(command.role, command.node, command.request_id)]), others
                 key, again_s = command.request_id, settings.ask_again_s
-            case cmd.Unask():
+            case cmd.CancelRequest():
                 key, again_s = command.request_id, float("inf")
-            case cmd.Launch():
+            case cmd.LaunchContainer():
                 key, again_s = command.container.id, float("inf")
-            case cmd.StopContainer() | cmd.Release():
+            case cmd.StopContainer() | cmd.ReleaseContainer():
                 key, again_s = command.container.id, settings.stop_again_s
-            case cmd.Check():
+            case cmd.QueryContainer():
                 key = command.container.id
             case cmd.SetSlots():
                 key = command.node
@@ -214,7 +223,9 @@ class VirtualCluster:
     def check_end(self):
         """Before its limit it leaves nothing to YARN that it has not told to stop itself."""
         if self.now_s < self.stopping_s + self.settings.stop_limit_s:
-            told = {key for kind, key in self.ordered.at_s if kind in (cmd.StopContainer, cmd.Release)}
+            told = {
+                key for kind, key in self.ordered.at_s if kind in (cmd.StopContainer, cmd.ReleaseContainer)
+            }
             left = [true for true in self.running() if true.container.id not in told and not true.is_lost]
             assert not left, left
 
@@ -222,9 +233,9 @@ class VirtualCluster:
         """Requests that are open as far as commands say: at the RM or on their way there."""
         asks = dict(self.asks)
         for command in self.commands:
-            if isinstance(command, cmd.Ask):
+            if isinstance(command, cmd.RequestContainer):
                 asks[command.role, command.node, command.request_id] = command
-            elif isinstance(command, cmd.Unask):
+            elif isinstance(command, cmd.CancelRequest):
                 asks.pop((command.role, command.node, command.request_id), None)
         under_way = {c.request_id for m in self.messages for c in getattr(m, "containers", ())}
         return {key: ask for key, ask in asks.items() if key[2] not in under_way}
@@ -251,7 +262,7 @@ class VirtualCluster:
         if not is_kept:
             del self.messages[i]
         if isinstance(message, ev.Resynced):
-            self.ordered.forget(cmd.Register, cmd.Ask, cmd.Unregister)
+            self.ordered.forget(cmd.Register, cmd.RequestContainer, cmd.Unregister)
         self.apply(at(message, self.now_s))
 
     # The cluster.
@@ -271,15 +282,15 @@ class VirtualCluster:
                 if self.is_rm_registered:
                     self.is_finished = True
                     self.send(ev.Unregistered(0.0))
-            case cmd.Ask() if self.is_rm_registered:
+            case cmd.RequestContainer() if self.is_rm_registered:
                 self.asks[command.role, command.node, command.request_id] = command
-            case cmd.Unask():
+            case cmd.CancelRequest():
                 self.asks.pop((command.role, command.node, command.request_id), None)
-            case cmd.Launch():
+            case cmd.LaunchContainer():
                 self.launch(command.container)
-            case cmd.StopContainer() | cmd.Check():
+            case cmd.StopContainer() | cmd.QueryContainer():
                 self.to_nm(command)
-            case cmd.Release() if self.is_rm_registered:
+            case cmd.ReleaseContainer() if self.is_rm_registered:
                 self.release(command.container)
             case cmd.SetSlots():
                 self.nodes[command.node].slots = CONFIGURED if command.n_slots is None else command.n_slots
@@ -289,9 +300,9 @@ class VirtualCluster:
         true, node = self.containers[container.id], self.nodes[container.node]
         if true.state == "granted" and node.state != "gone" and not node.is_cut:
             true.state = "running"
-            self.send(ev.Started(container.id, 0.0))
+            self.send(ev.ContainerStarted(container.id, 0.0))
         else:
-            self.send(ev.StartFailed(container.id, "refused", 0.0))
+            self.send(ev.ContainerStartFailed(container.id, "refused", 0.0))
 
     def to_nm(self, command):
         node = self.nodes[command.container.node]
@@ -302,18 +313,18 @@ class VirtualCluster:
             if true.state == "running":
                 self.end(command.container.id, -105)
         elif true.state == "running":
-            self.send(ev.Started(command.container.id, 0.0))
+            self.send(ev.ContainerStarted(command.container.id, 0.0))
         else:
-            self.send(ev.Completed(command.container.id, -100, "unknown", 0.0))
+            self.send(ev.ContainerCompleted(command.container.id, -100, "unknown", 0.0))
 
     def allocate(self, key):
         """The RM answers a request."""
         ask = self.asks.pop(key)
         assert self.nodes[ask.node].state != "gone"
         self.n_containers += 1
-        container = ev.Container(f"c{self.n_containers:05}", ask.node, ask.priority, ask.request_id)
+        container = ev.ContainerRef(f"c{self.n_containers:05}", ask.node, ask.priority, ask.request_id)
         self.containers[container.id] = TrueContainer(container)
-        self.send(ev.Allocated((container,), 0.0))
+        self.send(ev.ContainersAllocated((container,), 0.0))
 
     def allocatable(self):
         return sorted(key for key in self.asks if self.nodes[key[1]].state == "up")
@@ -322,7 +333,7 @@ class VirtualCluster:
         true = self.containers[container]
         if true.state != "ended":
             true.state = "ended"
-            self.send(ev.Completed(container, status, "", 0.0))
+            self.send(ev.ContainerCompleted(container, status, "", 0.0))
 
     def running(self, role=None):
         return [
@@ -351,7 +362,7 @@ class VirtualCluster:
             if state == "gone":
                 true.is_lost = True
                 true.state = "ended" if true.state == "granted" else true.state
-                self.send(ev.Completed(true.container.id, -100, "", 0.0))
+                self.send(ev.ContainerCompleted(true.container.id, -100, "", 0.0))
             elif was_gone and true.is_lost:
                 true.state = "ended"
         if was_gone and state != "gone":
@@ -392,7 +403,7 @@ class VirtualCluster:
             return
         role = ROLES.of_priority(container.priority)
         self.apply(
-            ev.Heard(
+            ev.StatusReported(
                 container.node,
                 role.name,
                 self.now_s,
@@ -400,7 +411,7 @@ class VirtualCluster:
                 f"{container.node}:7070",
                 not true.is_ill,
                 "ill" if true.is_ill else "",
-                ev.Gauges(8, true.n_open),
+                ev.ServerGauges(8, true.n_open),
             )
         )
 
@@ -411,9 +422,9 @@ class VirtualCluster:
         until_s = self.now_s + seconds
         while self.wake_s is not None and self.wake_s <= until_s:
             self.now_s = max(self.wake_s, self.now_s)
-            self.apply(ev.Tick(self.now_s))
+            self.apply(ev.TimerFired(self.now_s))
         self.now_s = until_s
-        self.apply(ev.Tick(self.now_s))
+        self.apply(ev.TimerFired(self.now_s))
 
     def stall(self, seconds):
         """The application's process stands still; what it wanted to be woken for is not done yet."""

@@ -1,0 +1,225 @@
+"""Slots and attributes of nodes: nothing is changed that cannot be restored, and no order is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import pytest
+
+from yarn_accel.adapters.hadoop_rpc import AttributeOperation, NodeId, RemoteCallError
+from yarn_accel.adapters.hadoop_rpc.records import (
+    NodeAttribute,
+    NodeAttributeKey,
+    NodeReport,
+    NodeState,
+    Resource,
+)
+from yarn_accel.core.application.commands import PublishBindings, SetSlots
+from yarn_accel.core.application.events import Event, SlotsRefused, SlotsSet
+from yarn_accel.errors import UnavailableError
+from yarn_accel.master import operator_commands
+from yarn_accel.master.operator_commands import OperatorCommands
+
+DENIED = RemoteCallError(
+    "org.apache.hadoop.yarn.exceptions.YarnException", "rm: YarnException: AccessControlException: User ann"
+)
+
+
+class Manager:
+    """Nodes with slots and attributes; ``trouble`` is raised by the calls it names."""
+
+    def __init__(self, **slots: int) -> None:
+        self.slots = dict(slots)
+        self.memory = dict.fromkeys(slots, 4096)
+        self.attributes: dict[str, dict[str, str]] = {host: {} for host in slots}
+        self.trouble: dict[str, Exception] = {}
+        self.calls: list[str] = []
+
+    def _called(self, name: str) -> None:
+        self.calls.append(name)
+        if name in self.trouble:
+            raise self.trouble[name]
+
+    async def nodes(self) -> tuple[NodeReport, ...]:
+        self._called("nodes")
+        return tuple(
+            NodeReport(
+                NodeId(host, 1),
+                state=NodeState.RUNNING,
+                capability=Resource.of(self.memory[host], 4, {"acct/slot": n, "yarn.io/gpu": 1}),
+                attributes=tuple(
+                    NodeAttribute(NodeAttributeKey("rm.yarn.io", k), value=v)
+                    for k, v in self.attributes[host].items()
+                ),
+            )
+            for host, n in self.slots.items()
+        )
+
+    async def update_node_resource(self, node: NodeId, resource: Resource, *_: Any) -> None:
+        self._called(f"update {node.host}")
+        assert self.attributes[node.host].get("accel-slots"), "remembered before it is changed"
+        assert resource.other["yarn.io/gpu"] == 1
+        self.slots[node.host] = resource.other["acct/slot"]
+        self.memory[node.host] = resource.memory_mib
+
+    async def map_attributes(
+        self, operation: AttributeOperation, attributes: Mapping[str, Mapping[str, str]]
+    ) -> None:
+        self._called(f"map {operation.name}")
+        for host, named in attributes.items():
+            for name, value in named.items():
+                if operation is AttributeOperation.REMOVE:
+                    self.attributes[host].pop(name, None)
+                else:
+                    self.attributes[host].setdefault(name, value)  # as YARN does
+
+
+def play(
+    manager: Manager, story: Callable[[OperatorCommands, list[Event]], Awaitable[None]], **options: bool
+) -> None:
+    async def run() -> None:
+        told: list[Event] = []
+        operator = OperatorCommands(manager, told.append, lambda: 0.0, **options)  # type: ignore[arg-type]
+        working = asyncio.create_task(operator.work())
+        try:
+            await asyncio.wait_for(story(operator, told), 60)
+            assert not working.done()
+        finally:
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+
+    asyncio.run(run())
+
+
+async def until(ask: Callable[[], object]) -> None:
+    for _ in range(4000):
+        if ask():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("never")
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operator_commands, "_PAUSE_S", 0.01)
+
+
+def test_slots_are_changed_and_restored_to_what_was_first() -> None:
+    manager = Manager(w1=7, w2=7)
+
+    async def story(operator: OperatorCommands, told: list[Event]) -> None:
+        operator.set_slots(SetSlots("w1", 3))
+        await until(lambda: SlotsSet("w1", 3, 0.0) in told)
+        manager.memory["w1"] = 8192
+        operator.set_slots(SetSlots("w1", 4))
+        await until(lambda: SlotsSet("w1", 4, 0.0) in told)
+        assert (manager.slots, manager.attributes["w1"]) == ({"w1": 4, "w2": 7}, {"accel-slots": "7"})
+        operator.set_slots(SetSlots("w1", None))
+        operator.set_slots(SetSlots("w2", None))
+        await until(lambda: SlotsSet("w2", None, 0.0) in told and SlotsSet("w1", None, 0.0) in told)
+        await until(lambda: not manager.attributes["w1"])
+
+    play(manager, story)
+    assert manager.slots == {"w1": 7, "w2": 7}
+    assert manager.memory["w1"] == 8192
+    assert "update w2" not in manager.calls, "it was never changed"
+
+
+def test_orders_wait_while_nobody_answers_and_the_newest_counts() -> None:
+    manager = Manager(w1=7, w2=7, w3=7)
+    manager.attributes["w3"]["accel-bind"] = "of an earlier application"
+
+    async def story(operator: OperatorCommands, told: list[Event]) -> None:
+        manager.trouble = {"map ADD": UnavailableError("gone")}
+        operator.set_slots(SetSlots("w1", 3))
+        operator.publish(PublishBindings(1, (("w1", "a1"), ("w2", "a1")), (), is_full=True))
+        operator.drain("w1", is_drained=True)
+        await until(lambda: manager.calls.count("map ADD") > 2)
+        operator.set_slots(SetSlots("w1", 5))
+        operator.publish(PublishBindings(2, (("w1", "a2"),), ()))
+        manager.trouble = {}
+        await until(lambda: manager.attributes["w1"].get("accel-bind") == "a2")
+        await until(lambda: "accel-bind" not in manager.attributes["w3"])
+
+    play(manager, story)
+    assert manager.slots["w1"] == 5
+    assert manager.attributes["w1"] == {"accel-bind": "a2", "accel-drained": "true", "accel-slots": "7"}
+    assert manager.attributes["w2"] == {"accel-bind": "a1"}
+
+
+def test_without_the_right_it_is_said_once() -> None:
+    manager = Manager(w1=7)
+    manager.trouble = {"map ADD": DENIED}
+
+    async def story(operator: OperatorCommands, told: list[Event]) -> None:
+        operator.set_slots(SetSlots("w1", 3))
+        await until(lambda: told)
+        operator.publish(PublishBindings(1, (("w1", "a1"),), ()))
+        await until(lambda: operator.refusals["attributes"])
+        assert "yarn.admin.acl" in operator.refusals["attributes"]
+        n_calls = len(manager.calls)
+        operator.set_slots(SetSlots("w1", 4))
+        operator.publish(PublishBindings(2, (("w1", "a2"),), ()))
+        await until(lambda: len(manager.calls) > n_calls)
+        assert [each for each in manager.calls[n_calls:] if each != "nodes"] == []
+        assert [type(each) for each in told] == [SlotsRefused]
+
+    play(manager, story)
+    assert manager.slots == {"w1": 7}
+
+
+def test_a_node_that_is_gone_meanwhile_holds_up_nobody() -> None:
+    manager = Manager(w1=7, w2=7)
+    manager.trouble = {"update w1": RemoteCallError("x.YarnException", "rm: no such node w1:1")}
+
+    async def story(operator: OperatorCommands, told: list[Event]) -> None:
+        operator.set_slots(SetSlots("w1", 3))
+        operator.set_slots(SetSlots("w2", 3))
+        await until(lambda: SlotsSet("w2", 3, 0.0) in told)
+        assert SlotsSet("w1", 3, 0.0) not in told, "not confirmed: it is ordered again"
+        assert not operator.refusals["slots"]
+
+    play(manager, story)
+
+
+def test_a_cluster_without_the_resource_type_is_told_how() -> None:
+    manager = Manager(w1=0)
+
+    async def story(operator: OperatorCommands, told: list[Event]) -> None:
+        operator.lack(("memory-mb", "vcores"))
+        operator.lack(("memory-mb", "vcores"))
+        (refused,) = told
+        assert isinstance(refused, SlotsRefused)
+        assert "resource-types.xml" in refused.why
+
+    play(manager, story)
+
+
+def test_what_is_switched_off_is_left_alone() -> None:
+    manager = Manager(w1=7)
+
+    async def story(operator: OperatorCommands, told: list[Event]) -> None:
+        operator.publish(PublishBindings(1, (("w1", "a1"),), (), is_full=True))
+        operator.set_slots(SetSlots("w1", 3))
+        operator.lack(("memory-mb",))
+        await until(lambda: manager.calls)
+        assert told == []
+
+    play(manager, story, has_slots=False, has_attributes=False)
+    assert set(manager.calls) == {"nodes"}
+
+
+def test_at_the_end_all_is_as_before_whatever_was_left() -> None:
+    manager = Manager(w1=3, w2=7)
+    manager.attributes["w1"] = {"accel-slots": "7", "accel-bind": "a1", "accel-drained": "true", "rack": "x"}
+
+    async def story(operator: OperatorCommands, told: list[Event]) -> None:
+        await operator.restore()
+        operator.publish(PublishBindings(9, (("w2", "a1"),), ()))
+        await asyncio.sleep(0.05)
+
+    play(manager, story)
+    assert manager.slots == {"w1": 7, "w2": 7}
+    assert manager.attributes == {"w1": {"rack": "x"}, "w2": {}}

@@ -1,0 +1,109 @@
+"""All the application knows, in one place: nodes, containers, bindings, slots, alarms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from yarn_accel.core.application.bindings import Bindings
+from yarn_accel.core.application.commands import Command
+from yarn_accel.core.application.container_manager import ContainerManager
+from yarn_accel.core.application.history import EventHistory
+from yarn_accel.core.application.lifecycle import Lifecycle
+from yarn_accel.core.application.role_instance import Node, RoleInstance
+from yarn_accel.core.application.roles import RoleTable
+from yarn_accel.core.application.settings import Settings
+from yarn_accel.core.application.slots import SlotManager, SlotMode
+from yarn_accel.core.application.timers import NEVER, Timers
+from yarn_accel.core.binding.events import BindingPolicy
+
+__all__ = ["ClusterState"]
+
+
+class ClusterState:
+    """What is known, and the orders that follow from it since the last event.
+
+    Attributes:
+        drained: nodes that shall have no server, known or not.
+        dirty: nodes to be reconciled at the end of this event.
+        settled_s: when bindings are first made and published; not before all is heard that the published
+            ones need, but at `bind_by_s`, see `initial_bindings`.
+        published: the server's node of each node as it was published before this attempt.
+        is_listed: the RM has told of all nodes.
+        registered_s: when the RM last accepted us.
+        now_s: the shell's time without the stalls; so is every other time here.
+        lost_s: seconds of the shell's time that were stalls.
+        excused_s: nobody's silence counts before, but for those who were silent before the last stall.
+    """
+
+    def __init__(
+        self, settings: Settings, roles: RoleTable, make_policy: Callable[[], BindingPolicy]
+    ) -> None:
+        self.settings = settings
+        self.roles = roles
+        self.commands: list[Command] = []
+        self.history = EventHistory(settings.n_history)
+        self.life = Lifecycle(settings, self.commands)
+        self.containers = ContainerManager(settings, self.history, self.commands)
+        self.bindings = Bindings(make_policy, self.history)
+        self.slots = SlotManager(settings, self.commands)
+        self.timers = Timers()
+        self.nodes: dict[str, Node] = {}
+        self.drained: set[str] = set()
+        self.dirty: dict[str, None] = {}
+        self.now_s = -NEVER
+        self.bind_from_s = NEVER
+        self.bind_by_s = NEVER
+        self.published: dict[str, str] = {}
+        self.is_listed = False
+        self.registered_s = -NEVER
+        self.lost_s = 0.0
+        self.excused_s = -NEVER
+
+    def exclude_stall(self, for_s: float, now_s: float) -> None:
+        """The shell stood still for so long up to its `now_s`.
+
+        Never more than has passed since the last event: a stall that is told twice counts once, and where the
+        shell's clock stood still as well there is nothing to leave out.
+        """
+        self.lost_s = max(self.lost_s, min(self.lost_s + for_s, now_s - self.now_s))
+
+    def awake_s(self, now_s: float) -> float:
+        """The shell's time without the stalls."""
+        return now_s - self.lost_s
+
+    def shell_s(self, at_s: float) -> float:
+        """What the shell's clock shows then, rounded so that it is not too early here when it shows that."""
+        shown_s = at_s + self.lost_s
+        return shown_s if self.awake_s(shown_s) >= at_s else math.nextafter(shown_s, math.inf)
+
+    def slots_kept_s(self, node: Node) -> float:
+        """Until when a node's slots stay as they are, for a container that it is about to get.
+
+        Fewer slots than its mappers hold leave the node with less than nothing, and then YARN gives out
+        nothing there, not even that container, until they have ended.
+        """
+        if self.slots.mode is not SlotMode.SHARE or self.slots.given(node.host) is None:
+            return -NEVER
+        waits = [
+            instance.first_asked_s for instance in node.instances.values() if instance.request_id is not None
+        ]
+        gone = (record.gone_s for instance in node.instances.values() for record in instance.live())
+        waits += [gone_s for gone_s in gone if gone_s is not None]
+        return max(waits, default=-NEVER) + self.settings.slots_kept_s
+
+    def node(self, host: str) -> Node:
+        """The node of this name; a new one is made."""
+        node = self.nodes.get(host)
+        if node is None:
+            node = Node(host, None, {role.name: RoleInstance(host, role) for role in self.roles})
+            self.nodes[host] = node
+        return node
+
+    def server_instance(self, node: Node) -> RoleInstance | None:
+        """Where the node's server is or would be."""
+        return node.instances[self.roles.server.name] if self.roles.server is not None else None
+
+    def note(self, host: str, what: str, reason: str = "") -> None:
+        """Note something for people."""
+        self.history.add(self.now_s, host, what, reason)

@@ -1,0 +1,57 @@
+"""What a master works with: its container, its secrets and plan, and the lines to YARN."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from yarn_accel.adapters.hadoop_rpc import (
+    ApplicationMaster,
+    ContainerId,
+    NativeNodeManager,
+    NativeResourceManager,
+    NodeManager,
+    ResourceManager,
+)
+from yarn_accel.master.config import MasterConfig
+from yarn_accel.master.credentials import MasterCredentials
+from yarn_accel.master.launch_plan import LaunchPlan, load_plan
+from yarn_accel.master.registration import PATIENCE, Registration, RegistrationSettings
+
+__all__ = ["ContainerEnvironment", "container_environment"]
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerEnvironment:
+    """What the master works with; tests put others in their places."""
+
+    container: ContainerId
+    node: str
+    credentials: MasterCredentials
+    plan: LaunchPlan
+    rm: ResourceManager
+    am: ApplicationMaster
+    nm: NodeManager
+
+
+def container_environment(
+    config: MasterConfig, registration: Registration, environ: Mapping[str, str]
+) -> ContainerEnvironment:
+    """The real ones, as YARN tells of them in the environment.
+
+    Raises:
+        ConfigError: the plan is wrong.
+    """
+    settings = RegistrationSettings((), config.hosts).rpc_settings
+    identity = registration.credentials.identity(config.user or getpass.getuser())
+    return ContainerEnvironment(
+        ContainerId.parse(environ["CONTAINER_ID"]),
+        registration.node,
+        registration.credentials,
+        load_plan(Path(config.plan_file)),
+        NativeResourceManager(config.addresses, identity, settings, PATIENCE),
+        registration.am,
+        NativeNodeManager(settings, PATIENCE),
+    )

@@ -1,0 +1,187 @@
+"""What the master answers over HTTP: heartbeats of agents, look-ups of mappers, and an admin's orders.
+
+Heartbeats and orders are signed (`adapters.signed`); a look-up only reads.  The page is `tracking_page`'s.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Protocol
+
+from aiohttp import web
+
+from yarn_accel.adapters.signed import Gate, guarded
+from yarn_accel.client.binding import format_binding
+from yarn_accel.errors import RejectedError
+from yarn_accel.master.agents import Agents
+from yarn_accel.master.heartbeats import binding_of
+from yarn_accel.master.registration import BACKLOG
+from yarn_accel.master.status_documents import StatusDocuments
+
+__all__ = ["Admin", "ControlApi"]
+
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
+_CONTROL = "control:"
+_MAX_TOLD = 100
+_Answer = dict[str, Any] | Awaitable[dict[str, Any]]
+
+
+class Admin(Protocol):
+    """Who carries out an admin's orders."""
+
+    documents: StatusDocuments
+
+    async def status(self) -> dict[str, Any]:
+        """Everything, for the admin's command."""
+        ...
+
+    def check_known(self, node: str) -> None:
+        """Raises RejectedError when there is no such node."""
+        ...
+
+    def explain(self, node: str) -> str:
+        """Why a node is bound as it is, or that it is not known."""
+        ...
+
+    def drain(self, node: str, *, is_drained: bool) -> str:
+        """Take a node's server out of use, or back; what comes of it, in words."""
+        ...
+
+    def rebind(self) -> None:
+        """Make all bindings anew."""
+        ...
+
+    def stop(self) -> None:
+        """End everything."""
+        ...
+
+
+class ControlApi:
+    """The HTTP server.
+
+    Args:
+        gate: who may speak.
+        listener: where they speak; it is closed with this.
+        friends: names or addresses of hosts that may see the page, beside this one.
+    """
+
+    def __init__(
+        self,
+        agents: Agents,
+        admin: Admin,
+        verifier: Gate,
+        listener: socket.socket,
+        allowed_hosts: Iterable[str] = (),
+    ) -> None:
+        self._agents = agents
+        self._admin = admin
+        self._verifier = verifier
+        self._listener = listener
+        self._allowed_hosts = tuple(allowed_hosts)
+        self._runner: web.AppRunner | None = None
+
+    async def open(self) -> None:
+        """Answer whoever calls, those too who have been waiting."""
+        # AppRunner keeps no log of its own: one line per heartbeat of 10,000 nodes is no log.
+        self._runner = web.AppRunner(self._application(), access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+        await web.SockSite(self._runner, self._listener, backlog=BACKLOG).start()
+
+    async def close(self) -> None:
+        """Answer nobody any more."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+        self._listener.close()
+
+    def _application(self) -> web.Application:
+        # Imported here: `tracking_page` brings what only people's page needs.
+        from yarn_accel.master.tracking_page import PageAccess, add_routes
+
+        application = web.Application(client_max_size=1 << 20, middlewares=[_client_disconnected])
+        router = application.router
+        router.add_post("/v1/heartbeat", guarded(self._verifier, self._agents.heartbeat))
+        router.add_get("/v1/servers", self._servers, allow_head=False)
+        for verb, handler in self._verbs().items():
+            router.add_post(f"/v1/control/{verb}", guarded(self._verifier, _for_admins(handler)))
+        add_routes(
+            application, self._admin.documents, PageAccess(self._allowed_hosts), explain=self._admin.explain
+        )
+        return application
+
+    def _verbs(self) -> dict[str, Callable[[Any], _Answer]]:
+        admin = self._admin
+
+        def known(document: Any) -> str:
+            node = _node_of(document)
+            admin.check_known(node)
+            return node
+
+        def drained(document: Any, *, is_drained: bool) -> dict[str, Any]:
+            return {"text": admin.drain(known(document), is_drained=is_drained)}
+
+        def done(action: Callable[[], None]) -> dict[str, Any]:
+            action()
+            return {}
+
+        return {
+            "status": lambda _: admin.status(),
+            "explain": lambda document: {"text": admin.explain(known(document))},
+            "drain": lambda document: drained(document, is_drained=True),
+            "undrain": lambda document: drained(document, is_drained=False),
+            "rebind": lambda _: done(admin.rebind),
+            "stop": lambda _: done(admin.stop),
+        }
+
+    async def _servers(self, request: web.Request) -> web.Response:
+        """What a node's agent would say, for mappers without one; the form is the agent's."""
+        node = request.query.get("node", "")
+        if not _NODE.match(node):
+            return web.Response(status=400, text="which node? ?node=NAME\n")
+        assignment = self._agents.assignment(node)
+        if assignment is None:
+            return web.Response(status=503, text="nothing is bound yet\n")
+        binding = binding_of(assignment, node, self._agents.rack)
+        document = {
+            "v": 1,
+            "node": node,
+            "binding": json.loads(format_binding(binding)),
+            "age_s": 0.0,
+            "reason": "" if binding.servers else "the master has bound no server to this node",
+            "slots": assignment.slots,
+        }
+        return web.json_response(document)
+
+
+@web.middleware
+async def _client_disconnected(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Who hangs up in the middle of a request is no fault of ours, and nobody hears the answer."""
+    try:
+        return await handler(request)
+    except ConnectionResetError:
+        return web.Response(status=400)
+
+
+def _for_admins(handler: Callable[[Any], _Answer]) -> Callable[[str, Any], Awaitable[Any]]:
+    """A handler for senders with the key of an admin's command."""
+
+    async def handle(sender: str, document: Any) -> Any:
+        if not sender.startswith(_CONTROL):
+            raise RejectedError("not-allowed", f"{sender} may not control the application")
+        answer = handler(document)
+        return answer if isinstance(answer, dict) else await answer
+
+    return handle
+
+
+def _node_of(document: Any) -> str:
+    node = document.get("node") if isinstance(document, dict) else None
+    if not isinstance(node, str) or not node:
+        raise RejectedError("no-node", "which node?")
+    if not _NODE.match(node):
+        raise RejectedError("no-node", f"{node[:_MAX_TOLD]!r} is no node's name")
+    return node

@@ -1,0 +1,261 @@
+"""What only operators of the cluster may do: set `acct/slot`, and tell of bindings in node attributes.
+
+Everything that must outlive this process stands at the nodes themselves, as attributes of the prefix
+``rm.yarn.io``, which the ResourceManager keeps over restarts and for the next application too:
+
+===============  ============================================================
+accel-bind       the server's node of a bound node
+accel-slots      the `acct/slot` it was configured with, while we have changed it
+accel-drained    an admin wants no server there
+===============  ============================================================
+
+A value is remembered before it is changed, and forgotten after it was restored, so it can be restored
+whatever happens in between.  Orders wait in one place and are carried out together, the newest for each node.
+Without the right to do it, or without a store for attributes, that part is given up with one message and
+everything else goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TypeVar
+
+from yarn_accel.adapters.hadoop_rpc import AttributeOperation, RemoteCallError, ResourceManager
+from yarn_accel.adapters.hadoop_rpc.records import NodeReport
+from yarn_accel.core.application.commands import PublishBindings, SetSlots
+from yarn_accel.core.application.events import Event, SlotsRefused, SlotsSet
+from yarn_accel.errors import AccelError, AuthenticationError, UnavailableError
+from yarn_accel.master.inventory import BIND, SLOT, attribute_of
+
+__all__ = ["BIND", "DRAINED", "OFF", "SLOTS", "OperatorCommands"]
+
+logger = logging.getLogger(__name__)
+
+V = TypeVar("V")
+
+SLOTS, DRAINED = "accel-slots", "accel-drained"
+#: The refusal of what the settings do not want.
+OFF = "switched off"
+_PAUSE_S = 1.0
+_RESOURCE_CURE = f"define {SLOT} in resource-types.xml, or switch `slots` off"
+
+
+class OperatorCommands:
+    """Carries out orders one after the other, in a task of its own: `work`.
+
+    Args:
+        tell: takes the events that come of it.
+        clock: of events.
+        has_slots: slots are set at all.
+        has_attributes: bindings are told in attributes.
+    """
+
+    def __init__(
+        self,
+        rm: ResourceManager,
+        tell: Callable[[Event], None],
+        clock: Callable[[], float],
+        *,
+        has_slots: bool = True,
+        has_attributes: bool = True,
+    ) -> None:
+        self._rm = rm
+        self._tell = tell
+        self._clock = clock
+        self._slots: dict[str, int | None] = {}
+        self._bound: dict[str, str | None] = {}
+        self._is_full = False
+        self._drained: dict[str, bool] = {}
+        self._wake = asyncio.Event()
+        self._turn = asyncio.Lock()
+        self._is_over = False
+        #: Why something is not done; empty: it is.
+        self.refusals = {
+            "slots": "" if has_slots else OFF,
+            "attributes": "" if has_attributes else OFF,
+        }
+
+    def set_slots(self, order: SetSlots) -> None:
+        """Take an order; the next one for the same node replaces it."""
+        self._slots[order.node] = order.n_slots
+        self._wake.set()
+
+    def publish(self, order: PublishBindings) -> None:
+        """Take note of bindings."""
+        if order.is_full:
+            self._bound.clear()
+            self._is_full = True
+        self._bound.update(order.bound)
+        self._wake.set()
+
+    def drain(self, node: str, *, is_drained: bool) -> None:
+        """Remember for the next attempt that an admin wants no server there, or does again."""
+        self._drained[node] = is_drained
+        self._wake.set()
+
+    def lack(self, resource_types: Iterable[str]) -> None:
+        """The resource types that the cluster counts: without slots nothing can be set."""
+        types = tuple(resource_types)
+        if types and SLOT not in types and not self.refusals["slots"]:
+            self._refuse_slots(f"the cluster has no resource type {SLOT}: {_RESOURCE_CURE}")
+
+    async def work(self) -> None:
+        """Carry out orders until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                async with self._turn:
+                    await self._step()
+            except UnavailableError as error:
+                logger.warning("orders for nodes wait: %s", error)
+                self._wake.set()
+                await asyncio.sleep(_PAUSE_S)
+
+    async def restore(self) -> None:
+        """At the very end: give every node what it was configured with, and take our attributes away.
+
+        Raises:
+            AccelError: something is left.
+        """
+        async with self._turn:
+            self._is_over = True
+            reports = await self._rm.nodes()
+            self._slots = {r.node.host: None for r in reports if attribute_of(r, SLOTS) is not None}
+            await self._step_slots(reports)
+            for name in (BIND, DRAINED):
+                await self._attributes({r.node.host: None for r in reports}, name, reports)
+
+    async def _step(self) -> None:
+        if self._is_over or not (self._slots or self._bound or self._is_full or self._drained):
+            return
+        reports = await self._rm.nodes()
+        await self._step_slots(reports)
+        drained, self._drained = self._drained, {}
+        marks: dict[str, str | None] = {
+            node: "true" if is_drained else None for node, is_drained in drained.items()
+        }
+        await self._kept(self._drained, drained, lambda: self._attributes(marks, DRAINED, reports))
+        bound, self._bound = self._bound, {}
+        is_full, self._is_full = self._is_full, False
+        wanted = {**({r.node.host: None for r in reports} if is_full else {}), **bound}
+        try:
+            await self._kept(self._bound, bound, lambda: self._attributes(wanted, BIND, reports))
+        except UnavailableError:
+            self._is_full = self._is_full or is_full
+            raise
+
+    async def _kept(
+        self, orders: dict[str, V], taken: Mapping[str, V], step: Callable[[], Awaitable[None]]
+    ) -> None:
+        """A step whose orders go back, under newer ones, when nobody answers."""
+        try:
+            await step()
+        except UnavailableError:
+            newer = dict(orders)
+            orders.clear()
+            orders.update({**taken, **newer})
+            raise
+
+    # ---- slots
+
+    async def _step_slots(self, reports: Iterable[NodeReport]) -> None:
+        slots, self._slots = self._slots, {}
+        if not slots or self.refusals["slots"]:
+            return
+        by_host = {r.node.host: r for r in reports}
+        known = {host: by_host[host] for host in slots if host in by_host}
+
+        async def step() -> None:
+            first = {
+                host: {SLOTS: str(_slots_of(report))}
+                for host, report in known.items()
+                if slots[host] is not None and attribute_of(report, SLOTS) is None
+            }
+            if first:
+                await self._rm.map_attributes(AttributeOperation.ADD, first)
+            for host, report in known.items():
+                await self._set(report, slots[host])
+            restored = {
+                host: {SLOTS: ""} for host, report in known.items() if _is_to_forget(report, slots[host])
+            }
+            if restored:
+                await self._rm.map_attributes(AttributeOperation.REMOVE, restored)
+
+        try:
+            await self._kept(self._slots, slots, step)
+        except (RemoteCallError, AuthenticationError) as error:
+            self._refuse_slots(_with_cure(error, "slots"))
+
+    async def _set(self, report: NodeReport, n_slots: int | None) -> None:
+        """Change the slots of the vector read just before, and nothing else."""
+        host = report.node.host
+        wanted = n_slots if n_slots is not None else _configured(report)
+        if wanted is not None and wanted != _slots_of(report) and report.capability is not None:
+            vector = report.capability.with_amount(SLOT, wanted)
+            try:
+                await self._rm.update_node_resource(report.node, vector)
+            except RemoteCallError as error:
+                if _is_forbidden(error):
+                    raise
+                # The node may be gone meanwhile; the core orders again what is not confirmed.
+                logger.warning("%s: %s is not set: %s", host, SLOT, error)
+                return
+            logger.info("%s: %s is %d", host, SLOT, wanted)
+        self._tell(SlotsSet(host, n_slots, self._clock()))
+
+    def _refuse_slots(self, why: str) -> None:
+        self._slots.clear()
+        self.refusals["slots"] = why
+        logger.warning("slots are not set: %s", why)
+        self._tell(SlotsRefused(why, self._clock()))
+
+    # ---- attributes
+
+    async def _attributes(
+        self, wanted: Mapping[str, str | None], name: str, reports: Iterable[NodeReport]
+    ) -> None:
+        """Give nodes an attribute, or take it away (None); what they have already costs nothing."""
+        if self.refusals["attributes"]:
+            return
+        has = {r.node.host: attribute_of(r, name) for r in reports}
+        changed = {node: value for node, value in wanted.items() if node in has and has[node] != value}
+        # YARN keeps the old value when one that is there is added, and REPLACE would take others' away.
+        removed = {node: {name: ""} for node in changed if has[node] is not None}
+        added = {node: {name: value} for node, value in changed.items() if value is not None}
+        try:
+            if removed:
+                await self._rm.map_attributes(AttributeOperation.REMOVE, removed)
+            if added:
+                await self._rm.map_attributes(AttributeOperation.ADD, added)
+        except (RemoteCallError, AuthenticationError) as error:
+            self.refusals["attributes"] = _with_cure(error, "attributes")
+            logger.warning("bindings are not published as node attributes: %s", error)
+
+
+def _with_cure(error: AccelError, setting: str) -> str:
+    """A refusal, and what an admin may do about it where we lack the right."""
+    if not _is_forbidden(error):
+        return str(error)
+    return f"{error}: name the user in yarn.admin.acl, or switch `{setting}` off"
+
+
+def _is_forbidden(error: AccelError) -> bool:
+    """Whether we may not do this at all: YARN wraps the reason in an exception of its own."""
+    return "AccessControlException" in str(error) or "permission" in error.message
+
+
+def _slots_of(report: NodeReport) -> int:
+    return report.capability.other.get(SLOT, 0) if report.capability is not None else 0
+
+
+def _configured(report: NodeReport) -> int | None:
+    """What was remembered; None: it was never changed."""
+    text = attribute_of(report, SLOTS) or ""
+    return int(text) if text.isdecimal() else None
+
+
+def _is_to_forget(report: NodeReport, n_slots: int | None) -> bool:
+    return n_slots is None and attribute_of(report, SLOTS) is not None

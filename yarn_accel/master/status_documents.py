@@ -1,0 +1,83 @@
+"""The state document made beside everything else: in steps, so that heartbeats do not wait for people.
+
+All of 10,000 nodes are some hundred milliseconds of work, so they are made `_N_STEP` at a time with a turn of
+the event loop in between; nodes made later are some milliseconds newer.  A page shows a thousand nodes at
+most, and only these are made for it; all others are counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from yarn_accel.core.application import Application
+from yarn_accel.master.statistics import AgentStatistics
+
+__all__ = ["StatusDocuments"]
+
+#: Nodes per step: some 4 ms.
+_N_STEP = 100
+
+
+class StatusDocuments:
+    """Makes the state document, see `statistics`.
+
+    Args:
+        clock: the core's.
+        about: who this application is.
+        service: how the service itself is, at a time of the clock.
+    """
+
+    def __init__(
+        self,
+        core: Application,
+        figures: AgentStatistics,
+        clock: Callable[[], float],
+        about: Mapping[str, Any],
+        service: Callable[[float], Mapping[str, Any]],
+    ) -> None:
+        self._core = core
+        self._statistics = figures
+        self._clock = clock
+        self._about = about
+        self._service = service
+
+    async def whole(self) -> dict[str, Any]:
+        """Of all nodes."""
+        hosts = sorted(host for rack in self._core.summarize().racks.values() for host in rack)
+        self._statistics.forget(frozenset(hosts), self._clock())
+        return await self._document(hosts)
+
+    async def part(self, node: str, rack: str) -> dict[str, Any]:
+        """Of the nodes a page shows, and besides ``others``: [(rack, number of nodes)] it does not.
+
+        Args:
+            node: whose rack is shown; empty or not known: any.
+            rack: that is shown; empty or not known: as many as fit, those with trouble first.
+        """
+        from yarn_accel.master.page import Query, choose  # a page is what only people need
+
+        outline = self._core.summarize()
+        hosts, others = choose(outline.racks, outline.troubled, Query(node, rack))
+        return {**await self._document(hosts), "others": others}
+
+    def now(self) -> dict[str, Any]:
+        """Of all nodes, in one go: for small clusters and tests."""
+        now_s = self._clock()
+        snapshot, outline = self._core.snapshot(now_s), self._core.summarize()
+        totals = self._statistics.totals(outline, now_s)
+        return self._statistics.state(snapshot, now_s, self._about, self._service(now_s), totals)
+
+    async def _document(self, hosts: list[str]) -> dict[str, Any]:
+        nodes: dict[str, Any] = {}
+        for first in range(0, len(hosts), _N_STEP):
+            now_s = self._clock()
+            node_snapshots = self._core.node_snapshots(now_s, hosts[first : first + _N_STEP])
+            nodes.update(self._statistics.joined(node_snapshots, now_s))
+            await asyncio.sleep(0)
+        now_s = self._clock()
+        totals = self._statistics.totals(self._core.summarize(), now_s)
+        base = self._core.snapshot(now_s, ())
+        document = self._statistics.state(base, now_s, self._about, self._service(now_s), totals)
+        return {**document, "nodes": nodes}

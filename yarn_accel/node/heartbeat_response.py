@@ -1,0 +1,198 @@
+"""What the master told a node, and what that node's mappers are told: values and their JSON, no I/O.
+
+The master's answer to a heartbeat::
+
+    {"version": 1, "servers": [Endpoint, ...], "bound": ["w1"], "racks": {"w1": "/r1", "w2": "/r1"},
+     "interval_s": 1.0, "slots": 4, "application": "application_1_0001", "attempt": 2, "revision": 17,
+     "policy": {"name": "container", "max_moves": 1}, "loads": {"w1": {"seq": 7, "queue_s": 0.2, ...}}}
+
+``servers`` are those this node may use at all; ``bound`` is the order of those it was bound to.  Only
+``version`` and ``servers`` are needed.  ``policy`` and ``loads`` (see `loads`) are there when every single
+request is to be bound, and are handed on to the mappers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from yarn_accel.client.binding import Binding, Endpoint, format_binding, parse_binding
+from yarn_accel.errors import ConfigError, RemoteProtocolError
+from yarn_accel.node.loads import ServerLoad, load_document, parse_load
+
+__all__ = ["MAX_SERVERS", "HeartbeatResponse", "local_response", "parse_response", "response_document"]
+
+VERSION = 1
+MAX_SERVERS = 256
+_MIN_INTERVAL_S, _MAX_INTERVAL_S = 0.1, 60.0
+_MAX_NUMBER = 2**53
+_MAX_SETTINGS, _MAX_SETTING = 16, 100
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatResponse:
+    """The master's word for one node.
+
+    Attributes:
+        binding: the servers this node may use, and which of them it was bound to.
+        interval_s: the pause the master wants between heartbeats; 0: it does not say.
+        slots: accelerated mappers this node may run at once; None: not limited by the master.
+        application: the master's application; with ``attempt`` it tells an old attempt from a new one.
+        attempt: counts the attempts of that application.
+        revision: counts the changes of the binding; for people.
+        policy: name and settings of the policy that binds single requests; empty: none does.
+        loads: what is known of the servers, by name.
+    """
+
+    binding: Binding
+    interval_s: float = 0.0
+    slots: int | None = None
+    application: str = ""
+    attempt: int = 0
+    revision: int = 0
+    policy: Mapping[str, Any] = field(default_factory=dict)
+    loads: Mapping[str, ServerLoad] = field(default_factory=dict)
+
+    def is_older_than(self, other: HeartbeatResponse | None) -> bool:
+        """Whether an earlier attempt of the same application said this."""
+        return other is not None and other.application == self.application and other.attempt > self.attempt
+
+
+def parse_response(document: Any, node: str) -> HeartbeatResponse:
+    """Read an answer; nothing in it is believed unchecked.
+
+    Raises:
+        RemoteProtocolError: names the place.
+    """
+    if not isinstance(document, dict):
+        raise RemoteProtocolError("the master's answer is not an object")
+    servers, bound = document.get("servers"), document.get("bound", [])
+    if document.get("version") != VERSION:
+        version = str(document.get("version"))[:40]
+        raise RemoteProtocolError(f"the master's answer has version {version}, not {VERSION}")
+    if not isinstance(servers, list) or len(servers) > MAX_SERVERS:
+        raise RemoteProtocolError(f"the master's answer: servers is not a list of at most {MAX_SERVERS}")
+    text = json.dumps(
+        {"version": 1, "servers": servers, "racks": document.get("racks", {}), "bound": {node: bound}}
+    )
+    try:
+        binding = parse_binding(text)
+    except ConfigError as error:
+        raise RemoteProtocolError(f"the master's answer: {error}") from None
+    slots = document.get("slots")
+    return HeartbeatResponse(
+        binding=_as_seen_from(binding, node),
+        interval_s=_interval(document.get("interval_s")),
+        slots=None if slots is None else _count(slots, "slots"),
+        application=str(document.get("application", ""))[:100],
+        attempt=_count(document.get("attempt", 0), "attempt"),
+        revision=_count(document.get("revision", 0), "revision"),
+        policy=_policy(document.get("policy")),
+        loads=_loads(document.get("loads")),
+    )
+
+
+def response_document(answer: HeartbeatResponse, node: str) -> dict[str, Any]:
+    """An answer as `parse_response` reads it."""
+    return {
+        "version": VERSION,
+        "servers": [asdict(server) for server in answer.binding.servers],
+        "bound": list(answer.binding.bound.get(node, ())),
+        "racks": dict(answer.binding.racks),
+        "interval_s": answer.interval_s or None,
+        "slots": answer.slots,
+        "application": answer.application,
+        "attempt": answer.attempt,
+        "revision": answer.revision,
+        **_requests_document(answer, {server.name for server in answer.binding.servers}),
+    }
+
+
+def local_response(
+    node: str,
+    answer: HeartbeatResponse | None,
+    *,
+    age_s: float,
+    reason: str,
+    own: Endpoint | None,
+    is_own_gone: bool,
+    stale_s: float,
+) -> dict[str, Any]:
+    """What a local mapper is told.
+
+    Args:
+        answer: the master's last word; None: it never spoke.
+        age_s: how old that is.
+        reason: why the master is silent now; empty: it is not.
+        own: this node's own server, when it is alive.
+        is_own_gone: this node had a server, and it is dead: the agent sees that before the master does.
+        stale_s: after so long without the master the node's own server is added, wanted or not.
+    """
+    binding = answer.binding if answer is not None else Binding()
+    servers = tuple(s for s in binding.servers if not (is_own_gone and s.node == node))
+    if own is not None and (answer is None or age_s > stale_s) and all(s.name != own.name for s in servers):
+        servers = (own, *servers)
+    names = {server.name for server in servers}
+    bound = {key: tuple(n for n in value if n in names) for key, value in binding.bound.items()}
+    document = json.loads(format_binding(Binding(servers, binding.racks, bound)))
+    return {
+        "v": 1,
+        "node": node,
+        "binding": document,
+        "age_s": None if answer is None else round(age_s, 3),
+        "reason": reason if servers or reason else "the master has bound no server to this node",
+        "slots": None if answer is None else answer.slots,
+        **({} if answer is None else _requests_document(answer, names)),
+    }
+
+
+def _requests_document(answer: HeartbeatResponse, names: set[str]) -> dict[str, Any]:
+    """What binds single requests, if anything does."""
+    if not answer.policy:
+        return {}
+    loads = {name: load_document(load) for name, load in answer.loads.items() if name in names}
+    return {"policy": dict(answer.policy), "loads": loads}
+
+
+def _as_seen_from(binding: Binding, node: str) -> Binding:
+    """Without the Unix sockets of other nodes: here such a path is nobody's, or somebody else's."""
+    servers = tuple(s if s.node == node else replace(s, unix_path="") for s in binding.servers)
+    servers = tuple(s for s in servers if s.unix_path or (s.host and s.port))
+    names = {server.name for server in servers}
+    bound = {key: tuple(n for n in value if n in names) for key, value in binding.bound.items()}
+    return Binding(servers, binding.racks, bound)
+
+
+def _policy(value: Any) -> dict[str, Any]:
+    """Name and settings; those who use them check each."""
+    if not isinstance(value, dict):
+        return {}
+    plain = {str(key)[:_MAX_SETTING]: each for key, each in list(value.items())[:_MAX_SETTINGS]}
+    return {
+        key: each[:_MAX_SETTING] if isinstance(each, str) else each
+        for key, each in plain.items()
+        if isinstance(each, str) or (isinstance(each, int | float) and math.isfinite(each))
+    }
+
+
+def _loads(value: Any) -> dict[str, ServerLoad]:
+    if not isinstance(value, dict):
+        return {}
+    return {str(name): parse_load(each) for name, each in list(value.items())[:MAX_SERVERS]}
+
+
+def _interval(value: Any) -> float:
+    if value is None:
+        return 0.0
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise RemoteProtocolError(f"the master's answer: interval_s is {str(value)[:40]}, not seconds")
+    return min(_MAX_INTERVAL_S, max(_MIN_INTERVAL_S, float(value)))
+
+
+def _count(value: Any, key: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MAX_NUMBER:
+        raise RemoteProtocolError(f"the master's answer: {key} is {str(value)[:40]}, not a count")
+    return value

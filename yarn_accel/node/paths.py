@@ -1,0 +1,80 @@
+"""Where an agent and the server beside it meet on a node; both ask here, so they cannot disagree.
+
+Apart from the agent's settings: to load these takes a server in a container longer than all it needs of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from yarn_accel.errors import StartupError
+
+__all__ = ["NodePaths", "make_run_dir", "node_paths"]
+
+
+@dataclass(frozen=True, slots=True)
+class NodePaths:
+    """Places of one node.
+
+    Attributes:
+        run_dir: the agent's folder.
+        server_state_file: what the server writes and the agent reads.
+    """
+
+    run_dir: str
+    server_state_file: str
+
+
+def node_paths(settings: Mapping[str, Any], node: str) -> NodePaths:
+    """The places of a node.
+
+    Args:
+        settings: the agent's; only those that were given, or all.
+        node: its name.
+    """
+    run_dir = str(settings.get("run_dir") or _default_run_dir("{node}")).replace("{node}", node)
+    return NodePaths(run_dir, str(settings.get("server_state_file") or f"{run_dir}/server.json"))
+
+
+def _default_run_dir(node: str) -> str:
+    # Not tempfile's folder: a container has its own TMPDIR, and mappers must find the same place.
+    base = "/run/yarn-accel" if os.geteuid() == 0 else f"/tmp/yarn-accel-{os.geteuid()}"
+    return f"{base}/{node}"
+
+
+def make_run_dir(path: Path) -> None:
+    """Make the folder so that everybody can enter it, or take the one that is there when it is ours.
+
+    LinuxContainerExecutor starts containers with umask 027, and mappers may be of other users.
+
+    Raises:
+        StartupError: it cannot be made, or it is a link, or somebody else's, or others may write in it.
+    """
+    try:
+        for each in reversed([each for each in (path, *path.parents) if not each.exists()]):
+            with contextlib.suppress(FileExistsError):
+                each.mkdir()
+                each.chmod(0o755)
+        for each in (path, path.parent) if path.parent.name.startswith("yarn-accel") else (path,):
+            _check_ours(each, each.lstat())
+    except OSError as error:
+        raise StartupError(
+            f"run_dir {path}: {(error.strerror or str(error)).lower()}", cure="choose another run_dir"
+        ) from None
+
+
+def _check_ours(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISDIR(status.st_mode):
+        raise StartupError(f"run_dir: {path} is not a folder")
+    if status.st_uid not in (os.geteuid(), 0) or status.st_mode & 0o022:
+        raise StartupError(
+            f"run_dir: {path} belongs to user {status.st_uid} with mode {status.st_mode & 0o7777:o}: "
+            "others could put their own socket there",
+            cure="remove it, or choose another run_dir",
+        )
