@@ -22,6 +22,7 @@ from yarn_accel.errors import AccelError, AuthenticationError, RemoteProtocolErr
 from yarn_accel.wire import (
     MEMFD,
     NONCE_BYTES,
+    PROGRESS,
     Buffer,
     Checksum,
     ClientConnection,
@@ -361,7 +362,8 @@ def _offered(link: Link, checksums: Optional[Sequence[str]]) -> Sequence[str]:
 
 
 def _capabilities(link: Link, carriers: Sequence[str]) -> Tuple[str, ...]:
-    return (MEMFD,) if link.carrier == "unix" and "memfd" in carriers and _can_share() else ()
+    shares_memory = link.carrier == "unix" and "memfd" in carriers and _can_share()
+    return (PROGRESS, MEMFD) if shares_memory else (PROGRESS,)
 
 
 def _can_share() -> bool:

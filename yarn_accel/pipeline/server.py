@@ -42,6 +42,7 @@ from yarn_accel.pipeline.wakefulness import Wakefulness
 from yarn_accel.pipeline.work import Work, failed, failure
 from yarn_accel.pipeline.workers.jobs import EXPIRED
 from yarn_accel.wire import (
+    PROGRESS_INTERVAL_S,
     VERSION,
     Busy,
     Cancelled,
@@ -467,11 +468,13 @@ class PipelineServer:
             self._sessions.pop(session, None)
 
     def _progress_loop(self) -> None:
-        while not self._closing.wait(self.config.progress_interval_s):
+        interval_s = self.config.progress_interval_s
+        while not self._closing.wait(min(interval_s, PROGRESS_INTERVAL_S)):
             now_s = time.monotonic()
             for entry, waiter in self._ledger.waiters():
                 age_s = now_s - entry.since_s
-                if age_s < self.config.progress_interval_s or waiter.session.sender.has_outgoing:
+                is_due = waiter.session.wants_progress or age_s >= interval_s
+                if not is_due or waiter.session.sender.has_outgoing:
                     continue
                 waiter.session.sender.post(Parcel(Progress(waiter.request_id, entry.stage, round(age_s, 3))))
 

@@ -23,6 +23,7 @@ from yarn_accel.wire import (
     MEMFD,
     NEED_DATA,
     NONCE_BYTES,
+    PROGRESS,
     Cancel,
     Closed,
     Credential,
@@ -170,6 +171,11 @@ class Session:
         if self._connection.credential is None:
             raise LocalProtocolError("the client has not proved its credential")
         return self._connection.credential
+
+    @property
+    def wants_progress(self) -> bool:
+        """Whether every unanswered request is to be reported once per `PROGRESS_INTERVAL_S`."""
+        return PROGRESS in self._connection.capabilities
 
     @property
     def label(self) -> str:
@@ -353,7 +359,7 @@ def _connection(carrier: str, config: PipelineConfig, master: bytes, may_lend: b
         config.max_in_flight,
         Limits(payload_bytes=1 << 40),
         max_lent_bytes=config.max_lent_bytes if may_lend else 0,
-        capabilities=(MEMFD,) if may_lend else (),
+        capabilities=(PROGRESS, MEMFD) if may_lend else (PROGRESS,),
     )
 
 

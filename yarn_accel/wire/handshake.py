@@ -41,6 +41,8 @@ __all__ = [
     "HANDSHAKE_LIMIT_BYTES",
     "MEMFD",
     "NONCE_BYTES",
+    "PROGRESS",
+    "PROGRESS_INTERVAL_S",
     "VERSION",
     "Challenge",
     "Hello",
@@ -60,6 +62,9 @@ __all__ = [
 VERSION = 2
 #: The capability to lend shared memory by descriptor.
 MEMFD = "memfd"
+#: The capability to report every unanswered request once per `PROGRESS_INTERVAL_S`.
+PROGRESS = "progress"
+PROGRESS_INTERVAL_S = 1.0
 NONCE_BYTES = 32
 #: No frame of a handshake has a larger header.
 HANDSHAKE_LIMIT_BYTES = 8192
