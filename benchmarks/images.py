@@ -13,7 +13,7 @@ from jobs.demo.servers import read_servers
 from jobs.images.job import ImagesJob, ImagesOutcome, run_images
 from jobs.images.make_input import ALL_PHOTOGRAPHS, PHOTOGRAPHS, PatchPlan, Photograph, store_files
 from jobs.images.purity import purity
-from jobs.rungs.cluster import ClusterRung
+from jobs.runners.hadoop import HadoopRunner
 from yarn_accel.adapters.credentials import read_master_secret
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.hadoop.site import Site
@@ -55,14 +55,14 @@ def run(quick: bool, report: Callable[[str], None], record: Report) -> None:
         cluster = Cluster.up(UpOptions(name=NAME, nodes=4, racks=2, accel_nodes=2), report)
         site = Site.load({"HADOOP_CONF_DIR": str(cluster.conf_dir)})
         store = Store(cluster.conf_dir)
-        with ClusterRung(site) as rung:
+        with HadoopRunner(site) as runner:
             for at, (label, photographs) in enumerate(sets.items()):
                 plan = PatchPlan(n_images, photographs=photographs)
-                uris = store_files(store, rung.home(f"input-{at}"), plan, n_files, report)
+                uris = store_files(store, runner.home(f"input-{at}"), plan, n_files, report)
                 job = ImagesJob(k=2 * len(photographs))
-                outcome = run_images(rung, store, uris, n_images, job, report, f"images-{at}")
+                outcome = run_images(runner, store, uris, n_images, job, report, f"images-{at}")
                 record.add(_rows(label, outcome, note))
-            servers = read_servers(rung.binding(), read_master_secret(cluster.master_secret_file))
+            servers = read_servers(runner.binding(), read_master_secret(cluster.master_secret_file))
         record.add(observed(f"requests done by {server.name}", server.done, "requests") for server in servers)
     finally:
         take_down(NAME, report)

@@ -1,4 +1,4 @@
-"""``python -m jobs``: run an example job on a rung of the ladder."""
+"""``python -m jobs``: the example jobs and the demo as commands."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["main", "root"]
 def root() -> None:
     """Example jobs of cluster-accel: Hadoop Streaming, with the heavy work done by pipeline servers.
 
-    Every job runs on three rungs: ``inprocess`` (no server), ``pipe`` (a server and processes on this
-    machine) and ``cluster`` (the cluster that HADOOP_CONF_DIR names; nothing is started).
+    Every job has three runners: ``inline`` (this process, no server), ``local`` (a server and processes on
+    this machine) and ``hadoop`` (the cluster that HADOOP_CONF_DIR names; nothing is started).
 
     Exit codes: 0 fine, 1 failed, 2 wrong usage or configuration, 3 could not start.
     """

@@ -1,4 +1,4 @@
-"""What a job gives back, the same on every rung: results, rejects, counters, tasks, seconds."""
+"""What a job gives back, the same with every runner: results, rejects, counters, tasks, seconds."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from jobs.rungs.step import TaskRecord
+from jobs.runners.step import TaskRecord
 from yarn_accel.errors import JobError
 
-__all__ = ["Outcome", "Rejected", "write_table"]
+__all__ = ["Outcome", "RejectedRecord", "write_table"]
 
 ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
+class RejectedRecord:
     """A record that could not be done: which, a stable code, and the reason with its cure."""
 
     key: str
@@ -35,12 +35,12 @@ class Outcome(Generic[ResultT]):
         counters: the job's own counters, by name.
         tasks: every task attempt.
         wall_s: seconds from submission to the end of the last step.
-        job_ids: the YARN jobs; empty on the local rungs.
+        job_ids: the YARN jobs; empty but for the runner `hadoop`.
     """
 
     n_in: int
     results: tuple[ResultT, ...]
-    rejects: tuple[Rejected, ...]
+    rejects: tuple[RejectedRecord, ...]
     counters: Mapping[str, int]
     tasks: tuple[TaskRecord, ...]
     wall_s: float

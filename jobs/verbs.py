@@ -1,7 +1,7 @@
 """The verbs of the zipapp: each joins one pure generator to standard input and output.
 
-A rung hands over a `TaskContext`; whether its requests go over a socket or stay in this process is the rung's
-business. Standard library only, Python 3.8.
+A runner gives each task a `TaskContext`, and decides whether requests go over a socket or stay in this
+process. Standard library only, Python 3.8.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CENTROIDS_FILE = "centroids.tsv"
 
 @dataclass(frozen=True)
 class TaskContext:
-    """What a rung gives to a task.
+    """What a runner gives to a task.
 
     Args:
         map_calls: sends calls, at most so many at once, and yields each with its answer, in any order.

@@ -16,13 +16,13 @@ from benchmarks.yarn_paper.cells import EMULATED, REAL, Cell, Key, cell_of
 from benchmarks.yarn_paper.distribution import NAME, write_distribution
 from benchmarks.yarn_paper.paper import CLUSTERS, N_TASKS
 from benchmarks.yarn_paper.planning import Stop
-from benchmarks.yarn_paper.rung import PaperRung
+from benchmarks.yarn_paper.runner import PaperRunner
 from benchmarks.yarn_paper.shipped import entry
 from benchmarks.yarn_paper.shipped.emulation import LOCK_FOLDER_VARIABLE, PREFIX
 from benchmarks.yarn_paper.shipped.tasks import parse_row
 from jobs.images.job import ImagesJob, run_images
 from jobs.images.make_input import PHOTOGRAPHS, PatchPlan, store_files
-from jobs.rungs.step import Step, StepResult
+from jobs.runners.step import Step, StepResult
 from tests.fixtures.yarn_site import ROOT, Site, SiteOptions, site_up
 from yarn_accel.hadoop.site import Site as HadoopSite
 
@@ -132,7 +132,7 @@ class Ground:
         own = write_distribution(folder.parent / "site-packages")
         site.environ["PYTHONPATH"] = f"{own}:{ROOT}"
         hadoop = HadoopSite.load(site.environ)
-        self._rung = PaperRung(hadoop, sys.executable, folder)
+        self._runner = PaperRunner(hadoop, sys.executable, folder)
 
     def settle(self, stop: Stop) -> None:
         """Have the application run as this stop wants it, or not at all."""
@@ -182,7 +182,7 @@ class Ground:
         name = f"cell-{self._n_cells}"
         folder = self._folder / name
         folder.mkdir()
-        self._rung.properties = {
+        self._runner.properties = {
             _property(LOCK_FOLDER_VARIABLE): str(folder),
             _property(entry.AGENTS_VARIABLE): f"{self.site.run_dir}/agent.sock",
             **more,
@@ -196,23 +196,23 @@ class Ground:
         if key.layout:
             more["mapreduce.map.speculative"] = str(key.layout.endswith("on")).lower()
         name, _ = self._prepare(key, more)
-        uri = self._rung.home(f"{name}/manifest")
+        uri = self._runner.home(f"{name}/manifest")
         text = manifest(key, n_tasks, self._speeds(Stop(key.cluster, key.policy)))
-        self._rung.store.write_atomic(uri, [text.encode()])
+        self._runner.store.write_atomic(uri, [text.encode()])
         n_gated = 0 if key.layout else n_mappers
         step = Step(
             name=f"paper-{name}",
             mapper=("paper-map", "--mappers", str(n_gated), "--window", str(WINDOW)),
             inputs=(uri,),
-            output_uri=self._rung.home(f"{name}/output"),
+            output_uri=self._runner.home(f"{name}/output"),
             lines_per_map=n_tasks // n_mappers,
         )
-        result = self._rung.run(step, _nothing)
+        result = self._runner.run(step, _nothing)
         rows = [parse_row(line) for line in self._output(result)]
         return cell_of(key, rows, result.wall_s, len(result.tasks), n_mappers, "", _now())
 
     def _output(self, result: StepResult) -> list[str]:
-        parts = (self._rung.store.read_bytes(part, _MAX_PART_BYTES).decode() for part in result.parts)
+        parts = (self._runner.store.read_bytes(part, _MAX_PART_BYTES).decode() for part in result.parts)
         return [line for part in parts for line in part.splitlines() if line.strip()]
 
     def _images_cell(self, key: Key) -> Cell:
@@ -224,7 +224,7 @@ class Ground:
             more[_property(entry.EMULATED_IMAGE_VARIABLE)] = json.dumps(image)
         name, folder = self._prepare(key, more)
         job = ImagesJob(k=2 * len(PHOTOGRAPHS), batch_images=_BATCH_IMAGES)
-        outcome = run_images(self._rung, self._rung.store, uris, n_images, job, _nothing, name).outcome
+        outcome = run_images(self._runner, self._runner.store, uris, n_images, job, _nothing, name).outcome
         times = [json.loads(path.read_text()) for path in folder.glob("times-*.json")]
         maps = [task for task in outcome.tasks if task.kind == "map"]
         done = [task for task in maps if task.state == "SUCCEEDED"]
@@ -242,9 +242,9 @@ class Ground:
 
     def _input_images(self, instrument: str, n_images: int) -> Sequence[str]:
         if instrument not in self._images:
-            folder = self._rung.home(f"images-{instrument}")
+            folder = self._runner.home(f"images-{instrument}")
             plan = PatchPlan(n_images)
-            self._images[instrument] = store_files(self._rung.store, folder, plan, N_MAPPERS, _nothing)
+            self._images[instrument] = store_files(self._runner.store, folder, plan, N_MAPPERS, _nothing)
         return self._images[instrument]
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from jobs.factorize.rows import STAGES, Done
 from jobs.factorize.verify import LIMIT
-from jobs.rungs.step import TaskRecord
+from jobs.runners.step import TaskRecord
 
 __all__ = [
     "COLOURS",

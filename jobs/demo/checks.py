@@ -9,7 +9,7 @@ from typing import Any
 from jobs.demo.record import DemoRecord
 from jobs.factorize.verify import LIMIT
 from jobs.outcome import Outcome
-from jobs.rungs.step import TaskRecord
+from jobs.runners.step import TaskRecord
 
 __all__ = ["MIN_HDFS_BYTES", "MIN_MATRICES", "DemoCheck", "run_checks"]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from jobs.factorize.make_input import (
     GARBAGE_LINE,
     Matrix,
-    deal,
+    balance,
     make_bytes,
     manifest_of,
     plan_flawed,
@@ -19,7 +19,7 @@ from jobs.factorize.make_input import (
 )
 from jobs.factorize.manifest import key_of
 from jobs.images.make_input import PatchPlan, patches
-from jobs.rungs.step import Report
+from jobs.runners.step import Report
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.adapters.sequence_file import SequenceFileWriter
 
@@ -66,7 +66,7 @@ Images = dict[str, bytes]
 def plan_input(size: InputSize, n_tasks: int) -> DemoInput:
     """Plan the input for `n_tasks` map tasks of about equal work."""
     good = plan_matrices(size.n_matrices, size.n_min, size.n_max, size.seed)
-    matrices = deal((*good, *plan_flawed(min(256, size.n_max), size.seed)), n_tasks)
+    matrices = balance((*good, *plan_flawed(min(256, size.n_max), size.seed)), n_tasks)
     return DemoInput(matrices, PatchPlan(size.n_images, n_broken=size.n_broken_images, seed=size.seed))
 
 

@@ -24,8 +24,8 @@ from jobs.images.job import ImagesJob, ImagesOutcome, run_images
 from jobs.images.make_input import DEFAULT_CLUSTERS
 from jobs.images.purity import purity
 from jobs.outcome import Outcome
-from jobs.rungs.cluster import ClusterRung
-from jobs.rungs.step import Report
+from jobs.runners.hadoop import HadoopRunner
+from jobs.runners.step import Report
 from yarn_accel.adapters.credentials import read_master_secret
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import AccelError
@@ -120,14 +120,14 @@ def run_demo(options: DemoOptions, phases: Phases, report: Report) -> tuple[Demo
             cluster = Cluster.up(options.up, report)
             images = cutting.result()
     idle_bytes = cluster.status().rss_bytes
-    work = _Work(options, cluster, data, phases, report)
-    n_bytes, image_uris = work.load(images)
-    factorized, clustered = work.factorize(), work.cluster_images(image_uris, len(images))
-    checks, servers = work.look(factorized)
+    steps = _DemoSteps(options, cluster, data, phases, report)
+    n_bytes, image_uris = steps.load(images)
+    factorized, clustered = steps.factorize(), steps.cluster_images(image_uris, len(images))
+    checks, servers = steps.look(factorized)
     record = DemoRecord(
         started_at=started_at,
         machine=_machine(),
-        cluster=_cluster_facts(cluster, work.rung.site, idle_bytes),
+        cluster=_cluster_facts(cluster, steps.runner.site, idle_bytes),
         phases=phases.seconds,
         hdfs_bytes=n_bytes,
         spoilt=data.spoilt(),
@@ -140,7 +140,7 @@ def run_demo(options: DemoOptions, phases: Phases, report: Report) -> tuple[Demo
     return record, images
 
 
-class _Work:
+class _DemoSteps:
     """What happens between the cluster's start and its end, phase by phase."""
 
     def __init__(
@@ -148,19 +148,19 @@ class _Work:
     ) -> None:
         site = Site.load({**os.environ, "HADOOP_CONF_DIR": str(cluster.conf_dir)})
         # In the cluster's own folder, so that taking it down also removes what a killed demo left.
-        self.rung = ClusterRung(site, scratch=cluster.conf_dir.parent)
+        self.runner = HadoopRunner(site, scratch=cluster.conf_dir.parent)
         self._options = options
         self._data = data
         self._phases = phases
         self._report = report
         self._store = Store(cluster.conf_dir)
         self._master_secret_file = cluster.master_secret_file
-        self._manifest = data.manifest(self.rung.home("matrices"), self.rung.home("factors"))
+        self._manifest = data.manifest(self.runner.home("matrices"), self.runner.home("factors"))
 
     def load(self, images: Images) -> tuple[int, tuple[str, ...]]:
         """Put the input into HDFS; returns its bytes, and the URIs of the files of images."""
         with self._phases.phase("load the input into HDFS"):
-            home = self.rung.home
+            home = self.runner.home
             n_bytes = load_matrices(self._store, home("matrices"), self._data.matrices, self._report)
             n_files = self._options.size.n_image_files
             uris, n_image_bytes = load_images(self._store, home("photographs"), images, n_files, self._report)
@@ -170,13 +170,13 @@ class _Work:
         """The first job."""
         with self._phases.phase("factorize"):
             job = FactorizeJob(self._options.n_tasks)
-            return run_factorize(self.rung, self._store, self._manifest, job, self._report)
+            return run_factorize(self.runner, self._store, self._manifest, job, self._report)
 
     def cluster_images(self, uris: tuple[str, ...], n_images: int) -> ImagesOutcome:
         """The second job."""
         with self._phases.phase("cluster the images"):
             job = ImagesJob(k=DEFAULT_CLUSTERS)
-            return run_images(self.rung, self._store, uris, n_images, job, self._report)
+            return run_images(self.runner, self._store, uris, n_images, job, self._report)
 
     def look(self, factorized: Outcome[Done]) -> tuple[tuple[Check, ...], tuple[ServerFacts, ...]]:
         """Check some factors here, and ask the servers what they did."""
@@ -185,7 +185,7 @@ class _Work:
             done = {row.key for row in factorized.results}
             entries = [entry for entry in good_entries(self._manifest) if entry.key in done]
             checks = verify(self._read, entries, self._options.n_verified)
-            servers = read_servers(self.rung.binding(), read_master_secret(self._master_secret_file))
+            servers = read_servers(self.runner.binding(), read_master_secret(self._master_secret_file))
         return checks, servers
 
     def _read(self, uri: str) -> bytes:

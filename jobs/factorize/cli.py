@@ -11,13 +11,13 @@ from rich.table import Table
 
 from jobs.console import Progress, results_console
 from jobs.factorize.job import FactorizeJob, good_entries, run_factorize, write_outcome
-from jobs.factorize.make_input import deal, make_bytes, manifest_of, plan_matrices
+from jobs.factorize.make_input import balance, make_bytes, manifest_of, plan_matrices
 from jobs.factorize.rows import Done
 from jobs.factorize.verify import LIMIT, verify
-from jobs.ladder import open_rung
-from jobs.options import rung_options, with_rung_options
+from jobs.options import runner_options, with_runner_options
 from jobs.outcome import Outcome
-from jobs.rungs.step import Report, Rung
+from jobs.runners.registry import open_runner
+from jobs.runners.step import Report, Runner
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.core.units import format_bytes, format_duration_s
 
@@ -28,7 +28,7 @@ MAX_FILE_BYTES = 8 << 30
 
 @click.command()
 @click.argument("manifest", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@with_rung_options
+@with_runner_options
 @click.option(
     "--make",
     "n_made",
@@ -70,17 +70,17 @@ def factorize(manifest: Path | None, **values: Any) -> None:
     or more, or --strict meets a bad record.
     """
     with Progress() as progress:
-        with open_rung(values["rung"], rung_options(values), progress.report) as (rung, store):
+        with open_runner(values["runner"], runner_options(values), progress.report) as (runner, store):
             text = manifest.read_text(errors="surrogateescape") if manifest else ""
             if not manifest:
-                text = _make(rung, store, values, progress.report)
+                text = _make(runner, store, values, progress.report)
             job = FactorizeJob(
                 n_tasks=values["tasks"],
                 is_by_value=values["by"] == "value",
                 is_strict=values["strict"],
                 is_fallback_allowed=not values["no_fallback"],
             )
-            outcome = run_factorize(rung, store, text, job, progress.report)
+            outcome = run_factorize(runner, store, text, job, progress.report)
             bad = _verify(store, text, outcome, values["n_verified"], progress)
         results, rejects = write_outcome(outcome, values["out"] / "factorize")
     results_console().print(result_table(outcome))
@@ -124,15 +124,15 @@ def result_table(outcome: Outcome[Done]) -> Table:
     return table
 
 
-def _make(rung: Rung, store: Store, values: dict[str, Any], report: Report) -> str:
+def _make(runner: Runner, store: Store, values: dict[str, Any], report: Report) -> str:
     matrices = plan_matrices(
         values["n_made"], values["n_min"], max(values["n_min"], values["n_max"]), values["seed"]
     )
-    input_uri, output_uri = rung.home("factorize/matrices"), rung.home("factorize/factors")
+    input_uri, output_uri = runner.home("factorize/matrices"), runner.home("factorize/factors")
     for number, matrix in enumerate(matrices, start=1):
         report(f"making matrix {number} of {len(matrices)}")
         store.write_atomic(f"{input_uri}/{matrix.key}.bin", [make_bytes(matrix)])
-    return manifest_of(deal(matrices, values["tasks"]), input_uri, output_uri)
+    return manifest_of(balance(matrices, values["tasks"]), input_uri, output_uri)
 
 
 def _verify(

@@ -1,4 +1,4 @@
-"""The driver of the factorize job: submit a manifest on a rung, collect what came of it, check the sums."""
+"""The driver of the factorize job: run a manifest, collect its rows, check that they add up."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 from jobs.factorize.manifest import Entry, parse_entry, records
 from jobs.factorize.rows import DONE_FIELDS, Done, Reject, format_row, parse_row
-from jobs.outcome import Outcome, Rejected, write_table
-from jobs.rungs.step import Report, Rung, Step
+from jobs.outcome import Outcome, RejectedRecord, write_table
+from jobs.runners.step import Report, Runner, Step
 from yarn_accel.adapters.hdfs import TMP_FOLDER, Store
 from yarn_accel.errors import JobError, RejectedError
 
@@ -39,7 +39,7 @@ class FactorizeJob:
 
 
 def run_factorize(
-    rung: Rung, store: Store, manifest: str, job: FactorizeJob, report: Report, name: str = "factorize"
+    runner: Runner, store: Store, manifest: str, job: FactorizeJob, report: Report, name: str = "factorize"
 ) -> Outcome[Done]:
     """Run every record of `manifest` and wait for the end.
 
@@ -49,25 +49,25 @@ def run_factorize(
     lines = [line for _, line in records(manifest.splitlines())]
     if not lines:
         raise JobError("the manifest has no records")
-    uri = rung.home(f"{name}/manifest.tsv")
+    uri = runner.home(f"{name}/manifest.tsv")
     text = "".join(line + "\n" for line in lines)
     store.write_atomic(uri, [text.encode("utf-8", "surrogateescape")])
     step = Step(
         name=name,
         mapper=_mapper_words(job),
         inputs=(uri,),
-        output_uri=rung.home(f"{name}/output"),
+        output_uri=runner.home(f"{name}/output"),
         lines_per_map=-(-len(lines) // job.n_tasks),
         is_strict=job.is_strict,
     )
-    result = rung.run(step, report)
+    result = runner.run(step, report)
     done: list[Done] = []
-    rejects: list[Rejected] = []
+    rejects: list[RejectedRecord] = []
     for part in result.parts:
         for line in store.read_bytes(part, MAX_PART_BYTES).decode("utf-8").splitlines():
             row = parse_row(line)
             if isinstance(row, Reject):
-                rejects.append(Rejected(row.key, row.code, row.message))
+                rejects.append(RejectedRecord(row.key, row.code, row.message))
             else:
                 done.append(row)
     job_ids = (result.job_id,) if result.job_id else ()

@@ -19,7 +19,7 @@ __all__ = [
     "FLAWS",
     "GARBAGE_LINE",
     "Matrix",
-    "deal",
+    "balance",
     "entry_of",
     "make_bytes",
     "manifest_of",
@@ -106,14 +106,14 @@ def entry_of(matrix: Matrix, input_uri: str, output_uri: str) -> Entry:
     )
 
 
-def deal(matrices: Sequence[Matrix], n_hands: int) -> tuple[Matrix, ...]:
-    """Order matrices so that cutting the list into `n_hands` equal runs gives runs of about equal work."""
+def balance(matrices: Sequence[Matrix], n_tasks: int) -> tuple[Matrix, ...]:
+    """Order matrices so that cutting the list into `n_tasks` equal runs gives runs of about equal work."""
     by_size = sorted(matrices, key=lambda matrix: (-matrix.n, matrix.key))
-    hands: list[list[Matrix]] = [[] for _ in range(n_hands)]
+    tasks: list[list[Matrix]] = [[] for _ in range(n_tasks)]
     for index, matrix in enumerate(by_size):
-        turn, seat = divmod(index, n_hands)
-        hands[seat if turn % 2 == 0 else n_hands - 1 - seat].append(matrix)
-    return tuple(itertools.chain.from_iterable(hands))
+        turn, task = divmod(index, n_tasks)
+        tasks[task if turn % 2 == 0 else n_tasks - 1 - task].append(matrix)
+    return tuple(itertools.chain.from_iterable(tasks))
 
 
 def manifest_of(matrices: Sequence[Matrix], input_uri: str, output_uri: str) -> str:

@@ -64,19 +64,19 @@ def factorize(
     Raises:
         AccelError: a failure that is not the record's fault, or with ``is_strict`` the first bad record.
     """
-    work = _Work(read_bytes, attempt, options, count)
-    for call, answer in dispatch(work.calls(lines)):
-        work.take(call, answer)
-        yield from work.finished()
-    while work.is_pending():
-        for call, answer in dispatch(work.calls(())):
-            work.take(call, answer)
-            yield from work.finished()
-    yield from work.finished()
-    work.raise_first_bad()
+    pending = _PendingRecords(read_bytes, attempt, options, count)
+    for call, answer in dispatch(pending.calls(lines)):
+        pending.take(call, answer)
+        yield from pending.finished()
+    while pending.is_pending():
+        for call, answer in dispatch(pending.calls(())):
+            pending.take(call, answer)
+            yield from pending.finished()
+    yield from pending.finished()
+    pending.raise_first_bad()
 
 
-class _Work:
+class _PendingRecords:
     """What this task has sent and not yet finished."""
 
     def __init__(

@@ -11,9 +11,9 @@ from rich.table import Table
 
 from jobs.console import Progress, results_console
 from jobs.images.job import ImagesJob, ImagesOutcome, run_images, write_outcome
-from jobs.ladder import open_rung
-from jobs.options import rung_options, with_rung_options
-from jobs.rungs.step import Report
+from jobs.options import runner_options, with_runner_options
+from jobs.runners.registry import open_runner
+from jobs.runners.step import Report
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.adapters.sequence_file import SequenceFileReader
 from yarn_accel.core.units import format_duration_s
@@ -25,7 +25,7 @@ MAX_FILE_BYTES = 8 << 30
 
 @click.command()
 @click.argument("inputs", nargs=-1)
-@with_rung_options
+@with_runner_options
 @click.option(
     "--make",
     "n_made",
@@ -87,11 +87,11 @@ def images(inputs: tuple[str, ...], **values: Any) -> None:
     the clusters' purity is shown.
     """
     with Progress() as progress:
-        with open_rung(values["rung"], rung_options(values), progress.report) as (rung, store):
+        with open_runner(values["runner"], runner_options(values), progress.report) as (runner, store):
             if inputs:
                 uris, n_in = inputs, sum(_count_records(store, uri) for uri in inputs)
             else:
-                uris = make_images(store, rung.home("images/input"), values, progress.report)
+                uris = make_images(store, runner.home("images/input"), values, progress.report)
                 n_in = values["n_made"] + values["n_broken"]
             job = ImagesJob(
                 k=values["k"],
@@ -102,7 +102,7 @@ def images(inputs: tuple[str, ...], **values: Any) -> None:
                 is_strict=values["strict"],
                 is_fallback_allowed=not values["no_fallback"],
             )
-            outcome = run_images(rung, store, uris, n_in, job, progress.report)
+            outcome = run_images(runner, store, uris, n_in, job, progress.report)
         paths = write_outcome(outcome, values["out"] / "images")
     results_console().print(result_table(outcome, is_truth_known=not inputs))
     click.echo("\n".join(str(path) for path in paths))

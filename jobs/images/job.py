@@ -16,8 +16,8 @@ from pathlib import Path
 
 from jobs.images.rounds import iterate
 from jobs.images.rows import Centroid, Clustering, format_centroid, parse_lines
-from jobs.outcome import Outcome, Rejected, write_table
-from jobs.rungs.step import Report, Rung, Step, StepResult, TaskRecord
+from jobs.outcome import Outcome, RejectedRecord, write_table
+from jobs.runners.step import Report, Runner, Step, StepResult, TaskRecord
 from jobs.verbs import CENTROIDS_FILE
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import JobError
@@ -71,7 +71,7 @@ class ImagesOutcome:
 
 
 def run_images(
-    rung: Rung,
+    runner: Runner,
     store: Store,
     inputs: Sequence[str],
     n_in: int,
@@ -84,9 +84,11 @@ def run_images(
     Raises:
         JobError: a task failed (with ``is_strict`` also: the first bad record), or the records do not add up.
     """
-    run = _Run(rung, store, job, report, name)
+    run = _Run(runner, store, job, report, name)
     clustering = run.in_rounds(tuple(inputs)) if job.n_rounds else run.at_once(tuple(inputs))
-    rejects = tuple(Rejected(key, why.code, why.message) for key, why in sorted(clustering.rejects.items()))
+    rejects = tuple(
+        RejectedRecord(key, why.code, why.message) for key, why in sorted(clustering.rejects.items())
+    )
     outcome = Outcome(
         n_in,
         tuple(Indexed(key, cluster) for key, cluster in sorted(clustering.index.items())),
@@ -118,7 +120,7 @@ def write_outcome(outcome: ImagesOutcome, folder: Path) -> tuple[Path, Path, Pat
 class _Run:
     """One run of the job: its steps, and what they add up to."""
 
-    rung: Rung
+    runner: Runner
     store: Store
     job: ImagesJob
     report: Report
@@ -189,7 +191,7 @@ class _Run:
             name=f"{self.name}-{name}",
             mapper=mapper,
             inputs=inputs,
-            output_uri=self.rung.home(f"{self.name}/{name}"),
+            output_uri=self.runner.home(f"{self.name}/{name}"),
             reducer=reducer,
             io="typedbytes",
             output_kind=output_kind,
@@ -197,7 +199,7 @@ class _Run:
             files=files,
             is_strict=self.job.is_strict,
         )
-        result = self.rung.run(step, self.report)
+        result = self.runner.run(step, self.report)
         self.counters.update(result.counters)
         self.tasks += result.tasks
         self.job_ids += [result.job_id] if result.job_id else []

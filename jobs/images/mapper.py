@@ -64,14 +64,14 @@ def map_records(
         AccelError: a failure that is not a record's fault.
         RejectedError: the first bad record, when strict; names its key.
     """
-    work = _Work(attempt, options, count)
-    for call, answer in dispatch(work.calls(records)):
-        work.take(call, answer)
-        yield from work.finished()
-    yield from work.finished()
+    pending = _PendingBatches(attempt, options, count)
+    for call, answer in dispatch(pending.calls(records)):
+        pending.take(call, answer)
+        yield from pending.finished()
+    yield from pending.finished()
 
 
-class _Work:
+class _PendingBatches:
     """What this task has sent and not yet passed on."""
 
     def __init__(self, attempt: Attempt, options: ImagesOptions, count: Callable[[str, int], None]) -> None:

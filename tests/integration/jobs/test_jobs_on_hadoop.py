@@ -19,14 +19,21 @@ import yaml
 
 from jobs.demo.servers import read_servers
 from jobs.factorize.job import FactorizeJob, good_entries, run_factorize
-from jobs.factorize.make_input import GARBAGE_LINE, deal, make_bytes, manifest_of, plan_flawed, plan_matrices
+from jobs.factorize.make_input import (
+    GARBAGE_LINE,
+    balance,
+    make_bytes,
+    manifest_of,
+    plan_flawed,
+    plan_matrices,
+)
 from jobs.factorize.manifest import key_of
 from jobs.factorize.rows import parse_row
 from jobs.factorize.verify import LIMIT, verify
 from jobs.images.job import ImagesJob, run_images
 from jobs.images.make_input import PatchPlan, write_files
 from jobs.images.purity import purity
-from jobs.rungs.cluster import ClusterRung
+from jobs.runners.hadoop import HadoopRunner
 from jobs.zipapp import ARCHIVE_NAME, build_zipapp
 from yarn_accel.adapters import credentials
 from yarn_accel.adapters.credentials import issue_token_file, read_master_secret
@@ -57,18 +64,18 @@ def store(site):
 
 
 @pytest.fixture
-def rung(site):
-    return ClusterRung(site)
+def runner(site):
+    return HadoopRunner(site)
 
 
 @pytest.fixture
-def manifest(rung, store):
+def manifest(runner, store):
     """A manifest of small matrices in HDFS, one of each flaw among them, cut into four tasks."""
-    matrices = deal((*plan_matrices(12, 32, 160), *plan_flawed(64)), 4)
+    matrices = balance((*plan_matrices(12, 32, 160), *plan_flawed(64)), 4)
     for matrix in matrices:
         if matrix.flaw != "missing":
-            store.write_atomic(f"{rung.home('in')}/{matrix.key}.bin", [make_bytes(matrix)])
-    return manifest_of(matrices, rung.home("in"), rung.home("out")) + GARBAGE_LINE + "\n"
+            store.write_atomic(f"{runner.home('in')}/{matrix.key}.bin", [make_bytes(matrix)])
+    return manifest_of(matrices, runner.home("in"), runner.home("out")) + GARBAGE_LINE + "\n"
 
 
 def needles(credentials: list[Credential], master: bytes) -> dict[str, bytes]:
@@ -185,7 +192,7 @@ def traces_of(job_id: str, cluster: Cluster, site: Site, store: Store) -> dict[s
 
 
 def test_factorize_uses_the_servers_on_every_node_and_leaks_no_secret(
-    hadoop_cluster, site, rung, store, manifest, monkeypatch
+    hadoop_cluster, site, runner, store, manifest, monkeypatch
 ):
     """The whole job, watched: results, counters, places, and every trace it leaves."""
     master = read_master_secret(hadoop_cluster.master_secret_file)
@@ -198,15 +205,15 @@ def test_factorize_uses_the_servers_on_every_node_and_leaks_no_secret(
 
     genuine = credentials.issue
     monkeypatch.setattr(credentials, "issue", issue)
-    before = {server.name: server.done for server in read_servers(rung.binding(), master)}
+    before = {server.name: server.done for server in read_servers(runner.binding(), master)}
     with ProcessWatch(needles([], master)) as watch:
-        outcome = run_factorize(rung, store, manifest, FactorizeJob(n_tasks=8), silent)
+        outcome = run_factorize(runner, store, manifest, FactorizeJob(n_tasks=8), silent)
     assert (outcome.n_in, len(outcome.results), len(outcome.rejects)) == (17, 12, 5)
     assert {reject.code for reject in outcome.rejects} == {
         *("manifest", "not-finite", "not-positive-definite", "storage", "wrong-length")
     }
     assert outcome.counters.get("cpu_fallback", 0) == 0
-    after = {server.name: server.done for server in read_servers(rung.binding(), master)}
+    after = {server.name: server.done for server in read_servers(runner.binding(), master)}
     assert len(after) == 2
     assert all(after[name] > before[name] for name in after)
     nodes = {task.node for task in outcome.tasks if task.state == "SUCCEEDED"}
@@ -232,15 +239,15 @@ def test_factorize_uses_the_servers_on_every_node_and_leaks_no_secret(
     assert leaks == []
 
 
-def test_images_are_clustered_by_real_mappers_and_a_real_reducer(rung, store, tmp_path):
+def test_images_are_clustered_by_real_mappers_and_a_real_reducer(runner, store, tmp_path):
     files = [tmp_path / f"part-{number}.seq" for number in range(2)]
     write_files(
         PatchPlan(n_images=160, side_px=48, n_broken=2), 2, lambda number: files[number].open("wb"), silent
     )
-    uris = tuple(f"{rung.home('images-input')}/{path.name}" for path in files)
+    uris = tuple(f"{runner.home('images-input')}/{path.name}" for path in files)
     for path, uri in zip(files, uris, strict=True):
         store.write_atomic(uri, [path.read_bytes()])
-    found = run_images(rung, store, uris, 162, ImagesJob(), silent)
+    found = run_images(runner, store, uris, 162, ImagesJob(), silent)
     assert len(found.outcome.results) == 160
     assert [reject.code for reject in found.outcome.rejects] == ["broken-image"] * 2
     assert found.outcome.counters.get("cpu_fallback", 0) == 0
@@ -248,13 +255,13 @@ def test_images_are_clustered_by_real_mappers_and_a_real_reducer(rung, store, tm
     assert {task.kind for task in found.outcome.tasks} == {"map", "reduce"}
 
 
-def test_images_are_clustered_in_rounds_over_several_reducers(rung, store):
-    uri = f"{rung.home('rounds-input')}/part-0.seq"
+def test_images_are_clustered_in_rounds_over_several_reducers(runner, store):
+    uri = f"{runner.home('rounds-input')}/part-0.seq"
     content = io.BytesIO()
     write_files(PatchPlan(n_images=80, side_px=48), 1, lambda _: contextlib.nullcontext(content), silent)
     store.write_atomic(uri, [content.getvalue()])
     job = ImagesJob(k=8, n_rounds=1, n_reduces=2, sample_one_in=2)
-    found = run_images(rung, store, (uri,), 80, job, silent)
+    found = run_images(runner, store, (uri,), 80, job, silent)
     assert len(found.outcome.results) == 80
     assert found.clustering.summary["rounds"] == 1
     assert len(found.outcome.job_ids) == 4, "features, start, one round, index"
@@ -268,19 +275,21 @@ def test_a_credential_from_the_administrator_is_enough(hadoop_cluster, site, sto
     user = replace(site, master_secret_file=None)
     given = issue_token_file(tmp_path / "given", master, 600, "alice")
     outcome = run_factorize(
-        ClusterRung(user, credential_file=given), store, line, FactorizeJob(n_tasks=1), silent
+        HadoopRunner(user, credential_file=given), store, line, FactorizeJob(n_tasks=1), silent
     )
     assert [row.device for row in outcome.results] == ["cpu"]
     forged = issue_token_file(tmp_path / "forged", bytes(32), 600, "alice")
     with pytest.raises(JobError, match="does not know the secret behind this credential"):
-        run_factorize(ClusterRung(user, credential_file=forged), store, line, FactorizeJob(n_tasks=1), silent)
+        run_factorize(
+            HadoopRunner(user, credential_file=forged), store, line, FactorizeJob(n_tasks=1), silent
+        )
 
 
-def test_strict_fails_the_job_and_names_the_first_bad_record(rung, store, manifest):
+def test_strict_fails_the_job_and_names_the_first_bad_record(runner, store, manifest):
     lines = [line for line in manifest.splitlines() if line.startswith(("m0", "bad-nan"))]
     lines.insert(3, GARBAGE_LINE)
     with pytest.raises(JobError) as caught:
-        run_factorize(rung, store, "\n".join(lines), FactorizeJob(n_tasks=1, is_strict=True), silent)
+        run_factorize(runner, store, "\n".join(lines), FactorizeJob(n_tasks=1, is_strict=True), silent)
     assert f"accel-job: record {key_of(GARBAGE_LINE)} (manifest)" in str(caught.value)
 
 
@@ -293,7 +302,7 @@ def scrubbed(hadoop_cluster, tmp_path):
         if "XDG_CACHE_HOME" in os.environ:
             environ["XDG_CACHE_HOME"] = os.environ["XDG_CACHE_HOME"]
         return subprocess.run(
-            [sys.executable, "-m", "jobs", *words, "--rung", "cluster", "--out", str(tmp_path / "out")],
+            [sys.executable, "-m", "jobs", *words, "--runner", "hadoop", "--out", str(tmp_path / "out")],
             cwd=ROOT,
             env=environ,
             capture_output=True,
@@ -343,7 +352,7 @@ def test_a_site_without_servers_computes_on_its_mappers(hadoop_cluster, scrubbed
     assert "no pipeline server and --no-fallback is set: " in refused.stderr
 
 
-def test_twin_attempts_of_a_task_do_no_harm(hadoop_cluster, rung, store, manifest, tmp_path):
+def test_twin_attempts_of_a_task_do_no_harm(hadoop_cluster, runner, store, manifest, tmp_path):
     """Speculation on purpose: two attempts of one task, on two nodes, at the same time."""
     entries = [entry for entry in good_entries(manifest) if entry.key.startswith("m0")]
     lines = "".join(line + "\n" for line in manifest.splitlines() if line.startswith("m0"))
@@ -366,7 +375,7 @@ def test_twin_attempts_of_a_task_do_no_harm(hadoop_cluster, rung, store, manifes
         assert replace(first, **PLACES) == replace(second, **PLACES)
     checks = verify(lambda uri: store.read_bytes(uri, MAX_BYTES), entries)
     assert all(check.residual < LIMIT for check in checks)
-    folder = rung.home("out")
+    folder = runner.home("out")
     assert [uri for uri in store.list(folder) if not uri.endswith((".npz", "/_tmp"))] == []
     assert store.list(f"{folder}/_tmp") == []
 

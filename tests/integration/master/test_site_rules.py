@@ -21,10 +21,10 @@ import hdfs_native
 import pytest
 
 from jobs.factorize.job import FactorizeJob, good_entries, run_factorize
-from jobs.factorize.make_input import deal, make_bytes, manifest_of, plan_matrices
+from jobs.factorize.make_input import balance, make_bytes, manifest_of, plan_matrices
 from jobs.factorize.verify import LIMIT, verify
-from jobs.rungs.cluster import ClusterRung
-from jobs.rungs.step import Report, Step, StepResult
+from jobs.runners.hadoop import HadoopRunner
+from jobs.runners.step import Report, Step, StepResult
 from tests.fixtures.yarn_site import Site, SiteOptions, site_up
 from tests.integration.master.hadoop_settings import change, restart
 from yarn_accel.adapters.hadoop_rpc import (
@@ -106,7 +106,7 @@ def memory(site: Site, host: str) -> tuple[int, int]:
 # ---- a job while the master is dead
 
 
-class OurRung(ClusterRung):
+class OurRunner(HadoopRunner):
     """Mappers find the agents where this site's settings put them."""
 
     def __init__(self, site: Site) -> None:
@@ -127,14 +127,14 @@ def factorize(site: Site, patience_s: float) -> dict[str, int]:
     Args:
         patience_s: after so long without an answer a mapper computes by itself.
     """
-    rung, store = OurRung(site), Store(site.cluster.conf_dir)
-    matrices = deal(plan_matrices(8, 32, 96), 2)
+    runner, store = OurRunner(site), Store(site.cluster.conf_dir)
+    matrices = balance(plan_matrices(8, 32, 96), 2)
     for matrix in matrices:
-        store.write_atomic(f"{rung.home('in')}/{matrix.key}.bin", [make_bytes(matrix)])
-    manifest = manifest_of(matrices, rung.home("in"), rung.home("out"))
+        store.write_atomic(f"{runner.home('in')}/{matrix.key}.bin", [make_bytes(matrix)])
+    manifest = manifest_of(matrices, runner.home("in"), runner.home("out"))
     began_s = time.monotonic()
     job = FactorizeJob(n_tasks=2, is_by_value=True, patience_s=patience_s)
-    outcome = run_factorize(rung, store, manifest, job, lambda _: None)
+    outcome = run_factorize(runner, store, manifest, job, lambda _: None)
     print(f"\njob took {time.monotonic() - began_s:.1f} s, counters {dict(outcome.counters)}")
     assert (len(outcome.results), len(outcome.rejects)) == (8, 0)
     checks = verify(lambda uri: store.read_bytes(uri, MAX_BYTES), good_entries(manifest))

@@ -21,7 +21,7 @@ import pytest
 from benchmarks.yarn_paper.cells import EMULATED, REAL, Key
 from benchmarks.yarn_paper.distribution import NAME, write_distribution
 from benchmarks.yarn_paper.planning import SCALES, SPEEDS, Stop, plan
-from benchmarks.yarn_paper.rung import build_archive
+from benchmarks.yarn_paper.runner import build_archive
 from benchmarks.yarn_paper.running import launch_options, manifest, task_line
 from benchmarks.yarn_paper.shipped import emulation, entry
 from benchmarks.yarn_paper.shipped.tasks import Gate, TaskRow, parse_row, play

@@ -15,7 +15,7 @@ import yaml
 
 from benchmarks.yarn_faults import SECTIONS, _Account, _fault_rows, _table
 from jobs.factorize.rows import Done
-from jobs.outcome import Outcome, Rejected
+from jobs.outcome import Outcome, RejectedRecord
 from tests.fixtures.yarn_site import SiteOptions, faults
 from tests.fixtures.yarn_site.faults import ANSWER, FAULTS, PUBLISHED
 from tests.fixtures.yarn_site.job import Result, RunningJob, compare
@@ -33,7 +33,9 @@ def row(key: str, **facts: Any) -> Done:
     return replace(blank, **facts)
 
 
-def result(*rows: Done, factors: dict[str, str] | None = None, rejects: tuple[Rejected, ...] = ()) -> Result:
+def result(
+    *rows: Done, factors: dict[str, str] | None = None, rejects: tuple[RejectedRecord, ...] = ()
+) -> Result:
     outcome = Outcome(len(rows), rows, rejects, {"resubmitted": 2}, (), 10.0)
     return Result(outcome, {row.key: row.key for row in rows} if factors is None else factors)
 
@@ -58,7 +60,7 @@ def test_where_and_how_fast_a_record_was_done_does_not_matter() -> None:
         (result(row("a"), row("b"), factors={"a": "a", "b": "other bits"}), "1 changed (b)"),
         (result(row("a"), row("b"), row("c")), "1 strange (c)"),
         (result(row("a"), row("b"), factors={"a": "a", "b": "b", "c": "c"}), "1 strange (c)"),
-        (result(row("a"), rejects=(Rejected("b", "nan", "why"),)), "1 lost (b), 1 strange (b)"),
+        (result(row("a"), rejects=(RejectedRecord("b", "nan", "why"),)), "1 lost (b), 1 strange (b)"),
     ],
 )
 def test_every_difference_is_counted_and_named(other: Result, words: str) -> None:

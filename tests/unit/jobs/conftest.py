@@ -18,8 +18,8 @@ from jobs.images.job import ImagesOutcome, Indexed
 from jobs.images.make_input import PatchPlan, patches
 from jobs.images.purity import photograph_of, purity
 from jobs.images.rows import Clustering
-from jobs.outcome import Outcome, Rejected
-from jobs.rungs.step import TaskRecord
+from jobs.outcome import Outcome, RejectedRecord
+from jobs.runners.step import TaskRecord
 
 
 @pytest.fixture(scope="session")
@@ -77,7 +77,7 @@ def images_outcome(keys: list[str]) -> ImagesOutcome:
     outcome = Outcome(
         len(keys) + 1,
         tuple(Indexed(key, cluster) for key, cluster in index.items()),
-        (Rejected("broken/000064", "broken-image", "image file is truncated"),),
+        (RejectedRecord("broken/000064", "broken-image", "image file is truncated"),),
         {"records_in": len(keys) + 1, "done": len(keys), "rejected": 1, "sent": 5, "bytes": 1000},
         (*map_tasks("i", 130.0), TaskRecord("i_r_0", "reduce", "w2", "SUCCEEDED", 150.0, 155.0)),
         30.0,
@@ -96,7 +96,7 @@ def record(patch_images) -> DemoRecord:
     rows = done_rows()
     images = images_outcome(list(patch_images))
     counters = {"records_in": 49, "done": 48, "rejected": 1, "sent": 97, "bytes": 48 * 720_000}
-    reject = Rejected("bad-nan", "not-finite", "<script>alert(1)</script> & NaN at [3, 4]")
+    reject = RejectedRecord("bad-nan", "not-finite", "<script>alert(1)</script> & NaN at [3, 4]")
     nodes = dict(zip(NODES, ("/rack1", "/rack1", "/rack2", "/rack2"), strict=True))
     return DemoRecord(
         started_at="2026-01-01 00:00:00",

@@ -16,8 +16,8 @@ from jobs.demo.pictures import mosaic_rows, overview, pictures
 from jobs.demo.record import as_json
 from jobs.demo.report import report_page
 from jobs.factorize.manifest import records
-from jobs.outcome import Rejected
-from jobs.rungs.step import TaskRecord
+from jobs.outcome import RejectedRecord
+from jobs.runners.step import TaskRecord
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -62,7 +62,7 @@ def test_a_lost_record_fails_the_demo(record):
 
 
 def test_a_reject_nobody_spoilt_fails_the_demo(record):
-    rejects = (*record.factorize.rejects, Rejected("good", "storage", "gone"))
+    rejects = (*record.factorize.rejects, RejectedRecord("good", "storage", "gone"))
     bad = replace(record, factorize=replace(record.factorize, rejects=rejects, n_in=50))
     assert failing(bad) == ["exactly the records spoilt on purpose were rejected"]
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.factorize.make_input import FLAWS, deal, make_bytes, manifest_of, plan_flawed, plan_matrices
+from jobs.factorize.make_input import FLAWS, balance, make_bytes, manifest_of, plan_flawed, plan_matrices
 from jobs.factorize.manifest import DTYPES, parse_entry
 from jobs.factorize.verify import LIMIT, ratios, verify
 
@@ -46,14 +46,14 @@ def test_each_flaw_is_what_it_says():
 
 
 @given(st.integers(1, 40), st.integers(1, 9))
-def test_dealing_keeps_every_matrix(count, n_hands):
+def test_dealing_keeps_every_matrix(count, n_tasks):
     planned = plan_matrices(count, 10, 99)
-    assert sorted(deal(planned, n_hands), key=lambda m: m.number) == list(planned)
+    assert sorted(balance(planned, n_tasks), key=lambda m: m.number) == list(planned)
 
 
 def test_dealing_makes_runs_of_about_equal_work():
-    dealt = deal(plan_matrices(48, 256, 1500), 8)
-    work = [sum(m.n**3 for m in dealt[start : start + 6]) for start in range(0, 48, 6)]
+    balanced = balance(plan_matrices(48, 256, 1500), 8)
+    work = [sum(m.n**3 for m in balanced[start : start + 6]) for start in range(0, 48, 6)]
     assert max(work) < 1.5 * min(work)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import jobs.factorize
 from jobs.factorize.job import FactorizeJob, run_factorize
 from jobs.factorize.make_input import make_bytes, plan_matrices
-from jobs.rungs.inprocess import InProcessRung
-from jobs.rungs.local import uri_of
+from jobs.runners.inline import InlineRunner
+from jobs.runners.local_tasks import uri_of
 from yarn_accel.adapters.hdfs import Store
 
 FOLDER = Path(jobs.factorize.__file__).parent
@@ -20,8 +20,8 @@ def test_the_sample_gives_what_is_expected(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(make_bytes(matrix))
     manifest = (FOLDER / "sample.txt").read_text().replace("file:///tmp/factorize-sample", uri_of(tmp_path))
-    with InProcessRung() as rung:
-        outcome = run_factorize(rung, Store(), manifest, FactorizeJob(n_tasks=2), lambda _: None)
+    with InlineRunner() as runner:
+        outcome = run_factorize(runner, Store(), manifest, FactorizeJob(n_tasks=2), lambda _: None)
     done = [
         (row.key, "done", row.operation, row.dtype, f"{row.shape[0]}x{row.shape[1]}")
         for row in outcome.results

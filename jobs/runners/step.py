@@ -1,4 +1,4 @@
-"""What every rung of the ladder takes and gives: one map (and reduce) step, and how it went."""
+"""What every runner takes and returns: one map (and reduce) step, and its result."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["Report", "Rung", "Step", "StepResult", "TaskRecord"]
+__all__ = ["Report", "Runner", "Step", "StepResult", "TaskRecord"]
 
 Report = Callable[[str], None]
 
@@ -64,7 +64,7 @@ class StepResult:
         parts: URIs of the output parts, sorted.
         counters: our own counters by name (`records_in`, `sent`, `done`, `rejected`, `cpu_fallback`,
         `bytes`).
-        job_id: the YARN job; empty on the local rungs.
+        job_id: the YARN job; empty but for the runner `hadoop`.
     """
 
     parts: tuple[str, ...]
@@ -74,8 +74,8 @@ class StepResult:
     job_id: str = ""
 
 
-class Rung(Protocol):
-    """Where steps run. A rung is open between ``with rung:`` and its end."""
+class Runner(Protocol):
+    """Where steps run. A runner is open between ``with runner:`` and its end."""
 
     name: str
 

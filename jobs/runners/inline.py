@@ -1,4 +1,4 @@
-"""The lowest rung: the mapper's own generators, in this process, with this process's CPU."""
+"""Runs a job in this process, one task after the other, on this process's CPU."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from types import TracebackType
 
 from jobs.attempt import Attempt
 from jobs.entry import NO_CREDENTIAL, read_uri
-from jobs.rungs.local import LocalTask, run_locally, uri_of
-from jobs.rungs.step import Report, Step, StepResult
+from jobs.runners.local_tasks import LocalTask, run_locally, uri_of
+from jobs.runners.step import Report, Step, StepResult
 from jobs.verbs import TaskContext, parse_verb, run_verb
 from yarn_accel.client.dispatch import Dispatcher
 from yarn_accel.client.fallback import LocalExecutor
 from yarn_accel.client.reporter import GROUP, Reporter
 from yarn_accel.errors import AccelError, JobError
 
-__all__ = ["InProcessRung"]
+__all__ = ["InlineRunner"]
 
 
-class InProcessRung:
+class InlineRunner:
     """Runs every task in this process, one after the other, without any server.
 
     Args:
         home: folder for the data of this run; a temporary one, removed at the end, when None.
     """
 
-    name = "inprocess"
+    name = "inline"
 
     def __init__(self, home: Path | None = None) -> None:
         self._given_home = home
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._n_steps = 0
 
-    def __enter__(self) -> InProcessRung:
+    def __enter__(self) -> InlineRunner:
         self._temporary = tempfile.TemporaryDirectory(prefix="accel-")
         return self
 
@@ -56,7 +56,7 @@ class InProcessRung:
 
     def _scratch(self) -> Path:
         if self._temporary is None:
-            raise JobError("the rung is not open")
+            raise JobError("the runner is not open")
         return Path(self._temporary.name)
 
 

@@ -1,4 +1,4 @@
-"""The top rung of `jobs`, with this benchmark's zipapp and properties: jobs are real streaming jobs."""
+"""The top runner of `jobs`, with this benchmark's zipapp and properties: jobs are real streaming jobs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from types import TracebackType
 
 from benchmarks.yarn_paper.shipped import emulation
 from jobs.credentials import token_file
-from jobs.rungs.cluster import streaming_job
-from jobs.rungs.step import Report, Step, StepResult, TaskRecord
+from jobs.runners.hadoop import streaming_job
+from jobs.runners.step import Report, Step, StepResult, TaskRecord
 from jobs.zipapp import ARCHIVE_NAME, build_zipapp
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.client.reporter import GROUP
 from yarn_accel.hadoop.site import Site
 from yarn_accel.hadoop.streaming import JobResult, run_streaming
 
-__all__ = ["PaperRung", "build_archive"]
+__all__ = ["PaperRunner", "build_archive"]
 
 _CREDENTIAL_S = 3600.0
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -50,8 +50,8 @@ def _own_modules() -> list[Path]:
     return sorted(Path(emulation.__file__).parent.glob("*.py"))
 
 
-class PaperRung:
-    """Runs steps on a site; a `jobs.rungs.step.Rung`.
+class PaperRunner:
+    """Runs steps on a site; a `jobs.runners.step.Runner`.
 
     Args:
         site: the cluster.
@@ -76,7 +76,7 @@ class PaperRung:
         file_system = site.properties["fs.defaultFS"].rstrip("/")
         self._home = f"{file_system}/user/{getpass.getuser()}/yarn-paper/{time.time_ns()}"
 
-    def __enter__(self) -> PaperRung:
+    def __enter__(self) -> PaperRunner:
         return self
 
     def __exit__(

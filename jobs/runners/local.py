@@ -1,7 +1,6 @@
-"""The middle rung: a real pipeline server on a Unix socket, and the zipapp as real processes with real pipes.
+"""Runs a job on this machine: a pipeline server on a Unix socket, and one process for each task.
 
-All that a cluster adds is absent, all that the job itself does is there: the archive, the binding and the
-token file are the ones a node would see.
+The tasks run from the same zipapp, binding file and token file that a node of a cluster would get.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ import yaml
 
 import yarn_accel
 from jobs.entry import BINDING_FILE, TOKEN_VARIABLE
-from jobs.rungs.local import LocalTask, run_locally, uri_of
-from jobs.rungs.step import Report, Step, StepResult
+from jobs.runners.local_tasks import LocalTask, run_locally, uri_of
+from jobs.runners.step import Report, Step, StepResult
 from jobs.zipapp import ARCHIVE_NAME, build_zipapp
 from yarn_accel.adapters.credentials import issue_token_file
 from yarn_accel.client.binding import Binding, Endpoint, format_binding
 from yarn_accel.client.reporter import GROUP
 from yarn_accel.errors import JobError, StartupError
 
-__all__ = ["PipeRung", "parse_stderr"]
+__all__ = ["LocalRunner", "parse_stderr"]
 
 START_LIMIT_S = 30.0
 STOP_LIMIT_S = 10.0
@@ -38,7 +37,7 @@ _COUNTER = f"reporter:counter:{GROUP},"
 _PREFIXES = ["file:///", "hdfs://"]
 
 
-class PipeRung:
+class LocalRunner:
     """Starts a pipeline server for the time it is open and runs tasks as processes of this machine.
 
     Args:
@@ -48,7 +47,7 @@ class PipeRung:
         n_servers: 0 shows what happens when nobody serves: mappers compute on their own CPU.
     """
 
-    name = "pipe"
+    name = "local"
 
     def __init__(
         self, home: Path | None = None, python: str = "python3", n_parallel: int = 2, n_servers: int = 1
@@ -61,7 +60,7 @@ class PipeRung:
         self._servers: list[subprocess.Popen[bytes]] = []
         self._n_steps = 0
 
-    def __enter__(self) -> PipeRung:
+    def __enter__(self) -> LocalRunner:
         self._temporary = tempfile.TemporaryDirectory(prefix="accel-")
         try:
             self._start()
@@ -116,7 +115,7 @@ class PipeRung:
 
     def _scratch(self) -> Path:
         if self._temporary is None:
-            raise JobError("the rung is not open")
+            raise JobError("the runner is not open")
         return Path(self._temporary.name)
 
     def _run_task(self, task: LocalTask) -> Mapping[str, int]:

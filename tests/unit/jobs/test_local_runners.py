@@ -1,4 +1,4 @@
-"""Both jobs on the two rungs that need no Hadoop: the same input gives the same outcome on each."""
+"""Both jobs with the two runners that need no Hadoop: the same input gives the same outcome with each."""
 
 from __future__ import annotations
 
@@ -9,21 +9,28 @@ from pathlib import Path
 import pytest
 
 from jobs.factorize.job import FactorizeJob, good_entries, run_factorize, write_outcome
-from jobs.factorize.make_input import GARBAGE_LINE, deal, make_bytes, manifest_of, plan_flawed, plan_matrices
+from jobs.factorize.make_input import (
+    GARBAGE_LINE,
+    balance,
+    make_bytes,
+    manifest_of,
+    plan_flawed,
+    plan_matrices,
+)
 from jobs.factorize.manifest import key_of
 from jobs.factorize.verify import LIMIT, verify
 from jobs.images.job import ImagesJob, run_images
 from jobs.images.make_input import PatchPlan, patches, write_files
 from jobs.images.purity import purity
-from jobs.rungs.inprocess import InProcessRung
-from jobs.rungs.local import path_of, uri_of
-from jobs.rungs.pipe import PipeRung, parse_stderr
-from jobs.rungs.step import Step
+from jobs.runners.inline import InlineRunner
+from jobs.runners.local import LocalRunner, parse_stderr
+from jobs.runners.local_tasks import path_of, uri_of
+from jobs.runners.step import Step
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.client.typed_bytes import encode_pair
 from yarn_accel.errors import JobError, StartupError, StorageError
 
-RUNGS = ("inprocess", "pipe")
+RUNNERS = ("inline", "local")
 BAD = {
     "bad-nan": "not-finite",
     "bad-indefinite": "not-positive-definite",
@@ -38,23 +45,23 @@ def silent(_: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def rungs():
-    """The two rungs, open; the server of the pipe rung runs for the whole module."""
-    with InProcessRung() as inprocess, PipeRung(python=sys.executable) as pipe:
-        yield {"inprocess": inprocess, "pipe": pipe}
+def runners():
+    """The two runners, open; the server of the local runner runs for the whole module."""
+    with InlineRunner() as inline, LocalRunner(python=sys.executable) as local:
+        yield {"inline": inline, "local": local}
 
 
-@pytest.fixture(params=RUNGS)
-def rung(request, rungs):
-    return rungs[request.param]
+@pytest.fixture(params=RUNNERS)
+def runner(request, runners):
+    return runners[request.param]
 
 
 @pytest.fixture
-def run_matrices(rung, tmp_path):
+def run_matrices(runner, tmp_path):
     """Run a manifest of small matrices, good ones and one of each flaw."""
     store = Store()
     input_uri, output_uri = uri_of(tmp_path / "in"), uri_of(tmp_path / "out")
-    matrices = deal((*plan_matrices(12, 16, 48), *plan_flawed(24)), 3)
+    matrices = balance((*plan_matrices(12, 16, 48), *plan_flawed(24)), 3)
     for matrix in matrices:
         if matrix.flaw != "missing":
             store.write_atomic(f"{input_uri}/{matrix.key}.bin", [make_bytes(matrix)])
@@ -62,7 +69,7 @@ def run_matrices(rung, tmp_path):
 
     def run(text=manifest, **options):
         job = FactorizeJob(n_tasks=3, **options)
-        return run_factorize(rung, store, text, job, silent, name=tmp_path.name)
+        return run_factorize(runner, store, text, job, silent, name=tmp_path.name)
 
     run.manifest = manifest
     return run
@@ -87,10 +94,10 @@ def test_matrices_are_factorized_and_bad_records_are_named(run_matrices, tmp_pat
     assert not (tmp_path / "out" / "_tmp").exists()
 
 
-def test_only_the_pipe_rung_uses_a_server(rungs, run_matrices, rung):
+def test_only_the_local_runner_uses_a_server(runners, run_matrices, runner):
     outcome = run_matrices()
     fallbacks = outcome.counters.get("cpu_fallback", 0)
-    assert fallbacks == (12 if rung is rungs["inprocess"] else 0)
+    assert fallbacks == (12 if runner is runners["inline"] else 0)
     assert {row.server for row in outcome.results} == ({"local"} if fallbacks else {"local0"})
 
 
@@ -120,10 +127,10 @@ def image_files(tmp_path_factory):
 
 
 @pytest.mark.parametrize("n_rounds", [0, 20], ids=["one-reducer", "rounds"])
-def test_images_are_clustered_by_their_photograph(rung, tmp_path, image_files, n_rounds):
+def test_images_are_clustered_by_their_photograph(runner, tmp_path, image_files, n_rounds):
     plan, inputs = image_files
     job = ImagesJob(n_rounds=n_rounds, sample_one_in=2, n_reduces=2)
-    found = run_images(rung, Store(), inputs, 98, job, silent, name=tmp_path.name)
+    found = run_images(runner, Store(), inputs, 98, job, silent, name=tmp_path.name)
     assert {row.key for row in found.outcome.results} == {key for key, _ in patches(plan, range(96))}
     assert [(reject.key, reject.code) for reject in found.outcome.rejects] == [
         ("broken/000096", "broken-image"),
@@ -135,32 +142,32 @@ def test_images_are_clustered_by_their_photograph(rung, tmp_path, image_files, n
         assert found.clustering.summary["is_converged"]
 
 
-def test_the_two_rungs_agree_about_the_clusters(rungs, tmp_path, image_files):
+def test_the_two_runners_agree_about_the_clusters(runners, tmp_path, image_files):
     _, inputs = image_files
     found = [
-        run_images(rung, Store(), inputs, 98, ImagesJob(), silent, name=tmp_path.name).clustering
-        for rung in rungs.values()
+        run_images(runner, Store(), inputs, 98, ImagesJob(), silent, name=tmp_path.name).clustering
+        for runner in runners.values()
     ]
     assert found[0].index == found[1].index
     assert found[0].summary["inertia"] == pytest.approx(found[1].summary["inertia"], rel=1e-6)
 
 
-def test_strict_images_name_the_first_bad_one(rung, tmp_path, image_files):
+def test_strict_images_name_the_first_bad_one(runner, tmp_path, image_files):
     _, inputs = image_files
     with pytest.raises(JobError, match=r"record broken/000096 \(broken-image\)"):
-        run_images(rung, Store(), inputs, 98, ImagesJob(is_strict=True), silent, name=tmp_path.name)
+        run_images(runner, Store(), inputs, 98, ImagesJob(is_strict=True), silent, name=tmp_path.name)
 
 
-def test_an_output_folder_that_exists_is_an_error(rung, run_matrices):
+def test_an_output_folder_that_exists_is_an_error(runner, run_matrices):
     run_matrices()
     with pytest.raises(JobError, match="exists already"):
         run_matrices()
 
 
-def test_a_text_record_under_typed_bytes_is_rejected_by_type(rungs, tmp_path):
+def test_a_text_record_under_typed_bytes_is_rejected_by_type(runners, tmp_path):
     (tmp_path / "stdin").write_bytes(encode_pair("k", "no bytes"))
-    from jobs.rungs.inprocess import _run_task
-    from jobs.rungs.local import LocalTask
+    from jobs.runners.inline import _run_task
+    from jobs.runners.local_tasks import LocalTask
 
     step = Step("types", ("images-map",), (), uri_of(tmp_path / "out"), io="typedbytes")
     task = LocalTask(step, "r", "map", 0, step.mapper, tmp_path / "stdin", tmp_path / "stdout", tmp_path)
@@ -176,10 +183,10 @@ def test_without_server_and_numpy_the_message_says_what_to_do(tmp_path):
     matrix = plan_matrices(1, 8, 8)[0]
     store.write_atomic(f"{uri}/{matrix.key}.bin", [make_bytes(matrix)])
     with (
-        PipeRung(python=str(bare), n_servers=0) as rung,
+        LocalRunner(python=str(bare), n_servers=0) as runner,
         pytest.raises(JobError, match="no pipeline server answers, and this node cannot compute by itself"),
     ):
-        run_factorize(rung, store, manifest_of([matrix], uri, uri), FactorizeJob(), silent)
+        run_factorize(runner, store, manifest_of([matrix], uri, uri), FactorizeJob(), silent)
 
 
 def test_without_server_but_with_numpy_the_mapper_computes(tmp_path):
@@ -187,8 +194,10 @@ def test_without_server_but_with_numpy_the_mapper_computes(tmp_path):
     matrices = plan_matrices(2, 8, 16)
     for matrix in matrices:
         store.write_atomic(f"{uri}/{matrix.key}.bin", [make_bytes(matrix)])
-    with PipeRung(python=sys.executable, n_servers=0) as rung:
-        outcome = run_factorize(rung, store, manifest_of(matrices, uri, uri), FactorizeJob(n_tasks=1), silent)
+    with LocalRunner(python=sys.executable, n_servers=0) as runner:
+        outcome = run_factorize(
+            runner, store, manifest_of(matrices, uri, uri), FactorizeJob(n_tasks=1), silent
+        )
     assert outcome.counters["cpu_fallback"] == 2
     assert {row.device for row in outcome.results} == {"cpu:fallback"}
 
@@ -199,23 +208,26 @@ def test_mappers_and_reducers_work_on_the_oldest_python(find_python, tmp_path, i
     for matrix in matrices:
         store.write_atomic(f"{uri}/{matrix.key}.bin", [make_bytes(matrix)])
     manifest = manifest_of(matrices, uri, uri_of(tmp_path / "out")) + GARBAGE_LINE
-    with PipeRung(python=find_python("3.8")) as rung:
-        outcome = run_factorize(rung, store, manifest, FactorizeJob(n_tasks=2), silent)
-        found = run_images(rung, store, image_files[1], 98, ImagesJob(n_rounds=2), silent)
+    with LocalRunner(python=find_python("3.8")) as runner:
+        outcome = run_factorize(runner, store, manifest, FactorizeJob(n_tasks=2), silent)
+        found = run_images(runner, store, image_files[1], 98, ImagesJob(n_rounds=2), silent)
     assert (len(outcome.results), len(outcome.rejects)) == (12, 1)
     assert (len(found.outcome.results), len(found.outcome.rejects)) == (96, 2)
 
 
 def test_an_interpreter_that_is_not_there_is_named(tmp_path):
-    with PipeRung(python="python9.9", n_servers=0) as rung, pytest.raises(StartupError, match=r"python9\.9"):
-        run_factorize(rung, Store(), "garbage\n", FactorizeJob(), silent)
+    with (
+        LocalRunner(python="python9.9", n_servers=0) as runner,
+        pytest.raises(StartupError, match=r"python9\.9"),
+    ):
+        run_factorize(runner, Store(), "garbage\n", FactorizeJob(), silent)
 
 
-def test_nothing_is_left_of_a_closed_rung(tmp_path, monkeypatch):
+def test_nothing_is_left_of_a_closed_runner(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with PipeRung() as rung:
-        scratch = Path(path_of(rung.home("x"))).parent
-        pids = [server.pid for server in rung._servers]
+    with LocalRunner() as runner:
+        scratch = Path(path_of(runner.home("x"))).parent
+        pids = [server.pid for server in runner._servers]
         assert (scratch / "token").stat().st_mode & 0o077 == 0
     assert not scratch.exists()
     for pid in pids:

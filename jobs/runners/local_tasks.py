@@ -1,8 +1,7 @@
-"""What the two local rungs share: cut the input, run the maps, sort, run the reduces.
+"""Runs the tasks of a step on this machine, for the runners `inline` and `local`.
 
-Hadoop's own order of things on one machine: every map task gets a run of lines or one SequenceFile, its
-output is partitioned by a hash of the key and sorted by the key's bytes, every reduce task gets one
-partition.
+The order is Hadoop's: every map task gets a run of lines or one SequenceFile. Its output is partitioned by a
+hash of the key and sorted by the key's bytes, and every reduce task gets one partition.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from jobs.factorize.manifest import records
-from jobs.rungs.step import Report, Step, StepResult, TaskRecord
+from jobs.runners.step import Report, Step, StepResult, TaskRecord
 from yarn_accel.adapters.sequence_file import SequenceFileReader, SequenceFileWriter
 from yarn_accel.client.typed_bytes import TypedBytesReader, Value, encode, encode_pair
 from yarn_accel.errors import JobError, RejectedError, StorageError
 
-__all__ = ["LocalTask", "TaskRunner", "path_of", "run_locally", "uri_of"]
+__all__ = ["LocalTask", "RunTask", "path_of", "run_locally", "uri_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +67,11 @@ class LocalTask:
         }
 
 
-TaskRunner = Callable[[LocalTask], Mapping[str, int]]
-"""Runs one task and returns its counters; raises JobError with the task's first words when it fails."""
+RunTask = Callable[[LocalTask], Mapping[str, int]]
+"""Runs one task and returns its counters; raises JobError with the first line of a task that fails."""
 
 
-def run_locally(step: Step, work: Path, runner: TaskRunner, n_parallel: int, report: Report) -> StepResult:
+def run_locally(step: Step, work: Path, run_task: RunTask, n_parallel: int, report: Report) -> StepResult:
     """Run the whole step, `n_parallel` tasks at a time, with scratch files under `work`."""
     started_s = time.time()
     output = path_of(step.output_uri)
@@ -81,12 +80,12 @@ def run_locally(step: Step, work: Path, runner: TaskRunner, n_parallel: int, rep
     counters: Counter[str] = Counter()
     run_id = f"local{time.time_ns()}_0001"
     maps = [_task(step, "map", run_id, index, work, content) for index, content in enumerate(_splits(step))]
-    done = _run_all(maps, runner, n_parallel, counters, report)
+    done = _run_all(maps, run_task, n_parallel, counters, report)
     last = maps
     if step.reducer:
         partitions = _shuffle(step, [task.stdout for task in maps])
         last = [_task(step, "reduce", run_id, index, work, part) for index, part in enumerate(partitions)]
-        done += _run_all(last, runner, n_parallel, counters, report)
+        done += _run_all(last, run_task, n_parallel, counters, report)
     output.mkdir(parents=True)
     parts = []
     for task in last:
@@ -103,7 +102,7 @@ def path_of(uri: str) -> Path:
         StorageError: it is another kind of URI.
     """
     if not uri.startswith("file:///"):
-        raise StorageError(f"{uri} is not a local file", cure="use the cluster rung for data in HDFS")
+        raise StorageError(f"{uri} is not a local file", cure="use --runner hadoop for data in HDFS")
     return Path(uri[len("file://") :])
 
 
@@ -122,11 +121,11 @@ def _task(step: Step, kind: str, run_id: str, index: int, work: Path, content: b
 
 
 def _run_all(
-    tasks: Sequence[LocalTask], runner: TaskRunner, n_parallel: int, counters: Counter[str], report: Report
+    tasks: Sequence[LocalTask], run_task: RunTask, n_parallel: int, counters: Counter[str], report: Report
 ) -> list[TaskRecord]:
     finished: list[TaskRecord] = []
     with ThreadPoolExecutor(n_parallel) as pool:
-        waiting = {pool.submit(_timed, runner, task): task for task in tasks}
+        waiting = {pool.submit(_timed, run_task, task): task for task in tasks}
         try:
             for future in as_completed(waiting):
                 task = waiting[future]
@@ -143,9 +142,9 @@ def _run_all(
     return sorted(finished, key=lambda record: record.attempt)
 
 
-def _timed(runner: TaskRunner, task: LocalTask) -> tuple[Mapping[str, int], float, float]:
+def _timed(run_task: RunTask, task: LocalTask) -> tuple[Mapping[str, int], float, float]:
     start_s = time.time()
-    counters = runner(task)
+    counters = run_task(task)
     return counters, start_s, time.time()
 
 

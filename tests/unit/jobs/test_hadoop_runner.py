@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs.outcome import Outcome, Rejected, write_table
-from jobs.rungs.cluster import ClusterRung, streaming_job
-from jobs.rungs.step import Step
+from jobs.outcome import Outcome, RejectedRecord, write_table
+from jobs.runners.hadoop import HadoopRunner, streaming_job
+from jobs.runners.step import Step
 from yarn_accel.errors import ConfigError, JobError
 from yarn_accel.hadoop.jars import HadoopInstall
 from yarn_accel.hadoop.site import Site
@@ -100,7 +100,7 @@ def site(tmp_path):
 
 
 def test_data_goes_below_the_users_home_of_the_sites_file_system(site):
-    first, second = ClusterRung(site), ClusterRung(site)
+    first, second = HadoopRunner(site), HadoopRunner(site)
     assert first.home("x").startswith("hdfs://nn:8020/user/")
     assert first.home("x") != second.home("x")
 
@@ -108,34 +108,34 @@ def test_data_goes_below_the_users_home_of_the_sites_file_system(site):
 def test_they_are_whose_hadoop_takes_them_for(site, monkeypatch):
     monkeypatch.setenv("LOGNAME", "somebody-else")
     monkeypatch.setenv("HADOOP_USER_NAME", "ada")
-    assert ClusterRung(site).home("x").startswith("hdfs://nn:8020/user/ada/")
+    assert HadoopRunner(site).home("x").startswith("hdfs://nn:8020/user/ada/")
     monkeypatch.delenv("HADOOP_USER_NAME")
     name = pwd.getpwuid(os.geteuid()).pw_name
-    assert ClusterRung(site).home("x").startswith(f"hdfs://nn:8020/user/{name}/")
+    assert HadoopRunner(site).home("x").startswith(f"hdfs://nn:8020/user/{name}/")
 
 
 def test_a_site_without_a_binding_names_no_server(site, tmp_path):
-    assert ClusterRung(site).binding().servers == ()
+    assert HadoopRunner(site).binding().servers == ()
     with pytest.raises(ConfigError, match="cannot be read"):
-        ClusterRung(site, binding_file=tmp_path / "none").binding()
+        HadoopRunner(site, binding_file=tmp_path / "none").binding()
 
 
 def test_servers_without_a_master_secret_are_a_configuration_error(site, tmp_path):
     path = tmp_path / "binding"
     path.write_text('{"version": 1, "servers": [{"name": "a", "host": "h", "port": 1}]}')
     with pytest.raises(ConfigError, match="no credential for them: ask the administrator"):
-        ClusterRung(site, binding_file=path).run(lines_step(), print)
+        HadoopRunner(site, binding_file=path).run(lines_step(), print)
 
 
 def test_a_site_without_a_file_system_is_a_configuration_error(tmp_path, site):
     bare = Site(conf_dir=site.conf_dir, install=site.install, properties={})
     with pytest.raises(ConfigError, match=r"fs\.defaultFS"):
-        ClusterRung(bare)
+        HadoopRunner(bare)
 
 
 def outcome(n_in=3, n_done=2, **counters) -> Outcome[str]:
     counters = {"records_in": 3, "done": 2, "rejected": 1, **counters}
-    return Outcome(n_in, ("a",) * n_done, (Rejected("b", "c", "d"),), counters, (), 1.0)
+    return Outcome(n_in, ("a",) * n_done, (RejectedRecord("b", "c", "d"),), counters, (), 1.0)
 
 
 def test_records_that_add_up_pass():

@@ -1,4 +1,4 @@
-"""The top rung: Hadoop Streaming on the cluster that HADOOP_CONF_DIR names. Nothing is started here."""
+"""Runs a job as Hadoop Streaming jobs on the cluster that HADOOP_CONF_DIR names. It starts no daemon."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import TracebackType
 
 from jobs.credentials import token_file
 from jobs.entry import BINDING_FILE
-from jobs.rungs.step import Report, Step, StepResult, TaskRecord
+from jobs.runners.step import Report, Step, StepResult, TaskRecord
 from jobs.zipapp import ARCHIVE_NAME, build_zipapp
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.client.binding import Binding, format_binding, parse_binding
@@ -28,13 +28,13 @@ from yarn_accel.hadoop.streaming import (
     run_streaming,
 )
 
-__all__ = ["SLOT_RESOURCE", "ClusterRung", "streaming_job"]
+__all__ = ["SLOT_RESOURCE", "HadoopRunner", "streaming_job"]
 
 SLOT_RESOURCE = "acct/slot"
 """A mapper that asks for one slot is placed where slots are, so mappers spread over the nodes."""
 
 
-class ClusterRung:
+class HadoopRunner:
     """Submits steps to a site's ResourceManager and reads the outcome from its history.
 
     Args:
@@ -46,7 +46,7 @@ class ClusterRung:
         scratch: where temporary files go; the system's own place when None.
     """
 
-    name = "cluster"
+    name = "hadoop"
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class ClusterRung:
         stamp = time.strftime("%Y%m%d-%H%M%S") + f"-{time.time_ns() % 1_000_000:06d}"
         self._home = f"{_file_system(site)}/user/{user_name()}/cluster-accel/{stamp}"
 
-    def __enter__(self) -> ClusterRung:
+    def __enter__(self) -> HadoopRunner:
         return self
 
     def __exit__(

@@ -1,0 +1,1 @@
+"""Where a job runs: in this process, in processes of this machine, or on a cluster."""
