@@ -124,8 +124,8 @@ def estimates_rows(name: str, trace: SwfTrace, n_jobs: int, say: Say) -> Iterato
             yield observed(
                 f"{name}, {case.words}: mean wait", ours.mean_wait_s, "s",
                 note=f"bsld {ours.bounded_slowdown:.2f}, AWRT {ours.awrt_s:,.0f} s, promise error "
-                f"{ours.promise_error_s:,.0f} s over {ours.n_promised:,} jobs, broken "
-                f"{ours.promises_broken:,}, started late {ours.late_starts:,}; {_broken(result)}",
+                f"{ours.start_error_s:,.0f} s over {ours.n_reserved:,} jobs, broken "
+                f"{ours.reservations_broken:,}, started late {ours.late_starts:,}; {_broken(result)}",
             )  # fmt: skip
 
 

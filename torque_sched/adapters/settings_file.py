@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from pydantic import BaseModel, ValidationError
 from torque_sched.errors import ConfigError
 
 __all__ = ["complaints", "described", "read_settings"]
+
+logger = logging.getLogger(__name__)
 
 _SHOWN = 60
 _WORDS = (
@@ -45,11 +48,17 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def read_settings(path: Path) -> dict[str, Any]:
+def read_settings(path: Path, renamed: Mapping[str, str]) -> dict[str, Any]:
     """The keys and values of a file; none of an empty one.
 
+    Args:
+        path: a YAML file.
+        renamed: old name -> new name of a key, ``section.key`` for one in a section. A key under its old name
+            is taken with a warning that names the new one.
+
     Raises:
-        ConfigError: it cannot be read, is not YAML, has a key twice, or is not a mapping; names the file.
+        ConfigError: it cannot be read, is not YAML, has a key twice (also under both names), or is not a
+            mapping; names the file.
     """
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
@@ -63,7 +72,22 @@ def read_settings(path: Path) -> dict[str, Any]:
         return {}
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: not a mapping of keys to values")
-    return {str(key): value for key, value in values.items()}
+    settings = {str(key): value for key, value in values.items()}
+    for old, new in renamed.items():
+        _rename(path, settings, old, new)
+    return settings
+
+
+def _rename(path: Path, settings: dict[str, Any], old: str, new: str) -> None:
+    section, _, key = old.rpartition(".")
+    place = settings.get(section) if section else settings
+    if not isinstance(place, dict) or key not in place:
+        return
+    wanted = new.rpartition(".")[2]
+    if wanted in place:
+        raise ConfigError(f"{path}: {old} is the old name of {new}, and both are set", cure=f"leave {new}")
+    place[wanted] = place.pop(key)
+    logger.warning("%s: %s is now called %s; the old name goes with the next version", path, old, new)
 
 
 def described(settings: BaseModel, indent: str = "") -> Iterator[str]:

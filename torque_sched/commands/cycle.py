@@ -19,7 +19,7 @@ __all__ = ["cycle"]
 
 @click.command()
 @with_options
-@click.option("--dry-run", is_flag=True, help="Look and decide; start nothing and say nothing.")
+@click.option("--dry-run", is_flag=True, help="Query and decide; start no job and write no comment.")
 @click.option("--json", "as_json", is_flag=True, help="Print the decisions as JSON.")
 def cycle(home: Path | None, config_file: Path | None, dry_run: bool, as_json: bool) -> None:
     """Run one cycle and print every decision. Without --dry-run it acts, and needs the scheduler's lock."""

@@ -20,7 +20,9 @@ __all__ = ["doctor"]
 
 @click.command()
 @with_options
-@click.option("-S", "port", type=click.IntRange(0, 65535), help="Port the server knocks at. [15004]")
+@click.option(
+    "-S", "port", type=click.IntRange(0, 65535), help="Port on which the server sends events. [15004]"
+)
 def doctor(home: Path | None, config_file: Path | None, port: int | None) -> None:
     """Examine commands, rights, versions, clock, names and ports. Exit code 1 when something is wrong.
 

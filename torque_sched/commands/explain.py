@@ -20,7 +20,7 @@ __all__ = ["explain", "show_explanation"]
 @click.option("--shadow", is_flag=True, help="As the shadow sees it.")
 @click.argument("name", metavar="JOB|NODE")
 def explain(home: Path | None, config_file: Path | None, shadow: bool, name: str) -> None:
-    """Say why JOB waits, node by node, what was promised to it, what it will use; or all about NODE."""
+    """Say why JOB waits, node by node, its guaranteed start, what it will use; or all about NODE."""
     from torque_sched.core.model import Job
     from torque_sched.report.picture import find, take_picture
 

@@ -24,7 +24,13 @@ _UNITS = Path("/etc/systemd/system")
 
 
 @click.command()
-@click.option("--dry-run", "act", flag_value="dry-run", default="dry-run", help="Only tell. [default]")
+@click.option(
+    "--dry-run",
+    "act",
+    flag_value="dry-run",
+    default="dry-run",
+    help="Only print what would be done. [default]",
+)
 @click.option("--apply", "act", flag_value="apply", help="Do it; what is replaced is kept.")
 @click.option("--undo", "act", flag_value="undo", help="Put everything back.")
 @click.option("-d", "home", type=_FOLDER, metavar="HOME", help="PBS home. [$PBS_HOME]")

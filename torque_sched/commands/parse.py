@@ -28,7 +28,7 @@ def parse(form: str, file: BinaryIO, as_json: bool) -> None:
     """Show what was understood of an output saved in FILE (``-`` for standard input).
 
     FORM says which command printed it; XML and text, jobs, queues (qstat -Q -f) and the server
-    (qstat -B -f) are told apart. Exit code 1 when a record or the whole output is damaged.
+    (qstat -B -f) are recognised. Exit code 1 when a record or the whole output is damaged.
     """
     data = file.read()
     try:

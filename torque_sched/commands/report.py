@@ -1,4 +1,4 @@
-"""``torque-sched report``: balance, waits, promises, predictions, idle GPUs, the shadow; in words or HTML."""
+"""``torque-sched report``: balance, waits, guaranteed starts, predictions, idle GPUs, the shadow."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def report(
     except OSError as error:
         click.echo(f"torque-sched report: {html}: {error.strerror}", err=True)
         sys.exit(1)
-    promises = f", {len(summary.outcomes)} promises" if summary.outcomes else ""
+    promises = f", {len(summary.outcomes)} guaranteed starts" if summary.outcomes else ""
     what = f"{days:g} days" if html is None else str(html)
     click.echo(f"{what}: {len(summary.jobs)} jobs, {len(summary.balance)} moments{promises}")
     for line in (*(told_of(summary) if html is None else ()), *beside):

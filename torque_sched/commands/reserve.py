@@ -20,7 +20,7 @@ __all__ = ["reserve"]
 @click.command()
 @with_options
 @click.option("--start", metavar="WHEN", help="now, +2:00:00, 14:30, 2026-12-24T08:00, or epoch seconds.")
-@click.option("--end", metavar="WHEN", help="In the same words; + counts from now.")
+@click.option("--end", metavar="WHEN", help="In the same form; + counts from now.")
 @click.option("--length", metavar="HH:MM:SS", help="Instead of --end.")
 @click.option("--nodes", metavar="NODES", help='Names "n1,n2", or how many of which kind: "4", "2:gpunode".')
 @click.option(
@@ -33,7 +33,7 @@ __all__ = ["reserve"]
 def reserve(home: Path | None, config_file: Path | None, **asked: Any) -> None:
     """Keep nodes for somebody: from the next cycle on no other job may run into that time.
 
-    The scheduler reads this in every cycle, so it need not be told. Running jobs are left alone.
+    The scheduler reads this in every cycle, so no signal is needed. Running jobs are left alone.
     """
     from torque_sched.commands.status import options_of
 

@@ -50,14 +50,16 @@ def _show_version(context: click.Context, _: click.Parameter, is_wanted: bool) -
 @click.option("-L", "log_file", type=_FILE, metavar="FILE", help="Log. [HOME/sched_logs/YYYYMMDD]")
 @click.option("-p", "out_file", type=_FILE, metavar="FILE",
               help="Standard output and error in the background. [HOME/sched_priv/sched_out]")  # fmt: skip
-@click.option("-S", "port", type=click.IntRange(0, 65535), help="Port the server knocks at. [15004]")
+@click.option(
+    "-S", "port", type=click.IntRange(0, 65535), help="Port on which the server sends events. [15004]"
+)
 @click.option("-R", "mom_port", type=click.IntRange(1, 65535), help="As pbs_sched; no mom is asked.")
 @click.option("-c", "callers_file", type=_FILE, metavar="FILE", help="$clienthost and $restricted lines.")
 @click.option("--shadow", is_flag=True, help="Beside the real pbs_sched: start nothing, only report.")
 @click.option("--daemon", "daemonize", is_flag=True, help="Go into the background, unless PBSDEBUG is set.")
 @with_options
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version,
-              help="Say the version on standard error.")  # fmt: skip
+              help="Print the version on standard error.")  # fmt: skip
 @click.argument("ignored", nargs=-1, metavar="")
 def serve(home: Path | None, daemonize: bool, ignored: tuple[str, ...], **given: Any) -> None:
     """Schedule in pbs_sched's place (or, with --shadow, beside it)."""

@@ -26,13 +26,13 @@ __all__ = ["showstart"]
 @click.option("--user", default="", help="With --submit: whose. [you]")
 @click.option("--queue", default="", help="With --submit. [the server's default]")
 @click.option(
-    "--name", default="showstart", help="With --submit: jobs of the same name tell how long it runs."
+    "--name", default="showstart", help="With --submit: jobs of the same name predict how long it runs."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def showstart(home: Path | None, config_file: Path | None, job: str | None, **asked: Any) -> None:
-    """Say when JOB will start, what was promised to it, and why this is believed.
+    """Say when JOB will start, whether that is guaranteed, and why.
 
-    A start that is promised only gets sooner, unless a node fails, an administrator reserves nodes, or a job
+    A guaranteed start only gets sooner, unless a node fails, an administrator reserves nodes, or a job
     runs over its limit. One that is only estimated may also get later.
     """
     from torque_sched.commands.status import notes, options_of

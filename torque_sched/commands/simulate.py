@@ -39,14 +39,14 @@ _POSITIVE = click.IntRange(min=1)
 @click.option("--half-life-h", type=click.FloatRange(min=0, min_open=True), default=24.0, show_default=True,
               help="After which usage counts half, for fair_share.")  # fmt: skip
 @click.option("--compress/--no-compress", default=True, show_default=True,
-              help="Conservative: move promises forward when a job ends early.")  # fmt: skip
+              help="Conservative: move reservations forward when a job ends early.")  # fmt: skip
 @click.option("--threshold", type=click.FloatRange(min=1), default=2.0, show_default=True,
-              help="Selective: promise a start from this expansion factor on.")  # fmt: skip
-@click.option("--depth", type=_POSITIVE, metavar="K", help="Promise a start to the first K only.")
+              help="Selective: reserve a start from this expansion factor on.")  # fmt: skip
+@click.option("--depth", type=_POSITIVE, metavar="K", help="Reserve a start for the first K only.")
 @click.option("--max-tested", type=_POSITIVE, metavar="N",
-              help="Jobs without a promise that one pass tests. [all]")  # fmt: skip
+              help="Jobs without a reservation that one pass tests. [all]")  # fmt: skip
 @click.option(
-    "--window-h", type=click.FloatRange(min=0, min_open=True), help="Promise nothing further ahead."
+    "--window-h", type=click.FloatRange(min=0, min_open=True), help="Reserve nothing further ahead."
 )
 @click.option("--resolution-s", type=click.FloatRange(min=0), default=0.0, help="Round planned ends up.")
 @click.option("--max-jobs", type=_POSITIVE, metavar="N", help="Only the first N jobs that count.")

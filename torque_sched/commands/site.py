@@ -50,8 +50,8 @@ def _fail(verb: str, error: TorqueSchedError) -> None:
 )
 @click.pass_context
 def _serve(context: click.Context, dry_run: bool) -> None:
-    """Serve until SIGTERM. Exit code 0: told to end; 2: wrong settings; 3: could not start; 4: something hung
-    when it was told to end, see the log.
+    """Serve until SIGTERM. Exit code 0: ended on request; 2: wrong settings; 3: could not start; 4:
+    something hung at the end, see the log.
     """
     from torque_sched.site.service import dry_run as try_out
     from torque_sched.site.service import serve as run
@@ -107,7 +107,7 @@ def _status(context: click.Context, as_json: bool) -> None:
     else:
         age_s = time.time() - state["at_s"]
         word = "runs" if state["alive"] else "does NOT run"
-        click.echo(f"site {state['name']} {word}; process {state['pid']}, told {age_s:.0f} s ago")
+        click.echo(f"site {state['name']} {word}; process {state['pid']}, state of {age_s:.0f} s ago")
         alive = sum(peer["state"] == "alive" for peer in state["peers"])
         click.echo(
             f"{alive} of {len(state['peers'])} peers alive; "

@@ -123,7 +123,7 @@ def _document(picture: Any) -> dict[str, Any]:
             "held_not_used": [list(each) for each in unused_gpus(snapshot)],
         },
         "jobs": {"running": len(snapshot.running), "queued": len(snapshot.queued)},
-        "promises": len(picture.context.promises),
+        "guaranteed_starts": len(picture.context.promises),
         "reservations": [each.name for each in picture.context.reservations],
         "prediction_errors": {
             figure.value: {"n": error.n, "mean": error.mean, "recent": error.recent}

@@ -20,7 +20,7 @@ __all__ = ["whatif"]
 @with_options
 @click.option("--submit", required=True, metavar="RESOURCES", help='As for qsub -l: "nodes=2:ppn=4:gpus=1".')
 @click.option("--user", default="", help="Who would submit it. [you]")
-@click.option("--name", default="whatif", help="Its name: jobs of the same name tell what it would use.")
+@click.option("--name", default="whatif", help="Its name: jobs of the same name predict what it would use.")
 @click.option("--queue", default="", help="[the server's default]")
 def whatif(
     home: Path | None, config_file: Path | None, submit: str, user: str, name: str, queue: str

@@ -86,13 +86,13 @@ class Reserve:
     job: JobId
     start_s: float
     allocation: tuple[NodeShare, ...]
-    """Empty where the start is only estimated by counting slots: then nothing is promised."""
+    """Empty where the start is only estimated by counting slots: then the start is not guaranteed."""
     reason: Reason = Reason.RESERVED
     details: Mapping[str, str] = field(default_factory=dict)
     promise: Promise | None = None
-    """What is to be carried to the next cycle (`Context.promises`); None: nothing is promised."""
+    """What is to be carried to the next cycle (`Context.promises`); None: no start is guaranteed."""
     broken: Broken | None = None
-    """Why the start is later than the one promised before; ``details["broken"]`` says it in words."""
+    """Why the start is later than the one guaranteed before; ``details["broken"]`` says it in words."""
 
     @property
     def comment(self) -> str:

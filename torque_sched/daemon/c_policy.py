@@ -142,7 +142,7 @@ def _settings(config: Config, files: CFiles, policy: CPolicy) -> Settings:
         memory=memory,
         queues=queues,
         max_starts=config.max_starts,
-        words_of_c=config.words_of_c,
+        words_of_c=config.pbs_sched_reasons_only,
     )
 
 

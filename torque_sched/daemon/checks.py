@@ -124,7 +124,9 @@ def _space(options: Options, config: Config) -> Check:
     if free >= wanted:
         return _ok("space", text)
     return _warning(
-        "space", f"{text}, the journal may take {wanted >> 20}", "make room, or lower journal.n_files"
+        "space",
+        f"{text}, the journal may take {wanted >> 20}",
+        "free some disk space, or lower journal.n_files",
     )
 
 

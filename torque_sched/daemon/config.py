@@ -55,6 +55,8 @@ __all__ = [
 DEFAULT_NAME = "torque_sched.yaml"
 """Looked for in ``sched_priv`` when no file is named."""
 
+_RENAMED = {"words_of_c": "pbs_sched_reasons_only", "gpus.avoid_sick": "gpus.avoid_unhealthy"}
+
 _FROZEN = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 _NUMBERS = ConfigDict(allow_inf_nan=False)
 _ATTRIBUTE = re.compile(r"^(\w+): (.+?)(?=^\w+: |\Z)", re.MULTILINE | re.DOTALL)
@@ -135,7 +137,7 @@ class LearningSettings(BaseModel):
     history: str = Field(default="", description="its file; empty: sched_priv/history.sqlite")
     accounting: bool = Field(default=True, description="also learn from the server's accounting, if readable")
     predictors: tuple[str, ...] = Field(
-        default=("chain", "seed"), min_length=1, description="the best of them speaks"
+        default=("chain", "seed"), min_length=1, description="the best of them is used"
     )
     best_of: int = Field(default=20, ge=1, description="best in so many last checks")
     max_jobs: int = Field(default=200_000, ge=1, description="ended jobs kept, the oldest go first")
@@ -143,7 +145,7 @@ class LearningSettings(BaseModel):
 
 
 class ReservationSettings(BaseModel):
-    """Nodes kept for somebody for a time."""
+    """An advance reservation: nodes for some users, or for nobody, for a time."""
 
     model_config = _FROZEN
     name: str = Field(description="shown to those who wait")
@@ -209,7 +211,7 @@ class Config(BaseModel):
 
     commands: str = _key("", "folder of Torque's commands; empty: they are on PATH")
     addresses: tuple[str, ...] = _key((), "addresses to listen on; none: those of the server's host name")
-    port: int = _key(15004, "port the server knocks at (-S overrides it)", ge=0, le=65535)
+    port: int = _key(15004, "port on which the server sends events (-S overrides it)", ge=0, le=65535)
     timer_s: float = _key(30.0, "a cycle at least so often, whatever events come", gt=0)
     settle_s: float = _key(0.2, "least time between the ends and beginnings of cycles", ge=0)
     retry_s: float = _key(
@@ -221,20 +223,20 @@ class Config(BaseModel):
     non_prime_bug: bool = _key(False, "lose `key ... non_prime` lines as the C daemon does")
     order: Choice | None = _key(None, "who is next; none: what sched_config says, else fcfs")
     placement: Choice = _key(Choice(name="projected"), "where a job runs")
-    backfill: Choice | None = _key(None, "for whom nodes are kept; none: aged")
+    backfill: Choice | None = _key(None, "which waiting jobs get a reservation; none: aged")
     max_starts: int = _key(500, "starts of one cycle", ge=1)
-    words_of_c: bool = _key(False, "give only reasons the C daemon has words for")
-    comments: bool = _key(True, "tell each waiting job why it waits")
+    pbs_sched_reasons_only: bool = _key(False, "give only reasons for which pbs_sched has a comment")
+    comments: bool = _key(True, "write into each waiting job's comment why it waits")
     comment_refresh_s: float = _key(60.0, "figures in a comment are renewed so often", ge=0)
     delete_impossible: bool = _key(False, "delete jobs that can never run, as the C daemon does")
     offline_black_holes: bool = _key(False, "set nodes that swallow jobs offline, with a note")
     log_dialect: Literal["auto", "6", "4"] = _key("auto", "form of log lines; auto: the server's")
-    restricted: tuple[str, ...] = _key((), "hosts that may knock from any port, as $restricted")
+    restricted: tuple[str, ...] = _key((), "hosts that may connect from any port, as $restricted")
     nodes: _NodeRules = _key(_NodeRules(), "which nodes are used")
     gpus: _GpuRules = _key(_GpuRules(), "which GPUs are avoided")
     memory: _MemoryRules = _key(_MemoryRules(), "how memory decides")
     queues: _QueueRules = Field(
-        default_factory=_QueueRules, description="what is said of queues outside of the server"
+        default_factory=_QueueRules, description="rules of queues that the server does not know"
     )
     back_off: _BackOffRules = Field(
         default_factory=_BackOffRules, description="how long failures are left alone"
@@ -245,7 +247,7 @@ class Config(BaseModel):
     limits: _CycleLimits = _key(_CycleLimits(), "what one cycle may take")
     journal: JournalSettings = _key(JournalSettings(), "the journal of cycles")
     metrics: MetricsSettings = _key(MetricsSettings(), "figures for Prometheus")
-    reservations: tuple[ReservationSettings, ...] = _key((), "nodes kept for somebody")
+    reservations: tuple[ReservationSettings, ...] = _key((), "advance reservations")
     learning: LearningSettings = _key(LearningSettings(), "what is remembered of jobs that ended")
     shadow_timer_s: float = _key(
         10.0, "instead of timer_s for a shadow: events come to one scheduler only", gt=0
@@ -280,7 +282,7 @@ def read_config(path: Path | None) -> Config:
     Raises:
         ConfigError: unreadable, or a key is unknown or wrong.
     """
-    values = read_settings(path) if path is not None else {}
+    values = read_settings(path, _RENAMED) if path is not None else {}
     # A key whose values are all commented out is as good as none.
     values = {
         key: value for key, value in values.items() if value is not None or key not in Config.model_fields

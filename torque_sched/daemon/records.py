@@ -149,9 +149,9 @@ class Records:
             if change.kind in {MADE, BETTER}:
                 continue
             if change.kind == UNEXPLAINED:
-                logger.error("the promise to %s was put off without a reason, a fault of ours", job)
+                logger.error("the guaranteed start of %s was put off without a reason, a fault of ours", job)
             became = "withdrawn" if change.to_s is None else f"put off to {_moment(change.to_s)}"
-            text = f"Promise of {_moment(change.from_s)} {became}: {change.why or change.kind}"
+            text = f"Guaranteed start {_moment(change.from_s)} {became}: {change.why or change.kind}"
             self._log.record(Event.SCHED, "Job", job, text)
 
     def _log_cycle(self, report: CycleReport, cause: str) -> None:
@@ -185,7 +185,7 @@ class Records:
                 "n_started": len(report.started_s),
                 "n_held": counts["hold"],
                 "n_reserved": counts["reserve"],
-                "n_promises": _n_promises(report),
+                "n_guaranteed_starts": _n_promises(report),
                 "wall_ms": wall_ms,
             },
             "jobs": {each.job: _decision(each, report) for each in report.decisions},
@@ -269,5 +269,5 @@ def _decision(decision: Decision, report: CycleReport) -> dict[str, Any]:
     if isinstance(decision, Reserve):
         told |= {"start_s": decision.start_s, "nodes": [share.node for share in decision.allocation]}
         if decision.promise is not None:
-            told["promise_s"] = decision.promise.start_s
+            told["guaranteed_start_s"] = decision.promise.start_s
     return told

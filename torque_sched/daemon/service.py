@@ -100,7 +100,7 @@ class Service:
     def heard(self, command: SchedCommand) -> None:
         """The server knocked."""
         if command is SchedCommand.QUIT:
-            self._end(Ending(0, "told to quit by the server"))
+            self._end(Ending(0, "the server ordered it to quit"))
         elif command is SchedCommand.CONFIGURE:
             self.log.record(Event.SCHED, "Svr", "reconfig", "Scheduler is reconfiguring")
             self.log.close()

@@ -136,7 +136,7 @@ class EasyBackfill(PlanningBackfill):
     def __post_init__(self) -> None:
         PlanningBackfill.__post_init__(self)
         if self.depth < 1:
-            raise ConfigError("backfill: a depth of less than 1", cure="1 is EASY; fcfs promises nothing")
+            raise ConfigError("backfill: a depth of less than 1", cure="1 is EASY; fcfs reserves nothing")
 
 
 @dataclass(frozen=True, slots=True)

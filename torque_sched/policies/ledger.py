@@ -200,7 +200,7 @@ _ALLOCATED = frozenset({"Exclusive", "Shared"})
 
 def _is_bad(device: GpuDevice, rules: GpuRules) -> bool:
     """Whether a free GPU is used by a stray process, or sick."""
-    if rules.avoid_sick and (
+    if rules.avoid_unhealthy and (
         device.mode == "Prohibited"
         or device.state == "Unavailable"
         or (device.double_bit_ecc_errors or 0) > 0

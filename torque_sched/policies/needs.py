@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from torque_sched.core.model import Job, NodeName, QueueName
 from torque_sched.core.request import AccessPolicy, Chunk, Request
@@ -12,9 +11,6 @@ from torque_sched.core.snapshot import Snapshot
 from torque_sched.policies.context import Prediction
 from torque_sched.policies.load import Load
 from torque_sched.policies.rules import MemoryRules, QueueRules
-
-if TYPE_CHECKING:
-    from torque_sched.policies.node_ledger import NodeLedger
 
 __all__ = ["Fit", "Piece", "Shape", "Shapes", "demand_of_memory", "joined", "matches", "pieces_of"]
 
@@ -69,12 +65,10 @@ class Fit:
 
     Attributes:
         may_use_kept: slots kept for idle GPUs are for these jobs too: they have waited long, or are too wide.
-        candidates: for each piece, the nodes that took it when last asked; fewer and fewer during a cycle.
         hopeless_s: by user (empty: anybody), jobs that end no sooner than this were found not to fit.
     """
 
     may_use_kept: bool = False
-    candidates: dict[int, tuple[list[NodeLedger], int]] = field(default_factory=dict)
     hopeless_s: dict[str, float] = field(default_factory=dict)
     never: str | None = None
     is_prepared: bool = False

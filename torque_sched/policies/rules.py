@@ -57,14 +57,14 @@ class GpuRules:
         avoid_dirty: a GPU in use though no job has it is left alone.
         dirty_utilization: in use means busier than this (0 to 1) ...
         dirty_mem_bytes: ... or more memory taken than this.
-        avoid_sick: double-bit errors, mode Prohibited or too hot.
+        avoid_unhealthy: double-bit errors, mode Prohibited or too hot.
         hot_c: too hot, in degrees Celsius.
     """
 
     avoid_dirty: bool = True
     dirty_utilization: float = 0.0
     dirty_mem_bytes: int = 512 * 1024**2
-    avoid_sick: bool = True
+    avoid_unhealthy: bool = True
     hot_c: float = 95.0
 
 

@@ -110,6 +110,8 @@ class Search:
         self._least_memory: dict[int, float] = {}
         self._capable_indices: dict[int, frozenset[int]] = {}
         self._apart: dict[Fit, tuple[Piece, ...]] = {}
+        self._candidates: dict[tuple[Fit, int], tuple[list[NodeLedger], int]] = {}
+        """By fit and piece: nodes that took it when last asked, and how many had changed by then."""
         self._rankings: dict[tuple[Shape, int], Ranking] = {}
 
     def who(self, job: Job, until_s: float) -> Who:
@@ -159,7 +161,7 @@ class Search:
     def candidates(self, shape: Shape, place: int) -> list[NodeLedger]:
         """Nodes that take a piece now, by the nodes alone."""
         piece = shape.pieces[place]
-        known = shape.fit.candidates.get(place)
+        known = self._candidates.get((shape.fit, place))
         changed = len(self.ledger.changed)
         if known is not None and known[1] == changed:
             return known[0]
@@ -168,7 +170,7 @@ class Search:
         else:
             nodes = self.roomy(piece, shape)
         found = [node for node in nodes if node.refusal(piece, shape) is None]
-        shape.fit.candidates[place] = (found, changed)
+        self._candidates[shape.fit, place] = (found, changed)
         return found
 
     def roomy(self, piece: Piece, shape: Shape) -> list[NodeLedger]:

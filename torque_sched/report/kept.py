@@ -1,4 +1,4 @@
-"""Were promises kept? Actual starts against what jobs had been told, as a part of the HTML report."""
+"""Were guaranteed starts kept? Actual starts against them, as a part of the HTML report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torque_sched.report.words import percent, span
 __all__ = ["ON_TIME_S", "Punctuality", "promises_section", "punctuality"]
 
 ON_TIME_S = 60.0
-"""A start so little after the promise counts as kept: a job ends, a mom tells, a cycle comes."""
+"""A start so little after the guaranteed one counts as kept: a job ends, a mom reports it, a cycle runs."""
 _POINTS = 400
 _BOUNDS_S = (-3600.0, -300.0, -ON_TIME_S, ON_TIME_S, 300.0, 3600.0)
 _NAMES = (
@@ -33,7 +33,7 @@ _NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class Punctuality:
-    """Starts against one kind of promise; all in seconds, above 0: late."""
+    """Starts against one kind of guaranteed start; all in seconds, above 0: late."""
 
     n: int
     kept: float
@@ -69,17 +69,17 @@ def punctuality(errors_s: Sequence[float]) -> Punctuality | None:
 
 def promises_section(outcomes: Sequence[Outcome]) -> Iterable[str]:
     """The part of the page."""
-    yield "<h2>Promises</h2>"
+    yield "<h2>Guaranteed starts</h2>"
     if not outcomes:
-        yield "<p>No job with a promise started in this time.</p>"
+        yield "<p>No job with a guaranteed start started in this time.</p>"
         return
     firsts = [each.first_error_s for each in outcomes]
     lasts = [each.last_error_s for each in outcomes]
     yield (
-        f"<p>{len(outcomes)} jobs had been told when they would start. Error: actual start less the promised "
-        "one; a first promise is made when a job is first considered, and may only get better.</p>"
+        f"<p>{len(outcomes)} jobs had a guaranteed start. Error: actual start less the guaranteed "
+        "one; the first one is set when a job is first considered, and may only get sooner.</p>"
     )
-    rows = (("the first promise", punctuality(firsts)), ("the last promise", punctuality(lasts)))
+    rows = (("the first one", punctuality(firsts)), ("the last one", punctuality(lasts)))
     yield html_table(
         ("against", "kept", "mean error", "mean lateness", "half by", "9 of 10 by", "worst"),
         (
@@ -95,7 +95,7 @@ def promises_section(outcomes: Sequence[Outcome]) -> Iterable[str]:
     counts = [0] * len(_NAMES)
     for error_s in firsts:
         counts[sum(error_s > bound for bound in _BOUNDS_S)] += 1
-    yield bars("jobs by start against the first promise", [float(n) for n in counts], _NAMES)
+    yield bars("jobs by start against the first guaranteed start", [float(n) for n in counts], _NAMES)
     yield from _course(outcomes)
 
 
@@ -103,7 +103,7 @@ def _broken(outcomes: Sequence[Outcome]) -> Iterable[str]:
     better = sum(each.n_better for each in outcomes)
     kinds = Counter(kind for each in outcomes for kind in each.broken_kinds)
     broken = sum(1 for each in outcomes if each.n_broken)
-    yield f"<p>Promises were improved {better} times; those of {broken} jobs were put off or withdrawn.</p>"
+    yield f"<p>Starts were improved {better} times; those of {broken} jobs were put off or withdrawn.</p>"
     if kinds:
         yield html_table(("why put off", "jobs"), ((kind, str(n)) for kind, n in kinds.most_common()))
 
@@ -118,11 +118,11 @@ def _course(outcomes: Sequence[Outcome]) -> Iterable[str]:
     places = [min(len(positions) * part // 3, len(positions) - 1) for part in range(4)]
     ticks = tuple(time.strftime("%Y-%m-%d %H:%M", time.localtime(positions[at])) for at in places)
     series = (
-        Line("after the first promise", [max(0.0, each.first_error_s) / 60 for each in shown]),
+        Line("after the first one", [max(0.0, each.first_error_s) / 60 for each in shown]),
         Line("before it", [max(0.0, -each.first_error_s) / 60 for each in shown]),
-        Line("after the last promise", [max(0.0, each.last_error_s) / 60 for each in shown]),
+        Line("after the last one", [max(0.0, each.last_error_s) / 60 for each in shown]),
     )
-    yield lines("starts against promises, minutes", positions, series, ticks)
+    yield lines("starts against guaranteed starts, minutes", positions, series, ticks)
 
 
 def _signed(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""When a job starts: planned, promised or past, in words and as JSON."""
+"""When a job starts: planned, guaranteed or past, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Outlook:
 
     Attributes:
         planned: of a job that waits; None: it has started, or has ended.
-        kept: its promise with history.
-        outcome: what became of the promise, of a job that started.
+        kept: its reservation with history.
+        outcome: what became of the guaranteed start, of a job that started.
     """
 
     job: Job
@@ -45,7 +45,7 @@ class Outlook:
         if self.kept is not None:
             told += promise_words(self.kept)
         elif self.planned.promise is not None:
-            told.append(f"promise: it would be promised {clock(self.planned.promise.start_s)}")
+            told.append(f"guaranteed start: it would be {clock(self.planned.promise.start_s)}")
         told += [f"because: {each}" for each in self.planned.evidence]
         return told
 
@@ -54,7 +54,7 @@ class Outlook:
             return outcome_words(self.outcome)
         if self.job.start_s is None:
             return f"start: none; the job is {self.job.state.name.lower()}"
-        return f"start: it started {clock(self.job.start_s)}; nothing had been promised"
+        return f"start: it started {clock(self.job.start_s)}; no start had been guaranteed"
 
     def _start(self, planned: PlannedStart) -> str:
         if planned.start_s is None:
@@ -65,7 +65,7 @@ class Outlook:
         on = f" on {nodes}" if nodes else ""
         if planned.start_s <= self.now_s:
             return f"start: now{on}"
-        sure = "promised" if planned.is_promise else "estimated"
+        sure = "guaranteed" if planned.is_promise else "estimated"
         return f"start: {clock(planned.start_s)}, in {span(planned.start_s - self.now_s)}{on} ({sure})"
 
     def document(self) -> dict[str, Any]:
@@ -79,13 +79,17 @@ class Outlook:
             "state": self.job.state.value,
             "now_s": self.now_s,
             "start_s": planned.start_s if planned is not None else self.job.start_s,
-            "is_promise": planned is not None and planned.is_promise,
+            "is_guaranteed": planned is not None and planned.is_promise,
             "nodes": [
                 {"node": each.node, "ppn": each.ppn, "gpus": each.gpus}
                 for each in (planned.allocation if planned is not None else ())
             ],
-            "promise_s": promise.start_s if promise is not None else outcome.last_s if outcome else None,
-            "first_promise_s": _first_s(kept, promise, outcome),
+            "guaranteed_start_s": promise.start_s
+            if promise is not None
+            else outcome.last_s
+            if outcome
+            else None,
+            "first_guaranteed_start_s": _first_s(kept, promise, outcome),
             "n_better": kept.n_better if kept is not None else outcome.n_better if outcome else 0,
             "n_broken": kept.n_broken if kept is not None else outcome.n_broken if outcome else 0,
             "evidence": list(planned.evidence) if planned is not None else [],

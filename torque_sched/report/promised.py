@@ -1,4 +1,4 @@
-"""What was promised to one job: now, first, each change with its reason, and what became of it."""
+"""The guaranteed start of one job: now, first, each change with its reason, and what became of it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = [
     "promises_line", "reservation_line",
 ]  # fmt: skip
 
-_WORDS = {MADE: "promised", BETTER: "sooner"}
+_WORDS = {MADE: "guaranteed", BETTER: "sooner"}
 
 
 def outcome_of_job(picture: Picture, job: Job) -> Outcome | None:
-    """What became of the promise to a job that started; None: it had none, or the file was lost."""
+    """What became of the reservation of a job that started; None: it had none, or the file was lost."""
     if not picture.has_history:
         return None
     with Store.looked_at(picture.history_path) as store:
@@ -31,7 +31,7 @@ def outcome_of_job(picture: Picture, job: Job) -> Outcome | None:
 
 
 def promise_changes(picture: Picture, job: Job) -> tuple[Change, ...]:
-    """The history of the job's promise, oldest first; the middle of a long one is left out."""
+    """The history of the job's reservation, oldest first; the middle of a long one is left out."""
     row = picture.history.promises.about(job)
     if row is not None:
         return row.changes
@@ -43,7 +43,7 @@ def promises_line(picture: Picture) -> str:
     """How many jobs know when they start, in one line."""
     rows = list(picture.history.promises.rows.values())
     held = [row for row in rows if not row.is_withdrawn]
-    line = f"promises: {len(held)} jobs have one"
+    line = f"guaranteed starts: {len(held)} jobs have one"
     if held:
         line += f", the first starts by {clock(min(row.promise.start_s for row in held))}"
     broken = sum(1 for row in rows if row.n_broken)
@@ -60,7 +60,7 @@ def reservation_line(kept: Reservation) -> str:
 
 
 def promise_lines(picture: Picture, job: Job) -> list[str]:
-    """Sentences about the promise; none when the job never had one."""
+    """Sentences about the guaranteed start; none when the job never had one."""
     row = picture.history.promises.about(job)
     if row is not None:
         return promise_words(row)
@@ -69,33 +69,33 @@ def promise_lines(picture: Picture, job: Job) -> list[str]:
 
 
 def promise_words(row: KeptPromise) -> list[str]:
-    """What a waiting job was told."""
+    """The guaranteed start of a waiting job in two sentences."""
     was = row.promise
     if row.is_withdrawn:
-        now = f"promise: withdrawn; it was {clock(was.start_s)}"
+        now = f"guaranteed start: withdrawn; it was {clock(was.start_s)}"
     else:
         nodes = "+".join(share.node for share in was.allocation)
-        now = f"promise: starts by {clock(was.start_s)}" + (f" on {nodes}" if nodes else "")
-    first = f"first promise: {clock(was.first_s)}, made {clock(was.first_made_s)}"
+        now = f"guaranteed start: by {clock(was.start_s)}" + (f" on {nodes}" if nodes else "")
+    first = f"first guaranteed: {clock(was.first_s)}, made {clock(was.first_made_s)}"
     counts = f"; sooner {row.n_better} times since, put off or withdrawn {row.n_broken} times"
     return [now, first + counts]
 
 
 def outcome_words(outcome: Outcome) -> str:
-    """What became of a promise."""
+    """What became of a guaranteed start."""
     first, last = _against(outcome.first_error_s, "first"), _against(outcome.last_error_s, "last")
-    return f"promise: it started {clock(outcome.start_s)}, {first}, {last}"
+    return f"start: it started {clock(outcome.start_s)}, {first}, {last}"
 
 
 def _against(error_s: float, which: str) -> str:
     if abs(error_s) < 1:
-        return f"just at its {which} promise"
-    return f"{span(abs(error_s))} {'after' if error_s > 0 else 'before'} its {which} promise"
+        return f"just at its {which} guaranteed start"
+    return f"{span(abs(error_s))} {'after' if error_s > 0 else 'before'} its {which} guaranteed start"
 
 
 def changes_table(changes: tuple[Change, ...]) -> Table:
-    """Each change of a promise."""
-    made = table("when", "what", "start", "why", title="promises")
+    """Each change of a reservation."""
+    made = table("when", "what", "start", "why", title="guaranteed starts")
     for each in changes:
         what = _WORDS.get(each.kind, f"broken ({each.kind})" if each.to_s is not None else "withdrawn")
         start = "-" if each.to_s is None else clock(each.to_s)

@@ -67,6 +67,6 @@ def words(decision: Decision | None) -> str:
         return f"start on {decision.hosts}"
     if isinstance(decision, Reserve):
         nodes = "+".join(share.node for share in decision.allocation) or "nothing yet"
-        sure = "promised" if decision.promise is not None else "estimated"
+        sure = "guaranteed" if decision.promise is not None else "estimated"
         return f"reserve {nodes} from {moment(decision.start_s)} on ({sure})"
     return f"hold: {decision.comment}" if isinstance(decision, Hold) else "no decision"

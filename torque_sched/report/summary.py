@@ -61,7 +61,7 @@ class Summary:
     errors: tuple[PredictionError, ...]
     gpu_holders: tuple[GpuHolder, ...]
     outcomes: tuple[Outcome, ...] = ()
-    """Jobs that started and had been promised when."""
+    """Jobs that started and had a guaranteed start."""
 
     def wait_quantile(self, share: float) -> float | None:
         """The wait that this share of jobs did not exceed."""

@@ -59,14 +59,14 @@ def within_capacity(schedule: Schedule) -> Iterator[str]:
 
 
 def kept_promises(schedule: Schedule) -> Iterator[str]:
-    """Nobody starts later than first promised, except where a promise was broken and that was said."""
+    """Nobody starts later than first guaranteed, except where a broken reservation was reported."""
     excused = {each.place for each in schedule.broken}
     for place, (first_s, start_s) in enumerate(zip(schedule.first_promises, schedule.starts, strict=True)):
         if first_s is not None and start_s > first_s and place not in excused:
             job = schedule.workload.jobs[place]
             yield (
-                f"job {job.number} starts at {time_text(start_s)}, promised was {time_text(first_s)}, "
-                "and no broken promise was reported"
+                f"job {job.number} starts at {time_text(start_s)}, guaranteed was {time_text(first_s)}, "
+                "and no broken reservation was reported"
             )
 
 
@@ -74,7 +74,7 @@ def _unbroken(schedule: Schedule) -> Iterator[str]:
     for each in schedule.broken:
         job = schedule.workload.jobs[each.place]
         yield (
-            f"job {job.number} was promised {time_text(each.before_s)} and at {time_text(each.at_s)} "
+            f"job {job.number} was guaranteed {time_text(each.before_s)} and at {time_text(each.at_s)} "
             f"moved to {each.after_s}, as if there were a reason ({each.why})"
         )
 

@@ -5,7 +5,7 @@
   2002): the area as weight leaves nothing to gain by merging or splitting jobs;
 * makespan = last end - first submission; utilisation = sum(procs * run) / (processors * makespan);
 * classes: short (run <= 1 h) or long, narrow (<= 8 processors) or wide (Srinivasan et al., 2002);
-* promise error = first promise - start: above 0, the job started sooner than it was first told.
+* error of a guaranteed start = first guaranteed start - start: above 0, the job started sooner.
 """
 
 from __future__ import annotations
@@ -63,16 +63,16 @@ class Figures:
     awwt_s: float
     makespan_s: float
     utilisation: float
-    n_promised: int
-    """Jobs that had to wait and were told a start."""
-    promise_error_s: float
-    """Mean of |first promise - start| over them."""
-    promise_gain_s: float
-    """Mean of first promise - start: how much sooner than told."""
-    promises_broken: int
-    """Jobs with a promise that was moved back."""
+    n_reserved: int
+    """Jobs that had to wait and got a guaranteed start."""
+    start_error_s: float
+    """Mean of |first guaranteed start - start| over them."""
+    start_gain_s: float
+    """Mean of first guaranteed start - start: how much sooner."""
+    reservations_broken: int
+    """Jobs whose guaranteed start was moved back."""
     late_starts: int
-    """Jobs that started after their first promise."""
+    """Jobs that started after their first guaranteed start."""
     by_class: dict[str, ClassFigures]
 
     def document(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def figures_of(schedule: Schedule, limits: Limits | None = None) -> Figures:
     wait, area = start - submit, procs * run
     slowdown = np.maximum(1.0, (wait + run) / np.maximum(run, limits.floor_s))
     makespan_s = float((start + run).max() - submit.min())
-    n_promised, error_s, gain_s, n_late = _kept(schedule)
+    n_reserved, error_s, gain_s, n_late = _kept(schedule)
     return Figures(
         len(jobs),
         float(wait.mean()),
@@ -106,7 +106,7 @@ def figures_of(schedule: Schedule, limits: Limits | None = None) -> Figures:
         float((area * wait).sum() / area.sum()),
         makespan_s,
         float(area.sum() / (schedule.workload.procs * makespan_s)),
-        n_promised,
+        n_reserved,
         error_s,
         gain_s,
         len({each.place for each in schedule.broken}),
@@ -116,7 +116,7 @@ def figures_of(schedule: Schedule, limits: Limits | None = None) -> Figures:
 
 
 def _kept(schedule: Schedule) -> tuple[int, float, float, int]:
-    """Jobs with a promise, mean absolute error, mean gain, how many started late."""
+    """Jobs with a reservation, mean absolute error, mean gain, how many started late."""
     gains = [
         promised - start
         for promised, start in zip(schedule.first_promises, schedule.starts, strict=True)

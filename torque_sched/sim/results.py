@@ -51,11 +51,11 @@ _ROWS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
     ("AWWT, s", lambda f: f"{f.awwt_s:,.1f}"),
     ("makespan, s", lambda f: f"{f.makespan_s:,.0f}"),
     ("utilisation", lambda f: f"{f.utilisation:.1%}"),
-    ("jobs with a promise", lambda f: f"{f.n_promised:,}"),
-    ("promise error, mean, s", lambda f: f"{f.promise_error_s:,.1f}" if f.n_promised else "-"),
-    ("sooner than promised, mean, s", lambda f: f"{f.promise_gain_s:,.1f}" if f.n_promised else "-"),
-    ("promises broken", lambda f: f"{f.promises_broken:,}"),
-    ("started after first promise", lambda f: f"{f.late_starts:,}"),
+    ("jobs with a reservation", lambda f: f"{f.n_reserved:,}"),
+    ("error of guaranteed start, mean, s", lambda f: f"{f.start_error_s:,.1f}" if f.n_reserved else "-"),
+    ("sooner than guaranteed, mean, s", lambda f: f"{f.start_gain_s:,.1f}" if f.n_reserved else "-"),
+    ("reservations broken", lambda f: f"{f.reservations_broken:,}"),
+    ("started after first guaranteed", lambda f: f"{f.late_starts:,}"),
 )
 
 

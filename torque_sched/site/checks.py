@@ -28,7 +28,7 @@ def check_files(home: Path, config: SiteConfig) -> None:
         raise ConfigError(f"{home} has no server_priv", cure="name the PBS home with -d, or set grid.spool")
     if not config.become and os.geteuid() == 0:
         raise ConfigError(
-            "become: without words blocks would be submitted as root", cure="use the default, runuser"
+            "become: without a command blocks would be submitted as root", cure="use the default, runuser"
         )
     server_context(config)
     Identities(config)

@@ -72,7 +72,7 @@ def _cost(config: SiteConfig) -> SplitCost:
 
 def _claim_s(config: SiteConfig, wish: Wish, n_blocks: int) -> float:
     """How long a claim of a block is: it runs T', after a start that takes its time."""
-    return _cost(config).length_s(wish.length_s, n_blocks) + config.grid.start_s + MARGIN_S
+    return _cost(config).length_s(wish.length_s, n_blocks) + config.grid.barrier_timeout_s + MARGIN_S
 
 
 def offer_of(config: SiteConfig, wish: Wish, user: str, job: str) -> Offer:

@@ -28,6 +28,13 @@ BECOME_WORDS = frozenset({"user"})
 STAGE_WORDS = frozenset({"user", "job", "token", "block", "peer", "folder"})
 
 
+_RENAMED = {
+    "grid.look_s": "grid.poll_interval_s",
+    "grid.keep_s": "grid.claim_timeout_s",
+    "grid.start_s": "grid.barrier_timeout_s",
+}
+
+
 def _key(default: Any, text: str, **bounds: float) -> Any:
     made: Any = Field(default=default, description=text, **bounds)  # type: ignore[call-overload]
     return made
@@ -119,7 +126,7 @@ class GridSettings(BaseModel):
     min_gain: float = _key(
         1.0, "a split must end the job earlier than the best whole run by so many times T' - T", ge=0
     )
-    look_s: float = _key(5.0, "our server is looked at so often", gt=0)
+    poll_interval_s: float = _key(5.0, "time between queries of our server", gt=0)
     retry_s: float = _key(15.0, "a job for which there was no place is tried again after this", gt=0)
     reserve_hours: float = _key(
         24.0,
@@ -127,13 +134,13 @@ class GridSettings(BaseModel):
         "up to so much later; 0: it waits",
         ge=0,
     )
-    keep_s: float = _key(
-        900.0, "a claim whose block does not run is given back when its home is not heard of for so long; "
+    claim_timeout_s: float = _key(
+        900.0, "a claim whose block does not run is given back after so long without a message of its home; "
         "about equal at all sites", ge=20,
     )  # fmt: skip
     lease_s: float = _key(30.0, "a hold that is not committed is dropped after this", gt=0)
-    start_s: float = _key(
-        120.0, "all blocks stand at the barrier by then, or all are cancelled; equal at all sites", gt=0
+    barrier_timeout_s: float = _key(
+        120.0, "all blocks wait at the barrier by then, or all are cancelled; equal at all sites", gt=0
     )
     max_attempts: int = _key(10, "after so many failed tries the job runs at home", ge=1)
     max_jobs: int = _key(50, "jobs of ours under way at once", ge=1)
@@ -155,7 +162,7 @@ class SiteConfig(BaseModel):
     history: str = _key("", "the scheduler's history file; empty: HOME/sched_priv/history.sqlite")
     commands: str = _key("", "folder of Torque's commands; empty: they are on PATH")
     become: tuple[str, ...] = _key(
-        ("runuser", "-u", "{user}", "--"), "words before qsub, to run it as {user}; none: as this process"
+        ("runuser", "-u", "{user}", "--"), "command before qsub, to run it as {user}; none: as this process"
     )
     min_uid: int = _key(1000, "no user with a smaller uid gets a block; root never", ge=1)
     queue: str = _key("", "queue of foreign blocks; empty: the server's default")
@@ -164,7 +171,7 @@ class SiteConfig(BaseModel):
     )
     stage_out: tuple[str, ...] = _key((), "command after it ended; its nodes are free by then")
     stage_timeout_s: float = _key(600.0, "time limit of each", gt=0)
-    stage_out_tries: int = _key(6, "stage_out is tried so often, then its owner is told that it failed", ge=1)
+    stage_out_tries: int = _key(6, "tries of stage_out, before its owner gets a message that it failed", ge=1)
     stage_out_pause_s: float = _key(
         15.0, "pause before its second try; doubled before each further one", gt=0
     )
@@ -188,7 +195,7 @@ class SiteConfig(BaseModel):
     def _become_words(cls, words: tuple[str, ...]) -> tuple[str, ...]:
         checked = _template(words, BECOME_WORDS)
         if words and not any("{user}" in word for word in words):
-            raise ValueError("name the {user}, or give no words at all")
+            raise ValueError("name the {user}, or give no command at all")
         return checked
 
     @field_validator("stage_in", "stage_out")
@@ -226,6 +233,6 @@ def read_site_config(path: Path) -> SiteConfig:
         ConfigError: unreadable, or a key is unknown, missing or wrong.
     """
     try:
-        return SiteConfig(**read_settings(path))
+        return SiteConfig(**read_settings(path, _RENAMED))
     except ValidationError as error:
         raise ConfigError(f"{path}: {complaints(error, SiteConfig)}") from None

@@ -109,6 +109,6 @@ def _only_write(number: int, frame: FrameType | None) -> None:
 
 
 def _trace() -> None:
-    sys.stderr.write("told to end, and ended at once; this is where it was:\n")
+    sys.stderr.write("asked to end, and ended at once; this is where it was:\n")
     sys.stderr.flush()
     faulthandler.dump_traceback(sys.stderr)

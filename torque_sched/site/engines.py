@@ -80,7 +80,9 @@ def home_limits(config: SiteConfig) -> HomeLimits:
     """Patience with our own jobs."""
     grid = config.grid
     return HomeLimits(
-        start_s=grid.start_s, look_s=grid.look_s, wait_s=min(_LONGEST_WAIT_S, grid.keep_s / _WORDS_PER_KEEP)
+        start_s=grid.barrier_timeout_s,
+        look_s=grid.poll_interval_s,
+        wait_s=min(_LONGEST_WAIT_S, grid.claim_timeout_s / _WORDS_PER_KEEP),
     )
 
 
@@ -90,9 +92,9 @@ def open_guest(
     """The guest as it was saved last, what saves it, and the books it decides on."""
     saved = store.fact(_FACT)
     state = STATE_FORM.value(saved) if saved is not None else GuestState(HolderState(boot_id()))
-    start_s = max(_LEAST_START_S, config.grid.start_s + _LATE_GO_S)
+    start_s = max(_LEAST_START_S, config.grid.barrier_timeout_s + _LATE_GO_S)
     limits = GuestLimits(
-        HolderLimits(lease_s=config.grid.lease_s), start_s=start_s, keep_s=config.grid.keep_s
+        HolderLimits(lease_s=config.grid.lease_s), start_s=start_s, keep_s=config.grid.claim_timeout_s
     )
     books = NodeBooks()
     guest = Guest(SiteId(config.name), books, admission, state, limits)

@@ -85,5 +85,9 @@ def _as_reservation(kept: KeptPromise) -> Reservation:
     promise = kept.promise
     nodes = frozenset(share.node for share in promise.allocation)
     return Reservation(
-        f"promise to {promise.job}", nodes, promise.start_s, promise.start_s + promise.length_s, frozenset()
+        f"guaranteed start of {promise.job}",
+        nodes,
+        promise.start_s,
+        promise.start_s + promise.length_s,
+        frozenset(),
     )

@@ -142,7 +142,7 @@ class Service:
             await self._start_up(stack)
             logger.info("site %s listens on %s:%d", self.config.name, self.config.listen, self.gate.port)
             await self._stop.wait()
-            logger.info("told to end")
+            logger.info("asked to end")
 
     async def _start_up(self, stack: AsyncExitStack) -> None:
         config, places = self.config, self.places
@@ -232,7 +232,7 @@ class Service:
                 self._look_failed = str(error)
             await asyncio.sleep(_LEAST_LOOK_S)
             with suppress(asyncio.TimeoutError):
-                await within(self.config.grid.look_s, self.hosting.wake.wait())
+                await within(self.config.grid.poll_interval_s, self.hosting.wake.wait())
 
     async def _tick_hosting(self) -> None:
         while True:

@@ -46,7 +46,7 @@ class SiteStore:
         except (sqlite3.Error, OSError) as error:
             raise StartupError(
                 f"the store {path} cannot be used ({error})",
-                cure="see the rights and the space of its folder; it holds what was promised to others",
+                cure="see the rights and the space of its folder; it holds what other sites were granted",
             ) from error
 
     def _prepare(self) -> None:

@@ -32,7 +32,7 @@ class Breaking:
         if kept:
             return Broken.RESERVATION, kept
         if promise.length_s < self._lengths.length_s(job):
-            return Broken.SETTINGS, "it is to run longer than when the promise was made"
+            return Broken.SETTINGS, "it is to run longer than when the start was guaranteed"
         for share in promise.allocation:
             late = self._overran(self._cycle.ledger.by_name[share.node], promise)
             if late:

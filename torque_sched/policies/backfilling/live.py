@@ -234,7 +234,7 @@ class LivePlan:
             hold = replace(hold, details={**hold.details, "estimated start": told})
         if before is not None:
             told = time_text(before.start_s, self.cycle.settings.zone)
-            hold = replace(hold, details={**hold.details, "promise": told})
+            hold = replace(hold, details={**hold.details, "guaranteed start": told})
         return hold
 
     def _reserve(self, job: Job, spot: NodeSpot, before: Promise | None, breaking: Breaking) -> Reserve:
@@ -259,8 +259,8 @@ class LivePlan:
             promise = replace(promise, n_broken=n_broken, why_broken=words)
         if promise.start_s != before.start_s:
             promise = replace(promise, made_s=self.now_s)
-        details["first promise"] = time_text(promise.first_s, zone)
-        details["promised since"] = time_text(promise.first_made_s, zone)
+        details["first guaranteed start"] = time_text(promise.first_s, zone)
+        details["guaranteed since"] = time_text(promise.first_made_s, zone)
         if promise.n_broken:
             details["times broken"] = str(promise.n_broken)
             details["why broken"] = promise.why_broken

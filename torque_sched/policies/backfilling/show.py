@@ -96,7 +96,7 @@ def _evidence(
     before = [each for each in decisions[: _place(job, decisions)] if isinstance(each, Reserve)]
     if before:
         promised = sum(each.promise is not None for each in before)
-        yield f"{len(before)} waiting jobs come before it, {promised} of them with a promise"
+        yield f"{len(before)} waiting jobs come before it, {promised} of them with a guaranteed start"
     if isinstance(decision, Reserve):
         yield from _kept_out(cycle, job)
         yield from _in_its_way(cycle, decision)
@@ -104,7 +104,7 @@ def _evidence(
     if prediction is not None and prediction.evidence:
         yield f"expected by {prediction.evidence}"
     if job.walltime_s is None:
-        yield "it names no walltime, so it fits nowhere before something that is promised"
+        yield "it names no walltime, so it fits nowhere before a guaranteed start"
 
 
 def _place(job: Job, decisions: tuple[Decision, ...]) -> int:

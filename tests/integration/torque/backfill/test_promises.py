@@ -70,12 +70,12 @@ def test_a_wide_job_is_promised_short_ones_go_ahead_and_the_promise_is_kept(
     later = promise_of(daemon, late)
     assert later.promise.start_s >= told.promise.start_s + 60
     shown = json.loads(ours(torque, "showstart", wide, "--json"))
-    assert shown["is_promise"]
-    assert shown["promise_s"] == pytest.approx(told.promise.start_s, abs=1.0)
+    assert shown["is_guaranteed"]
+    assert shown["guaranteed_start_s"] == pytest.approx(told.promise.start_s, abs=1.0)
     assert [each["node"] for each in shown["nodes"]] == ["node3"]
     asked = json.loads(ours(torque, "showstart", "--submit", "nodes=1:ppn=8", "--walltime", "0:30", "--json"))
     assert asked["start_s"] >= told.promise.start_s + 60
-    assert "promise: starts by" in ours(torque, "explain", wide)
+    assert "guaranteed start: by" in ours(torque, "explain", wide)
 
     assert torque.run("qdel", first).returncode == 0
     until(lambda: wide in starts(torque), "the wide one's start")
@@ -86,12 +86,12 @@ def test_a_wide_job_is_promised_short_ones_go_ahead_and_the_promise_is_kept(
     _, outcomes = until(lambda: (found := stored(daemon)) and late in found[1] and found, "the outcomes")
     assert outcomes[wide].first_error_s < 0
     assert outcomes[wide].n_broken == 0
-    assert "before its first promise" in ours(torque, "explain", wide)
-    assert "before its first promise" in ours(torque, "showstart", wide)
-    assert "nothing had been promised" in ours(torque, "showstart", first)
+    assert "before its first guaranteed start" in ours(torque, "explain", wide)
+    assert "before its first guaranteed start" in ours(torque, "showstart", wide)
+    assert "no start had been guaranteed" in ours(torque, "showstart", first)
     page = torque.home / "report.html"
-    assert "promises" in ours(torque, "report", "--html", str(page))
-    assert "2 jobs had been told when they would start" in page.read_text(encoding="utf-8")
+    assert "guaranteed starts" in ours(torque, "report", "--html", str(page))
+    assert "2 jobs had a guaranteed start" in page.read_text(encoding="utf-8")
 
     daemon.stop()
     cycles = list(read_journal(daemon.home / "sched_priv" / "journal"))
@@ -139,7 +139,7 @@ def test_a_failed_node_and_a_reservation_put_promises_off_and_it_is_told(
     row = promise_of(daemon, job)
     assert row.n_broken == 2
     assert row.promise.start_s >= (row.changes[-1].from_s or 0.0) + 400
-    until(lambda: daemon.log().count(f"Job;{job};Promise of ") == 2, "the log lines")
+    until(lambda: daemon.log().count(f"Job;{job};Guaranteed start ") == 2, "the log lines")
     told = ours(torque, "explain", job)
     assert "broken (node-failed)" in told
     assert "broken (reservation)" in told

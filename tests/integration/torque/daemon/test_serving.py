@@ -45,7 +45,7 @@ def test_an_event_starts_a_job_on_the_least_loaded_node(torque: EmulatedTorque, 
 
 def test_comments_of_waiting_jobs_are_written_once(torque: EmulatedTorque, serve: Serve) -> None:
     calls = spy(torque, "qalter")
-    daemon = serve(words_of_c=True, timer_s=0.3)
+    daemon = serve(pbs_sched_reasons_only=True, timer_s=0.3)
     torque.submit("-l", "nodes=1:ppn=8", runtime_s=600)
     until(lambda: len(daemon.running()) == 1)
     waiting = [torque.submit("-l", "nodes=1:ppn=8", runtime_s=600) for _ in range(3)]

@@ -278,7 +278,13 @@ class GridSite:
             "stage_out_pause_s": 5.0,
             "metrics_port": METRICS_PORT,
             "gossip": {"period_s": 0.5, "down_after_s": 3.0, "retry_down_s": 0.5},
-            "grid": {"look_s": 0.7, "retry_s": 0.5, "start_s": 40.0, "lease_s": 4.0, "keep_s": 24.0},
+            "grid": {
+                "poll_interval_s": 0.7,
+                "retry_s": 0.5,
+                "barrier_timeout_s": 40.0,
+                "lease_s": 4.0,
+                "claim_timeout_s": 24.0,
+            },
             "peers": peers,
             **changes,
         }

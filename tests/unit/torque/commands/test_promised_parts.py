@@ -120,7 +120,7 @@ def test_the_part_on_promises_is_well_formed(errors_s: list[tuple[float, float]]
     text = "".join(promises_section(outcomes))
     ElementTree.fromstring(f"<div>{text}</div>")
     assert "<b>" not in text
-    assert (f"{len(outcomes)} jobs had been told" in text) == bool(outcomes)
+    assert (f"{len(outcomes)} jobs had a guaranteed start" in text) == bool(outcomes)
     if outcomes:
         assert "node-failed" in text
 
@@ -138,13 +138,13 @@ def test_figures_of_promises() -> None:
         assert found, (name, text)
         return float(found[1])
 
-    assert value("torque_sched_promises") == 6
-    assert value('torque_sched_promise_changes_total{kind="made"}') == 4
-    assert value('torque_sched_promise_changes_total{kind="node-failed"}') == 1
-    assert value('torque_sched_promise_late_seconds_bucket{le="60.0",promise="first"}') == 1
-    assert value('torque_sched_promise_late_seconds_bucket{le="300.0",promise="first"}') == 2
-    assert value('torque_sched_promise_late_seconds_sum{promise="last"}') == 0
-    assert value('torque_sched_promise_early_seconds_sum{promise="last"}') == 20
+    assert value("torque_sched_guaranteed_starts") == 6
+    assert value('torque_sched_guaranteed_start_changes_total{kind="made"}') == 4
+    assert value('torque_sched_guaranteed_start_changes_total{kind="node-failed"}') == 1
+    assert value('torque_sched_guaranteed_start_late_seconds_bucket{le="60.0",which="first"}') == 1
+    assert value('torque_sched_guaranteed_start_late_seconds_bucket{le="300.0",which="first"}') == 2
+    assert value('torque_sched_guaranteed_start_late_seconds_sum{which="last"}') == 0
+    assert value('torque_sched_guaranteed_start_early_seconds_sum{which="last"}') == 20
     assert value('torque_sched_prediction_error{figure="cpu",of="last"}') == 0.3
     assert value('torque_sched_prediction_drift{figure="cpu"}') == 1
     assert value('torque_sched_cycle_seconds_bucket{le="0.2"}') == 0

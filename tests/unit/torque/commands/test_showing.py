@@ -98,7 +98,7 @@ def test_the_evidence_names_what_is_in_the_way() -> None:
     assert planned.start_s is not None
     assert planned.start_s >= NOW_S + 21_000.0
     told = "\n".join(planned.evidence)
-    assert "1 waiting jobs come before it, 1 of them with a promise" in told
+    assert "1 waiting jobs come before it, 1 of them with a guaranteed start" in told
     assert "1.head may run on n0 until" in told
     assert "dedicated time from" in told
     assert "1 nodes are kept for others (disks)" in told
@@ -140,21 +140,23 @@ def test_an_outlook_in_words_and_as_json() -> None:
     kept = KeptPromise((waits.id, 0.0), promise, n_better=3, n_broken=1, changes=(made,))
     waiting = Outlook(waits, NOW_S, planned, kept, None)
     text = "\n".join(waiting.lines())
-    assert "in 00:06:40 on n1:ppn=2:gpus=1 (promised)" in text
+    assert "in 00:06:40 on n1:ppn=2:gpus=1 (guaranteed)" in text
     assert "sooner 3 times since, put off or withdrawn 1 times" in text
     assert "because: 7 jobs wait" in text
     told = waiting.document()
-    assert (told["start_s"], told["promise_s"], told["first_promise_s"]) == (
+    assert (told["start_s"], told["guaranteed_start_s"], told["first_guaranteed_start_s"]) == (
         NOW_S + 400.0, NOW_S + 500.0, NOW_S + 900.0,
     )  # fmt: skip
     assert told["nodes"] == [{"node": "n1", "ppn": 2, "gpus": 1}]
     runs = running(8, "n1/0-1", state=JobState.RUNNING)
     outcome = Outcome((runs.id, 0.0), NOW_S - 600.0, NOW_S - 900.0, NOW_S, NOW_S - 600.0, 2, 0, (made,))
     started = Outlook(runs, NOW_S, None, None, outcome)
-    assert "00:10:00 before its first promise, just at its last promise" in "\n".join(started.lines())
-    assert started.document()["first_promise_s"] == NOW_S
+    assert "00:10:00 before its first guaranteed start, just at its last guaranteed start" in "\n".join(
+        started.lines()
+    )
+    assert started.document()["first_guaranteed_start_s"] == NOW_S
     nothing = Outlook(runs, NOW_S, None, None, None)
-    assert "nothing had been promised" in "\n".join(nothing.lines())
-    assert nothing.document()["promise_s"] is None
+    assert "no start had been guaranteed" in "\n".join(nothing.lines())
+    assert nothing.document()["guaranteed_start_s"] is None
     unknown = Outlook(waits, NOW_S, PlannedStart(waits.id, None, (), False, None, None, ()), None, None)
     assert "start: not known" in "\n".join(unknown.lines())

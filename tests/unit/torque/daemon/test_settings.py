@@ -49,6 +49,27 @@ sync_time: 1:00:00
 """
 
 
+def test_a_key_under_its_old_name_is_taken_with_a_warning_that_names_the_new_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "torque_sched.yaml"
+    file.write_text("words_of_c: true\ngpus: {avoid_sick: false}\n")
+    config = read_config(file)
+    assert config.pbs_sched_reasons_only
+    assert not config.gpus.avoid_unhealthy
+    assert [message.split(": ", 1)[1].split(";")[0] for message in caplog.messages] == [
+        "words_of_c is now called pbs_sched_reasons_only",
+        "gpus.avoid_sick is now called gpus.avoid_unhealthy",
+    ]
+
+
+def test_a_key_under_both_its_names_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "torque_sched.yaml"
+    file.write_text("words_of_c: true\npbs_sched_reasons_only: false\n")
+    with pytest.raises(ConfigError, match="old name of pbs_sched_reasons_only"):
+        read_config(file)
+
+
 def every(model: BaseModel, place: str = "") -> list[tuple[str, str]]:
     found = []
     for name, entry in type(model).model_fields.items():

@@ -139,7 +139,7 @@ def test_who_comes_later_starts_only_where_it_delays_no_promise() -> None:
         ("node", Broken.NODE_FAILED, "node n1"),
         ("reservation", Broken.RESERVATION, "reservation course keeps its nodes"),
         ("overrun", Broken.OVERRUN, "job 9.head on n1 runs longer than planned"),
-        ("longer", Broken.SETTINGS, "longer than when the promise was made"),
+        ("longer", Broken.SETTINGS, "longer than when the start was guaranteed"),
         ("taken", Broken.NODES, "less free"),
     ],
 )
@@ -214,7 +214,7 @@ def test_jobs_held_by_gate_or_limit_have_no_reservation() -> None:
     assert got.reason(2) is Reason.SERVER_USER_LIMIT
     withdrawn = got[2]
     assert isinstance(withdrawn, Hold)
-    assert withdrawn.details["promise"] == "1970-01-12 14:47 UTC"
+    assert withdrawn.details["guaranteed start"] == "1970-01-12 14:47 UTC"
     assert got.reserved(3).promise is not None
     # One job of hers may run: the promise to the first counts.
     assert got.reason(4) is Reason.SERVER_USER_LIMIT

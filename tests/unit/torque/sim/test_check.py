@@ -29,7 +29,7 @@ def test_a_job_that_never_starts_is_found() -> None:
 def test_a_late_start_is_found_unless_it_was_said() -> None:
     given = scheduled([job(1, 0, 10, 6)], [8])
     late = Schedule("given", given.workload, given.starts, [7], [7])
-    assert "promised was 7" in problems(late)[0]
+    assert "guaranteed was 7" in problems(late)[0]
     said = Schedule("given", given.workload, given.starts, [7], [8], (Broken(0, 5, 7, 8, "capacity"),))
     assert problems(said) == []
 
@@ -37,7 +37,7 @@ def test_a_late_start_is_found_unless_it_was_said() -> None:
 def test_a_broken_promise_is_found_where_none_may_break() -> None:
     given = scheduled([job(1, 0, 10, 6)], [8])
     said = Schedule("given", given.workload, given.starts, [7], [8], (Broken(0, 5, 7, 8, "capacity"),))
-    assert "promised 7 and at 5 moved to 8" in problems(said, is_firm=True)[0]
+    assert "guaranteed 7 and at 5 moved to 8" in problems(said, is_firm=True)[0]
 
 
 def test_overtaking_is_found() -> None:

@@ -43,10 +43,10 @@ def test_promises_are_compared_with_starts() -> None:
         "given", given.workload, given.starts, [90, 170], [90, 150], (Broken(0, 95, 90, 100, "overrun"),)
     )
     figures = figures_of(schedule)
-    assert figures.n_promised == 2
-    assert figures.promise_error_s == 15
-    assert figures.promise_gain_s == 5
-    assert (figures.promises_broken, figures.late_starts) == (1, 1)
+    assert figures.n_reserved == 2
+    assert figures.start_error_s == 15
+    assert figures.start_gain_s == 5
+    assert (figures.reservations_broken, figures.late_starts) == (1, 1)
 
 
 def test_no_jobs_have_no_figures() -> None:

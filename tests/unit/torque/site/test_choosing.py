@@ -51,7 +51,7 @@ def test_home_first_then_the_emptiest() -> None:
 def test_split_over_as_few_sites_as_will_do() -> None:
     (only,) = ways({"alpha": 2, "beta": 4, "gamma": 3, "delta": 1}, 7)
     assert only[0] == {"beta": 4, "gamma": 3}
-    assert only[2] == pytest.approx(100.0 * 2**0.1 + CONFIG.grid.start_s + MARGIN_S)
+    assert only[2] == pytest.approx(100.0 * 2**0.1 + CONFIG.grid.barrier_timeout_s + MARGIN_S)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def written(tmp_path: Path, **changes: Any) -> Path:
     ("changes", "words"),
     [
         ({"pers": []}, "pers: unknown key; known: .*peers"),
-        ({"grid": {"look": 3}}, "grid.look: unknown key; known: .*look_s"),
+        ({"grid": {"look": 3}}, "grid.look: unknown key; known: .*poll_interval_s"),
         ({"peers": [{"name": "beta"}]}, "peers.0.address: missing"),
         (
             {"peers": [{"name": "beta", "address": "b", "certificate": "c", "users": {"x": "root"}}]},

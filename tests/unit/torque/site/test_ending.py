@@ -280,4 +280,4 @@ def test_a_site_ends_whatever_it_waits_for(tmp_path: Path) -> None:
 
         run(story)
         assert site.wait(LIMIT_S) == 0, log.read_text()
-    assert log.read_text().rstrip().endswith("told to end")
+    assert log.read_text().rstrip().endswith("asked to end")
