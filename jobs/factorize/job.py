@@ -10,8 +10,8 @@ from jobs.factorize.manifest import Entry, parse_entry, records
 from jobs.factorize.rows import DONE_FIELDS, Done, Reject, format_row, parse_row
 from jobs.outcome import Outcome, RejectedRecord, write_table
 from jobs.runners.step import Report, Runner, Step
-from yarn_accel.adapters.hdfs import TMP_FOLDER, Store
-from yarn_accel.errors import JobError, RejectedError
+from yarn_accel.adapters.hdfs import Store
+from yarn_accel.errors import JobError, RejectedError, StorageError
 
 __all__ = ["FactorizeJob", "good_entries", "run_factorize", "write_outcome"]
 
@@ -60,7 +60,10 @@ def run_factorize(
         lines_per_map=-(-len(lines) // job.n_tasks),
         is_strict=job.is_strict,
     )
-    result = runner.run(step, report)
+    try:
+        result = runner.run(step, report)
+    finally:
+        _delete_unfinished(store, good_entries(manifest), report)
     done: list[Done] = []
     rejects: list[RejectedRecord] = []
     for part in result.parts:
@@ -75,7 +78,6 @@ def run_factorize(
         len(lines), tuple(done), tuple(rejects), result.counters, result.tasks, result.wall_s, job_ids
     )
     outcome.check_complete()
-    _sweep(store, good_entries(manifest))
     return outcome
 
 
@@ -103,10 +105,12 @@ def write_outcome(outcome: Outcome[Done], folder: Path) -> tuple[Path, Path]:
     return results, rejects
 
 
-def _sweep(store: Store, entries: Sequence[Entry]) -> None:
-    """Remove the folders of temporary files, in which a killed attempt may have left some."""
-    for folder in {entry.output_uri.rsplit("/", 1)[0] for entry in entries}:
-        store.delete(f"{folder}/{TMP_FOLDER}")
+def _delete_unfinished(store: Store, entries: Sequence[Entry], report: Report) -> None:
+    """Delete what attempts and servers that were killed left beside the factors."""
+    try:
+        store.delete_unfinished(entry.output_uri for entry in entries)
+    except StorageError as error:
+        report(f"unfinished files may be left beside the factors: {error}")
 
 
 def _mapper_words(job: FactorizeJob) -> tuple[str, ...]:

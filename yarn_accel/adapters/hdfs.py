@@ -8,8 +8,9 @@ Who we are to a secure HDFS is settled for the whole process, when it connects: 
 delegation token in ``HADOOP_TOKEN_FILE_LOCATION``.  A client of the native library has neither a token nor a
 user of its own, so one process cannot use each job's token; who needs that runs a server per identity.
 
-A file is never seen half written: its content goes to ``_tmp/.<name>.<unique>.tmp`` beside it, which is then
-renamed over it.  A job deletes the ``_tmp`` folder when it is done, and with it what killed attempts left.
+A reader never sees half a file: the content goes to ``.<name>.<unique>.tmp`` beside it, which is then renamed
+over it.  Hadoop's input formats skip names that begin with a dot.  A killed writer leaves such a file, and
+`Store.delete_unfinished` deletes it.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ from yarn_accel.errors import StartupError, StorageError
 if TYPE_CHECKING:
     import hdfs_native
 
-__all__ = ["TMP_FOLDER", "Stamp", "Store", "split_uri"]
+__all__ = ["Stamp", "Store", "split_uri"]
 
 Buffer = bytes | bytearray | memoryview
 
-#: The folder beside an output in which files are written before they are renamed.
-TMP_FOLDER = "_tmp"
+#: What files are called until they are complete, see `_temporary_name`.
+_TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{32}\.tmp")
 #: With its defaults the native client needs three minutes to say that no NameNode listens; so it takes five
 #: seconds, and trying again is the caller's decision.
 _RETRIES = {
@@ -185,8 +186,7 @@ class Store:
 
     def _write_once(self, uri: str, parts: Iterable[Buffer]) -> int:
         with self._open(uri) as (files, path):
-            folder, name = posixpath.split(path)
-            temporary = f"{folder.rstrip('/')}/{TMP_FOLDER}/.{name}.{uuid.uuid4().hex}.tmp"
+            temporary = _temporary_name(path)
             try:
                 n_bytes = files.write(temporary, parts)
                 files.rename(temporary, path)
@@ -213,6 +213,25 @@ class Store:
         with self._open(uri) as (files, path):
             return files.exists(path) and files.delete(path)
 
+    def delete_unfinished(self, uris: Iterable[str]) -> int:
+        """Delete what killed writers of these files left beside them; how many files that were.
+
+        A writer that is still at work loses what it wrote.
+        """
+        folders: dict[str, tuple[str, set[str]]] = {}
+        for uri in uris:
+            name = posixpath.basename(split_uri(uri)[2])
+            folders.setdefault(posixpath.dirname(uri), (uri, set()))[1].add(name)
+        return sum(self._delete_unfinished(uri, names) for uri, names in folders.values())
+
+    def _delete_unfinished(self, uri: str, names: set[str]) -> int:
+        with self._open(uri) as (files, path):
+            folder = posixpath.dirname(path)
+            found = files.names(folder) if files.exists(folder) else []
+            matches = ((name, _TEMPORARY.fullmatch(name)) for name in found)
+            unfinished = [name for name, match in matches if match is not None and match["name"] in names]
+            return sum(files.delete(posixpath.join(folder, name)) for name in unfinished)
+
     def mkdirs(self, uri: str) -> None:
         """Make a folder and the folders above it; fine when it exists."""
         with self._open(uri) as (files, path):
@@ -235,6 +254,11 @@ class Store:
             if len(self._clients) > _MAX_CLIENTS:
                 self._clients.popitem(last=False)
             return files
+
+
+def _temporary_name(path: str) -> str:
+    folder, name = posixpath.split(path)
+    return f"{folder.rstrip('/')}/.{name}.{uuid.uuid4().hex}.tmp"
 
 
 class _HdfsFiles:

@@ -17,10 +17,10 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.live import Live
 from rich.text import Text
 
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport, ApplicationState
+from yarn_accel.adapters.repeated_output import repeated_output
 from yarn_accel.errors import UnavailableError
 from yarn_accel.launch import stop as stopping
 from yarn_accel.launch.config import LaunchConfig, load_launch_config
@@ -210,13 +210,13 @@ async def _top(application: str, interval_s: float) -> None:
     gateway = Gateway.load()
 
     async def follow(found: ApplicationReport, control: Control) -> None:
-        with Live(auto_refresh=False, screen=True) as live:
+        with repeated_output(_FILE_WIDTH) as show:
             while True:
                 try:
                     shown: Any = picture(found, gateway.page_of(found), await control.ask("status"))
                 except UnavailableError as error:
                     shown = Text(f"{error}\nasking again; end with ^C")
-                live.update(shown, refresh=True)
+                show(shown)
                 await asyncio.sleep(interval_s)
 
     await _with_control(gateway, application, follow)

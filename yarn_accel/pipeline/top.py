@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from yarn_accel.adapters.repeated_output import repeated_output
 from yarn_accel.errors import AccelError, ConfigError
 from yarn_accel.pipeline.config import load_config
 from yarn_accel.pipeline.visibility import OPERATOR
@@ -32,6 +32,8 @@ __all__ = ["command", "operator_client", "screen"]
 _CREDENTIAL_S = 24 * 3600
 _STAGES = ("read", "compute", "write")
 _RETRY_S = 1.0
+#: A table in a file is not folded.
+_FILE_WIDTH = 120
 _Stats = Mapping[str, Any]
 
 
@@ -86,26 +88,25 @@ def _show_once(config: PipelineConfig, interval_s: float) -> None:
         before = client.stats()
         time.sleep(interval_s)
         picture = screen(before, client.stats())
-    # A table in a file is not folded.
-    Console(width=None if sys.stdout.isatty() else 120).print(picture)
+    Console(width=None if sys.stdout.isatty() else _FILE_WIDTH).print(picture)
 
 
 def _show(config: PipelineConfig, interval_s: float) -> None:
     client = operator_client(config)
     client.connect()
     before: _Stats = {}
-    with Live(auto_refresh=False, screen=True) as live:
+    with repeated_output(_FILE_WIDTH) as show:
         while True:
             try:
                 after = client.stats()
             except AccelError as error:
                 # The server may come back; what it counted starts again at 0 then.
-                live.update(Text(f"{error}\nasking again every second; end with ^C"), refresh=True)
+                show(Text(f"{error}\nasking again every second; end with ^C"))
                 client.close()
                 before = {}
                 time.sleep(_RETRY_S)
                 continue
-            live.update(screen(before, after), refresh=True)
+            show(screen(before, after))
             before = after
             time.sleep(interval_s)
 

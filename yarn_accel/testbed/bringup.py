@@ -23,7 +23,7 @@ from yarn_accel.testbed.plan import ClusterPlan, DaemonRole, NodePlan
 from yarn_accel.testbed.processes import snapshot
 from yarn_accel.testbed.state import ClusterPaths, Report
 
-__all__ = ["MASTER_DEADLINE_S", "POLL_S", "SETTLE_S", "WORKER_DEADLINE_S", "BringUp", "Daemon"]
+__all__ = ["MASTER_DEADLINE_S", "POLL_S", "SETTLE_S", "WORKER_DEADLINE_S", "BringUp", "Daemon", "summary"]
 
 Daemon = tuple[NodePlan, DaemonRole]
 POLL_S = 0.15
@@ -113,13 +113,13 @@ class BringUp:
         dead = [(node, other) for node, other in needed if (node.name, other) not in alive]
         if dead and waited_s > _IN_VAIN_S[bool(alive)]:
             raise ClusterError(
-                f"{name} runs, but is not healthy ({word}): it waits for {_summary(dead)}, not running",
+                f"{name} runs, but is not healthy ({word}): it waits for {summary(dead)}, not running",
                 cure="`yarn-accel cluster up` starts all that is missing",
             )
 
     def _start_all(self, daemons: list[Daemon]) -> None:
         if daemons:
-            self._report("starting " + _summary(daemons))
+            self._report("starting " + summary(daemons))
         for node, role in daemons:
             start(self._plan, self._paths, node, role, self._software)
             self._started_s[node.name, role] = time.monotonic()
@@ -199,7 +199,8 @@ class BringUp:
         return f"{role.value} of node {node.name}{others}, {describe_log(log)}"
 
 
-def _summary(daemons: list[Daemon]) -> str:
+def summary(daemons: list[Daemon]) -> str:
+    """Daemons by role, such as ``datanode on w1, w2; nodemanager on w1``."""
     nodes: dict[str, list[str]] = {}
     for node, role in daemons:
         nodes.setdefault(role.value, []).append(node.name)

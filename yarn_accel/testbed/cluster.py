@@ -16,7 +16,7 @@ from pathlib import Path
 from yarn_accel.errors import ClusterError, ConfigError, StartupError
 from yarn_accel.hadoop.jdk import find_java
 from yarn_accel.testbed import netns, preflight
-from yarn_accel.testbed.bringup import BringUp
+from yarn_accel.testbed.bringup import BringUp, Daemon, summary
 from yarn_accel.testbed.class_archives import ensure_archive
 from yarn_accel.testbed.daemons import Software, marked_environ, node_environ, on_node, running
 from yarn_accel.testbed.decision import decide, ports_of
@@ -109,7 +109,9 @@ class Cluster:
         plan = cluster._plan
         alive = running(paths, plan.daemons(), snapshot())
         missing = [(node, role) for node, role in plan.daemons() if (node.name, role) not in alive]
-        cluster._stop_surplus()
+        stopped = cluster._stop_surplus()
+        if stopped:
+            report("stopped " + summary(stopped))
         if existing is not None and made:
             report("restored " + ", ".join(made))
         if missing:
@@ -118,7 +120,7 @@ class Cluster:
                 report(f"{len(missing)} of {len(plan.daemons())} daemons do not run")
         write_settings(plan, paths, software.install, software.archive)
         BringUp(plan, paths, software, report).run(missing)
-        if missing or made:
+        if missing or made or stopped:
             report(f"cluster {paths.name} is up after {time.monotonic() - started_s:.1f} s")
         else:
             report(f"cluster {paths.name} is up and healthy; nothing to do")
@@ -325,16 +327,18 @@ class Cluster:
 
         stop_all(find, grace_s=2.0, deadline_s=STOP_DEADLINE_S)
 
-    def _stop_surplus(self) -> None:
-        """Stop pipeline servers that the options no longer ask for."""
+    def _stop_surplus(self) -> list[Daemon]:
+        """Stop pipeline servers that the options no longer ask for; returns those that ran."""
         if self._plan.options.pipeline:
-            return
-        surplus = [(node, DaemonRole.PIPELINE) for node in self._plan.accel_nodes]
+            return []
+        servers = [(node, DaemonRole.PIPELINE) for node in self._plan.accel_nodes]
+        alive = running(self._paths, servers, snapshot())
         stop_all(
-            lambda: list(running(self._paths, surplus, snapshot()).values()),
+            lambda: list(running(self._paths, servers, snapshot()).values()),
             grace_s=STOP_GRACE_S,
             deadline_s=STOP_DEADLINE_S,
         )
+        return [(node, role) for node, role in servers if (node.name, role) in alive]
 
     def _check_room(self, missing: Sequence[tuple[NodePlan, DaemonRole]]) -> None:
         share = sum(role is DaemonRole.NODEMANAGER for _, role in missing)

@@ -92,6 +92,16 @@ def test_up_on_a_healthy_cluster_says_so_and_touches_nothing(cluster: Cluster, c
     assert pids(cluster) == before
 
 
+def test_up_says_which_servers_it_stops_and_starts(cluster: Cluster, command: Run) -> None:
+    done = command("up", "it", "--no-pipeline")
+    assert "stopped pipeline on w1\n" in done.stderr
+    assert "nothing to do" not in done.stderr
+    assert "nothing to do" in command("up", "it", "--no-pipeline").stderr
+    done = command("up", "it", "--pipeline")
+    assert "starting pipeline on w1\n" in done.stderr
+    assert cluster.status().is_healthy
+
+
 def test_up_with_other_numbers_is_refused(cluster: Cluster, command: Run) -> None:
     done = command("up", "it", "--nodes", "3")
     assert done.returncode == 2

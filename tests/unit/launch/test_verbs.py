@@ -187,6 +187,24 @@ def test_top_ends_with_an_interrupt(running, monkeypatch) -> None:
     assert running.run("top").exit_code == 0
 
 
+def test_top_into_a_pipe_writes_what_status_writes_each_time(running, monkeypatch) -> None:
+    once = running.run("status").output
+    n_asked = 0
+    ask = verbs.Control.ask
+
+    async def twice(*arguments: Any) -> dict[str, Any]:
+        nonlocal n_asked
+        n_asked += 1
+        if n_asked > 2:
+            raise KeyboardInterrupt
+        return await ask(*arguments)
+
+    monkeypatch.setattr(verbs.Control, "ask", twice)
+    result = running.run("top", "--interval", "0.2")
+    assert result.exit_code == 0
+    assert result.output == f"{once}\n{once}"
+
+
 def test_a_rehearsal_without_a_place_for_uploads_names_the_setting(desk) -> None:
     result = desk.run("start", "--dry-run")
     assert isinstance(result.exception, ConfigError)

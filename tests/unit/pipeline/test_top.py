@@ -122,6 +122,8 @@ def test_live_goes_on_when_the_server_comes_back(config_file, monkeypatch):
     done = CliRunner().invoke(top.command, ["--config", str(config_file), "--interval", "0.1"])
     assert done.exit_code == 0
     assert next(client.answers, "all were asked for") == "all were asked for"
+    assert done.output.count("requests/s") == 2, "in a pipe every picture is written"
+    assert "it is gone\nasking again every second" in done.output
 
 
 def test_nobody_there_is_one_line_and_exit_1(config_file):
