@@ -2,7 +2,7 @@
 
 Each happens while a streaming job runs over matrices in HDFS and a mapper on every node without accelerator
 calls its server without end. The job's output is compared, record by record and bit by bit, with an
-undisturbed run's: nothing may be lost or doubled. Those with goals happen to an idle site, too (``acct,
+undisturbed run's: nothing may be lost or doubled. Those with goals happen to an idle site, too (``server,
 idle``): on few cores a job's JVMs delay whatever has to start. ``--rounds N`` repeats all, ``--only NAME``
 takes some.
 """
@@ -32,7 +32,7 @@ Say = Callable[[str], None]
 _PATIENT = {"app": {"attempt_failures_validity_interval_s": 2.0}}
 #: Each kill of a server counts as its first failure, and not as one of a series that back-off slows down.
 _FIRST = {"timing": {"healthy_s": 1.0}}
-_QUICK = ("acct", "master", "cut")
+_QUICK = ("server", "master", "cut")
 _ROUNDS = 2
 
 
@@ -117,7 +117,7 @@ def _rounds(
             compared = compare(undisturbed[0], result)
             accounts[name].add(performed, compared)
             if name == "join":
-                joined = site.container(site.servers[-1], "acct")
+                joined = site.container(site.servers[-1], "server")
                 accounts[name].n_by_joined.append(result.n_by_server.get(joined, 0))
             say(f"the job took {result.wall_s:.1f} s: {compared.words()}; {result.way}")
 

@@ -24,7 +24,7 @@ NAME = "bench-master"
 Say = Callable[[str], None]
 _HEARTBEAT_S = 0.2
 _RUNS_AFTER = re.compile(r"runs after ([0-9.]+) s")
-_REQUEST = re.compile(r"^(\S+ \S+) INFO \S+: request \d+: acct on \S+$", re.MULTILINE)
+_REQUEST = re.compile(r"^(\S+ \S+) INFO \S+: request \d+: server on \S+$", re.MULTILINE)
 _LOG_TIME = "%Y-%m-%d %H:%M:%S,%f"
 #: Field 22 of proc_pid_stat(5), counted from the one after the name.
 _START_TIME = 19
@@ -118,7 +118,7 @@ def _container_rows(site: Site, n: int, note: str, say: Say) -> list[Row]:
     running_s, serving_s = [], []
     for at in range(n):
         say(f"killed server {at + 1} of {n}")
-        old = site.container(host, "acct")
+        old = site.container(host, "server")
         site.kill(old)
         new = site.until("another container", lambda old=old: _other(site, host, old), 0.02)  # type: ignore[misc]
         began = site.until("its process", lambda new=new: _began_at(site, new), 0.01)  # type: ignore[misc]
@@ -165,7 +165,7 @@ def _rss_bytes(pid: int) -> int:
 
 
 def _other(site: Site, host: str, old: str) -> str:
-    new = site.container(host, "acct")
+    new = site.container(host, "server")
     return new if new != old else ""
 
 

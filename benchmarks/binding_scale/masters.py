@@ -29,7 +29,7 @@ __all__ = ["ApplicationMaster", "PolicyMaster", "added"]
 
 _GRANT_S, _START_S = 0.2, 0.3
 _ROLES = (
-    ContainerRole("acct", NodeSelector.ACCELERATOR, RoleResource(1024), priority=10, is_server=True),
+    ContainerRole("server", NodeSelector.ACCELERATOR, RoleResource(1024), priority=10, is_server=True),
     ContainerRole("agent", NodeSelector.EVERY, RoleResource(128), priority=11),
 )
 
@@ -134,9 +134,11 @@ class ApplicationMaster:
         if agent is None:
             return
         yield from self._apply(ev.StatusReported(node.name, "agent", now_s, agent.id))
-        server = self._running.get((node.name, "acct"))
+        server = self._running.get((node.name, "server"))
         if server is not None:
-            yield from self._apply(ev.StatusReported(node.name, "acct", now_s, server.id, endpoint=node.name))
+            yield from self._apply(
+                ev.StatusReported(node.name, "server", now_s, server.id, endpoint=node.name)
+            )
 
     def tick(self, now_s: float) -> Iterable[Later]:
         """Wakes the core when it asked for it, and again if that is at once."""

@@ -15,14 +15,14 @@ from pathlib import Path
 from yarn_accel.errors import StartupError, UnavailableError
 
 __all__ = [
-    "Completed",
+    "CompletedCommand",
     "run",
     "stream",
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class Completed:
+class CompletedCommand:
     """How one program ended.
 
     Attributes:
@@ -60,7 +60,7 @@ def run(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     stdin: str = "",
-) -> Completed:
+) -> CompletedCommand:
     """Run a program to its end.
 
     Args:
@@ -91,7 +91,9 @@ def run(
         raise UnavailableError(f"{argv[0]} did not end within {timeout_s:g} s") from None
     except OSError as error:
         raise _cannot_start(argv, error) from error
-    return Completed(tuple(argv), done.returncode, done.stdout, done.stderr, time.monotonic() - started_s)
+    return CompletedCommand(
+        tuple(argv), done.returncode, done.stdout, done.stderr, time.monotonic() - started_s
+    )
 
 
 def stream(
@@ -101,7 +103,7 @@ def stream(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     keep_lines: int = 400,
-) -> Completed:
+) -> CompletedCommand:
     """Run a program and hand over each line of its output (both streams, mixed) as it appears.
 
     The program is ended (SIGTERM, after 5 s SIGKILL) when ``on_line`` raises, KeyboardInterrupt included.
@@ -139,7 +141,7 @@ def stream(
     except BaseException:
         _end(process)
         raise
-    return Completed(tuple(argv), exit_code, "", "\n".join(kept), time.monotonic() - started_s)
+    return CompletedCommand(tuple(argv), exit_code, "", "\n".join(kept), time.monotonic() - started_s)
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -10,8 +10,8 @@ The answer carries HMAC-SHA256 over ``yarn-accel-1, answer, method, path, status
 the same key: it belongs to this one request, or it is not believed.
 
 Against replays the receiver wants a sender's times to grow, and to lie within a window around its own clock.
-That costs one number per sender, however many requests come (`Gate`).  A sender sends one request after the
-other; who needs several at once takes several names.
+That costs one number per sender, however many requests come (`RequestVerifier`).  A sender sends one request
+after the other; who needs several at once takes several names.
 
 Nothing is encrypted: what travels here is no secret.
 """
@@ -39,17 +39,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "WRONG_KEY",
-    "Admission",
-    "Gate",
     "Handler",
-    "Sent",
+    "RequestVerifier",
+    "SignedRequest",
     "Signer",
-    "check_answer",
+    "VerifiedRequest",
+    "check_response",
     "decode_json",
     "exchange",
     "guarded",
     "sender_key",
-    "sign_answer",
+    "sign_response",
 ]
 
 SENDER = "X-Accel-Sender"
@@ -58,7 +58,7 @@ NONCE = "X-Accel-Nonce"
 SIGNATURE = "X-Accel-Signature"
 
 MAX_BODY_BYTES = 256 * 1024
-#: Begins the `Gate`'s reason for a request that was signed with another key than its sender's.
+#: Begins the `RequestVerifier`'s reason for a request that was signed with another key than its sender's.
 WRONG_KEY = "the signature is not one of"
 #: How long a body may take to arrive.
 _BODY_S = 5.0
@@ -83,7 +83,7 @@ def sender_key(secret: bytes, sender: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SignedRequest:
     """What was signed: the headers to send along, and what the answer must refer to."""
 
     method: str
@@ -108,7 +108,7 @@ class Signer:
         self.sender = sender
         self._last_us = 0
 
-    def sign(self, method: str, path: str, body: bytes, *, now_s: float, nonce: str = "") -> Sent:
+    def sign(self, method: str, path: str, body: bytes, *, now_s: float, nonce: str = "") -> SignedRequest:
         """Headers for a request.
 
         Args:
@@ -121,12 +121,12 @@ class Signer:
         told = str(self._last_us)
         signature = _mac(self.key, "request", method, path, self.sender, told, nonce, _digest(body))
         headers = {SENDER: self.sender, TIME: told, NONCE: nonce, SIGNATURE: signature}
-        return Sent(method, path, nonce, headers)
+        return SignedRequest(method, path, nonce, headers)
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
-    """A request that proved its sender; what the answer is signed with."""
+class VerifiedRequest:
+    """A request that is genuine, fresh and new, and the key that the answer is signed with."""
 
     sender: str
     method: str
@@ -135,8 +135,8 @@ class Admission:
     key: bytes = field(repr=False)
 
 
-class Gate:
-    """Lets in requests that are genuine, fresh and new.
+class RequestVerifier:
+    """Accepts requests that are genuine, fresh and new.
 
     Args:
         key_of: the key of a sender (`sender_key` with the secret); raises `AuthenticationError` for a sender
@@ -162,9 +162,9 @@ class Gate:
         #: The newest time of each sender, in the order in which they were heard.
         self._heard: OrderedDict[str, int] = OrderedDict()
 
-    def admit(
+    def verify(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes, *, now_s: float
-    ) -> Admission:
+    ) -> VerifiedRequest:
         """Check one request.
 
         Raises:
@@ -180,7 +180,7 @@ class Gate:
         ):
             raise AuthenticationError(f"{WRONG_KEY} {sender}")
         self._check_time(sender, int(told), int(now_s * 1e6))
-        return Admission(sender, method, path, nonce, key)
+        return VerifiedRequest(sender, method, path, nonce, key)
 
     def _check_time(self, sender: str, told_us: int, now_us: int) -> None:
         off_us = told_us - now_us
@@ -208,13 +208,15 @@ class Gate:
             del self._heard[sender]
 
 
-def sign_answer(admission: Admission, status: int, body: bytes) -> dict[str, str]:
+def sign_response(verified: VerifiedRequest, status: int, body: bytes) -> dict[str, str]:
     """Headers for the answer to an admitted request."""
-    parts = (admission.method, admission.path, str(status), admission.nonce, _digest(body))
-    return {SIGNATURE: _mac(admission.key, "answer", *parts)}
+    parts = (verified.method, verified.path, str(status), verified.nonce, _digest(body))
+    return {SIGNATURE: _mac(verified.key, "answer", *parts)}
 
 
-def check_answer(key: bytes, sent: Sent, status: int, headers: Mapping[str, str], body: bytes) -> None:
+def check_response(
+    key: bytes, sent: SignedRequest, status: int, headers: Mapping[str, str], body: bytes
+) -> None:
     """Check that an answer is genuine and belongs to this request.
 
     Raises:
@@ -274,7 +276,7 @@ async def exchange(
         raise RemoteProtocolError(f"{url} sent more than {max_bytes} bytes")
     if SIGNATURE not in told:
         raise _unsigned(url, status, raw)
-    check_answer(signer.key, sent, status, told, raw)
+    check_response(signer.key, sent, status, told, raw)
     found = decode_json(raw, url)
     if status != 200:
         raise _refused(url, status, found)
@@ -310,7 +312,11 @@ Handler = Callable[[str, Any], Awaitable[Any]]
 
 
 def guarded(
-    gate: Gate, handler: Handler, *, max_bytes: int = MAX_BODY_BYTES, clock: Callable[[], float] = time.time
+    verifier: RequestVerifier,
+    handler: Handler,
+    *,
+    max_bytes: int = MAX_BODY_BYTES,
+    clock: Callable[[], float] = time.time,
 ) -> Callable[[web.Request], Awaitable[web.Response]]:
     """An aiohttp handler that only admits signed requests and signs what ``handler`` answers.
 
@@ -327,12 +333,12 @@ def guarded(
         if body is None:
             return web.Response(status=413, text=f"more than {max_bytes} bytes\n")
         try:
-            admission = gate.admit(request.method, request.raw_path, request.headers, body, now_s=clock())
+            verified = verifier.verify(request.method, request.raw_path, request.headers, body, now_s=clock())
         except AuthenticationError as error:
             return web.Response(status=401, text=f"{error}\n")
-        status, document = await _answer(handler, admission.sender, body)
+        status, document = await _answer(handler, verified.sender, body)
         raw = json.dumps(document, allow_nan=False).encode()
-        headers = sign_answer(admission, status, raw)
+        headers = sign_response(verified, status, raw)
         return web.Response(status=status, body=raw, headers=headers, content_type="application/json")
 
     return handle

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from yarn_accel.adapters.commands import Completed, stream
+from yarn_accel.adapters.commands import CompletedCommand, stream
 from yarn_accel.adapters.rest import get_json, request_json
 from yarn_accel.errors import AccelError, ConfigError, JobError, StartupError
 from yarn_accel.hadoop.diagnosis import client_error, failed_attempt_diagnosis
@@ -220,7 +220,7 @@ class _Watch:
                 self._report(shown)
 
 
-def _collect(site: Site, job_id: str, done: Completed) -> JobResult:
+def _collect(site: Site, job_id: str, done: CompletedCommand) -> JobResult:
     history = HistoryClient(site.history_web())
     try:
         summary = history.wait_for_job(job_id, HISTORY_PATIENCE_S if done.ok else FAILED_PATIENCE_S)

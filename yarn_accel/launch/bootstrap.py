@@ -40,7 +40,7 @@ __all__ = [
     "EXIT_PLATFORM",
     "EXIT_PYTHON",
     "REQUIREMENT",
-    "Refused",
+    "StartRefused",
     "candidate_roots",
     "check_node",
     "content_digest",
@@ -77,7 +77,7 @@ _TRIED = "ACCEL_PYTHON_TRIED"
 _DROPPED = frozenset({"PYTHONHOME", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX", _TRIED})
 
 
-class Refused(Exception):
+class StartRefused(Exception):
     """This node cannot run the environment.
 
     Args:
@@ -98,7 +98,7 @@ def main(words: "list[str]") -> None:
         os.set_inheritable(lock, True)
         entry = [sys.executable, "-m", "yarn_accel.launch.container_entry", *command]
         _become(entry, _environment(str(folder)))
-    except Refused as error:
+    except StartRefused as error:
         sys.stderr.write(f"accel-start: {os.uname().nodename}: {error}\n")
         sys.exit(error.exit_code)
 
@@ -137,12 +137,12 @@ def check_node(need: "dict[str, str]", have: "dict[str, str]") -> None:
     """Compare what the environment needs with what a node has; an absent fact is not judged.
 
     Raises:
-        Refused: names both sides and the cure.
+        StartRefused: names both sides and the cure.
     """
     python, glibc = have.get("python"), have.get("glibc")
     # A node may tell of all its interpreters, joined by `_`: the one that is needed is found there.
     if python is not None and need["python"] not in python.split("_"):
-        raise Refused(
+        raise StartRefused(
             EXIT_PYTHON,
             "python3 is {}, the environment was packed with Python {}: install python{} on this node, name "
             "it with `python:` in the launch settings, or pack with a Python {}".format(
@@ -151,14 +151,14 @@ def check_node(need: "dict[str, str]", have: "dict[str, str]") -> None:
         )
     for fact in ("machine", "extension_suffix"):
         if have.get(fact, need[fact]) != need[fact]:
-            raise Refused(
+            raise StartRefused(
                 EXIT_PLATFORM,
                 "{} is {}, the environment was packed for {}: pack it on a machine like this one".format(
                     fact.replace("_", " "), have[fact], need[fact]
                 ),
             )
     if glibc is not None and _version(glibc) < _version(need["glibc"]):
-        raise Refused(
+        raise StartRefused(
             EXIT_GLIBC,
             "glibc is {}, the environment needs {}: pack it on a machine with the oldest system of the "
             "cluster, or leave this node out by a node label".format(
@@ -175,7 +175,7 @@ def _fit_or_switch(need: "dict[str, str]") -> None:
     """Check this node; where only the default interpreter is wrong, go on with the right one.
 
     Raises:
-        Refused: there is no interpreter that fits.
+        StartRefused: there is no interpreter that fits.
     """
     have = node_facts()
     if have["python"] != need["python"] and _TRIED not in os.environ:
@@ -207,11 +207,11 @@ def provide(archive: str, roots: "list[Path]") -> "tuple[Path, int]":
     """The folder of an environment, unpacked if need be, and the open lock that keeps it from being removed.
 
     Raises:
-        Refused: this node does not fit, no folder has room, or the archive is damaged.
+        StartRefused: this node does not fit, no folder has room, or the archive is damaged.
     """
     found = _NAME.search(archive)
     if not found:
-        raise Refused(EXIT_DAMAGED, f"{archive}: not named like an environment")
+        raise StartRefused(EXIT_DAMAGED, f"{archive}: not named like an environment")
     digest = found.group(1)
     troubles = []
     for root in sorted(roots, key=lambda root: not (root / digest).is_dir()):
@@ -220,7 +220,7 @@ def provide(archive: str, roots: "list[Path]") -> "tuple[Path, int]":
             return _provide_in(root, digest, archive)
         except OSError as error:
             troubles.append(f"{root}: {error.strerror or error}")
-    raise Refused(
+    raise StartRefused(
         EXIT_DISK,
         "no folder to unpack the environment into: {}: make room, or name a folder with `cache_dir:` in the "
         "launch settings".format("; ".join(troubles)),
@@ -264,7 +264,7 @@ def _is_usable(folder: Path, lock: int) -> bool:
     """Whether the environment is still there now that it cannot go away; the lock is closed where it is not.
 
     Raises:
-        Refused: this node does not fit.
+        StartRefused: this node does not fit.
     """
     is_usable = False
     try:
@@ -387,13 +387,15 @@ def _unpack(archive: str, target: Path, digest: str) -> None:
 
     Raises:
         OSError: no room, or another trouble with the disk.
-        Refused: the node does not fit, or the archive is damaged.
+        StartRefused: the node does not fit, or the archive is damaged.
     """
     import zipfile
     import zlib
 
     if not os.access(archive, os.R_OK):
-        raise Refused(EXIT_DAMAGED, f"{archive}: cannot be read here: it must be a resource of the container")
+        raise StartRefused(
+            EXIT_DAMAGED, f"{archive}: cannot be read here: it must be a resource of the container"
+        )
     try:
         with zipfile.ZipFile(archive) as packed:
             _fit_or_switch(json.loads(packed.read(REQUIREMENT).decode()))
@@ -405,9 +407,9 @@ def _unpack(archive: str, target: Path, digest: str) -> None:
                 folder.mkdir(parents=True, exist_ok=True)
             came = _write_all(packed, target)
     except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError) as error:
-        raise Refused(EXIT_DAMAGED, f"{archive}: damaged: {error}: upload it again") from None
+        raise StartRefused(EXIT_DAMAGED, f"{archive}: damaged: {error}: upload it again") from None
     if content_digest(came) != digest:
-        raise Refused(EXIT_DAMAGED, f"{archive}: its content is not what its name says: upload it again")
+        raise StartRefused(EXIT_DAMAGED, f"{archive}: its content is not what its name says: upload it again")
 
 
 def _check_names(names: "Iterable[str]") -> None:

@@ -17,7 +17,7 @@ from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import StartupError
 from yarn_accel.launch.upload import ARCHIVE_PATTERN, SCRIPT_PATTERN
 
-__all__ = ["USES_FILE", "Found", "Survey", "environments_uri", "look", "remove", "uses_document"]
+__all__ = ["USES_FILE", "StoredFile", "Survey", "environments_uri", "look", "remove", "uses_document"]
 
 #: In an application's folder: the names of the shared files it was started with.
 USES_FILE = "uses.json"
@@ -27,7 +27,7 @@ _KINDS: tuple[re.Pattern[str], ...] = (ARCHIVE_PATTERN, SCRIPT_PATTERN)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class StoredFile:
     """A packed environment or a bootstrap in the cluster's storage.
 
     Attributes:
@@ -52,11 +52,11 @@ class Survey:
         silent: applications' folders that do not say what they use.
     """
 
-    found: tuple[Found, ...]
+    found: tuple[StoredFile, ...]
     silent: tuple[str, ...]
 
     @property
-    def unused(self) -> tuple[Found, ...]:
+    def unused(self) -> tuple[StoredFile, ...]:
         """What no application names, and is not recent."""
         return tuple(each for each in self.found if not each.used_by and not each.is_recent)
 
@@ -75,7 +75,7 @@ def look(store: Store, staging_uri: str, n_keep: int) -> Survey:
     """Look, and change nothing.
 
     Args:
-        staging_uri: as in `Gateway.staging_uri`.
+        staging_uri: as in `RmClient.staging_uri`.
         n_keep: so many of the newest packed environments, and of the bootstraps, count as recent.
 
     Raises:
@@ -126,9 +126,11 @@ def _named(store: Store, uri: str) -> list[str] | None:
     return [str(name) for name in names] if isinstance(names, list) else None
 
 
-def _of_kind(store: Store, uris: Sequence[str], used: dict[str, list[str]], n_keep: int) -> Iterator[Found]:
+def _of_kind(
+    store: Store, uris: Sequence[str], used: dict[str, list[str]], n_keep: int
+) -> Iterator[StoredFile]:
     stamps = {uri: store.stamp(uri) for uri in uris}
     newest_first = sorted(uris, key=lambda uri: (-stamps[uri].modified, uri))
     for place, uri in enumerate(newest_first):
         users = tuple(used.get(posixpath.basename(uri), ()))
-        yield Found(uri, stamps[uri].n_bytes, users, is_recent=place < n_keep)
+        yield StoredFile(uri, stamps[uri].n_bytes, users, is_recent=place < n_keep)

@@ -41,7 +41,7 @@ def _check_config(config_file: Path | None) -> None:
         click.echo(f"# {name}, with all its keys:")
         for line in described(settings):
             click.echo(f"#   {line}")
-    click.echo(f"# memory of an accelerator container: {config.acct_memory_mib} MiB")
+    click.echo(f"# memory of an accelerator container: {config.server_memory_mib} MiB")
 
 
 @group.command("clean")
@@ -61,10 +61,10 @@ def _clean(config_file: Path | None, n_keep: int, is_applied: bool) -> None:
     What an application uses stays until the application is over. Run no `start` at the same time.
     """
     from yarn_accel.launch.cleaning import look, remove
-    from yarn_accel.launch.gateway import Gateway
+    from yarn_accel.launch.rm_client import RmClient
 
-    gateway = Gateway.load()
-    store, root = gateway.store(), gateway.staging_uri(_config(config_file).environment.staging_uri)
+    rm_client = RmClient.load()
+    store, root = rm_client.store(), rm_client.staging_uri(_config(config_file).environment.staging_uri)
     survey = look(store, root, n_keep)
     for each in survey.found:
         why = f"used by {', '.join(each.used_by)}" if each.used_by else "kept" if each.is_recent else "unused"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -24,6 +25,10 @@ __all__ = [
     "load_launch_config",
 ]
 
+logger = logging.getLogger(__name__)
+
+#: What the section `server` was called.
+_FORMER_SERVER = "acct"
 _MIB = 1024 * 1024
 #: YARN carries these numbers as 32 bits with a sign.
 _MAX_INT32 = 2**31 - 1
@@ -101,7 +106,7 @@ class AgentRole(RoleSettings):
 
 
 class ServerRole(RoleSettings):
-    """The accelerator container (AcCt), which runs the pipeline server."""
+    """The container of an accelerator node, which runs the pipeline server."""
 
     vcores: int = Field(2, ge=1, le=_MAX_INT32, description="virtual cores")
     gpus: Annotated[int, Field(ge=0, strict=True)] | Literal["auto"] = Field(
@@ -128,7 +133,7 @@ class LaunchConfig(BaseModel):
     app: AppSettings = Field(default_factory=lambda: AppSettings.model_validate({}))
     environment: EnvironmentSettings = Field(default_factory=lambda: EnvironmentSettings.model_validate({}))
     master: MasterRole = Field(default_factory=lambda: MasterRole.model_validate({}))
-    acct: ServerRole = Field(default_factory=lambda: ServerRole.model_validate({}))
+    server: ServerRole = Field(default_factory=lambda: ServerRole.model_validate({}))
     agent: AgentRole = Field(default_factory=lambda: AgentRole.model_validate({}))
     pipeline: dict[str, Any] = Field(
         default_factory=dict, description="settings of the pipeline servers that differ from their defaults"
@@ -148,18 +153,20 @@ class LaunchConfig(BaseModel):
 
     @model_validator(mode="after")
     def _check_memory(self) -> LaunchConfig:
-        if 0 < self.acct.memory_mib < self._needed_mib():
+        if 0 < self.server.memory_mib < self._needed_mib():
             raise ValueError(
-                f"acct.memory_mib {self.acct.memory_mib} is less than pool_bytes and the overheads together "
-                f"need ({self._needed_mib()}); 0 computes it"
+                f"server.memory_mib {self.server.memory_mib} is less than pool_bytes and the overheads "
+                f"together need ({self._needed_mib()}); 0 computes it"
             )
         return self
 
     @model_validator(mode="after")
     def _check_priorities(self) -> LaunchConfig:
         # YARN gives a container back with its priority and nothing else that says which role it has.
-        if self.acct.priority == self.agent.priority:
-            raise ValueError(f"acct.priority and agent.priority: both {self.acct.priority}; they must differ")
+        if self.server.priority == self.agent.priority:
+            raise ValueError(
+                f"server.priority and agent.priority: both {self.server.priority}; they must differ"
+            )
         return self
 
     @model_validator(mode="after")
@@ -172,30 +179,30 @@ class LaunchConfig(BaseModel):
         return self
 
     @property
-    def server_settings(self) -> PipelineConfig:
+    def pipeline_settings(self) -> PipelineConfig:
         """All settings of the pipeline servers, as far as they are the same on every node."""
         # Without a number a server takes every core of its node, and the container was sized for fewer.
-        workers = self.pipeline.get("workers") or self.acct.vcores
+        workers = self.pipeline.get("workers") or self.server.vcores
         given = {**self.pipeline, "workers": workers, "master_secret_file": MASTER_SECRET_FILE}
         return PipelineConfig.model_validate(given)
 
     @property
-    def acct_memory_mib(self) -> int:
+    def server_memory_mib(self) -> int:
         """Memory of an accelerator container: its buffers' ceiling, as YARN counts them, and overhead."""
-        return self.acct.memory_mib or self._needed_mib()
+        return self.server.memory_mib or self._needed_mib()
 
     def _needed_mib(self) -> int:
-        server = self.server_settings
+        server = self.pipeline_settings
         # Neither cores nor GPUs of the nodes are known here: what the container asks for is what it gets.
-        n_devices = int(self.acct.devices) if self.acct.devices.isdecimal() else 0
-        n_gpus = self.acct.gpus if isinstance(self.acct.gpus, int) else 0
+        n_devices = int(self.server.devices) if self.server.devices.isdecimal() else 0
+        n_gpus = self.server.gpus if isinstance(self.server.gpus, int) else 0
         n_workers = max(server.workers, n_gpus, n_devices)
         # A worker keeps what it has touched mapped, so in time each has every buffer in its resident set
         # (72 LU of 18 MB, 2 workers: 1177 MiB resident in all, 553 MiB real).  A standby has none yet.
-        n_counted = 1 + n_workers if self.acct.buffers_counted == "per_process" else 1
+        n_counted = 1 + n_workers if self.server.buffers_counted == "per_process" else 1
         buffers_mib = math.ceil((server.pool_bytes * n_counted + server.reply_cache_bytes) / _MIB)
         n_processes = n_workers + server.standby_workers
-        return buffers_mib + self.acct.overhead_mib + n_processes * self.acct.worker_overhead_mib
+        return buffers_mib + self.server.overhead_mib + n_processes * self.server.worker_overhead_mib
 
 
 def _in_proportion(values: dict[str, Any]) -> dict[str, Any]:
@@ -218,7 +225,13 @@ def load_launch_config(path: Path) -> LaunchConfig:
     Raises:
         ConfigError: names the file and key, and for an unknown key the known ones.
     """
+    values = read_settings(path, may_be_empty=True)
+    if _FORMER_SERVER in values:
+        if "server" in values:
+            raise ConfigError(f"{path}: {_FORMER_SERVER} is the former name of server; keep one of the two")
+        logger.warning("%s: `%s:` is now called `server:`; the next version refuses it", path, _FORMER_SERVER)
+        values["server"] = values.pop(_FORMER_SERVER)
     try:
-        return LaunchConfig.model_validate(read_settings(path, may_be_empty=True))
+        return LaunchConfig.model_validate(values)
     except ValidationError as error:
         raise ConfigError(f"{path}: {complaints(error, LaunchConfig)}") from None

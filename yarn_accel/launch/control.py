@@ -15,7 +15,7 @@ from yarn_accel.adapters.hadoop_rpc.backend import ResourceManager
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport
 from yarn_accel.adapters.signed import Signer, exchange, sender_key
 from yarn_accel.errors import AuthenticationError, RejectedError, RemoteProtocolError, UnavailableError
-from yarn_accel.launch.gateway import Gateway
+from yarn_accel.launch.rm_client import RmClient
 
 __all__ = ["Control"]
 
@@ -24,7 +24,7 @@ _PATH = "/v1/control/"
 _PATIENCE_S = 15.0
 _PAUSE_S = 0.5
 _TIMEOUT_S = 5.0
-#: Of the `Gate`'s refusal of a request that was signed before the master began.
+#: Of the `RequestVerifier`'s refusal of a request that was signed before the master began.
 _TOO_EARLY = "older than this master"
 _MAX_BYTES = 64 * 1024 * 1024
 
@@ -33,7 +33,7 @@ class Control:
     """Talks to the master of one application; use it with ``async with``.
 
     Args:
-        gateway: the cluster.
+        rm_client: the cluster.
         manager: says where the master is now.
         application: its id.
         secret: of this application, see `kept`.
@@ -42,13 +42,13 @@ class Control:
 
     def __init__(
         self,
-        gateway: Gateway,
+        rm_client: RmClient,
         manager: ResourceManager,
         application: ApplicationId,
         secret: bytes,
         patience_s: float = _PATIENCE_S,
     ) -> None:
-        self._gateway = gateway
+        self._gateway = rm_client
         self._manager = manager
         self._application = application
         # A name of its own for each of us: the times of one sender's requests must grow.

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from yarn_accel.errors import StartupError
-from yarn_accel.launch import closure
+from yarn_accel.launch import import_closure
 from yarn_accel.launch.bootstrap import REQUIREMENT, content_digest, node_facts
 
 __all__ = ["Environment", "Requirement", "cache_folder", "pack"]
@@ -88,7 +88,10 @@ def pack(
         StartupError: something needed is not installed, or the archive cannot be written.
     """
     folder = folder or cache_folder()
-    named = {**closure.files(closure.distributions(extras, more).values()), **closure.own_files()}
+    named = {
+        **import_closure.files(import_closure.distributions(extras, more).values()),
+        **import_closure.own_files(),
+    }
     record = folder / f"{_stamp(named)}.json"
     try:
         folder.mkdir(parents=True, exist_ok=True)

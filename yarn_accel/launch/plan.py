@@ -13,16 +13,16 @@ from dataclasses import asdict, dataclass
 from yarn_accel.launch.command import container_argv, container_command, container_environment
 from yarn_accel.launch.config import LaunchConfig, RoleSettings
 from yarn_accel.launch.container_entry import SERVE
-from yarn_accel.launch.fitness import EXIT_REASONS
+from yarn_accel.launch.node_compatibility import EXIT_REASONS
 from yarn_accel.launch.upload import FileResource
 
-__all__ = ["ROLES", "LaunchPlan", "RoleLaunch", "RoleRow", "make_plan"]
+__all__ = ["ROLES", "LaunchPlan", "RoleDefinition", "RolePlan", "make_plan"]
 
 _GPU = "yarn.io/gpu"
 
 
 @dataclass(frozen=True, slots=True)
-class RoleRow:
+class RoleDefinition:
     """One kind of container.
 
     Attributes:
@@ -38,14 +38,14 @@ class RoleRow:
 
 #: Add a row, and a section in the settings, for a new kind of container.
 ROLES = (
-    RoleRow("master", ("master", "run", "--config", "master.json"), "one"),
-    RoleRow("acct", (*SERVE, "pipeline.json"), "accelerator"),
-    RoleRow("agent", ("node", "agent", "--config", "agent.yaml"), "every"),
+    RoleDefinition("master", ("master", "run", "--config", "master.json"), "one"),
+    RoleDefinition("server", (*SERVE, "pipeline.json"), "accelerator"),
+    RoleDefinition("agent", ("node", "agent", "--config", "agent.yaml"), "every"),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class RoleLaunch:
+class RolePlan:
     """What a container of one role is started with.
 
     Attributes:
@@ -77,7 +77,7 @@ class RoleLaunch:
 class LaunchPlan:
     """The roles of one application, and what the exit codes of their containers mean."""
 
-    roles: Mapping[str, RoleLaunch]
+    roles: Mapping[str, RolePlan]
     exit_reasons: Mapping[int, str]
 
     def to_json(self) -> str:
@@ -92,7 +92,7 @@ class LaunchPlan:
         for name, role in values["roles"].items():
             resources = tuple(FileResource(**resource) for resource in role.pop("resources"))
             whole = tuple(role.pop("whole", ()))
-            roles[name] = RoleLaunch(resources=resources, whole=whole, **role)
+            roles[name] = RolePlan(resources=resources, whole=whole, **role)
         return cls(roles, {int(code): reason for code, reason in values["exit_reasons"].items()})
 
 
@@ -115,30 +115,30 @@ def make_plan(
         settings: RoleSettings = getattr(config, row.name)
         if not getattr(settings, "enabled", True):
             continue
-        is_server = row.name == "acct"
+        is_server = row.name == "server"
         argv = container_argv(row.words, environment.name, config.environment.python)
-        roles[row.name] = RoleLaunch(
+        roles[row.name] = RolePlan(
             name=row.name,
             nodes=row.nodes,
             command=container_command(argv),
             environment=container_environment(
                 config.environment.cache_dir,
                 _locked_devices(config) if is_server else "",
-                config.acct.devices_dir if is_server else "",
+                config.server.devices_dir if is_server else "",
                 settings.environment,
             ),
             resources=(environment, script, *(more or {}).get(row.name, ())),
-            memory_mib=config.acct_memory_mib if is_server else settings.memory_mib,
+            memory_mib=config.server_memory_mib if is_server else settings.memory_mib,
             vcores=settings.vcores,
             other=_counted_gpus(config) if is_server else {},
             priority=settings.priority,
-            whole=(_GPU,) if is_server and config.acct.gpus == "auto" else (),
+            whole=(_GPU,) if is_server and config.server.gpus == "auto" else (),
         )
     return LaunchPlan(roles, EXIT_REASONS)
 
 
 def _counted_gpus(config: LaunchConfig) -> dict[str, int]:
-    return {_GPU: config.acct.gpus} if isinstance(config.acct.gpus, int) and config.acct.gpus else {}
+    return {_GPU: config.server.gpus} if isinstance(config.server.gpus, int) and config.server.gpus else {}
 
 
 def _locked_devices(config: LaunchConfig) -> str:
@@ -147,4 +147,4 @@ def _locked_devices(config: LaunchConfig) -> str:
     With ``auto`` that is known of each node only when it is asked for: a server locks what it sees, and where
     YARN has given that out, nobody else holds it.
     """
-    return "" if _counted_gpus(config) or config.acct.devices == "none" else config.acct.devices
+    return "" if _counted_gpus(config) or config.server.devices == "none" else config.server.devices

@@ -34,7 +34,7 @@ def fitted(
         the settings, and what to say about them; nothing: they are as they were.
     """
     node_mib = _smallest_mib(config, nodes)
-    if not node_mib or config.acct.memory_mib or any(name in config.pipeline for name in _BUFFERS):
+    if not node_mib or config.server.memory_mib or any(name in config.pipeline for name in _BUFFERS):
         return config, ()
     step_mib = _number(properties, _STEP_KEY, _USUAL_STEP_MIB)
     others = [config.master.memory_mib, config.agent.memory_mib if config.agent.enabled else 0]
@@ -44,7 +44,7 @@ def fitted(
     for share in range(_STEPS, 0, -1):
         sizes: dict[str, Any] = {name: n_bytes * share // _STEPS for name, n_bytes in usual.items()}
         smaller = config.model_copy(update={"pipeline": {**config.pipeline, **sizes}})
-        if smaller.acct_memory_mib <= room_mib:
+        if smaller.server_memory_mib <= room_mib:
             if share == _STEPS:
                 return config, ()
             pools = [f"{given['pool_bytes'] // _MIB} MiB" for given in (sizes, usual)]

@@ -26,25 +26,30 @@ from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import AccelError, JobError, StartupError, UnavailableError
 from yarn_accel.hadoop.site import SITE_FILE
 from yarn_accel.launch.config import LaunchConfig
-from yarn_accel.launch.fitness import EXIT_REASONS, Fitness, attribute_facts, check_nodes
-from yarn_accel.launch.gateway import Gateway, find_running, kill
-from yarn_accel.launch.kept import Kept, own_master_secret
+from yarn_accel.launch.node_compatibility import (
+    EXIT_REASONS,
+    CompatibilityReport,
+    attribute_facts,
+    check_nodes,
+)
 from yarn_accel.launch.packing import Environment, pack
+from yarn_accel.launch.retained import RetainedApplication, own_master_secret
+from yarn_accel.launch.rm_client import RmClient, find_running, kill
 from yarn_accel.launch.sizing import fitted
-from yarn_accel.launch.staging import Staged, application_uri, check_settings, rehearse, stage
+from yarn_accel.launch.staging import Staged, application_uri, check_settings, stage, stage_dry_run
 from yarn_accel.launch.submission import check_sizes, make_submission
 
-__all__ = ["Rehearsal", "Report", "Started", "dry_run", "pipeline_secret_file", "start"]
+__all__ = ["DryRun", "ProgressReport", "StartedApplication", "dry_run", "pipeline_secret_file", "start"]
 
 _POLL_S = 0.05
 _EXIT_CODE = re.compile(r"exitCode: (-?\d+)")
 
 #: Gets one line per step.
-Report = Callable[[str], None]
+ProgressReport = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class StartedApplication:
     """An application that runs.
 
     Attributes:
@@ -59,7 +64,7 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsal:
+class DryRun:
     """What a start would do.
 
     Attributes:
@@ -75,38 +80,40 @@ class Rehearsal:
     warnings: tuple[str, ...]
 
 
-def pipeline_secret_file(gateway: Gateway) -> Path:
+def pipeline_secret_file(rm_client: RmClient) -> Path:
     """The pipeline servers' master secret, from which the credentials of jobs are made.
 
     It is the site's when that names one (``master_secret_file`` in yarn-accel-site.yaml), else this user's.
     """
-    return gateway.site.master_secret_file or own_master_secret()
+    return rm_client.site.master_secret_file or own_master_secret()
 
 
-async def dry_run(gateway: Gateway, config: LaunchConfig, report: Report) -> Rehearsal:
+async def dry_run(rm_client: RmClient, config: LaunchConfig, report: ProgressReport) -> DryRun:
     """Look at everything and change nothing in the cluster."""
-    check_settings(gateway, config)
+    check_settings(rm_client, config)
     _agents_secret(config)
-    async with gateway.manager() as manager:
+    async with rm_client.manager() as manager:
         running = await find_running(manager, config.app.name)
         nodes = await manager.nodes()
-        config, sized = fitted(config, gateway.site.properties, nodes)
+        config, sized = fitted(config, rm_client.site.properties, nodes)
         packed = _pack(config, report)
-        staged = rehearse(gateway, config, packed)
-        return Rehearsal(
+        staged = stage_dry_run(rm_client, config, packed)
+        return DryRun(
             running[0] if running else None,
             packed,
             staged,
             (
                 *sized,
                 *_rights_warnings(config),
-                *_fitness_warnings(packed, nodes),
+                *_compatibility_warnings(packed, nodes),
                 *check_sizes(staged.plan, None, nodes),
             ),
         )
 
 
-async def start(gateway: Gateway, config: LaunchConfig, report: Report, wait_s: float = 120.0) -> Started:
+async def start(
+    rm_client: RmClient, config: LaunchConfig, report: ProgressReport, wait_s: float = 120.0
+) -> StartedApplication:
     """Submit the application and wait until its master is registered, or find the one that runs.
 
     Args:
@@ -120,57 +127,57 @@ async def start(gateway: Gateway, config: LaunchConfig, report: Report, wait_s: 
         StorageError: the cluster's storage takes nothing.
         UnavailableError: no ResourceManager answers.
     """
-    check_settings(gateway, config)
-    async with gateway.manager() as manager:
+    check_settings(rm_client, config)
+    async with rm_client.manager() as manager:
         running = await find_running(manager, config.app.name)
         if running:
-            return Started(running[0], is_new=False)
+            return StartedApplication(running[0], is_new=False)
         nodes = await manager.nodes()
-        config, sized = fitted(config, gateway.site.properties, nodes)
+        config, sized = fitted(config, rm_client.site.properties, nodes)
         _warn([*sized, *_rights_warnings(config)], report)
-        secret_file = pipeline_secret_file(gateway)
+        secret_file = pipeline_secret_file(rm_client)
         pipeline = read_master_secret(secret_file)
-        if gateway.site.master_secret_file is None:
-            site_file = gateway.site.conf_dir / SITE_FILE
+        if rm_client.site.master_secret_file is None:
+            site_file = rm_client.site.conf_dir / SITE_FILE
             report(f"note: for jobs' credentials, say `master_secret_file: {secret_file}` in {site_file}")
         # Before the environment is packed, which takes longest: HDFS may be away, or in safe mode.
-        gateway.store().mkdirs(gateway.staging_uri(config.environment.staging_uri))
+        rm_client.store().mkdirs(rm_client.staging_uri(config.environment.staging_uri))
         packed = _pack(config, report)
-        _check_fitness(packed, nodes, report)
-        application, submitted_s = await _submit(gateway, manager, config, packed, pipeline, nodes, report)
-        if other := await _withdrawn_for(gateway, manager, config, application, report):
-            return Started(other, is_new=False)
+        _check_compatibility(packed, nodes, report)
+        application, submitted_s = await _submit(rm_client, manager, config, packed, pipeline, nodes, report)
+        if other := await _withdrawn_for(rm_client, manager, config, application, report):
+            return StartedApplication(other, is_new=False)
         try:
             found = await _until_registered(manager, application, wait_s, report)
         except JobError:
-            _forget(gateway.store(), gateway, config, Kept.of(str(application)), report)
+            _forget(rm_client.store(), rm_client, config, RetainedApplication.of(str(application)), report)
             raise
         took_s = time.monotonic() - submitted_s
         # Again: YARN lists an application a moment after it has noted when it began.
-        if other := await _withdrawn_for(gateway, manager, config, application, report):
-            return Started(other, is_new=False)
-        return Started(found, is_new=True, took_s=took_s)
+        if other := await _withdrawn_for(rm_client, manager, config, application, report):
+            return StartedApplication(other, is_new=False)
+        return StartedApplication(found, is_new=True, took_s=took_s)
 
 
 async def _submit(
-    gateway: Gateway,
+    rm_client: RmClient,
     manager: ResourceManager,
     config: LaunchConfig,
     packed: Environment,
     pipeline: bytes,
     nodes: tuple[NodeReport, ...],
-    report: Report,
+    report: ProgressReport,
 ) -> tuple[ApplicationId, float]:
     """The application, and when it was submitted, by the monotonic clock."""
     agents = _agents_secret(config)
     given = await manager.new_application()
     application = given.application
-    store = gateway.store()
-    kept = Kept.of(str(application))
+    store = rm_client.store()
+    retained = RetainedApplication.of(str(application))
     try:
-        control = kept.create(application_uri(gateway, config, str(application)))
+        control = retained.create(application_uri(rm_client, config, str(application)))
         report(f"uploading what the containers need ({packed.n_bytes / 1e6:.0f} MB at most)")
-        staged = stage(gateway, store, config, packed, str(application))
+        staged = stage(rm_client, store, config, packed, str(application))
         _warn(check_sizes(staged.plan, given.maximum, nodes), report)
         submission = make_submission(
             application, config, staged.plan, control, pipeline, agents, staged.delivered
@@ -184,7 +191,7 @@ async def _submit(
             cure="when it is back, `yarn-accel start` finds the application or submits another one",
         ) from None
     except BaseException:
-        _forget(store, gateway, config, kept, report)
+        _forget(store, rm_client, config, retained, report)
         raise
     report(f"submitted {application}")
     return application, submitted_s
@@ -203,9 +210,15 @@ def _agents_secret(config: LaunchConfig) -> bytes:
     return read_master_secret(Path(path), "agent.secret_file", MAKE_AGENTS_SECRET) if path else b""
 
 
-def _forget(store: Store, gateway: Gateway, config: LaunchConfig, kept: Kept, report: Report) -> None:
-    kept.remove()
-    uri = application_uri(gateway, config, kept.application)
+def _forget(
+    store: Store,
+    rm_client: RmClient,
+    config: LaunchConfig,
+    retained: RetainedApplication,
+    report: ProgressReport,
+) -> None:
+    retained.remove()
+    uri = application_uri(rm_client, config, retained.application)
     try:
         store.delete(uri)
     except AccelError as error:
@@ -213,11 +226,11 @@ def _forget(store: Store, gateway: Gateway, config: LaunchConfig, kept: Kept, re
 
 
 async def _withdrawn_for(
-    gateway: Gateway,
+    rm_client: RmClient,
     manager: ResourceManager,
     config: LaunchConfig,
     application: ApplicationId,
-    report: Report,
+    report: ProgressReport,
 ) -> ApplicationReport | None:
     """End ours if YARN took another of its name before; two starts at once may both have found none.
 
@@ -228,12 +241,12 @@ async def _withdrawn_for(
     if not first or first[0].id == application:
         return None
     await kill(manager, application, "another start was first")
-    _forget(gateway.store(), gateway, config, Kept.of(str(application)), report)
+    _forget(rm_client.store(), rm_client, config, RetainedApplication.of(str(application)), report)
     return first[0]
 
 
 async def _until_registered(
-    manager: ResourceManager, application: ApplicationId, wait_s: float, report: Report
+    manager: ResourceManager, application: ApplicationId, wait_s: float, report: ProgressReport
 ) -> ApplicationReport:
     until_s = time.monotonic() + wait_s
     told: object = None
@@ -272,7 +285,7 @@ def _diagnosis(diagnostics: str) -> str:
 # ---- looking before
 
 
-def _pack(config: LaunchConfig, report: Report) -> Environment:
+def _pack(config: LaunchConfig, report: ProgressReport) -> Environment:
     report("packing the environment")
     return pack(config.environment.extras, config.environment.packages)
 
@@ -295,23 +308,23 @@ def _facts(nodes: tuple[NodeReport, ...]) -> Mapping[str, Mapping[str, str]]:
     }
 
 
-def _fitness_warnings(packed: Environment, nodes: tuple[NodeReport, ...]) -> list[str]:
+def _compatibility_warnings(packed: Environment, nodes: tuple[NodeReport, ...]) -> list[str]:
     return str(check_nodes(packed.requirement, _facts(nodes))).splitlines()
 
 
-def _check_fitness(packed: Environment, nodes: tuple[NodeReport, ...], report: Report) -> None:
+def _check_compatibility(packed: Environment, nodes: tuple[NodeReport, ...], report: ProgressReport) -> None:
     facts = _facts(nodes)
     if not facts:
         raise UnavailableError(
             "the cluster has no usable node", cure="start NodeManagers; see `yarn node -list`"
         )
-    fitness: Fitness = check_nodes(packed.requirement, facts)
-    if len(fitness.misfits) == len(facts):
-        node, why = sorted(fitness.misfits.items())[0]
+    compatibility: CompatibilityReport = check_nodes(packed.requirement, facts)
+    if len(compatibility.incompatible) == len(facts):
+        node, why = sorted(compatibility.incompatible.items())[0]
         raise StartupError(f"none of the {len(facts)} nodes can run this environment; {node}: {why}")
-    _warn(str(fitness).splitlines(), report)
+    _warn(str(compatibility).splitlines(), report)
 
 
-def _warn(lines: list[str], report: Report) -> None:
+def _warn(lines: list[str], report: ProgressReport) -> None:
     for line in lines:
         report(f"note: {line}")

@@ -10,9 +10,9 @@ from yarn_accel.adapters.hadoop_rpc.backend import ResourceManager
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport
 from yarn_accel.errors import AccelError, ConfigError, StorageError, UnavailableError
 from yarn_accel.launch.control import Control
-from yarn_accel.launch.gateway import Gateway, find_running, kill
-from yarn_accel.launch.kept import Kept, kept_applications
-from yarn_accel.launch.start import Report
+from yarn_accel.launch.retained import RetainedApplication, retained_applications
+from yarn_accel.launch.rm_client import RmClient, find_running, kill
+from yarn_accel.launch.start import ProgressReport
 from yarn_accel.master.operator_commands import OperatorCommands
 
 __all__ = ["clear_ended", "force", "restore_nodes", "stop"]
@@ -21,10 +21,10 @@ _POLL_S = 0.1
 
 
 async def stop(
-    gateway: Gateway,
+    rm_client: RmClient,
     manager: ResourceManager,
     found: ApplicationReport,
-    report: Report,
+    report: ProgressReport,
     wait_s: float = 120.0,
 ) -> ApplicationReport:
     """Have the master stop its containers, restore what it changed and end; then clear away.
@@ -37,8 +37,8 @@ async def stop(
         UnavailableError: the master does not answer, or has not ended after `wait_s`.
         AuthenticationError: the control secret is not here.
     """
-    kept = Kept.of(str(found.id))
-    async with Control(gateway, manager, found.id, kept.secret()) as control:
+    retained = RetainedApplication.of(str(found.id))
+    async with Control(rm_client, manager, found.id, retained.secret()) as control:
         try:
             await control.ask("stop")
         except UnavailableError as error:
@@ -48,12 +48,16 @@ async def stop(
                 ) from None
     report(f"{found.id} stops its containers")
     ended = await _until_over(manager, found.id, wait_s)
-    _clear(gateway, kept, report)
+    _clear(rm_client, retained, report)
     return ended
 
 
 async def force(
-    gateway: Gateway, manager: ResourceManager, found: ApplicationReport, report: Report, wait_s: float = 60.0
+    rm_client: RmClient,
+    manager: ResourceManager,
+    found: ApplicationReport,
+    report: ProgressReport,
+    wait_s: float = 60.0,
 ) -> ApplicationReport:
     """End an application whose master does not answer, restore the nodes in its place, and clear away.
 
@@ -64,23 +68,23 @@ async def force(
     ended = await _until_over(manager, found.id, wait_s)
     if not await find_running(manager):
         await restore_nodes(manager, report)
-    _clear(gateway, Kept.of(str(found.id)), report)
+    _clear(rm_client, RetainedApplication.of(str(found.id)), report)
     return ended
 
 
-async def clear_ended(gateway: Gateway, manager: ResourceManager, report: Report) -> None:
+async def clear_ended(rm_client: RmClient, manager: ResourceManager, report: ProgressReport) -> None:
     """Clear away what is kept here of applications that this cluster knows to be over."""
-    for kept in kept_applications():
+    for retained in retained_applications():
         try:
-            is_over = await _is_over(manager, ApplicationId.parse(kept.application))
+            is_over = await _is_over(manager, ApplicationId.parse(retained.application))
         except (ApplicationGoneError, ConfigError):
             # Another cluster's, or one that the ResourceManager has forgotten: nothing says which.
             continue
         if is_over:
-            _clear(gateway, kept, report)
+            _clear(rm_client, retained, report)
 
 
-async def restore_nodes(manager: ResourceManager, report: Report) -> bool:
+async def restore_nodes(manager: ResourceManager, report: ProgressReport) -> bool:
     """Give nodes their configured slots and take our attributes away; whether all of that was done.
 
     It needs an operator's rights; what is left is reported.
@@ -118,13 +122,13 @@ async def _until_over(
         await asyncio.sleep(_POLL_S)
 
 
-def _clear(gateway: Gateway, kept: Kept, report: Report) -> None:
+def _clear(rm_client: RmClient, retained: RetainedApplication, report: ProgressReport) -> None:
     try:
-        uri = kept.staging_uri()
+        uri = retained.staging_uri()
         if uri:
-            gateway.store().delete(uri)
+            rm_client.store().delete(uri)
     except (StorageError, ConfigError) as error:
         # What is kept here names the folder: the next `stop` tries again.
         report(f"note: {error}")
         return
-    kept.remove()
+    retained.remove()

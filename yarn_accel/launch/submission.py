@@ -11,12 +11,12 @@ from yarn_accel.adapters.hadoop_rpc.records import (
     LocalResourceVisibility,
     NodeReport,
     Priority,
-    Resource,
+    YarnResource,
 )
 from yarn_accel.errors import ConfigError
 from yarn_accel.launch.config import LaunchConfig
-from yarn_accel.launch.gateway import APPLICATION_TYPE
-from yarn_accel.launch.plan import LaunchPlan, RoleLaunch
+from yarn_accel.launch.plan import LaunchPlan, RolePlan
+from yarn_accel.launch.rm_client import APPLICATION_TYPE
 from yarn_accel.launch.secrets import FILE_ALIAS
 from yarn_accel.master.credentials import AGENTS_ALIAS, CONTROL_ALIAS, SERVER_ALIAS
 
@@ -53,7 +53,7 @@ def make_submission(
         queue=app.queue,
         priority=Priority(app.priority),
         launch=_launch_context(role, write_token_file(secrets)),
-        resource=Resource.of(role.memory_mib, role.vcores, role.other),
+        resource=YarnResource.of(role.memory_mib, role.vcores, role.other),
         max_attempts=app.max_attempts,
         keep_containers=True,
         type=APPLICATION_TYPE,
@@ -63,7 +63,7 @@ def make_submission(
     )
 
 
-def check_sizes(plan: LaunchPlan, maximum: Resource | None, nodes: tuple[NodeReport, ...]) -> list[str]:
+def check_sizes(plan: LaunchPlan, maximum: YarnResource | None, nodes: tuple[NodeReport, ...]) -> list[str]:
     """Look whether containers of these sizes can be at all.
 
     Args:
@@ -88,7 +88,7 @@ def check_sizes(plan: LaunchPlan, maximum: Resource | None, nodes: tuple[NodeRep
     return warnings
 
 
-def _check_maximum(role: RoleLaunch, wanted: dict[str, int], maximum: dict[str, int]) -> None:
+def _check_maximum(role: RolePlan, wanted: dict[str, int], maximum: dict[str, int]) -> None:
     for name, amount in wanted.items():
         if amount > maximum.get(name, 0):
             cure = "let YARN give out so many, or ask for less with `gpus` of the role"
@@ -103,11 +103,11 @@ def _check_maximum(role: RoleLaunch, wanted: dict[str, int], maximum: dict[str, 
             )
 
 
-def _amounts(resource: Resource) -> dict[str, int]:
+def _amounts(resource: YarnResource) -> dict[str, int]:
     return {"memory-mb": resource.memory_mib, "vcores": resource.vcores, **resource.other}
 
 
-def _launch_context(role: RoleLaunch, credentials: bytes) -> LaunchContext:
+def _launch_context(role: RolePlan, credentials: bytes) -> LaunchContext:
     files = {
         each.name: LocalResource.of(
             each.uri, each.n_bytes, each.modified_ms, visibility=LocalResourceVisibility[each.visibility]

@@ -25,11 +25,11 @@ from yarn_accel.errors import UnavailableError
 from yarn_accel.launch import stop as stopping
 from yarn_accel.launch.config import LaunchConfig, load_launch_config
 from yarn_accel.launch.control import Control
-from yarn_accel.launch.gateway import Gateway, find_running, one_of
-from yarn_accel.launch.kept import Kept
-from yarn_accel.launch.picture import n_serving, picture
-from yarn_accel.launch.start import Rehearsal, Report, dry_run
+from yarn_accel.launch.retained import RetainedApplication
+from yarn_accel.launch.rm_client import RmClient, find_running, one_of
+from yarn_accel.launch.start import DryRun, ProgressReport, dry_run
 from yarn_accel.launch.start import start as start_application
+from yarn_accel.launch.status_view import n_serving, picture
 
 __all__ = ["drain", "explain", "rebind", "start", "status", "stop", "top", "undrain"]
 
@@ -65,13 +65,13 @@ def start(config_file: Path | None, is_dry: bool, is_waiting: bool, wait_s: floa
     A start that finds the application of this name running says so and ends with 0.
     """
     config = LaunchConfig.model_validate({}) if config_file is None else load_launch_config(config_file)
-    gateway = Gateway.load()
+    rm_client = RmClient.load()
     if is_dry:
-        _print_rehearsal(gateway, asyncio.run(dry_run(gateway, config, _line)))
+        _print_dry_run(rm_client, asyncio.run(dry_run(rm_client, config, _line)))
         return
     until_s = time.monotonic() + wait_s
     with _progress() as report:
-        started = asyncio.run(start_application(gateway, config, report, wait_s))
+        started = asyncio.run(start_application(rm_client, config, report, wait_s))
     found = started.report
     if started.is_new:
         click.echo(f"{found.id} runs after {started.took_s:.2f} s")
@@ -79,10 +79,10 @@ def start(config_file: Path | None, is_dry: bool, is_waiting: bool, wait_s: floa
         click.echo(f"{found.id} {_standing(found)} ({found.name}, submitted by {found.user})")
         if config_file is not None:
             _line(_KEEPS_SETTINGS)
-    click.echo(f"page: {gateway.page_of(found)}")
+    click.echo(f"page: {rm_client.page_of(found)}")
     if is_waiting:
         with _progress() as report:
-            seconds = asyncio.run(_until_serving(gateway, found, until_s, report))
+            seconds = asyncio.run(_until_serving(rm_client, found, until_s, report))
         click.echo(f"every accelerator node serves after another {seconds:.1f} s")
 
 
@@ -91,12 +91,12 @@ def start(config_file: Path | None, is_dry: bool, is_waiting: bool, wait_s: floa
 @_json_option
 def status(application: str, as_json: bool) -> None:
     """Show the application, its servers and bindings."""
-    gateway = Gateway.load()
-    found, answer = asyncio.run(_asked(gateway, application, "status"))
+    rm_client = RmClient.load()
+    found, answer = asyncio.run(_asked(rm_client, application, "status"))
     if as_json:
-        click.echo(json.dumps({**answer, "page": gateway.page_of(found)}, indent=1))
+        click.echo(json.dumps({**answer, "page": rm_client.page_of(found)}, indent=1))
     else:
-        _console().print(picture(found, gateway.page_of(found), answer))
+        _console().print(picture(found, rm_client.page_of(found), answer))
 
 
 @click.command("top")
@@ -120,7 +120,7 @@ def top(application: str, interval_s: float) -> None:
 @_application_option
 def explain(node: str, application: str) -> None:
     """Say why NODE is bound to its server, and what was refused."""
-    _, answer = asyncio.run(_asked(Gateway.load(), application, "explain", {"node": node}))
+    _, answer = asyncio.run(_asked(RmClient.load(), application, "explain", {"node": node}))
     click.echo(answer.get("text", ""))
 
 
@@ -128,7 +128,7 @@ def explain(node: str, application: str) -> None:
 @_application_option
 def rebind(application: str) -> None:
     """Make all bindings anew, as if all nodes had just come."""
-    found, answer = asyncio.run(_asked(Gateway.load(), application, "rebind"))
+    found, answer = asyncio.run(_asked(RmClient.load(), application, "rebind"))
     click.echo(answer.get("text") or f"{found.id} binds all nodes anew")
 
 
@@ -137,7 +137,7 @@ def rebind(application: str) -> None:
 @_application_option
 def drain(node: str, application: str) -> None:
     """Take the server of NODE out of use; what it works on is finished."""
-    _, answer = asyncio.run(_asked(Gateway.load(), application, "drain", {"node": node}))
+    _, answer = asyncio.run(_asked(RmClient.load(), application, "drain", {"node": node}))
     click.echo(answer.get("text") or f"{node} is drained; yarn-accel undrain {node} brings it back")
 
 
@@ -146,7 +146,7 @@ def drain(node: str, application: str) -> None:
 @_application_option
 def undrain(node: str, application: str) -> None:
     """Take the server of NODE back into use."""
-    _, answer = asyncio.run(_asked(Gateway.load(), application, "undrain", {"node": node}))
+    _, answer = asyncio.run(_asked(RmClient.load(), application, "undrain", {"node": node}))
     click.echo(answer.get("text") or f"{node} is in use again")
 
 
@@ -187,51 +187,53 @@ def _standing(found: ApplicationReport) -> str:
 
 
 async def _with_control(
-    gateway: Gateway, application: str, work: Callable[[ApplicationReport, Control], Awaitable[Any]]
+    rm_client: RmClient, application: str, work: Callable[[ApplicationReport, Control], Awaitable[Any]]
 ) -> Any:
-    async with gateway.manager() as manager:
+    async with rm_client.manager() as manager:
         found = one_of(await find_running(manager), application)
-        secret = Kept.of(str(found.id)).secret()
-        async with Control(gateway, manager, found.id, secret) as control:
+        secret = RetainedApplication.of(str(found.id)).secret()
+        async with Control(rm_client, manager, found.id, secret) as control:
             return await work(found, control)
 
 
 async def _asked(
-    gateway: Gateway, application: str, verb: str, document: dict[str, Any] | None = None
+    rm_client: RmClient, application: str, verb: str, document: dict[str, Any] | None = None
 ) -> tuple[ApplicationReport, dict[str, Any]]:
     async def ask(found: ApplicationReport, control: Control) -> tuple[ApplicationReport, dict[str, Any]]:
         return found, await control.ask(verb, document)
 
-    answered: tuple[ApplicationReport, dict[str, Any]] = await _with_control(gateway, application, ask)
+    answered: tuple[ApplicationReport, dict[str, Any]] = await _with_control(rm_client, application, ask)
     return answered
 
 
 async def _top(application: str, interval_s: float) -> None:
-    gateway = Gateway.load()
+    rm_client = RmClient.load()
 
     async def follow(found: ApplicationReport, control: Control) -> None:
         with repeated_output(_FILE_WIDTH) as show:
             while True:
                 try:
-                    shown: Any = picture(found, gateway.page_of(found), await control.ask("status"))
+                    shown: Any = picture(found, rm_client.page_of(found), await control.ask("status"))
                 except UnavailableError as error:
                     shown = Text(f"{error}\nasking again; end with ^C")
                 show(shown)
                 await asyncio.sleep(interval_s)
 
-    await _with_control(gateway, application, follow)
+    await _with_control(rm_client, application, follow)
 
 
-async def _until_serving(gateway: Gateway, found: ApplicationReport, until_s: float, report: Report) -> float:
+async def _until_serving(
+    rm_client: RmClient, found: ApplicationReport, until_s: float, report: ProgressReport
+) -> float:
     """Wait until every accelerator node that the master knows serves; the seconds it took."""
     began_s = time.monotonic()
     told = (-1, -1)
-    secret = Kept.of(str(found.id)).secret()
+    secret = RetainedApplication.of(str(found.id)).secret()
     # Nodes that unpack the environment are busy, and the master runs on one of them.
     patience_s = max(0.0, until_s - began_s)
     async with (
-        gateway.manager() as manager,
-        Control(gateway, manager, found.id, secret, patience_s) as control,
+        rm_client.manager() as manager,
+        Control(rm_client, manager, found.id, secret, patience_s) as control,
     ):
         while True:
             serving, there_are = n_serving(await control.ask("status"))
@@ -265,29 +267,29 @@ def _not_all_serve(serving: int, there_are: int) -> UnavailableError:
 
 
 async def _stop(
-    application: str, is_forced: bool, wait_s: float, report: Report
+    application: str, is_forced: bool, wait_s: float, report: ProgressReport
 ) -> tuple[ApplicationReport | None, bool]:
     """What has ended, None when nothing ran; and whether nodes that nobody looks after were restored."""
-    gateway = Gateway.load()
-    async with gateway.manager() as manager:
+    rm_client = RmClient.load()
+    async with rm_client.manager() as manager:
         running = await find_running(manager)
         ended, is_restored = None, False
         if running or application:
             found = one_of(running, application)
             work = stopping.force if is_forced else stopping.stop
-            ended = await work(gateway, manager, found, report, wait_s)
+            ended = await work(rm_client, manager, found, report, wait_s)
         elif is_forced:
             is_restored = await stopping.restore_nodes(manager, report)
-        await stopping.clear_ended(gateway, manager, report)
+        await stopping.clear_ended(rm_client, manager, report)
         return ended, is_restored
 
 
-def _print_rehearsal(gateway: Gateway, rehearsal: Rehearsal) -> None:
+def _print_dry_run(rm_client: RmClient, rehearsal: DryRun) -> None:
     packed, plan = rehearsal.packed, rehearsal.staged.plan
     if rehearsal.running is not None:
         click.echo(f"nothing would be done: {rehearsal.running.id} runs already")
         return
-    click.echo(f"as user {gateway.user} to {', '.join(map(str, gateway.addresses.client))}:")
+    click.echo(f"as user {rm_client.user} to {', '.join(map(str, rm_client.addresses.client))}:")
     click.echo(f"would upload {packed.path.name} ({packed.n_bytes / 1e6:.0f} MB) unless it is there already")
     click.echo(f"would upload settings and plan to {rehearsal.staged.folder_uri}")
     for role in plan.roles.values():
@@ -303,7 +305,7 @@ def _print_rehearsal(gateway: Gateway, rehearsal: Rehearsal) -> None:
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[Report]:
+def _progress() -> Iterator[ProgressReport]:
     """A line per step: a spinner where somebody watches, plain lines on stderr elsewhere."""
     console = Console(stderr=True)
     if not console.is_terminal:

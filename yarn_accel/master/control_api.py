@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
-from yarn_accel.adapters.signed import Gate, guarded
+from yarn_accel.adapters.signed import RequestVerifier, guarded
 from yarn_accel.client.binding import format_binding
 from yarn_accel.errors import RejectedError
 from yarn_accel.master.agents import Agents
@@ -72,7 +72,7 @@ class ControlApi:
         self,
         agents: Agents,
         admin: Admin,
-        verifier: Gate,
+        verifier: RequestVerifier,
         listener: socket.socket,
         allowed_hosts: Iterable[str] = (),
     ) -> None:

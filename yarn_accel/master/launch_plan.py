@@ -23,7 +23,7 @@ from yarn_accel.errors import ConfigError
 
 __all__ = ["SERVER_ROLE", "LaunchPlan", "LaunchSpec", "load_plan", "parse_plan"]
 
-SERVER_ROLE = "acct"
+SERVER_ROLE = "server"
 #: Exit codes that another start may cure: a fault of the program, abort, bus error, arithmetic, segmentation.
 _PASSING = (1, 134, 135, 136, 139)
 _RETRY_PAUSE_MS = 1000

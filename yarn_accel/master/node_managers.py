@@ -18,7 +18,7 @@ from yarn_accel.adapters.hadoop_rpc import (
     NodeManager,
     error_of_exception,
 )
-from yarn_accel.adapters.hadoop_rpc.records import Container, ContainerState, ExitStatus, LaunchContext
+from yarn_accel.adapters.hadoop_rpc.records import ContainerState, ExitStatus, LaunchContext, YarnContainer
 from yarn_accel.core.application.events import (
     ContainerCompleted,
     ContainerStarted,
@@ -58,7 +58,7 @@ class NodeManagerCalls:
         self._tasks: set[asyncio.Task[None]] = set()
         self.n_calls = self.n_failed = 0
 
-    def start(self, container: Container, launch: LaunchContext) -> None:
+    def start(self, container: YarnContainer, launch: LaunchContext) -> None:
         """Start the program; comes to `ContainerStarted` or `ContainerStartFailed`."""
         self._add(container.node, lambda: self._start(container, launch))
 
@@ -97,7 +97,7 @@ class NodeManagerCalls:
         finally:
             del self._queues[node]
 
-    async def _start(self, container: Container, launch: LaunchContext) -> None:
+    async def _start(self, container: YarnContainer, launch: LaunchContext) -> None:
         try:
             answer = await self._nodes.start(container.node, [(container, launch)])
         except ConnectionLostError as error:

@@ -22,7 +22,13 @@ from yarn_accel.adapters.hadoop_rpc import (
     NotRegisteredError,
     RegisterResponse,
 )
-from yarn_accel.adapters.hadoop_rpc.records import Container, FinalStatus, Resource, ResourceRequest, pinned
+from yarn_accel.adapters.hadoop_rpc.records import (
+    FinalStatus,
+    ResourceRequest,
+    YarnContainer,
+    YarnResource,
+    pinned,
+)
 from yarn_accel.core.application import commands as cmd
 from yarn_accel.core.application import events as ev
 from yarn_accel.errors import UnavailableError
@@ -63,7 +69,7 @@ class _Asked:
     node: str
     rack: str
     priority: int
-    resource: Resource
+    resource: YarnResource
 
 
 def open_pause_s(open_s: float, busy_s: float) -> float:
@@ -123,7 +129,7 @@ class SchedulerLink:
         self._asked_s = -_BUSY_FOR_S
         self._wake = asyncio.Event()
         #: Containers as the RM describes them, with the tokens that start them.
-        self.containers: dict[str, Container] = {}
+        self.containers: dict[str, YarnContainer] = {}
         #: Names of the resource types the cluster counts; empty: not known.
         self.resource_types: tuple[str, ...] = ()
         self.figures = LinkStatistics()
@@ -138,7 +144,7 @@ class SchedulerLink:
     def ask(self, order: cmd.RequestContainer) -> None:
         """Request a container; the same request again is the same request."""
         amounts = dict(order.resource)
-        size = Resource.of(amounts.pop(_MEMORY), amounts.pop(_VCORES), amounts)
+        size = YarnResource.of(amounts.pop(_MEMORY), amounts.pop(_VCORES), amounts)
         asked = _Asked(order.node, order.rack, order.priority, size)
         self._open[order.request_id] = asked
         self._asked_s = self._clock()
@@ -302,7 +308,7 @@ class SchedulerLink:
         )
         self._wake.set()
 
-    def _known(self, containers: Sequence[Container]) -> tuple[ev.ContainerRef, ...]:
+    def _known(self, containers: Sequence[YarnContainer]) -> tuple[ev.ContainerRef, ...]:
         for each in containers:
             self.containers[str(each.id)] = each
         return tuple(

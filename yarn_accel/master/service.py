@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from yarn_accel import __version__
-from yarn_accel.adapters.signed import Gate
+from yarn_accel.adapters.signed import RequestVerifier
 from yarn_accel.core import binding
 from yarn_accel.core.application import Application
 from yarn_accel.core.application import events as ev
@@ -118,7 +118,7 @@ class Master:
             self._core, self._statistics, clock, self._make_about(), self._service
         )
         self._agents = self._make_agents()
-        verifier = Gate(environment.credentials.key_of, not_before_s=registration.at)
+        verifier = RequestVerifier(environment.credentials.key_of, not_before_s=registration.at)
         allowed_hosts = (environment.node, *config.rm_webs, *config.page_clients)
         self._control_api = ControlApi(self._agents, self, verifier, registration.listener, allowed_hosts)
         self._broken: asyncio.Future[None] | None = None

@@ -42,7 +42,7 @@ def features(arrays: List[Array], params: Params, place: Place = allocate) -> Ou
 
 
 @lru_cache(maxsize=1)
-def _forms() -> images.Forms:
+def _forms() -> images.FeatureKernels:
     cupy = cupy_module()
     module = cupy.RawModule(code=cuda_source.IMAGES, options=cuda_source.IMAGE_OPTIONS)
 
@@ -65,7 +65,7 @@ def _forms() -> images.Forms:
         return histogram.get().astype(np.int64)
 
     parts = _in_groups(patterns), _in_groups(colour_bins)
-    return images.Forms("cuda", *parts, _CHUNK_PIXELS, cuda_decoding.decode_all)
+    return images.FeatureKernels("cuda", *parts, _CHUNK_PIXELS, cuda_decoding.decode_all)
 
 
 def _together(group: Sequence[Array]) -> Array:

@@ -17,7 +17,7 @@ from yarn_accel.operations.cuda_streams import (
     upload,
 )
 from yarn_accel.operations.operation import Outcome, Params, Place, allocate
-from yarn_accel.operations.products import Plan
+from yarn_accel.operations.products import ProductPlan
 
 __all__ = ["gemm", "gemm_batch", "multiplied"]
 
@@ -47,7 +47,7 @@ def multiplied(a: Array, b: Array) -> Array:
 
 def _launch(items: List[Item]) -> Land:
     arrays, params, _ = items[0]
-    plan = Plan.of(arrays, params)
+    plan = ProductPlan.of(arrays, params)
     a, b = (upload([item[0][i] for item in items], 2).astype(plan.dtype, copy=False) for i in (0, 1))
     a = a.swapaxes(-1, -2) if params.get("transpose_a", False) else a
     b = b.swapaxes(-1, -2) if params.get("transpose_b", False) else b

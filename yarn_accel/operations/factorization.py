@@ -24,7 +24,7 @@ from yarn_accel.operations.soundness import AtItem, reject_asymmetric, reject_no
 from yarn_accel.wire.tensors import TensorSpec
 
 __all__ = [
-    "Plan",
+    "FactorizationPlan",
     "cholesky",
     "cholesky_targets",
     "lapack_routine",
@@ -44,7 +44,7 @@ Factor = Callable[[Array, Optional[Array], Array], int]
 is one) the other, in ``vector`` pivots or scalars; it returns LAPACK's status when that is positive."""
 
 
-class Plan(NamedTuple):
+class FactorizationPlan(NamedTuple):
     """One request: what is computed, under which names, in which element type, and sent in which."""
 
     factor: Factor
@@ -137,13 +137,13 @@ def cholesky(arrays: List[Array], params: Params, place: Place = allocate) -> Ou
     return Outcome({"l": targets if size.is_stack else targets[0]}, {"n": n, "m": n})
 
 
-def lu_plan(matrix: Array, params: Params) -> Plan:
+def lu_plan(matrix: Array, params: Params) -> FactorizationPlan:
     """What lu answers for that matrix or stack."""
     names = ("lu",) if factor_form("lu", params) == "packed" else ("l", "u")
     return _plan(_lu_one, names, ("piv", "<i4"), matrix, params)
 
 
-def qr_plan(matrix: Array, params: Params) -> Plan:
+def qr_plan(matrix: Array, params: Params) -> FactorizationPlan:
     """What qr answers for that matrix or stack."""
     is_packed = factor_form("qr", params) == "packed"
     tau = ("tau" if is_packed else "", reply_dtype(spec_of(matrix), params))
@@ -167,13 +167,13 @@ def spec_of(array: Array) -> TensorSpec:
 
 def _plan(
     factor: Factor, names: Tuple[str, ...], vector: Tuple[str, str], matrix: Array, params: Params
-) -> Plan:
+) -> FactorizationPlan:
     spec = spec_of(matrix)
     dtypes = compute_dtype(spec, params), reply_dtype(spec, params)
-    return Plan(factor, names, vector, sizes(spec, params), *dtypes)
+    return FactorizationPlan(factor, names, vector, sizes(spec, params), *dtypes)
 
 
-def _factor(matrix: Array, plan: Plan, place: Place) -> Tuple[Dict[str, Array], List[int]]:
+def _factor(matrix: Array, plan: FactorizationPlan, place: Place) -> Tuple[Dict[str, Array], List[int]]:
     """The results by name in the order of the plan, and LAPACK's status of each item."""
     reject_not_finite(matrix, "input 0")
     results = plan.targets(matrix, place)
@@ -185,7 +185,9 @@ def _factor(matrix: Array, plan: Plan, place: Place) -> Tuple[Dict[str, Array], 
     return results, [_factor_matrix(matrix, plan, results[plan.home], square, vector)]
 
 
-def _factor_matrix(matrix: Array, plan: Plan, home: Array, square: Optional[Array], vector: Array) -> int:
+def _factor_matrix(
+    matrix: Array, plan: FactorizationPlan, home: Array, square: Optional[Array], vector: Array
+) -> int:
     """In the memory of the result; if that has another element type, in the matrix's own or in scratch."""
     work, work_square = home, square
     if plan.dtype != plan.reply:
@@ -204,7 +206,7 @@ def _factor_matrix(matrix: Array, plan: Plan, home: Array, square: Optional[Arra
 
 
 def _factor_stack(
-    stack: Array, plan: Plan, home: Array, squares: Optional[Array], vectors: Array
+    stack: Array, plan: FactorizationPlan, home: Array, squares: Optional[Array], vectors: Array
 ) -> List[int]:
     """Item by item through one scratch matrix, and back to where the item came from."""
     _, n_rows, n_columns, _ = plan.size

@@ -22,7 +22,7 @@ from yarn_accel.operations import lbp as textures
 from yarn_accel.operations import pixels as decoding
 from yarn_accel.operations.operation import Outcome, Params, Place, allocate
 
-__all__ = ["Forms", "colour", "compiled_forms", "features", "forms", "lbp", "numpy_forms"]
+__all__ = ["FeatureKernels", "colour", "compiled_forms", "features", "forms", "lbp", "numpy_forms"]
 
 Array = Any
 Part = Callable[[Sequence[Array]], Array]
@@ -33,7 +33,7 @@ _WAITING_PIXELS = 1 << 22
 """Images of many sizes that wait for others of theirs are held up to this many pixels."""
 
 
-class Forms(NamedTuple):
+class FeatureKernels(NamedTuple):
     """One of the ways to the same histograms.
 
     Attributes:
@@ -52,7 +52,7 @@ class Forms(NamedTuple):
 
 
 def lbp(
-    arrays: List[Array], params: Params, place: Place = allocate, ways: Optional[Forms] = None
+    arrays: List[Array], params: Params, place: Place = allocate, ways: Optional[FeatureKernels] = None
 ) -> Outcome:
     """Histogram of local binary patterns, ``features`` ``float32 (n, bins)``; 59 or 256 bins.
 
@@ -70,7 +70,7 @@ def lbp(
 
 
 def colour(
-    arrays: List[Array], params: Params, place: Place = allocate, ways: Optional[Forms] = None
+    arrays: List[Array], params: Params, place: Place = allocate, ways: Optional[FeatureKernels] = None
 ) -> Outcome:
     """Histogram over hue, saturation and value, ``features`` ``float32 (n, product of hsv_bins)``.
 
@@ -81,7 +81,7 @@ def colour(
 
 
 def features(
-    arrays: List[Array], params: Params, place: Place = allocate, ways: Optional[Forms] = None
+    arrays: List[Array], params: Params, place: Place = allocate, ways: Optional[FeatureKernels] = None
 ) -> Outcome:
     """`lbp` and `colour` side by side, each image decoded once: ``features`` ``float32 (n, both)``."""
     ways = ways or forms()
@@ -89,7 +89,7 @@ def features(
 
 
 @lru_cache(maxsize=1)
-def forms() -> Forms:
+def forms() -> FeatureKernels:
     """The compiled form where numba is installed; else numpy's, and a warning that says so once."""
     try:
         return compiled_forms()
@@ -102,7 +102,7 @@ def forms() -> Forms:
         return numpy_forms()
 
 
-def numpy_forms() -> Forms:
+def numpy_forms() -> FeatureKernels:
     """The definition."""
 
     def patterns(images: Sequence[Array]) -> Array:
@@ -111,10 +111,10 @@ def numpy_forms() -> Forms:
     def colour_bins(images: Sequence[Array], bins: Tuple[int, ...]) -> Array:
         return colours.histogram_hsv(np.stack(images), bins)
 
-    return Forms("numpy", patterns, colour_bins, _CHUNK_PIXELS)
+    return FeatureKernels("numpy", patterns, colour_bins, _CHUNK_PIXELS)
 
 
-def compiled_forms() -> Forms:
+def compiled_forms() -> FeatureKernels:
     """The same, compiled. Raises `ImportError` where numba is missing."""
     compiled = importlib.import_module("yarn_accel.operations.compiled")
 
@@ -132,10 +132,10 @@ def compiled_forms() -> Forms:
             compiled.add_colours(image.reshape(-1), np.array(bins, dtype=np.float32), histogram)
         return histograms
 
-    return Forms("numba", patterns, colour_bins, 1)
+    return FeatureKernels("numba", patterns, colour_bins, 1)
 
 
-def _texture(params: Params, ways: Forms) -> Part:
+def _texture(params: Params, ways: FeatureKernels) -> Part:
     is_uniform = params.get("bins", 59) == 59
 
     def part(images: Sequence[Array]) -> Array:
@@ -145,12 +145,14 @@ def _texture(params: Params, ways: Forms) -> Part:
     return part
 
 
-def _colour(params: Params, ways: Forms) -> Part:
+def _colour(params: Params, ways: FeatureKernels) -> Part:
     bins = tuple(params.get("hsv_bins", colours.DEFAULT_BINS))
     return lambda images: ways.colours(images, bins)
 
 
-def _batch(arrays: List[Array], params: Params, place: Place, parts: List[Part], ways: Forms) -> Outcome:
+def _batch(
+    arrays: List[Array], params: Params, place: Place, parts: List[Part], ways: FeatureKernels
+) -> Outcome:
     blob, lengths = arrays
     rows = place("features", (lengths.size, _width(parts)), "<f4", "C")
     rows[:] = 0.0

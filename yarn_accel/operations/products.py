@@ -10,12 +10,12 @@ from yarn_accel.operations.factorization import spec_of
 from yarn_accel.operations.matrices import compute_dtype, product_sizes, reply_dtype
 from yarn_accel.operations.operation import Outcome, Params, Place, allocate
 
-__all__ = ["Plan", "gemm"]
+__all__ = ["ProductPlan", "gemm"]
 
 Array = Any
 
 
-class Plan(NamedTuple):
+class ProductPlan(NamedTuple):
     """One request: the element types of computation and reply, and the shape and order of the product."""
 
     dtype: str
@@ -25,7 +25,7 @@ class Plan(NamedTuple):
     info: Dict[str, Any]
 
     @classmethod
-    def of(cls, arrays: List[Array], params: Params) -> Plan:
+    def of(cls, arrays: List[Array], params: Params) -> ProductPlan:
         """What is answered for a and b."""
         specs = [spec_of(array) for array in arrays]
         rows, inner, _, columns = product_sizes(specs, params)
@@ -51,7 +51,7 @@ def gemm(arrays: List[Array], params: Params, place: Place = allocate) -> Outcom
     Returns:
         ``c`` (m, n), or (b, m, n) for stacks of b matrices each.
     """
-    plan = Plan.of(arrays, params)
+    plan = ProductPlan.of(arrays, params)
     a, b = (_readable(array, plan.dtype) for array in arrays)
     final = place("c", plan.shape, plan.reply, plan.order)
     product = final if plan.dtype == plan.reply else allocate("c", plan.shape, plan.dtype, plan.order)

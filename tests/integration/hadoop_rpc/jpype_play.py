@@ -29,9 +29,9 @@ from yarn_accel.adapters.hadoop_rpc import (
     User,
 )
 from yarn_accel.adapters.hadoop_rpc.jpype_backend import JpypeConnection, start_jvm
-from yarn_accel.adapters.hadoop_rpc.records import FinalStatus, LaunchContext, Resource, pinned
+from yarn_accel.adapters.hadoop_rpc.records import FinalStatus, LaunchContext, YarnResource, pinned
 
-SMALL = Resource.of(256, 1)
+SMALL = YarnResource.of(256, 1)
 DEADLINE_S = 60.0
 
 

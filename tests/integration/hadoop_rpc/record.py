@@ -29,13 +29,13 @@ from yarn_accel.adapters.hadoop_rpc import (
     User,
     transport,
 )
-from yarn_accel.adapters.hadoop_rpc.framing import ClientConnection, Identity
+from yarn_accel.adapters.hadoop_rpc.framing import Identity, RpcClientProtocol
 from yarn_accel.adapters.hadoop_rpc.records import (
     ApplicationState,
     FinalStatus,
     LaunchContext,
     NodeReport,
-    Resource,
+    YarnResource,
     pinned,
 )
 from yarn_accel.errors import AccelError
@@ -43,10 +43,10 @@ from yarn_accel.hadoop.site import Site
 from yarn_accel.testbed import Cluster
 
 POLL_S = 0.05
-SMALL = Resource.of(256, 1)
+SMALL = YarnResource.of(256, 1)
 
 
-class Recording(ClientConnection):
+class Recording(RpcClientProtocol):
     """Writes down what passes; one entry of `all` for each connection."""
 
     all: list[dict[str, Any]] = []  # noqa: RUF012 - the recorder's one list

@@ -33,15 +33,15 @@ from yarn_accel.adapters.hadoop_rpc import (
 from yarn_accel.adapters.hadoop_rpc.records import (
     ApplicationReport,
     ApplicationState,
-    Container,
     ContainerState,
     ExitStatus,
     FinalStatus,
     LaunchContext,
     LocalResource,
     NodeReport,
-    Resource,
     ResourceRequest,
+    YarnContainer,
+    YarnResource,
     pinned,
 )
 from yarn_accel.adapters.hadoop_rpc.service_messages import AllocateResponse
@@ -54,7 +54,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PACKAGE = ("yarn_accel/__init__.py", "yarn_accel/errors.py", "yarn_accel/client/writable.py")
 DEADLINE_S = 90.0
 POLL_S = 0.05
-SMALL = Resource.of(256, 1)
+SMALL = YarnResource.of(256, 1)
 
 
 async def until(what: str, ask: Callable[[], Awaitable[Any]]) -> Any:
@@ -171,7 +171,7 @@ def test_a_nodes_slots_change_and_nothing_else(yarn: Yarn) -> None:
             before = (await rm.nodes())[0]
             assert before.capability is not None
 
-            async def becomes(wanted: Resource) -> None:
+            async def becomes(wanted: YarnResource) -> None:
                 started_s = time.perf_counter()
                 await rm.update_node_resource(before.node, wanted)
 
@@ -264,7 +264,7 @@ class Unmanaged:
         self.nodes.learn(response.node_tokens)
         return response
 
-    async def container(self) -> Container:
+    async def container(self) -> YarnContainer:
         node = (await until("a node, also after a restart", self.rm.nodes))[0]
         allocated = list((await self.heartbeat(pinned(node.node.host, node.rack, 1, SMALL))).allocated)
 
@@ -276,7 +276,7 @@ class Unmanaged:
         await until("a container", given)
         return allocated[0]
 
-    async def is_running(self, container: Container) -> bool:
+    async def is_running(self, container: YarnContainer) -> bool:
         answer = await self.nodes.statuses(container.node, [container.id])
         return [status.state for status in answer.statuses] == [ContainerState.RUNNING]
 

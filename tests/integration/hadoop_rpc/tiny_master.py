@@ -24,12 +24,12 @@ from yarn_accel.adapters.hadoop_rpc import (
     read_token_file,
 )
 from yarn_accel.adapters.hadoop_rpc.records import (
-    Container,
     ContainerState,
     ContainerStatus,
     FinalStatus,
     LaunchContext,
-    Resource,
+    YarnContainer,
+    YarnResource,
     pinned,
 )
 from yarn_accel.adapters.hadoop_rpc.service_messages import AllocateResponse
@@ -73,8 +73,8 @@ class TinyMaster:
         self.nodes.learn(response.node_tokens)
         return response
 
-    async def container(self, host: str, rack: str) -> Container:
-        ask = pinned(host, rack, 5, Resource.of(256, 1), allocation_request_id=7)
+    async def container(self, host: str, rack: str) -> YarnContainer:
+        ask = pinned(host, rack, 5, YarnResource.of(256, 1), allocation_request_id=7)
         response = await self.allocate(*ask)
         while not response.allocated:
             await asyncio.sleep(POLL_S)
@@ -88,7 +88,7 @@ class TinyMaster:
                 return response.completed[0]
             await asyncio.sleep(POLL_S)
 
-    async def running(self, container: Container) -> None:
+    async def running(self, container: YarnContainer) -> None:
         while True:
             answer = await self.nodes.statuses(container.node, [container.id])
             if any(status.state is ContainerState.RUNNING for status in answer.statuses):

@@ -24,7 +24,12 @@ from yarn_accel.adapters.hadoop_rpc import (
     RpcSettings,
     User,
 )
-from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport, LaunchContext, LocalResource, Resource
+from yarn_accel.adapters.hadoop_rpc.records import (
+    ApplicationReport,
+    LaunchContext,
+    LocalResource,
+    YarnResource,
+)
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import StartupError
 from yarn_accel.hadoop.site import Site
@@ -97,7 +102,7 @@ class Yarn:
         manager = NativeResourceManager(addresses, User(getpass.getuser()), settings, Patience(30.0))
         try:
             application = (await manager.new_application()).application
-            resource = Resource.of(512, 1)
+            resource = YarnResource.of(512, 1)
             await manager.submit(
                 ApplicationSubmission(application, "launch", launch=launch, resource=resource, max_attempts=1)
             )

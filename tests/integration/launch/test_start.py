@@ -70,16 +70,16 @@ def test_without_an_application_the_verbs_say_so(site) -> None:
 
 def test_a_rehearsal_changes_nothing(site) -> None:
     told = site.run("start", "--config", str(site.settings), "--dry-run")
-    assert "role acct on each accelerator node" in told
+    assert "role server on each accelerator node" in told
     assert not site.applications()
-    assert not site.gateway.store().exists(site.gateway.staging_uri())
+    assert not site.rm_client.store().exists(site.rm_client.staging_uri())
 
 
 def test_settings_are_checked_before_anything_is_done(site) -> None:
     wrong = site.folder / "wrong.yaml"
     wrong.write_text(yaml.safe_dump({"master": {"settings": {"policies": "paper"}}}))
     assert "policies" in site.run("start", "--config", str(wrong), code=2)
-    wrong.write_text(yaml.safe_dump({"acct": {"memory_mib": 10**6}}))
+    wrong.write_text(yaml.safe_dump({"server": {"memory_mib": 10**6}}))
     assert "largest container" in site.run("start", "--config", str(wrong), code=2)
     assert not site.applications()
     assert not list((site.folder / "state").glob("cluster-accel/applications/*"))
@@ -143,7 +143,7 @@ def test_a_node_is_explained_drained_and_taken_back(site) -> None:
     assert "nowhere" in site.run("explain", "nowhere", code=1)
     site.run("drain", first)
     site.until("nobody uses w1", lambda: site.state()["nodes"][second]["bound"] is None)
-    site.until("its server ends", lambda: not site.state()["nodes"][first]["places"]["acct"]["containers"])
+    site.until("its server ends", lambda: not site.state()["nodes"][first]["places"]["server"]["containers"])
     assert "drained" in site.run("status")
     site.run("undrain", first)
     site.until("w1 serves again", lambda: site.state()["nodes"][second]["bound"] == first)
@@ -167,7 +167,7 @@ def test_somebody_without_the_secret_is_refused(site) -> None:
 
 
 def test_an_environment_in_use_is_not_cleaned_away(site) -> None:
-    store, shared = site.gateway.store(), f"{site.gateway.staging_uri()}/environments"
+    store, shared = site.rm_client.store(), f"{site.rm_client.staging_uri()}/environments"
     there = store.list(shared)
     stale = f"{shared}/accel-environment-{'0' * 32}.zip"
     store.write_atomic(stale, [b"of an older version"])
@@ -181,8 +181,8 @@ def test_an_environment_in_use_is_not_cleaned_away(site) -> None:
 
 def test_stop_leaves_nothing_behind(site) -> None:
     (application,) = site.applications()
-    folder = f"{site.gateway.staging_uri()}/applications"
-    assert site.gateway.store().list(folder)
+    folder = f"{site.rm_client.staging_uri()}/applications"
+    assert site.rm_client.store().list(folder)
     assert site.processes()
     began_s = time.monotonic()
     told = site.run("stop")
@@ -192,7 +192,7 @@ def test_stop_leaves_nothing_behind(site) -> None:
     site.until("no process of a container is left", lambda: not site.processes())
     assert set(site.slots().values()) == {SLOTS}
     assert not site.attributes()
-    assert not site.gateway.store().list(folder)
+    assert not site.rm_client.store().list(folder)
     assert not list((site.folder / "state").glob("cluster-accel/applications/*"))
     assert "nothing runs" in site.run("stop")
 

@@ -14,8 +14,8 @@ import yaml
 
 from tests.fixtures.yarn_site import ROOT, Site
 from yarn_accel.launch.bootstrap import node_facts
-from yarn_accel.launch.fitness import attribute_facts
-from yarn_accel.launch.gateway import find_running
+from yarn_accel.launch.node_compatibility import attribute_facts
+from yarn_accel.launch.rm_client import find_running
 
 _NM = "nm.yarn.io"
 
@@ -47,7 +47,7 @@ def agent(site: Site, host: str, key: Path) -> Iterator[subprocess.Popen[bytes]]
         "node": host,
         "run_dir": site.run_dir.format(node=host),
         "key_file": str(key),
-        "rm_urls": site.gateway.site.resourcemanager_webs(),
+        "rm_urls": site.rm_client.site.resourcemanager_webs(),
     }
     path = key.with_suffix(".yaml")
     path.write_text(yaml.safe_dump(settings))

@@ -67,7 +67,7 @@ def servers(site: Site) -> dict[str, str]:
     """The container of each server; while the master does not answer, nobody can tell."""
 
     def container(host: str) -> str:
-        return site.until(f"the server of {host}", lambda: site.container(host, "acct"))
+        return site.until(f"the server of {host}", lambda: site.container(host, "server"))
 
     return {host: container(host) for host in site.servers}
 
@@ -91,7 +91,7 @@ def test_a_job_finds_the_servers_by_itself(site: Site, batch: Batch, undisturbed
 
 def test_a_mapper_and_a_server_are_killed(site: Site, batch: Batch, undisturbed: Result) -> None:
     before = servers(site)
-    performed = struck(site, batch, undisturbed, "mapper", "acct")
+    performed = struck(site, batch, undisturbed, "mapper", "server")
     assert performed.results[0].n_attempts > batch.n_tasks, "the task of the killed mapper was tried again"
     changed = {host for host, container in servers(site).items() if container != before[host]}
     assert len(changed) == 1, "only the killed server was replaced"
@@ -99,7 +99,7 @@ def test_a_mapper_and_a_server_are_killed(site: Site, batch: Batch, undisturbed:
 
 
 def test_masters_die_five_times_and_what_runs_is_adopted(site: Site, caller: Caller) -> None:
-    roles = [(host, "acct") for host in site.servers]
+    roles = [(host, "server") for host in site.servers]
     roles += [(host, "agent") for host in (*site.servers, *site.others)]
     before = {role: site.container(*role) for role in roles}
     for _ in range(N_MASTERS):
@@ -149,7 +149,7 @@ def test_a_drained_node_ends_what_it_has(site: Site, caller: Caller) -> None:
     host = str(site.until("it is bound", lambda: site.bound(site.others[0])))
     other = next(each for each in site.servers if each != host)
     at = time.time()
-    old = site.container(host, "acct")
+    old = site.container(host, "server")
     site.run("drain", host)
     site.until("no server there", lambda: not site.processes(old))
     site.until("the mapper calls the other", lambda: caller.after(at, node=other))

@@ -150,7 +150,7 @@ def test_it_follows_what_happens(tmp_path):
         async with seen(scene, tmp_path / "profile") as tab:
             assert await tab.value(lines) == 2
             await tab.value("window.kept = document.querySelector('[data-node=w1]')")
-            container = next(c for c, place in scene.containers.items() if place == ("w1", "acct"))
+            container = next(c for c, place in scene.containers.items() if place == ("w1", "server"))
             scene.enact = lambda command: None
             scene.tell(ev.ContainerCompleted, container, 137, "")
             await tab.until(f"{lines} === 1")

@@ -16,7 +16,7 @@ from PIL import Image
 from tests.conftest import NO_BROWSER
 from tests.fixtures.yarn_site import Site
 from tests.integration.master.browser import CHROMIUM, browser
-from yarn_accel.launch.gateway import find_running
+from yarn_accel.launch.rm_client import find_running
 from yarn_accel.master.page_assets import POLICY
 
 pytestmark = [pytest.mark.hadoop, pytest.mark.slow]
@@ -31,7 +31,7 @@ def url(site: Site) -> str:
         site.start()
     site.until("all serve", site.is_whole)
     (report,) = site.ask(lambda manager: find_running(manager, "yarn-accel"))
-    return site.gateway.page_of(report)
+    return site.rm_client.page_of(report)
 
 
 def get(url: str) -> tuple[Any, str]:
@@ -97,7 +97,7 @@ def test_who_does_not_come_from_the_proxy_is_sent_there(site: Site, url: str) ->
         pytest.skip("in loopback mode everybody comes from this machine")
     state = json.loads(get(f"{url}v1/state")[1])
     (report,) = site.ask(lambda manager: find_running(manager, "yarn-accel"))
-    direct = f"{site.gateway.url_of(report)}/v1/state"
+    direct = f"{site.rm_client.url_of(report)}/v1/state"
     with pytest.raises(urllib.error.HTTPError) as caught:
         get(direct)
     with caught.value as answer:

@@ -11,7 +11,7 @@ import pytest
 from tests.fixtures.yarn_site import Site
 from yarn_accel.adapters.credentials import read_master_secret
 from yarn_accel.adapters.signed import sender_key
-from yarn_accel.launch.kept import Kept
+from yarn_accel.launch.retained import RetainedApplication
 from yarn_accel.launch.secrets import MASTER_SECRET_FILE
 
 pytestmark = [pytest.mark.hadoop, pytest.mark.slow]
@@ -25,7 +25,7 @@ _STORES = ("rm-state", "nm-recovery")
 @pytest.fixture
 def forms(site: Site) -> list[bytes]:
     """Every secret of the application in every form it might be written in."""
-    control = Kept.of(str(site.application), site.environ).secret()
+    control = RetainedApplication.of(str(site.application), site.environ).secret()
     pipeline = read_master_secret(site.cluster.master_secret_file)
     keys = [sender_key(control, f"agent:{host}") for host in site.names]
     return [form for secret in (control, pipeline, *keys) for form in _forms(secret)]

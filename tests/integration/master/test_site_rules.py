@@ -38,14 +38,14 @@ from yarn_accel.adapters.hadoop_rpc.records import (
     FinalStatus,
     LaunchContext,
     Priority,
-    Resource,
     ResourceRequest,
+    YarnResource,
 )
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import StartupError
 from yarn_accel.hadoop import site as hadoop_site
 from yarn_accel.hadoop.java import java_argv
-from yarn_accel.launch.gateway import Gateway, kill
+from yarn_accel.launch.rm_client import RmClient, kill
 from yarn_accel.master.inventory import GPU
 
 pytestmark = [pytest.mark.hadoop, pytest.mark.slow]
@@ -170,7 +170,7 @@ def test_a_job_submitted_while_the_master_is_dead_is_served(site: Site) -> None:
 def test_a_server_that_crashes_while_the_master_is_away_is_started_in_place(site: Site) -> None:
     """By its NodeManager, a second later, in the same container: nobody else could."""
     host = site.servers[0]
-    container = site.container(host, "acct")
+    container = site.container(host, "server")
     before = set(site.processes(container))
     with master_away(site):
         at = site.kill(container, signum=signal.SIGSEGV)
@@ -179,7 +179,7 @@ def test_a_server_that_crashes_while_the_master_is_away_is_started_in_place(site
         counters = factorize(site, patience_s=60.0)
     assert counters.get("cpu_fallback", 0) == 0
     site.until("the master is back, this attempt or the next", site.is_whole)
-    assert site.container(host, "acct") == container, "the master saw no reason to replace it"
+    assert site.container(host, "server") == container, "the master saw no reason to replace it"
 
 
 def test_a_job_submitted_when_there_is_no_application_uses_its_cpus(site: Site) -> None:
@@ -259,7 +259,7 @@ class Hungry:
 
     async def begin(self) -> None:
         application = (await self._manager.new_application()).application
-        size = Resource.of(128, 1)
+        size = YarnResource.of(128, 1)
         submission = ApplicationSubmission(
             application, "hungry", queue="default", launch=LaunchContext(), resource=size, is_unmanaged=True
         )
@@ -268,13 +268,13 @@ class Hungry:
         while token is None:
             await asyncio.sleep(0.1)
             token = (await self._manager.report(application)).am_rm_token
-        gateway = self._site.gateway
-        hosts = RpcSettings(hosts=gateway.site.client_hosts)
-        self._master = NativeApplicationMaster(gateway.addresses, token, hosts, Patience(30.0))
+        rm_client = self._site.rm_client
+        hosts = RpcSettings(hosts=rm_client.site.client_hosts)
+        self._master = NativeApplicationMaster(rm_client.addresses, token, hosts, Patience(30.0))
         await self._master.register("test", -1, "")
 
     async def beat(self, n_wanted: int = 0) -> None:
-        wanted = ResourceRequest(Priority(1), "*", Resource.of(1024, 1), n_wanted)
+        wanted = ResourceRequest(Priority(1), "*", YarnResource.of(1024, 1), n_wanted)
         answer = await self._master.allocate([wanted] if n_wanted else [])
         self.n_given += len(answer.allocated)
 
@@ -305,11 +305,11 @@ def test_a_preempted_server_is_asked_for_again(site: Site) -> None:
         workers=2,
         accelerators=("w1", "w2"),
         slots=SLOTS,
-        sections={"app": {"queue": "accel"}, "acct": {"memory_mib": 2048}},
+        sections={"app": {"queue": "accel"}, "server": {"memory_mib": 2048}},
     )
     site.servers, site.others = list(site.names), []
     site.start(large)
-    before = {host: site.container(host, "acct") for host in site.servers}
+    before = {host: site.container(host, "server") for host in site.servers}
 
     async def story(manager: ResourceManager) -> tuple[str, float, int]:
         hungry = Hungry(site, manager)
@@ -334,7 +334,7 @@ def test_a_preempted_server_is_asked_for_again(site: Site) -> None:
     )
     notes = [f"{each['what']} {each.get('reason', '')}" for each in site.state()["notes"]]
     assert any("preempted" in each for each in notes), notes
-    assert site.container(lost, "acct") != before[lost]
+    assert site.container(lost, "server") != before[lost]
     assert site.state()["attempt"] == 1
     site.stop()
 
@@ -343,7 +343,7 @@ def _changed(site: Site, before: dict[str, str]) -> str:
     """The first node whose server's container is not what it was; empty: none."""
     nodes: dict[str, Any] = site.state()["nodes"]
     for host, container in before.items() if nodes else ():
-        place = nodes.get(host, {}).get("places", {}).get("acct", {})
+        place = nodes.get(host, {}).get("places", {}).get("server", {})
         if container not in [each["id"] for each in place.get("containers", ())]:
             return host
     return ""
@@ -355,10 +355,10 @@ def _changed(site: Site, before: dict[str, str]) -> str:
 def test_without_an_operators_rights_it_says_so_and_serves(site: Site) -> None:
     """``yarn.admin.acl`` names somebody else, and the application runs as a user of no rank."""
     change(site, {"yarn.admin.acl": "operator", "yarn.resourcemanager.scheduler.monitor.enable": "false"})
-    root = site.gateway.site.properties["fs.defaultFS"]
+    root = site.rm_client.site.properties["fs.defaultFS"]
     hdfs_native.Client(root).mkdirs("/user/alice", permission=0o777, create_parent=True)
     site.environ["HADOOP_USER_NAME"] = "alice"
-    site.gateway = Gateway.load(site.environ)
+    site.rm_client = RmClient.load(site.environ)
     plan = site.cluster.plan
     site.servers, site.others = [plan.workers[0].host], [plan.workers[1].host]
     # Not what is configured everywhere: `rmadmin -updateNodeResource` of another test sets slots to 0.

@@ -30,7 +30,7 @@ def test_a_master_that_stood_still_takes_nobody_for_silent(site: Site) -> None:
     if not site.applications():  # another test may have stopped it
         site.start()
     site.until("all serve", site.is_whole)
-    roles = [(host, "acct") for host in site.servers]
+    roles = [(host, "server") for host in site.servers]
     roles += [(host, "agent") for host in (*site.servers, *site.others)]
     before, n_unserved = site.state(), len(unserved(site.state()))
     containers = {role: site.container(*role) for role in roles}

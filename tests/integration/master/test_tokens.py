@@ -64,7 +64,7 @@ def rolled(site: Site) -> list[str]:
 
 def test_three_rolls_cost_no_call_and_no_container(site: Site) -> None:
     (client,), (server,) = site.others, site.servers
-    before = {(host, role): site.container(host, role) for host in site.names for role in ("acct", "agent")}
+    before = {(host, role): site.container(host, role) for host in site.names for role in ("server", "agent")}
     n_before = len(rolled(site))
     before_state = site.state()
     attempt, n_failed = before_state["attempt"], failures(before_state)
@@ -86,9 +86,11 @@ def test_three_rolls_cost_no_call_and_no_container(site: Site) -> None:
     print(f"keys rolled meanwhile: nm {rolls.count('nm')}, container {rolls.count('container')}")
     assert min(rolls.count("nm"), rolls.count("container")) >= 1
 
-    old = before[server, "acct"]
+    old = before[server, "server"]
     site.kill(old)
-    site.until("its replacement, by renewed tokens", lambda: site.container(server, "acct") not in ("", old))
+    site.until(
+        "its replacement, by renewed tokens", lambda: site.container(server, "server") not in ("", old)
+    )
     site.until("it serves", site.is_whole)
     assert failures(site.state()) == n_failed
 

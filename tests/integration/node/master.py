@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
-from yarn_accel.adapters.signed import SIGNATURE, Admission, Gate, guarded, sender_key
+from yarn_accel.adapters.signed import SIGNATURE, RequestVerifier, VerifiedRequest, guarded, sender_key
 from yarn_accel.errors import RejectedError
 
 SECRET = b"the secret of this test's master"
@@ -21,14 +21,14 @@ def key_of(sender: str) -> bytes:
     return sender_key(SECRET, sender)
 
 
-class _Recorder(Gate):
+class _Recorder(RequestVerifier):
     """Keeps every request as it came."""
 
     raw: list[tuple[dict[str, str], bytes]]
 
-    def admit(self, method: str, path: str, headers: Any, body: bytes, *, now_s: float) -> Admission:
+    def verify(self, method: str, path: str, headers: Any, body: bytes, *, now_s: float) -> VerifiedRequest:
         self.raw.append((dict(headers), body))
-        return super().admit(method, path, headers, body, now_s=now_s)
+        return super().verify(method, path, headers, body, now_s=now_s)
 
 
 class Master:
@@ -46,8 +46,8 @@ class Master:
         self.raw: list[tuple[dict[str, str], bytes]] = []
         self.refused: list[str] = []
         self.port = port
-        self._gate = _Recorder(lambda sender: sender_key(secret, sender), not_before_s=time.time())
-        self._gate.raw = self.raw
+        self._verifier = _Recorder(lambda sender: sender_key(secret, sender), not_before_s=time.time())
+        self._verifier.raw = self.raw
         self._kept: web.Response | None = None
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
@@ -107,7 +107,7 @@ class Master:
                 headers={SIGNATURE: self._kept.headers[SIGNATURE]},
                 content_type="application/json",
             )
-        response = await guarded(self._gate, self._hear)(request)
+        response = await guarded(self._verifier, self._hear)(request)
         if response.status == 401:
             self.refused.append(str(response.text))
         self._kept = self._kept or web.Response(body=response.body, headers=dict(response.headers))

@@ -16,14 +16,14 @@ from yarn_accel.adapters.signed import (
     SENDER,
     SIGNATURE,
     TIME,
-    Gate,
+    RequestVerifier,
     Signer,
-    check_answer,
+    check_response,
     decode_json,
     exchange,
     guarded,
     sender_key,
-    sign_answer,
+    sign_response,
 )
 from yarn_accel.errors import AuthenticationError, RejectedError, RemoteProtocolError, UnavailableError
 
@@ -36,20 +36,20 @@ def signer(sender="agent:w1", secret=SECRET):
     return Signer(sender_key(secret, sender), sender)
 
 
-def gate(**options):
-    return Gate(lambda sender: sender_key(SECRET, sender), **options)
+def verifier(**options):
+    return RequestVerifier(lambda sender: sender_key(SECRET, sender), **options)
 
 
-def admit(gate, sent, body=b"{}", now_s=NOW_S, **changes):
+def verify(gate, sent, body=b"{}", now_s=NOW_S, **changes):
     headers = {**sent.headers, **changes.pop("headers", {})}
-    return gate.admit(
+    return gate.verify(
         changes.get("method", sent.method), changes.get("path", sent.path), headers, body, now_s=now_s
     )
 
 
 def test_a_genuine_request_gets_in():
-    admission = admit(gate(), signer().sign("POST", PATH, b"{}", now_s=NOW_S))
-    assert (admission.sender, admission.path) == ("agent:w1", PATH)
+    verified = verify(verifier(), signer().sign("POST", PATH, b"{}", now_s=NOW_S))
+    assert (verified.sender, verified.path) == ("agent:w1", PATH)
 
 
 @pytest.mark.parametrize(
@@ -74,85 +74,85 @@ def test_a_genuine_request_gets_in():
 )
 def test_whatever_is_changed_on_the_way_is_noticed(changes):
     with pytest.raises(AuthenticationError):
-        admit(gate(), signer().sign("POST", PATH, b"{}", now_s=NOW_S), **changes)
+        verify(verifier(), signer().sign("POST", PATH, b"{}", now_s=NOW_S), **changes)
 
 
 def test_nobody_speaks_for_another_node():
     thief = Signer(sender_key(SECRET, "agent:w1"), "agent:w2")
     with pytest.raises(AuthenticationError, match="not one of agent:w2"):
-        admit(gate(), thief.sign("POST", PATH, b"{}", now_s=NOW_S))
+        verify(verifier(), thief.sign("POST", PATH, b"{}", now_s=NOW_S))
 
 
 def test_another_secret_opens_nothing():
     with pytest.raises(AuthenticationError):
-        admit(gate(), signer(secret=b"x" * 32).sign("POST", PATH, b"{}", now_s=NOW_S))
+        verify(verifier(), signer(secret=b"x" * 32).sign("POST", PATH, b"{}", now_s=NOW_S))
 
 
 def test_a_request_gets_in_once():
-    door, sent = gate(), signer().sign("POST", PATH, b"{}", now_s=NOW_S)
-    admit(door, sent)
+    receiver, sent = verifier(), signer().sign("POST", PATH, b"{}", now_s=NOW_S)
+    verify(receiver, sent)
     with pytest.raises(AuthenticationError, match="heard before"):
-        admit(door, sent)
+        verify(receiver, sent)
 
 
 def test_an_older_request_of_the_same_sender_comes_too_late():
-    door, mine = gate(), signer()
+    receiver, mine = verifier(), signer()
     older = mine.sign("POST", PATH, b"{}", now_s=NOW_S)
     newer = mine.sign("POST", PATH, b"{}", now_s=NOW_S + 1)
-    admit(door, newer)
+    verify(receiver, newer)
     with pytest.raises(AuthenticationError, match="heard before"):
-        admit(door, older)
-    admit(door, signer("agent:w2").sign("POST", PATH, b"{}", now_s=NOW_S))
+        verify(receiver, older)
+    verify(receiver, signer("agent:w2").sign("POST", PATH, b"{}", now_s=NOW_S))
 
 
 @pytest.mark.parametrize("off_s", [-61, 61, -1e6])
 def test_a_clock_that_is_off_is_named(off_s):
     with pytest.raises(AuthenticationError, match=r"clocks .* differ by [+-]"):
-        admit(gate(), signer().sign("POST", PATH, b"{}", now_s=NOW_S + off_s))
+        verify(verifier(), signer().sign("POST", PATH, b"{}", now_s=NOW_S + off_s))
 
 
 def test_a_new_attempt_does_not_hear_what_was_said_to_the_one_before():
-    door = gate(not_before_s=NOW_S - 1)
+    receiver = verifier(not_before_s=NOW_S - 1)
     with pytest.raises(AuthenticationError, match="older than this master"):
-        admit(door, signer().sign("POST", PATH, b"{}", now_s=NOW_S - 2))
-    admit(door, signer().sign("POST", PATH, b"{}", now_s=NOW_S))
+        verify(receiver, signer().sign("POST", PATH, b"{}", now_s=NOW_S - 2))
+    verify(receiver, signer().sign("POST", PATH, b"{}", now_s=NOW_S))
 
 
 def test_times_grow_though_the_clock_does_not():
-    door, mine = gate(), signer()
+    receiver, mine = verifier(), signer()
     for now_s in (NOW_S, NOW_S, NOW_S - 3):
-        admit(door, mine.sign("POST", PATH, b"{}", now_s=now_s))
+        verify(receiver, mine.sign("POST", PATH, b"{}", now_s=now_s))
 
 
 def test_a_refused_request_leaves_no_trace():
-    door, mine = gate(), signer()
+    receiver, mine = verifier(), signer()
     ahead = mine.sign("POST", PATH, b"{}", now_s=NOW_S + 30)
     with pytest.raises(AuthenticationError):
-        admit(door, ahead, body=b"forged")
-    admit(door, ahead)
+        verify(receiver, ahead, body=b"forged")
+    verify(receiver, ahead)
 
 
 def test_senders_are_forgotten_when_the_window_protects_and_never_before():
-    door = gate(window_s=10.0, max_senders=2)
+    receiver = verifier(window_s=10.0, max_senders=2)
     old = signer("agent:a").sign("POST", PATH, b"{}", now_s=NOW_S)
-    admit(door, old)
-    admit(door, signer("agent:b").sign("POST", PATH, b"{}", now_s=NOW_S + 5), now_s=NOW_S + 5)
+    verify(receiver, old)
+    verify(receiver, signer("agent:b").sign("POST", PATH, b"{}", now_s=NOW_S + 5), now_s=NOW_S + 5)
     with pytest.raises(AuthenticationError, match="2 senders"):
-        admit(door, signer("agent:c").sign("POST", PATH, b"{}", now_s=NOW_S + 6), now_s=NOW_S + 6)
-    admit(door, signer("agent:c").sign("POST", PATH, b"{}", now_s=NOW_S + 11), now_s=NOW_S + 11)
+        verify(receiver, signer("agent:c").sign("POST", PATH, b"{}", now_s=NOW_S + 6), now_s=NOW_S + 6)
+    verify(receiver, signer("agent:c").sign("POST", PATH, b"{}", now_s=NOW_S + 11), now_s=NOW_S + 11)
     with pytest.raises(AuthenticationError, match="differ"):
-        admit(door, old, now_s=NOW_S + 11)
+        verify(receiver, old, now_s=NOW_S + 11)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(-30, 30)), max_size=30))
 def test_no_order_of_arrival_lets_a_request_in_twice(arrivals):
-    door = gate(window_s=20.0, max_senders=10)
+    receiver = verifier(window_s=20.0, max_senders=10)
     admitted = set()
     signers = {name: signer(f"agent:{name}") for name in "abc"}
     sent = [signers[name].sign("POST", PATH, b"{}", now_s=NOW_S + off_s) for name, off_s in arrivals]
     for at, now in enumerate([*sent, *reversed(sent)]):
         try:
-            admit(door, now, now_s=NOW_S + at / 10)
+            verify(receiver, now, now_s=NOW_S + at / 10)
         except AuthenticationError:
             continue
         assert now.nonce not in admitted
@@ -160,8 +160,8 @@ def test_no_order_of_arrival_lets_a_request_in_twice(arrivals):
 
 
 def answered(sent, key=None, status=200, body=b"[]"):
-    admission = admit(gate(), sent)
-    return key or admission.key, sign_answer(admission, status, body)
+    verified = verify(verifier(), sent)
+    return key or verified.key, sign_response(verified, status, body)
 
 
 def test_an_answer_belongs_to_its_request():
@@ -169,21 +169,21 @@ def test_an_answer_belongs_to_its_request():
     first = mine.sign("POST", PATH, b"{}", now_s=NOW_S)
     second = mine.sign("POST", PATH, b"{}", now_s=NOW_S + 1)
     key, headers = answered(first)
-    check_answer(key, first, 200, headers, b"[]")
+    check_response(key, first, 200, headers, b"[]")
     for sent, status, body in ((second, 200, b"[]"), (first, 503, b"[]"), (first, 200, b"[1]")):
         with pytest.raises(AuthenticationError, match="not signed by the master"):
-            check_answer(key, sent, status, headers, body)
+            check_response(key, sent, status, headers, body)
     with pytest.raises(AuthenticationError):
-        check_answer(key, first, 200, {}, b"[]")
+        check_response(key, first, 200, {}, b"[]")
     with pytest.raises(AuthenticationError):
-        check_answer(key, first, 200, {SIGNATURE: "ü"}, b"[]")
+        check_response(key, first, 200, {SIGNATURE: "ü"}, b"[]")
 
 
 def test_a_request_is_no_answer():
     """An attacker who reflects the agent's own signature has nothing."""
     sent = signer().sign("POST", PATH, b"{}", now_s=NOW_S)
     with pytest.raises(AuthenticationError):
-        check_answer(sender_key(SECRET, "agent:w1"), sent, 200, sent.headers, b"{}")
+        check_response(sender_key(SECRET, "agent:w1"), sent, 200, sent.headers, b"{}")
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a\n", "-a", "a" * 300, "ä"])
@@ -200,9 +200,9 @@ def test_weak_secrets_are_refused():
 
 
 def test_keys_do_not_show_in_representations():
-    admission = admit(gate(), signer().sign("POST", PATH, b"{}", now_s=NOW_S))
-    assert admission.key.hex()[:8] not in repr(admission)
-    assert repr(admission.key) not in repr(admission)
+    verified = verify(verifier(), signer().sign("POST", PATH, b"{}", now_s=NOW_S))
+    assert verified.key.hex()[:8] not in repr(verified)
+    assert repr(verified.key) not in repr(verified)
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"NaN", b'{"a": Infinity}', b"[" * 100_000, b"\xff"])
@@ -227,9 +227,9 @@ async def serving(application, act):
         await runner.cleanup()
 
 
-def talk(handler, act, door=None):
+def talk(handler, act, receiver=None):
     application = web.Application()
-    application.router.add_post(PATH, guarded(door or gate(), handler))
+    application.router.add_post(PATH, guarded(receiver or verifier(), handler))
     return asyncio.run(serving(application, act))
 
 
@@ -268,7 +268,7 @@ def test_who_is_not_admitted_learns_why():
         await exchange(session, signer(), "POST", url, PATH, {}, clock=lambda: NOW_S)
 
     with pytest.raises(AuthenticationError, match=r"401.*clocks"):
-        talk(echo, act, gate())
+        talk(echo, act, verifier())
 
 
 def test_a_master_without_the_secret_is_not_believed():
@@ -294,7 +294,7 @@ def test_a_replayed_answer_is_not_believed():
 
     async def replaying(request):
         if not kept:
-            genuine = await guarded(gate(), echo)(request)
+            genuine = await guarded(verifier(), echo)(request)
             kept.append((genuine.body, dict(genuine.headers)))
         body, headers = kept[0]
         return web.Response(

@@ -80,11 +80,11 @@ def test_settings_of_a_site_are_settings_of_the_launcher_and_the_master() -> Non
         policy="container",
         master={"slots": False},
         pipeline={"workers": 2},
-        sections={"acct": {"vcores": 2}},
+        sections={"server": {"vcores": 2}},
     )
     text = yaml.safe_dump(options.launch(["w1"], "/tmp/x/{node}"))
     config = LaunchConfig.model_validate(yaml.safe_load(text))
-    assert (config.acct.vcores, config.acct.devices, config.pipeline["workers"]) == (2, "none", 2)
+    assert (config.server.vcores, config.server.devices, config.pipeline["workers"]) == (2, "none", 2)
     master = MasterConfig.model_validate({**ADDRESSES, **config.master.settings})
     assert (master.policy, master.slots, master.accelerator_nodes) == ("container", False, ("w1",))
     assert SiteOptions("x", late=2).cluster().nodes == 6
@@ -106,16 +106,16 @@ def test_a_consequence_counts_from_the_strike_and_a_missing_one_is_named() -> No
 
 
 def test_the_masters_notes_tell_when_it_knew() -> None:
-    notes = [{"node": "w1", "what": "acct ended", "age_s": age_s} for age_s in (50.0, 3.0, 1.0)]
+    notes = [{"node": "w1", "what": "server ended", "age_s": age_s} for age_s in (50.0, 3.0, 1.0)]
     site: Any = SimpleNamespace(state=lambda: {"nodes": {}, "notes": notes})
     look = Look(site)
     now = look.state["seen_at"]
-    assert look.noted("w1", "acct", now - 10.0) == pytest.approx(now - 3.0)
-    assert look.noted("w2", "acct", now - 10.0) == 0.0
+    assert look.noted("w1", "server", now - 10.0) == pytest.approx(now - 3.0)
+    assert look.noted("w2", "server", now - 10.0) == 0.0
 
 
 def test_the_goals_of_the_issue_are_judged() -> None:
-    assert FAULTS["acct"].goals == {ANSWER: 0.5, PUBLISHED: 1.5, "replaced": 2.0}
+    assert FAULTS["server"].goals == {ANSWER: 0.5, PUBLISHED: 1.5, "replaced": 2.0}
     assert FAULTS["cut"].goals == {ANSWER: 5.0, PUBLISHED: 6.0}
     assert list(SECTIONS)[-1] == "join", "it changes the site for good"
     account = _Account()
@@ -134,7 +134,7 @@ def test_any_other_server_will_do_for_a_node_whose_own_is_lost() -> None:
     site: Any = SimpleNamespace(
         servers=["w1", "w2", "w5"], container=lambda *_: "c1", kill=lambda _: 10.0, others=["w3"]
     )
-    awaited = FAULTS["acct"].strike(Scene(site, "w3", "w5", {"w3": caller})).awaited
+    awaited = FAULTS["server"].strike(Scene(site, "w3", "w5", {"w3": caller})).awaited
     published = [None, "", "w5", "w2"]
     look: Any = SimpleNamespace(published=lambda host: published[0])
     seen = []

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 import pytest
 
 from yarn_accel.launch import bootstrap
-from yarn_accel.launch.bootstrap import Refused
+from yarn_accel.launch.bootstrap import StartRefused
 
 DEADLINE_S = 120.0
 OLD_PYTHONS = ("3.6", "3.7", "3.8", "3.9")
@@ -170,33 +170,33 @@ def test_a_flipped_byte_is_refused(pack_small, tmp_path) -> None:
     content = bytearray(archive.read_bytes())
     content[len(content) // 2] ^= 1
     archive.write_bytes(content)
-    with pytest.raises(Refused, match="damaged") as caught:
+    with pytest.raises(StartRefused, match="damaged") as caught:
         provided(archive, tmp_path / "cache")
     assert caught.value.exit_code == bootstrap.EXIT_DAMAGED
 
 
 def test_another_content_under_that_name_is_refused(pack_small, tmp_path) -> None:
-    with pytest.raises(Refused, match="not what its name says"):
+    with pytest.raises(StartRefused, match="not what its name says"):
         provided(pack_small(digest="0" * 32), tmp_path / "cache")
     assert names(tmp_path / "cache") == set()
 
 
 @pytest.mark.parametrize("name", ["../outside", "/tmp/outside", "a/../../outside"])
 def test_a_name_that_leads_outside_is_refused(pack_small, tmp_path, name) -> None:
-    with pytest.raises(Refused, match="no name of a file"):
+    with pytest.raises(StartRefused, match="no name of a file"):
         provided(pack_small({name: b"x"}), tmp_path / "cache" / "deep")
     assert not list(tmp_path.rglob("outside"))
 
 
 def test_an_archive_that_is_not_there_is_refused(tmp_path) -> None:
-    with pytest.raises(Refused, match="must be a resource"):
+    with pytest.raises(StartRefused, match="must be a resource"):
         provided(tmp_path / f"accel-environment-{'0' * 32}.zip", tmp_path / "cache")
 
 
 def test_a_full_disk_is_said_with_the_room_needed(pack_small, start, tmp_path, monkeypatch) -> None:
     room = SimpleNamespace(f_bavail=10, f_frsize=1 << 20, f_flag=0)
     monkeypatch.setattr(os, "statvfs", lambda path: room)
-    with pytest.raises(Refused, match=r"10 MiB free, 65 MiB needed.*make room") as caught:
+    with pytest.raises(StartRefused, match=r"10 MiB free, 65 MiB needed.*make room") as caught:
         provided(pack_small({"data": bytes(1 << 20)}), tmp_path / "cache")
     assert caught.value.exit_code == bootstrap.EXIT_DISK
     assert names(tmp_path / "cache") == set()
@@ -205,7 +205,7 @@ def test_a_full_disk_is_said_with_the_room_needed(pack_small, start, tmp_path, m
 def test_a_file_system_without_execution_is_not_used(pack_small, tmp_path, monkeypatch) -> None:
     room = SimpleNamespace(f_bavail=1 << 20, f_frsize=1 << 20, f_flag=os.ST_NOEXEC)
     monkeypatch.setattr(os, "statvfs", lambda path: room)
-    with pytest.raises(Refused, match="noexec"):
+    with pytest.raises(StartRefused, match="noexec"):
         provided(pack_small(), tmp_path / "cache")
 
 
@@ -232,7 +232,7 @@ def test_a_really_full_disk_leaves_nothing_behind(pack_small, start, tmp_path, m
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m,mode=700", "tmpfs", str(disk)], check=True)
     monkeypatch.setattr(bootstrap, "_SPARE_BYTES", -(1 << 30))  # let it run into the wall
     try:
-        with pytest.raises(Refused, match="No space left"):
+        with pytest.raises(StartRefused, match="No space left"):
             provided(pack_small({"data": random.Random(1).randbytes(8 << 20)}), disk / "cache")
         assert names(disk / "cache") == set()
     finally:
@@ -261,14 +261,14 @@ def test_no_code_is_loaded_from_where_others_can_write(pack_small, tmp_path, mod
     root = tmp_path / "cache"
     root.mkdir()
     root.chmod(mode)
-    with pytest.raises(Refused, match="only we can write"):
+    with pytest.raises(StartRefused, match="only we can write"):
         provided(pack_small(), root)
 
 
 def test_no_code_is_loaded_through_a_link(pack_small, tmp_path) -> None:
     (tmp_path / "real").mkdir(0o700)
     (tmp_path / "cache").symlink_to(tmp_path / "real")
-    with pytest.raises(Refused, match="only we can write"):
+    with pytest.raises(StartRefused, match="only we can write"):
         provided(pack_small(), tmp_path / "cache")
 
 
@@ -282,7 +282,7 @@ def test_who_holds_the_lock_too_long_is_named(pack_small, tmp_path, monkeypatch)
     fcntl.flock(lock, fcntl.LOCK_EX)
     monkeypatch.setattr(bootstrap, "_PATIENCE_S", 0.1)
     try:
-        with pytest.raises(Refused, match="process 4711 has not finished"):
+        with pytest.raises(StartRefused, match="process 4711 has not finished"):
             provided(archive, root)
     finally:
         os.close(lock)
@@ -308,7 +308,7 @@ def test_an_unpacked_environment_is_judged_again_by_each_start(pack_small, tmp_p
     provided(archive, tmp_path / "cache")
     monkeypatch.setattr(bootstrap, "node_facts", lambda: {"python": "3.2"})
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(Refused, match=r"python3 is 3.2") as caught:
+    with pytest.raises(StartRefused, match=r"python3 is 3.2") as caught:
         provided(archive, tmp_path / "cache")
     assert caught.value.exit_code == bootstrap.EXIT_PYTHON
 

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.unit.launch.yarn import gateway
+from tests.unit.launch.yarn import rm_client
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.cli import root
 from yarn_accel.errors import StartupError
 from yarn_accel.launch.bootstrap import node_facts
 from yarn_accel.launch.cleaning import USES_FILE, Survey, look, remove, uses_document
 from yarn_accel.launch.config import LaunchConfig
-from yarn_accel.launch.gateway import Gateway
 from yarn_accel.launch.packing import Environment, Requirement
+from yarn_accel.launch.rm_client import RmClient
 from yarn_accel.launch.staging import stage
 from yarn_accel.launch.upload import stored_script_name
 
@@ -119,7 +119,7 @@ def test_a_start_names_what_it_uses_before_it_looks_for_it(storage, tmp_path, mo
         return real(uri)
 
     monkeypatch.setattr(store, "exists", exists)
-    stage(gateway(tmp_path), store, config, packed, "application_1700000000000_0007")
+    stage(rm_client(tmp_path), store, config, packed, "application_1700000000000_0007")
     assert looked
     assert all(looked)
     survey = storage.look(n_keep=0)
@@ -131,7 +131,7 @@ def test_a_start_names_what_it_uses_before_it_looks_for_it(storage, tmp_path, mo
 
 
 def test_the_command_lists_and_removes_only_when_told(storage, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(Gateway, "load", staticmethod(lambda: gateway(tmp_path)))
+    monkeypatch.setattr(RmClient, "load", staticmethod(lambda: rm_client(tmp_path)))
     used, old = storage.archive("a", 300), storage.archive("b", 200)
     newest = storage.archive("c", 100)
     storage.application(1, used)

@@ -27,25 +27,25 @@ def test_an_empty_file_means_the_defaults(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("ap: {}", r"ap: unknown key; known: acct, agent, app, environment, master, pipeline"),
+        ("ap: {}", r"ap: unknown key; known: agent, app, environment, master, pipeline, server"),
         (
             "app: {quue: x}",
             r"app.quue: unknown key; known: attempt_failures_validity_interval_s, max_attempts, name",
         ),
-        ("acct: {gpu: 1}", r"acct.gpu: unknown key; known: .*gpus.*worker_overhead_mib"),
+        ("server: {gpu: 1}", r"server.gpu: unknown key; known: .*gpus.*worker_overhead_mib"),
         ("pipeline: {pool_byte: 1}", r"pipeline: pool_byte: unknown key; known: .*pool_bytes"),
         ("pipeline: {master_secret_file: x}", "containers get their secret through credentials"),
-        ("acct: {devices: some}", "acct.devices"),
-        ("acct: {memory_mib: 64}", r"64 is less than pool_bytes.*\d{4}"),
+        ("server: {devices: some}", "server.devices"),
+        ("server: {memory_mib: 64}", r"64 is less than pool_bytes.*\d{4}"),
         ("app: {queue: ''}", "app.queue"),
         ("agent: {enabled: false}", "agent.secret_file"),
         ("[1]", "not a mapping"),
         ("a: [", "not YAML"),
         ("app: {queue: a}\nacct: {}\napp: {queue: b}", "line 3: app was given in line 1 already: keep one"),
-        ("acct:\n  gpus: 1\n  gpus: 2", "line 3: gpus was given in line 2 already"),
+        ("server:\n  gpus: 1\n  gpus: 2", "line 3: gpus was given in line 2 already"),
         ("app: {priority: 99999999999}", "app.priority: must be at most 2147483647"),
-        ("acct: {gpus: yes}", 'acct.gpus: must be a whole number or "auto", not true'),
-        ("acct: {gpus: all}", 'acct.gpus: must be a whole number or "auto", not "all"'),
+        ("server: {gpus: yes}", 'server.gpus: must be a whole number or "auto", not true'),
+        ("server: {gpus: all}", 'server.gpus: must be a whole number or "auto", not "all"'),
         ("agent: {enabled: perhaps}", 'agent.enabled: must be true or false, not "perhaps"'),
         ("app: [x]", r'app: must be a mapping of keys to values, not \["x"\]'),
     ],
@@ -54,6 +54,13 @@ def test_a_wrong_setting_is_named(tmp_path, text, complaint) -> None:
     with pytest.raises(ConfigError, match=complaint) as caught:
         loaded(tmp_path, text)
     assert "launch.yaml" in str(caught.value)
+
+
+def test_the_former_name_of_a_section_is_taken_with_a_warning(tmp_path, caplog) -> None:
+    assert loaded(tmp_path, "acct: {vcores: 3}").server.vcores == 3
+    assert "launch.yaml: `acct:` is now called `server:`" in caplog.text
+    with pytest.raises(ConfigError, match="acct is the former name of server"):
+        loaded(tmp_path, "acct: {}\nserver: {}")
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path) -> None:
@@ -66,21 +73,21 @@ def test_an_accelerator_container_holds_its_buffers_and_its_processes(tmp_path) 
         "pipeline: {pool_bytes: 1073741824, workers: 3, standby_workers: 1, reply_cache_bytes: 1048576}\n"
     )
     once = loaded(
-        tmp_path, common + "acct: {buffers_counted: once, overhead_mib: 100, worker_overhead_mib: 10}"
+        tmp_path, common + "server: {buffers_counted: once, overhead_mib: 100, worker_overhead_mib: 10}"
     )
-    assert once.acct_memory_mib == 1024 + 1 + 100 + 4 * 10
-    each = loaded(tmp_path, common + "acct: {overhead_mib: 100, worker_overhead_mib: 10}")
-    assert each.acct_memory_mib == 4 * 1024 + 1 + 100 + 4 * 10
-    given = loaded(tmp_path, common + "acct: {buffers_counted: once, memory_mib: 9000}")
-    assert given.acct_memory_mib == 9000
-    assert LaunchConfig.model_validate({}).acct_memory_mib == 4096, "a node of 4 GiB takes the usual one"
+    assert once.server_memory_mib == 1024 + 1 + 100 + 4 * 10
+    each = loaded(tmp_path, common + "server: {overhead_mib: 100, worker_overhead_mib: 10}")
+    assert each.server_memory_mib == 4 * 1024 + 1 + 100 + 4 * 10
+    given = loaded(tmp_path, common + "server: {buffers_counted: once, memory_mib: 9000}")
+    assert given.server_memory_mib == 9000
+    assert LaunchConfig.model_validate({}).server_memory_mib == 4096, "a node of 4 GiB takes the usual one"
 
 
 def test_each_gpu_has_a_worker(tmp_path) -> None:
-    one = loaded(tmp_path, "acct: {gpus: 1, vcores: 1}").acct_memory_mib
-    four = loaded(tmp_path, "acct: {gpus: 4, vcores: 1}").acct_memory_mib
+    one = loaded(tmp_path, "server: {gpus: 1, vcores: 1}").server_memory_mib
+    four = loaded(tmp_path, "server: {gpus: 4, vcores: 1}").server_memory_mib
     assert four - one == 3 * (1024 + 256)
-    assert loaded(tmp_path, "acct: {devices: '4', vcores: 1}").acct_memory_mib == four
+    assert loaded(tmp_path, "server: {devices: '4', vcores: 1}").server_memory_mib == four
 
 
 def test_check_config_prints_every_setting_in_a_form_that_can_be_read_back(tmp_path) -> None:
@@ -90,11 +97,11 @@ def test_check_config_prints_every_setting_in_a_form_that_can_be_read_back(tmp_p
     assert result.exit_code == 0, result.output
     config = load_launch_config(path)
     assert LaunchConfig.model_validate(yaml.safe_load(result.output)) == config
-    for name in ("app", "environment", "master", "acct", "agent"):
+    for name in ("app", "environment", "master", "server", "agent"):
         for key, field in type(getattr(config, name)).model_fields.items():
             assert field.description, key
             assert f"  {key}: " in result.output
-    assert f"{config.acct_memory_mib} MiB" in result.output
+    assert f"{config.server_memory_mib} MiB" in result.output
 
 
 def test_check_config_prints_the_keys_of_the_masters_the_agents_and_the_servers_settings(tmp_path) -> None:
@@ -124,7 +131,7 @@ def test_a_smaller_pool_makes_the_buffers_in_it_smaller(tmp_path) -> None:
         "max_request_bytes": 32 << 20,
         "max_lent_bytes": 64 << 20,
     }
-    assert small.acct_memory_mib < loaded(tmp_path, "").acct_memory_mib
+    assert small.server_memory_mib < loaded(tmp_path, "").server_memory_mib
     given = loaded(tmp_path, "pipeline: {pool_bytes: 134217728, max_request_bytes: 1048576}")
     assert given.pipeline["max_request_bytes"] == 1 << 20
     assert loaded(tmp_path, "pipeline: {pool_bytes: 1048576}").pipeline["queue_bytes"] == 1 << 20

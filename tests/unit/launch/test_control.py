@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tests.unit.launch.yarn import FakeGateway, Yarn, app, gateway, report
+from tests.unit.launch.yarn import FakeGateway, Yarn, app, report, rm_client
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationState
-from yarn_accel.adapters.signed import Gate, guarded, sender_key
+from yarn_accel.adapters.signed import RequestVerifier, guarded, sender_key
 from yarn_accel.errors import AuthenticationError, RejectedError, UnavailableError
 from yarn_accel.launch.control import Control
 
@@ -28,7 +28,7 @@ class Master:
         self._runner: web.AppRunner | None = None
 
     async def __aenter__(self) -> Master:
-        self.gate = Gate(lambda sender: sender_key(SECRET, sender), not_before_s=time.time() - 1)
+        self.gate = RequestVerifier(lambda sender: sender_key(SECRET, sender), not_before_s=time.time() - 1)
         application = web.Application()
         application.router.add_post("/v1/control/explain", guarded(self.gate, self._explain))
         self._runner = web.AppRunner(application)
@@ -57,7 +57,7 @@ Work = Callable[[Master, Yarn, Control], Awaitable[Any]]
 def run(tmp_path) -> Callable[..., Any]:
     def begin(work: Work, secret: bytes = SECRET, patience_s: float = 60.0) -> Any:
         async def inner() -> Any:
-            ours: FakeGateway = gateway(tmp_path)
+            ours: FakeGateway = rm_client(tmp_path)
             async with Master() as master:
                 ours.yarn.add(report(1, host="127.0.0.1", rpc_port=master.port))
                 async with Control(ours, ours.yarn, app(1), secret, patience_s) as control:

@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from yarn_accel.launch.config import LaunchConfig
-from yarn_accel.launch.fitness import EXIT_REASONS
+from yarn_accel.launch.node_compatibility import EXIT_REASONS
 from yarn_accel.launch.plan import ROLES, LaunchPlan, make_plan
 from yarn_accel.launch.upload import SCRIPT_NAME, FileResource
 
@@ -21,7 +21,7 @@ def planned(**values: object) -> LaunchPlan:
 
 def test_every_row_of_the_table_is_planned() -> None:
     plan = planned(environment={"python": "/opt/py/bin/python3"})
-    assert set(plan.roles) == {row.name for row in ROLES} == {"master", "acct", "agent"}
+    assert set(plan.roles) == {row.name for row in ROLES} == {"master", "server", "agent"}
     for row in ROLES:
         role = plan.roles[row.name]
         words = shlex.split(role.command)
@@ -33,7 +33,7 @@ def test_every_row_of_the_table_is_planned() -> None:
 
 
 def test_it_survives_the_journey() -> None:
-    plan = planned(acct={"gpus": 2}, agent={"environment": {"A": "b"}})
+    plan = planned(server={"gpus": 2}, agent={"environment": {"A": "b"}})
     assert LaunchPlan.from_json(plan.to_json()) == plan
     assert LaunchPlan.from_json(planned().to_json()) == planned()
     assert plan.exit_reasons == EXIT_REASONS
@@ -42,26 +42,26 @@ def test_it_survives_the_journey() -> None:
 
 
 def test_gpus_are_asked_of_yarn_or_locked_by_us() -> None:
-    both = planned().roles["acct"]
+    both = planned().roles["server"]
     assert (dict(both.other), both.whole, both.environment) == (
         {},
         ("yarn.io/gpu",),
         {"ACCEL_DEVICES": "all"},
     )
-    ours = planned(acct={"gpus": 0}).roles["acct"]
+    ours = planned(server={"gpus": 0}).roles["server"]
     assert (dict(ours.other), ours.whole, ours.environment) == ({}, (), {"ACCEL_DEVICES": "all"})
-    yarns = planned(acct={"gpus": 2}).roles["acct"]
+    yarns = planned(server={"gpus": 2}).roles["server"]
     assert (dict(yarns.other), yarns.whole, yarns.environment) == ({"yarn.io/gpu": 2}, (), {})
-    assert planned(acct={"devices": "none"}).roles["acct"].environment == {}
+    assert planned(server={"devices": "none"}).roles["server"].environment == {}
     assert "ACCEL_DEVICES" not in planned().roles["agent"].environment
 
 
 def test_agents_of_systemd_are_left_out() -> None:
-    assert set(planned(agent={"enabled": False, "secret_file": "/s"}).roles) == {"master", "acct"}
+    assert set(planned(agent={"enabled": False, "secret_file": "/s"}).roles) == {"master", "server"}
 
 
 def test_a_role_has_files_of_its_own() -> None:
     settings = FileResource("pipeline.yaml", "hdfs://nn/x", 1, 1)
-    plan = make_plan(LaunchConfig.model_validate({}), ENVIRONMENT, SCRIPT, {"acct": [settings]})
-    assert plan.roles["acct"].resources[-1] == settings
+    plan = make_plan(LaunchConfig.model_validate({}), ENVIRONMENT, SCRIPT, {"server": [settings]})
+    assert plan.roles["server"].resources[-1] == settings
     assert plan.roles["agent"].resources == (ENVIRONMENT, SCRIPT)

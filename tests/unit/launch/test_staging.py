@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.unit.launch.yarn import FakeGateway, gateway
+from tests.unit.launch.yarn import FakeGateway, rm_client
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import ConfigError
 from yarn_accel.launch.bootstrap import node_facts
@@ -14,7 +14,7 @@ from yarn_accel.launch.config import LaunchConfig
 from yarn_accel.launch.node_server import NODE_KEYS
 from yarn_accel.launch.packing import Environment, Requirement
 from yarn_accel.launch.plan import LaunchPlan
-from yarn_accel.launch.staging import check_settings, rehearse, server_document, stage
+from yarn_accel.launch.staging import check_settings, server_document, stage, stage_dry_run
 from yarn_accel.master.config import load_config as load_master
 from yarn_accel.node.config import load_config as load_agent
 from yarn_accel.pipeline.config import PipelineConfig
@@ -36,7 +36,7 @@ def config(tmp_path: Path, **sections: object) -> LaunchConfig:
 
 @pytest.fixture
 def ours(tmp_path: Path) -> FakeGateway:
-    return gateway(tmp_path)
+    return rm_client(tmp_path)
 
 
 def content(uri: str) -> Path:
@@ -46,7 +46,7 @@ def content(uri: str) -> Path:
 def test_every_role_finds_what_its_command_names(ours, packed, tmp_path) -> None:
     staged = stage(ours, Store(), config(tmp_path), packed, APPLICATION)
     assert staged.folder_uri == f"file://{tmp_path}/staging/applications/{APPLICATION}"
-    assert set(staged.plan.roles) == {"master", "acct", "agent"}
+    assert set(staged.plan.roles) == {"master", "server", "agent"}
     for role in staged.plan.roles.values():
         names = {resource.name for resource in role.resources}
         if role.name == "master":
@@ -91,7 +91,7 @@ def test_a_node_finds_all_settings_of_a_server_but_its_own(tmp_path) -> None:
 @pytest.mark.parametrize(("workers", "vcores", "expected"), [(0, 3, 3), (5, 3, 5), (None, 2, 2)])
 def test_a_server_has_the_workers_its_container_was_sized_for(tmp_path, workers, vcores, expected) -> None:
     pipeline = {} if workers is None else {"workers": workers}
-    settings = config(tmp_path, acct={"vcores": vcores}, pipeline=pipeline)
+    settings = config(tmp_path, server={"vcores": vcores}, pipeline=pipeline)
     assert server_document(settings)["server"]["workers"] == expected
 
 
@@ -105,7 +105,7 @@ def test_no_secret_is_in_any_file(ours, packed, tmp_path) -> None:
 
 def test_a_rehearsal_writes_nothing(ours, packed, tmp_path) -> None:
     settings = config(tmp_path)
-    rehearsed = rehearse(ours, settings, packed)
+    rehearsed = stage_dry_run(ours, settings, packed)
     assert not (tmp_path / "staging").exists()
     staged = stage(ours, Store(), settings, packed, APPLICATION)
     assert {name: role.command for name, role in rehearsed.plan.roles.items()} == {

@@ -11,7 +11,7 @@ from tests.unit.launch import yarn as fake
 from yarn_accel.errors import StorageError
 from yarn_accel.launch import start as starting
 from yarn_accel.launch.config import LaunchConfig
-from yarn_accel.launch.kept import kept_applications
+from yarn_accel.launch.retained import retained_applications
 
 
 class NoStore:
@@ -31,8 +31,8 @@ def test_it_is_said_before_anything_is_packed(tmp_path: Path, monkeypatch) -> No
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(fake.FakeGateway, "store", lambda _: NoStore())
     monkeypatch.setattr(starting, "pack", lambda *_: pytest.fail("it was packed"))
-    gateway = fake.gateway(tmp_path)
+    rm_client = fake.rm_client(tmp_path)
     config = LaunchConfig.model_validate({"environment": {"staging_uri": f"file://{tmp_path}/staging"}})
     with pytest.raises(StorageError, match="staging: HDFS is in safe mode: wait"):
-        asyncio.run(starting.start(gateway, config, lambda _: None))
-    assert not kept_applications()
+        asyncio.run(starting.start(rm_client, config, lambda _: None))
+    assert not retained_applications()

@@ -13,7 +13,7 @@ from tests.unit.launch import yarn as fake
 from tests.unit.launch.yarn import FakeGateway, Yarn, app, node, report
 from yarn_accel.adapters.credentials import create_master_secret
 from yarn_accel.adapters.hadoop_rpc import ConnectionLostError, RemoteCallError, read_token_file
-from yarn_accel.adapters.hadoop_rpc.records import ApplicationState, FinalStatus, NodeAttribute, Resource
+from yarn_accel.adapters.hadoop_rpc.records import ApplicationState, FinalStatus, NodeAttribute, YarnResource
 from yarn_accel.errors import (
     AuthenticationError,
     ConfigError,
@@ -26,8 +26,8 @@ from yarn_accel.launch import start as starting
 from yarn_accel.launch import stop as stopping
 from yarn_accel.launch.bootstrap import EXIT_GLIBC, node_facts
 from yarn_accel.launch.config import LaunchConfig
-from yarn_accel.launch.kept import Kept, kept_applications
 from yarn_accel.launch.packing import Environment, Requirement
+from yarn_accel.launch.retained import RetainedApplication, retained_applications
 from yarn_accel.launch.start import dry_run, start
 from yarn_accel.launch.stop import clear_ended, force
 from yarn_accel.master.credentials import AGENTS_ALIAS
@@ -36,23 +36,23 @@ RUNNING, ACCEPTED, FAILED = ApplicationState.RUNNING, ApplicationState.ACCEPTED,
 
 
 class Scene:
-    """A gateway, a packed environment, and what was reported."""
+    """A rm_client, a packed environment, and what was reported."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.yarn = Yarn()
-        self.gateway: FakeGateway = fake.gateway(folder, self.yarn)
+        self.rm_client: FakeGateway = fake.rm_client(folder, self.yarn)
         self.config = LaunchConfig.model_validate(
-            {"environment": {"staging_uri": f"file://{folder}/staging"}, "acct": {"memory_mib": 6000}}
+            {"environment": {"staging_uri": f"file://{folder}/staging"}, "server": {"memory_mib": 6000}}
         )
         self.lines: list[str] = []
 
     def start(self, wait_s: float = 20.0) -> starting.Started:
-        return asyncio.run(start(self.gateway, self.config, self.lines.append, wait_s))
+        return asyncio.run(start(self.rm_client, self.config, self.lines.append, wait_s))
 
-    def left(self) -> tuple[list[Path], tuple[Kept, ...]]:
+    def left(self) -> tuple[list[Path], tuple[RetainedApplication, ...]]:
         """Folders of applications in the storage, and what is kept on this machine."""
-        return list((self.folder / "staging" / "applications").glob("*")), kept_applications()
+        return list((self.folder / "staging" / "applications").glob("*")), retained_applications()
 
 
 @pytest.fixture
@@ -90,8 +90,8 @@ def test_a_second_start_finds_the_first_and_does_nothing(scene) -> None:
 
 
 def test_a_site_without_a_secret_for_jobs_gets_one_and_is_told_where(scene) -> None:
-    site = replace(scene.gateway.site, master_secret_file=None)
-    object.__setattr__(scene.gateway, "site", site)
+    site = replace(scene.rm_client.site, master_secret_file=None)
+    object.__setattr__(scene.rm_client, "site", site)
     scene.yarn.story = [report(1)]
     scene.start()
     path = scene.folder / "state" / "cluster-accel" / "master-secret"
@@ -203,13 +203,13 @@ def test_a_folder_that_a_failed_start_cannot_remove_is_named(scene, monkeypatch)
 
 
 def test_a_container_that_cannot_be_is_refused_before_the_submission(scene) -> None:
-    scene.yarn.maximum = Resource.of(4000, 8)
-    with pytest.raises(ConfigError, match=r"role acct needs memory-mb 6000.*maximum-allocation-mb"):
+    scene.yarn.maximum = YarnResource.of(4000, 8)
+    with pytest.raises(ConfigError, match=r"role server needs memory-mb 6000.*maximum-allocation-mb"):
         scene.start()
-    values = {**scene.config.model_dump(), "acct": {"gpus": 3}}
+    values = {**scene.config.model_dump(), "server": {"gpus": 3}}
     scene.config = LaunchConfig.model_validate(values)
-    scene.yarn.maximum = Resource.of(64000, 8)
-    with pytest.raises(ConfigError, match=r"role acct needs yarn\.io/gpu 3.*`gpus` of the role"):
+    scene.yarn.maximum = YarnResource.of(64000, 8)
+    with pytest.raises(ConfigError, match=r"role server needs yarn\.io/gpu 3.*`gpus` of the role"):
         scene.start()
     assert not scene.yarn.submitted
     assert scene.left() == ([], ())
@@ -219,7 +219,10 @@ def test_the_secret_of_the_sites_agents_is_looked_at_before_the_submission(scene
     secret = scene.folder / "agents"
     values = {**scene.config.model_dump(), "agent": {"enabled": False, "secret_file": str(secret)}}
     scene.config = LaunchConfig.model_validate(values)
-    for work in (scene.start, lambda: asyncio.run(dry_run(scene.gateway, scene.config, scene.lines.append))):
+    for work in (
+        scene.start,
+        lambda: asyncio.run(dry_run(scene.rm_client, scene.config, scene.lines.append)),
+    ):
         with pytest.raises(ConfigError, match=r"agent\.secret_file .*agents: No such file"):
             work()
     assert not scene.yarn.submitted
@@ -248,7 +251,7 @@ def test_servers_that_may_touch_no_storage_are_told_of(scene) -> None:
         return any("forbidden-uri" in line for line in scene.lines)
 
     assert told()
-    rehearsed = asyncio.run(dry_run(scene.gateway, scene.config, scene.lines.append))
+    rehearsed = asyncio.run(dry_run(scene.rm_client, scene.config, scene.lines.append))
     assert any("forbidden-uri" in line for line in rehearsed.warnings)
     tenants = {"*": {"read_prefixes": ["hdfs://"]}}
     pipeline = {**scene.config.pipeline, "tenants": tenants}
@@ -301,11 +304,13 @@ def test_nothing_is_submitted_where_no_node_can_run_it(scene) -> None:
 
 
 def test_a_rehearsal_finds_the_running_one_and_the_warnings(scene) -> None:
-    rehearsal = asyncio.run(dry_run(scene.gateway, scene.config, scene.lines.append))
+    rehearsal = asyncio.run(dry_run(scene.rm_client, scene.config, scene.lines.append))
     assert rehearsal.running is None
-    assert any("no node is large enough for a container of role acct" in each for each in rehearsal.warnings)
+    assert any(
+        "no node is large enough for a container of role server" in each for each in rehearsal.warnings
+    )
     scene.yarn.add(report(7))
-    rehearsal = asyncio.run(dry_run(scene.gateway, scene.config, scene.lines.append))
+    rehearsal = asyncio.run(dry_run(scene.rm_client, scene.config, scene.lines.append))
     assert rehearsal.running == report(7)
     assert scene.left() == ([], ())
 
@@ -330,7 +335,7 @@ def test_stop_asks_the_master_and_clears_away(scene, monkeypatch) -> None:
         return {}
 
     monkeypatch.setattr(stopping.Control, "ask", ask)
-    ended = asyncio.run(stopping.stop(scene.gateway, scene.yarn, report(1), scene.lines.append))
+    ended = asyncio.run(stopping.stop(scene.rm_client, scene.yarn, report(1), scene.lines.append))
     assert asked == ["stop"]
     assert ended.final_status is FinalStatus.SUCCEEDED
     assert scene.left() == ([], ())
@@ -338,9 +343,9 @@ def test_stop_asks_the_master_and_clears_away(scene, monkeypatch) -> None:
 
 def test_without_the_secret_nothing_is_stopped(scene) -> None:
     started(scene)
-    Kept.of(str(app(1))).remove()
+    RetainedApplication.of(str(app(1))).remove()
     with pytest.raises(AuthenticationError, match="control secret"):
-        asyncio.run(stopping.stop(scene.gateway, scene.yarn, report(1), scene.lines.append))
+        asyncio.run(stopping.stop(scene.rm_client, scene.yarn, report(1), scene.lines.append))
     assert scene.left()[0]
 
 
@@ -352,14 +357,14 @@ def test_one_that_does_not_end_in_time_is_told(scene, monkeypatch) -> None:
 
     monkeypatch.setattr(stopping.Control, "ask", ask)
     with pytest.raises(UnavailableError, match=r"has not ended after 0 s.*--force"):
-        asyncio.run(stopping.stop(scene.gateway, scene.yarn, report(1), scene.lines.append, wait_s=0))
+        asyncio.run(stopping.stop(scene.rm_client, scene.yarn, report(1), scene.lines.append, wait_s=0))
     assert scene.left()[1], "the next `stop` needs the secret"
 
 
 def test_force_needs_no_master_and_no_secret(scene) -> None:
     started(scene)
     (scene.left()[1][0].folder / "control-secret").unlink()
-    ended = asyncio.run(force(scene.gateway, scene.yarn, report(1), scene.lines.append))
+    ended = asyncio.run(force(scene.rm_client, scene.yarn, report(1), scene.lines.append))
     assert ended.state is ApplicationState.KILLED
     assert scene.left() == ([], ())
 
@@ -373,7 +378,7 @@ def test_force_restores_what_the_master_would_have_restored(scene) -> None:
     capability = changed.capability.with_amount("acct/slot", 2)
     changed = replace(changed, capability=capability, attributes=(*ours, *theirs))
     scene.yarn.node_reports = (changed, node("w2"))
-    asyncio.run(force(scene.gateway, scene.yarn, report(1), scene.lines.append))
+    asyncio.run(force(scene.rm_client, scene.yarn, report(1), scene.lines.append))
     restored = scene.yarn.node_reports[0]
     assert restored.capability == capability.with_amount("acct/slot", 7)
     assert [each.key.name for each in restored.attributes] == ["rack-height"]
@@ -383,9 +388,9 @@ def test_force_restores_what_the_master_would_have_restored(scene) -> None:
 def test_what_ended_by_itself_is_cleared_away_later(scene) -> None:
     started(scene)
     scene.yarn.add(report(1, FAILED))
-    Kept.of("application_1600000000000_0009").create(f"file://{scene.folder}/x")
+    RetainedApplication.of("application_1600000000000_0009").create(f"file://{scene.folder}/x")
     (scene.folder / "state" / "cluster-accel" / "applications" / "notes").mkdir()
-    asyncio.run(clear_ended(scene.gateway, scene.yarn, scene.lines.append))
+    asyncio.run(clear_ended(scene.rm_client, scene.yarn, scene.lines.append))
     folders, kept = scene.left()
     assert not folders
     # Another cluster's may still run there.
@@ -401,9 +406,9 @@ def test_a_storage_that_is_away_is_tried_again_by_the_next_stop(scene, monkeypat
             raise StorageError(f"{uri}: no NameNode")
 
     monkeypatch.setattr(FakeGateway, "store", lambda _: Away())
-    asyncio.run(clear_ended(scene.gateway, scene.yarn, scene.lines.append))
+    asyncio.run(clear_ended(scene.rm_client, scene.yarn, scene.lines.append))
     assert any("no NameNode" in line for line in scene.lines)
     monkeypatch.undo()
     monkeypatch.setenv("XDG_STATE_HOME", str(scene.folder / "state"))
-    asyncio.run(clear_ended(scene.gateway, scene.yarn, scene.lines.append))
+    asyncio.run(clear_ended(scene.rm_client, scene.yarn, scene.lines.append))
     assert scene.left() == ([], ())

@@ -5,7 +5,7 @@ import pytest
 from tests.unit.launch.test_plan import ENVIRONMENT, SCRIPT, planned
 from tests.unit.launch.yarn import app, node
 from yarn_accel.adapters.hadoop_rpc import read_token_file
-from yarn_accel.adapters.hadoop_rpc.records import LocalResourceType, LocalResourceVisibility, Resource
+from yarn_accel.adapters.hadoop_rpc.records import LocalResourceType, LocalResourceVisibility, YarnResource
 from yarn_accel.errors import ConfigError
 from yarn_accel.launch.config import LaunchConfig
 from yarn_accel.launch.plan import LaunchPlan, make_plan
@@ -71,20 +71,22 @@ def test_files_are_files_of_the_user() -> None:
     assert (environment.size_bytes, environment.modified_ms) == (100, 1700000000000)
 
 
-def plan_of(**acct: object) -> LaunchPlan:
-    return planned(acct=acct)
+def plan_of(**server: object) -> LaunchPlan:
+    return planned(server=server)
 
 
 def test_what_no_container_can_be_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"role acct needs memory-mb 9000, the largest container has 8192"):
-        check_sizes(plan_of(memory_mib=9000), Resource.of(8192, 16), ())
-    with pytest.raises(ConfigError, match=r"role acct needs yarn\.io/gpu 2, the largest container has 0"):
-        check_sizes(plan_of(gpus=2), Resource.of(81920, 16), ())
+    with pytest.raises(
+        ConfigError, match=r"role server needs memory-mb 9000, the largest container has 8192"
+    ):
+        check_sizes(plan_of(memory_mib=9000), YarnResource.of(8192, 16), ())
+    with pytest.raises(ConfigError, match=r"role server needs yarn\.io/gpu 2, the largest container has 0"):
+        check_sizes(plan_of(gpus=2), YarnResource.of(81920, 16), ())
 
 
 def test_what_no_node_has_yet_is_told() -> None:
-    (warning,) = check_sizes(plan_of(vcores=9), Resource.of(81920, 16), (node("w1"), node("w2")))
-    assert "role acct" in warning
+    (warning,) = check_sizes(plan_of(vcores=9), YarnResource.of(81920, 16), (node("w1"), node("w2")))
+    assert "role server" in warning
     assert "vcores 9" in warning
     small = {"pool_bytes": 1 << 20, "queue_bytes": 1 << 20, "max_request_bytes": 1 << 20}
-    assert check_sizes(planned(pipeline=small), Resource.of(8192, 16), (node("w1"),)) == []
+    assert check_sizes(planned(pipeline=small), YarnResource.of(8192, 16), (node("w1"),)) == []

@@ -12,13 +12,13 @@ from click.testing import CliRunner, Result
 
 from tests.unit.launch import yarn as fake
 from tests.unit.launch.yarn import FakeGateway, Yarn, app, node, report
-from yarn_accel.adapters.hadoop_rpc.records import ApplicationState, NodeAttribute, Resource
+from yarn_accel.adapters.hadoop_rpc.records import ApplicationState, NodeAttribute, YarnResource
 from yarn_accel.cli import root
 from yarn_accel.errors import AuthenticationError, ConfigError, UnavailableError
 from yarn_accel.launch import verbs
-from yarn_accel.launch.gateway import Gateway
-from yarn_accel.launch.kept import Kept
-from yarn_accel.launch.start import Started
+from yarn_accel.launch.retained import RetainedApplication
+from yarn_accel.launch.rm_client import RmClient
+from yarn_accel.launch.start import StartedApplication
 
 
 class Desk:
@@ -26,7 +26,7 @@ class Desk:
 
     def __init__(self, folder: Path) -> None:
         self.yarn = Yarn()
-        self.gateway: FakeGateway = fake.gateway(folder, self.yarn)
+        self.rm_client: FakeGateway = fake.rm_client(folder, self.yarn)
         self.asked: list[tuple[str, Any]] = []
         self.answer: dict[str, Any] = {}
 
@@ -42,7 +42,7 @@ class Desk:
 def desk(tmp_path, monkeypatch) -> Desk:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     made = Desk(tmp_path)
-    monkeypatch.setattr(Gateway, "load", staticmethod(lambda: made.gateway))
+    monkeypatch.setattr(RmClient, "load", staticmethod(lambda: made.rm_client))
 
     async def ask(control: object, verb: str, document: object = None) -> dict[str, Any]:
         return await made.ask(control, verb, document)
@@ -54,7 +54,7 @@ def desk(tmp_path, monkeypatch) -> Desk:
 @pytest.fixture
 def running(desk) -> Desk:
     desk.yarn.add(report(1))
-    Kept.of(str(app(1))).create("")
+    RetainedApplication.of(str(app(1))).create("")
     return desk
 
 
@@ -108,13 +108,13 @@ def test_stop_without_an_application_is_fine(desk) -> None:
 def test_stop_by_force_restores_nodes_that_nobody_looks_after(desk) -> None:
     """As after `yarn application -kill`: the master had no time to restore them."""
     mark = NodeAttribute.of("accel-slots", "9", "rm.yarn.io")
-    left = replace(node("w1"), capability=Resource.of(4096, 8, {"acct/slot": 2}), attributes=(mark,))
+    left = replace(node("w1"), capability=YarnResource.of(4096, 8, {"acct/slot": 2}), attributes=(mark,))
     desk.yarn.node_reports = (left, node("w2"))
     assert desk.run("stop").output == NOTHING_RUNS
     assert desk.yarn.node_reports[0] is left
     assert desk.run("stop", "--force").output == "nothing runs; the nodes are as configured\n"
     restored = desk.yarn.node_reports[0]
-    assert restored.capability == Resource.of(4096, 8, {"acct/slot": 9})
+    assert restored.capability == YarnResource.of(4096, 8, {"acct/slot": 9})
     assert restored.attributes == ()
 
 
@@ -126,8 +126,8 @@ def test_stop_by_force_asks_no_master(running) -> None:
 
 
 def test_start_says_which_one_runs(desk, monkeypatch) -> None:
-    async def found(*_: object) -> Started:
-        return Started(report(1), is_new=False)
+    async def found(*_: object) -> StartedApplication:
+        return StartedApplication(report(1), is_new=False)
 
     monkeypatch.setattr(verbs, "start_application", found)
     result = desk.run("start")
@@ -137,8 +137,8 @@ def test_start_says_which_one_runs(desk, monkeypatch) -> None:
 
 
 def test_start_does_not_say_that_one_runs_which_waits(desk, monkeypatch) -> None:
-    async def found(*_: object) -> Started:
-        return Started(report(1, ApplicationState.ACCEPTED), is_new=False)
+    async def found(*_: object) -> StartedApplication:
+        return StartedApplication(report(1, ApplicationState.ACCEPTED), is_new=False)
 
     monkeypatch.setattr(verbs, "start_application", found)
     assert f"{app(1)} was submitted already and is ACCEPTED" in desk.run("start").output
@@ -147,8 +147,8 @@ def test_start_does_not_say_that_one_runs_which_waits(desk, monkeypatch) -> None
 def test_a_start_with_settings_that_finds_another_says_that_they_are_not_used(
     desk, monkeypatch, tmp_path
 ) -> None:
-    async def found(*_: object) -> Started:
-        return Started(report(1), is_new=False)
+    async def found(*_: object) -> StartedApplication:
+        return StartedApplication(report(1), is_new=False)
 
     monkeypatch.setattr(verbs, "start_application", found)
     (tmp_path / "accel.yaml").write_text("app: {queue: accel}")
@@ -167,8 +167,8 @@ def serving(*flags: bool) -> dict[str, Any]:
     [(serving(True, False), "1 of 2 accelerator nodes serve"), (serving(), "no node is known to have")],
 )
 def test_start_waits_for_every_accelerator_node(running, monkeypatch, answer, complaint) -> None:
-    async def found(*_: object) -> Started:
-        return Started(report(1), is_new=True, took_s=1.0)
+    async def found(*_: object) -> StartedApplication:
+        return StartedApplication(report(1), is_new=True, took_s=1.0)
 
     monkeypatch.setattr(verbs, "start_application", found)
     running.answer = serving(True, True)

@@ -1,4 +1,4 @@
-"""A ResourceManager that lives in a list, and a gateway to it whose storage is a local folder."""
+"""A ResourceManager that lives in a list, and a rm_client to it whose storage is a local folder."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from yarn_accel.adapters.hadoop_rpc.records import (
     NodeAttribute,
     NodeReport,
     NodeState,
-    Resource,
+    YarnResource,
 )
 from yarn_accel.adapters.hadoop_rpc.service_messages import GetNewApplicationResponse
 from yarn_accel.hadoop.site import SiteSettings
-from yarn_accel.launch.gateway import APPLICATION_TYPE, Gateway
+from yarn_accel.launch.rm_client import APPLICATION_TYPE, RmClient
 
 TIMESTAMP = 1700000000000
 
@@ -48,7 +48,7 @@ def node(host: str, **attributes: str) -> NodeReport:
     return NodeReport(
         NodeId(host, 8041),
         rack="/r1",
-        capability=Resource.of(4096, 8),
+        capability=YarnResource.of(4096, 8),
         state=NodeState.RUNNING,
         attributes=tuple(
             NodeAttribute.of(name.replace("_", "-"), value, "nm.yarn.io")
@@ -69,7 +69,7 @@ class Yarn:
     def __init__(self) -> None:
         self.reports: dict[ApplicationId, ApplicationReport] = {}
         self.node_reports: tuple[NodeReport, ...] = (node("w1"), node("w2"))
-        self.maximum = Resource.of(8192, 16)
+        self.maximum = YarnResource.of(8192, 16)
         self.story: list[ApplicationReport] = []
         self.submitted: list[ApplicationSubmission] = []
         self.killed: list[ApplicationId] = []
@@ -118,7 +118,7 @@ class Yarn:
         )
 
     async def update_node_resource(
-        self, node: NodeId, resource: Resource, over_commit_timeout_ms: int = -1
+        self, node: NodeId, resource: YarnResource, over_commit_timeout_ms: int = -1
     ) -> None:
         self.node_reports = tuple(
             replace(each, capability=resource) if each.node == node else each for each in self.node_reports
@@ -139,8 +139,8 @@ class Yarn:
         pass
 
 
-class FakeGateway(Gateway):
-    """A gateway whose connections all end at one `Yarn`."""
+class FakeGateway(RmClient):
+    """A rm_client whose connections all end at one `Yarn`."""
 
     __slots__ = ("yarn",)
     yarn: Yarn
@@ -150,7 +150,7 @@ class FakeGateway(Gateway):
         yield cast(ResourceManager, self.yarn)
 
 
-def gateway(folder: Path, yarn: Yarn | None = None, **properties: str) -> FakeGateway:
+def rm_client(folder: Path, yarn: Yarn | None = None, **properties: str) -> FakeGateway:
     secret = folder / "site-secret"
     if not secret.exists():
         secret.write_text("ab" * 32)

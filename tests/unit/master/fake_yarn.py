@@ -23,7 +23,6 @@ from yarn_accel.adapters.hadoop_rpc import (
     write_token_file,
 )
 from yarn_accel.adapters.hadoop_rpc.records import (
-    Container,
     ContainerState,
     ContainerStatus,
     LaunchContext,
@@ -33,8 +32,9 @@ from yarn_accel.adapters.hadoop_rpc.records import (
     NodeState,
     NodeToken,
     Priority,
-    Resource,
     ResourceType,
+    YarnContainer,
+    YarnResource,
 )
 from yarn_accel.adapters.hadoop_rpc.service_messages import (
     AllocateRequest,
@@ -75,7 +75,7 @@ SLOTS = 2
 RACKS_OF_TWO = {"a1": "/r1", "w1": "/r1"}
 PLAN = """{"roles": {
  "master": {"name": "master", "nodes": "one"},
- "acct": {"name": "acct", "nodes": "accelerator", "command": "exec serve", "environment": {"A": "b"},
+ "server": {"name": "server", "nodes": "accelerator", "command": "exec serve", "environment": {"A": "b"},
     "resources": [{"name": "x.zip", "uri": "hdfs://nn:8020/x.zip", "n_bytes": 5, "modified_ms": 7,
     "visibility": "PRIVATE"}],
     "memory_mib": 512, "vcores": 2, "other": {}, "priority": 10, "whole": ["yarn.io/gpu"]},
@@ -89,7 +89,7 @@ PLAN = """{"roles": {
 class Run:
     """One container and what runs in it."""
 
-    container: Container
+    container: YarnContainer
     launch: LaunchContext | None = None
     is_over: bool = False
 
@@ -115,7 +115,7 @@ class FakeNode:
     says: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.capability = Resource.of(4096, 4, {"acct/slot": SLOTS, **self.other})
+        self.capability = YarnResource.of(4096, 4, {"acct/slot": SLOTS, **self.other})
         self.hadoop.handlers = {
             "startContainers": self._start,
             "stopContainers": self._stop,
@@ -189,7 +189,7 @@ class FakeYarn:
         self.is_registered = False
         self.final: FinishRequest | None = None
         self.n_refused = 0
-        self._granted: list[Container] = []
+        self._granted: list[YarnContainer] = []
         self._completed: list[ContainerStatus] = []
         self._updated: list[NodeReport] = []
         self._response_id = 0
@@ -261,7 +261,7 @@ class FakeYarn:
 
     # ---- the protocols
 
-    def _running(self) -> tuple[Container, ...]:
+    def _running(self) -> tuple[YarnContainer, ...]:
         return tuple(
             replace(run.container, token=None)
             for run in self.runs.values()
@@ -305,10 +305,10 @@ class FakeYarn:
             node_tokens=self._tokens() if granted else (),
         )
 
-    def _grant(self, node: FakeNode, priority: int, size: Resource, request_id: int | None) -> None:
+    def _grant(self, node: FakeNode, priority: int, size: YarnResource, request_id: int | None) -> None:
         number = len(self.runs) + 2
         token = Token(str(number).encode(), b"-", "ContainerToken", "")
-        container = Container(
+        container = YarnContainer(
             ContainerId(self.attempt, number),
             node.id,
             resource=size,

@@ -86,7 +86,7 @@ class Scene:
                 self.tell(
                     ev.StatusReported,
                     host,
-                    "acct",
+                    "server",
                     endpoint=f"{host}:7070",
                     is_healthy=is_healthy,
                     detail="; ".join(server["problems"]),

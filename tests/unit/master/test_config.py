@@ -83,20 +83,20 @@ def test_the_plan_that_launch_writes_is_read(tmp_path: Path) -> None:
     archive = FileResource(f"accel-environment-{'0' * 32}.zip", "hdfs://nn:8020/e.zip", 10, 20)
     script = FileResource("accel-start.py", "hdfs://nn:8020/s.py", 11, 21)
     settings = FileResource("agent.yaml", "hdfs://nn:8020/a", 12, 22, "APPLICATION")
-    config = LaunchConfig.model_validate({"acct": {"gpus": 2}})
+    config = LaunchConfig.model_validate({"server": {"gpus": 2}})
     written = make_plan(config, archive, script, {"agent": [settings]})
     (tmp_path / "plan.json").write_text(written.to_json())
     plan = load_plan(tmp_path / "plan.json")
     rows = {row.name: row for row in plan.roles}
-    assert rows.keys() == plan.launches.keys() == {"acct", "agent"}
-    assert (rows["acct"].where, rows["agent"].where) == (NodeSelector.ACCELERATOR, NodeSelector.EVERY)
-    assert rows["acct"].is_server
+    assert rows.keys() == plan.launches.keys() == {"server", "agent"}
+    assert (rows["server"].where, rows["agent"].where) == (NodeSelector.ACCELERATOR, NodeSelector.EVERY)
+    assert rows["server"].is_server
     assert not rows["agent"].is_server
-    assert rows["acct"].resource.on({})["yarn.io/gpu"] == 2
-    assert rows["acct"].resource.memory_mib == config.acct_memory_mib
-    assert rows["acct"].resource.whole == (), "a number was asked for"
+    assert rows["server"].resource.on({})["yarn.io/gpu"] == 2
+    assert rows["server"].resource.memory_mib == config.server_memory_mib
+    assert rows["server"].resource.whole == (), "a number was asked for"
     every = parse_plan(make_plan(LaunchConfig.model_validate({}), archive, script).to_json())
-    assert {row.name: row.resource.whole for row in every.roles} == {"acct": ("yarn.io/gpu",), "agent": ()}
+    assert {row.name: row.resource.whole for row in every.roles} == {"server": ("yarn.io/gpu",), "agent": ()}
     assert plan.exit_reasons == written.exit_reasons
     launch = plan.launches["agent"].context(b"secrets", retries=3)
     assert launch.command == (written.roles["agent"].command,), "it is quoted already"
@@ -120,7 +120,7 @@ def test_the_plan_that_launch_writes_is_read(tmp_path: Path) -> None:
         ('"PRIVATE"', '"SECRET"'),
         ("hdfs://nn:8020", ""),
         ('{"112"', '{"x"'),
-        ('"acct": {', '"server": {'),
+        ('"server": {', '"other": {'),
         ('"priority": 20', '"priority": 10'),
         ('{"roles"', '["roles"'),
     ],
@@ -142,7 +142,7 @@ def token_file(path: Path, *, kind: str = "YARN_AM_RM_TOKEN", control: bytes = C
 def test_secrets_go_where_they_belong(tmp_path: Path) -> None:
     assert (NODE_KEY_ALIAS, SERVER_ALIAS) == (KEY_ALIAS, MASTER_ALIAS), "the aliases of the readers"
     credentials = read_credentials(token_file(tmp_path / "tokens"))
-    assert read_secrets(credentials.of_container("acct", "w1")) == {MASTER_ALIAS: b"pipeline"}
+    assert read_secrets(credentials.of_container("server", "w1")) == {MASTER_ALIAS: b"pipeline"}
     keys = [read_secrets(credentials.of_container("agent", node)) for node in ("w1", "w2")]
     assert keys[0] == {KEY_ALIAS: credentials.key_of("agent:w1")}
     assert keys[0] != keys[1]

@@ -31,7 +31,7 @@ def test_every_container_and_binding_is_told_and_none_is_made(tmp_path: Path) ->
 
     found, yarn = asyncio.run(act())
     asked = [(each["node"], each["role"]) for each in found["containers"]]
-    assert asked == [("a1", "acct"), ("a1", "agent"), ("n1", "agent"), ("n2", "agent"), ("n3", "agent")]
+    assert asked == [("a1", "agent"), ("a1", "server"), ("n1", "agent"), ("n2", "agent"), ("n3", "agent")]
     assert all(each["resource"]["memory-mb"] > 0 for each in found["containers"])
     assert found["bound"] == {"n1": "a1", "n2": "a1"}, "n3 has no accelerator node in its rack"
     assert not any(node.runs(role) for node in yarn.nodes.values() for role in ("serve", "agent"))

@@ -59,12 +59,12 @@ def test_who_speaks_for_another_or_makes_no_sense_is_refused(sender: str, docume
 
 
 def test_a_server_is_that_of_the_node_that_signed() -> None:
-    agent, acct = events(heartbeat(server=server()))
+    agent, heard = events(heartbeat(server=server()))
     assert (agent.node, agent.role) == ("w1", "agent")
-    assert acct.endpoint == Endpoint("w1", "10.0.0.1", 7070, "/run/s", "w1")
-    assert acct.container == CONTAINER
-    assert acct.is_healthy
-    assert (acct.gauges.capacity, acct.gauges.n_open, acct.gauges.weight) == (8, 3, 1.0)
+    assert heard.endpoint == Endpoint("w1", "10.0.0.1", 7070, "/run/s", "w1")
+    assert heard.container == CONTAINER
+    assert heard.is_healthy
+    assert (heard.gauges.capacity, heard.gauges.n_open, heard.gauges.weight) == (8, 3, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -90,10 +90,10 @@ def test_weights_are_those_of_the_devices_else_of_the_node() -> None:
 
 @pytest.mark.parametrize("health", ["starting", "draining", "unhealthy", "silent", "gone", "anything", None])
 def test_only_a_well_server_serves(health: Any) -> None:
-    _, acct = events(heartbeat(server=server(health=health, problems=["no room"])))
-    assert not acct.is_healthy
-    assert acct.endpoint is None
-    assert "no room" in acct.detail
+    _, heard = events(heartbeat(server=server(health=health, problems=["no room"])))
+    assert not heard.is_healthy
+    assert heard.endpoint is None
+    assert "no room" in heard.detail
 
 
 def test_a_server_that_no_other_node_can_reach_does_not_serve() -> None:
@@ -139,8 +139,8 @@ def test_whether_a_device_works(healths: tuple[str, ...], expected: bool | None)
 
 @pytest.mark.parametrize("figure", [float("nan"), float("inf"), -1, "7", None, True, 1e300, [1]])
 def test_figures_that_are_none_count_as_nothing(figure: Any) -> None:
-    _, acct = events(heartbeat(server=server(workers=figure, in_flight=figure)))
-    assert (acct.gauges.capacity, acct.gauges.n_open) == (4, 0)
+    _, heard = events(heartbeat(server=server(workers=figure, in_flight=figure)))
+    assert (heard.gauges.capacity, heard.gauges.n_open) == (4, 0)
 
 
 def test_agents_read_what_they_are_answered() -> None:
@@ -184,10 +184,10 @@ def busy() -> dict[str, Any]:
 
 
 def test_workers_that_stand_by_feed_nobody() -> None:
-    _, acct = events(heartbeat(server=server(workers=4.0, computing_workers=3.0)))
-    assert acct.gauges.capacity == 12
-    _, acct = events(heartbeat(server=server(workers=4.0)))
-    assert acct.gauges.capacity == 16, "an agent that does not tell them apart"
+    _, heard = events(heartbeat(server=server(workers=4.0, computing_workers=3.0)))
+    assert heard.gauges.capacity == 12
+    _, heard = events(heartbeat(server=server(workers=4.0)))
+    assert heard.gauges.capacity == 16, "an agent that does not tell them apart"
 
 
 @pytest.mark.parametrize("load", [None, [], "x", {"queue_s": "1"}, {"queue_s": float("inf"), "rates": []}])

@@ -12,13 +12,13 @@ from yarn_accel.adapters.hadoop_rpc.records import (
     NodeAttributeKey,
     NodeReport,
     NodeState,
-    Resource,
+    YarnResource,
 )
 from yarn_accel.master.inventory import Inventory
 
 
 def report(host: str, state: NodeState = NodeState.RUNNING, gpus: int = 0, **values: Any) -> NodeReport:
-    size = Resource.of(4096, 4, {"yarn.io/gpu": gpus, "acct/slot": 5})
+    size = YarnResource.of(4096, 4, {"yarn.io/gpu": gpus, "acct/slot": 5})
     return NodeReport(NodeId(host, values.pop("port", 1)), rack="/r", capability=size, state=state, **values)
 
 

@@ -18,11 +18,11 @@ from yarn_accel.adapters.hadoop_rpc import (
     NotRegisteredError,
 )
 from yarn_accel.adapters.hadoop_rpc.records import (
-    Container,
     ContainerState,
     ContainerStatus,
     FinalStatus,
     LaunchContext,
+    YarnContainer,
 )
 from yarn_accel.adapters.hadoop_rpc.service_messages import (
     AllocateResponse,
@@ -44,7 +44,7 @@ W1, W2 = NodeId("w1", 1), NodeId("w2", 1)
 
 def ask(number: int) -> cmd.RequestContainer:
     return cmd.RequestContainer(
-        "acct", "w1", "/r", {"memory-mb": 512, "vcores": 1, "yarn.io/gpu": 2}, 10, number
+        "server", "w1", "/r", {"memory-mb": 512, "vcores": 1, "yarn.io/gpu": 2}, 10, number
     )
 
 
@@ -174,8 +174,8 @@ def test_a_request_is_taken_back_as_it_was_made_and_only_once() -> None:
         link.ask(ask(1))
         await until(lambda: any("+1" in each for each in scheduler.heard))
         for _ in range(2):
-            link.unask(cmd.CancelRequest("acct", "w1", "/r", 10, 1))
-        link.unask(cmd.CancelRequest("acct", "w1", "/r", 10, 77))
+            link.unask(cmd.CancelRequest("server", "w1", "/r", 10, 1))
+        link.unask(cmd.CancelRequest("server", "w1", "/r", 10, 77))
         await until(lambda: any("-1" in each for each in scheduler.heard))
 
     play(scheduler, story)
@@ -254,7 +254,7 @@ def outcome(nodes: Nodes, action: Callable[[NodeManagerCalls], None]) -> list[An
 
 
 def start(containers: NodeManagerCalls) -> None:
-    containers.start(Container(ID, W1), LaunchContext())
+    containers.start(YarnContainer(ID, W1), LaunchContext())
 
 
 LOST = ConnectionLostError("w1: silent", was_sent=True)

@@ -33,7 +33,7 @@ def test_nodes_and_containers_are_counted():
     scene.report(w4="gone")
     found = samples(scene.state())
     assert found["nodes"] == {("/rack1", "usable"): 2, ("/rack2", "usable"): 1, ("/rack2", "gone"): 1}
-    assert found["containers"] == {("running", "acct"): 2, ("running", "agent"): 3}
+    assert found["containers"] == {("running", "server"): 2, ("running", "agent"): 3}
     assert found["bound_nodes"] == {(): 1}
 
 
@@ -42,7 +42,7 @@ def test_what_is_asked_for_and_not_there():
     scene.enact = lambda command: None
     scene.nodes["w1"] = ("/r", True)
     scene.report()
-    assert samples(scene.state())["requested_containers"] == {("acct",): 1, ("agent",): 1}
+    assert samples(scene.state())["requested_containers"] == {("server",): 1, ("agent",): 1}
 
 
 def test_servers():
@@ -72,6 +72,6 @@ def test_the_agent_that_is_silent_longest():
 
 def test_failures():
     scene = four_nodes()
-    container = next(c for c, place in scene.containers.items() if place == ("w1", "acct"))
+    container = next(c for c, place in scene.containers.items() if place == ("w1", "server"))
     scene.tell(ev.ContainerCompleted, container, 1, "")
     assert samples(scene.state())["consecutive_failures"] == {(): 1}

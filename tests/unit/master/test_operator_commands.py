@@ -14,7 +14,7 @@ from yarn_accel.adapters.hadoop_rpc.records import (
     NodeAttributeKey,
     NodeReport,
     NodeState,
-    Resource,
+    YarnResource,
 )
 from yarn_accel.core.application.commands import PublishBindings, SetSlots
 from yarn_accel.core.application.events import Event, SlotsRefused, SlotsSet
@@ -48,7 +48,7 @@ class Manager:
             NodeReport(
                 NodeId(host, 1),
                 state=NodeState.RUNNING,
-                capability=Resource.of(self.memory[host], 4, {"acct/slot": n, "yarn.io/gpu": 1}),
+                capability=YarnResource.of(self.memory[host], 4, {"acct/slot": n, "yarn.io/gpu": 1}),
                 attributes=tuple(
                     NodeAttribute(NodeAttributeKey("rm.yarn.io", k), value=v)
                     for k, v in self.attributes[host].items()
@@ -57,7 +57,7 @@ class Manager:
             for host, n in self.slots.items()
         )
 
-    async def update_node_resource(self, node: NodeId, resource: Resource, *_: Any) -> None:
+    async def update_node_resource(self, node: NodeId, resource: YarnResource, *_: Any) -> None:
         self._called(f"update {node.host}")
         assert self.attributes[node.host].get("accel-slots"), "remembered before it is changed"
         assert resource.other["yarn.io/gpu"] == 1

@@ -99,7 +99,7 @@ def test_the_tables_have_what_the_picture_has_no_room_for():
         ["w3", "/rack2", "serves", "", "4"],
         ["w4", "/rack2", "bound", "w3", "4"],
     ]
-    assert nodes[0][5] == "acct running; agent running"
+    assert nodes[0][5] == "server running; agent running"
     assert nodes[1][7:11] == ["1.2 %", "11.4 MiB/s", "2.9 MiB/s", "31 %"]
 
 
@@ -189,9 +189,9 @@ def test_a_node_that_is_gone_is_seen():
 
 def test_a_server_that_failed_is_told_with_the_reason():
     scene = four_nodes()
-    container = next(c for c, place in scene.containers.items() if place == ("w1", "acct"))
+    container = next(c for c, place in scene.containers.items() if place == ("w1", "server"))
     scene.tell(ev.ContainerCompleted, container, 137, "out of memory")
-    assert "acct failed 1 ×: exit status 137: out of memory" in rows(read(scene), "Nodes")[0][-1]
+    assert "server failed 1 ×: exit status 137: out of memory" in rows(read(scene), "Nodes")[0][-1]
 
 
 def test_an_accelerator_node_without_a_server_is_bound_to_its_neighbour():

@@ -13,14 +13,14 @@ from yarn_accel.adapters.hadoop_rpc.identifiers import ApplicationId, ContainerI
 from yarn_accel.adapters.hadoop_rpc.records import (
     ApplicationReport,
     ApplicationState,
-    Container,
     FinalStatus,
     LaunchContext,
     NodeReport,
     NodeState,
     NodeToken,
-    Resource,
     ResourceRequest,
+    YarnContainer,
+    YarnResource,
 )
 from yarn_accel.adapters.hadoop_rpc.service_messages import (
     AllocateResponse,
@@ -66,7 +66,7 @@ class ResourceManager(Protocol):
         ...
 
     async def update_node_resource(
-        self, node: NodeId, resource: Resource, over_commit_timeout_ms: int = -1
+        self, node: NodeId, resource: YarnResource, over_commit_timeout_ms: int = -1
     ) -> None:
         """Set the whole vector a node offers (operators only); -1: containers that no longer fit stay."""
         ...
@@ -126,7 +126,7 @@ class NodeManager(Protocol):
         ...
 
     async def start(
-        self, node: NodeId, launches: Sequence[tuple[Container, LaunchContext]]
+        self, node: NodeId, launches: Sequence[tuple[YarnContainer, LaunchContext]]
     ) -> StartContainersResponse:
         """Start processes in containers of one node; never repeated by itself."""
         ...

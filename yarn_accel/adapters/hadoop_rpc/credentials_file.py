@@ -3,7 +3,7 @@
 Hadoop hands a container its credentials in the file named by ``HADOOP_TOKEN_FILE_LOCATION``, and takes those
 of a container in the same form in its launch context.  Format 0 is ``Writable``: counts and lengths as
 variable-length numbers, a token being alias, identifier, password, kind and service; format 1 is one
-delimited `Credentials` message.  No value ever appears in an error message or in `repr`.
+delimited `StoredCredentials` message.  No value ever appears in an error message or in `repr`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from yarn_accel.adapters.hadoop_rpc.header_messages import Credentials, Token
+from yarn_accel.adapters.hadoop_rpc.header_messages import StoredCredentials, Token
 from yarn_accel.adapters.hadoop_rpc.protobuf import decode_delimited
 from yarn_accel.client.writable import decode_number, encode_number, n_bytes_after
 from yarn_accel.errors import AuthenticationError, LocalProtocolError, RemoteProtocolError
@@ -63,7 +63,7 @@ def read_token_file(data: bytes) -> TokenFile:
     if data[4] == _WRITABLE:
         return _read_writable(_Cursor(data, 5))
     if data[4] == _PROTOBUF:
-        credentials, _ = decode_delimited(Credentials, data, 5)
+        credentials, _ = decode_delimited(StoredCredentials, data, 5)
         tokens = {each.alias: each.token for each in credentials.tokens if each.token is not None}
         secrets = {each.alias: each.secret for each in credentials.secrets if each.secret is not None}
         return TokenFile(tokens, secrets)

@@ -21,7 +21,7 @@ from yarn_accel.adapters.hadoop_rpc.rpc_errors import BusyError, ConnectionLostE
 from yarn_accel.adapters.hadoop_rpc.transport import RpcConnection, RpcSettings
 from yarn_accel.errors import ConfigError, UnavailableError
 
-__all__ = ["Connect", "Connection", "Patience", "RpcService"]
+__all__ = ["Connect", "Patience", "RpcService", "ServiceConnection"]
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Patience:
     longest_pause_s: float = 2.0
 
 
-class Connection(Protocol):
+class ServiceConnection(Protocol):
     """One connection to one server, whoever speaks on it; see `transport.RpcConnection`."""
 
     @property
@@ -66,7 +66,7 @@ class Connect(Protocol):
 
     async def __call__(
         self, address: Address, protocol: str, identity: Identity, settings: RpcSettings | None = None
-    ) -> Connection:
+    ) -> ServiceConnection:
         """Connect and log in."""
         ...
 
@@ -106,7 +106,7 @@ class RpcService:
         self._patience = Patience() if patience is None else patience
         self._connect, self._clock, self._sleep = connect, clock, sleep
         self._at = 0
-        self._connection: Connection | None = None
+        self._connection: ServiceConnection | None = None
         self._connecting = asyncio.Lock()
         self.n_connections = 0
 
@@ -135,7 +135,7 @@ class RpcService:
         deadline_s = self._clock() + patience_s
         pause_s, n_failed = self._patience.first_pause_s, 0
         while True:
-            connection: Connection | None = None
+            connection: ServiceConnection | None = None
             try:
                 connection = await self._connected()
                 return await connection.call(method, request, timeout_s)
@@ -159,7 +159,7 @@ class RpcService:
         if connection is not None:
             await connection.close()
 
-    async def _connected(self) -> Connection:
+    async def _connected(self) -> ServiceConnection:
         async with self._connecting:
             if self._connection is None or not self._connection.is_usable:
                 await self.close()
@@ -169,7 +169,7 @@ class RpcService:
                 self.n_connections += 1
             return self._connection
 
-    async def _pass_over(self, connection: Connection | None, error: UnavailableError) -> None:
+    async def _pass_over(self, connection: ServiceConnection | None, error: UnavailableError) -> None:
         """The next call goes to the next address, unless another call has seen to that meanwhile."""
         if isinstance(error, BusyError) or (connection is not None and connection is not self._connection):
             return

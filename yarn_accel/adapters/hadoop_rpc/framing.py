@@ -37,12 +37,12 @@ from yarn_accel.errors import AccelError, LocalProtocolError, RemoteProtocolErro
 
 __all__ = [
     "MAX_FRAME_BYTES",
-    "Answered",
-    "ClientConnection",
-    "Event",
-    "Failed",
+    "CallAnswered",
+    "CallFailed",
     "Identity",
-    "Opened",
+    "LoggedIn",
+    "RpcClientProtocol",
+    "RpcEvent",
     "User",
 ]
 
@@ -65,12 +65,12 @@ Identity = User | Token
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class LoggedIn:
     """The login is complete; calls may be made."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class CallAnswered:
     """The result of a call, as the bytes of its delimited message."""
 
     call_id: int
@@ -78,14 +78,14 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class CallFailed:
     """A call that the server refused."""
 
     call_id: int
     error: AccelError
 
 
-Event = Opened | Answered | Failed
+RpcEvent = LoggedIn | CallAnswered | CallFailed
 
 
 class _State(Enum):
@@ -95,7 +95,7 @@ class _State(Enum):
     CLOSED = "closed"
 
 
-class ClientConnection:
+class RpcClientProtocol:
     """The client's end of one connection.
 
     Args:
@@ -136,8 +136,8 @@ class ClientConnection:
         """Calls without an answer yet."""
         return len(self._open_calls)
 
-    def begin(self) -> list[Event]:
-        """Make the first bytes to send; `Opened` at once when no login is needed.
+    def begin(self) -> list[RpcEvent]:
+        """Make the first bytes to send; `LoggedIn` at once when no login is needed.
 
         Raises:
             LocalProtocolError: called twice.
@@ -183,7 +183,7 @@ class ClientConnection:
             raise LocalProtocolError("data for a closed connection")
         self._received += data
 
-    def next_event(self) -> Event | None:
+    def next_event(self) -> RpcEvent | None:
         """What happened next, or None until more bytes come.
 
         Raises:
@@ -215,7 +215,7 @@ class ClientConnection:
         del self._received[: 4 + length]
         return frame
 
-    def _take(self, frame: bytes) -> Event | None:
+    def _take(self, frame: bytes) -> RpcEvent | None:
         header, at = decode_delimited(ResponseHeader, frame)
         call_id = header.call_id - (1 << 32) if header.call_id >> 31 else header.call_id
         if header.status is not RpcStatus.SUCCESS:
@@ -223,15 +223,15 @@ class ClientConnection:
             if header.status is RpcStatus.FATAL or call_id not in self._open_calls:
                 raise error
             self._open_calls.remove(call_id)
-            return Failed(call_id, error)
+            return CallFailed(call_id, error)
         if self._state is _State.LOGIN:
             return self._take_login(call_id, frame, at)
         if call_id not in self._open_calls:
             raise RemoteProtocolError(f"{self._address} answers call {call_id}, which was not made")
         self._open_calls.remove(call_id)
-        return Answered(call_id, frame[at:])
+        return CallAnswered(call_id, frame[at:])
 
-    def _take_login(self, call_id: int, frame: bytes, at: int) -> Event | None:
+    def _take_login(self, call_id: int, frame: bytes, at: int) -> RpcEvent | None:
         if call_id != _CALL_SASL or self._login is None:
             raise RemoteProtocolError(f"{self._address} sends call {call_id} during the login")
         message, end = decode_delimited(SaslMessage, frame, at)
@@ -243,12 +243,12 @@ class ClientConnection:
         self._send_sasl(answer)
         return None
 
-    def _enter(self) -> Opened:
+    def _enter(self) -> LoggedIn:
         user = UserInformation(self._identity.name) if isinstance(self._identity, User) else None
         context = encode(ConnectionContext(user, self._protocol))
         self._send(self._header(_CALL_CONTEXT, self._client_id, _NO_RETRY), context)
         self._state = _State.OPEN
-        return Opened()
+        return LoggedIn()
 
     def _send_sasl(self, message: SaslMessage) -> None:
         self._send(self._header(_CALL_SASL, b"", _NO_RETRY), encode(message))

@@ -10,7 +10,6 @@ from yarn_accel.adapters.hadoop_rpc.protobuf import binary, enum, message, sint3
 
 __all__ = [
     "ConnectionContext",
-    "Credentials",
     "CredentialsEntry",
     "MethodHeader",
     "RequestHeader",
@@ -22,6 +21,7 @@ __all__ = [
     "SaslAuth",
     "SaslMessage",
     "SaslState",
+    "StoredCredentials",
     "Token",
     "UserInformation",
 ]
@@ -183,7 +183,7 @@ class CredentialsEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class StoredCredentials:
     """The content of a token file in format 1."""
 
     tokens: tuple[CredentialsEntry, ...] = message(1, CredentialsEntry, repeated=True)

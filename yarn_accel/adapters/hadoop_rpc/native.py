@@ -19,8 +19,8 @@ from yarn_accel.adapters.hadoop_rpc.records import (
     NodeAttribute,
     NodeReport,
     NodeState,
-    Resource,
     ResourceRequest,
+    YarnResource,
 )
 from yarn_accel.adapters.hadoop_rpc.rpc_errors import AttemptGoneError, NotRegisteredError
 from yarn_accel.adapters.hadoop_rpc.service_messages import (
@@ -107,7 +107,7 @@ class NativeResourceManager:
         return (await self._client.call(methods.GET_APPLICATIONS, request)).reports
 
     async def update_node_resource(
-        self, node: NodeId, resource: Resource, over_commit_timeout_ms: int = -1
+        self, node: NodeId, resource: YarnResource, over_commit_timeout_ms: int = -1
     ) -> None:
         """Set the whole vector a node offers (operators only); -1: containers that no longer fit stay."""
         option = ResourceOption(resource, over_commit_timeout_ms)

@@ -12,7 +12,7 @@ from yarn_accel.adapters.hadoop_rpc.failover import Connect, Patience, RpcServic
 from yarn_accel.adapters.hadoop_rpc.header_messages import Token
 from yarn_accel.adapters.hadoop_rpc.identifiers import ContainerId, NodeId
 from yarn_accel.adapters.hadoop_rpc.methods import Method
-from yarn_accel.adapters.hadoop_rpc.records import Container, LaunchContext, NodeToken
+from yarn_accel.adapters.hadoop_rpc.records import LaunchContext, NodeToken, YarnContainer
 from yarn_accel.adapters.hadoop_rpc.service_messages import (
     GetContainerStatusesRequest,
     GetContainerStatusesResponse,
@@ -58,7 +58,7 @@ class NativeNodeManager:
         self._tokens.update((each.node, each.token) for each in tokens)
 
     async def start(
-        self, node: NodeId, launches: Sequence[tuple[Container, LaunchContext]]
+        self, node: NodeId, launches: Sequence[tuple[YarnContainer, LaunchContext]]
     ) -> StartContainersResponse:
         """Start processes in containers of one node; never repeated by itself.
 

@@ -32,7 +32,7 @@ __all__ = [
     "MAX_DEPTH",
     "MAX_FIELDS",
     "FieldSpec",
-    "Kind",
+    "FieldType",
     "binary",
     "boolean",
     "decode",
@@ -64,7 +64,7 @@ _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 M = TypeVar("M")
 
 
-class Kind(Enum):
+class FieldType(Enum):
     """How a value travels; the names are the proto's."""
 
     INT32 = "int32"
@@ -80,7 +80,12 @@ class Kind(Enum):
     MESSAGE = "message"
 
 
-_WIRE_TYPES = {Kind.FLOAT: _FIXED32, Kind.STRING: _LENGTH, Kind.BYTES: _LENGTH, Kind.MESSAGE: _LENGTH}
+_WIRE_TYPES = {
+    FieldType.FLOAT: _FIXED32,
+    FieldType.STRING: _LENGTH,
+    FieldType.BYTES: _LENGTH,
+    FieldType.MESSAGE: _LENGTH,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +103,7 @@ class FieldSpec:
     """
 
     number: int
-    kind: Kind
+    kind: FieldType
     is_repeated: bool = False
     is_required: bool = False
     type: type[Any] | None = None
@@ -107,7 +112,7 @@ class FieldSpec:
 
 
 def _spec(
-    kind: Kind,
+    kind: FieldType,
     number: int,
     default: Any,
     repeated: bool,
@@ -119,7 +124,7 @@ def _spec(
     return field(default=() if repeated else default, metadata={_KEY: spec})
 
 
-def _scalar(kind: Kind) -> Callable[..., Any]:
+def _scalar(kind: FieldType) -> Callable[..., Any]:
     def declare(
         number: int, default: Any = None, *, repeated: bool = False, required: bool = False, name: str = ""
     ) -> Any:
@@ -130,18 +135,18 @@ def _scalar(kind: Kind) -> Callable[..., Any]:
     return declare
 
 
-int32 = _scalar(Kind.INT32)
-int64 = _scalar(Kind.INT64)
-uint32 = _scalar(Kind.UINT32)
-uint64 = _scalar(Kind.UINT64)
-sint32 = _scalar(Kind.SINT32)
-boolean = _scalar(Kind.BOOL)
-float32 = _scalar(Kind.FLOAT)
-string = _scalar(Kind.STRING)
-binary = _scalar(Kind.BYTES)
+int32 = _scalar(FieldType.INT32)
+int64 = _scalar(FieldType.INT64)
+uint32 = _scalar(FieldType.UINT32)
+uint64 = _scalar(FieldType.UINT64)
+sint32 = _scalar(FieldType.SINT32)
+boolean = _scalar(FieldType.BOOL)
+float32 = _scalar(FieldType.FLOAT)
+string = _scalar(FieldType.STRING)
+binary = _scalar(FieldType.BYTES)
 
 
-def _typed(kind: Kind) -> Callable[..., Any]:
+def _typed(kind: FieldType) -> Callable[..., Any]:
     def declare(
         number: int,
         cls: type[Any],
@@ -158,8 +163,8 @@ def _typed(kind: Kind) -> Callable[..., Any]:
     return declare
 
 
-enum = _typed(Kind.ENUM)
-message = _typed(Kind.MESSAGE)
+enum = _typed(FieldType.ENUM)
+message = _typed(FieldType.MESSAGE)
 
 
 def schema_of(cls: type[Any]) -> dict[str, FieldSpec]:
@@ -214,35 +219,35 @@ def _encode_into(out: list[bytes], value: Any) -> None:
 
 def _encode_one(spec: FieldSpec, item: Any) -> bytes:
     kind = spec.kind
-    if kind is Kind.MESSAGE:
+    if kind is FieldType.MESSAGE:
         if type(item) is not spec.type:
             raise TypeError(f"{getattr(spec.type, '__name__', '')} expected, not {type(item).__name__}")
         return varint(spec.number << 3 | spec.wire_type) + delimited(encode(item))
-    if kind is Kind.STRING:
+    if kind is FieldType.STRING:
         return varint(spec.number << 3 | spec.wire_type) + delimited(item.encode("utf-8"))
-    if kind is Kind.BYTES:
+    if kind is FieldType.BYTES:
         return varint(spec.number << 3 | spec.wire_type) + delimited(bytes(memoryview(item)))
-    if kind is Kind.FLOAT:
+    if kind is FieldType.FLOAT:
         return varint(spec.number << 3 | spec.wire_type) + _FLOAT.pack(item)
     return varint(spec.number << 3 | spec.wire_type) + varint(_to_unsigned(kind, item))
 
 
 _RANGES = {
-    Kind.INT32: (-(1 << 31), (1 << 31) - 1),
-    Kind.SINT32: (-(1 << 31), (1 << 31) - 1),
-    Kind.ENUM: (-(1 << 31), (1 << 31) - 1),
-    Kind.INT64: (-(1 << 63), (1 << 63) - 1),
-    Kind.UINT32: (0, _MASK32),
-    Kind.UINT64: (0, _MASK64),
-    Kind.BOOL: (0, 1),
+    FieldType.INT32: (-(1 << 31), (1 << 31) - 1),
+    FieldType.SINT32: (-(1 << 31), (1 << 31) - 1),
+    FieldType.ENUM: (-(1 << 31), (1 << 31) - 1),
+    FieldType.INT64: (-(1 << 63), (1 << 63) - 1),
+    FieldType.UINT32: (0, _MASK32),
+    FieldType.UINT64: (0, _MASK64),
+    FieldType.BOOL: (0, 1),
 }
 
 
-def _to_unsigned(kind: Kind, item: int) -> int:
+def _to_unsigned(kind: FieldType, item: int) -> int:
     low, high = _RANGES[kind]
     if not isinstance(item, int) or not low <= item <= high:
         raise ValueError(f"{item!r} is no {kind.value}")
-    if kind is Kind.SINT32:
+    if kind is FieldType.SINT32:
         return (item << 1) ^ (item >> 31)
     return int(item) & _MASK64
 
@@ -356,16 +361,16 @@ class _Reader:
     def _value(self, spec: FieldSpec, number: int, at: int, stop: int, depth: int) -> Any:
         """One value; None for an enum value that is not known."""
         kind = spec.kind
-        if kind is Kind.STRING:
+        if kind is FieldType.STRING:
             return str(self._data[at:stop], "utf-8", "replace")
-        if kind is Kind.MESSAGE and spec.type is not None:
+        if kind is FieldType.MESSAGE and spec.type is not None:
             layout = _layout(spec.type)
             if depth >= MAX_DEPTH:
                 raise _damaged(layout, at, f"more than {MAX_DEPTH} levels")
             return self.message(layout, at, stop, depth + 1)
-        if kind is Kind.BYTES:
+        if kind is FieldType.BYTES:
             return bytes(self._data[at:stop])
-        if kind is Kind.FLOAT:
+        if kind is FieldType.FLOAT:
             return _FLOAT.unpack_from(self._data, at)[0]
         return _from_unsigned(spec, number)
 
@@ -392,19 +397,19 @@ def _read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 def _from_unsigned(spec: FieldSpec, raw: int) -> Any:
     kind = spec.kind
-    if kind is Kind.INT64:
+    if kind is FieldType.INT64:
         return raw - (1 << 64) if raw >> 63 else raw
-    if kind is Kind.UINT64:
+    if kind is FieldType.UINT64:
         return raw
-    if kind is Kind.BOOL:
+    if kind is FieldType.BOOL:
         return raw != 0
     raw &= _MASK32
-    if kind is Kind.UINT32:
+    if kind is FieldType.UINT32:
         return raw
-    if kind is Kind.SINT32:
+    if kind is FieldType.SINT32:
         return (raw >> 1) ^ -(raw & 1)
     signed = raw - (1 << 32) if raw >> 31 else raw
-    if kind is Kind.ENUM and spec.type is not None:
+    if kind is FieldType.ENUM and spec.type is not None:
         return spec.type._value2member_map_.get(signed)
     return signed
 

@@ -30,7 +30,6 @@ __all__ = [
     "ANY_HOST",
     "ApplicationReport",
     "ApplicationState",
-    "Container",
     "ContainerState",
     "ContainerStatus",
     "ExitStatus",
@@ -50,7 +49,6 @@ __all__ = [
     "NodeState",
     "NodeToken",
     "Priority",
-    "Resource",
     "ResourceAmount",
     "ResourceRequest",
     "ResourceType",
@@ -58,6 +56,8 @@ __all__ = [
     "RetryContext",
     "RetryPolicy",
     "Url",
+    "YarnContainer",
+    "YarnResource",
     "pinned",
 ]
 
@@ -213,7 +213,7 @@ class ResourceType:
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
+class YarnResource:
     """An amount of every resource a cluster counts.
 
     Attributes:
@@ -227,17 +227,17 @@ class Resource:
     amounts: tuple[ResourceAmount, ...] = message(3, ResourceAmount, repeated=True, name="resource_value_map")
 
     @staticmethod
-    def of(memory_mib: int, vcores: int, other: Mapping[str, int] | None = None) -> Resource:
+    def of(memory_mib: int, vcores: int, other: Mapping[str, int] | None = None) -> YarnResource:
         """A resource from numbers; `other` names the custom types."""
         entries = (ResourceAmount(name, amount) for name, amount in sorted((other or {}).items()))
-        return Resource(memory_mib, vcores, tuple(entries))
+        return YarnResource(memory_mib, vcores, tuple(entries))
 
     @property
     def other(self) -> dict[str, int]:
         """The custom types: everything but memory and cores."""
         return {each.key: each.value for each in self.amounts if each.key not in (_MEMORY, _VCORES)}
 
-    def with_amount(self, name: str, amount: int) -> Resource:
+    def with_amount(self, name: str, amount: int) -> YarnResource:
         """The same with one custom type changed, and nothing else: units and order stay."""
         if name not in {each.key for each in self.amounts}:
             return replace(self, amounts=(*self.amounts, ResourceAmount(name, amount)))
@@ -262,7 +262,7 @@ class ResourceRequest:
 
     priority: Priority = message(1, Priority, required=True)
     place: str = string(2, ANY_HOST, name="resource_name")
-    capability: Resource = message(3, Resource, required=True)
+    capability: YarnResource = message(3, YarnResource, required=True)
     n_containers: int = int32(4, 0, name="num_containers")
     relax_locality: bool = boolean(5, True)
     label: str | None = string(6, name="node_label_expression")
@@ -273,7 +273,7 @@ def pinned(
     host: str,
     rack: str,
     priority: int,
-    capability: Resource,
+    capability: YarnResource,
     n_containers: int = 1,
     *,
     allocation_request_id: int | None = None,
@@ -296,13 +296,13 @@ def pinned(
 
 
 @dataclass(frozen=True, slots=True)
-class Container:
+class YarnContainer:
     """A container that the ResourceManager gave; `token` proves it to the NodeManager."""
 
     id: ContainerId = message(1, ContainerId, required=True)
     node: NodeId = message(2, NodeId, required=True, name="nodeId")
     node_http: str | None = string(3, name="node_http_address")
-    resource: Resource | None = message(4, Resource)
+    resource: YarnResource | None = message(4, YarnResource)
     priority: Priority | None = message(5, Priority)
     token: Token | None = message(6, Token, name="container_token")
     allocation_request_id: int = int64(8, -1)
@@ -317,7 +317,7 @@ class ContainerStatus:
     state: ContainerState | None = enum(2, ContainerState)
     diagnostics: str = string(3, "")
     exit_status: int = int32(4, ExitStatus.INVALID.value)
-    capability: Resource | None = message(5, Resource)
+    capability: YarnResource | None = message(5, YarnResource)
     attributes: tuple[NamedText, ...] = message(7, NamedText, repeated=True, name="container_attributes")
 
 
@@ -360,8 +360,8 @@ class NodeReport:
     node: NodeId = message(1, NodeId, required=True, name="nodeId")
     http: str | None = string(2, name="httpAddress")
     rack: str = string(3, "", name="rackName")
-    used: Resource | None = message(4, Resource)
-    capability: Resource | None = message(5, Resource)
+    used: YarnResource | None = message(4, YarnResource)
+    capability: YarnResource | None = message(5, YarnResource)
     n_containers: int = int32(6, 0, name="numContainers")
     state: NodeState | None = enum(7, NodeState, name="node_state")
     health_report: str = string(8, "")

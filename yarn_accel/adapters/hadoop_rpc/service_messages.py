@@ -21,7 +21,6 @@ from yarn_accel.adapters.hadoop_rpc.protobuf import (
 from yarn_accel.adapters.hadoop_rpc.records import (
     ApplicationReport,
     ApplicationState,
-    Container,
     ContainerStatus,
     FinalStatus,
     LaunchContext,
@@ -32,9 +31,10 @@ from yarn_accel.adapters.hadoop_rpc.records import (
     NodeState,
     NodeToken,
     Priority,
-    Resource,
     ResourceRequest,
     ResourceType,
+    YarnContainer,
+    YarnResource,
 )
 
 __all__ = [
@@ -106,7 +106,7 @@ class GetNewApplicationResponse:
     """An id and the largest container there is."""
 
     application: ApplicationId = message(1, ApplicationId, required=True, name="application_id")
-    maximum: Resource | None = message(2, Resource, name="maximumCapability")
+    maximum: YarnResource | None = message(2, YarnResource, name="maximumCapability")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class ApplicationSubmission:
     launch: LaunchContext = message(5, LaunchContext, required=True, name="am_container_spec")
     is_unmanaged: bool | None = boolean(7, name="unmanaged_am")
     max_attempts: int = int32(8, 0, name="maxAppAttempts")
-    resource: Resource = message(9, Resource, required=True)
+    resource: YarnResource = message(9, YarnResource, required=True)
     type: str = string(10, "YARN", name="applicationType")
     keep_containers: bool = boolean(11, False, name="keep_containers_across_application_attempts")
     tags: tuple[str, ...] = string(12, repeated=True, name="applicationTags")
@@ -227,10 +227,10 @@ class RegisterRequest:
 class RegisterResponse:
     """What the cluster allows, and what earlier attempts left."""
 
-    maximum: Resource | None = message(1, Resource, name="maximumCapability")
+    maximum: YarnResource | None = message(1, YarnResource, name="maximumCapability")
     client_key: bytes | None = binary(2, name="client_to_am_token_master_key")
-    previous_containers: tuple[Container, ...] = message(
-        4, Container, repeated=True, name="containers_from_previous_attempts"
+    previous_containers: tuple[YarnContainer, ...] = message(
+        4, YarnContainer, repeated=True, name="containers_from_previous_attempts"
     )
     queue: str = string(5, "")
     node_tokens: tuple[NodeToken, ...] = message(
@@ -264,17 +264,19 @@ class AllocateResponse:
 
     command: MasterCommand | None = enum(1, MasterCommand, name="a_m_command")
     response_id: int = int32(2, 0)
-    allocated: tuple[Container, ...] = message(3, Container, repeated=True, name="allocated_containers")
+    allocated: tuple[YarnContainer, ...] = message(
+        3, YarnContainer, repeated=True, name="allocated_containers"
+    )
     completed: tuple[ContainerStatus, ...] = message(
         4, ContainerStatus, repeated=True, name="completed_container_statuses"
     )
-    headroom: Resource | None = message(5, Resource, name="limit")
+    headroom: YarnResource | None = message(5, YarnResource, name="limit")
     updated_nodes: tuple[NodeReport, ...] = message(6, NodeReport, repeated=True)
     n_nodes: int | None = int32(7, name="num_cluster_nodes")
     node_tokens: tuple[NodeToken, ...] = message(9, NodeToken, repeated=True, name="nm_tokens")
     am_rm_token: Token | None = message(12, Token)
-    previous_containers: tuple[Container, ...] = message(
-        17, Container, repeated=True, name="containers_from_previous_attempts"
+    previous_containers: tuple[YarnContainer, ...] = message(
+        17, YarnContainer, repeated=True, name="containers_from_previous_attempts"
     )
 
 
@@ -382,7 +384,7 @@ class GetContainerStatusesResponse:
 class ResourceOption:
     """A node's new resource, and how long containers that no longer fit may stay: -1 for ever, else ms."""
 
-    resource: Resource = message(1, Resource, required=True)
+    resource: YarnResource = message(1, YarnResource, required=True)
     over_commit_timeout_ms: int = int32(2, -1, name="over_commit_timeout")
 
 

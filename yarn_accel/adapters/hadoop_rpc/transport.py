@@ -13,11 +13,11 @@ from typing import TypeVar
 from yarn_accel.adapters.hadoop_rpc.addresses import Address
 from yarn_accel.adapters.hadoop_rpc.framing import (
     MAX_FRAME_BYTES,
-    Answered,
-    ClientConnection,
-    Failed,
+    CallAnswered,
+    CallFailed,
     Identity,
-    Opened,
+    LoggedIn,
+    RpcClientProtocol,
 )
 from yarn_accel.adapters.hadoop_rpc.methods import Method
 from yarn_accel.adapters.hadoop_rpc.protobuf import decode_delimited, encode
@@ -53,7 +53,7 @@ class RpcSettings:
 class RpcConnection:
     """An open, logged-in connection. Get one from `open`; it is used until it breaks or is closed."""
 
-    def __init__(self, address: Address, protocol: ClientConnection, settings: RpcSettings) -> None:
+    def __init__(self, address: Address, protocol: RpcClientProtocol, settings: RpcSettings) -> None:
         self._address = address
         self._protocol = protocol
         self._settings = settings
@@ -76,7 +76,7 @@ class RpcConnection:
             RemoteProtocolError: this is no Hadoop RPC server.
         """
         settings = RpcSettings() if settings is None else settings
-        framing = ClientConnection(protocol, identity, str(address), settings.max_frame_bytes)
+        framing = RpcClientProtocol(protocol, identity, str(address), settings.max_frame_bytes)
         connection = cls(address, framing, settings)
         try:
             await asyncio.wait_for(connection._connect(), settings.connect_timeout_s)
@@ -155,7 +155,7 @@ class RpcConnection:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         event = next(iter(self._protocol.begin()), None)
         self._writer.write(self._protocol.data_to_send())
-        while not isinstance(event, Opened):
+        while not isinstance(event, LoggedIn):
             data = await self._reader.read(_CHUNK_BYTES)
             if not data:
                 raise ConnectionResetError("closed during the login")
@@ -186,14 +186,14 @@ class RpcConnection:
         finally:
             self._break(reason)
 
-    def _deliver(self, event: Answered | Failed | Opened) -> None:
+    def _deliver(self, event: CallAnswered | CallFailed | LoggedIn) -> None:
         """Whoever no longer waits (cancelled) is passed over."""
-        if isinstance(event, Opened):
+        if isinstance(event, LoggedIn):
             return
         answer = self._waiting.get(event.call_id)
         if answer is None or answer.done():
             return
-        if isinstance(event, Failed):
+        if isinstance(event, CallFailed):
             answer.set_exception(event.error)
         else:
             answer.set_result(event.content)

@@ -6,7 +6,14 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from yarn_accel.adapters.hadoop_rpc.framing import Answered, ClientConnection, Failed, Identity, Opened, User
+from yarn_accel.adapters.hadoop_rpc.framing import (
+    CallAnswered,
+    CallFailed,
+    Identity,
+    LoggedIn,
+    RpcClientProtocol,
+    User,
+)
 from yarn_accel.adapters.hadoop_rpc.header_messages import MethodHeader, RequestHeader, Token
 from yarn_accel.adapters.hadoop_rpc.methods import ALL_METHODS
 from yarn_accel.adapters.hadoop_rpc.protobuf import decode_delimited
@@ -31,10 +38,10 @@ class Exchange:
     def received(self) -> bytes:
         return b"".join(data for who, data in self.turns if who == "received")
 
-    def client(self) -> ClientConnection:
+    def client(self) -> RpcClientProtocol:
         """A client with the random numbers of then."""
         numbers = iter(self.random)
-        return ClientConnection(self.protocol, self.identity, random_bytes=lambda _n: next(numbers))
+        return RpcClientProtocol(self.protocol, self.identity, random_bytes=lambda _n: next(numbers))
 
     def calls(self) -> list[tuple[str, object]]:
         """(method, request) of every call, read from the bytes sent."""
@@ -71,7 +78,7 @@ def _identity(entry: dict[str, str]) -> Identity:
     return Token(*raw, entry["kind"], entry["service"])
 
 
-def drain(client: ClientConnection) -> list[Opened | Answered | Failed]:
+def drain(client: RpcClientProtocol) -> list[LoggedIn | CallAnswered | CallFailed]:
     found = []
     while (event := client.next_event()) is not None:
         found.append(event)

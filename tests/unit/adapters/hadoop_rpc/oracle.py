@@ -7,20 +7,20 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from yarn_accel.adapters.hadoop_rpc.protobuf import Kind, schema_of
+from yarn_accel.adapters.hadoop_rpc.protobuf import FieldType, schema_of
 
 _TYPES = {
-    Kind.INT32: descriptor_pb2.FieldDescriptorProto.TYPE_INT32,
-    Kind.INT64: descriptor_pb2.FieldDescriptorProto.TYPE_INT64,
-    Kind.UINT32: descriptor_pb2.FieldDescriptorProto.TYPE_UINT32,
-    Kind.UINT64: descriptor_pb2.FieldDescriptorProto.TYPE_UINT64,
-    Kind.SINT32: descriptor_pb2.FieldDescriptorProto.TYPE_SINT32,
-    Kind.BOOL: descriptor_pb2.FieldDescriptorProto.TYPE_BOOL,
-    Kind.FLOAT: descriptor_pb2.FieldDescriptorProto.TYPE_FLOAT,
-    Kind.STRING: descriptor_pb2.FieldDescriptorProto.TYPE_STRING,
-    Kind.BYTES: descriptor_pb2.FieldDescriptorProto.TYPE_BYTES,
-    Kind.ENUM: descriptor_pb2.FieldDescriptorProto.TYPE_INT32,  # the same bytes, without declaring the enum
-    Kind.MESSAGE: descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE,
+    FieldType.INT32: descriptor_pb2.FieldDescriptorProto.TYPE_INT32,
+    FieldType.INT64: descriptor_pb2.FieldDescriptorProto.TYPE_INT64,
+    FieldType.UINT32: descriptor_pb2.FieldDescriptorProto.TYPE_UINT32,
+    FieldType.UINT64: descriptor_pb2.FieldDescriptorProto.TYPE_UINT64,
+    FieldType.SINT32: descriptor_pb2.FieldDescriptorProto.TYPE_SINT32,
+    FieldType.BOOL: descriptor_pb2.FieldDescriptorProto.TYPE_BOOL,
+    FieldType.FLOAT: descriptor_pb2.FieldDescriptorProto.TYPE_FLOAT,
+    FieldType.STRING: descriptor_pb2.FieldDescriptorProto.TYPE_STRING,
+    FieldType.BYTES: descriptor_pb2.FieldDescriptorProto.TYPE_BYTES,
+    FieldType.ENUM: descriptor_pb2.FieldDescriptorProto.TYPE_INT32,  # the same bytes
+    FieldType.MESSAGE: descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE,
 }
 _POOL = descriptor_pool.DescriptorPool()
 
@@ -39,7 +39,7 @@ def _declare(cls: type[Any]) -> str:
     for name, spec in schema_of(cls).items():
         field = declared.field.add(name=name, number=spec.number, type=_TYPES[spec.kind])
         field.label = field.LABEL_REPEATED if spec.is_repeated else field.LABEL_OPTIONAL
-        if spec.kind is Kind.MESSAGE and spec.type is not None:
+        if spec.kind is FieldType.MESSAGE and spec.type is not None:
             dependency = _declare(spec.type)
             if dependency not in file.dependency:
                 file.dependency.append(dependency)

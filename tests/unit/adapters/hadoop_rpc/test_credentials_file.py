@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from yarn_accel.adapters.hadoop_rpc.credentials_file import TokenFile, read_token_file, write_token_file
-from yarn_accel.adapters.hadoop_rpc.header_messages import Credentials, CredentialsEntry, Token
+from yarn_accel.adapters.hadoop_rpc.header_messages import CredentialsEntry, StoredCredentials, Token
 from yarn_accel.adapters.hadoop_rpc.protobuf import delimited, encode
 from yarn_accel.client import token_file
 from yarn_accel.errors import AccelError, AuthenticationError, LocalProtocolError, RemoteProtocolError
@@ -27,7 +27,7 @@ FILES = st.builds(
 def in_protobuf(content: TokenFile) -> bytes:
     tokens = tuple(CredentialsEntry(alias, token=token) for alias, token in content.tokens.items())
     entries = tuple(CredentialsEntry(alias, secret=value) for alias, value in content.secrets.items())
-    return b"HDTS\x01" + delimited(encode(Credentials(tokens, entries)))
+    return b"HDTS\x01" + delimited(encode(StoredCredentials(tokens, entries)))
 
 
 @given(FILES)

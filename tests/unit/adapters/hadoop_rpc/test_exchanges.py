@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.unit.adapters.hadoop_rpc.exchanges import Exchange, drain, exchanges
 from yarn_accel.adapters.hadoop_rpc import NotRegisteredError, methods
-from yarn_accel.adapters.hadoop_rpc.framing import Answered, ClientConnection, Failed, Opened, User
+from yarn_accel.adapters.hadoop_rpc.framing import CallAnswered, CallFailed, LoggedIn, RpcClientProtocol, User
 from yarn_accel.adapters.hadoop_rpc.header_messages import ResponseHeader
 from yarn_accel.adapters.hadoop_rpc.protobuf import decode_delimited, delimited, encode
 from yarn_accel.adapters.hadoop_rpc.records import ContainerState, ExitStatus, NodeState
@@ -44,9 +44,12 @@ def play(exchange: Exchange) -> tuple[bytes, list[tuple[str, Any]]]:
             client.call(name, encode(request))
             waiting = client.data_to_send()
         sent += waiting
-    answers = [event for event in events if not isinstance(event, Opened)]
+    answers = [event for event in events if not isinstance(event, LoggedIn)]
     return sent, [
-        (name, each.error if isinstance(each, Failed) else decode_delimited(ANSWERS[name], each.content)[0])
+        (
+            name,
+            each.error if isinstance(each, CallFailed) else decode_delimited(ANSWERS[name], each.content)[0],
+        )
         for (name, _), each in zip(exchange.calls(), answers, strict=True)
     ]
 
@@ -175,14 +178,14 @@ def _answers(exchange: Exchange) -> list[tuple[str, bytes]]:
 
 def _survives(exchange: Exchange, method: str, stream: bytes) -> bool:
     """Whether the client made something of it; anything but an error of ours escapes."""
-    client = exchange.client() if not method else ClientConnection(exchange.protocol, User("ann"))
+    client = exchange.client() if not method else RpcClientProtocol(exchange.protocol, User("ann"))
     client.begin()
     if method:
         client.call(method, b"")
     try:
         client.receive_data(stream)
         for event in drain(client):
-            if isinstance(event, Answered):
+            if isinstance(event, CallAnswered):
                 decode_delimited(ANSWERS[method], event.content)
     except AccelError:
         return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from yarn_accel.adapters.hadoop_rpc.framing import Answered, ClientConnection, Failed, Opened, User
+from yarn_accel.adapters.hadoop_rpc.framing import CallAnswered, CallFailed, LoggedIn, RpcClientProtocol, User
 from yarn_accel.adapters.hadoop_rpc.header_messages import (
     ConnectionContext,
     RequestHeader,
@@ -32,16 +32,16 @@ def refusal(call_id: int, name: str, text: str = "", status: RpcStatus = RpcStat
     return frame(encode(ResponseHeader(call_id & 0xFFFFFFFF, status, 9, name, text)))
 
 
-def opened() -> ClientConnection:
-    client = ClientConnection(PROTOCOL, User("ann"))
-    assert client.begin() == [Opened()]
+def opened() -> RpcClientProtocol:
+    client = RpcClientProtocol(PROTOCOL, User("ann"))
+    assert client.begin() == [LoggedIn()]
     client.data_to_send()
     return client
 
 
 def test_a_user_enters_without_a_login() -> None:
-    client = ClientConnection(PROTOCOL, User("ann"), random_bytes=bytes)
-    assert client.begin() == [Opened()]
+    client = RpcClientProtocol(PROTOCOL, User("ann"), random_bytes=bytes)
+    assert client.begin() == [LoggedIn()]
     sent = client.data_to_send()
     assert sent[:7] == b"hrpc\x09\x00\x00"
     assert int.from_bytes(sent[7:11], "big") == len(sent) - 11
@@ -55,7 +55,7 @@ def test_a_user_enters_without_a_login() -> None:
 
 
 def test_a_token_asks_for_a_login_first() -> None:
-    client = ClientConnection(PROTOCOL, Token(b"id", b"pw", "K", ""))
+    client = RpcClientProtocol(PROTOCOL, Token(b"id", b"pw", "K", ""))
     assert client.begin() == []
     assert client.data_to_send()[:7] == b"hrpc\x09\x00\xdf"
     assert not client.is_open
@@ -70,11 +70,11 @@ def test_answers_come_in_any_order() -> None:
     client.receive_data(
         answer(third, b"3") + refusal(first, "org.example.OddException", "odd") + answer(second)
     )
-    assert client.next_event() == Answered(third, delimited(b"3"))
+    assert client.next_event() == CallAnswered(third, delimited(b"3"))
     event = client.next_event()
-    assert isinstance(event, Failed)
+    assert isinstance(event, CallFailed)
     assert (event.call_id, event.error.args) == (first, ("server: OddException: odd",))
-    assert client.next_event() == Answered(second, delimited(b""))
+    assert client.next_event() == CallAnswered(second, delimited(b""))
     assert client.next_event() is None
     assert client.n_open_calls == 0
 
@@ -85,7 +85,7 @@ def test_what_came_before_the_end_is_still_told() -> None:
     client.receive_data(
         answer(first) + refusal(-1, "org.apache.hadoop.ipc.StandbyException", status=RpcStatus.FATAL)
     )
-    assert client.next_event() == Answered(first, delimited(b""))
+    assert client.next_event() == CallAnswered(first, delimited(b""))
     with pytest.raises(StandbyError):
         client.next_event()
     assert not client.is_open
@@ -111,7 +111,7 @@ def test_another_service_is_recognised_by_its_length() -> None:
 
 
 def test_a_long_frame_is_refused_before_it_comes() -> None:
-    client = ClientConnection(PROTOCOL, User("ann"), max_frame_bytes=1000)
+    client = RpcClientProtocol(PROTOCOL, User("ann"), max_frame_bytes=1000)
     client.begin()
     client.receive_data((1001).to_bytes(4, "big"))
     with pytest.raises(RemoteProtocolError, match="1001 bytes, the limit is 1000"):

@@ -23,11 +23,11 @@ from yarn_accel.adapters.hadoop_rpc.backend import ApplicationMaster, ResourceMa
 from yarn_accel.adapters.hadoop_rpc.header_messages import Token
 from yarn_accel.adapters.hadoop_rpc.identifiers import ApplicationId, AttemptId, ContainerId, NodeId
 from yarn_accel.adapters.hadoop_rpc.records import (
-    Container,
     FinalStatus,
     LaunchContext,
     NodeState,
-    Resource,
+    YarnContainer,
+    YarnResource,
     pinned,
 )
 from yarn_accel.adapters.hadoop_rpc.rpc_errors import (
@@ -51,12 +51,12 @@ from yarn_accel.adapters.hadoop_rpc.service_messages import (
 )
 from yarn_accel.errors import LocalProtocolError
 
-ASK = pinned("w1", "/r1", 1, Resource.of(512, 1))
+ASK = pinned("w1", "/r1", 1, YarnResource.of(512, 1))
 APPLICATION = ApplicationId(1, 1)
 
 
-def container(number: int) -> Container:
-    return Container(ContainerId(AttemptId(APPLICATION, 1), number), NodeId("w1", 8041))
+def container(number: int) -> YarnContainer:
+    return YarnContainer(ContainerId(AttemptId(APPLICATION, 1), number), NodeId("w1", 8041))
 
 
 @dataclass
@@ -232,7 +232,7 @@ def test_a_refused_heartbeat_is_not_kept() -> None:
         assert caught.value.code == "invalid-resource-request"
         server.handlers["allocate"] = scheduler.allocate
         with pytest.raises(LocalProtocolError):
-            await master.allocate(pinned("w1", "/r1", 1 << 40, Resource.of(512, 1)))
+            await master.allocate(pinned("w1", "/r1", 1 << 40, YarnResource.of(512, 1)))
         assert (await master.allocate()).allocated == ()
         assert [len(request.ask) for name, request in server.seen if name == "allocate"] == [3, 0]
         assert response_ids(server) == [0, 0]
@@ -318,7 +318,7 @@ def test_what_clients_and_operators_send() -> None:
         async with FakeHadoop(handlers) as server:
             rm = NativeResourceManager(addresses(server), User("ann"), QUICK)
             launch = LaunchContext.of(["true"])
-            resource = Resource.of(1024, 1, {"acct/slot": 3})
+            resource = YarnResource.of(1024, 1, {"acct/slot": 3})
             await rm.submit(
                 ApplicationSubmission(APPLICATION, launch=launch, resource=resource, tags=("Accel",))
             )

@@ -14,7 +14,7 @@ from yarn_accel.adapters.hadoop_rpc.failover import Patience
 from yarn_accel.adapters.hadoop_rpc.header_messages import Token
 from yarn_accel.adapters.hadoop_rpc.identifiers import NodeId
 from yarn_accel.adapters.hadoop_rpc.nodes import NativeNodeManager
-from yarn_accel.adapters.hadoop_rpc.records import Container, LaunchContext, NodeToken
+from yarn_accel.adapters.hadoop_rpc.records import LaunchContext, NodeToken, YarnContainer
 from yarn_accel.adapters.hadoop_rpc.rpc_errors import ConnectionLostError, RemoteCallError, error_of_exception
 from yarn_accel.adapters.hadoop_rpc.service_messages import (
     ContainerException,
@@ -33,9 +33,9 @@ def token(name: str) -> Token:
     return Token(name.encode(), b"password", "NMToken", "")
 
 
-def given(number: int) -> Container:
+def given(number: int) -> YarnContainer:
     plain = container(number)
-    return Container(plain.id, plain.node, token=Token(b"container", b"", "ContainerToken", ""))
+    return YarnContainer(plain.id, plain.node, token=Token(b"container", b"", "ContainerToken", ""))
 
 
 def handlers() -> dict[str, Any]:

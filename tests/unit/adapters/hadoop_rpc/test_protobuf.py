@@ -25,7 +25,7 @@ from yarn_accel.adapters.hadoop_rpc.identifiers import ApplicationId, NodeId
 from yarn_accel.adapters.hadoop_rpc.protobuf import (
     MAX_DEPTH,
     FieldSpec,
-    Kind,
+    FieldType,
     decode,
     decode_delimited,
     delimited,
@@ -36,9 +36,9 @@ from yarn_accel.adapters.hadoop_rpc.protobuf import (
 from yarn_accel.adapters.hadoop_rpc.records import (
     NodeReport,
     NodeState,
-    Resource,
     ResourceAmount,
     RetryContext,
+    YarnResource,
 )
 from yarn_accel.adapters.hadoop_rpc.service_messages import (
     AllocateRequest,
@@ -64,6 +64,9 @@ ENUMS = [
     if isinstance(cls, type) and issubclass(cls, IntEnum) and cls.__module__ == module.__name__
 ]
 OTHER_NAMES = {
+    "StoredCredentials": "Credentials",
+    "YarnContainer": "Container",
+    "YarnResource": "Resource",
     "AmRmIdentifier": "AMRMTokenIdentifier",
     "ApplicationSubmission": "ApplicationSubmissionContext",
     "AttemptId": "ApplicationAttemptId",
@@ -133,7 +136,7 @@ def plain(name: str) -> str:
 def proto_type(spec: FieldSpec) -> str:
     if spec.type is None:
         return spec.kind.value
-    if spec.kind is Kind.ENUM:
+    if spec.kind is FieldType.ENUM:
         name = spec.type.__name__
         return OTHER_ENUMS.get(name, name + "Proto")
     name = spec.type.__name__
@@ -170,22 +173,22 @@ def test_every_enum_is_as_hadoop_defines_it(cls: type[IntEnum]) -> None:
 
 
 def scalars(spec: FieldSpec) -> st.SearchStrategy[Any]:
-    if spec.kind is Kind.ENUM:
+    if spec.kind is FieldType.ENUM:
         assert spec.type is not None
         return st.sampled_from(list(spec.type))
-    if spec.kind is Kind.MESSAGE:
+    if spec.kind is FieldType.MESSAGE:
         assert spec.type is not None
         return messages_of(spec.type)
     return {
-        Kind.INT32: st.integers(-(1 << 31), (1 << 31) - 1),
-        Kind.SINT32: st.integers(-(1 << 31), (1 << 31) - 1),
-        Kind.INT64: st.integers(-(1 << 63), (1 << 63) - 1),
-        Kind.UINT32: st.integers(0, (1 << 32) - 1),
-        Kind.UINT64: st.integers(0, (1 << 64) - 1),
-        Kind.BOOL: st.booleans(),
-        Kind.FLOAT: st.floats(width=32, allow_nan=False),
-        Kind.STRING: st.text(st.characters(exclude_categories=["Cs"]), max_size=12),
-        Kind.BYTES: st.binary(max_size=12),
+        FieldType.INT32: st.integers(-(1 << 31), (1 << 31) - 1),
+        FieldType.SINT32: st.integers(-(1 << 31), (1 << 31) - 1),
+        FieldType.INT64: st.integers(-(1 << 63), (1 << 63) - 1),
+        FieldType.UINT32: st.integers(0, (1 << 32) - 1),
+        FieldType.UINT64: st.integers(0, (1 << 64) - 1),
+        FieldType.BOOL: st.booleans(),
+        FieldType.FLOAT: st.floats(width=32, allow_nan=False),
+        FieldType.STRING: st.text(st.characters(exclude_categories=["Cs"]), max_size=12),
+        FieldType.BYTES: st.binary(max_size=12),
     }[spec.kind]
 
 
@@ -232,7 +235,7 @@ def test_none_is_absent_and_everything_else_is_written() -> None:
     assert encode(RegisterRequest("", 0, "")) == b"\x0a\x00\x10\x00\x1a\x00"
     assert encode(AllocateRequest(response_id=0, progress=0.0)) == b"\x20\x00\x2d\x00\x00\x00\x00"
     assert b"\x28\x00" in encode(
-        records.ResourceRequest(records.Priority(1), "*", Resource(1, 1), relax_locality=False)
+        records.ResourceRequest(records.Priority(1), "*", YarnResource(1, 1), relax_locality=False)
     )
 
 
@@ -315,7 +318,7 @@ def test_nesting_ends() -> None:
     class Box:
         inner: Any = None
 
-    spec = FieldSpec(1, Kind.MESSAGE, type=Box, wire_type=2)
+    spec = FieldSpec(1, FieldType.MESSAGE, type=Box, wire_type=2)
     Box.__dataclass_fields__["inner"].metadata = {"proto": spec}  # type: ignore[misc,assignment]
 
     def nested(depth: int) -> bytes:
@@ -339,7 +342,7 @@ def test_nesting_ends() -> None:
         (NodeId("\ud800", 1), "NodeId.host"),
         (ApplicationId(-(1 << 63) - 1, 1), "ApplicationId.cluster_timestamp"),
         (RequestHeader(call_id=1, client_id="text"), "RequestHeader.client_id"),  # type: ignore[arg-type]
-        (Resource(1, 1, (NodeId("a", 1),)), "ResourceAmount expected, not NodeId"),  # type: ignore[arg-type]
+        (YarnResource(1, 1, (NodeId("a", 1),)), "ResourceAmount expected, not NodeId"),  # type: ignore[arg-type]
         (AllocateRequest(progress=1e300), "AllocateRequest.progress"),
     ],
 )
@@ -351,7 +354,7 @@ def test_what_does_not_fit_is_not_written(message: Any, complaint: str) -> None:
 def test_ten_thousand_nodes_fit() -> None:
     amounts = tuple(ResourceAmount(name, 7, "") for name in ("memory-mb", "vcores", "acct/slot"))
     node = NodeReport(
-        NodeId("node-1", 8041), "node-1:8042", "/r", Resource(0, 0, amounts), Resource(1, 1, amounts)
+        NodeId("node-1", 8041), "node-1:8042", "/r", YarnResource(0, 0, amounts), YarnResource(1, 1, amounts)
     )
     data = encode(GetClusterNodesResponse((node,) * 10_000))
     assert len(decode(GetClusterNodesResponse, data).reports) == 10_000

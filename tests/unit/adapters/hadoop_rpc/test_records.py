@@ -13,16 +13,16 @@ from yarn_accel.adapters.hadoop_rpc.records import (
     LocalResourceType,
     NodeAttribute,
     NodeState,
-    Resource,
     ResourceAmount,
     RetryContext,
     RetryPolicy,
     Url,
+    YarnResource,
     pinned,
 )
 from yarn_accel.errors import ConfigError
 
-FROM_A_NODE = Resource(
+FROM_A_NODE = YarnResource(
     4096,
     8,
     (
@@ -46,13 +46,13 @@ def test_only_the_named_type_changes() -> None:
     st.dictionaries(st.sampled_from(["a", "b/c", "yarn.io/gpu"]), st.integers(0, 1 << 40)), st.integers(0, 9)
 )
 def test_a_missing_type_is_added(other: dict[str, int], amount: int) -> None:
-    resource = Resource.of(1024, 2, other)
+    resource = YarnResource.of(1024, 2, other)
     assert resource.other == other
     assert resource.with_amount("acct/slot", amount).other == {**other, "acct/slot": amount}
 
 
 def test_a_pinned_request_is_three() -> None:
-    requests = pinned("w1", "/rack1", 4, Resource.of(512, 1), 2, allocation_request_id=9)
+    requests = pinned("w1", "/rack1", 4, YarnResource.of(512, 1), 2, allocation_request_id=9)
     assert [(each.place, each.relax_locality) for each in requests] == [
         ("w1", True),
         ("/rack1", False),

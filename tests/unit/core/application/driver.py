@@ -1,6 +1,6 @@
 """An `Application` with a clock in a test's hands, and words to say what was ordered."""
 
-from tests.unit.core.application.virtual_cluster import ACCT, ROLES
+from tests.unit.core.application.virtual_cluster import ROLES, SERVER
 from yarn_accel.core.application import Application, RoleTable, Settings
 from yarn_accel.core.application import commands as cmd
 from yarn_accel.core.application import events as ev
@@ -32,7 +32,7 @@ class Driver:
     def nodes(self, *views, **more):
         return self(ev.NodesReported, views, **more)
 
-    def hear(self, node, role="acct", container="", **more):
+    def hear(self, node, role="server", container="", **more):
         return self(ev.StatusReported, node, role, container=container, endpoint=f"{node}:7070", **more)
 
     def run(self, ask):
@@ -60,19 +60,19 @@ def plain(host="n1", rack="/r1", **more):
     return ev.NodeView(host, 8041, rack, **more)
 
 
-def acct_only():
-    return RoleTable([ACCT])
+def servers_only():
+    return RoleTable([SERVER])
 
 
 def retry_s(driver):
     """How long the server of a1 will not be asked for."""
-    return driver.app.snapshot(driver.now_s)["nodes"]["a1"]["places"]["acct"]["retry_in_s"]
+    return driver.app.snapshot(driver.now_s)["nodes"]["a1"]["places"]["server"]["retry_in_s"]
 
 
 def held(driver):
     """The containers of the server of a1."""
     places = driver.app.snapshot(driver.now_s)["nodes"]["a1"]["places"]
-    return [container["id"] for container in places["acct"]["containers"]]
+    return [container["id"] for container in places["server"]["containers"]]
 
 
 def members(driver, server):

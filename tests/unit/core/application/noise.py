@@ -66,7 +66,7 @@ def a_container_ends(cluster, rng):
         container = rng.choice(cluster.running()).container
         if container.priority == 10 and rng.random() < 0.5:
             heard = ev.StatusReported(
-                container.node, "acct", cluster.now_s, container.id, is_healthy=False, is_gone=True
+                container.node, "server", cluster.now_s, container.id, is_healthy=False, is_gone=True
             )
             cluster.apply(heard)
         cluster.end(container.id, rng.choice([0, 1, 137, -102, -104]))
@@ -84,7 +84,7 @@ def a_voice_of_the_past(cluster, rng):
     ids = [name for name, true in cluster.containers.items() if true.state == "ended"]
     if ids:
         container = cluster.containers[rng.choice(ids)].container
-        role = "acct" if container.priority == 10 else "agent"
+        role = "server" if container.priority == 10 else "agent"
         is_gone = rng.random() < 0.3
         heard = ev.StatusReported(
             container.node,

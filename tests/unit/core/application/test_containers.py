@@ -5,12 +5,12 @@ import pytest
 from tests.unit.core.application.driver import (
     Driver,
     accelerator,
-    acct_only,
     held,
     kinds,
     only,
     plain,
     retry_s,
+    servers_only,
 )
 from tests.unit.core.application.virtual_cluster import AGENT
 from yarn_accel.core.application import ContainerRole, NodeSelector, RestartPolicy, RoleResource, RoleTable
@@ -33,7 +33,7 @@ def test_the_first_event_registers_and_it_is_repeated_when_nobody_answers():
 
 
 def test_a_restarted_rm_is_told_everything_again():
-    driver = Driver(roles=acct_only())
+    driver = Driver(roles=servers_only())
     (ask,) = only(driver.nodes(accelerator()), cmd.RequestContainer)
     assert driver(ev.Resynced) == [cmd.Register()]
     assert driver(ev.Resynced) == []
@@ -93,7 +93,7 @@ def test_one_server_per_accelerator_node_and_one_agent_per_node():
     asks = only(driver.nodes(accelerator(), plain()), cmd.RequestContainer)
     assert asks == [
         cmd.RequestContainer(
-            "acct", "a1", "/r1", {"memory-mb": 1024, "vcores": 2, "yarn.io/gpu": 2}, 10, EPOCH + 1
+            "server", "a1", "/r1", {"memory-mb": 1024, "vcores": 2, "yarn.io/gpu": 2}, 10, EPOCH + 1
         ),
         cmd.RequestContainer("agent", "a1", "/r1", {"memory-mb": 128, "vcores": 1}, 11, EPOCH + 2),
         cmd.RequestContainer("agent", "n1", "/r1", {"memory-mb": 128, "vcores": 1}, 11, EPOCH + 3),
@@ -105,7 +105,7 @@ def test_a_new_accelerator_gets_a_server_and_one_that_fails_loses_it(driver):
     assert only(driver.nodes(plain("x")), cmd.RequestContainer) == []
     (ask,) = only(driver.nodes(accelerator("x")), cmd.RequestContainer)
     unasks = only(driver.nodes(plain("x")), cmd.CancelRequest)
-    assert unasks == [cmd.CancelRequest("acct", "x", "/r1", 10, ask.request_id)]
+    assert unasks == [cmd.CancelRequest("server", "x", "/r1", 10, ask.request_id)]
 
 
 def test_an_unanswered_ask_is_repeated_under_its_id(driver):
@@ -118,7 +118,7 @@ def test_what_is_allocated_is_launched_once(driver):
     (ask,) = only(driver.nodes(accelerator()), cmd.RequestContainer)
     container = ev.ContainerRef("c1", "a1", 10, ask.request_id)
     assert only(driver(ev.ContainersAllocated, (container,)), cmd.LaunchContainer) == [
-        cmd.LaunchContainer(container, "acct")
+        cmd.LaunchContainer(container, "server")
     ]
     assert driver(ev.ContainersAllocated, (container,)) == []
     assert driver(ev.ContainerStarted, "c1") == []
@@ -129,7 +129,7 @@ def test_surplus_is_released(driver):
     (ask,) = only(driver.nodes(accelerator()), cmd.RequestContainer)
     first, second = (ev.ContainerRef(f"c{i}", "a1", 10, ask.request_id) for i in (1, 2))
     commands = driver(ev.ContainersAllocated, (first, second))
-    assert only(commands, cmd.LaunchContainer) == [cmd.LaunchContainer(first, "acct")]
+    assert only(commands, cmd.LaunchContainer) == [cmd.LaunchContainer(first, "server")]
     assert only(commands, cmd.ReleaseContainer) == [cmd.ReleaseContainer(second)]
     third = ev.ContainerRef("c3", "a1", 10, ask.request_id)
     assert only(driver(ev.ContainersAllocated, (third,)), cmd.ReleaseContainer) == [

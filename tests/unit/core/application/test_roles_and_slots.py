@@ -49,15 +49,15 @@ def test_a_wrong_table_is_refused(rows, words):
 
 
 def test_a_container_tells_its_role_by_its_priority():
-    acct, agent = (
-        ContainerRole("acct", NodeSelector.ACCELERATOR, SMALL, 10, is_server=True),
+    server, agent = (
+        ContainerRole("server", NodeSelector.ACCELERATOR, SMALL, 10, is_server=True),
         ContainerRole("agent", NodeSelector.EVERY, SMALL, 11),
     )
-    roles = RoleTable([acct, agent])
-    assert roles.of_priority(10) is acct
+    roles = RoleTable([server, agent])
+    assert roles.of_priority(10) is server
     assert roles.of_priority(11) is agent
     assert roles.of_priority(12) is None
-    assert roles.server is acct
+    assert roles.server is server
     assert RoleTable([agent]).server is None
 
 

@@ -7,12 +7,12 @@ import pytest
 from tests.unit.core.application.driver import (
     Driver,
     accelerator,
-    acct_only,
     held,
     kinds,
     members,
     only,
     plain,
+    servers_only,
     slots,
 )
 from tests.unit.core.application.virtual_cluster import AGENT
@@ -57,7 +57,7 @@ def test_the_dead_are_not_heard(serving):
 
 def test_a_new_endpoint_is_published(serving):
     commands = serving(
-        ev.StatusReported, "a1", "acct", container="c1", endpoint="elsewhere", gauges=ev.ServerGauges(8)
+        ev.StatusReported, "a1", "server", container="c1", endpoint="elsewhere", gauges=ev.ServerGauges(8)
     )
     (publication,) = only(commands, cmd.PublishBindings)
     assert publication.endpoints == (("a1", "elsewhere"),)
@@ -78,7 +78,7 @@ def test_a_heartbeat_that_says_nothing_new_orders_nothing(serving):
 def test_a_strong_server_counts_as_strong(serving, told, counted):
     serving.hear("a1", container="c1", gauges=ev.ServerGauges(8, weight=told))
     node = serving.app._cluster.nodes["a1"]
-    assert server_binding(node.view, node.instances["acct"].report).weight == counted
+    assert server_binding(node.view, node.instances["server"].report).weight == counted
 
 
 def test_an_agent_outside_yarn_is_listened_to_but_has_no_place(serving):
@@ -96,7 +96,7 @@ def test_a_second_server_takes_its_part(serving):
 
 
 def test_an_accelerator_node_without_a_server_is_a_guest_after_a_while():
-    driver = Driver(Settings(has_slots=False, silence_s=100.0), acct_only())
+    driver = Driver(Settings(has_slots=False, silence_s=100.0), servers_only())
     (ask, _) = only(driver.nodes(accelerator("a1"), accelerator("a2")), cmd.RequestContainer)
     driver.hear("a1", container=driver.run(ask).id)
     driver.wait(9.9)
@@ -241,7 +241,7 @@ def test_stop_ends_everything_restores_slots_and_unregisters(serving):
 
 
 def test_stop_withdraws_what_the_attempt_before_has_published():
-    driver = Driver(roles=acct_only(), attempt=2)
+    driver = Driver(roles=servers_only(), attempt=2)
     (publication,) = only(driver(ev.StopRequested), cmd.PublishBindings)
     assert (publication.is_full, publication.bound) == (True, ())
 
@@ -268,7 +268,7 @@ def test_stop_before_the_rm_has_answered():
 
 
 def test_slots_follow_the_shares():
-    driver = Driver(roles=acct_only())
+    driver = Driver(roles=servers_only())
     (ask,) = only(driver.nodes(accelerator(), plain(), plain("n9", "/r9")), cmd.RequestContainer)
     container = driver.run(ask)
     assert slots(driver.hear("a1", container=container.id, gauges=ev.ServerGauges(8))) == {
@@ -340,7 +340,7 @@ def test_without_the_right_slots_are_left_alone_and_it_is_said(serving):
 
 
 def test_slots_can_be_switched_off():
-    driver = Driver(Settings(has_slots=False), acct_only())
+    driver = Driver(Settings(has_slots=False), servers_only())
     (ask,) = only(driver.nodes(accelerator()), cmd.RequestContainer)
     assert slots(driver.hear("a1", container=driver.run(ask).id)) == {}
 
@@ -360,7 +360,7 @@ def test_a_later_attempt_adopts_what_runs_and_listens_before_it_publishes():
         ev.ContainerRef("c2", "a2", 10, 8),
         ev.ContainerRef("c3", "n1", 99),
     )
-    driver = Driver(roles=acct_only(), is_registered=False)
+    driver = Driver(roles=servers_only(), is_registered=False)
     driver(ev.TimerFired)
     commands = driver(ev.Registered, running, 2)
     assert only(commands, cmd.ReleaseContainer) == [cmd.ReleaseContainer(running[2])]
@@ -386,7 +386,7 @@ def test_a_later_attempt_adopts_what_runs_and_listens_before_it_publishes():
 
 def test_what_is_found_twice_on_one_node_is_stopped_but_once():
     running = (ev.ContainerRef("c2", "a1", 10), ev.ContainerRef("c1", "a1", 10))
-    driver = Driver(roles=acct_only(), attempt=2, previous=running)
+    driver = Driver(roles=servers_only(), attempt=2, previous=running)
     driver.hear("a1", container="c2")
     assert only(driver.nodes(accelerator()), cmd.StopContainer) == [cmd.StopContainer(running[1])]
     assert held(driver) == ["c2", "c1"]
@@ -406,7 +406,7 @@ def test_what_the_rm_finds_late_is_adopted(driver):
 
 
 def test_versions_and_request_ids_grow_over_attempts():
-    first, second = Driver(roles=acct_only()), Driver(roles=acct_only(), attempt=2)
+    first, second = Driver(roles=servers_only()), Driver(roles=servers_only(), attempt=2)
     (early,) = only(first.nodes(accelerator()), cmd.RequestContainer)
     (late,) = only(second.nodes(accelerator()), cmd.RequestContainer)
     assert late.request_id > early.request_id
@@ -414,7 +414,7 @@ def test_versions_and_request_ids_grow_over_attempts():
 
 
 def test_a_later_attempt_without_servers_restores_slots():
-    driver = Driver(roles=acct_only(), attempt=3)
+    driver = Driver(roles=servers_only(), attempt=3)
     driver.nodes(accelerator(), plain(), is_complete=True)
     assert slots(driver.wait(2.0)) == {}
     assert slots(driver.wait(10.0)) == {"a1": None, "n1": None}
@@ -423,7 +423,7 @@ def test_a_later_attempt_without_servers_restores_slots():
 def later_attempt(*views, heard=("a1", "a2"), attempt=2, **settings):
     """A second attempt: two servers run; what its nodes are published as bound to is told with them."""
     running = ev.ContainerRef("c1", "a1", 10), ev.ContainerRef("c2", "a2", 10)
-    driver = Driver(settings=Settings(**settings), roles=acct_only(), attempt=attempt, previous=running)
+    driver = Driver(settings=Settings(**settings), roles=servers_only(), attempt=attempt, previous=running)
     driver.nodes(accelerator("a1"), accelerator("a2"), *views, is_complete=True)
     driver.now_s = 1.0
     for host in heard:
@@ -487,7 +487,7 @@ def test_it_does_not_wait_for_a_server_that_has_ended():
 
 def test_it_waits_until_all_nodes_are_told():
     running = (ev.ContainerRef("c1", "a1", 10),)
-    driver = Driver(roles=acct_only(), attempt=2, previous=running)
+    driver = Driver(roles=servers_only(), attempt=2, previous=running)
     driver.nodes(accelerator("a1"))
     driver.now_s = 1.9
     driver.hear("a1", gauges=ev.ServerGauges(4))
@@ -507,7 +507,7 @@ def test_what_is_published_later_is_not_looked_at(serving):
 def test_who_is_drained_is_not_called_lost(serving):
     serving(ev.DrainRequested, "a1")
     serving(ev.ContainerCompleted, serving.container.id, -105, "")
-    assert "acct: none, the node is drained." in serving.app.explain("a1")
+    assert "server: none, the node is drained." in serving.app.explain("a1")
     reasons = [note["reason"] for note in serving.app.snapshot(serving.now_s)["notes"]]
     assert "a1 left: no accelerator node is left for n1" in reasons
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.core.application.driver import Driver, accelerator, acct_only, kinds, only, plain
+from tests.unit.core.application.driver import Driver, accelerator, kinds, only, plain, servers_only
 from yarn_accel.core.application import commands as cmd
 from yarn_accel.core.application import events as ev
 
@@ -67,7 +67,7 @@ def test_who_was_silent_before_is_not_bound_again(serving):
 
 
 def test_an_answer_that_came_in_the_stall_is_not_late():
-    driver = Driver(roles=acct_only())
+    driver = Driver(roles=servers_only())
     (ask,) = only(driver.nodes(accelerator(), plain()), cmd.RequestContainer)
     container = ev.ContainerRef("c1", "a1", ask.priority, ask.request_id)
     driver(ev.ContainersAllocated, (container,))
@@ -84,7 +84,7 @@ def test_an_answer_that_came_in_the_stall_is_not_late():
 @pytest.mark.parametrize("begin_s", [0.1, 12345.678901, 987654.321])
 @pytest.mark.parametrize("seconds", [0.1 + 0.2, 2.7, 1e5 / 3])
 def test_it_is_woken_when_it_is_due_and_once(begin_s, seconds):
-    driver = Driver(roles=acct_only(), is_registered=False)
+    driver = Driver(roles=servers_only(), is_registered=False)
     driver.now_s = begin_s
     driver(ev.Registered, (), 1)
     (ask,) = only(driver.nodes(accelerator(), plain()), cmd.RequestContainer)
@@ -105,7 +105,7 @@ def test_a_later_attempt_waits_longer_for_what_was_published():
     nodes = [accelerator("a1"), accelerator("a2")]
     nodes += [plain(f"n{i}", bound=f"a{1 + i % 2}") for i in range(4)]
     previous = [ev.ContainerRef(f"c{i}", f"a{i}", 10) for i in (1, 2)]
-    driver = Driver(roles=acct_only(), attempt=2, previous=tuple(previous))
+    driver = Driver(roles=servers_only(), attempt=2, previous=tuple(previous))
     driver.nodes(*nodes, is_complete=True)
     driver.wait(4.0)
     stall(driver, 6.0)

@@ -18,11 +18,11 @@ from yarn_accel.core.application import (
 from yarn_accel.core.application import commands as cmd
 from yarn_accel.core.application import events as ev
 
-ACCT = ContainerRole(
-    "acct", NodeSelector.ACCELERATOR, RoleResource(1024, 2, whole=("yarn.io/gpu",)), 10, is_server=True
+SERVER = ContainerRole(
+    "server", NodeSelector.ACCELERATOR, RoleResource(1024, 2, whole=("yarn.io/gpu",)), 10, is_server=True
 )
 AGENT = ContainerRole("agent", NodeSelector.EVERY, RoleResource(128), 11)
-ROLES = RoleTable([ACCT, AGENT])
+ROLES = RoleTable([SERVER, AGENT])
 #: So often it may want to be woken at once, one time after the other: it looks at a few nodes each time.
 AT_ONCE = 10
 CONFIGURED = 9
@@ -468,7 +468,7 @@ class VirtualCluster:
             if node.state == "up" and not self.is_stopping:
                 wanted.add((node.host, "agent"))
                 if node.is_accelerator and node.host not in self.drained:
-                    wanted.add((node.host, "acct"))
+                    wanted.add((node.host, "server"))
         there = [
             (true.container.node, ROLES.of_priority(true.container.priority).name)
             for true in self.running()
@@ -477,7 +477,7 @@ class VirtualCluster:
         assert sorted(there) == sorted(wanted), (sorted(there), sorted(wanted))
         assert not self.asks
         assert not [true for true in self.containers.values() if true.state == "granted"]
-        servers = {host: f"{host}:7070" for host, role in wanted if role == "acct"}
+        servers = {host: f"{host}:7070" for host, role in wanted if role == "server"}
         assert self.endpoints == servers
         self.assert_bound(set(servers))
         self.assert_slots(set(servers))

@@ -17,7 +17,7 @@ from yarn_accel.launch.packing import Requirement
 __all__ = [
     "ATTRIBUTES",
     "EXIT_REASONS",
-    "Fitness",
+    "CompatibilityReport",
     "attribute_facts",
     "check_nodes",
     "explain_exit",
@@ -46,41 +46,41 @@ _LASTING = frozenset({bootstrap.EXIT_PYTHON, bootstrap.EXIT_GLIBC, bootstrap.EXI
 
 
 @dataclass(frozen=True, slots=True)
-class Fitness:
+class CompatibilityReport:
     """What is known of the nodes before a submission.
 
     Attributes:
-        misfits: node -> why it cannot run the environment, with the cure.
+        incompatible: node -> why it cannot run the environment, with the cure.
         unknown: nodes that told nothing; they judge themselves.
     """
 
-    misfits: Mapping[str, str]
+    incompatible: Mapping[str, str]
     unknown: tuple[str, ...]
 
     def __str__(self) -> str:
-        lines = [f"{node}: {why}" for node, why in sorted(self.misfits.items())]
+        lines = [f"{node}: {why}" for node, why in sorted(self.incompatible.items())]
         if self.unknown:
             lines.append(f"{len(self.unknown)} nodes tell neither Python nor glibc: each checks itself")
         return "\n".join(lines)
 
 
-def check_nodes(requirement: Requirement, facts: Mapping[str, Mapping[str, str]]) -> Fitness:
+def check_nodes(requirement: Requirement, facts: Mapping[str, Mapping[str, str]]) -> CompatibilityReport:
     """Judge every node by what is known of it.
 
     Args:
         requirement: of the packed environment.
         facts: node -> its facts by the names of `Requirement`, as far as known (see `attribute_facts`).
     """
-    misfits, unknown = {}, []
+    incompatible, unknown = {}, []
     need = asdict(requirement)
     for node, have in facts.items():
         if not have:
             unknown.append(node)
         try:
             bootstrap.check_node(need, dict(have))
-        except bootstrap.Refused as error:
-            misfits[node] = str(error)
-    return Fitness(misfits, tuple(sorted(unknown)))
+        except bootstrap.StartRefused as error:
+            incompatible[node] = str(error)
+    return CompatibilityReport(incompatible, tuple(sorted(unknown)))
 
 
 def attribute_facts(attributes: Mapping[str, str]) -> dict[str, str]:

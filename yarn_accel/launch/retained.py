@@ -13,7 +13,7 @@ from yarn_accel.adapters.credentials import create_master_secret, read_master_se
 from yarn_accel.adapters.local_files import write_atomic
 from yarn_accel.errors import AuthenticationError, ConfigError, StartupError
 
-__all__ = ["Kept", "kept_applications", "own_master_secret", "state_dir"]
+__all__ = ["RetainedApplication", "own_master_secret", "retained_applications", "state_dir"]
 
 _SECRET = "control-secret"
 _NOTES = "start.json"
@@ -29,7 +29,7 @@ def state_dir(environ: Mapping[str, str] | None = None) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RetainedApplication:
     """One application's folder (0700).
 
     Attributes:
@@ -41,9 +41,9 @@ class Kept:
     folder: Path
 
     @staticmethod
-    def of(application: str, environ: Mapping[str, str] | None = None) -> Kept:
+    def of(application: str, environ: Mapping[str, str] | None = None) -> RetainedApplication:
         """The folder of an application, there or not."""
-        return Kept(application, state_dir(environ) / "applications" / application)
+        return RetainedApplication(application, state_dir(environ) / "applications" / application)
 
     def create(self, staging_uri: str) -> bytes:
         """Make the folder and a fresh secret of 32 bytes; to be called before the application exists.
@@ -97,7 +97,7 @@ class Kept:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def kept_applications(environ: Mapping[str, str] | None = None) -> tuple[Kept, ...]:
+def retained_applications(environ: Mapping[str, str] | None = None) -> tuple[RetainedApplication, ...]:
     """Everything kept on this machine, the oldest application first.
 
     Raises:
@@ -110,7 +110,7 @@ def kept_applications(environ: Mapping[str, str] | None = None) -> tuple[Kept, .
         return ()
     except OSError as error:
         raise StartupError(f"{folder}: {error.strerror}", cure=_CURE) from None
-    return tuple(Kept(name, folder / name) for name in names)
+    return tuple(RetainedApplication(name, folder / name) for name in names)
 
 
 def own_master_secret(environ: Mapping[str, str] | None = None) -> Path:

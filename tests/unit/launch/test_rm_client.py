@@ -8,28 +8,28 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.launch.yarn import Yarn, app, gateway, report
+from tests.unit.launch.yarn import Yarn, app, report, rm_client
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationState
 from yarn_accel.errors import ConfigError, StartupError, StorageError, UnavailableError
 from yarn_accel.hadoop.site import Site
-from yarn_accel.launch import gateway as gateway_module
-from yarn_accel.launch.gateway import Gateway, find_running, kill, one_of
+from yarn_accel.launch import rm_client as gateway_module
+from yarn_accel.launch.rm_client import RmClient, find_running, kill, one_of
 
 _SERVICES = ("", "scheduler.", "admin.")
 
 
 def test_uploads_go_to_the_users_home_or_where_the_settings_say(tmp_path) -> None:
-    ours = gateway(tmp_path, **{"fs.defaultFS": "hdfs://nn:8020/"})
+    ours = rm_client(tmp_path, **{"fs.defaultFS": "hdfs://nn:8020/"})
     assert ours.staging_uri() == "hdfs://nn:8020/user/alice/.yarn-accel"
     assert ours.staging_uri("hdfs://nn:8020/apps/accel/") == "hdfs://nn:8020/apps/accel"
     with pytest.raises(StorageError, match="absolute"):
         ours.staging_uri("hdfs://nn:8020/../x")
     with pytest.raises(ConfigError, match=r"core-site\.xml: fs\.defaultFS is not set.*staging_uri"):
-        gateway(tmp_path).staging_uri()
+        rm_client(tmp_path).staging_uri()
 
 
 def test_names_that_only_the_cluster_knows_become_addresses(tmp_path) -> None:
-    ours = gateway(tmp_path)
+    ours = rm_client(tmp_path)
     assert ours.url_of(report(1)) == "http://10.0.0.2:4000"
     assert ours.url_of(report(1, host="other")) == "http://other:4000"
     assert ours.page_of(report(1)) == f"http://10.0.0.1:8088/proxy/{app(1)}/"
@@ -40,7 +40,7 @@ def test_names_that_only_the_cluster_knows_become_addresses(tmp_path) -> None:
 @pytest.mark.parametrize("away", [{"rpc_port": -1}, {"host": "N/A"}, {"host": ""}])
 def test_a_master_between_two_attempts_has_no_address(tmp_path, away) -> None:
     with pytest.raises(UnavailableError, match="does not run at the moment"):
-        gateway(tmp_path).url_of(report(1, **away))
+        rm_client(tmp_path).url_of(report(1, **away))
 
 
 def test_only_live_applications_of_ours_are_found_oldest_first() -> None:
@@ -101,7 +101,7 @@ def test_looking_at_a_cluster_needs_no_java(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("yarn_accel.hadoop.site.find_java", no_java)
     with pytest.raises(StartupError, match="Java"):
         Site.load(bare)
-    ours = Gateway.load(bare)
+    ours = RmClient.load(bare)
     assert ours.staging_uri() == "hdfs://nn:8020/user/alice/.yarn-accel"
     assert ours.site.resourcemanager_webs() == ["http://10.0.0.7:8088"]
 
@@ -119,18 +119,18 @@ def site(folder: Path, **properties: str) -> dict[str, str]:
 
 def test_an_address_that_is_none_is_told_with_its_file_and_key(tmp_path) -> None:
     with pytest.raises(ConfigError, match=r"yarn-site\.xml: .*hostname are not set"):
-        Gateway.load(site(tmp_path))
+        RmClient.load(site(tmp_path))
     key = "yarn.resourcemanager.address"
     with pytest.raises(ConfigError, match=rf"yarn-site\.xml: {key}: 'rm:80x' is no host:port"):
-        Gateway.load(site(tmp_path, **{key: "rm:80x"}))
+        RmClient.load(site(tmp_path, **{key: "rm:80x"}))
 
 
 def test_the_user_is_who_this_process_runs_as(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("LOGNAME", "somebody-else")
     monkeypatch.setenv("USER", "somebody-else")
     environ = site(tmp_path, **{"yarn.resourcemanager.hostname": "rm"})
-    assert Gateway.load(environ).user == pwd.getpwuid(os.geteuid()).pw_name
-    assert Gateway.load({**environ, "HADOOP_USER_NAME": "ada"}).user == "ada"
+    assert RmClient.load(environ).user == pwd.getpwuid(os.geteuid()).pw_name
+    assert RmClient.load({**environ, "HADOOP_USER_NAME": "ada"}).user == "ada"
 
 
 def test_where_no_resource_manager_answers_its_settings_are_named(tmp_path, monkeypatch) -> None:
@@ -138,7 +138,7 @@ def test_where_no_resource_manager_answers_its_settings_are_named(tmp_path, monk
     with socket.socket() as taken:  # bound, but nobody listens
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        ours = Gateway.load(
+        ours = RmClient.load(
             site(tmp_path, **{f"yarn.resourcemanager.{each}address": address for each in _SERVICES})
         )
 

@@ -4,14 +4,20 @@ import json
 from dataclasses import asdict
 
 from yarn_accel.launch import bootstrap
-from yarn_accel.launch.fitness import ATTRIBUTES, EXIT_REASONS, attribute_facts, check_nodes, explain_exit
+from yarn_accel.launch.node_compatibility import (
+    ATTRIBUTES,
+    EXIT_REASONS,
+    attribute_facts,
+    check_nodes,
+    explain_exit,
+)
 from yarn_accel.launch.packing import Requirement
 
 NEED = Requirement("3.11", ".cpython-311-x86_64-linux-gnu.so", "x86_64", "2.28")
 
 
 def test_each_node_is_judged_by_what_it_tells() -> None:
-    fitness = check_nodes(
+    compatibility = check_nodes(
         NEED,
         {
             "fits": {**asdict(NEED), "glibc": "2.31"},
@@ -23,21 +29,21 @@ def test_each_node_is_judged_by_what_it_tells() -> None:
             "silent": {},
         },
     )
-    assert set(fitness.misfits) == {"python", "glibc", "arm"}
-    assert "python3 is 3.9" in fitness.misfits["python"]
-    assert "install python3.11" in fitness.misfits["python"]
-    assert "glibc is 2.9, the environment needs 2.28" in fitness.misfits["glibc"]
-    assert fitness.unknown == ("silent",)
-    assert "1 nodes tell neither" in str(fitness)
+    assert set(compatibility.incompatible) == {"python", "glibc", "arm"}
+    assert "python3 is 3.9" in compatibility.incompatible["python"]
+    assert "install python3.11" in compatibility.incompatible["python"]
+    assert "glibc is 2.9, the environment needs 2.28" in compatibility.incompatible["glibc"]
+    assert compatibility.unknown == ("silent",)
+    assert "1 nodes tell neither" in str(compatibility)
 
 
 def test_versions_are_numbers_and_not_text() -> None:
-    assert not check_nodes(NEED, {"n": {"glibc": "2.100"}}).misfits
-    assert check_nodes(NEED, {"n": {"glibc": "2.3"}}).misfits
+    assert not check_nodes(NEED, {"n": {"glibc": "2.100"}}).incompatible
+    assert check_nodes(NEED, {"n": {"glibc": "2.3"}}).incompatible
 
 
 def test_a_node_without_glibc_does_not_fit() -> None:
-    assert "another C library" in check_nodes(NEED, {"alpine": {"glibc": ""}}).misfits["alpine"]
+    assert "another C library" in check_nodes(NEED, {"alpine": {"glibc": ""}}).incompatible["alpine"]
 
 
 def test_facts_come_from_node_attributes_of_any_prefix() -> None:

@@ -17,7 +17,7 @@ from yarn_accel.core.application import (
     Settings,
 )
 from yarn_accel.core.application import events as ev
-from yarn_accel.launch.picture import n_serving, picture
+from yarn_accel.launch.status_view import n_serving, picture
 
 PAGE = "http://rm:8088/proxy/x/"
 
@@ -68,7 +68,7 @@ def test_who_serves_whom() -> None:
     ],
 )
 def test_what_a_server_that_does_not_serve_waits_for(place, word) -> None:
-    text = drawn(answer(w1=node(places={"acct": place})))
+    text = drawn(answer(w1=node(places={"server": place})))
     assert word in row(text, "w1")
     assert n_serving(answer(w1=node())) == (0, 1)
 
@@ -89,7 +89,7 @@ def test_what_an_admin_should_know_is_said() -> None:
 def test_the_picture_of_the_real_core_is_understood() -> None:
     """The form is agreed nowhere else."""
     roles = RoleTable(
-        [ContainerRole("acct", NodeSelector.ACCELERATOR, RoleResource(512), priority=10, is_server=True)]
+        [ContainerRole("server", NodeSelector.ACCELERATOR, RoleResource(512), priority=10, is_server=True)]
     )
     core = Application(Settings(), roles, make_policy=lambda: binding.make("paper"))
     core.apply(ev.TimerFired(0.0))

@@ -8,8 +8,13 @@ import pytest
 
 from yarn_accel.adapters.credentials import create_master_secret, read_master_secret
 from yarn_accel.errors import AuthenticationError, ConfigError, StartupError
-from yarn_accel.launch import kept as kept_module
-from yarn_accel.launch.kept import Kept, kept_applications, own_master_secret, state_dir
+from yarn_accel.launch import retained as retained_module
+from yarn_accel.launch.retained import (
+    RetainedApplication,
+    own_master_secret,
+    retained_applications,
+    state_dir,
+)
 
 
 @pytest.fixture
@@ -22,20 +27,20 @@ def mode(path: Path) -> int:
 
 
 def test_a_secret_of_32_bytes_that_only_we_can_read(environ) -> None:
-    kept = Kept.of("application_1_0001", environ)
+    kept = RetainedApplication.of("application_1_0001", environ)
     secret = kept.create("hdfs://nn/x")
     assert len(secret) == 32
-    assert Kept.of("application_1_0001", environ).secret() == secret
+    assert RetainedApplication.of("application_1_0001", environ).secret() == secret
     assert kept.staging_uri() == "hdfs://nn/x"
     assert mode(kept.folder) == 0o700
     assert mode(kept.folder / "control-secret") == 0o600
-    assert Kept.of("application_1_0002", environ).create("") != secret
+    assert RetainedApplication.of("application_1_0002", environ).create("") != secret
     with pytest.raises(ConfigError, match="File exists"):
         kept.create("hdfs://nn/x")
 
 
 def test_a_secret_that_others_may_read_is_not_used(environ) -> None:
-    kept = Kept.of("application_1_0001", environ)
+    kept = RetainedApplication.of("application_1_0001", environ)
     kept.create("")
     (kept.folder / "control-secret").chmod(0o644)
     with pytest.raises(ConfigError, match="others may read it"):
@@ -43,7 +48,7 @@ def test_a_secret_that_others_may_read_is_not_used(environ) -> None:
 
 
 def test_where_no_start_was_made_is_told(environ) -> None:
-    kept = Kept.of("application_1_0001", environ)
+    kept = RetainedApplication.of("application_1_0001", environ)
     with pytest.raises(
         AuthenticationError, match=r"not here.*machine that ran `yarn-accel start`.*stop --force"
     ):
@@ -53,17 +58,17 @@ def test_where_no_start_was_made_is_told(environ) -> None:
 
 
 def test_all_are_listed_and_one_is_removed(environ, tmp_path) -> None:
-    assert kept_applications(environ) == ()
+    assert retained_applications(environ) == ()
     for number in (2, 1):
-        Kept.of(f"application_1_000{number}", environ).create("")
-    found = kept_applications(environ)
+        RetainedApplication.of(f"application_1_000{number}", environ).create("")
+    found = retained_applications(environ)
     assert [kept.application for kept in found] == ["application_1_0001", "application_1_0002"]
     found[0].remove()
-    assert kept_applications(environ) == found[1:]
+    assert retained_applications(environ) == found[1:]
 
 
 def test_damaged_notes_are_named(environ) -> None:
-    kept = Kept.of("application_1_0001", environ)
+    kept = RetainedApplication.of("application_1_0001", environ)
     kept.create("")
     (kept.folder / "start.json").write_text("[")
     with pytest.raises(ConfigError, match=r"start\.json is damaged"):
@@ -73,7 +78,7 @@ def test_damaged_notes_are_named(environ) -> None:
 def test_a_folder_that_cannot_be_made_is_named(tmp_path) -> None:
     (tmp_path / "cluster-accel").write_text("a file")
     with pytest.raises(StartupError, match="XDG_STATE_HOME"):
-        Kept.of("application_1_0001", {"XDG_STATE_HOME": str(tmp_path)}).create("")
+        RetainedApplication.of("application_1_0001", {"XDG_STATE_HOME": str(tmp_path)}).create("")
 
 
 def test_a_users_own_master_secret_stays_the_same(environ) -> None:
@@ -98,7 +103,7 @@ def test_of_two_starts_that_make_the_users_secret_both_take_the_first(environ, m
         create_master_secret(path)
         create_master_secret(path)
 
-    monkeypatch.setattr(kept_module, "create_master_secret", other_is_first)
+    monkeypatch.setattr(retained_module, "create_master_secret", other_is_first)
     assert len(read_master_secret(own_master_secret(environ))) == 32
 
 
@@ -111,8 +116,8 @@ def test_a_folder_of_another_user_is_named(environ, monkeypatch) -> None:
     for method in ("stat", "iterdir", "exists", "read_text"):
         monkeypatch.setattr(Path, method, refuse)
     with pytest.raises(StartupError, match="applications: Permission denied: set XDG_STATE_HOME"):
-        kept_applications(environ)
+        retained_applications(environ)
     with pytest.raises(ConfigError, match=r"control secret .*Permission denied: run as the user who owns it"):
-        Kept.of("application_1_0001", environ).secret()
+        RetainedApplication.of("application_1_0001", environ).secret()
     with pytest.raises(ConfigError, match="Permission denied"):
         read_master_secret(own_master_secret(environ))

@@ -97,7 +97,7 @@ def _server(node: Mapping[str, Any]) -> str:
         return _DASH
     if node.get("is_serving"):
         return "serves"
-    place = _mapping(_mapping(node.get("places")).get("acct"))
+    place = _mapping(_mapping(node.get("places")).get("server"))
     held = _items(place.get("containers"))
     if held:
         phase = str(_mapping(held[0]).get("phase", _DASH))

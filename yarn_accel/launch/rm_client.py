@@ -26,7 +26,7 @@ from yarn_accel.errors import ConfigError, UnavailableError
 from yarn_accel.hadoop.running import APPLICATION_TYPE
 from yarn_accel.hadoop.site import SiteSettings, user_name
 
-__all__ = ["APPLICATION_TYPE", "Gateway", "find_running", "kill", "one_of"]
+__all__ = ["APPLICATION_TYPE", "RmClient", "find_running", "kill", "one_of"]
 
 _RM_PATIENCE_S = 15.0
 _POLL_S = 0.1
@@ -36,7 +36,7 @@ _LIVE = tuple(state for state in ApplicationState if not state.is_final)
 
 
 @dataclass(frozen=True, slots=True)
-class Gateway:
+class RmClient:
     """How to reach one cluster, and as whom.
 
     Attributes:
@@ -50,7 +50,7 @@ class Gateway:
     addresses: ResourceManagerAddresses
 
     @staticmethod
-    def load(environ: Mapping[str, str] | None = None) -> Gateway:
+    def load(environ: Mapping[str, str] | None = None) -> RmClient:
         """Read ``HADOOP_CONF_DIR``.
 
         Raises:
@@ -63,7 +63,7 @@ class Gateway:
             addresses = ResourceManagerAddresses.from_properties(site.properties)
         except ConfigError as error:
             raise ConfigError(f"{site.conf_dir / _YARN_SITE}: {error.message}") from None
-        return Gateway(site, user_name(environ), addresses)
+        return RmClient(site, user_name(environ), addresses)
 
     @contextlib.asynccontextmanager
     async def manager(self) -> AsyncIterator[ResourceManager]:
