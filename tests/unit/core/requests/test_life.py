@@ -1,0 +1,237 @@
+"""The life of one request, from its header to the memory that comes back."""
+
+import pytest
+
+from tests.unit.core.requests.world import KIB, MIB, World, needs
+from yarn_accel.core.requests import events as e
+
+READS = ("hdfs://nn/in/x",)
+FOUND = needs(reads=READS, input_bytes=256, output_bytes=200)
+
+
+@pytest.fixture
+def world():
+    world = World()
+    world.worker()
+    return world
+
+
+def test_a_payload_that_came_with_its_header_is_computed_at_once(world):
+    a = world.open()
+    request = world.ask(a)
+    assert len(world.running) == 1
+    world.finish()
+    assert world.kind(a, request) == "Reply"
+    assert world.used_bytes == 0
+
+
+def test_a_payload_that_comes_later_has_its_memory_first(world):
+    a = world.open()
+    request = world.ask(a, digest=None)
+    assert a not in world.blocked
+    assert not world.running
+    world.arrive(a, request)
+    world.finish()
+    assert world.kind(a, request) == "Reply"
+
+
+def test_referenced_inputs_are_looked_at_then_read(world):
+    a = world.open()
+    request = world.ask(a, what=needs(reads=READS))
+    assert a not in world.blocked
+    world.looked(FOUND)
+    world.read()
+    world.finish()
+    assert world.kind(a, request) == "Reply"
+
+
+def test_a_payload_beside_references_is_received_when_their_sizes_are_known(world):
+    a = world.open()
+    what = needs(reads=READS, payload_bytes=100)
+    request = world.ask(a, what=what)
+    assert a in world.blocked
+    world.looked(needs(reads=READS, payload_bytes=100, input_bytes=512))
+    assert a not in world.blocked
+    world.arrive(a, request)
+    world.read()
+    world.finish()
+    assert world.kind(a, request) == "Reply"
+
+
+def test_inputs_that_turn_out_larger_get_memory_for_both_and_are_read_again(world):
+    a = world.open()
+    request = world.ask(a, what=needs(reads=READS))
+    world.looked(FOUND)
+    more = needs(reads=READS, input_bytes=256, output_bytes=MIB)
+    world.read(more)
+    assert len(world.reads) == 1
+    world.read(more)
+    assert world.outputs[world.running[0]][1] == 256
+    world.finish()
+    assert world.kind(a, request) == "Reply"
+
+
+def test_outputs_that_turn_out_larger_go_to_a_free_segment_if_there_is_one(world):
+    a = world.open()
+    world.finish(world.ask(a, what=needs(MIB, 0)))
+    world.finish()
+    request = world.ask(a, what=needs(reads=READS))
+    world.looked(FOUND)
+    world.read(needs(reads=READS, input_bytes=256, output_bytes=MIB))
+    assert world.outputs[world.running[0]][1] == 0
+    world.finish()
+    assert world.kind(a, request) == "Reply"
+    assert world.used_bytes == 0
+
+
+def test_an_output_is_written_and_its_answer_has_no_payload(world):
+    a = world.open()
+    request = world.ask(a, writes="hdfs://nn/out/y")
+    world.finish()
+    assert not world.kind(a, request)
+    world.wrote()
+    assert world.kind(a, request) == "Reply"
+
+
+@pytest.mark.parametrize("stage", ["looked", "read", "wrote"])
+def test_a_failure_of_the_storage_is_the_answer(world, stage):
+    a = world.open()
+    request = world.ask(a, what=needs(reads=READS), writes="hdfs://nn/out/y")
+    work = world.looks[0]
+    if stage != "looked":
+        world.looked(FOUND)
+    if stage == "wrote":
+        world.read()
+        world.finish()
+    world.storage_failed(work)
+    assert world.code(a, request) == "storage"
+    assert world.used_bytes == 0
+
+
+def test_a_failed_computation_is_answered(world):
+    a = world.open()
+    request = world.ask(a)
+    world.finish(failure=e.Failure("rejected", "singular", "no"))
+    assert world.code(a, request) == "singular"
+    assert world.used_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("what", "more", "code"),
+    [
+        (needs(5 * MIB), {}, "request-too-large"),
+        (needs(MIB, 16 * MIB), {}, "request-too-large"),
+        (needs(reads=("hdfs://nn/input/x",)), {}, "forbidden-uri"),
+        (needs(reads=("hdfs://nn/other",)), {}, "forbidden-uri"),
+        (needs(), {"writes": "hdfs://nn/in/x"}, "forbidden-uri"),
+        (needs(), {"shared": e.SharedInputs(7, 100)}, "bad-placement"),
+        (needs(reads=READS), {"shared": e.SharedInputs(7, 100)}, "bad-placement"),
+    ],
+)
+def test_what_is_not_allowed_is_refused_and_its_connection_goes_on(world, what, more, code):
+    a = world.open()
+    request = world.ask(a, what=what, **more)
+    assert world.code(a, request) == code
+    assert not world.blocked
+    assert not world.works
+
+
+def test_files_that_turn_out_too_large_are_refused(world):
+    a = world.open()
+    request = world.ask(a, what=needs(reads=READS))
+    world.looked(needs(reads=READS, input_bytes=5 * MIB))
+    assert world.code(a, request) == "request-too-large"
+
+
+def test_who_has_too_many_requests_under_way_comes_again():
+    world = World(max_in_flight=2)
+    a = world.open()
+    requests = [world.ask(a) for _ in range(3)]
+    assert [world.kind(a, request) for request in requests] == ["", "", "ReplyBusy"]
+    assert not world.blocked
+
+
+def test_what_was_not_started_before_its_deadline_is_refused():
+    world = World()
+    a = world.open()
+    request = world.ask(a, deadline_s=2.0)
+    patient = world.ask(a)
+    world.wait(1.9)
+    assert not world.kind(a, request)
+    world.wait(0.2)
+    assert world.code(a, request) == "deadline-exceeded"
+    world.worker()
+    assert len(world.running) == 1
+    world.finish()
+    assert world.kind(a, patient) == "Reply"
+
+
+def test_a_drain_finishes_what_is_under_way_and_takes_nothing_new(world):
+    a = world.open()
+    world.stop(a)
+    request = world.ask(a)
+    world.drain()
+    late = world.ask(a)
+    assert world.answer(a, late).reason == "shutting down"
+    world.finish()
+    assert world.kind(a, request) == "Reply"
+    assert not world.is_drained, "it has not left"
+    world.go_on(a)
+    assert world.is_drained
+
+
+def test_a_drain_with_nothing_under_way_is_over_at_once(world):
+    world.drain()
+    assert world.is_drained
+
+
+def test_one_sentence_says_where_a_work_is(world):
+    a = world.open()
+    first, second = world.ask(a, what=needs(operation="lu")), world.ask(a)
+    third = world.ask(a, digest=None)
+    works = [world.work_of(a, request) for request in (first, second, third)]
+    said = [world.machine.explain(work) for work in works]
+    assert said == [
+        "work 1 of t is on worker 1",
+        "work 2 of t is queued behind 0 of its tenant t (weight 1): all workers are busy",
+        "work 3 of t is receiving",
+    ]
+    assert "not here" in world.machine.explain(99)
+
+
+def test_stages_are_those_that_clients_are_told(world):
+    a = world.open()
+    world.ask(a)
+    world.ask(a)
+    world.ask(a, what=needs(reads=READS))
+    world.ask(a, digest=None)
+    assert [stage for _, _, stage, _ in world.machine.waiting()] == ["compute", "queue", "read", "receive"]
+
+
+def test_one_number_is_used_once_at_a_time(world):
+    a = world.open()
+    request = world.ask(a)
+    world.ask(a, request_id=request)
+    assert world.counts[a, request] == 1
+    world.finish()
+    assert world.kind(a, request) == "Reply"
+
+
+def test_a_worker_gets_its_next_batch_before_the_answer_goes(world):
+    a = world.open()
+    first = world.ask(a, what=needs(operation="slow"))
+    world.ask(a, what=needs(operation="lu"))
+    result = world.result(world.work_of(a, first))
+    world.runs[1].clear()
+    commands = world.machine.apply(e.Finished(1, (result,), world.now_s))
+    assert [type(command).__name__ for command in commands][:2] == ["Run", "Reply"]
+
+
+def test_a_small_request_that_nothing_stops_takes_two_commands():
+    world = World()
+    world.worker()
+    a = world.open()
+    world.ask(a)
+    world.finish()
+    event = e.Received(a, 77, "key", needs(64 * KIB // 4), b"d", world.now_s)
+    assert [type(command).__name__ for command in world.machine.apply(event)] == ["Receive", "Run"]

@@ -1,0 +1,464 @@
+"""A shell for the request machine that believes nothing: it carries out every command and checks it.
+
+Connections and requests are numbers.  Everything that a real shell would do at once happens at once (segments
+are made, replies are sent, connections are closed), unless a test says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+
+from yarn_accel.core.requests import commands as c
+from yarn_accel.core.requests import events as e
+from yarn_accel.core.requests.machine import RequestMachine
+from yarn_accel.core.requests.settings import MachineSettings, TenantSettings
+from yarn_accel.core.requests.work import SUCCESSORS
+
+KIB = 1024
+MIB = 1024 * 1024
+FINAL = (c.Reply, c.Repeat, c.ReplyFailure, c.ReplyBusy, c.ReplyCancelled)
+WEIGHTS = {"light": 1.0, "heavy": 3.0}
+
+
+def settings(**changes):
+    """Small limits, and tenants with rights below hdfs://nn/in and hdfs://nn/out."""
+    tenants = {
+        name: TenantSettings(weight, ("hdfs://nn/in",), ("hdfs://nn/out",))
+        for name, weight in {**WEIGHTS, "*": 1.0}.items()
+    }
+    values = {"pool_bytes": 16 * MIB, "queue_bytes": 8 * MIB, "max_request_bytes": 4 * MIB}
+    values |= {"max_shared_bytes": 4 * MIB, "reply_cache_bytes": 64 * KIB, "tenants": tenants}
+    return MachineSettings(**{**values, **changes})
+
+
+def needs(n_bytes=100, out=None, operation="echo", **changes):
+    """Needs of a request with so many bytes of payload, and as many of output."""
+    values = {"payload_bytes": n_bytes, "input_bytes": -(-n_bytes // 64) * 64}
+    values["output_bytes"] = n_bytes if out is None else out
+    if changes.get("reads"):
+        values |= {"payload_bytes": 0, "input_bytes": 0, "output_bytes": 64 * KIB}
+    return e.Needs(operation, (operation, n_bytes, changes.get("reads", ())), **{**values, **changes})
+
+
+class World:
+    """The machine with everything around it.
+
+    Attributes:
+        answers: by connection and request, the one that came.
+        runs: what each worker has, in its order.
+        stopped: connections whose client reads nothing.
+        blocked: connections that are not read from, and the request they stopped at.
+        looks, reads, writes, checks: works a storage thread is at.
+        can_create: whether segments can be made.
+    """
+
+    def __init__(self, **changes):
+        self.machine = RequestMachine(settings(**changes))
+        self.now_s = 100.0
+        self.connections = {}
+        self.n_connections = self.n_requests = 0
+        self.asked = {}
+        self.answers = {}
+        self.counts = Counter()
+        self.works = {}
+        self.memory = {}
+        self.users = {}
+        self.shared = {}
+        self.outputs = {}
+        self.requests = {}
+        self.workers = {}
+        self.runs = {}
+        self.started = []
+        self.looks, self.reads, self.writes, self.checks = [], [], [], []
+        self.replies = {}
+        self.stopped = set()
+        self.remembered = {}
+        self.blocked = {}
+        self.cut = []
+        self.can_create = True
+        self.is_drained = False
+        self.wake_s = None
+        self._events = deque()
+        self._states = {}
+        self._reused = None
+
+    # Verbs
+
+    def open(self, tenant="t"):
+        self.n_connections += 1
+        self.connections[self.n_connections] = tenant
+        self.apply(e.Opened(self.n_connections, tenant, self.now_s))
+        return self.n_connections
+
+    def ask(self, connection, key=None, what=None, digest=b"digest", **more):
+        """Send a request; its payload comes with the header (digest) or later (None)."""
+        assert connection not in self.blocked, "the shell does not read this connection"
+        self.n_requests += 1
+        request_id = more.pop("request_id", self.n_requests)
+        what = what or needs()
+        key = key or f"key {self.n_requests}"
+        if what.reads:
+            digest = None
+        if what.payload_bytes or not what.reads:
+            self.blocked[connection] = request_id
+        if (connection, request_id) in self.asked:
+            self._reused = connection, request_id
+        self.asked[connection, request_id] = (key, what, digest)
+        self.apply(e.Received(connection, request_id, key, what, digest, self.now_s, **more))
+        return request_id
+
+    def arrive(self, connection, request_id, digest=b"digest"):
+        """The payload of a request is complete."""
+        work = self.work_of(connection, request_id)
+        self.apply(e.Arrived(work, digest, self.now_s))
+
+    def cancel(self, connection, request_id):
+        self.apply(e.Cancelled(connection, request_id, self.now_s))
+
+    def close(self, connection):
+        """The client goes away; what it was being sent is over then."""
+        self.connections.pop(connection)
+        self.blocked.pop(connection, None)
+        for request in [request for request in self.asked if request[0] == connection]:
+            self.asked.pop(request)
+        self.apply(e.Closed(connection, self.now_s))
+        self.sent(connection, was_sent=False)
+
+    def worker(self, number=1, kind="cpu"):
+        self.workers[number] = kind
+        self.runs[number] = []
+        self.apply(e.WorkerStarted(number, kind, self.now_s))
+        return number
+
+    def finish(self, *works, failure=None, compute_s=0.01, **more):
+        """Workers answer for these works, or for all they have."""
+        for number, mine in list(self.runs.items()):
+            done = [work for work in mine if work in works or not works]
+            if not done:
+                continue
+            self.runs[number] = [work for work in mine if work not in done]
+            results = tuple(self.result(work, failure, compute_s, **more) for work in done)
+            self.apply(e.Finished(number, results, self.now_s))
+
+    def result(self, work, failure=None, compute_s=0.01, bytes_out=None, segments=None):
+        what = self.requests[work].needs
+        bytes_out = what.output_bytes if bytes_out is None else bytes_out
+        segments = (self.outputs[work][0],) if segments is None else segments
+        return e.WorkResult(work, failure, compute_s, 0 if failure else bytes_out, 0, segments)
+
+    def lose(self, number=1, suspects=(), overwritten=()):
+        """A worker is gone."""
+        mine = self.runs.pop(number)
+        del self.workers[number]
+        lost = tuple(e.LostWork(work, work in overwritten, work in suspects) for work in mine)
+        self.apply(e.WorkerLost(number, lost, "the worker on cpu died", self.now_s))
+
+    def sent(self, connection, was_sent=True):
+        """The client has read all that waits for it, or never will."""
+        mine = tuple(reply for reply, (to, *_) in self.replies.items() if to == connection)
+        if mine:
+            self.apply(e.Sent(mine, was_sent, self.now_s))
+
+    def stop(self, connection):
+        self.stopped.add(connection)
+
+    def go_on(self, connection):
+        self.stopped.discard(connection)
+        self.sent(connection)
+
+    def looked(self, what=None, digest=b"stamps"):
+        """All files that are being looked at are known now."""
+        works, self.looks = self.looks, []
+        for work in works:
+            found = what or self.requests[work].needs
+            self.apply(e.Looked(work, digest, found, self.now_s))
+
+    def checked(self, stamp=None):
+        works, self.checks = self.checks, []
+        for work in works:
+            self.apply(e.OutputLooked(work, stamp, self.now_s))
+
+    def read(self, what=None):
+        works, self.reads = self.reads, []
+        for work in works:
+            self.apply(e.InputsRead(work, what, 100, self.now_s))
+
+    def wrote(self, stamp="stamp"):
+        works, self.writes = self.writes, []
+        for work in works:
+            self.apply(e.Written(work, stamp, self.now_s))
+
+    def storage_failed(self, work):
+        for group in (self.looks, self.reads, self.writes, self.checks):
+            if work in group:
+                group.remove(work)
+        self.apply(e.StorageFailed(work, e.Failure("storage", "storage", "gone"), self.now_s))
+
+    def want(self, connection, n_bytes):
+        """Ask for shared memory; returns its segment, None: busy."""
+        self.n_requests += 1
+        request_id = self.n_requests
+        self.asked[connection, request_id] = ("", None, None)
+        self.apply(e.MemoryWanted(connection, request_id, n_bytes, self.now_s))
+        answer = self.answers.get((connection, request_id))
+        return answer.segment if isinstance(answer, c.GrantMemory) else None
+
+    def give_back(self, connection, segment):
+        self.apply(e.MemoryReturned(connection, segment, self.now_s))
+
+    def drain(self):
+        self.apply(e.DrainStarted(self.now_s))
+
+    def wait(self, seconds):
+        """Let time pass, with a tick whenever one is due."""
+        until_s = self.now_s + seconds
+        while self.wake_s is not None and self.wake_s <= until_s:
+            self.now_s = max(self.now_s, self.wake_s)
+            self.apply(e.Tick(self.now_s))
+        self.now_s = until_s
+        self.apply(e.Tick(self.now_s))
+
+    # What there is to see
+
+    def work_of(self, connection, request_id):
+        return next(number for number, who in self.works.items() if who == (connection, request_id))
+
+    def answer(self, connection, request_id):
+        return self.answers.get((connection, request_id))
+
+    def kind(self, connection, request_id):
+        answer = self.answers.get((connection, request_id))
+        return "" if answer is None else type(answer).__name__
+
+    def code(self, connection, request_id):
+        return self.answers[connection, request_id].failure.code
+
+    @property
+    def running(self):
+        return [work for works in self.runs.values() for work in works]
+
+    @property
+    def used_bytes(self):
+        return self.machine.snapshot()["pool"]["used_bytes"]
+
+    # The shell
+
+    def apply(self, event):
+        """Apply an event, and whatever follows from its commands."""
+        self._events.append(event)
+        if len(self._events) > 1:
+            return
+        while self._events:
+            event = self._events[0]
+            if self.wake_s is not None and self.wake_s <= event.now_s:
+                self.wake_s = None
+            if isinstance(event, e.Sent):
+                for reply in event.replies:
+                    del self.replies[reply]
+            if isinstance(event, e.Received):
+                self._received = event
+            for command in self.machine.apply(event):
+                getattr(self, f"_{type(command).__name__}")(command)
+            self.machine.validate()
+            self._check()
+            self._events.popleft()
+
+    def _check(self):
+        assert sum(self.memory.values()) <= self.machine.snapshot()["pool"]["bound_bytes"]
+        assert set(self.works) == set(self.machine._state.works)
+        states = {number: work.state for number, work in self.machine._state.works.items()}
+        for number, state in states.items():
+            before = self._states.get(number, state)
+            assert state is before or state in reachable(before), f"{before} to {state}"
+        self._states = states
+        waits = {(connection, number) for connection, number, _, _ in self.machine.waiting()}
+        assert waits <= set(self.asked)
+        open_ = {request for request in self.asked if request not in self.answers}
+        assert {request for request in open_ if self.asked[request][1] is not None} == waits
+
+    def _final(self, command):
+        request = command.connection, command.request_id
+        if command.connection not in self.connections:
+            return
+        assert request in self.asked
+        self.counts[request] += 1
+        if request == self._reused:
+            # A number that is used while it is under way is refused; the first one keeps it.
+            self._reused = None
+            assert isinstance(command, c.ReplyFailure)
+            assert command.failure.code == "key-reused"
+        else:
+            assert request not in self.answers
+            self.answers[request] = command
+
+    def _Admit(self, command):
+        self._know(command)
+
+    def _know(self, command):
+        request = command.connection, command.request_id
+        if command.work not in self.works:
+            self.works[command.work] = request
+            self.requests[command.work] = self._received
+            assert (self._received.connection, self._received.request_id) == request
+        assert self.works[command.work] == request
+
+    def _CreateSegment(self, command):
+        number = command.segment
+        if not self.can_create:
+            self._events.append(e.SegmentFailed(number, self.now_s))
+            return
+        assert number not in self.memory
+        self.memory[number] = command.n_bytes
+        if command.connection:
+            self.shared[number] = command.connection
+        self._events.append(e.SegmentCreated(number, self.now_s))
+
+    def _DestroySegment(self, command):
+        del self.memory[command.segment]
+        assert command.segment not in self.users, "memory in use was destroyed"
+        if command.segment in self.shared:
+            assert self.shared.pop(command.segment) not in self.connections
+
+    def _use(self, work, segment):
+        assert segment in self.memory
+        if segment in self.shared:
+            assert self.shared[segment] == self.works[work][0]
+        else:
+            assert self.users.setdefault(segment, work) == work, "memory was given to two"
+
+    def _Receive(self, command):
+        self._know(command)
+        self._use(command.work, command.segment)
+        self._place(command)
+        self._unblock(command)
+
+    def _place(self, command):
+        self._use(command.work, command.output_segment)
+        end = command.output_offset + command.output_bytes
+        assert end <= self.memory[command.output_segment]
+        self.outputs[command.work] = command.output_segment, command.output_offset
+
+    def _Skip(self, command):
+        self._unblock(command)
+
+    def _unblock(self, command):
+        if self.blocked.get(command.connection) == command.request_id:
+            del self.blocked[command.connection]
+
+    def _Look(self, command):
+        assert command.work in self.works
+        self.looks.append(command.work)
+
+    def _LookAtOutput(self, command):
+        assert command.work in self.works
+        self.checks.append(command.work)
+
+    def _Read(self, command):
+        self._use(command.work, command.segment)
+        self._place(command)
+        self.reads.append(command.work)
+
+    def _PlaceOutput(self, command):
+        self._place(command)
+
+    def _Write(self, command):
+        assert command.work in self.works
+        self.writes.append(command.work)
+
+    def _Run(self, command):
+        assert command.works
+        assert not set(command.works) & set(self.running)
+        for work in command.works:
+            assert work in self.works
+            request = self.requests[work]
+            assert not request.deadline_s or self.now_s < request.now_s + request.deadline_s
+            self.started.append(work)
+        self.runs[command.worker].extend(command.works)
+
+    def _Reply(self, command):
+        assert command.work in self.works
+        if command.segment:
+            assert self.shared[command.segment] == command.connection
+            assert not command.reply
+        self._final(command)
+        self._leave(command, command.work)
+
+    def _Repeat(self, command):
+        self._final(command)
+        self._leave(command, self.remembered[command.answer])
+
+    def _leave(self, command, memory):
+        if not command.reply:
+            return
+        assert command.reply not in self.replies
+        self.replies[command.reply] = command.connection, memory
+        if command.connection not in self.stopped or command.connection not in self.connections:
+            was_sent = command.connection in self.connections
+            self._events.append(e.Sent((command.reply,), was_sent, self.now_s))
+
+    def _ReplyFailure(self, command):
+        self._final(command)
+
+    def _ReplyBusy(self, command):
+        self._final(command)
+
+    def _ReplyCancelled(self, command):
+        self._final(command)
+
+    def _Remember(self, command):
+        assert command.work in self.works
+        assert command.answer not in self.remembered
+        self.remembered[command.answer] = None if command.is_copy else command.work
+
+    def _Forget(self, command):
+        del self.remembered[command.answer]
+
+    def _GrantMemory(self, command):
+        assert self.shared[command.segment] == command.connection
+        if command.request_id:
+            self.answers[command.connection, command.request_id] = command
+
+    def _Release(self, command):
+        work = command.work
+        assert work not in self.running
+        assert work not in [memory for _, memory in self.replies.values()], "memory is still read from"
+        assert work not in self.remembered.values()
+        assert work not in self.reads + self.writes
+        del self.works[work]
+        for group in (self.looks, self.checks):
+            if work in group:
+                group.remove(work)
+        self.users = {segment: user for segment, user in self.users.items() if user != work}
+
+    def _Disconnect(self, command):
+        if command.connection in self.connections:
+            self.cut.append(command.connection)
+            self._hang_up(command.connection)
+
+    def _hang_up(self, connection):
+        self.connections.pop(connection)
+        self.blocked.pop(connection, None)
+        for request in [request for request in self.asked if request[0] == connection]:
+            self.asked.pop(request)
+        self._events.append(e.Closed(connection, self.now_s))
+        mine = tuple(reply for reply, (to, _) in self.replies.items() if to == connection)
+        if mine:
+            self._events.append(e.Sent(mine, False, self.now_s))
+
+    def _WakeAt(self, command):
+        assert command.at_s > self.now_s
+        self.wake_s = command.at_s
+
+    def _Drained(self, command):
+        assert not self.is_drained
+        assert not self.replies
+        self.is_drained = True
+
+
+def reachable(state):
+    """The states that may follow within one event, over others."""
+    found, new = set(), {state}
+    while new:
+        new = {after for before in new for after in SUCCESSORS[before]} - found
+        found |= new
+    return found

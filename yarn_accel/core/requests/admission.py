@@ -1,0 +1,57 @@
+"""What is looked at before anything is done for a request: limits and rights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from yarn_accel.core.requests.events import Failure, Needs
+from yarn_accel.core.requests.settings import MachineSettings, TenantSettings
+
+__all__ = ["forbidden", "key_reused", "too_large"]
+
+
+def too_large(needs: Needs, settings: MachineSettings) -> Failure | None:
+    """Why inputs are too large, or inputs and outputs together; None: they are not."""
+    n_bytes = max(needs.payload_bytes, needs.input_bytes if needs.reads else 0)
+    if n_bytes > settings.max_request_bytes:
+        return _too_large(f"{n_bytes} bytes of inputs, at most {settings.max_request_bytes} are taken")
+    if needs.input_bytes + needs.output_bytes > settings.pool_bytes:
+        text = f"{needs.input_bytes} bytes of inputs and {needs.output_bytes} of outputs"
+        return _too_large(f"{text}, the server has {settings.pool_bytes}")
+    return None
+
+
+def forbidden(tenant: TenantSettings, reads: Iterable[str], writes: str) -> Failure | None:
+    """Why a tenant may not read or write one of these URIs; None: it may.
+
+    A prefix ends at a path border: ``hdfs://nn/data`` allows ``hdfs://nn/data/a`` but not
+    ``hdfs://nn/database``.  Without prefixes nothing is allowed.
+    """
+    for uri in reads:
+        if not _is_below(uri, tenant.read_prefixes):
+            return _forbidden(uri, "read_prefixes")
+    if writes and not _is_below(writes, tenant.write_prefixes):
+        return _forbidden(writes, "write_prefixes")
+    return None
+
+
+def _is_below(uri: str, prefixes: tuple[str, ...]) -> bool:
+    for prefix in prefixes:
+        is_open = prefix == "hdfs://" or prefix.endswith("/")
+        if uri.startswith(prefix) if is_open else uri == prefix or uri.startswith(prefix + "/"):
+            return True
+    return False
+
+
+def _forbidden(uri: str, setting: str) -> Failure:
+    cure = f"see {setting} of the tenant in the server's configuration"
+    return Failure("rejected", "forbidden-uri", f"{uri}: not below any allowed prefix", cure)
+
+
+def _too_large(message: str) -> Failure:
+    return Failure("rejected", "request-too-large", message)
+
+
+def key_reused(key: str) -> Failure:
+    """Why a request is refused whose key belongs to another."""
+    return Failure("rejected", "key-reused", f"key {key!r} was used for another request")

@@ -1,0 +1,200 @@
+"""The way of a request through the workers: queued, started, finished, lost, expired."""
+
+from __future__ import annotations
+
+from yarn_accel.core.requests.commands import Look, Run, Write
+from yarn_accel.core.requests.events import (
+    Failure,
+    Finished,
+    Measured,
+    Needs,
+    WorkerLost,
+    WorkerStarted,
+    WorkResult,
+    Written,
+)
+from yarn_accel.core.requests.idempotency import Idempotency
+from yarn_accel.core.requests.memory import Memory
+from yarn_accel.core.requests.queues import QueueEntry
+from yarn_accel.core.requests.rates import RateTable
+from yarn_accel.core.requests.replies import Replies
+from yarn_accel.core.requests.scheduling import Scheduler
+from yarn_accel.core.requests.settings import MachineSettings
+from yarn_accel.core.requests.work import State, Work, WorkState
+
+__all__ = ["Computing"]
+
+#: A request goes down with no more workers than this, even if it is suspected of nothing.
+_MOST_LOSSES = 8
+#: Kinds of requests whose expected seconds are remembered.
+_MAX_KINDS = 1024
+_LOOKING = WorkState.LOOKING
+_QUEUED = WorkState.QUEUED
+_RUNNING = WorkState.RUNNING
+_WRITING = WorkState.WRITING
+_EXPIRED = Failure("rejected", "deadline-exceeded", "the deadline passed before the computation began")
+
+
+class Computing:
+    """The workers, and the works that are theirs.
+
+    Attributes:
+        scheduler: which worker computes what.
+        busy_s: seconds all workers together were busy.
+    """
+
+    def __init__(
+        self,
+        settings: MachineSettings,
+        memory: Memory,
+        idempotency: Idempotency,
+        replies: Replies,
+        state: State,
+    ) -> None:
+        self.scheduler = Scheduler(settings)
+        self.busy_s = 0.0
+        self._max_attempts = settings.max_attempts
+        self._memory = memory
+        self._idempotency = idempotency
+        self._replies = replies
+        self._state = state
+        self._rates = RateTable()
+        self._expected: dict[Needs, dict[str, float]] = {}
+
+    def queue(self, work: Work) -> None:
+        """All inputs are there: have it computed."""
+        needs = work.needs
+        work.expected_s = self._expected.get(needs) or self._expect(needs)
+        if work.n_crashes:
+            work.batch_key = None
+        scheduler = self.scheduler
+        worker = scheduler.start_at_once(work, self._state.now_s)
+        if worker >= 0:
+            work.state = _RUNNING
+            if work.reading_bytes:
+                self._memory.stop_reading(work)
+            ((_, seconds),) = work.expected_s.items()
+            self._state.out.append(Run(worker, (work.id,), seconds))
+        else:
+            work.state = _QUEUED
+            scheduler.add(work, self._state.now_s)
+
+    def worker_started(self, event: WorkerStarted) -> None:
+        """A worker takes works from now on."""
+        self.scheduler.add_worker(event.worker, event.kind, event.now_s)
+
+    def finished(self, event: Finished) -> None:
+        """A worker has answered for some of its works."""
+        worker = event.worker
+        works = self._state.works
+        done: list[QueueEntry] = []
+        answers: list[tuple[Work, WorkResult]] = []
+        busy_s = 0.0
+        for result in event.results:
+            work = works.get(result.work)
+            if work is None or work.worker != worker or work.state is not _RUNNING or work in done:
+                continue
+            busy_s += result.compute_s
+            done.append(work)
+            answers.append((work, result))
+        if not done:
+            return
+        self.busy_s += busy_s
+        kind = self.scheduler.finish(worker, done, busy_s, event.now_s)
+        if self.scheduler.waiting:
+            # The worker's next batch comes before anything else, unless the results stop their tenant.
+            for work, result in answers:
+                work.tenant.used_bytes += result.bytes_out
+            self.dispatch()
+            for work, result in answers:
+                work.tenant.used_bytes -= result.bytes_out
+        for work, result in answers:
+            self._pass_on(work, result)
+            if result.failure is None:
+                self._learn(work.needs, kind, result.compute_s)
+
+    def written(self, event: Written) -> None:
+        """The output of a work is stored."""
+        work = self._state.works.get(event.work)
+        if work is not None and work.state is _WRITING:
+            work.tenant.used_bytes -= work.bytes_out
+            work.stamp = event.stamp
+            self._replies.result(work, None)
+
+    def worker_lost(self, event: WorkerLost) -> None:
+        """A worker is gone: compute again what it had."""
+        told = {lost.work: lost for lost in event.lost}
+        for entry in self.scheduler.remove_worker(event.worker, event.now_s):
+            assert isinstance(entry, Work)
+            lost = told.get(entry.id)
+            is_overwritten = lost is not None and lost.overwritten
+            self._retry(entry, is_overwritten, lost is not None and lost.is_suspect, event.detail)
+
+    def measured(self, event: Measured) -> None:
+        """Learn from a calibration."""
+        self._rates.observe(event.operation, event.amount, event.kind, event.seconds)
+
+    def expire(self) -> None:
+        """Refuse what was not started before its deadline."""
+        for entry in self.scheduler.advance(self._state.now_s):
+            assert isinstance(entry, Work)
+            self._replies.failure(entry, _EXPIRED)
+
+    def dispatch(self) -> bool:
+        """Start what can be started; whether anything was."""
+        starts = self.scheduler.dispatch()
+        for worker, entries, expected_s in starts:
+            for entry in entries:
+                assert isinstance(entry, Work)
+                entry.state = _RUNNING
+                if entry.reading_bytes:
+                    self._memory.stop_reading(entry)
+            self._state.out.append(Run(worker, tuple([entry.id for entry in entries]), expected_s))
+        return bool(starts)
+
+    def _expect(self, needs: Needs) -> dict[str, float]:
+        """By kind of device; renewed with each computation of these needs."""
+        if len(self._expected) >= _MAX_KINDS:
+            self._expected.clear()
+        expected = {kind: self._rates.expected_s(needs.operation, needs.amount, kind) for kind in needs.kinds}
+        self._expected[needs] = expected
+        return expected
+
+    def _pass_on(self, work: Work, result: WorkResult) -> None:
+        if result.failure is not None:
+            self._replies.failure(work, result.failure)
+            return
+        work.compute_s, work.bytes_out = result.compute_s, result.bytes_out
+        if result.answer_bytes:
+            work.answer_bytes = result.answer_bytes
+        if work.writes and work.waiters:
+            work.state = _WRITING
+            work.tenant.used_bytes += work.bytes_out
+            self._state.out.append(Write(work.id))
+        else:
+            self._replies.result(work, result)
+
+    def _learn(self, needs: Needs, kind: str, compute_s: float) -> None:
+        expected_s = self._rates.observe(needs.operation, needs.amount, kind, compute_s)
+        known = self._expected.get(needs)
+        if known is not None:
+            self._expected[needs] = {**known, kind: expected_s}
+
+    def _retry(self, work: Work, is_overwritten: bool, is_suspect: bool, detail: str) -> None:
+        """Compute again what still can be, so often as the settings say."""
+        work.n_lost += 1
+        if is_suspect:
+            work.n_crashes = self._idempotency.crashed(work)
+        if not work.waiters:
+            self._replies.drop(work)
+        elif work.n_crashes >= self._max_attempts or work.n_lost >= _MOST_LOSSES:
+            text = f"{detail}; this request was with {work.n_lost} workers that are gone"
+            self._replies.failure(work, Failure("internal", "worker-lost", text))
+        elif not is_overwritten:
+            self.queue(work)
+        elif work.needs.reads and not work.needs.payload_bytes:
+            self._memory.give_up(work)
+            work.state = _LOOKING
+            self._state.out.append(Look(work.id))
+        else:
+            self._replies.again(work, detail)

@@ -1,0 +1,281 @@
+"""Which requests are under way and which answers are remembered, so that none is computed twice.
+
+A request is known by tenant and idempotency key, and is the same when its header and the digest of its inputs
+are.  The digest is known when the payload has arrived, or the referenced files were looked at, so that is
+when everything is decided; before, each request stands for itself.
+
+Answers are remembered within a bound of bytes and of age: small ones as a copy, large ones where they lie, if
+computing them took longer than copying would, or if nobody could be told.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from yarn_accel.core.requests.commands import Forget, Remember
+from yarn_accel.core.requests.events import Failure, Needs
+from yarn_accel.core.requests.memory import Memory
+from yarn_accel.core.requests.settings import MachineSettings
+from yarn_accel.core.requests.work import State, Work
+
+__all__ = ["SMALL_ANSWER_BYTES", "Idempotency", "Known", "Verdict"]
+
+#: A larger answer is not copied.
+SMALL_ANSWER_BYTES = 64 * 1024
+#: What an answer costs beside its payload: the message, the request it belongs to.
+_OVERHEAD_BYTES = 1024
+#: A large answer is worth keeping when computing took longer than this rate would need to copy it.
+_COPY_BYTES_PER_S = 1e9
+#: Answers that were dear may keep this part of the memory until it is needed.
+_KEPT_PART = 4
+_MAX_CRASHED = 4096
+
+
+class Verdict(enum.Enum):
+    """What to do with a request whose inputs are known."""
+
+    COMPUTE = "compute"
+    JOIN = "join"
+    REPEAT = "repeat"
+    CONFLICT = "conflict"
+    #: Its answer was written: look first whether it still lies there.
+    CHECK = "check"
+
+
+@dataclass(slots=True, eq=False)
+class Known:
+    """An answer, or only that there was one: then the key still cannot mean anything else.
+
+    Attributes:
+        answer: the number of a result the shell has; 0: none.
+        failure: in place of a result; None: none.
+        work: whose memory the result lies in; None: it was copied.
+        payload_bytes: of the result.
+        is_written: the output was stored, and looked like `stamp`.
+        cost_bytes: memory for remembering it.
+    """
+
+    since_s: float
+    content: Hashable
+    writes: str
+    digest: bytes
+    answer: int = 0
+    failure: Failure | None = None
+    work: Work | None = None
+    payload_bytes: int = 0
+    is_written: bool = False
+    stamp: Hashable | None = None
+    cost_bytes: int = 0
+
+
+class Idempotency:
+    """The requests under way and the answers of late.
+
+    Attributes:
+        running: the one request that is computed for a tenant and key.
+        answered: the answers of late, the oldest first.
+        cached_bytes: memory of the copied answers.
+        kept_bytes: memory of those kept where they lie.
+    """
+
+    def __init__(self, settings: MachineSettings, memory: Memory, state: State) -> None:
+        self.running: dict[tuple[str, str], Work] = {}
+        self.answered: OrderedDict[tuple[str, str], Known] = OrderedDict()
+        self.cached_bytes = 0
+        self.kept_bytes = 0
+        self._memory = memory
+        self._state = state
+        self._cache_bytes = settings.reply_cache_bytes
+        self._cache_age_s = settings.reply_cache_age_s
+        self._kept_bound_bytes = settings.pool_bytes // _KEPT_PART
+        self._kept: OrderedDict[tuple[str, str], Work] = OrderedDict()
+        self._crashed: OrderedDict[tuple[str, str], int] = OrderedDict()
+        self._all_young_until_s = 0.0
+        self._n_answers = 0
+
+    def is_conflict(self, name: tuple[str, str], needs: Needs, writes: str) -> bool:
+        """Whether the header alone says that the key belongs to something else."""
+        if self._state.now_s > self._all_young_until_s:
+            self._forget_old()
+        work = self.running.get(name)
+        if work is not None:
+            return work.needs.content != needs.content or work.writes != writes
+        known = self.answered.get(name)
+        return known is not None and (known.content != needs.content or known.writes != writes)
+
+    def confirm(self, work: Work, digest: bytes) -> Verdict:
+        """Decide about a request whose inputs are known; what is to be computed is under way from now on."""
+        name = work.name
+        work.digest = digest
+        running = self.running.get(name)
+        known = self.answered.get(name) if running is None else None
+        if running is not None:
+            is_same = running.needs.content == work.needs.content and running.writes == work.writes
+            return Verdict.JOIN if is_same and running.digest == digest else Verdict.CONFLICT
+        if known is not None:
+            is_same = known.content == work.needs.content and known.writes == work.writes
+            if not is_same or known.digest != digest:
+                return Verdict.CONFLICT
+            if known.failure is not None or (known.answer and not known.is_written):
+                return Verdict.REPEAT
+            if known.answer:
+                return Verdict.CHECK
+        work.is_confirmed = True
+        self.running[name] = work
+        return Verdict.COMPUTE
+
+    def confirm_written(self, work: Work, stamp: Hashable | None) -> Verdict:
+        """Decide about a request whose answer may have been written; `stamp`: what lies there."""
+        known = self.answered.get(work.name)
+        assert work.digest is not None
+        if known is None or not known.is_written or work.name in self.running:
+            verdict = self.confirm(work, work.digest)
+            # Written once more in the meantime: what was looked at is older than that.
+            return self._compute(work) if verdict is Verdict.CHECK else verdict
+        if known.digest != work.digest or known.content != work.needs.content:
+            return Verdict.CONFLICT
+        return Verdict.REPEAT if known.answer and known.stamp == stamp else self._compute(work)
+
+    def drop(self, work: Work) -> None:
+        """A request is not under way any more."""
+        if work.is_confirmed and self.running.get(work.name) is work:
+            del self.running[work.name]
+        work.is_confirmed = False
+
+    def settle(self, work: Work, is_written: bool, is_told: bool) -> None:
+        """A request has its result: remember it, as far as it is worth that; above all if nobody is told."""
+        if work.is_confirmed:
+            del self.running[work.name]
+            work.is_confirmed = False
+            if self._crashed:
+                self._crashed.pop(work.name, None)
+            payload_bytes = 0 if is_written else work.bytes_out
+            is_dear = work.compute_s * _COPY_BYTES_PER_S > payload_bytes or not is_told
+            self._remember(work, payload_bytes, is_written, is_dear)
+
+    def settle_failure(self, work: Work, failure: Failure) -> None:
+        """A request has failed: remember that, if computing again would give the same."""
+        is_final = failure.kind == "rejected" and failure.code != "deadline-exceeded"
+        if work.is_confirmed and is_final:
+            self._crashed.pop(work.name, None)
+            known = self._known(work)
+            known.failure = failure
+            self._insert(work.name, known)
+        self.drop(work)
+
+    def keep(self, work: Work) -> None:
+        """Remember a result that could not be delivered, however cheap it was."""
+        known = self.answered.get(work.name)
+        if work.name in self.running or (known is not None and (known.answer or known.failure)):
+            return
+        self._remember(work, work.bytes_out, False, True)
+
+    def crashed(self, work: Work) -> int:
+        """Count a worker that a request has cost; returns how many, also under the same key before."""
+        n_crashed = self._crashed.pop(work.name, 0) + 1
+        self._crashed[work.name] = n_crashed
+        if len(self._crashed) > _MAX_CRASHED:
+            self._crashed.popitem(last=False)
+        return n_crashed
+
+    def evict(self, n_bytes: int) -> None:
+        """Let go of kept answers that nobody is being sent, oldest first, until so much memory is free."""
+        for name, work in list(self._kept.items()):
+            if n_bytes <= 0:
+                return
+            if not work.is_charged:
+                n_bytes -= work.segment_bytes
+                self._forget(name)
+
+    # Below
+
+    def _compute(self, work: Work) -> Verdict:
+        work.is_confirmed = True
+        self.running[work.name] = work
+        return Verdict.COMPUTE
+
+    def _known(self, work: Work) -> Known:
+        """A new entry, in place of the one before."""
+        if work.name in self.answered:
+            self._forget(work.name)
+        needs = work.needs
+        cost_bytes = _OVERHEAD_BYTES + needs.remember_bytes + work.answer_bytes
+        known = Known(self._state.now_s, needs.content, work.writes, work.digest or b"")
+        known.cost_bytes = cost_bytes
+        return known
+
+    def _remember(self, work: Work, payload_bytes: int, is_written: bool, is_dear: bool) -> None:
+        """Copy a small answer, keep a large one, or note at least that there was one."""
+        known = self._known(work)
+        known.payload_bytes = payload_bytes
+        is_copy = payload_bytes <= SMALL_ANSWER_BYTES
+        if work.writes and (not is_written or work.stamp is None):
+            # What lies there cannot be told from something else.
+            pass
+        elif is_copy or (is_dear and self._may_keep(work)):
+            self._n_answers += 1
+            known.answer = self._n_answers
+            known.is_written, known.stamp = is_written, work.stamp
+            self._state.out.append(Remember(work.id, known.answer, is_copy))
+            if is_copy:
+                known.cost_bytes += payload_bytes
+            else:
+                known.work = self._kept[work.name] = work
+                work.is_kept = True
+                self.kept_bytes += work.segment_bytes
+        self._insert(work.name, known)
+
+    def _may_keep(self, work: Work) -> bool:
+        """What lies in shared memory is never kept: its client may write there."""
+        if work.arena is None or work.input_grant is not None or work.is_kept:
+            return False
+        return work.segment_bytes <= self._kept_bound_bytes
+
+    def _insert(self, name: tuple[str, str], known: Known) -> None:
+        self.answered[name] = known
+        self.cached_bytes += known.cost_bytes
+        while self.cached_bytes > self._cache_bytes:
+            self._forget(next(iter(self.answered)))
+        while self.kept_bytes > self._kept_bound_bytes:
+            self._forget(next(iter(self._kept)))
+
+    def _forget_old(self) -> None:
+        now_s = self._state.now_s
+        self._all_young_until_s = now_s + self._cache_age_s
+        while self.answered:
+            name, oldest = next(iter(self.answered.items()))
+            if now_s - oldest.since_s <= self._cache_age_s:
+                self._all_young_until_s = oldest.since_s + self._cache_age_s
+                return
+            self._forget(name)
+
+    def _forget(self, name: tuple[str, str]) -> None:
+        known = self.answered.pop(name)
+        self.cached_bytes -= known.cost_bytes
+        if known.answer:
+            self._state.out.append(Forget(known.answer))
+        work = known.work
+        if work is not None:
+            self.kept_bytes -= work.segment_bytes
+            del self._kept[name]
+            self._memory.unkeep(work)
+
+    def validate(self) -> None:
+        """Check that what is remembered agrees with what is counted.
+
+        Raises:
+            AssertionError: it does not.
+        """
+        assert self.cached_bytes == sum(known.cost_bytes for known in self.answered.values())
+        assert self.cached_bytes <= self._cache_bytes
+        kept = {name: known.work for name, known in self.answered.items() if known.work is not None}
+        assert kept == dict(self._kept)
+        assert self.kept_bytes == sum(work.segment_bytes for work in kept.values() if work is not None)
+        assert self.kept_bytes <= self._kept_bound_bytes
+        assert all(work.is_kept for work in self._kept.values())
+        for name, work in self.running.items():
+            assert work.is_confirmed
+            assert work.name == name

@@ -1,0 +1,462 @@
+"""The memory of the server: reusable segments under one ceiling, and who waits for some.
+
+Freed segments are kept warm and reused last in, first out; free ones of another size go back to the system to
+make room.  The sum of all segments, free or not, never passes the ceiling.
+
+**Who is served next.**  The share of a tenant is its weight over the weights of all tenants that hold memory
+or wait for some.  Who stays within its share comes before who would pass it; among equals the one that holds
+least for its weight comes first; within a tenant it is first come, first served.  Where the first does not
+fit, nobody behind it is served, so a large request never starves; only those that stay within their shares go
+past one that asks for more than its own, until that has waited for `_LONG_WAIT_S`.
+"""
+
+from __future__ import annotations
+
+from yarn_accel.core.requests.commands import CreateSegment, DestroySegment, Release
+from yarn_accel.core.requests.settings import MachineSettings
+from yarn_accel.core.requests.sharing import Sharing
+from yarn_accel.core.requests.work import Connection, Segment, State, Tenant, Work, WorkState
+
+__all__ = ["LEAST_BYTES", "SMALL_BYTES", "Memory", "class_bytes"]
+
+#: The smallest segment.
+LEAST_BYTES = 64 * 1024
+#: Smaller inputs count in no share: the memory as a whole and `max_in_flight` bound them, at less cost.
+SMALL_BYTES = 16 * 1024
+_PAGE_BYTES = 4096
+_MAX_SIZES = 1024
+#: A request for more than its tenant's share lets others pass for so long.
+_LONG_WAIT_S = 2.0
+#: After a segment could not be made, another is tried so much later, or when one was freed.
+_RETRY_S = 0.1
+_NEVER = float("inf")
+_ENDED = WorkState.ENDED
+
+
+class Memory:
+    """All segments of a server, what each work and tenant holds, and the queue of those who wait.
+
+    Attributes:
+        bytes, free_bytes: of all segments, and of those that are free.
+        kept_bytes: of answers that are remembered where they lie and that nobody is being sent.
+        n_waiting: works in the queue.
+        must_serve: something changed that may let one of them go on.
+        must_look: somebody waits since a moment ago.
+        reading_bytes: inputs that no worker has yet, of all tenants.
+        retry_s: when a segment that could not be made is tried again.
+    """
+
+    def __init__(self, settings: MachineSettings, state: State) -> None:
+        self.bound_bytes = settings.pool_bytes
+        self.bytes = 0
+        self.free_bytes = 0
+        self.peak_bytes = 0
+        self.kept_bytes = 0
+        self.n_waiting = 0
+        self.must_serve = False
+        self.must_look = False
+        self.reading_bytes = 0
+        self.peak_reading_bytes = 0
+        self.retry_s = _NEVER
+        self.sharing = Sharing(settings, self, state)
+        self._state = state
+        self._queue_bytes = settings.queue_bytes
+        self._share_bytes = settings.queue_bytes // 2
+        self._sizes: dict[int, int] = {}
+        self._free: dict[int, list[Segment]] = {}
+        self._segments: dict[int, int] = {}
+        self._pending: dict[int, tuple[Work, Segment]] = {}
+        self._n_made = 0
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes in use, those of kept answers among them."""
+        return self.bytes - self.free_bytes
+
+    def size_of(self, n_bytes: int) -> int:
+        """The size of the segment that serves `n_bytes`."""
+        size = self._sizes.get(n_bytes)
+        if size is None:
+            size = class_bytes(n_bytes)
+            if size > self.bound_bytes:
+                size = -(-n_bytes // _PAGE_BYTES) * _PAGE_BYTES
+            if len(self._sizes) >= _MAX_SIZES:
+                self._sizes.clear()
+            self._sizes[n_bytes] = size
+        return size
+
+    # Taking
+
+    def take_at_once(self, work: Work) -> bool:
+        """The short way of small requests: nobody waits, and a free segment is there."""
+        if self.n_waiting or work.needs.input_bytes > SMALL_BYTES:
+            return False
+        n_bytes = work.memory_bytes
+        free = self._free.get(self._sizes.get(n_bytes) or self.size_of(n_bytes))
+        if not free:
+            return False
+        segment = work.arena = free.pop()
+        size = segment.n_bytes
+        self.free_bytes -= size
+        work.owner.held_bytes += size
+        work.is_charged = True
+        return True
+
+    def wait(self, work: Work) -> None:
+        """Let a work wait for its memory; it may be served within the same event."""
+        if not work.waits_since_s:
+            work.waits_since_s = self._state.now_s
+        work.state = WorkState.WAITING
+        work.owner.waiting.append(work)
+        self.n_waiting += 1
+        self.must_serve = self.must_look = True
+
+    def stop_waiting(self, work: Work) -> None:
+        """Take a work out of the queue."""
+        work.owner.waiting.remove(work)
+        self.n_waiting -= 1
+        self.must_serve = True
+
+    def next_waiting(self, is_any_stalled: bool) -> Work | None:
+        """Who gets memory now; None: nobody can.
+
+        Args:
+            is_any_stalled: some connection holds memory and does not move, so waiting for all memory to come
+                back could take long.
+        """
+        within, beyond = self._first_waiting()
+        if beyond and not is_any_stalled:
+            oldest = min(beyond, key=lambda each: each.waits_since_s)
+            if self._state.now_s - oldest.waits_since_s >= _LONG_WAIT_S:
+                return oldest if self.fits(oldest) else None
+        for work in within:
+            if self.fits(work):
+                return work
+        if within or not beyond:
+            return None
+        return beyond[0] if self.fits(beyond[0]) else None
+
+    def blocked(self) -> Work | None:
+        """Of the works that stay within the share of their tenant, the first that does not fit now."""
+        within, _ = self._first_waiting()
+        return next((work for work in within if not self.fits(work)), None)
+
+    def share_per_weight(self) -> float:
+        """The bytes that are a tenant's own while others want memory, too, for a weight of 1."""
+        tenants = self._state.tenants.values()
+        total = sum(each.settings.weight for each in tenants if each.held_bytes or each.waiting)
+        return self.bound_bytes / total if total else float(self.bound_bytes)
+
+    def fits(self, work: Work) -> bool:
+        """Whether there is memory for a work, if kept answers are let go of for it."""
+        size = self.size_of(self._wanted(work))
+        if self._free.get(size):
+            return True
+        return self.retry_s == _NEVER and self.lacking(work) <= self.kept_bytes
+
+    def lacking(self, work: Work) -> int:
+        """Bytes that must come back before a work can have its memory; 0 or less: none."""
+        size = self.size_of(self._wanted(work))
+        return 0 if self._free.get(size) else self.used_bytes + size - self.bound_bytes
+
+    def grant(self, work: Work) -> bool:
+        """Give memory to a work that waits and for which there is some; False: it must be made first."""
+        work.owner.waiting.remove(work)
+        self.n_waiting -= 1
+        self._count(work)
+        segment = self._take(self._wanted(work))
+        work.owner.held_bytes += segment.n_bytes
+        work.is_charged = True
+        if segment.id in self._segments:
+            work.arena = segment
+            return True
+        self._make(segment, work)
+        return False
+
+    def take_more(self, work: Work, n_bytes: int) -> bool:
+        """Another free segment for a work that has one, at once or not at all.
+
+        Waiting for more while holding some could block others who do the same.
+        """
+        free = self._free.get(self.size_of(n_bytes))
+        if self.n_waiting or not free:
+            return False
+        segment = work.more = free.pop()
+        self.free_bytes -= segment.n_bytes
+        work.owner.held_bytes += segment.n_bytes
+        return True
+
+    def created(self, segment: int) -> Work | None:
+        """A segment is there; returns the work that waits for nothing more now."""
+        work, made = self._pending.pop(segment)
+        self._segments[segment] = made.n_bytes
+        work.arena = made
+        work.pending -= 1
+        return None if work.pending else work
+
+    def failed(self, segment: int) -> None:
+        """A segment could not be made: as good as full, until something is freed or some time is over."""
+        work, made = self._pending.pop(segment)
+        self.bytes -= made.n_bytes
+        work.owner.held_bytes -= made.n_bytes
+        work.is_charged = False
+        work.pending -= 1
+        self.leave_share(work)
+        self.stop_reading(work)
+        self.retry_s = self._state.now_s + _RETRY_S
+        if work.state is WorkState.WAITING:
+            work.owner.waiting.appendleft(work)
+            self.n_waiting += 1
+        else:
+            self.settle(work)
+
+    # Giving back
+
+    def leave_share(self, work: Work) -> None:
+        """The answer has left: the connection may go on, even if the memory is kept for who asks again."""
+        n_bytes, work.share_bytes = work.share_bytes, 0
+        if n_bytes:
+            work.connection.held_bytes -= n_bytes
+            self.must_serve = True
+
+    def stop_reading(self, work: Work) -> None:
+        """A worker has the inputs, or nobody wants them any more."""
+        n_bytes, work.reading_bytes = work.reading_bytes, 0
+        if n_bytes:
+            work.owner.reading_bytes -= n_bytes
+            self.reading_bytes -= n_bytes
+            self.must_serve = True
+
+    def hold(self, work: Work) -> None:
+        """Let one more reply hold the memory of a work."""
+        work.n_holders += 1
+        if work.is_kept and not work.is_charged and work.arena is not None:
+            n_bytes = work.segment_bytes
+            self.kept_bytes -= n_bytes
+            work.owner.held_bytes += n_bytes
+            work.is_charged = True
+
+    def settle(self, work: Work) -> None:
+        """Free the memory of a work that has ended, if nothing holds it any more."""
+        if work.n_holders or work.state is not _ENDED or work.pending:
+            return
+        n_bytes = work.segment_bytes if work.is_charged else 0
+        if work.is_charged:
+            work.is_charged = False
+            work.owner.held_bytes -= n_bytes
+            self.must_serve = True
+        if work.is_kept:
+            self.kept_bytes += n_bytes
+        else:
+            self.free(work)
+
+    def unkeep(self, work: Work) -> None:
+        """The answer of a work is not remembered any more."""
+        work.is_kept = False
+        if not work.is_charged:
+            self.kept_bytes -= work.segment_bytes
+            self.free(work)
+
+    def give_up(self, work: Work) -> None:
+        """Free the memory of a work that goes on and will need some again."""
+        if work.is_charged:
+            work.is_charged = False
+            work.owner.held_bytes -= work.segment_bytes
+        self._free_segments(work)
+        self.leave_share(work)
+        self.stop_reading(work)
+        work.is_placed = work.is_read = False
+
+    def free(self, work: Work) -> None:
+        """Nothing of a work is needed any more."""
+        self._free_segments(work)
+        if work.share_bytes:
+            self.leave_share(work)
+        if work.reading_bytes:
+            self.stop_reading(work)
+        if work.input_grant is not None or work.output_grant is not None:
+            self.sharing.end_work(work)
+        state = self._state
+        del state.works[work.id]
+        work.owner.n_works -= 1
+        if work.is_announced:
+            state.out.append(Release(work.id))
+
+    def create_shared(self, size: int, connection: int) -> int:
+        """Begin to make a segment for a connection; 0: there is no room now, or somebody waits for it."""
+        if self.n_waiting or self.used_bytes + size > self.bound_bytes or self.retry_s < _NEVER:
+            return 0
+        self._make_room(size)
+        self._n_made += 1
+        self._add(size)
+        self._state.out.append(CreateSegment(self._n_made, size, connection))
+        return self._n_made
+
+    def destroy_shared(self, segment: int, size: int, is_created: bool) -> None:
+        """A segment of a connection is not needed any more, or could not be made."""
+        self.bytes -= size
+        self.must_serve = True
+        if is_created:
+            self.retry_s = _NEVER
+            self._state.out.append(DestroySegment(segment))
+
+    # Below
+
+    def _free_segments(self, work: Work) -> None:
+        segment, work.arena = work.arena, None
+        if segment is not None:
+            self._give(segment)
+            if work.more is not None:
+                self._give(work.more)
+                work.more = None
+
+    def _give(self, segment: Segment) -> None:
+        size = segment.n_bytes
+        free = self._free.get(size)
+        if free is None:
+            free = self._free[size] = []
+        free.append(segment)
+        self.free_bytes += size
+        self.must_serve = True
+        if self.retry_s < _NEVER:
+            self.retry_s = _NEVER
+
+    def _take(self, n_bytes: int) -> Segment:
+        """A free segment, or one that is still to be made."""
+        size = self.size_of(n_bytes)
+        free = self._free.get(size)
+        if free:
+            self.free_bytes -= size
+            return free.pop()
+        self._make_room(size)
+        self._n_made += 1
+        self._add(size)
+        return Segment(self._n_made, size)
+
+    def _make(self, segment: Segment, work: Work) -> None:
+        self._pending[segment.id] = work, segment
+        work.pending += 1
+        self._state.out.append(CreateSegment(segment.id, segment.n_bytes, 0))
+
+    def _add(self, size: int) -> None:
+        self.bytes += size
+        if self.bytes > self.peak_bytes:
+            self.peak_bytes = self.bytes
+
+    def _make_room(self, size: int) -> None:
+        """Drop free segments until `size` more bytes fit."""
+        for free in self._free.values():
+            while free and self.bytes + size > self.bound_bytes:
+                segment = free.pop(0)
+                self.free_bytes -= segment.n_bytes
+                self.bytes -= segment.n_bytes
+                del self._segments[segment.id]
+                self._state.out.append(DestroySegment(segment.id))
+
+    def _wanted(self, work: Work) -> int:
+        return work.output_bytes if work.shared is not None else work.memory_bytes
+
+    def _counted(self, work: Work) -> int:
+        """What a work counts in the share of its connection and in the inputs of its tenant."""
+        n_bytes = work.needs.input_bytes
+        return n_bytes if n_bytes > SMALL_BYTES and work.shared is None else 0
+
+    def _count(self, work: Work) -> None:
+        n_bytes = self._counted(work)
+        work.share_bytes = work.reading_bytes = n_bytes
+        work.connection.held_bytes += n_bytes
+        work.owner.reading_bytes += n_bytes
+        self.reading_bytes += n_bytes
+        self.peak_reading_bytes = max(self.peak_reading_bytes, self.reading_bytes)
+
+    def _first_waiting(self) -> tuple[list[Work], list[Work]]:
+        """The first work of each tenant that waits for memory alone, in the order in which they are served.
+
+        First those that stay within the shares of their tenants, then those that would pass them.
+        """
+        tenants = [tenant for tenant in self._state.tenants.values() if tenant.waiting]
+        tenants.sort(key=lambda tenant: tenant.held_bytes / tenant.settings.weight)
+        share = self.share_per_weight()
+        within: list[Work] = []
+        beyond: list[Work] = []
+        for tenant in tenants:
+            work = self._first(tenant)
+            if work is not None:
+                size = self.size_of(self._wanted(work))
+                is_within = tenant.held_bytes + size <= share * tenant.settings.weight
+                (within if is_within else beyond).append(work)
+        return within, beyond
+
+    def _first(self, tenant: Tenant) -> Work | None:
+        """The first work of a tenant whose inputs fit its bounds; what is larger than these goes alone."""
+        full: set[Connection] = set()
+        for work in tenant.waiting:
+            n_bytes = self._counted(work)
+            connection = work.connection
+            if connection in full:
+                continue
+            if n_bytes and tenant.reading_bytes and tenant.reading_bytes + n_bytes > self._queue_bytes:
+                return None
+            if n_bytes and connection.held_bytes and connection.held_bytes + n_bytes > self._share_bytes:
+                full.add(connection)
+                continue
+            return work
+        return None
+
+    # What to look at
+
+    def explain(self, work: Work) -> str:
+        """What a work waits for that waits for memory."""
+        if work.pending:
+            return "waits for its memory to be made"
+        n_ahead = list(work.owner.waiting).index(work)
+        n_bytes = self._wanted(work)
+        free_bytes = self.bound_bytes - self.used_bytes
+        return f"waits for {n_bytes} bytes behind {n_ahead} of its tenant, {free_bytes} are free"
+
+    def snapshot(self) -> dict[str, int]:
+        """All that there is to know about it, fit for JSON."""
+        return {
+            "bytes": self.bytes,
+            "free_bytes": self.free_bytes,
+            "used_bytes": self.used_bytes,
+            "lent_bytes": self.sharing.n_bytes,
+            "peak_bytes": self.peak_bytes,
+            "bound_bytes": self.bound_bytes,
+            "waiting": self.n_waiting,
+        }
+
+    def validate(self) -> None:
+        """Check that every byte is accounted for.
+
+        Raises:
+            AssertionError: one is not.
+        """
+        free_bytes = sum(segment.n_bytes for free in self._free.values() for segment in free)
+        assert free_bytes == self.free_bytes
+        held = {work: work.segment_bytes for work in self._state.works.values()}
+        for work, segment in self._pending.values():
+            held[work] += segment.n_bytes
+        assert self.bytes == free_bytes + sum(held.values()) + self.sharing.n_bytes <= self.bound_bytes
+        kept = [work for work in held if work.is_kept and not work.is_charged]
+        assert self.kept_bytes == sum(held[work] for work in kept)
+        for tenant in self._state.tenants.values():
+            mine = [work for work in held if work.owner is tenant]
+            charged = sum(held[work] for work in mine if work.is_charged)
+            shared = self.sharing.bytes_of(tenant)
+            assert tenant.held_bytes == charged + shared
+            assert tenant.reading_bytes == sum(work.reading_bytes for work in mine)
+            assert all(work.state is WorkState.WAITING for work in tenant.waiting)
+        assert self.n_waiting == sum(len(tenant.waiting) for tenant in self._state.tenants.values())
+        for connection in self._state.connections.values():
+            mine = [work for work in held if work.connection is connection]
+            assert connection.held_bytes == sum(work.share_bytes for work in mine)
+
+
+def class_bytes(n_bytes: int) -> int:
+    """The size of the segments that serve `n_bytes`: a power of two or three quarters of one."""
+    if n_bytes <= LEAST_BYTES:
+        return LEAST_BYTES
+    power = 1 << (n_bytes - 1).bit_length()
+    middle = power // 4 * 3
+    return middle if n_bytes <= middle else power

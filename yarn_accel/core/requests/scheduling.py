@@ -1,0 +1,497 @@
+"""Which worker computes what next.
+
+**Between tenants** start-time fair queueing, for each device kind by itself: a tenant's share stands at a
+virtual time, device-seconds had divided by weight, and the one furthest behind is served next.  A batch is
+charged what it is expected to take when it starts and what it took when it is finished.  Who had nothing
+waiting, or declined, begins again at the time of the others: its share at once, but no credit.  A tenant
+whose results have nowhere to go (`TenantQueue.used_bytes`) starts nothing; the others do.
+
+**Within a tenant** by arrival, where each step of priority counts as `priority_step_s` of earlier arrival.
+So a higher priority overtakes, but nothing is overtaken for ever: what has waited longer than 15 steps comes
+before everything new.
+
+**Batches** as in Triton: entries with one `batch_key`, at most `max_batch_size` and `max_batch_bytes`.  A
+full batch goes as soon as a worker is free, another when its first entry has waited `max_queue_delay_s`; with
+0 an idle worker never waits.  A batch never mixes tenants.
+
+**Workers** hold one batch, and one more while the first is expected shorter than `prefetch_below_s`, so that
+a short computation does not wait for the way there and back.  Devices that copy while they compute
+(`prefetched_kinds`) hold one more whatever is expected.  Who is idle is served before anybody is sent a
+second batch.  Where an entry could run on another device kind and would be finished earlier there, with all
+that is queued for it done first, it is left to that kind.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+from yarn_accel.core.requests.queues import BatchLimits, BatchQueue, FairShare, QueueEntry, TenantQueue
+from yarn_accel.core.requests.settings import MachineSettings
+from yarn_accel.core.requests.workers import Batch, Worker, WorkerGroup
+
+__all__ = ["Scheduler", "Start"]
+
+_NEVER = float("inf")
+_MAX_IDLE_TENANTS = 1024
+#: Deadlines of entries that are over tolerated beside as many that are not.
+_SLACK = 64
+
+
+class Start(NamedTuple):
+    """A batch that was given to a worker just now."""
+
+    worker: int
+    entries: Sequence[QueueEntry]
+    expected_s: float
+
+
+class Scheduler:
+    """All queues and workers; one caller at a time.
+
+    After a change, call `advance` and then `dispatch`, and both again at `wake_s`.
+    """
+
+    def __init__(self, settings: MachineSettings) -> None:
+        self._settings = settings
+        self._limits = BatchLimits(
+            settings.max_batch_size, settings.max_batch_bytes, settings.max_queue_delay_s
+        )
+        self._now_s = 0.0
+        self._serial = 0
+        self._tenants: dict[str, TenantQueue] = {}
+        self._groups: dict[str, WorkerGroup] = {}
+        self._workers: dict[int, Worker] = {}
+        self._due: list[tuple[float, int, QueueEntry]] = []
+        self._alarms: list[tuple[float, int, BatchQueue]] = []
+        self._retry_s = _NEVER
+        #: Tenants that have something queued, by name; to be looked at, not changed.
+        self.waiting: dict[str, TenantQueue] = {}
+
+    # What changes
+
+    def tenant(self, name: str) -> TenantQueue:
+        """The queue of a tenant."""
+        tenant = self._tenants.get(name)
+        if tenant is None:
+            if len(self._tenants) > _MAX_IDLE_TENANTS + len(self.waiting):
+                self._forget_tenants()
+            settings = self._settings
+            weight = settings.tenant(name).weight
+            tenant = self._tenants[name] = TenantQueue(name, weight, self._limits, settings.queue_bytes)
+        return tenant
+
+    def start_at_once(self, entry: QueueEntry, now_s: float) -> int:
+        """The short way of the common case: nothing waits, and a worker takes the entry at once.
+
+        The same as `add`, `advance` and `dispatch` in every respect, the virtual times among them.
+
+        Returns:
+            the worker; -1: it is not so simple, nothing has changed, go the long way.
+        """
+        tenant = entry.tenant
+        if self.waiting or self._due or self._alarms or entry.due_s:
+            return -1
+        expected_s = entry.expected_s
+        if len(expected_s) != 1 or tenant.used_bytes >= tenant.bound_bytes:
+            return -1
+        queue = tenant.kind_queue(expected_s).queue(entry.batch_key)
+        if not queue.goes_at_once:
+            return -1
+        ((kind, seconds),) = expected_s.items()
+        group = self._groups.get(kind)
+        if now_s > self._now_s:
+            self._now_s = now_s
+        worker = group.next_worker(self._now_s) if group is not None else None
+        if group is None or worker is None:
+            return -1
+        entry.worker = worker.number
+        share = tenant.shares[kind]
+        share.lift(group.virtual_s)
+        # Not below it after that, so it is the later of the two.
+        group.virtual_s = share.start_v
+        self._hand_over(worker, tenant, {entry.id: entry}, seconds)
+        tenant.used_bytes += entry.memory_bytes
+        return worker.number
+
+    def add(self, entry: QueueEntry, now_s: float) -> None:
+        """Queue an entry that can be computed."""
+        self._hear(now_s)
+        tenant = entry.tenant
+        queue = tenant.kind_queue(entry.expected_s).queue(entry.batch_key)
+        self._serial += 1
+        entry.serial = self._serial
+        entry.rank = entry.arrived_s - entry.priority * self._settings.priority_step_s
+        entry.entered_s = self._now_s
+        entry.queue = queue
+        entry.is_queued = True
+        entry.worker = -1
+        queue.push(entry)
+        tenant.n_queued += 1
+        self.waiting[tenant.name] = tenant
+        for kind, expected_s in entry.expected_s.items():
+            group = self._groups.get(kind) or self._add_group(kind)
+            group.n_queued += 1
+            group.queued_s += expected_s
+            share = tenant.shares[kind]
+            if not share.n_queued:
+                share.lift(group.virtual_s)
+            share.n_queued += 1
+        if entry.due_s:
+            heapq.heappush(self._due, (entry.due_s, entry.serial, entry))
+            if len(self._due) > 2 * sum(each.n_queued for each in self.waiting.values()) + _SLACK:
+                # What was started or cancelled meanwhile has no deadline any more.
+                self._due = [due for due in self._due if due[2].is_queued and due[2].serial == due[1]]
+                heapq.heapify(self._due)
+        self._settle(queue)
+
+    def cancel(self, entry: QueueEntry) -> None:
+        """Take an entry out that was not started."""
+        if entry.is_queued:
+            self._remove(entry)
+
+    def finish(self, number: int, entries: Sequence[QueueEntry], busy_s: float, now_s: float) -> str:
+        """Take note that a worker answered for entries it has, and how much device time they really took.
+
+        Returns:
+            the kind of its device.
+        """
+        self._hear(now_s)
+        worker = self._workers[number]
+        kind = worker.group.kind
+        batches = worker.batches
+        if len(batches) == 1 and len(entries) == len(batches[0].left):
+            self._close(worker, batches.pop(), busy_s)
+            return kind
+        ids = [entry.id for entry in entries]
+        for batch in batches:
+            done = [entry for entry_id in ids if (entry := batch.left.pop(entry_id, None)) is not None]
+            if done:
+                self._end(worker.group, batch.tenant, done)
+                expected_s = sum(entry.expected_s[kind] for entry in done)
+                self._charge(worker.group, batch.tenant, busy_s, expected_s)
+        while batches and not batches[0].left:
+            del batches[0]
+            if batches:
+                batches[0].started_s = self._now_s
+        worker.batches = [batch for batch in batches if batch.left]
+        worker.group.place(worker)
+        return kind
+
+    def add_worker(self, number: int, kind: str, now_s: float) -> None:
+        """A worker that is new takes batches from now on."""
+        self._hear(now_s)
+        group = self._groups.get(kind) or self._add_group(kind)
+        worker = Worker(number, group)
+        self._workers[number] = group.workers[number] = worker
+        group.place(worker)
+
+    def remove_worker(self, number: int, now_s: float) -> list[QueueEntry]:
+        """A worker is gone; returns what it had."""
+        self._hear(now_s)
+        worker = self._workers.pop(number, None)
+        if worker is None:
+            return []
+        group = worker.group
+        group.remove(worker)
+        lost: list[QueueEntry] = []
+        used_s = self._now_s - worker.batches[0].started_s if worker.batches else 0.0
+        for batch in worker.batches:
+            expected_s = sum(entry.expected_s[group.kind] for entry in batch.left.values())
+            lost.extend(batch.left.values())
+            self._end(group, batch.tenant, batch.left.values())
+            self._charge(group, batch.tenant, used_s, expected_s)
+            used_s = 0.0
+        return lost
+
+    def has_worker(self, number: int) -> bool:
+        """Whether a worker takes batches."""
+        return number in self._workers
+
+    def advance(self, now_s: float) -> list[QueueEntry]:
+        """Let time pass; returns the entries whose deadline passed before they were started."""
+        self._hear(now_s)
+        expired: list[QueueEntry] = []
+        while self._due and self._due[0][0] <= self._now_s:
+            _, serial, entry = heapq.heappop(self._due)
+            if entry.is_queued and entry.serial == serial:
+                self._remove(entry)
+                expired.append(entry)
+        while self._alarms and self._alarms[0][0] <= self._now_s:
+            at_s, _, queue = heapq.heappop(self._alarms)
+            if queue.alarm_s == at_s:
+                queue.alarm_s = 0.0
+                self._settle(queue)
+        return expired
+
+    def dispatch(self) -> list[Start]:
+        """Give work to every worker that can take some, until there is no worker or nothing for it."""
+        starts: list[Start] = []
+        self._retry_s = _NEVER
+        is_on = bool(self.waiting)
+        while is_on:
+            for group in self._groups.values():
+                while group.idle and group.n_queued and (chosen := self._choose(group)) is not None:
+                    self._start(group.next_idle(), *chosen, starts)
+            is_on = bool(self.waiting) and self._send_ahead(starts)
+        if not self.waiting:
+            self._retry_s = _NEVER
+        return starts
+
+    def wake_s(self) -> float:
+        """When something is to be done though nothing happens; infinity: never."""
+        due = self._due
+        while due and not (due[0][2].is_queued and due[0][2].serial == due[0][1]):
+            heapq.heappop(due)
+        wake_s = self._retry_s
+        if due and due[0][0] < wake_s:
+            wake_s = due[0][0]
+        if self._alarms and self._alarms[0][0] < wake_s:
+            wake_s = self._alarms[0][0]
+        return wake_s
+
+    # What to look at
+
+    @property
+    def n_queued(self) -> int:
+        """Entries that wait."""
+        return sum(tenant.n_queued for tenant in self.waiting.values())
+
+    def snapshot(self) -> dict[str, Any]:
+        """Queues, shares and workers as plain values, for `stats`."""
+        return {
+            "queued": self.n_queued,
+            "running": sum(group.n_running for group in self._groups.values()),
+            "tenants": {
+                tenant.name: {
+                    "weight": tenant.weight,
+                    "queued": tenant.n_queued,
+                    "running": tenant.n_running,
+                    "device_s": sum(tenant.device_s.values()),
+                }
+                for tenant in self._tenants.values()
+            },
+            "workers": {
+                worker.number: {
+                    "kind": worker.group.kind,
+                    "batches": [len(batch.left) for batch in worker.batches],
+                    "free_in_s": worker.left_s(self._now_s),
+                }
+                for worker in self._workers.values()
+            },
+        }
+
+    def explain(self, entry: QueueEntry) -> str:
+        """What a queued entry waits for."""
+        rank = entry.rank, entry.serial
+        n_ahead = sum((other.rank, other.serial) < rank for other in entry.tenant.entries())
+        tenant = entry.tenant
+        place = f"queued behind {n_ahead} of its tenant {tenant.name} (weight {tenant.weight:g})"
+        return f"{place}: {self._hindrance(entry)}"
+
+    def _hindrance(self, entry: QueueEntry) -> str:
+        groups = [self._groups[kind] for kind in entry.expected_s]
+        if entry.tenant.used_bytes >= entry.tenant.bound_bytes:
+            return "results of its tenant are not taken"
+        if not any(group.workers for group in groups):
+            return "no worker of kind " + " or ".join(group.kind for group in groups)
+        if entry.queue is not None and entry.queue.ready_s() > self._now_s:
+            return f"its batch may fill for {entry.queue.ready_s() - self._now_s:.6f} s more"
+        if any(group.idle for group in groups):
+            return "another device kind will be done with it earlier"
+        return "all workers are busy"
+
+    def validate(self) -> None:
+        """Check that the state agrees with itself; for tests.
+
+        Raises:
+            AssertionError: it does not.
+        """
+        queued = [entry for tenant in self.waiting.values() for entry in tenant.entries()]
+        for worker in self._workers.values():
+            for batch in worker.batches:
+                assert all(entry.worker == worker.number for entry in batch.left.values())
+                assert not any(entry.is_queued for entry in batch.left.values())
+        for tenant in self._tenants.values():
+            tenant.validate()
+            assert (tenant.n_queued > 0) == (tenant.name in self.waiting)
+        for group in self._groups.values():
+            group.validate()
+            mine = [entry for entry in queued if group.kind in entry.expected_s]
+            assert group.n_queued == len(mine)
+            assert abs(group.queued_s - sum(entry.expected_s[group.kind] for entry in mine)) < 1e-6
+            for tenant in self._tenants.values():
+                share = tenant.shares.get(group.kind)
+                assert share is None or share.floor_v <= share.start_v <= group.furthest_v + 1e-9
+            if group.next_worker(self._now_s) is not None:
+                could_run = [self._first(tenant, group) for tenant in self.waiting.values()]
+                assert not any(could_run), "a worker is free and something could run"
+
+    # What waits
+
+    def _hear(self, now_s: float) -> None:
+        if now_s > self._now_s:
+            self._now_s = now_s
+
+    def _forget_tenants(self) -> None:
+        """Let go of tenants that have nothing here and owe nothing."""
+        for name, tenant in list(self._tenants.items()):
+            is_even = all(share.start_v <= self._groups[k].virtual_s for k, share in tenant.shares.items())
+            if is_even and not (tenant.n_queued or tenant.n_running or tenant.n_users):
+                del self._tenants[name]
+
+    def _add_group(self, kind: str) -> WorkerGroup:
+        settings = self._settings
+        is_always_fed = kind in settings.prefetched_kinds
+        group = WorkerGroup(kind, _NEVER if is_always_fed else settings.prefetch_below_s)
+        self._groups[kind] = group
+        return group
+
+    def _settle(self, queue: BatchQueue) -> None:
+        """Put a queue among those that can be taken, or see to it that this happens when it is ready."""
+        if not queue.n_entries:
+            return
+        ready_s = queue.ready_s()
+        if ready_s <= self._now_s:
+            queue.owner.publish(queue)
+        elif not queue.alarm_s or ready_s < queue.alarm_s:
+            queue.alarm_s = ready_s
+            self._serial += 1
+            heapq.heappush(self._alarms, (ready_s, self._serial, queue))
+
+    def _remove(self, entry: QueueEntry) -> None:
+        """Take an entry out of its queue for good."""
+        assert entry.queue is not None
+        entry.is_queued = False
+        entry.queue.forget(entry)
+        self._uncount(entry.tenant, entry)
+        self._settle(entry.queue)
+
+    def _uncount(self, tenant: TenantQueue, entry: QueueEntry) -> None:
+        tenant.n_queued -= 1
+        if not tenant.n_queued:
+            del self.waiting[tenant.name]
+        for kind, expected_s in entry.expected_s.items():
+            group = self._groups[kind]
+            group.n_queued -= 1
+            group.queued_s = group.queued_s - expected_s if group.n_queued else 0.0
+            tenant.shares[kind].n_queued -= 1
+
+    # Who gets it
+
+    def _send_ahead(self, starts: list[Start]) -> bool:
+        """Give a second batch to one busy worker of each kind; whether any got one."""
+        was_sent = False
+        for group in self._groups.values():
+            if group.ready and group.n_queued and (worker := group.next_ready(self._now_s)) is not None:
+                chosen = self._choose(group)
+                if chosen is not None:
+                    self._start(worker, *chosen, starts)
+                    was_sent = True
+        return was_sent
+
+    def _choose(self, group: WorkerGroup) -> tuple[TenantQueue, BatchQueue] | None:
+        """The tenant furthest behind of those that have something for this kind, and its first batch."""
+        best: QueueEntry | None = None
+        best_tenant: TenantQueue | None = None
+        best_v = _NEVER
+        declined: list[FairShare] = []
+        for tenant in self.waiting.values():
+            share = tenant.shares.get(group.kind)
+            if share is None or not share.n_queued or share.start_v >= best_v:
+                continue
+            entry = self._first(tenant, group)
+            if entry is None:
+                declined.append(share)
+            else:
+                best, best_tenant, best_v = entry, tenant, share.start_v
+        if best is None or best_tenant is None or best.queue is None:
+            return None
+        group.virtual_s = max(group.virtual_s, best_v)
+        for share in declined:
+            share.lift(group.virtual_s)
+        return best_tenant, best.queue
+
+    def _first(self, tenant: TenantQueue, group: WorkerGroup) -> QueueEntry | None:
+        if tenant.used_bytes >= tenant.bound_bytes:
+            return None
+        best: QueueEntry | None = None
+        for queue in tenant.kinds.values():
+            if group.kind not in queue.kinds:
+                continue
+            entry = queue.top(self._now_s)
+            if entry is None or (best is not None and best.rank <= entry.rank):
+                continue
+            if len(queue.kinds) == 1 or self._is_best_here(entry, group):
+                best = entry
+        return best
+
+    def _is_best_here(self, entry: QueueEntry, group: WorkerGroup) -> bool:
+        """Whether no other device kind would be done earlier, even after all that is queued for it."""
+        here_s = entry.expected_s[group.kind]
+        for kind, there_s in entry.expected_s.items():
+            other = self._groups[kind]
+            if there_s >= here_s or not other.workers:
+                continue
+            queued_s = max(other.queued_s / len(other.workers), there_s)
+            if here_s > queued_s + other.free_in_s(self._now_s):
+                self._retry_s = min(self._retry_s, self._now_s + here_s)
+                return False
+        return True
+
+    def _start(self, worker: Worker, tenant: TenantQueue, queue: BatchQueue, starts: list[Start]) -> None:
+        kind = worker.group.kind
+        entries = queue.take(worker.number)
+        expected_s = 0.0
+        for entry in entries:
+            self._uncount(tenant, entry)
+            expected_s += entry.expected_s[kind]
+            tenant.used_bytes += entry.memory_bytes
+        if queue.n_entries:
+            self._settle(queue)
+        self._hand_over(worker, tenant, {entry.id: entry for entry in entries}, expected_s)
+        starts.append(Start(worker.number, entries, expected_s))
+
+    def _hand_over(
+        self, worker: Worker, tenant: TenantQueue, left: dict[int, QueueEntry], expected_s: float
+    ) -> None:
+        group = worker.group
+        worker.batches.append(Batch(tenant, left, expected_s, self._now_s))
+        tenant.n_running += len(left)
+        group.n_running += len(left)
+        self._charge(group, tenant, expected_s, 0.0, is_used=False)
+        group.place(worker)
+
+    # Who has it
+
+    def _close(self, worker: Worker, batch: Batch, busy_s: float) -> None:
+        """The common case: all that the worker had, in one answer."""
+        group = worker.group
+        kind = group.kind
+        expected_s = sum([entry.expected_s[kind] for entry in batch.left.values()])
+        self._end(group, batch.tenant, batch.left.values())
+        self._charge(group, batch.tenant, busy_s, expected_s)
+        group.place(worker)
+
+    def _end(self, group: WorkerGroup, tenant: TenantQueue, entries: Collection[QueueEntry]) -> None:
+        for entry in entries:
+            entry.worker = -1
+            tenant.used_bytes -= entry.memory_bytes
+        tenant.n_running -= len(entries)
+        group.n_running -= len(entries)
+
+    def _charge(
+        self, group: WorkerGroup, tenant: TenantQueue, taken_s: float, refund_s: float, is_used: bool = True
+    ) -> None:
+        """Move a tenant's virtual time on by what was taken, less what it was charged for it before."""
+        kind = group.kind
+        share = tenant.shares[kind]
+        share.charge((taken_s - refund_s) / tenant.weight)
+        if share.start_v > group.furthest_v:
+            group.furthest_v = share.start_v
+        if is_used:
+            tenant.device_s[kind] = tenant.device_s.get(kind, 0.0) + taken_s
+            if not group.n_running and not group.n_queued:
+                # Nobody was kept waiting, so nobody owes anybody anything.
+                group.virtual_s = group.furthest_v
