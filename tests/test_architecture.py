@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import importlib
 import re
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
+
+from tests.names import DOUBLE_CLASSES, double_classes
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("yarn_accel", "torque_sched")
@@ -163,3 +167,30 @@ def test_decisions_are_numbered_as_they_stand_and_references_name_one() -> None:
     documents = [*ROOT.glob("*.md"), ROOT / "setup.py", *SOURCES, *(ROOT / "tests").rglob("*.py")]
     text = "".join(path.read_text(encoding="utf-8") for path in documents)
     assert {int(number) for number in re.findall(r"DECISIONS(?:\.md)? (\d+)", text)} <= set(map(int, entries))
+
+
+@pytest.mark.parametrize("package", ["torque_sched"])
+def test_no_class_name_stands_for_two_ideas_of_a_package(package: str) -> None:
+    twice = double_classes(package)
+    assert {name: places for name, places in twice.items() if name not in DOUBLE_CLASSES[package]} == {}
+    assert set(twice) == DOUBLE_CLASSES[package], "shorten DOUBLE_CLASSES: it may only shrink"
+
+
+@pytest.mark.parametrize("package", ["torque_sched", "jobs", "benchmarks"])
+def test_no_module_imports_itself_by_way_of_others(package: str) -> None:
+    """Imports within functions and for types count as well."""
+    names = {module_name(path): path for path in SOURCES if path.relative_to(ROOT).parts[0] == package}
+    graph = {name: imported(path, names) - {name} for name, path in names.items()}
+    tuple(graphlib.TopologicalSorter(graph).static_order())
+
+
+def imported(path: Path, names: Collection[str]) -> set[str]:
+    """The modules among `names` that a module imports anywhere."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            whole = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {each if each in names else node.module for each in whole}
+    return found & set(names)

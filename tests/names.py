@@ -1,0 +1,137 @@
+"""Words that this project does not use: metaphors, where the field has a word of its own.
+
+``python -m tests.names`` lists every place that breaks a rule. Checked are names, docstrings, comments and
+messages of yarn_accel, jobs, benchmarks and their tests, and all documents; of torque_sched, whose engine
+keeps its names for now, the documents alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+WORDS = {
+    "brain": "decision code",
+    "crew": "worker group",
+    "crumb": "small request",
+    "courier": "payload",
+    "door": "endpoint, API",
+    "gate": "verifier, admission",
+    "house": "project",
+    "ladder": "runners",
+    "lent": "shared",
+    "parcel": "payload",
+    "room": "space, capacity, package",
+    "rung": "runner",
+    "shunned": "backed off from",
+    "spot": "placement",
+    "staff": "container manager",
+    "told": "notified, informed; or say who writes what",
+    "wakefulness": "cpu idle",
+}
+"""A metaphor, and what to write instead; its plural counts as well."""
+
+PHRASES = {
+    "comes up": "starts",
+    "come up": "start",
+    "came up": "started",
+    "speaks": "reports, uses the protocol",
+    "spoke": "reported",
+    "for silent": "as lost",
+}
+
+EXCEPTIONS: dict[str, frozenset[str]] = {}
+"""Path -> words it may use, each with its reason."""
+
+DOUBLE_CLASSES = {
+    "torque_sched": frozenset(
+        {
+            "Answer", "Block", "Broken", "Candidate", "Choice", "Chunk", "Claim", "Collected",
+            "Cycle", "Ended", "Ending", "Figures", "Gate", "GridSettings", "Held", "Journal",
+            "KeptReservation", "Limits", "Look", "Options", "Order", "Outcome", "Piece", "Placed",
+            "Placement", "Plan", "Promise", "Refusal", "Refused", "Released", "Request", "Said",
+            "Service", "Settings", "Shape", "SiteFigures", "Standing", "State", "Table", "Window",
+            "_End", "_Reader", "_Steps",
+        }
+    ),
+}  # fmt: skip
+"""Names of classes that stand in a package for two ideas, from before that was a rule; none may be added."""
+
+_PATTERN = re.compile(
+    r"(?<![a-z])(?:" + "|".join([*(f"{word}s?" for word in WORDS), *PHRASES]) + r")(?![a-z])", re.IGNORECASE
+)
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+def _files() -> Iterator[Path]:
+    for top in ("yarn_accel", "jobs", "benchmarks", "tests"):
+        for path in sorted((ROOT / top).rglob("*.py")):
+            is_of_torque = any(part.startswith("torque") for part in path.relative_to(ROOT).parts)
+            if not is_of_torque and path != Path(__file__):
+                yield path
+
+
+def _documents() -> Iterator[Path]:
+    for path in sorted(ROOT.rglob("*.md")):
+        relative = path.relative_to(ROOT)
+        if not any(part.startswith(".") for part in relative.parts) and relative.name != "CHANGELOG.md":
+            yield path
+
+
+def _found(text: str) -> list[str]:
+    return [found.lower() for found in _PATTERN.findall(_HUMP.sub(" ", text.replace("_", " ")))]
+
+
+def in_code(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and word of each banned word in a module: its names, comments and texts."""
+    for word in _found(path.stem):
+        yield 1, word
+    for token in tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline):
+        if token.type in {tokenize.NAME, tokenize.COMMENT, tokenize.STRING}:
+            for line, text in enumerate(token.string.split("\n"), token.start[0]):
+                for word in _found(text):
+                    yield line, word
+
+
+def in_document(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and word of each banned word in a text."""
+    for line, text in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+        for word in _found(text):
+            yield line, word
+
+
+def banned() -> list[str]:
+    """Every place with a banned word, as ``path:line: word``."""
+    places = []
+    for check, paths in ((in_code, _files()), (in_document, _documents())):
+        for path in paths:
+            name = str(path.relative_to(ROOT))
+            allowed = EXCEPTIONS.get(name, frozenset())
+            places += [f"{name}:{line}: {word}" for line, word in check(path) if word not in allowed]
+    return places
+
+
+def double_classes(package: str) -> dict[str, list[str]]:
+    """Names of classes that a package defines more than once, with the places."""
+    found = defaultdict(list)
+    for path in sorted((ROOT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                found[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    return {name: places for name, places in sorted(found.items()) if len(places) > 1}
+
+
+if __name__ == "__main__":
+    for line in banned():
+        sys.stdout.write(line + "\n")
+    for package in ("yarn_accel", "torque_sched"):
+        for name, places in double_classes(package).items():
+            sys.stdout.write(f"{package}: class {name}: {', '.join(places)}\n")
