@@ -8,8 +8,8 @@
     transport      one connection on asyncio       native, nodes        the back end behind `backend`
     failover       several addresses, patience     credentials_file     token files
 
-It speaks to Hadoop 3 where ``hadoop.rpc.protection`` is authentication, with simple or token logins; Kerberos
-and privacy need the back end `jpype`.
+It speaks to Hadoop 3 where ``hadoop.rpc.protection`` is authentication, with simple or token logins.
+Kerberos, integrity and privacy are not supported: `UnsupportedLoginError` says so.
 """
 
 from yarn_accel.adapters.hadoop_rpc.addresses import Address, ResourceManagerAddresses

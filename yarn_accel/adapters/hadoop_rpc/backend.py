@@ -1,7 +1,6 @@
-"""What an application master and its launcher need of YARN, whoever speaks it.
+"""What an application master and its launcher need of YARN: `native` and `nodes` implement it.
 
-The native back end (`native`) speaks Hadoop's RPC itself; `jpype_backend` goes through Hadoop's own client
-jars. Both raise the errors of `rpc_errors` and take and give the values of `records` and `service_messages`.
+Calls raise the errors of `rpc_errors`, and take and give the values of `records` and `service_messages`.
 """
 
 from __future__ import annotations

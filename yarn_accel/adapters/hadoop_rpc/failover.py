@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from yarn_accel.adapters.hadoop_rpc.addresses import Address
 from yarn_accel.adapters.hadoop_rpc.framing import Identity
@@ -21,7 +21,7 @@ from yarn_accel.adapters.hadoop_rpc.rpc_errors import BusyError, ConnectionLostE
 from yarn_accel.adapters.hadoop_rpc.transport import RpcConnection, RpcSettings
 from yarn_accel.errors import ConfigError, UnavailableError
 
-__all__ = ["Connect", "Patience", "RpcService", "ServiceConnection"]
+__all__ = ["Patience", "RpcService"]
 
 logger = logging.getLogger(__name__)
 
@@ -44,33 +44,6 @@ class Patience:
     longest_pause_s: float = 2.0
 
 
-class ServiceConnection(Protocol):
-    """One connection to one server, whoever speaks on it; see `transport.RpcConnection`."""
-
-    @property
-    def is_usable(self) -> bool:
-        """Calls may be made."""
-        ...
-
-    async def call(self, method: Method[Q, A], request: Q, timeout_s: float | None = None) -> A:
-        """Call a method and wait for its answer."""
-        ...
-
-    async def close(self) -> None:
-        """Close; may be called again."""
-        ...
-
-
-class Connect(Protocol):
-    """Opens a connection, see `transport.RpcConnection.open`."""
-
-    async def __call__(
-        self, address: Address, protocol: str, identity: Identity, settings: RpcSettings | None = None
-    ) -> ServiceConnection:
-        """Connect and log in."""
-        ...
-
-
 class RpcService:
     """One protocol of one service, wherever it runs at the moment; many calls may be open at once.
 
@@ -78,7 +51,6 @@ class RpcService:
         addresses: tried in this order, beginning with the one that answered last.
         protocol: full Java name.
         identity: asked before every connection, so that a renewed token is used from then on.
-        connect: opens connections; that of `jpype_backend` goes through Hadoop's own client.
         clock, sleep: for tests.
 
     Raises:
@@ -93,7 +65,6 @@ class RpcService:
         settings: RpcSettings | None = None,
         patience: Patience | None = None,
         *,
-        connect: Connect = RpcConnection.open,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -104,9 +75,9 @@ class RpcService:
         self._identity = identity
         self._settings = RpcSettings() if settings is None else settings
         self._patience = Patience() if patience is None else patience
-        self._connect, self._clock, self._sleep = connect, clock, sleep
+        self._clock, self._sleep = clock, sleep
         self._at = 0
-        self._connection: ServiceConnection | None = None
+        self._connection: RpcConnection | None = None
         self._connecting = asyncio.Lock()
         self.n_connections = 0
 
@@ -135,7 +106,7 @@ class RpcService:
         deadline_s = self._clock() + patience_s
         pause_s, n_failed = self._patience.first_pause_s, 0
         while True:
-            connection: ServiceConnection | None = None
+            connection: RpcConnection | None = None
             try:
                 connection = await self._connected()
                 return await connection.call(method, request, timeout_s)
@@ -159,17 +130,17 @@ class RpcService:
         if connection is not None:
             await connection.close()
 
-    async def _connected(self) -> ServiceConnection:
+    async def _connected(self) -> RpcConnection:
         async with self._connecting:
             if self._connection is None or not self._connection.is_usable:
                 await self.close()
-                self._connection = await self._connect(
+                self._connection = await RpcConnection.open(
                     self.address, self._protocol, self._identity(), self._settings
                 )
                 self.n_connections += 1
             return self._connection
 
-    async def _pass_over(self, connection: ServiceConnection | None, error: UnavailableError) -> None:
+    async def _pass_over(self, connection: RpcConnection | None, error: UnavailableError) -> None:
         """The next call goes to the next address, unless another call has seen to that meanwhile."""
         if isinstance(error, BusyError) or (connection is not None and connection is not self._connection):
             return

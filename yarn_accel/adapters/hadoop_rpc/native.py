@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from yarn_accel.adapters.hadoop_rpc import methods
 from yarn_accel.adapters.hadoop_rpc.addresses import Address, ResourceManagerAddresses
-from yarn_accel.adapters.hadoop_rpc.failover import Connect, Patience, RpcService
+from yarn_accel.adapters.hadoop_rpc.failover import Patience, RpcService
 from yarn_accel.adapters.hadoop_rpc.framing import Identity
 from yarn_accel.adapters.hadoop_rpc.header_messages import Token
 from yarn_accel.adapters.hadoop_rpc.identifiers import ApplicationId, ContainerId, NodeId
@@ -45,7 +45,7 @@ from yarn_accel.adapters.hadoop_rpc.service_messages import (
     SubmitApplicationRequest,
     UpdateNodeResourceRequest,
 )
-from yarn_accel.adapters.hadoop_rpc.transport import RpcConnection, RpcSettings
+from yarn_accel.adapters.hadoop_rpc.transport import RpcSettings
 from yarn_accel.errors import AuthenticationError, LocalProtocolError, RejectedError
 
 __all__ = ["NativeApplicationMaster", "NativeResourceManager"]
@@ -67,10 +67,9 @@ class NativeResourceManager:
         identity: Identity,
         settings: RpcSettings | None = None,
         patience: Patience | None = None,
-        connect: Connect = RpcConnection.open,
     ) -> None:
         def service(where: Sequence[Address], protocol: str) -> RpcService:
-            return RpcService(where, protocol, lambda: identity, settings, patience, connect=connect)
+            return RpcService(where, protocol, lambda: identity, settings, patience)
 
         self._client = service(addresses.client, methods.APPLICATION_CLIENT)
         self._admin = service(addresses.admin, methods.ADMINISTRATION)
@@ -147,7 +146,6 @@ class NativeApplicationMaster:
         token: Token,
         settings: RpcSettings | None = None,
         patience: Patience | None = None,
-        connect: Connect = RpcConnection.open,
     ) -> None:
         self._token = token
         self._service = RpcService(
@@ -156,7 +154,6 @@ class NativeApplicationMaster:
             lambda: self._token,
             settings,
             patience,
-            connect=connect,
         )
         self._response_id = 0
         self._unanswered: AllocateRequest | None = None

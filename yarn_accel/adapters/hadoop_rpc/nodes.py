@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from yarn_accel.adapters.hadoop_rpc import methods
 from yarn_accel.adapters.hadoop_rpc.addresses import Address
-from yarn_accel.adapters.hadoop_rpc.failover import Connect, Patience, RpcService
+from yarn_accel.adapters.hadoop_rpc.failover import Patience, RpcService
 from yarn_accel.adapters.hadoop_rpc.header_messages import Token
 from yarn_accel.adapters.hadoop_rpc.identifiers import ContainerId, NodeId
 from yarn_accel.adapters.hadoop_rpc.methods import Method
@@ -22,7 +22,7 @@ from yarn_accel.adapters.hadoop_rpc.service_messages import (
     StopContainersRequest,
     StopContainersResponse,
 )
-from yarn_accel.adapters.hadoop_rpc.transport import RpcConnection, RpcSettings
+from yarn_accel.adapters.hadoop_rpc.transport import RpcSettings
 from yarn_accel.errors import AuthenticationError
 
 __all__ = ["NativeNodeManager"]
@@ -44,11 +44,10 @@ class NativeNodeManager:
         settings: RpcSettings | None = None,
         patience: Patience | None = None,
         max_idle: int = 64,
-        connect: Connect = RpcConnection.open,
     ) -> None:
         self._settings = settings
         self._patience = Patience(patience_s=3.0) if patience is None else patience
-        self._max_idle, self._connect = max_idle, connect
+        self._max_idle = max_idle
         self._tokens: dict[NodeId, Token] = {}
         self._services: OrderedDict[NodeId, RpcService] = OrderedDict()
         self._n_calls: dict[NodeId, int] = {}
@@ -109,7 +108,6 @@ class NativeNodeManager:
                 lambda: self._token(node),
                 self._settings,
                 self._patience,
-                connect=self._connect,
             )
             self._services[node] = service
         self._services.move_to_end(node)

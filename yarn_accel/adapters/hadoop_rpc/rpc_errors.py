@@ -3,7 +3,7 @@
 ::
 
     AuthenticationError              the server does not take the token or the user
-    └── UnsupportedLoginError        it wants a login this back end does not speak (Kerberos, privacy)
+    └── UnsupportedLoginError        it wants a login that is not supported (Kerberos, privacy)
     UnavailableError                 transient
     ├── StandbyError                 this ResourceManager is not the active one
     ├── BusyError                    the server asks to try again
@@ -26,7 +26,7 @@ from yarn_accel.adapters.hadoop_rpc.service_messages import SerializedException
 from yarn_accel.errors import AccelError, AuthenticationError, RejectedError, UnavailableError
 
 __all__ = [
-    "JPYPE_CURE",
+    "LOGIN_CURE",
     "AlreadyRegisteredError",
     "ApplicationGoneError",
     "AttemptGoneError",
@@ -40,18 +40,16 @@ __all__ = [
     "error_of_response",
 ]
 
-#: No command of ours has a setting for it: it is there for programs.
-JPYPE_CURE = (
-    "`yarn-accel` needs hadoop.security.authentication: simple and hadoop.rpc.protection: authentication; a "
-    "program of your own may use the back end `jpype` (hadoop_rpc.jpype_backend), which speaks through "
-    "Hadoop's client jars"
+LOGIN_CURE = (
+    "`yarn-accel` needs hadoop.security.authentication: simple and hadoop.rpc.protection: authentication; "
+    "Kerberos, integrity and privacy are not supported"
 )
 _MAX_CHARS = 2000
 _STACK = re.compile(r"\n\s+at |\nCaused by: ")
 
 
 class UnsupportedLoginError(AuthenticationError):
-    """The server wants Kerberos, privacy, or a mechanism that the native back end does not speak."""
+    """The server wants Kerberos, privacy, or another mechanism that is not supported."""
 
 
 class StandbyError(UnavailableError):
@@ -144,7 +142,7 @@ def _error(exception_class: str, text: str, address: str, *, is_fatal: bool) -> 
     if name in _TRANSIENT:
         return _TRANSIENT[name](message)
     if name == "AccessControlException" and is_fatal and "SIMPLE authentication is not enabled" in reason:
-        return UnsupportedLoginError(message, cure=JPYPE_CURE)
+        return UnsupportedLoginError(message, cure=LOGIN_CURE)
     if name in _LOGIN or (is_fatal and name in _LOGIN_IF_FATAL):
         return AuthenticationError(message)
     if name == "InvalidApplicationMasterRequestException" and _ALREADY_REGISTERED in reason:

@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Callable
 
 from yarn_accel.adapters.hadoop_rpc.header_messages import SaslAuth, SaslMessage, SaslState, Token
-from yarn_accel.adapters.hadoop_rpc.rpc_errors import JPYPE_CURE, UnsupportedLoginError
+from yarn_accel.adapters.hadoop_rpc.rpc_errors import LOGIN_CURE, UnsupportedLoginError
 from yarn_accel.errors import AuthenticationError, RemoteProtocolError
 
 __all__ = ["DigestMd5", "TokenLogin"]
@@ -56,7 +56,7 @@ class DigestMd5:
         if "auth" not in qops:
             raise UnsupportedLoginError(
                 f"the server insists on hadoop.rpc.protection above authentication ({', '.join(qops)[:80]})",
-                cure=JPYPE_CURE,
+                cure=LOGIN_CURE,
             )
         realm = offer.get("realm", "")
         proof = self._proof(realm, nonce, "AUTHENTICATE")
@@ -148,8 +148,8 @@ def _choose(auths: tuple[SaslAuth, ...]) -> SaslAuth:
         ", ".join(f"{auth.method} by {auth.mechanism or 'nothing'}"[:60] for auth in auths[:8]) or "nothing"
     )
     raise UnsupportedLoginError(
-        f"the server offers {offered}; the native back end logs in by TOKEN with {DIGEST_MD5}",
-        cure=JPYPE_CURE,
+        f"the server offers {offered}; yarn-accel logs in by TOKEN with {DIGEST_MD5}",
+        cure=LOGIN_CURE,
     )
 
 

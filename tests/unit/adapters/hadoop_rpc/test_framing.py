@@ -124,7 +124,7 @@ def test_a_secure_cluster_is_pointed_out_with_the_cure() -> None:
     client.receive_data(
         refusal(-1, "org.apache.hadoop.security.AccessControlException", text, RpcStatus.FATAL)
     )
-    needed = r"needs hadoop\.security\.authentication: simple.*program of your own .*back end `jpype`"
+    needed = r"needs hadoop\.security\.authentication: simple.*Kerberos.* not supported"
     with pytest.raises(UnsupportedLoginError, match=needed):
         client.next_event()
 
