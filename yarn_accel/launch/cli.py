@@ -9,7 +9,11 @@ from pathlib import Path
 import click
 
 from yarn_accel.adapters.settings_file import described
+from yarn_accel.launch.cleaning import look, remove
 from yarn_accel.launch.config import LaunchConfig, load_launch_config
+from yarn_accel.launch.packing import pack
+from yarn_accel.launch.rm_client import RmClient
+from yarn_accel.launch.staging import role_settings
 
 __all__ = ["group"]
 
@@ -31,8 +35,6 @@ def group() -> None:
 @_config_option
 def _check_config(config_file: Path | None) -> None:
     """Print the settings in effect, each with what it means."""
-    from yarn_accel.launch.staging import role_settings
-
     config = _config(config_file)
     roles = role_settings(config)
     for line in described(config):
@@ -60,9 +62,6 @@ def _clean(config_file: Path | None, n_keep: int, is_applied: bool) -> None:
 
     What an application uses stays until the application is over. Run no `start` at the same time.
     """
-    from yarn_accel.launch.cleaning import look, remove
-    from yarn_accel.launch.rm_client import RmClient
-
     rm_client = RmClient.load()
     store, root = rm_client.store(), rm_client.staging_uri(_config(config_file).environment.staging_uri)
     survey = look(store, root, n_keep)
@@ -83,8 +82,6 @@ def _clean(config_file: Path | None, n_keep: int, is_applied: bool) -> None:
 @click.option("--folder", default=None, type=click.Path(path_type=Path), help="Where the archive goes.")
 def _pack(config_file: Path | None, folder: Path | None) -> None:
     """Pack the Python environment of the containers; prints what came out as JSON."""
-    from yarn_accel.launch.packing import pack
-
     settings = _config(config_file).environment
     packed = pack(settings.extras, settings.packages, folder)
     click.echo(json.dumps({**asdict(packed), "path": str(packed.path)}, indent=1))

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from yarn_accel.adapters.settings_file import complaints, read_settings
 from yarn_accel.client.token_file import read_secrets
 from yarn_accel.errors import AccelError, ConfigError
-from yarn_accel.node.paths import node_paths
+from yarn_accel.node.paths import default_run_dir
 
 __all__ = ["KEY_ALIAS", "KEY_BYTES", "AgentConfig", "key_place", "load_config", "read_key"]
 
@@ -136,8 +136,8 @@ def load_config(path: Path | None, environ: Mapping[str, str], **flags: object) 
     values = {key: value for given in said for key, value in given.items() if value not in ("", None)}
     node = str(values.setdefault("node", environ.get("NM_HOST") or socket.gethostname()))
     values.setdefault("address", node)
-    found = node_paths(values, node)
-    values.update(run_dir=found.run_dir, server_state_file=found.server_state_file)
+    values["run_dir"] = str(values.get("run_dir") or default_run_dir(node)).replace("{node}", node)
+    values.setdefault("server_state_file", f"{values['run_dir']}/server.json")
     container = _CONTAINER.match(environ.get("CONTAINER_ID", ""))
     if container:
         values.setdefault("application_id", f"application_{container[1]}")

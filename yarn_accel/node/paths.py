@@ -1,48 +1,19 @@
-"""Where an agent and the server beside it meet on a node; both ask here, so they cannot disagree.
-
-Apart from the agent's settings: to load these takes a server in a container longer than all it needs of them.
-"""
+"""The folder of a node's agent, where mappers and the pipeline server beside it find it."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import stat
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from yarn_accel.errors import StartupError
 
-__all__ = ["NodePaths", "make_run_dir", "node_paths"]
+__all__ = ["default_run_dir", "make_run_dir"]
 
 
-@dataclass(frozen=True, slots=True)
-class NodePaths:
-    """Places of one node.
-
-    Attributes:
-        run_dir: the agent's folder.
-        server_state_file: what the server writes and the agent reads.
-    """
-
-    run_dir: str
-    server_state_file: str
-
-
-def node_paths(settings: Mapping[str, Any], node: str) -> NodePaths:
-    """The places of a node.
-
-    Args:
-        settings: the agent's; only those that were given, or all.
-        node: its name.
-    """
-    run_dir = str(settings.get("run_dir") or _default_run_dir("{node}")).replace("{node}", node)
-    return NodePaths(run_dir, str(settings.get("server_state_file") or f"{run_dir}/server.json"))
-
-
-def _default_run_dir(node: str) -> str:
+def default_run_dir(node: str) -> str:
+    """The folder of a node's agent where none is set: below ``/run`` as root, else below ``/tmp``."""
     # Not tempfile's folder: a container has its own TMPDIR, and mappers must find the same place.
     base = "/run/yarn-accel" if os.geteuid() == 0 else f"/tmp/yarn-accel-{os.geteuid()}"
     return f"{base}/{node}"
