@@ -13,14 +13,16 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = [sys.executable, "-m", "tests.lanes"]
 PATIENCE_S = 120
+#: Waits for the signal instead of handling it: a handler that prints may interrupt another print.
 WAITING = """
-import signal, sys, time
-def tidy_up(*_):
-    print("tidied up", flush=True)
-    sys.exit(7)
-signal.signal(signal.SIGINT, tidy_up)
+import signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 print("waiting", flush=True)
-time.sleep(600)
+signal.sigwait({signal.SIGINT})
+print("tidied up", flush=True)
+if signal.sigtimedwait({signal.SIGINT}, 0.2):
+    print("interrupted again", flush=True)
+sys.exit(7)
 """
 
 
@@ -67,5 +69,6 @@ def test_an_interruption_reaches_every_lane_once_and_all_are_waited_for(number: 
         assert process.wait(PATIENCE_S) == 1
     for name in ("one", "two"):
         assert rest.count(f"{name} | tidied up\n") == 1
+        assert f"{name} | interrupted again\n" not in rest
         assert f"{name}: 0 min" in rest
     assert rest.count("exit status 7") == 2
