@@ -6,6 +6,13 @@ CAN_COMPILE = command -v cc >/dev/null && $(PY) -c 'import os, sys, sysconfig; \
 	sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))'
 
 SLOWEST = --durations=20 --durations-min=5
+QUICK := $(empty) and not slow
+LANE = $(MAKE) --no-print-directory --keep-going
+# The tests that start the application; the two lanes on Hadoop take about as long as each other.
+APPLICATION = tests/integration/master tests/integration/launch/test_start.py
+
+# What is once compiled is not compiled again by each of the processes that tests start.
+unexport PYTHONDONTWRITEBYTECODE
 
 # A copy of this tree whose backfilling policies mypyc has compiled (setup.py); the tree itself runs as it is.
 COMPILED = .compiled
@@ -13,15 +20,17 @@ COPIED = yarn_accel torque_sched benchmarks tests setup.py setup.cfg pyproject.t
 # Without what another lane's Python writes there meanwhile.
 COPY = tar --exclude=__pycache__ -cf - $(COPIED) | tar -xf - -C $(COMPILED)
 
-.PHONY: help demo test test-hadoop test-others test-compiled test-in-compiled check unit explore integration compiled bench \
-	clean install install-dev
+.PHONY: help demo test test-all test-unit test-services test-processes test-hadoop test-application test-compiled \
+	test-in-compiled check unit explore integration compiled bench clean install install-dev
 
 help:
 	@echo "make demo         install what is missing, start a real 4-node Hadoop, run both jobs, write out/demo/report.html"
-	@echo "make test         install what is missing, run every check and every test (what CI runs), in three lanes:"
-	@echo "make test-hadoop  the tests on the real Hadoop"
-	@echo "make test-others  the checks and all other tests"
-	@echo "make test-compiled the tests of the backfilling policies in their compiled form"
+	@echo "make test         install what is missing, run the checks and the tests (what CI runs), in four lanes:"
+	@echo "make test-unit    the checks, and the tests inside one process"
+	@echo "make test-services the tests of our own processes, and the compiled backfilling policies"
+	@echo "make test-hadoop  the tests of the cluster, of Hadoop's protocols and of jobs on the real Hadoop"
+	@echo "make test-application the tests of the YARN application on the real Hadoop"
+	@echo "make test-all     the same with all examples and the tests that take long (up to an hour)"
 	@echo "make check        style, types, import contracts, old-Python check"
 	@echo "make unit         tests that need no Hadoop (seconds)"
 	@echo "make explore      random examples for the property tests, other ones each time (minutes)"
@@ -39,18 +48,28 @@ install-dev:
 demo: install
 	@$(PY) -m jobs demo
 
+# Most tests wait, for daemons to start and for heartbeats, so the lanes run beside each other.
 test: install-dev
-	@$(PY) -m tests.lanes others='$(MAKE) --no-print-directory test-others' \
-		hadoop='$(MAKE) --no-print-directory --keep-going test-hadoop test-compiled'
+	@$(PY) -m tests.lanes unit='$(LANE) test-unit' services='$(LANE) test-services' \
+		hadoop='$(LANE) test-hadoop' application='$(LANE) test-application'
 
-# Tests on Hadoop wait much, for daemons to start and for heartbeats, so the others run beside them.
+test-all:
+	@TEST_EXAMPLES=all $(MAKE) --no-print-directory test QUICK=
+
+test-unit: check
+	@$(PY) -m pytest $(SLOWEST) -m "not hadoop$(QUICK)" tests/test_architecture.py tests/unit tests/property
+
+test-services: test-processes test-compiled
+
+test-processes: install-dev
+	@$(PY) -m pytest $(SLOWEST) -m "not hadoop$(QUICK)" tests/integration
+
 test-hadoop: install-dev
-	@$(PY) -m pytest $(SLOWEST) --require hadoop -m hadoop
+	@$(PY) -m pytest $(SLOWEST) --require hadoop -m "hadoop$(QUICK)" tests/integration \
+		$(APPLICATION:%=--ignore=%)
 
-# What watches how requests are timed comes last: the other lanes compute most at the beginning.
-test-others: check
-	@$(PY) -m pytest $(SLOWEST) -m "not hadoop" \
-		tests/test_architecture.py tests/unit tests/property tests/integration
+test-application: install-dev
+	@$(PY) -m pytest $(SLOWEST) --require hadoop -m "hadoop$(QUICK)" $(APPLICATION)
 
 check: install-dev
 	@$(BIN)/ruff check .
@@ -63,7 +82,7 @@ unit: install-dev
 	@$(PY) -m pytest tests/unit tests/property tests/test_architecture.py
 
 explore: install-dev
-	@$(PY) -m pytest --hypothesis-profile explore -m "hypothesis and not hadoop" tests
+	@TEST_EXAMPLES=all $(PY) -m pytest --hypothesis-profile explore -m "hypothesis and not hadoop" tests
 
 integration: install-dev
 	@$(PY) -m pytest --require hadoop tests/integration

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
+from tests.examples import examples
+
 # The same tree gets the same examples each time; `make explore` looks for new ones.
-settings.register_profile("steady", deadline=None, print_blob=True, derandomize=True)
-settings.register_profile("explore", deadline=None, print_blob=True, derandomize=False)
+COMMON = {"deadline": None, "print_blob": True, "max_examples": examples(100)}
+settings.register_profile("steady", **COMMON, derandomize=True)
+settings.register_profile("explore", **COMMON, derandomize=False)
 settings.load_profile("steady")
 
 NEEDS_ROOT = "needs root"
@@ -40,6 +44,14 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
         report.outcome = "failed"
         report.longrepr = f"required, yet skipped: {report.longrepr}"
     return report
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say each reason for a skip once, with how many tests it kept from running."""
+    skipped = terminalreporter.stats.get("skipped", ())
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
+    for reason, n in sorted(reasons.items()):
+        terminalreporter.write_line(f"SKIPPED {n}: {reason}")
 
 
 @pytest.fixture(autouse=True, scope="module")

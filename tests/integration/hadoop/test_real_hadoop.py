@@ -18,7 +18,7 @@ from yarn_accel.testbed.class_archives import ensure_archive, find_archive, shar
 from yarn_accel.testbed.maven import ensure_hadoop
 from yarn_accel.testbed.single_node import SingleNode
 
-pytestmark = [pytest.mark.hadoop, pytest.mark.slow]
+pytestmark = [pytest.mark.hadoop]
 
 MAPPER = """#!/usr/bin/env python3
 import os, sys

@@ -48,7 +48,7 @@ from yarn_accel.adapters.hadoop_rpc.service_messages import AllocateResponse
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.adapters.rest import as_list, get_json
 
-pytestmark = [pytest.mark.hadoop, pytest.mark.slow]
+pytestmark = [pytest.mark.hadoop]
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGE = ("yarn_accel/__init__.py", "yarn_accel/errors.py", "yarn_accel/client/writable.py")

@@ -43,7 +43,7 @@ from yarn_accel.hadoop.site import Site
 from yarn_accel.testbed import Cluster
 from yarn_accel.wire.credential import Credential, encode
 
-pytestmark = [pytest.mark.hadoop, pytest.mark.slow]
+pytestmark = [pytest.mark.hadoop]
 
 ROOT = Path(__file__).resolve().parents[3]
 MAX_BYTES = 1 << 28

@@ -17,8 +17,6 @@ from yarn_accel import __version__
 from yarn_accel.launch import bootstrap
 from yarn_accel.launch.packing import Environment, pack
 
-pytestmark = pytest.mark.slow
-
 DEADLINE_S = 240.0
 #: The same minor version, without the packages the tests run with.
 BARE_PYTHON = getattr(sys, "_base_executable", sys.executable)

@@ -39,7 +39,7 @@ from yarn_accel.launch.packing import pack
 from yarn_accel.launch.upload import FileResource, upload, upload_script
 from yarn_accel.testbed import Cluster, UpOptions, take_down
 
-pytestmark = [pytest.mark.hadoop, pytest.mark.slow]
+pytestmark = [pytest.mark.hadoop]
 
 CLUSTER_NAME = "launch"
 DEADLINE_S = 120.0

@@ -20,7 +20,7 @@ from yarn_accel.errors import StartupError
 from yarn_accel.hadoop.java import java_argv
 from yarn_accel.hadoop.site import Site as Hadoop
 
-pytestmark = [pytest.mark.hadoop, pytest.mark.slow]
+pytestmark = [pytest.mark.hadoop]
 
 #: What the nodes offer before; no server feeds so many, so a share differs from it.
 SLOTS = 7

@@ -19,7 +19,7 @@ from yarn_accel.launch.rm_client import find_running
 
 _NM = "nm.yarn.io"
 
-pytestmark = [pytest.mark.hadoop, pytest.mark.slow]
+pytestmark = [pytest.mark.hadoop]
 
 
 @pytest.fixture

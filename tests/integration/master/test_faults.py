@@ -17,7 +17,7 @@ from tests.fixtures.yarn_site.performing import Performed, perform, why_not
 from tests.integration.master.conftest import SLOTS
 from tests.integration.master.hadoop_settings import write
 
-pytestmark = [pytest.mark.hadoop, pytest.mark.slow]
+pytestmark = [pytest.mark.hadoop]
 
 N_MASTERS = 5
 MAX_MASTER_MIB = 64

@@ -19,7 +19,7 @@ from tests.integration.master.browser import CHROMIUM, browser
 from yarn_accel.launch.rm_client import find_running
 from yarn_accel.master.page_assets import POLICY
 
-pytestmark = [pytest.mark.hadoop, pytest.mark.slow]
+pytestmark = [pytest.mark.hadoop]
 
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 

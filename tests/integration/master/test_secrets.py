@@ -14,7 +14,7 @@ from yarn_accel.adapters.signed import sender_key
 from yarn_accel.launch.retained import RetainedApplication
 from yarn_accel.launch.secrets import MASTER_SECRET_FILE
 
-pytestmark = [pytest.mark.hadoop, pytest.mark.slow]
+pytestmark = [pytest.mark.hadoop]
 
 _MAX_BYTES = 64 << 20
 #: What YARN itself keeps of an application's credentials: its own files, and what it needs after a restart.

@@ -11,7 +11,7 @@ import pytest
 from tests.fixtures.yarn_site import Site
 from yarn_accel.core.application import Settings
 
-pytestmark = [pytest.mark.hadoop, pytest.mark.slow]
+pytestmark = [pytest.mark.hadoop]
 
 STALL_S = 2 * Settings().silence_s
 

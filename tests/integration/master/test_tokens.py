@@ -16,7 +16,7 @@ from tests.fixtures.yarn_site import Site, SiteOptions, site_up
 from tests.integration.master.hadoop_settings import change, restart
 from yarn_accel.errors import StartupError
 
-pytestmark = [pytest.mark.hadoop, pytest.mark.slow]
+pytestmark = [pytest.mark.hadoop]
 
 N_ROLLS = 3
 AM_EXPIRY_S, AM_ROLL_S = 6, 19

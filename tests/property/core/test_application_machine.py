@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from tests.examples import examples
 from tests.unit.core.application import noise
 from tests.unit.core.application.virtual_cluster import AGENT, VirtualCluster
 from yarn_accel.core.binding import make
@@ -44,10 +45,10 @@ class ApplicationMachine(RuleBasedStateMachine):
 
 
 TestApplicationMachine = ApplicationMachine.TestCase
-TestApplicationMachine.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+TestApplicationMachine.settings = settings(max_examples=examples(50), stateful_step_count=30, deadline=None)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(examples(40)))
 def test_long_noise_ends_well(seed):
     """Longer stories than hypothesis tells; the same each time."""
     rng = random.Random(seed)
@@ -59,7 +60,7 @@ def test_long_noise_ends_well(seed):
     noise.assert_calm_ends_well(cluster)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(examples(30)))
 def test_the_next_attempt_moves_nobody_when_nothing_else_changed(seed):
     """Whatever came before: once all is calm, the bindings survive the ApplicationMaster."""
     rng = random.Random(seed)
@@ -80,7 +81,7 @@ def test_the_next_attempt_moves_nobody_when_nothing_else_changed(seed):
         assert cluster.bound == before
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(
     policy=st.sampled_from(POLICIES),
     phase_s=st.floats(0.0, 1.0),

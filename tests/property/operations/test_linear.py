@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.unit.operations.linear import LIMIT, general, norm, permuted, positive_definite, ratio, run
 
 SIZES = st.integers(1, 24) | st.sampled_from([63, 64, 65, 130])
@@ -13,7 +14,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 EXPONENTS = st.integers(-30, 30)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(SIZES, SIZES, DTYPES, ORDERS, EXPONENTS, SEEDS, st.sampled_from(["packed", "separate"]))
 def test_lu_and_qr(m, n, dtype, order, exponent, seed, form):
     matrix = general((m, n), dtype, order, seed) * np.dtype(dtype).type(2.0**exponent)
@@ -29,7 +30,7 @@ def test_lu_and_qr(m, n, dtype, order, exponent, seed, form):
     assert ratio(q.T @ q - np.eye(least), 1.0, m, dtype) < LIMIT
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(1, 5), SIZES, DTYPES, ORDERS, SEEDS, st.sampled_from(["lu", "qr", "cholesky"]))
 def test_a_stack_is_its_items(n_items, n, dtype, order, seed, name):
     stack = positive_definite((n_items, n, n), dtype, order, seed)
@@ -42,7 +43,7 @@ def test_a_stack_is_its_items(n_items, n, dtype, order, seed, name):
             np.testing.assert_allclose(together[key][i], array, rtol=limit, atol=limit * n)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(SIZES, st.integers(0, 4), DTYPES, ORDERS, SEEDS, st.sampled_from(["lu", "qr", "cholesky"]))
 def test_solve_undoes_the_product(n, n_right, dtype, order, seed, kind):
     """For well conditioned matrices, so that the solution itself can be compared."""
@@ -55,7 +56,7 @@ def test_solve_undoes_the_product(n, n_right, dtype, order, seed, kind):
     np.testing.assert_allclose(x, expected, atol=1e3 * n * np.finfo(dtype).eps)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(SIZES, SIZES, SIZES, DTYPES, ORDERS, ORDERS, SEEDS)
 def test_gemm(m, k, n, dtype, order_a, order_b, seed):
     a, b = general((m, k), dtype, order_a, seed), general((k, n), dtype, order_b, seed + 1)

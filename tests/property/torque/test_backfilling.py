@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.property.torque.backfilling_drive import (
     ACTIONS,
     CAPACITY,
@@ -51,7 +52,7 @@ names = st.sampled_from(sorted(MAKE))
 orders = st.sampled_from(sorted(ORDERS))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(names, orders, BOUNDS, JOBS, ACTIONS, st.booleans())
 def test_object_that_lives_on_and_one_made_for_each_instant_answer_alike(
     name: str, order: str, bounds: Bounds, jobs: list[Any], actions: list[Any], refuses: bool
@@ -64,7 +65,7 @@ def test_object_that_lives_on_and_one_made_for_each_instant_answer_alike(
     assert lived.outcomes == carried.outcomes
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(names, orders, JOBS, ACTIONS, st.booleans())
 def test_short_cuts_change_nothing(
     name: str, order: str, jobs: list[Any], actions: list[Any], refuses: bool
@@ -74,7 +75,7 @@ def test_short_cuts_change_nothing(
     assert quick.outcomes == plain.outcomes
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(names, orders, BOUNDS, JOBS, ACTIONS, st.booleans())
 def test_every_job_runs_once_and_nothing_is_used_twice(
     name: str, order: str, bounds: Bounds, jobs: list[Any], actions: list[Any], refuses: bool
@@ -94,7 +95,7 @@ def test_every_job_runs_once_and_nothing_is_used_twice(
             assert used_at(run, jobs, start_s) + kept <= CAPACITY
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.sampled_from(["conservative", "uncompressed"]), orders, JOBS, ACTIONS)
 def test_conservative_promises_only_improve_or_are_broken_with_a_reason(
     name: str, order: str, jobs: list[Any], actions: list[Any]
@@ -119,7 +120,7 @@ def test_conservative_promises_only_improve_or_are_broken_with_a_reason(
             assert before is None or now_s <= before.start_s
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(JOBS)
 def test_without_overruns_no_promise_is_broken_and_the_head_meets_its_shadow(jobs: list[Any]) -> None:
     jobs = [(gap, n, limit, min(ran, limit), user) for gap, n, limit, ran, user in jobs]
@@ -134,7 +135,7 @@ def test_without_overruns_no_promise_is_broken_and_the_head_meets_its_shadow(job
             promised |= {promise.key: promise.start_s for promise in outcome.promises}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(JOBS)
 def test_conservative_is_the_full_pass_over_the_queue(jobs: list[Any]) -> None:
     jobs = [(gap, n, limit, min(ran, limit), user) for gap, n, limit, ran, user in jobs]
@@ -186,7 +187,7 @@ def _by_seconds(jobs: list[Any]) -> dict[int, int]:
     return plain.starts
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(names, orders, JOBS, ACTIONS, st.sampled_from([5, 20]))
 def test_cycles_may_come_late(
     name: str, order: str, jobs: list[Any], actions: list[Any], cycle_s: int
@@ -199,7 +200,7 @@ def test_cycles_may_come_late(
     assert len(lived.starts) >= len(jobs) - sum(what == "cancel" for _, what, _ in actions)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(JOBS, st.sampled_from([4.0, 10.0]))
 def test_resolution_keeps_jobs_apart_and_ends_on_its_multiples(jobs: list[Any], resolution_s: float) -> None:
     table = CountTable(CAPACITY, resolution_s=resolution_s)

@@ -8,6 +8,7 @@ from itertools import combinations, pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.unit.torque.grid.jobs import grid, job, place, table
 from torque_sched.core.availability import Availability
 from torque_sched.core.grid.formulas import SPLIT_FORMULAS, SplitCost, check_formula
@@ -146,7 +147,7 @@ def test_every_schedule_is_possible_and_complete(layout, data, mode: Mode, cost:
     assert simulate_grid(setting, streams).schedule_hash() == run.schedule_hash()
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     layouts, st.data(), st.sampled_from(Mode), costs, st.sampled_from([0.001, 0.1, 0.5]), st.floats(0.01, 10)
 )

@@ -12,6 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.examples import examples
 from tests.unit.torque.handshake.sites import Crash, Site, World
 from torque_sched.core.handshake import SiteId
 from torque_sched.core.site import BlockFailed, Cancel, Sooner
@@ -168,4 +169,4 @@ class Grid(RuleBasedStateMachine):
 
 
 TestGrid = Grid.TestCase
-TestGrid.settings = settings(max_examples=150, stateful_step_count=40)
+TestGrid.settings = settings(max_examples=examples(150), stateful_step_count=40)

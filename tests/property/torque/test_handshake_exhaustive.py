@@ -52,8 +52,8 @@ def explore(rules: Rules, faults: Faults) -> tuple[int, list[World]]:
     [
         pytest.param(TWO, Faults(0, 0, 0, 0), 150, id="two"),
         pytest.param(TWO, Faults(1, 1, 0, 0), 5_700, id="two-lossy-copying"),
-        pytest.param(TWO, Faults(1, 0, 1, 0), 29_000, id="two-lossy-crashing"),
-        pytest.param(TWO, Faults(0, 0, 0, 1), 19_000, id="two-late"),
+        pytest.param(TWO, Faults(1, 0, 1, 0), 29_000, id="two-lossy-crashing", marks=pytest.mark.slow),
+        pytest.param(TWO, Faults(0, 0, 0, 1), 19_000, id="two-late", marks=pytest.mark.slow),
         pytest.param(ALONE, Faults(1, 1, 1, 0), 9_000, id="one-with-all"),
     ],
 )

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.unit.torque.handshake.world import Faults, Rules, World, candidate
 
 SITES = ("a", "b", "c")
@@ -38,7 +39,7 @@ def placed(world: World) -> int:
     ),
     seed=st.integers(0, 2**32),
 )
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_three_coordinators_on_three_sites(jobs: dict[str, tuple], faults: Faults, seed: int) -> None:  # type: ignore[type-arg]
     rules = Rules(SITES, jobs)
     end = walk(rules, rules.first(faults), random.Random(seed))

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.property.torque.live_cluster import LiveCluster
 from tests.unit.torque.policies.builders import GIB, NOW_S, job, node
 from torque_sched.core.decisions import Decision, Hold, Promise, Reserve, Start
@@ -92,7 +93,7 @@ def lived(cluster: LiveCluster, cycles: list[tuple[float, list[Job]]], late_s: f
         yield now_s, dict(cluster.promises), cluster.cycle(now_s)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(lives(), st.sampled_from(sorted(PLACEMENTS)), st.sampled_from([0.0, 25.0]))
 def test_conservative_keeps_every_promise_where_nothing_fails(
     life: tuple[list[Node], list[tuple[float, list[Job]]], dict[JobId, float]], placement: str, late_s: float
@@ -122,7 +123,7 @@ def test_conservative_keeps_every_promise_where_nothing_fails(
     assert all(isinstance(decision, Hold) for decision in decisions.values())
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(lives(), st.data())
 def test_promises_are_kept_though_the_answers_are_of_different_moments(
     life: tuple[list[Node], list[tuple[float, list[Job]]], dict[JobId, float]], data: st.DataObject
@@ -153,7 +154,7 @@ def _all_kept(before: dict[JobId, Promise], decisions: dict[JobId, Decision]) ->
             assert isinstance(decision, Start), decision
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(lives(), st.data())
 def test_a_promise_is_broken_with_a_reason_or_not_at_all(
     life: tuple[list[Node], list[tuple[float, list[Job]]], dict[JobId, float]], data: st.DataObject
@@ -177,7 +178,7 @@ def test_a_promise_is_broken_with_a_reason_or_not_at_all(
             cluster.fail(data.draw(st.sampled_from(nodes)).name)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(lives(), st.sampled_from([1, 2]))
 def test_easy_never_delays_the_first_job(
     life: tuple[list[Node], list[tuple[float, list[Job]]], dict[JobId, float]], depth: int

@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.property.torque.live_cluster import LiveCluster
 from tests.unit.torque.policies.builders import GIB, NOW_S, job, node
 from torque_sched.core.decisions import Reserve
@@ -88,7 +89,7 @@ def workloads(draw: st.DrawFn) -> tuple[list[Node], list[tuple[float, Job]], dic
     return nodes, jobs, run_s
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(workloads())
 def test_decide_answers_as_the_policy_told_events(
     workload: tuple[list[Node], list[tuple[float, Job]], dict[JobId, float]],

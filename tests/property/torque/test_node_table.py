@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from torque_sched.core.model import NodeName
 from torque_sched.policies.backfilling.node_steps import N_AMOUNTS
 from torque_sched.policies.backfilling.node_table import NodeNeed, NodeSpot, NodeTable, Part
@@ -93,7 +94,7 @@ def _amounts(table: NodeTable, node: int, at: int) -> list[int]:
     return [int(table.steps.free[amount, node, column]) for amount in range(N_AMOUNTS)]
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 @given(tables(), st.data())
 def test_the_earliest_spot_is_free_and_nothing_sooner_was(
     world: tuple[NodeTable, list[NodeNeed], list[tuple[int, int]]], data: st.DataObject
@@ -119,7 +120,7 @@ def test_the_earliest_spot_is_free_and_nothing_sooner_was(
             table.give_back(taken.pop(data.draw(st.integers(0, len(taken) - 1))))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(tables())
 def test_what_is_given_back_leaves_no_trace(
     world: tuple[NodeTable, list[NodeNeed], list[tuple[int, int]]],

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from torque_sched.core.units import amount, boolean, count
 from torque_sched.errors import TorqueSchedError
 from torque_sched.parse.accounting import job_from_accounting, parse_accounting
@@ -73,7 +74,7 @@ def check(call: Callable[[], Any]) -> None:
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 @given(data=st.data())
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_mutated_captures(name: str, data: st.DataObject) -> None:
     text = (GOLDEN / f"{name}.txt").read_bytes()[:6000]
     for _ in range(data.draw(st.integers(1, 4))):
@@ -134,7 +135,7 @@ def test_any_answer_of_qrun_has_a_kind(exit_code: int, stderr: bytes) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_jobs_of_mutated_accounting(data: st.DataObject) -> None:
     lines = (GOLDEN / "accounting-log.txt").read_text().split("\n")
     line = data.draw(st.sampled_from([line for line in lines if ";E;" in line]))

@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.unit.torque.policies.builders import GIB, NOW_S, gpu_devices, job, node, running, snapshot
 from torque_sched.core.decisions import NodeShare, Reserve, Start
 from torque_sched.core.model import Job, JobId, Node, NodeName
@@ -227,7 +228,7 @@ def test_what_is_kept_is_enough_for_the_job(world: tuple[Snapshot, Settings, Con
             assert sum(share.gpus for share in decision.allocation) >= request.n_gpus * each
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.lists(st.tuples(st.sampled_from([1, 2]), st.integers(1, 20)), min_size=60, max_size=60),
     st.integers(1, 3),

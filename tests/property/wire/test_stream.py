@@ -6,6 +6,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from yarn_accel.errors import AuthenticationError, RemoteProtocolError, UnavailableError
 from yarn_accel.wire import (
     MEMFD,
@@ -240,7 +241,7 @@ def test_a_stream_byte_by_byte_gives_the_same_events():
             assert listen(fresh_server(checksum), stream, range(len(stream)), how) == whole
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.data())
 def test_a_damaged_stream_ends_the_connection_at_worst(data):
     """No crash, no other error, and never more memory than the stream's own bytes."""

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from yarn_accel.errors import ConfigError
 from yarn_accel.launch.command import (
     container_argv,
@@ -61,7 +62,7 @@ def as_a_node_manager(command: str, environment: dict[str, str], folder: Path) -
     return json.loads((folder / "stdout").read_text())
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(words=words)
 @example(words=list(HOSTILE))
 @example(words=["{" * n for n in range(1, 6)] + ["<" + "<LOG_DIR>>"])
@@ -71,7 +72,7 @@ def test_words_arrive_as_they_were(words: list[str], tmp_path_factory) -> None:
     assert as_a_node_manager(command, {}, folder)[0] == words
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(value=st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=20))
 @example(value="a $HOME `id` \" \\ ' \n")
 def test_variables_arrive_as_they_were_or_are_refused(value: str, tmp_path_factory) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays as numpy_arrays
 
+from tests.examples import examples
 from yarn_accel.operations import colour, compiled, features, lbp, pixels
 
 LEVELS = st.integers(0, 255) | st.integers(98, 100)
@@ -34,7 +35,7 @@ def compiled_colours(image, bins):
     return histogram
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(numpy_arrays(np.uint8, SIZES, elements=LEVELS))
 def test_patterns_of_any_image(grey):
     np.testing.assert_array_equal(compiled_patterns(grey), lbp.histogram_256(grey[None])[0])

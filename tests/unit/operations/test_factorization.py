@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from yarn_accel.errors import RejectedError
 from yarn_accel.operations import get
 
@@ -49,7 +50,7 @@ def test_residuals_of_cholesky(n, dtype, order):
     assert not np.triu(factors["l"], 1).any()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     st.integers(1, 30),
     st.integers(1, 30),

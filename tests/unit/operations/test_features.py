@@ -11,6 +11,7 @@ from PIL import Image
 from skimage.feature import local_binary_pattern
 
 from jobs.images.make_input import ALL_PHOTOGRAPHS
+from tests.examples import examples
 from yarn_accel.errors import RejectedError
 from yarn_accel.operations import colour, get, lbp, pixels
 
@@ -60,7 +61,7 @@ def test_ties_are_decided_as_scikit_image_decides_them():
     assert_equals_skimage(many_ties())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(IMAGES | FEW_LEVELS)
 def test_every_pattern_of_any_image_equals_scikit_image(grey):
     assert_equals_skimage(grey)
@@ -188,7 +189,7 @@ def test_every_cut_of_a_png_is_rejected_or_complete():
     assert caught.value.code == "broken-image"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 255), st.sampled_from(["PNG", "JPEG", "PPM"]))
 def test_a_damaged_image_never_ends_in_another_error(place, mask, kind):
     damaged = bytearray(png(photograph("china")[:16, :16], kind))

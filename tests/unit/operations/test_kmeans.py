@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 
 from jobs.images.make_input import PatchPlan, patches
+from tests.examples import examples
 from yarn_accel.errors import RejectedError
 from yarn_accel.operations import get
 from yarn_accel.operations import kmeans as module
@@ -44,7 +45,7 @@ def test_separate_blobs_are_found():
     assert len(pairs) == 4
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(1, 60), st.integers(1, 6), st.data())
 def test_what_comes_back_is_consistent(n, d, data):
     k = data.draw(st.integers(1, n))

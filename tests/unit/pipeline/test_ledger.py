@@ -7,6 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tests.examples import examples
 from yarn_accel.pipeline.lease import Lease
 from yarn_accel.pipeline.ledger import Answer, Ledger, Waiter, addressed
 from yarn_accel.wire import Failed, RemoteInput, Request, Result, TensorSpec
@@ -435,4 +436,4 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 TestLedgerMachine = LedgerMachine.TestCase
-TestLedgerMachine.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestLedgerMachine.settings = settings(max_examples=examples(80), stateful_step_count=40, deadline=None)

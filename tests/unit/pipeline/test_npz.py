@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from yarn_accel.errors import RejectedError
 from yarn_accel.pipeline.npz import npz_parts, read_npy, read_npz
 
@@ -113,7 +114,7 @@ def test_a_zip_of_something_else_is_refused():
         read_npz(memoryview(file.getvalue()), "x")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.data())
 def test_a_damaged_file_is_refused_or_read_but_never_crashes(data):
     content = bytearray(written({"a": np.eye(3), "b": np.arange(4)}))

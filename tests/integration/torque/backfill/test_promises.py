@@ -51,7 +51,6 @@ def promise_of(daemon: Daemon, job: str) -> KeptPromise:
     return found
 
 
-@pytest.mark.slow
 def test_a_wide_job_is_promised_short_ones_go_ahead_and_the_promise_is_kept(
     torque: EmulatedTorque, serve: Serve
 ) -> None:
@@ -217,7 +216,6 @@ def test_a_start_that_hangs_is_ended_by_the_next_daemon(torque: EmulatedTorque, 
     assert starts(torque) == {job: 1}
 
 
-@pytest.mark.slow
 def test_killed_at_random_points_no_promise_gets_later_without_a_reason(
     torque: EmulatedTorque, serve: Serve
 ) -> None:
@@ -266,7 +264,6 @@ def test_killed_at_random_points_no_promise_gets_later_without_a_reason(
         assert outcome.first_error_s <= 60.0, (job, outcome)
 
 
-@pytest.mark.slow
 def test_a_promised_start_needs_no_event_and_no_timer(torque: EmulatedTorque, serve: Serve) -> None:
     """When maintenance ends, nothing happens at the server: the daemon wakes by itself."""
     daemon = serve(**{**EXACT, "timer_s": 3600.0})

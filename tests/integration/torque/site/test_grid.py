@@ -12,7 +12,7 @@ from tests.integration.torque.site.grid import MAPPED, USER, Grid
 from tests.unit.torque.site.linked import make_certificate
 from torque_sched.emulation import Fault
 
-pytestmark = [pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.root]
 
 
 def test_a_job_runs_elsewhere_as_the_mapped_user(grid: Grid) -> None:

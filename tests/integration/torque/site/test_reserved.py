@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.torque.site.grid import USER, Grid, GridSite
 
-pytestmark = [pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.root]
 
 
 def own_job(site: GridSite, job: str) -> dict[str, Any]:

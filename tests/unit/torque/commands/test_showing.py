@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from tests.examples import examples
 from tests.unit.torque.policies.builders import NOW_S, job, node, running, snapshot
 from torque_sched.core.decisions import NodeShare, Promise, Reserve, Start
 from torque_sched.core.model import Job, NodeName
@@ -57,7 +58,7 @@ def clusters(draw: st.DrawFn) -> tuple[Snapshot, Context]:
 
 @pytest.mark.parametrize("backfill", BACKFILLS)
 @given(clusters())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_job_that_asks_for_what_is_shown_starts_now(
     backfill: str, cluster: tuple[Snapshot, Context]
 ) -> None:
@@ -73,7 +74,7 @@ def test_a_job_that_asks_for_what_is_shown_starts_now(
 
 @pytest.mark.parametrize("backfill", BACKFILLS)
 @given(clusters())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_the_planned_start_is_the_decided_one(backfill: str, cluster: tuple[Snapshot, Context]) -> None:
     seen, context = cluster
     chosen = with_backfill(backfill)

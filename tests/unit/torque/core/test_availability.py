@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from torque_sched.core.availability import Availability
 
 CAPACITY, HORIZON = 6, 60
@@ -112,7 +113,7 @@ class _Seconds:
         return next(s for s in range(first, 4 * HORIZON) if min(self.free[s : s + length_s]) >= n)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(STEPS)
 def test_equal_to_a_row_of_seconds(steps: list[Any]) -> None:
     table, row, taken = Availability(CAPACITY), _Seconds(), []

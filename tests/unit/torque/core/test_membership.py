@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from torque_sched.core.membership import (
     LARGEST_INCARNATION,
     Claim,
@@ -104,7 +105,7 @@ def test_a_partition_heals() -> None:
     assert net.all_see_all()
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.integers(0, 10_000), st.floats(0.0, 0.3))
 def test_loss_costs_time_only(seed: int, loss: float) -> None:
     net = Net(seed=seed, loss=loss)

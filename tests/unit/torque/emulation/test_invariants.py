@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tests.examples import examples
 from tests.unit.torque.emulation.in_memory import NODES, Bench
 from torque_sched.emulation.journal import Journal
 from torque_sched.emulation.model import to_record
@@ -147,7 +148,7 @@ class Server(RuleBasedStateMachine):
 
 
 TestServer = Server.TestCase
-TestServer.settings = settings(max_examples=20, stateful_step_count=25, deadline=None)
+TestServer.settings = settings(max_examples=examples(20), stateful_step_count=25, deadline=None)
 
 
 def test_a_half_written_line_is_as_if_it_had_not_been(tmp_path: Path) -> None:

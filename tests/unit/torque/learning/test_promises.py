@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.unit.torque.learning.build import NOW_S, job, snapshot
 from torque_sched.core.decisions import Decision, Hold, NodeShare, Promise, Reserve, Start
 from torque_sched.core.model import Job, NodeName
@@ -194,7 +195,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_whatever_comes_the_file_holds_the_book_and_no_start_gets_later_unsaid(
     steps: list[tuple[str, int]],
 ) -> None:

@@ -12,6 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from tests.examples import examples
 from torque_sched.core.model import NodeName
 from torque_sched.errors import ConfigError
 from torque_sched.learning.reservations import KeptReservation, Reservations
@@ -208,4 +209,4 @@ class HoldMachine(RuleBasedStateMachine):
 
 
 TestHoldMachine = HoldMachine.TestCase
-TestHoldMachine.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestHoldMachine.settings = settings(max_examples=examples(40), stateful_step_count=25, deadline=None)

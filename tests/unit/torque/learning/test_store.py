@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
+from tests.examples import examples
 from torque_sched.errors import StartupError
 from torque_sched.learning import History
 from torque_sched.learning.figures import Amounts
@@ -202,4 +203,4 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 TestStoreMachine = StoreMachine.TestCase
-TestStoreMachine.settings = settings(max_examples=30, stateful_step_count=20, deadline=None)
+TestStoreMachine.settings = settings(max_examples=examples(30), stateful_step_count=20, deadline=None)

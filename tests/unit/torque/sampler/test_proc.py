@@ -13,6 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.examples import examples
 from torque_sched.sampler.daemon import Sampler
 from torque_sched.sampler.form import GpuSample
 from torque_sched.sampler.gpus import GpuReader, GpuUse
@@ -188,7 +189,7 @@ class ProcessTree(RuleBasedStateMachine):
 
 
 TestProcessTree = ProcessTree.TestCase
-TestProcessTree.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestProcessTree.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 
 
 def test_a_process_that_leaves_without_heir_takes_nothing_from_the_others() -> None:

@@ -48,7 +48,7 @@ from yarn_accel.hadoop.java import java_argv
 from yarn_accel.launch.rm_client import RmClient, kill
 from yarn_accel.master.inventory import GPU
 
-pytestmark = [pytest.mark.hadoop, pytest.mark.slow]
+pytestmark = [pytest.mark.hadoop]
 
 SLOTS = 9
 PREEMPTION = "yarn.resourcemanager.monitor.capacity.preemption"
