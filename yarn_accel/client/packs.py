@@ -12,13 +12,12 @@ import sys
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from yarn_accel.client.calls import Call, Reply, Tensor
+from yarn_accel.operations import OPERATIONS
 from yarn_accel.wire import TensorSpec
 from yarn_accel.wire.tensors import MAX_DIMENSIONS
 
-__all__ = ["MAX_CALLS", "PACKABLE", "is_packable", "pack", "pack_size", "same_form", "split"]
+__all__ = ["MAX_CALLS", "is_packable", "pack", "pack_size", "same_form", "split"]
 
-#: Operations that take stacks: inputs with one more axis in front, one problem per entry.
-PACKABLE = frozenset({"lu", "qr", "cholesky", "gemm", "solve"})
 _LARGEST_ITEM_BYTES = 256 * 1024
 _AUTO_PACK_BYTES = 512 * 1024
 #: Most calls in a pack of automatic size.
@@ -26,8 +25,12 @@ MAX_CALLS = 64
 
 
 def is_packable(call: Call) -> bool:
-    """Whether a call may travel in a pack: a small one, all by value, of an operation that takes stacks."""
-    if call.operation not in PACKABLE or call.output_uri or not call.inputs:
+    """Whether a call may travel in a pack: a small one, all by value, of an operation that takes stacks.
+
+    An operation that this process does not know (`operations.load_more`) does not count as one.
+    """
+    operation = OPERATIONS.get(call.operation)
+    if operation is None or not operation.takes_stacks or call.output_uri or not call.inputs:
         return False
     n_bytes = 0
     for item in call.inputs:

@@ -98,6 +98,9 @@ class Operation:
         forms: by kind of device ("cpu", "cuda"), the name of a function with the signature of ``run``.
         batch: by kind of device, the name of ``run_batch(items)`` for a list of ``(arrays, params, place)``;
             it returns an `Outcome` or an `AccelError` for each. Without one, items are run one by one.
+        takes_stacks: several problems of one shape may come as one request: each input then has one more axis
+            in front, along which the problems lie in C order, and so has each result. A fact of ``info`` that
+            differs between them is a list with one entry for each. A client sends small calls together so.
     """
 
     name: str
@@ -111,6 +114,7 @@ class Operation:
     overwrites: bool = False
     forms: Mapping[str, str] = field(default_factory=dict)
     batch: Mapping[str, str] = field(default_factory=dict)
+    takes_stacks: bool = False
 
     def form(self, device_kind: str) -> Optional[Run]:
         """The function for that kind of device, imported now; None when there is none.

@@ -48,6 +48,7 @@ def _linear(
         overwrites=name != "gemm",
         forms={"cpu": place, "cuda": on_gpu},
         batch={"cuda": on_gpu + "_batch"},
+        takes_stacks=True,
     )
 
 

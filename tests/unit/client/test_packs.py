@@ -10,6 +10,7 @@ from yarn_accel.client.client import Client
 from yarn_accel.client.fallback import LocalExecutor
 from yarn_accel.client.packs import is_packable, pack, pack_size, same_form, split
 from yarn_accel.errors import LocalProtocolError, RejectedError, UnavailableError
+from yarn_accel.operations import Operation, Outcome, counts, registry
 from yarn_accel.wire import NEED_DATA, Failed, NamedTensor, TensorSpec
 from yarn_accel.wire.credential import issue
 
@@ -128,6 +129,42 @@ def test_the_key_of_a_pack_follows_from_its_calls():
         pack([Call("ab", "lu", {}, first[0].inputs), Call("c", "lu", {}, first[0].inputs)]).key
         != pack([Call("a", "lu", {}, first[0].inputs), Call("bc", "lu", {}, first[0].inputs)]).key
     )
+
+
+def row_sums(arrays, params, place=None):
+    (rows,) = arrays
+    sums = rows.sum(axis=-1)
+    facts = sums.max(axis=-1)
+    return Outcome({"sums": sums}, {"largest": facts.tolist() if facts.ndim else float(facts)})
+
+
+@pytest.mark.parametrize("takes_stacks", [True, False])
+def test_an_operation_of_others_travels_in_packs_if_it_takes_stacks(monkeypatch, takes_stacks):
+    operation = Operation(
+        "row_sums", "sums of rows", 1, _fits, row_sums, counts.none, takes_stacks=takes_stacks
+    )
+    monkeypatch.setitem(registry._table, "row_sums", operation)
+    compute, sent = LocalExecutor().call, []
+
+    def answer(call):
+        sent.append(call)
+        return compute(call)
+
+    calls = [Call(f"k{n}", "row_sums", {}, (np.arange(6.0).reshape(2, 3) + n,)) for n in range(4)]
+    outcomes = {call.key: reply for call, reply in run(CallSource(calls, 4, pack=4), answer)}
+    assert len(sent) == (1 if takes_stacks else 4)
+    for n, call in enumerate(calls):
+        reply = outcomes[call.key]
+        assert reply.tensors["sums"].array().tolist() == [3.0 + 3 * n, 12.0 + 3 * n]
+        assert reply.info["largest"] == 12.0 + 3 * n
+
+
+def _fits(specs, params):
+    """Every input is fine."""
+
+
+def test_an_operation_that_nobody_here_knows_travels_alone():
+    assert not is_packable(Call("k", "of-a-site", {}, (np.eye(2),)))
 
 
 def test_the_automatic_size_is_bounded_by_calls_and_bytes():

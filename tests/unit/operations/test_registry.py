@@ -33,6 +33,11 @@ def test_every_operation_says_what_it_is():
         assert operation.summary
 
 
+def test_linear_algebra_takes_stacks():
+    found = {name for name, operation in OPERATIONS.items() if operation.takes_stacks}
+    assert found == {"lu", "qr", "cholesky", "gemm", "solve"}
+
+
 def test_the_table_needs_nothing_but_the_standard_library():
     """And so do the checks, so a client can use them."""
     program = (
