@@ -49,7 +49,11 @@ class MasterConfig(BaseModel):
     )
     # What is bound to what
     policy: str = Field("paper", description="who is bound to whom: paper, weighted or container")
-    policy_settings: dict[str, Any] = Field(default_factory=dict, description="settings of that policy")
+    policy_settings: dict[str, Any] = Field(
+        default_factory=dict,
+        description="settings of that policy; weighted, container: cross_rack (fallback: a rack without a server uses "
+        "other racks' until it has one; deny)",
+    )
     weights: dict[str, Any] = Field(
         default_factory=dict,
         description="speed of devices against each other: {default, devices: {name or prefix*: weight}}; a "

@@ -7,6 +7,7 @@ server that reports would get every node of its rack and give most of them away 
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -27,6 +28,8 @@ from yarn_accel.core.binding.events import (
 __all__ = ["Bindings", "NodeBinding", "NodeKind"]
 
 _FIRST_OF_ATTEMPT = 32
+#: Servers of other racks that a node of a rack without one may use.
+_N_FALLBACK = 8
 #: Changes of speed by less than this factor move nobody.
 _WEIGHT_STEP = 1.2
 
@@ -137,9 +140,14 @@ class Bindings:
         return servers
 
     def servers_for(self, node: str, rack: str | None) -> Iterable[str]:
-        """Nodes whose servers the node may use, best first: its own, the bound one, its rack's."""
+        """Nodes whose servers the node may use, best first: its own, the bound one, its rack's.
+
+        Where the rack has none and the policy crosses racks, some of other racks take their place.
+        """
         first = [name for name in (node, self.bound.get(node)) if name is not None and name in self.members]
-        others = self.racks.get(rack, {}) if rack is not None else {}
+        others: Iterable[str] = self.racks.get(rack, {}) if rack is not None else {}
+        if rack is not None and not others and self.policy.crosses_racks:
+            others = itertools.islice(self.members, _N_FALLBACK)
         return dict.fromkeys((*first, *others))
 
     def _index(self, node: str, old: NodeBinding | None, new: NodeBinding | None) -> None:

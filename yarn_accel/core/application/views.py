@@ -186,9 +186,10 @@ def _binding_line(cluster: ClusterState, node: Node) -> str:
         return bindings.policy.explain(host)
     if view.is_accelerator:
         why = _idle_reason(cluster, node)
-        return (
-            f"{host} has its own accelerator, whose server does not serve now ({why}): its tasks use its CPU."
-        )
+        others = list(bindings.servers_for(host, view.rack))
+        used = f"the server of {others[0]}" if others else "its CPU"
+        own = f"{host} has its own accelerator, whose server does not serve now ({why})"
+        return f"{own}: its tasks use {used}."
     idle = [
         f"{other.host} ({_idle_reason(cluster, other)})"
         for other in cluster.nodes.values()

@@ -114,6 +114,11 @@ class BindingPolicy(Protocol):
         """Its name in the settings."""
         ...
 
+    @property
+    def crosses_racks(self) -> bool:
+        """Whether nodes of a rack without an ANode use those of other racks."""
+        ...
+
     def apply(self, event: BindingEvent) -> list[Move]:
         """Take note of an event; returns what changed, every NNode at most once.
 

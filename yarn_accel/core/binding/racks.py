@@ -75,6 +75,11 @@ class RackBinding:
             WeightChanged: self._weight_changed,
         }
 
+    @property
+    def crosses_racks(self) -> bool:
+        """Whether nodes of a rack without an ANode use those of other racks."""
+        return False
+
     def apply(self, event: BindingEvent) -> list[Move]:
         """Take note of an event; returns what changed, every NNode at most once.
 

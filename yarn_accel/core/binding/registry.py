@@ -28,7 +28,9 @@ def make(name: str, settings: Mapping[str, Any] | None = None) -> BindingPolicy:
 
     Args:
         name: a key of `POLICIES`.
-        settings: those in `SETTINGS`; ``cross_rack`` is ``deny`` (default) or ``allow``.
+        settings: those in `SETTINGS`; ``cross_rack`` is ``fallback`` (default: the nodes of a rack without a
+            serving ANode use those of other racks until it has one) or ``deny`` (racks stay apart);
+            ``allow`` is the former name of ``fallback``.
 
     Raises:
         ConfigError: an unknown name or setting, or a value out of range; names the known ones.
@@ -69,10 +71,10 @@ POLICIES: dict[str, Callable[[Mapping[str, Any]], BindingPolicy]] = {
 
 
 def _crosses(given: Mapping[str, Any]) -> bool:
-    value = given.get("cross_rack", "deny")
-    if value not in ("deny", "allow"):
-        raise ConfigError(f"binding.cross_rack: expected deny or allow, found {value!r}")
-    return bool(value == "allow")
+    value = given.get("cross_rack", "fallback")
+    if value not in ("fallback", "deny", "allow"):
+        raise ConfigError(f"binding.cross_rack: expected fallback or deny, found {value!r}")
+    return bool(value != "deny")
 
 
 def _number(given: Mapping[str, Any], key: str, usual: float) -> float:

@@ -11,7 +11,7 @@ cheapest places. So a newcomer takes the cheapest free place, and after any othe
 dearest taken place moves to the cheapest free one until nothing is gained. Who gives never takes again and
 who takes never gives, hence no other way to the same balance moves fewer NNodes.
 
-*Across racks* (``cross_rack: allow``; off). NNodes of a rack without an ANode become guests. The guests
+*Across racks* (``cross_rack: fallback``). NNodes of a rack without an ANode become guests. The guests
 of all racks form one pool on top of the racks: an ANode's own NNodes are its first places, and these never
 move for a guest's sake.
 """
@@ -31,7 +31,7 @@ class WeightedBinding(RackBinding):
     """Loads as balanced as possible with as few moves as possible; with equal weights the sizes of `paper`.
 
     Args:
-        cross_rack: NNodes of racks without an ANode may be bound to other racks' ANodes.
+        cross_rack: NNodes of racks without an ANode are bound to other racks' ANodes until theirs has one.
     """
 
     name = "weighted"
@@ -41,6 +41,11 @@ class WeightedBinding(RackBinding):
         self._guests = BindingPool("the guests") if cross_rack else None
         self._homeless: dict[str, None] = {}
         self._touched: dict[str, None] = {}
+
+    @property
+    def crosses_racks(self) -> bool:
+        """Whether nodes of a rack without an ANode use those of other racks."""
+        return self._guests is not None
 
     def servers_for(self, node: str) -> tuple[str, ...]:
         """The ANodes a node may be bound to: those of its rack; for a guest all."""

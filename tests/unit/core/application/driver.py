@@ -12,8 +12,16 @@ USUAL = Settings()
 class Driver:
     """Applies events at a clock of its own, validates after each, and keeps what was ordered."""
 
-    def __init__(self, settings=USUAL, roles=ROLES, attempt=1, previous=(), is_registered=True):
-        self.app = Application(settings, roles, PaperBinding)
+    def __init__(
+        self,
+        settings=USUAL,
+        roles=ROLES,
+        attempt=1,
+        previous=(),
+        is_registered=True,
+        make_policy=PaperBinding,
+    ):
+        self.app = Application(settings, roles, make_policy)
         self.now_s = 0.0
         self.n = 0
         if is_registered:

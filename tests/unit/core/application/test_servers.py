@@ -20,6 +20,7 @@ from yarn_accel.core.application import RoleTable, Settings
 from yarn_accel.core.application import commands as cmd
 from yarn_accel.core.application import events as ev
 from yarn_accel.core.application.servers import server_binding
+from yarn_accel.core.binding import make
 
 # Serving and binding.
 
@@ -591,3 +592,32 @@ def test_a_server_that_does_not_come_keeps_the_slots_for_a_bounded_time(serving)
         serving.now_s += 0.1
         found.update(slots(serving.hear("a2", container="c2", gauges=ev.ServerGauges(8))))
     assert "a1" in found
+
+
+# Racks without a server.
+
+
+@pytest.fixture
+def two_racks():
+    """Two racks with one serving accelerator node and one other node each."""
+    driver = Driver(roles=acct_only(), make_policy=lambda: make("weighted"))
+    asks = only(
+        driver.nodes(accelerator(), plain(), accelerator("a2", "/r2"), plain("n2", "/r2")),
+        cmd.RequestContainer,
+    )
+    for ask in asks:
+        driver.hear(ask.node, container=driver.run(ask).id)
+    assert driver.app.bound() == {"n1": "a1", "n2": "a2"}
+    return driver
+
+
+def test_a_rack_whose_only_server_hangs_uses_another_rack_until_it_has_one_again(two_racks):
+    two_racks.hear("a1", container="c1", is_healthy=False, is_hung=True)
+    assert two_racks.app.bound() == {"n1": "a2", "n2": "a2"}
+    for host in ("n1", "a1"):
+        assert [name for name, _ in two_racks.app.assignment(host).servers] == ["a2"]
+    assert "its tasks use the server of a2" in two_racks.app.explain("a1")
+    (ask,) = only(two_racks(ev.ContainerCompleted, "c1", 137, ""), cmd.RequestContainer)
+    two_racks.hear("a1", container=two_racks.run(ask).id)
+    assert two_racks.app.bound() == {"n1": "a1", "n2": "a2"}
+    assert [name for name, _ in two_racks.app.assignment("n1").servers] == ["a1"]

@@ -264,4 +264,4 @@ def test_misplaced_counts_the_moves_balance_would_take(heights, n_misplaced):
 
 def test_it_cannot_be_told_to_cross_racks():
     with pytest.raises(ConfigError, match="has no setting 'cross_rack'"):
-        make("paper", {"cross_rack": "allow"})
+        make("paper", {"cross_rack": "fallback"})
