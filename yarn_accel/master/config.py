@@ -51,8 +51,8 @@ class MasterConfig(BaseModel):
     policy: str = Field("paper", description="who is bound to whom: paper, weighted or container")
     policy_settings: dict[str, Any] = Field(
         default_factory=dict,
-        description="settings of that policy; weighted, container: cross_rack (fallback: a rack without a server uses "
-        "other racks' until it has one; deny)",
+        description="settings of that policy; weighted, container: cross_rack (fallback: a rack without a "
+        "server uses other racks' until it has one; deny)",
     )
     weights: dict[str, Any] = Field(
         default_factory=dict,

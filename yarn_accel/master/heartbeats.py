@@ -37,6 +37,8 @@ AGENT_ROLE = "agent"
 MAX_SERVERS = 256
 _SENDER = "agent:"
 _SERVING = ("ok", "unwatched")
+#: Said of a server that does not serve; others: "it is <health>".
+_DETAILS = {"silent": "it does not answer", "hung": "it hangs and is replaced"}
 _MAX_TEXT = 200
 _MAX_COUNT = 2**53
 _CONTAINER = re.compile(r"container_(?:e[0-9]+_)?(?P<application>[0-9]+_[0-9]+)_[0-9]+_[0-9]+\Z")
@@ -49,6 +51,7 @@ class ServerStatus:
     Attributes:
         container: the server's container, when it names itself after it; else empty.
         is_gone: its process is dead.
+        is_hung: its process neither answers nor runs.
         n_open: requests it has taken and not answered.
         load: what else is to be known to choose among servers.
     """
@@ -56,6 +59,7 @@ class ServerStatus:
     endpoint: Endpoint
     container: str
     is_gone: bool
+    is_hung: bool
     is_healthy: bool
     detail: str
     n_workers: int
@@ -157,6 +161,7 @@ def _server_event(
         detail=server.detail,
         gauges=ServerGauges(capacity, server.n_open, weight_of(heartbeat, weights)),
         is_gone=server.is_gone,
+        is_hung=server.is_hung,
     )
 
 
@@ -235,8 +240,9 @@ def _server(node: str, values: Mapping[str, Any], seq: int) -> ServerStatus:
         endpoint,
         container,
         is_gone=health == "gone",
+        is_hung=health == "hung",
         is_healthy=health in _SERVING and not is_local_only,
-        detail="; ".join((f"it is {health}", *texts)),
+        detail="; ".join((_DETAILS.get(health, f"it is {health}"), *texts)),
         # Those that stand by compute nothing.
         n_workers=max(1, _count(values.get("computing_workers", values.get("workers")))),
         n_open=_count(values.get("in_flight")),

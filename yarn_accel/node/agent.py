@@ -32,7 +32,7 @@ from yarn_accel.node.master_client import MasterClient
 from yarn_accel.node.master_discovery import discovery_for
 from yarn_accel.node.paths import make_run_dir
 from yarn_accel.node.sampling import Sampler
-from yarn_accel.node.server_monitor import ServerMonitor
+from yarn_accel.node.server_monitor import HUNG, ServerMonitor
 from yarn_accel.node.state_file import read_last_response, write_state
 
 __all__ = ["STALE_S", "Agent", "run"]
@@ -106,6 +106,7 @@ class Agent:
             {"servers": self.local_response, "status": lambda: {"v": 1, **self._status}},
         )
         self._observer: Any = None
+        self._watching: asyncio.Task[None] | None = None
         self._epoch = int(time.time() * 1000)
         self._seq = 0
         self._response: HeartbeatResponse | None = None
@@ -117,11 +118,12 @@ class Agent:
         self.counts = {"ok": 0, "failed": 0}
 
     async def open(self) -> None:
-        """Take up what the agent before knew, and open the door."""
+        """Read what the agent before knew, and answer local mappers."""
         last = read_last_response(self._config.state_path, self._config.node)
         if last is not None:
             self._response, self._response_at = last
         self._server.look()
+        self._watching = asyncio.create_task(self._server.watch(), name="server")
         await self._local_endpoint.open()
         if self._config.http_port >= 0:
             from yarn_accel.node.agent_metrics import AgentMetricsServer
@@ -130,7 +132,10 @@ class Agent:
             await self._observer.open()
 
     async def close(self) -> None:
-        """Close the door; the state file stays, and ages."""
+        """Answer nobody any more; the state file stays, and ages."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
         if self._observer is not None:
             await self._observer.close()
         await self._local_endpoint.close()
@@ -166,6 +171,9 @@ class Agent:
         else:
             self.counts["ok"] += 1
             self._interval.succeeded(response.interval_s)
+            server = heartbeat["server"]
+            if server is not None and server["health"] == HUNG:
+                self._server.fence(server["pid"])
             self._response, self._response_at, self._silence = response, time.time(), ""
             if self._trouble:
                 logger.info("the master answers again, at %s", self._link.url)
@@ -223,7 +231,7 @@ class Agent:
             age_s=max(0.0, time.time() - self._response_at),
             reason=self._silence,
             own=self._server.endpoint,
-            is_own_gone=self._server.is_gone,
+            is_own_down=self._server.is_down,
             stale_s=STALE_S,
         )
 
@@ -252,18 +260,16 @@ class Agent:
             logger.error("the state file cannot be written: %s", error)
 
     async def _pause(self, stopping: asyncio.Task[Any]) -> None:
-        """Wait for the next beat, or for a reason to beat now."""
-        until_s = time.monotonic() + self._interval.next_wait_s()
+        """Wait for the next heartbeat, or for a reason to send one now."""
+        wait_s = self._interval.next_wait_s()
         await asyncio.wait([stopping], timeout=_MIN_PAUSE_S)
         waking = asyncio.create_task(self._wake.wait())
         try:
-            while (rest_s := until_s - time.monotonic()) > 0 and not (waking.done() or stopping.done()):
-                await asyncio.wait(
-                    [waking, stopping],
-                    timeout=min(rest_s, self._server.look_s),
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
-                self._server.look()
+            await asyncio.wait(
+                [waking, stopping],
+                timeout=max(wait_s - _MIN_PAUSE_S, 0.0),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
         finally:
             waking.cancel()
 

@@ -118,7 +118,7 @@ def local_response(
     age_s: float,
     reason: str,
     own: Endpoint | None,
-    is_own_gone: bool,
+    is_own_down: bool,
     stale_s: float,
 ) -> dict[str, Any]:
     """What a local mapper is told.
@@ -127,12 +127,12 @@ def local_response(
         answer: the master's last word; None: it never spoke.
         age_s: how old that is.
         reason: why the master is silent now; empty: it is not.
-        own: this node's own server, when it is alive.
-        is_own_gone: this node had a server, and it is dead: the agent sees that before the master does.
+        own: this node's own server, when it answers.
+        is_own_down: this node's server is dead, silent or hung: the agent sees that before the master does.
         stale_s: after so long without the master the node's own server is added, wanted or not.
     """
     binding = answer.binding if answer is not None else Binding()
-    servers = tuple(s for s in binding.servers if not (is_own_gone and s.node == node))
+    servers = tuple(s for s in binding.servers if not (is_own_down and s.node == node))
     if own is not None and (answer is None or age_s > stale_s) and all(s.name != own.name for s in servers):
         servers = (own, *servers)
     names = {server.name for server in servers}

@@ -1,9 +1,9 @@
-"""The pipeline server of this node: found by its state file, watched by its process, asked over HTTP.
+"""The pipeline server of this node: found by its state file, watched by its process, probed over HTTP.
 
-Its death is noticed when it happens (a pidfd), its birth when the state file changes; that says also whether
-it is well, so nobody waits for its HTTP.  Its figures are asked for once per heartbeat and never waited for
-long: a server under load answers late, and late is not dead.  Only one that says nothing for `SILENCE_S` is
-called silent.
+A pidfd reports its death at once.  A change of the state file reports its start, and whether it is healthy,
+so that nobody waits for its HTTP.  A probe reads its statistics once per heartbeat; a heartbeat waits
+`_PATIENCE_S` for it at most, because a server under load answers late.  `liveness` decides from unanswered
+probes and from the CPU time of the process whether the server is silent, or hangs.
 """
 
 from __future__ import annotations
@@ -21,25 +21,31 @@ import aiohttp
 
 from yarn_accel.client.binding import Endpoint
 from yarn_accel.errors import AccelError, RemoteProtocolError
+from yarn_accel.node.liveness import Liveness, Verdict
 from yarn_accel.node.loads import LoadMeter
 from yarn_accel.node.server_stats import ServerState, endpoint_of, is_local_only, parse_metrics, parse_state
 
-__all__ = ["LOOK_S", "SILENCE_S", "ServerMonitor", "container_of"]
+__all__ = ["HUNG", "LOOK_S", "ServerMonitor", "container_of", "cpu_ticks_of"]
 
 logger = logging.getLogger(__name__)
 
-SILENCE_S = 3.0
+#: The health of a server that hangs.
+HUNG = "hung"
 #: A server that is not well so soon after it appeared is asked at every look: its workers are still loading.
 _YOUNG_S = 10.0
 #: How often the state file is looked at between heartbeats; and how often, and for how long, when the server
 #: has died, so that another one may come at any moment.
 LOOK_S, _LOOK_SOON_S, _SOON_S = 0.2, 0.04, 30.0
 _PATIENCE_S = 0.3
+#: A probe is sent after so long without a heartbeat, which sends one, too.
+_PROBE_AGAIN_S = 1.2
 _TIMEOUT_S = 2.5
 _MAX_STATE_BYTES = 64 * 1024
 _MAX_METRICS_BYTES = 1024 * 1024
 _MAX_ENVIRON_BYTES = 1024 * 1024
 _CONTAINER = b"CONTAINER_ID="
+#: Fields 14 and 15 of proc_pid_stat(5), counted from the one after the name.
+_UTIME, _STIME = 11, 12
 _MAX_PROBLEMS, _MAX_PROBLEM_CHARACTERS = 8, 200
 
 
@@ -50,7 +56,7 @@ class ServerMonitor:
         state_file: the server's.
         node: this node's name.
         address: where others reach this node.
-        changed: called when the server appears, is replaced or dies, and when it says it is well, or not.
+        changed: called when the server appears, is replaced or dies, and when its health changes.
     """
 
     def __init__(
@@ -75,15 +81,17 @@ class ServerMonitor:
         self._figures: dict[str, Any] = {}
         self._problems: list[str] = []
         self._meter, self._load = LoadMeter(), {"queue_s": 0.0, "rates": {}}
-        self._heard_s = 0.0
+        self._liveness = Liveness()
+        self._is_fenced = False
+        self._probed_s = 0.0
         self._starting_until_s = 0.0
         self._died_s = 0.0
         self._has_answered = False
 
     @property
     def endpoint(self) -> Endpoint | None:
-        """Where it listens, while it is alive."""
-        if self._state is None or self._is_gone:
+        """Where it listens; None: there is none, or it is `is_down`."""
+        if self._state is None or self.is_down:
             return None
         return endpoint_of(self._state, self._node, self._address)
 
@@ -91,6 +99,11 @@ class ServerMonitor:
     def is_gone(self) -> bool:
         """Whether it died without a farewell."""
         return self._is_gone
+
+    @property
+    def is_down(self) -> bool:
+        """Whether it died, is silent, or hangs: nobody on this node is to use it."""
+        return self._is_gone or self._is_fenced or self._liveness.verdict() is not Verdict.RESPONSIVE
 
     @property
     def look_s(self) -> float:
@@ -109,12 +122,36 @@ class ServerMonitor:
                 self._changed()
             return
         if stamp == self._stamp:
-            self._probe_if_starting()
+            self._probe_if_due()
             return
         self._forget()
         self._stamp = stamp
         self._read()
         self._changed()
+
+    async def watch(self) -> None:
+        """Look again and again, until cancelled; notices silence."""
+        loop = asyncio.get_running_loop()
+        at_s = loop.time()
+        while True:
+            await asyncio.sleep(self.look_s)
+            before_s, at_s = at_s, loop.time()
+            self.tick(at_s - before_s)
+
+    def tick(self, elapsed_s: float) -> None:
+        """Look, after so much time."""
+        before = self._health()
+        if self._state is not None and self._liveness.is_asked:
+            self._liveness.tick(elapsed_s, cpu_ticks_of(self._state.pid))
+        if self._state is not None and self._health() != before:
+            logger.warning("pipeline server %s is %s", self._state.name, self._health())
+            self._changed()
+        self.look()
+
+    def fence(self, pid: int) -> None:
+        """The master replaces the container of this process, which hangs: it stays down if it runs again."""
+        if self._state is not None and self._state.pid == pid and self._container:
+            self._is_fenced = True
 
     async def report(self) -> dict[str, Any] | None:
         """What the heartbeat says about the server; None: there is none."""
@@ -122,10 +159,9 @@ class ServerMonitor:
         if self._state is None:
             return None
         if self._state.http_port and not self._is_gone:
-            if self._probing is None or self._probing.done():
-                self._probing = asyncio.create_task(self._probe(self._state))
+            probing = self._begin_probe(self._state)
             if self._has_answered or not self._state.is_well:
-                await asyncio.wait([self._probing], timeout=_PATIENCE_S)
+                await asyncio.wait([probing], timeout=_PATIENCE_S)
         state = self._state
         if state is None:
             return None
@@ -153,12 +189,15 @@ class ServerMonitor:
             await asyncio.gather(asking, return_exceptions=True)
 
     def _health(self) -> str:
-        """One word: gone, starting, silent, unwatched, draining, unhealthy or ok."""
+        """One word: gone, starting, silent, hung, unwatched, draining, unhealthy or ok."""
         if self._is_gone:
             return "gone"
         if self._state is not None and not self._state.http_port:
             return "unwatched"
-        if asyncio.get_running_loop().time() - self._heard_s > SILENCE_S:
+        verdict = self._liveness.verdict()
+        if self._is_fenced or verdict is Verdict.HUNG:
+            return HUNG
+        if verdict is Verdict.SILENT:
             return "silent"
         if not self._has_answered:
             return "ok" if self._state is not None and self._state.is_well else "starting"
@@ -177,8 +216,7 @@ class ServerMonitor:
             logger.warning("%s: %s", self._state_file, error)
             return
         self._state = state
-        self._heard_s = asyncio.get_running_loop().time()
-        self._starting_until_s = self._heard_s + _YOUNG_S
+        self._starting_until_s = asyncio.get_running_loop().time() + _YOUNG_S
         try:
             self._pidfd = os.pidfd_open(state.pid)
         except OSError:
@@ -189,14 +227,23 @@ class ServerMonitor:
         self._container = container_of(state.pid)
         logger.info("pipeline server %s found, pid %d", state.name, state.pid)
 
-    def _probe_if_starting(self) -> None:
-        """Ask a server that has just come until it is well, and do not leave that to the next heartbeat."""
+    def _probe_if_due(self) -> None:
+        """Probe between heartbeats: a server that starts, one that does not answer, any after a while."""
         state = self._state
-        if state is None or not state.http_port or self._is_gone or self._figures.get("is_healthy"):
+        if state is None or not state.http_port or self._is_gone:
             return
-        is_young = asyncio.get_running_loop().time() < self._starting_until_s
-        if is_young and (self._probing is None or self._probing.done()):
+        now_s = asyncio.get_running_loop().time()
+        is_starting = now_s < self._starting_until_s and not self._figures.get("is_healthy")
+        if is_starting or self._liveness.is_asked or now_s >= self._probed_s + _PROBE_AGAIN_S:
+            self._begin_probe(state)
+
+    def _begin_probe(self, state: ServerState) -> asyncio.Task[None]:
+        """The probe under way, or a new one."""
+        if self._probing is None or self._probing.done():
+            self._liveness.asked()
+            self._probed_s = asyncio.get_running_loop().time()
             self._probing = asyncio.create_task(self._probe(state))
+        return self._probing
 
     def _died(self) -> None:
         self._unwatch()
@@ -219,6 +266,7 @@ class ServerMonitor:
         self._unwatch()
         self._stamp, self._state, self._container, self._is_gone = None, None, "", False
         self._figures, self._problems, self._has_answered = {}, [], False
+        self._liveness, self._is_fenced = Liveness(), False
         self._meter, self._load = LoadMeter(), {"queue_s": 0.0, "rates": {}}
 
     async def _probe(self, state: ServerState) -> None:
@@ -235,8 +283,8 @@ class ServerMonitor:
             return
         before, is_first = self._health(), not self._has_answered
         self._figures, self._problems, self._has_answered = figures, problems, True
+        self._liveness.answered()
         self._load = self._meter.measure(figures)
-        self._heard_s = asyncio.get_running_loop().time()
         if is_first or self._health() != before:
             self._changed()
 
@@ -252,6 +300,18 @@ class ServerMonitor:
                 if len(raw) > _MAX_METRICS_BYTES:
                     raise RemoteProtocolError(f"{url} sent more than {_MAX_METRICS_BYTES} bytes")
             return raw.decode("utf-8", "replace")
+
+
+def cpu_ticks_of(pid: int) -> int | None:
+    """CPU time of all threads of a process, in the kernel's ticks; None: not known."""
+    try:
+        after_name = (
+            Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2]
+        )
+        fields = after_name.split()
+        return int(fields[_UTIME]) + int(fields[_STIME])
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def container_of(pid: int) -> str:

@@ -6,7 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.fixtures.yarn_site import Site, SiteOptions, site_up
+from tests.fixtures.yarn_site import Caller, Site, SiteOptions, site_up
+from tests.fixtures.yarn_site.faults import FAULTS
+from tests.fixtures.yarn_site.job import Batch, Result, compare
+from tests.fixtures.yarn_site.performing import Performed, perform, why_not
 from yarn_accel.errors import StartupError
 
 #: No share is as large, so a share differs from what is configured.
@@ -25,3 +28,41 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             yield found
     except StartupError as error:
         pytest.skip(f"no Hadoop here: {error}")
+
+
+@pytest.fixture
+def caller(site: Site) -> Iterator[Caller]:
+    """A mapper on the first node without accelerator."""
+    with site.caller(site.others[0]) as found:
+        site.until("a first answer", lambda: found.answers)
+        yield found
+
+
+@pytest.fixture(scope="package")
+def batch(site: Site) -> Batch:
+    return Batch(site)
+
+
+@pytest.fixture(scope="package")
+def undisturbed(batch: Batch) -> Result:
+    """What the job leaves when nothing happens."""
+    return batch.run("undisturbed")
+
+
+def struck(site: Site, batch: Batch, undisturbed: Result, *names: str) -> Performed:
+    """Have faults happen while the job runs; its output is as if none had."""
+    for name in names:
+        if why := why_not(site, name):
+            pytest.skip(f"{FAULTS[name].title}: {why}")
+    performed = perform(site, names, batch, lambda line: print(f"\n{line}", end=""))
+    for result in performed.results:
+        compared = compare(undisturbed, result)
+        told = f"{compared.words()}; {result.way}"
+        print(f"\n{result.wall_s:.1f} s, undisturbed {undisturbed.wall_s:.1f} s: {told}")
+        assert compared.is_equal, told
+    for each in performed.struck:
+        assert each.n_done < batch.n_records, "it happened before all records were done"
+        assert each.n_done
+        assert each.n_answers > 0
+        assert FAULTS[each.name].is_felt or each.n_failed == 0, "the servers were not touched"
+    return performed

@@ -6,15 +6,13 @@ One application lives through all of them, in this order; none is judged by its 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from tests.fixtures.yarn_site import Caller, Site
-from tests.fixtures.yarn_site.faults import FAULTS
-from tests.fixtures.yarn_site.job import Batch, Result, compare
-from tests.fixtures.yarn_site.performing import Performed, perform, why_not
-from tests.integration.master.conftest import SLOTS
+from tests.fixtures.yarn_site.job import Batch, Result
+from tests.fixtures.yarn_site.performing import why_not
+from tests.integration.master.conftest import SLOTS, struck
 from tests.integration.master.hadoop_settings import write
 
 pytestmark = [pytest.mark.hadoop]
@@ -23,44 +21,6 @@ N_MASTERS = 5
 MAX_MASTER_MIB = 64
 #: A NodeManager that is killed or cut off is back before it is given up, on a busy machine too.
 PATIENT = {"yarn.nm.liveness-monitor.expiry-interval-ms": "600000"}
-
-
-@pytest.fixture
-def caller(site: Site) -> Iterator[Caller]:
-    """A mapper on the first node without accelerator."""
-    with site.caller(site.others[0]) as found:
-        site.until("a first answer", lambda: found.answers)
-        yield found
-
-
-@pytest.fixture(scope="module")
-def batch(site: Site) -> Batch:
-    return Batch(site)
-
-
-@pytest.fixture(scope="module")
-def undisturbed(batch: Batch) -> Result:
-    """What the job leaves when nothing happens."""
-    return batch.run("undisturbed")
-
-
-def struck(site: Site, batch: Batch, undisturbed: Result, *names: str) -> Performed:
-    """Have faults happen while the job runs; its output is as if none had."""
-    for name in names:
-        if why := why_not(site, name):
-            pytest.skip(f"{FAULTS[name].title}: {why}")
-    performed = perform(site, names, batch, lambda line: print(f"\n{line}", end=""))
-    for result in performed.results:
-        compared = compare(undisturbed, result)
-        told = f"{compared.words()}; {result.way}"
-        print(f"\n{result.wall_s:.1f} s, undisturbed {undisturbed.wall_s:.1f} s: {told}")
-        assert compared.is_equal, told
-    for each in performed.struck:
-        assert each.n_done < batch.n_records, "it happened before all records were done"
-        assert each.n_done
-        assert each.n_answers > 0
-        assert FAULTS[each.name].is_felt or each.n_failed == 0, "the servers were not touched"
-    return performed
 
 
 def servers(site: Site) -> dict[str, str]:

@@ -41,7 +41,7 @@ class Site:
         binding = Binding(servers, dict.fromkeys([*self.servers, "m1"], "/r"), {"m1": (HOME,)})
         answer = HeartbeatResponse(binding, policy=self.policy, loads=self.loads())
         document = local_response(
-            "m1", answer, age_s=0.5, reason="", own=None, is_own_gone=False, stale_s=10.0
+            "m1", answer, age_s=0.5, reason="", own=None, is_own_down=False, stale_s=10.0
         )
         return parse_servers(json.dumps(document).encode(), "m1")
 

@@ -113,7 +113,7 @@ OWN = Endpoint("w2", "10.0.0.2", 7070, "/run/yarn-accel/p.sock", "w2")
 
 
 def tell(answer=None, **changes):
-    facts = {"age_s": 0.5, "reason": "", "own": None, "is_own_gone": False, "stale_s": 10.0, **changes}
+    facts = {"age_s": 0.5, "reason": "", "own": None, "is_own_down": False, "stale_s": 10.0, **changes}
     return local_response("w2", answer, **facts)
 
 
@@ -152,7 +152,7 @@ def test_a_server_named_already_is_not_added_again():
 
 def test_a_dead_server_of_this_node_is_told_to_nobody():
     answer = parse_response({**GOOD, "bound": ["w1", "w3"]}, "w1")
-    facts = {"age_s": 0.1, "reason": "", "own": None, "is_own_gone": True, "stale_s": 10.0}
+    facts = {"age_s": 0.1, "reason": "", "own": None, "is_own_down": True, "stale_s": 10.0}
     document = local_response("w1", answer, **facts)
     assert names(document) == ["w3"]
     assert document["binding"]["bound"] == {"w1": ["w3"]}

@@ -78,11 +78,11 @@ def test_the_agent_hands_on_policy_and_loads_of_the_servers_it_names():
     answer = parse_response(document, "m1")
     assert parse_response(response_document(answer, "m1"), "m1").loads == {"w1": ServerLoad(3, 0.5)}
     facts = {"age_s": 0.1, "reason": "", "own": None, "stale_s": 10.0}
-    said = local_response("m1", answer, is_own_gone=False, **facts)
+    said = local_response("m1", answer, is_own_down=False, **facts)
     json.dumps(said, allow_nan=False)
     assert said["policy"] == {"name": "container", "max_moves": 1}
     assert list(said["loads"]) == ["w1"]
-    assert local_response("w1", answer, is_own_gone=True, **facts)["loads"] == {}
+    assert local_response("w1", answer, is_own_down=True, **facts)["loads"] == {}
     assert "policy" not in local_response(
-        "m1", parse_response({**document, "policy": None}, "m1"), is_own_gone=False, **facts
+        "m1", parse_response({**document, "policy": None}, "m1"), is_own_down=False, **facts
     )

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +14,7 @@ from aiohttp import web
 
 from tests.unit.node.waiting import soon
 from yarn_accel.node import server_monitor as module
-from yarn_accel.node.server_monitor import ServerMonitor, container_of
+from yarn_accel.node.server_monitor import ServerMonitor, container_of, cpu_ticks_of
 
 GOOD = "yarn_accel_pipeline_healthy_servers 1\nyarn_accel_pipeline_draining_servers 0\n"
 GOOD += "yarn_accel_pipeline_in_flight_requests 3\n"
@@ -248,15 +250,18 @@ def test_what_it_says_later_counts_more_than_what_it_wrote(tmp_path):
     assert watching(tmp_path, act) == ("ok", "unhealthy", ["cuda:0 is resting"])
 
 
-def test_one_that_wrote_that_it_is_well_and_says_nothing_is_silent_in_time(tmp_path, monkeypatch):
+def test_one_that_wrote_that_it_is_well_and_says_nothing_is_silent_in_time(tmp_path):
     async def act(own, pretended, changed):
         pretended.pause_s = 3600.0
         pretended.start(is_well=True)
         first = (await own.report())["health"]
-        monkeypatch.setattr(module, "SILENCE_S", 0.0)
-        return first, (await own.report())["health"]
+        own.tick(0.5)
+        still = (await own.report())["health"]
+        for _ in range(5):
+            own.tick(0.5)
+        return first, still, (await own.report())["health"]
 
-    assert watching(tmp_path, act) == ("ok", "silent")
+    assert watching(tmp_path, act) == ("ok", "ok", "silent")
 
 
 def test_after_a_death_the_next_one_is_looked_for_more_often_for_a_while(tmp_path, monkeypatch):
@@ -289,18 +294,67 @@ def test_late_is_not_dead(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("metrics", ["", "<html>hello</html>", "x" * 2_000_000])
-def test_one_that_says_nothing_sensible_is_silent_in_time(tmp_path, monkeypatch, metrics):
-    monkeypatch.setattr(module, "SILENCE_S", 3600.0)
-
+def test_one_that_says_nothing_sensible_is_silent_in_time(tmp_path, metrics):
     async def act(own, pretended, changed):
         pretended.metrics = metrics
         pretended.start()
         first = (await own.report())["health"]
-        monkeypatch.setattr(module, "SILENCE_S", 0.0)
+        for _ in range(6):
+            own.tick(0.5)
         report = await settled(own)
-        return first, report["health"], own.endpoint.name
+        return first, report["health"], own.endpoint
 
-    assert watching(tmp_path, act) == ("starting", "silent", "w1")
+    assert watching(tmp_path, act) == ("starting", "silent", None)
+
+
+async def hung(own, pretended, changed):
+    """A server that answered once and is stopped then: what was reported of it, one after the other."""
+    pretended.start()
+    await settled(own)
+    os.kill(pretended.process.pid, signal.SIGSTOP)
+    pretended.pause_s = 3600.0
+    changed.clear()
+    healths = []
+    for _ in range(20):
+        healths.append((await own.report())["health"])
+        own.tick(0.5)
+    assert changed.is_set()
+    return list(dict.fromkeys(healths))
+
+
+def test_one_that_is_stopped_is_silent_and_then_hung_and_well_again_when_it_goes_on(tmp_path):
+    async def act(own, pretended, changed):
+        healths = await hung(own, pretended, changed)
+        down = own.is_down, own.endpoint
+        pretended.pause_s = 0.0
+        os.kill(pretended.process.pid, signal.SIGCONT)
+        await soon(lambda: own.tick(0.0) or not own.is_down)
+        return healths, down, (await own.report())["health"]
+
+    assert watching(tmp_path, act) == (["ok", "silent", "hung"], (True, None), "ok")
+
+
+def test_one_that_the_master_replaces_stays_down_when_it_goes_on_and_its_replacement_does_not(tmp_path):
+    async def act(own, pretended, changed):
+        await hung(own, pretended, changed)
+        own.fence(pretended.process.pid + 1)
+        own.fence(pretended.process.pid)
+        pretended.pause_s = 0.0
+        await soon(lambda: own.tick(0.0) or not own._liveness.is_asked)
+        fenced = (await own.report())["health"], own.endpoint
+        pretended.start()
+        return fenced, (await settled(own))["health"], own.is_down
+
+    assert watching(tmp_path, act) == (("hung", None), "ok", False)
+
+
+def test_its_cpu_time_grows_as_it_computes():
+    own = os.getpid()
+    before = cpu_ticks_of(own)
+    while cpu_ticks_of(own) == before:
+        pass
+    assert cpu_ticks_of(own) > before
+    assert cpu_ticks_of(2**22 + 1) is None
 
 
 def test_one_without_a_page_is_only_watched(tmp_path):

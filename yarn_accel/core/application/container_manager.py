@@ -194,6 +194,9 @@ class ContainerManager:
                 return limit_s
             self._fail(instance, record, f"no answer to its launch for {settings.launch_limit_s:g} s", now_s)
             return record.ordered_s + settings.stop_again_s
+        if record.is_hung:
+            self._fail(instance, record, "its process hangs", now_s)
+            return record.ordered_s + settings.stop_again_s
         well_s = max(record.since_s, instance.well_s)
         # A server is spoken for by its agent: while that is silent too, another server would be no better.
         reached_s = node.heard_s if instance.role.is_server else node.reached_s

@@ -63,6 +63,11 @@ class EventHandlers:
         elif record.gone_s is None:
             record.gone_s = now_s
             cluster.dirty[event.node] = None
+        # One that does not name its container must not be taken for its replacement.
+        is_hung = event.is_hung and bool(event.container)
+        if is_hung != record.is_hung:
+            record.is_hung = is_hung
+            cluster.dirty[event.node] = None
         if event.is_healthy:
             instance.well_s = now_s
             instance.well_since_s = now_s if instance.well_since_s is None else instance.well_since_s

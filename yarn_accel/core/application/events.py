@@ -180,6 +180,7 @@ class StatusReported:
         is_healthy: it takes requests.
         detail: why not, for people.
         is_gone: its process is dead, which its NM notices too, and tells the RM with its next heartbeat.
+        is_hung: its process is alive, but neither answers nor runs: only another container helps.
     """
 
     node: str
@@ -191,6 +192,7 @@ class StatusReported:
     detail: str = ""
     gauges: ServerGauges = ServerGauges()
     is_gone: bool = False
+    is_hung: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ class ContainerRecord:
         was_launched: its program may be running and hold the device.
         checked_s: when the NM was asked about it.
         gone_s: when it was first said that its process is dead; None: it is not, as far as we know.
+        is_hung: by its last report, its process hangs.
     """
 
     container: ContainerRef
@@ -58,6 +59,7 @@ class ContainerRecord:
     was_launched: bool = False
     checked_s: float = _LONG_AGO
     gone_s: float | None = None
+    is_hung: bool = False
     reason: str = ""
 
     @property

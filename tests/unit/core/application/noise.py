@@ -78,6 +78,7 @@ def a_container_changes_its_mood(cluster, rng):
         true.is_mute, true.is_ill, true.n_open = rng.choice(
             [(True, False, 0), (False, True, 0), (False, False, 3), (False, False, 0)]
         )
+        true.is_hung = rng.random() < 0.1
 
 
 def a_voice_of_the_past(cluster, rng):

@@ -212,6 +212,50 @@ def test_who_was_forgotten_and_speaks_is_stopped_once_more(serving):
     assert kinds(serving.hear("a1", container="c1")) <= {cmd.SetSlots, cmd.SetTimer}
 
 
+# Servers that hang.
+
+
+def hang(driver, container="c1"):
+    return driver.hear("a1", container=container, is_healthy=False, detail="it hangs", is_hung=True)
+
+
+def test_a_server_that_hangs_is_stopped_at_once_and_replaced_when_it_has_ended(serving):
+    commands = hang(serving)
+    assert only(commands, cmd.StopContainer) == [cmd.StopContainer(serving.container)]
+    assert serving.app.bound() == {}
+    (ask,) = only(serving(ev.ContainerCompleted, "c1", 137, ""), cmd.RequestContainer)
+    second = serving.run(ask)
+    serving.hear("a1", container=second.id)
+    assert serving.app.bound() == {"n1": "a1"}
+
+
+def test_a_hung_server_that_runs_again_before_it_ended_does_not_serve(serving):
+    hang(serving)
+    commands = serving.hear("a1", container="c1")
+    assert only(commands, cmd.RequestContainer) == []
+    assert serving.app.bound() == {}
+    assert [name for name, _ in serving.app.assignment("n1").servers] == []
+
+
+def test_a_hung_server_is_stopped_again_until_its_end_is_confirmed(serving):
+    hang(serving)
+    for _ in range(3):
+        serving.now_s += 5.0
+        commands = hang(serving)
+        assert kinds(commands) >= {cmd.StopContainer, cmd.ReleaseContainer}
+        assert held(serving) == ["c1"]
+
+
+def test_a_second_report_of_the_hang_of_the_one_before_leaves_its_replacement_alone(serving):
+    hang(serving)
+    (ask,) = only(serving(ev.ContainerCompleted, "c1", 137, ""), cmd.RequestContainer)
+    second = serving.run(ask)
+    serving.hear("a1", container=second.id)
+    for container in ("c1", ""):
+        assert only(hang(serving, container), cmd.StopContainer) == []
+    assert held(serving) == [second.id]
+
+
 # Ends.
 
 

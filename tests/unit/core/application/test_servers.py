@@ -600,7 +600,7 @@ def test_a_server_that_does_not_come_keeps_the_slots_for_a_bounded_time(serving)
 @pytest.fixture
 def two_racks():
     """Two racks with one serving accelerator node and one other node each."""
-    driver = Driver(roles=acct_only(), make_policy=lambda: make("weighted"))
+    driver = Driver(roles=servers_only(), make_policy=lambda: make("weighted"))
     asks = only(
         driver.nodes(accelerator(), plain(), accelerator("a2", "/r2"), plain("n2", "/r2")),
         cmd.RequestContainer,

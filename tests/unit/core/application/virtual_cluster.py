@@ -84,6 +84,7 @@ class TrueContainer:
     state: str = "granted"
     is_mute: bool = False
     is_ill: bool = False
+    is_hung: bool = False
     n_open: int = 0
     is_lost: bool = False
     is_released: bool = False
@@ -409,9 +410,10 @@ class VirtualCluster:
                 self.now_s,
                 container.id if has_id else "",
                 f"{container.node}:7070",
-                not true.is_ill,
-                "ill" if true.is_ill else "",
+                not (true.is_ill or true.is_hung),
+                "ill" if true.is_ill or true.is_hung else "",
                 ev.ServerGauges(8, true.n_open),
+                is_hung=true.is_hung,
             )
         )
 
