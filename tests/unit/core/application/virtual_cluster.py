@@ -487,11 +487,13 @@ class VirtualCluster:
     def assert_bound(self, servers):
         racks = {self.nodes[host].rack for host in servers}
         nnodes = {n.host for n in self.nodes.values() if n.state != "gone" and n.host not in servers}
-        expected = {host for host in nnodes if self.nodes[host].rack in racks}
+        crosses_racks = bool(racks) and self.app._cluster.bindings.policy.crosses_racks
+        expected = {host for host in nnodes if crosses_racks or self.nodes[host].rack in racks}
         assert self.bound.keys() == (expected if not self.is_stopping else set())
         for host, server in self.bound.items():
             assert server in servers
-            assert self.nodes[server].rack == self.nodes[host].rack
+            is_guest = crosses_racks and self.nodes[host].rack not in racks
+            assert is_guest or self.nodes[server].rack == self.nodes[host].rack
 
     def assert_slots(self, servers):
         for node in self.nodes.values():
