@@ -45,7 +45,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "status": _verb("status", "Show the application, its servers and bindings."),
     "top": _verb("top", "Show the same again and again, until ^C."),
     "explain": _verb("explain", "Say why NODE is bound to its server, and what was refused."),
-    "rebind": _verb("rebind", "Make all bindings anew, as if all nodes had just come."),
+    "rebind": _verb("rebind", "Compute all bindings anew, as if all nodes had just joined."),
     "drain": _verb("drain", "Take the server of NODE out of use; what it works on is finished."),
     "undrain": _verb("undrain", "Take the server of NODE back into use."),
     "stop": _verb("stop", "End the application and leave nothing behind."),
@@ -62,7 +62,9 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "hadoop": LazyCommand(
         "yarn_accel.testbed.hadoop_cli", "group", "Hadoop's jars and configuration templates."
     ),
-    "launch": LazyCommand("yarn_accel.launch.cli", "group", "What `start` would bring to the cluster."),
+    "launch": LazyCommand(
+        "yarn_accel.launch.cli", "group", "Show and prepare what `start` brings to the cluster."
+    ),
     "master": LazyCommand("yarn_accel.master.cli", "group", "The ApplicationMaster, as YARN starts it."),
     "node": LazyCommand("yarn_accel.node.cli", "group", "The services of every node."),
     "pipeline": LazyCommand(

@@ -1,1 +1,1 @@
-"""The edges: processes, HDFS, files, HTTP."""
+"""Access to what is outside the process: programs, HDFS, local files, HTTP, Hadoop's RPC."""

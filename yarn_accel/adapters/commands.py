@@ -1,7 +1,7 @@
-"""Running other programs: an argument list in, a completed run out, never a shell string.
+"""Runs other programs: an argument list in, a completed run out, never a shell string.
 
-Every program that this package starts and waits for goes through :func:`run` or :func:`stream`, so that a
-missing program, a run that hangs and a run that fails look the same everywhere.
+Every program that this package starts and waits for goes through `run` or `stream`, so a missing program, a
+hang and a failure are reported the same way everywhere.
 """
 
 from __future__ import annotations

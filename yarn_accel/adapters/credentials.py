@@ -1,7 +1,7 @@
 """The site's master secret and the credentials derived from it, as files that only their owner can read.
 
-A credential goes to Hadoop by its file's name (``mapreduce.job.credentials.binary``); neither it nor the
-master secret ever travels through a property, an environment variable or a command line.
+Hadoop gets a credential by the name of its file (``mapreduce.job.credentials.binary``). Neither a credential
+nor the master secret travels through a property, an environment variable or a command line.
 """
 
 from __future__ import annotations

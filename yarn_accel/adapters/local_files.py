@@ -1,8 +1,8 @@
-"""This machine's files, opened so that nobody can lead us elsewhere on the way.
+"""Opens this machine's files safely, whoever else may change the folders on the way.
 
-A path is walked component by component, each opened relative to the one before; with `follow_symlinks` off, a
-symbolic link anywhere in it is refused, also one that is put there while we walk.  Only regular files are
-read: opening a pipe or a device could block, or do something.
+A path is opened component by component, each relative to the one before. With `follow_symlinks` off, a
+symbolic link anywhere in the path is refused, even one that is put there meanwhile. Only regular files are
+read: opening a pipe or a device could block or have an effect.
 """
 
 from __future__ import annotations

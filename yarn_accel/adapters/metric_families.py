@@ -1,4 +1,4 @@
-"""Metric families for Prometheus out of plain values: what all our services that have figures share."""
+"""Prometheus metric families from plain values, for all services that publish metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings from a YAML file, what is wrong with them in one line, and those in effect as such a file."""
+"""Reads settings from YAML, describes what is wrong with them in one line, and prints those in effect."""
 
 from __future__ import annotations
 

@@ -1,19 +1,19 @@
-"""HTTP requests and answers that prove who sent them, to whom, and that they are fresh.
+"""Signed HTTP requests and responses: they prove their sender, their receiver, and that they are fresh.
 
 A request carries its sender, its time and a nonce, and HMAC-SHA256 over
 
     ``yarn-accel-1, request, method, path, sender, time, nonce, sha256(body)``
 
 with the sender's own key.  That key is derived from the master's secret and the sender's name
-(`sender_key`), so who steals the key of one node speaks for that node only, and the master keeps no table.
-The answer carries HMAC-SHA256 over ``yarn-accel-1, answer, method, path, status, nonce, sha256(body)`` with
-the same key: it belongs to this one request, or it is not believed.
+(`sender_key`): a stolen key of a node signs for that node only, and the master keeps no table of keys.
+The response carries HMAC-SHA256 over ``yarn-accel-1, answer, method, path, status, nonce, sha256(body)``
+with the same key, which binds it to this one request.
 
-Against replays the receiver wants a sender's times to grow, and to lie within a window around its own clock.
-That costs one number per sender, however many requests come (`RequestVerifier`).  A sender sends one request
-after the other; who needs several at once takes several names.
+Against replays, the receiver requires that a sender's times increase and lie within a window around its own
+clock.  That takes one number per sender (`RequestVerifier`).  A sender sends one request after the other; a
+program that needs several at once uses several names.
 
-Nothing is encrypted: what travels here is no secret.
+Nothing is encrypted: these messages contain no secret.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""From this machine into the containers of a cluster: the Python environment, and what runs it there."""
+"""Starts, operates and stops the application on a cluster, and runs what its containers start with."""

@@ -1,19 +1,19 @@
-"""The script a container starts with: unpacks our Python environment once per node, then runs a command.
+"""The script that starts a container: it unpacks our Python environment once per node, then runs a command.
 
 ``python3 -I -S accel-start.py accel-environment-DIGEST.zip WORD...`` becomes ``python3 -m
-yarn_accel.launch.container_entry WORD...`` with the environment on ``PYTHONPATH``.  It travels alone, so it
-imports the standard library only, and any Python from 3.6 on can parse it, so that an old one says what is
-wrong.
+yarn_accel.launch.container_entry WORD...`` with the environment on ``PYTHONPATH``.  The script travels alone,
+so it imports the standard library only.  Any Python from 3.6 on can parse it, so that an old interpreter
+says what is wrong.
 
 The shared folder of a node holds, for each environment:
 
-* ``DIGEST/``, which is whole when it exists: it is unpacked under another name, then renamed.  Its mark names
-  the boot of the machine: after a power failure its files may be empty, so it is unpacked again;
-* ``DIGEST.lock``, held exclusively by who unpacks or removes, shared by who runs from it.  The lock lives in
-  an open file that goes through ``exec``: the kernel frees it however the process ends, so a ``kill -9``
-  leaves nothing behind but ``DIGEST.tmp``, which the next one removes.
+* ``DIGEST/``, which is complete when it exists: it is unpacked under another name, then renamed.  Its mark
+  names the boot of the machine: after a power failure its files may be empty, so it is unpacked again;
+* ``DIGEST.lock``, locked exclusively to unpack or remove, and shared to run from it.  The lock belongs to an
+  open file that survives ``exec``: the kernel releases it however the process ends, so a ``kill -9`` leaves
+  only ``DIGEST.tmp``, which the next process removes.
 
-Who unpacks also removes what nobody runs from, but for the one used last.
+A process that unpacks also removes the environments that nobody runs from, except the one used last.
 """
 
 import contextlib
@@ -56,13 +56,13 @@ EXIT_PLATFORM = 113
 EXIT_DISK = 114
 EXIT_DAMAGED = 115
 
-#: Inside the environment: what it needs of the node, as JSON.
+#: The requirements of the environment, as JSON inside it.
 REQUIREMENT = "accel-requirement.json"
 _MARK = "accel-complete"
 _PIECE_BYTES = 1 << 20
 #: Room left on a disk beside what is unpacked.
 _SPARE_BYTES = 64 << 20
-#: Longer than any node needs to unpack; then who holds the lock is named.
+#: Longer than any node needs to unpack; after that, the error names the holder of the lock.
 _PATIENCE_S = 300.0
 _POLL_S = 0.02
 #: Environments that nobody runs from and that are kept all the same.
@@ -70,7 +70,7 @@ _KEEP_UNUSED = 1
 _MAX_THREADS = 4
 _NAME = re.compile(r"accel-environment-([0-9a-f]{16,64})\.zip$")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-#: Says that another interpreter was tried already.
+#: Set when another interpreter was tried already.
 _TRIED = "ACCEL_PYTHON_TRIED"
 #: Without compiled modules beside the sources every container of the node would compile them again, which
 #: costs seconds and 15 MiB each.
@@ -91,7 +91,7 @@ class StartRefused(Exception):
 
 
 def main(words: "list[str]") -> None:
-    """Become the command; returns only by `SystemExit` when this node cannot run it."""
+    """Replace this process by the command; exit with a code of its own when this node cannot run it."""
     try:
         archive, *command = words
         folder, lock = provide(archive, candidate_roots(os.environ))
@@ -134,7 +134,7 @@ def node_facts() -> "dict[str, str]":
 
 
 def check_node(need: "dict[str, str]", have: "dict[str, str]") -> None:
-    """Compare what the environment needs with what a node has; an absent fact is not judged.
+    """Compare what the environment needs with what a node has; facts that are absent are not compared.
 
     Raises:
         StartRefused: names both sides and the cure.
@@ -172,7 +172,7 @@ def _version(text: str) -> "tuple[int, ...]":
 
 
 def _fit_or_switch(need: "dict[str, str]") -> None:
-    """Check this node; where only the default interpreter is wrong, go on with the right one.
+    """Check this node; where only the default interpreter is wrong, continue with the right one.
 
     Raises:
         StartRefused: there is no interpreter that fits.
@@ -194,7 +194,7 @@ def _fit_or_switch(need: "dict[str, str]") -> None:
 def candidate_roots(environ: "Mapping[str, str]") -> "list[Path]":
     """Where the environment may be unpacked, best first.
 
-    The configured folder alone if there is one; else the user's folders of the NodeManager (which go with the
+    The configured folder alone if there is one; else the NodeManager's folders of the user (deleted with the
     node's disks), else a folder of our own for temporary files.
     """
     if environ.get("ACCEL_CACHE_DIR"):
@@ -204,7 +204,7 @@ def candidate_roots(environ: "Mapping[str, str]") -> "list[Path]":
 
 
 def provide(archive: str, roots: "list[Path]") -> "tuple[Path, int]":
-    """The folder of an environment, unpacked if need be, and the open lock that keeps it from being removed.
+    """The folder of an environment, unpacked if needed, and the open lock that prevents its removal.
 
     Raises:
         StartRefused: this node does not fit, no folder has room, or the archive is damaged.
@@ -228,7 +228,7 @@ def provide(archive: str, roots: "list[Path]") -> "tuple[Path, int]":
 
 
 def _own_folder(root: Path) -> None:
-    """Make the folder; code is loaded from it, so nobody else may be able to write there."""
+    """Make the folder so that nobody else can write in it: code is loaded from there."""
     with contextlib.suppress(FileExistsError):
         root.parent.mkdir(parents=True, exist_ok=True)
         root.mkdir(0o700)
@@ -261,7 +261,7 @@ def _provide_in(root: Path, digest: str, archive: str) -> "tuple[Path, int]":
 
 
 def _is_usable(folder: Path, lock: int) -> bool:
-    """Whether the environment is still there now that it cannot go away; the lock is closed where it is not.
+    """Whether the environment exists, now that its lock prevents its removal; else the lock is closed.
 
     Raises:
         StartRefused: this node does not fit.
@@ -324,7 +324,7 @@ def _boot() -> str:
 
 
 def _fill(root: Path, digest: str, archive: str) -> None:
-    """Unpack one environment; its lock is held exclusively.  Whatever fails leaves nothing behind."""
+    """Unpack one environment under its exclusive lock.  A failure leaves nothing behind."""
     folder, temporary = root / digest, root / (digest + ".tmp")
     _remove(folder, temporary)
     _sweep(root, digest, _KEEP_UNUSED)
@@ -352,7 +352,7 @@ def _remove(*folders: Path) -> None:
 
 
 def _sweep(root: Path, digest: str, n_keep: int) -> None:
-    """Remove the other environments that nobody runs from, but for the `n_keep` used last."""
+    """Remove other environments that nobody runs from, except the `n_keep` used last."""
     ages = {}
     for path in root.glob("*.lock"):
         with contextlib.suppress(OSError):
@@ -371,7 +371,7 @@ def _sweep(root: Path, digest: str, n_keep: int) -> None:
 
 
 def content_digest(entries: "dict[str, tuple[str, bool]]") -> str:
-    """The digest that names an environment: of its files' names, digests and whether they are executable.
+    """The digest that names an environment: of its files' names, digests and executable bits.
 
     Args:
         entries: name -> (SHA-256 of the content in hex, is executable).

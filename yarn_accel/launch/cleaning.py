@@ -1,8 +1,8 @@
-"""``yarn-accel launch clean``: environments in the cluster's storage that no application uses any more.
+"""``yarn-accel launch clean``: removes environments from the cluster's storage that no application uses.
 
-In use is what the folder of an application names.  `stage` writes that first of all, and the folder goes away
-when its application is over, so nodes that come later still find what they fetch.  Where one folder does not
-say what its application uses, nothing is removed.
+An environment is in use while the folder of an application names it.  `stage` writes the name before it
+uploads anything, and the folder is deleted when its application is over, so a node that joins later still
+finds what it fetches.  Nothing is removed while one folder does not say what its application uses.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def uses_document(names: Sequence[str]) -> str:
 
 
 def look(store: Store, staging_uri: str, n_keep: int) -> Survey:
-    """Look, and change nothing.
+    """List the stored files and who uses them; change nothing.
 
     Args:
         staging_uri: as in `RmClient.staging_uri`.
@@ -96,7 +96,7 @@ def look(store: Store, staging_uri: str, n_keep: int) -> Survey:
 
 
 def remove(store: Store, survey: Survey) -> int:
-    """Remove what is unused; how many files that were.
+    """Remove what is unused; returns the number of files.
 
     Raises:
         StartupError: it is not known of every application what it uses; nothing is removed.
@@ -116,7 +116,7 @@ def _entries(store: Store, folder_uri: str) -> list[str]:
 
 
 def _named(store: Store, uri: str) -> list[str] | None:
-    """The names in one application's file; None: it does not say."""
+    """The names in one application's file; None: it has no such file."""
     if not store.exists(uri):
         return None
     try:

@@ -1,4 +1,4 @@
-"""``yarn-accel launch``: look at what a start would use."""
+"""``yarn-accel launch``: shows what a start uses, packs an environment, removes old ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _config(config_file: Path | None) -> LaunchConfig:
 
 @click.group("launch")
 def group() -> None:
-    """What `start` would bring to the cluster."""
+    """Show and prepare what `start` brings to the cluster."""
 
 
 @group.command("check-config")
@@ -60,7 +60,7 @@ def _check_config(config_file: Path | None) -> None:
 def _clean(config_file: Path | None, n_keep: int, is_applied: bool) -> None:
     """List the packed environments in the cluster's storage, and remove those that nobody uses.
 
-    What an application uses stays until the application is over. Run no `start` at the same time.
+    What an application uses stays until the application is over. Do not run `start` at the same time.
     """
     rm_client = RmClient.load()
     store, root = rm_client.store(), rm_client.staging_uri(_config(config_file).environment.staging_uri)

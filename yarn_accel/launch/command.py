@@ -1,4 +1,4 @@
-"""What a NodeManager is told to run, as text that means exactly the words we meant.
+"""The command and the environment of a container, quoted so that a NodeManager runs exactly these words.
 
 A NodeManager replaces markers in a container's command (``{{``, ``}}``, ``<LOG_DIR>`` and others), writes
 it between double quotes into a script, ``exec /bin/bash -c "..."``, and runs that with bash: each word must
@@ -23,7 +23,7 @@ _LOG_DIR = "<LOG_DIR>"
 _MARKERS = re.compile(r"(?<=\{)(?=\{)|(?<=\})(?=\})|(?<=<)(?=LOG_DIR>|CPS>|ADD_OPENS>)")
 _ACTIVE = re.compile(r'[\\"$`]')
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-#: Words that would be a secret where everybody on the node can read it.
+#: Words of a command line that suggest a secret, which everybody on the node could read.
 _SECRET = re.compile(r"secret|passw|token|credential", re.IGNORECASE)
 
 
@@ -64,7 +64,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def quoted_environment(values: Mapping[str, str]) -> dict[str, str]:
-    """Environment variables for a ContainerLaunchContext, such that the process sees exactly these values.
+    """Environment variables quoted for a ContainerLaunchContext: the process sees exactly these values.
 
     Raises:
         ConfigError: a name that bash does not take, a value with a marker of YARN or a NUL, or what looks
@@ -85,7 +85,7 @@ def quoted_environment(values: Mapping[str, str]) -> dict[str, str]:
 def container_environment(
     cache_dir: str = "", devices: str = "", devices_dir: str = "", more: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """The environment variables of our containers, quoted; what is empty is left out.
+    """The environment variables of our containers, quoted, without empty ones.
 
     Args:
         cache_dir: where nodes unpack the environment; default: the NodeManager's folder of the user.

@@ -1,4 +1,4 @@
-"""How we run on a cluster: one frozen object from one YAML file; every default lives here."""
+"""The launch settings: one frozen object from one YAML file, with every default."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _IN_POOL = ("queue_bytes", "max_request_bytes", "max_lent_bytes")
 
 
 class EnvironmentSettings(BaseModel):
-    """What the containers run with."""
+    """The Python environment of the containers."""
 
     model_config = _FORBID
 
@@ -67,7 +67,7 @@ class AppSettings(BaseModel):
 
 
 class RoleSettings(BaseModel):
-    """What every kind of container has."""
+    """Settings that every role has."""
 
     model_config = _FORBID
 
@@ -174,13 +174,13 @@ class LaunchConfig(BaseModel):
         if not self.agent.enabled and not self.agent.secret_file:
             raise ValueError(
                 "agent.enabled is off, so the site runs the agents: name the secret that their keys are made "
-                "from in agent.secret_file, or the master hears none of them"
+                "from in agent.secret_file, or the master accepts none of them"
             )
         return self
 
     @property
     def pipeline_settings(self) -> PipelineConfig:
-        """All settings of the pipeline servers, as far as they are the same on every node."""
+        """All settings of the pipeline servers that are the same on every node."""
         # Without a number a server takes every core of its node, and the container was sized for fewer.
         workers = self.pipeline.get("workers") or self.server.vcores
         given = {**self.pipeline, "workers": workers, "master_secret_file": MASTER_SECRET_FILE}
@@ -188,7 +188,7 @@ class LaunchConfig(BaseModel):
 
     @property
     def server_memory_mib(self) -> int:
-        """Memory of an accelerator container: its buffers' ceiling, as YARN counts them, and overhead."""
+        """Memory of an accelerator container: the limit of its buffers, as YARN counts them, and overhead."""
         return self.server.memory_mib or self._needed_mib()
 
     def _needed_mib(self) -> int:
@@ -206,9 +206,9 @@ class LaunchConfig(BaseModel):
 
 
 def _in_proportion(values: dict[str, Any]) -> dict[str, Any]:
-    """With the other buffers as much smaller as the pool is, those that are not given.
+    """Add sizes of the buffers in a smaller pool, in the same proportion, where they are not given.
 
-    A pool cannot be smaller than what is kept in it, and who wants less memory need not know of that.
+    The pool cannot be smaller than the buffers in it, so `pool_bytes` alone is enough to ask for less memory.
     """
     usual = {name: int(PipelineConfig.model_fields[name].default) for name in ("pool_bytes", *_IN_POOL)}
     pool_bytes = values.get("pool_bytes")

@@ -1,8 +1,9 @@
-"""The first code of our containers: rotated logs, delivered secrets, locked devices, then the command.
+"""The first code in our containers: it rotates logs, delivers secrets, locks devices, then runs the command.
 
 ``python -m yarn_accel.launch.container_entry WORD...`` is ``yarn-accel WORD...`` for a process that a
-NodeManager runs for weeks: YARN never rotates the files it opens for it.  ``launch serve FILE``, the pipeline
-server of an accelerator node, exists here alone: it starts the first worker process before anything else.
+NodeManager runs for weeks: YARN never rotates the files that it opens for it.  The words ``launch serve
+FILE`` exist here alone: they start the pipeline server of an accelerator node, its first worker process
+before anything else.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SERVE = ("launch", "serve")
 
 
 def main() -> None:
-    """Run the command of ``sys.argv``; its exit code is ours."""
+    """Run the command of ``sys.argv`` and exit with its code."""
     rotate_output()
     try:
         deliver(os.environ, Path())

@@ -1,4 +1,4 @@
-"""Signed questions and orders to the ApplicationMaster, found anew through the RM when it moves."""
+"""Signed requests to the ApplicationMaster, found again through the ResourceManager when it moves."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from yarn_accel.launch.rm_client import RmClient
 __all__ = ["Control"]
 
 _PATH = "/v1/control/"
-#: A new attempt of the master is there within seconds.
+#: A new attempt of the master registers within seconds.
 _PATIENCE_S = 15.0
 _PAUSE_S = 0.5
 _TIMEOUT_S = 5.0
-#: Of the `RequestVerifier`'s refusal of a request that was signed before the master began.
+#: In the `RequestVerifier`'s refusal of a request that was signed before the master started.
 _TOO_EARLY = "older than this master"
 _MAX_BYTES = 64 * 1024 * 1024
 
 
 class Control:
-    """Talks to the master of one application; use it with ``async with``.
+    """A connection to the master of one application; use it with ``async with``.
 
     Args:
         rm_client: the cluster.
@@ -68,7 +68,7 @@ class Control:
             await self._session.close()
 
     async def ask(self, verb: str, document: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Carry out one verb.
+        """Send one request and return the response.
 
         Raises:
             UnavailableError: no master answers, or the application is over.

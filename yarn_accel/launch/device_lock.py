@@ -1,8 +1,8 @@
-"""One holder per device and node, where YARN does not give GPUs out itself.
+"""One lock per device and node, where YARN does not assign GPUs itself.
 
-A lock is an open file of a folder that the whole node shares, locked by the process that serves the device:
-the kernel frees it however that process ends.  The file's text says who holds it; it is believed only while
-the lock is held.
+A lock is an open file in a folder that the whole node shares, locked by the process that serves the device.
+The kernel releases it however that process ends.  The file's text names the holder and counts only while the
+lock is held.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class DevicesTaken(StartupError):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds a device, in its own words."""
+    """The holder of a device, as it describes itself."""
 
     pid: int
     user: int
@@ -62,7 +62,7 @@ class Holder:
 
 
 class DeviceLocks:
-    """The locks this process holds; they end with it, or with `release`.
+    """The locks that this process holds, until `release` or its end.
 
     Args:
         folder: the same for every process of the node; made so that every user can add files.
@@ -140,7 +140,7 @@ class DeviceLocks:
         return self._folder / (re.sub(r"[^A-Za-z0-9._-]", "_", device) + ".lock")
 
     def _open(self, device: str) -> int:
-        """Open the device's file, made if need be; nobody can lead us to another file."""
+        """Open the device's file, or make it; links are not followed."""
         with contextlib.suppress(FileExistsError):
             self._folder.mkdir()
             self._folder.chmod(0o1777)
@@ -198,9 +198,9 @@ def gpu_uuids() -> tuple[str, ...]:
 
 
 def take_from_environment(environ: MutableMapping[str, str]) -> DeviceLocks | None:
-    """Take what ``ACCEL_DEVICES`` asks for and let CUDA see that alone; to be kept as long as the process.
+    """Lock what ``ACCEL_DEVICES`` asks for and hide all other GPUs from CUDA; keep the result until the end.
 
-    ``all`` takes every GPU of the node and is content with a node that has none, where the CPU serves.
+    ``all`` locks every GPU of the node. A node without any is no error: its CPU serves.
 
     Raises:
         ConfigError: the variable is neither ``all`` nor a number.
@@ -219,7 +219,7 @@ def take_from_environment(environ: MutableMapping[str, str]) -> DeviceLocks | No
 
 
 def _visible(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The GPUs, without those that the administrator hides from us by UUID or index."""
+    """The GPUs that the administrator does not hide by UUID or index."""
     uuids = gpu_uuids()
     shown = environ.get("CUDA_VISIBLE_DEVICES")
     if shown is None:

@@ -1,7 +1,7 @@
-"""Which files of this interpreter's installation our containers need: this package and what it depends on.
+"""The files of this interpreter's installation that containers need: this package and its dependencies.
 
-The installed distributions say themselves what they require, so the environment of the containers is the one
-this machine was tested with, without the tools of developers.
+Installed distributions declare what they require, so containers get the environment that this machine was
+tested with, without the tools of developers.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def distributions(
 
 
 def _check_extras(extras: Iterable[str]) -> None:
-    """An extra that nobody defines would be packed as nothing, and its absence be seen on the nodes only."""
+    """Refuse extras that nobody defines: they would pack nothing, and fail on the nodes only."""
     known = _installed(DISTRIBUTION).metadata.get_all("Provides-Extra") or ()
     for extra in extras:
         if extra not in known:
@@ -96,7 +96,7 @@ def files(found: Iterable[importlib.metadata.Distribution]) -> dict[str, Path]:
 
 
 def own_files() -> dict[str, Path]:
-    """The same for this package, from where it was imported: a checkout is packed as it is."""
+    """The same for this package, from the folder that it was imported from."""
     return dict(_walk(Path(yarn_accel.__file__).parent))
 
 

@@ -1,8 +1,8 @@
-"""Whether the nodes can run a packed environment: told before a submission as far as stock YARN lets us know.
+"""Checks whether nodes can run a packed environment, as far as YARN tells before a submission.
 
-A NodeManager says nothing of its node's Python or C library.  Nodes that publish them as node attributes are
-judged before; every other one judges itself when its first container starts, and ends it with an exit code of
-its own, which the ApplicationMaster reports.
+A NodeManager does not report its node's Python or C library.  Nodes that publish them as node attributes are
+checked before the submission.  Any other node checks itself when its first container starts, and ends that
+container with an exit code which the ApplicationMaster reports.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ EXIT_REASONS: Mapping[int, str] = {
     126: "the node's interpreter (`python:` in the launch settings) cannot be run",
     127: "the node has no interpreter of the name set with `python:` in the launch settings",
 }
-#: The same node will answer the same tomorrow: asking again is of no use before its administrator acted.
+#: Codes that a retry on the same node does not change before its administrator acts.
 _LASTING = frozenset({bootstrap.EXIT_PYTHON, bootstrap.EXIT_GLIBC, bootstrap.EXIT_PLATFORM, 126, 127})
 
 
@@ -51,7 +51,7 @@ class CompatibilityReport:
 
     Attributes:
         incompatible: node -> why it cannot run the environment, with the cure.
-        unknown: nodes that told nothing; they judge themselves.
+        unknown: nodes without attributes; each checks itself.
     """
 
     incompatible: Mapping[str, str]
@@ -65,7 +65,7 @@ class CompatibilityReport:
 
 
 def check_nodes(requirement: Requirement, facts: Mapping[str, Mapping[str, str]]) -> CompatibilityReport:
-    """Judge every node by what is known of it.
+    """Check every node by what is known of it.
 
     Args:
         requirement: of the packed environment.
@@ -84,12 +84,12 @@ def check_nodes(requirement: Requirement, facts: Mapping[str, Mapping[str, str]]
 
 
 def attribute_facts(attributes: Mapping[str, str]) -> dict[str, str]:
-    """What a node's attributes (name, with or without prefix, -> value) tell about Python and C library."""
+    """The facts on Python and C library in a node's attributes (name, with or without prefix, -> value)."""
     names = {name.rpartition("/")[2]: value for name, value in attributes.items()}
     return {fact: names[name] for name, fact in ATTRIBUTES.items() if names.get(name)}
 
 
 def explain_exit(exit_code: int) -> tuple[str, bool] | None:
-    """What a container's exit code says of its node, and whether that lasts; None: its command's own code."""
+    """The reason that an exit code gives and whether it lasts; None: the code is the command's own."""
     reason = EXIT_REASONS.get(exit_code)
     return None if reason is None else (reason, exit_code in _LASTING)

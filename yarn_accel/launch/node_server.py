@@ -26,7 +26,7 @@ _FREE_PORT = 0
 
 
 def node_config(document: Mapping[str, Any], environ: Mapping[str, str]) -> PipelineConfig:
-    """The settings of this node's server; written down for people.
+    """The settings of this node's server; also written to a file, for people.
 
     Args:
         document: as `staging.server_document` made it.

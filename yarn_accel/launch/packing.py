@@ -33,13 +33,13 @@ _KEEP = 3
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """What a node must have to run an environment.
+    """The requirements of an environment to a node.
 
     Attributes:
         python: minor version of its interpreter, such as 3.11.
         extension_suffix: how compiled modules end there; names the interpreter's kind and the platform.
         machine: such as x86_64.
-        glibc: the oldest C library that will do, such as 2.28.
+        glibc: the oldest C library that suffices, such as 2.28.
     """
 
     python: str
@@ -70,14 +70,14 @@ class Environment:
 
 
 def cache_folder() -> Path:
-    """Where packed environments are kept on this machine: below ``XDG_CACHE_HOME``."""
+    """The folder of packed environments on this machine, below ``XDG_CACHE_HOME``."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "yarn-accel" / "environments"
 
 
 def pack(
     extras: Sequence[str] = ("yarn",), more: Sequence[str] = (), folder: Path | None = None
 ) -> Environment:
-    """Pack what the running interpreter would run, unless it is packed already.
+    """Pack what the running interpreter uses, unless it is packed already.
 
     Args:
         extras: extras of our own distribution to take along.
@@ -108,7 +108,7 @@ def pack(
 
 
 def _stamp(named: Mapping[str, Path]) -> str:
-    """Changes when any of the files does; costs a call of the kernel each."""
+    """A digest that changes when any of the files does; costs one system call per file."""
     digest = hashlib.sha256(json.dumps(node_facts(), sort_keys=True).encode())
     for name in sorted(named):
         status = named[name].stat()
@@ -128,7 +128,7 @@ def _remembered(record: Path) -> Environment | None:
 
 
 def _pack(named: Mapping[str, Path], folder: Path) -> Environment:
-    """Write the archive under a passing name, and learn on the way what it needs and contains."""
+    """Write the archive under a temporary name and collect what it needs and contains."""
     temporary = folder / f".{os.getpid()}.tmp"
     glibc = _OLDEST_GLIBC
     entries: dict[str, tuple[str, bool]] = {}

@@ -1,7 +1,7 @@
-"""All that a submission says of each kind of container, as values: what to run, with what, how large.
+"""The plan of an application: what runs in the containers of each role, with which files, and their sizes.
 
-The plan travels to the ApplicationMaster as JSON, so that it starts containers without knowing how an
-environment is packed.  Roles are rows of a table.
+The plan travels to the ApplicationMaster as JSON.  The master starts containers from it without knowing how
+an environment is packed.  Roles are rows of a table.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from yarn_accel.launch.container_entry import SERVE
 from yarn_accel.launch.node_compatibility import EXIT_REASONS
 from yarn_accel.launch.upload import FileResource
 
-__all__ = ["ROLES", "LaunchPlan", "RoleDefinition", "RolePlan", "make_plan"]
+__all__ = ["ROLES", "ApplicationPlan", "RoleDefinition", "RolePlan", "make_plan"]
 
 _GPU = "yarn.io/gpu"
 
@@ -27,7 +27,7 @@ class RoleDefinition:
 
     Attributes:
         name: also the section of its settings.
-        words: what stands after ``yarn-accel`` in its command; see `container_entry`.
+        words: the words after ``yarn-accel`` in its command; see `container_entry`.
         nodes: where it runs: ``one``, ``accelerator`` or ``every``.
     """
 
@@ -58,7 +58,7 @@ class RolePlan:
         vcores: its virtual cores.
         other: further resource types, such as ``yarn.io/gpu``, and how many.
         priority: of its requests; a smaller number is served first.
-        whole: resource types of which it asks for all that its node has, and for none where there is none.
+        whole: resource types of which it asks for all that its node has, if any.
     """
 
     name: str
@@ -74,8 +74,8 @@ class RolePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchPlan:
-    """The roles of one application, and what the exit codes of their containers mean."""
+class ApplicationPlan:
+    """The roles of one application and the meaning of their containers' exit codes."""
 
     roles: Mapping[str, RolePlan]
     exit_reasons: Mapping[int, str]
@@ -85,7 +85,7 @@ class LaunchPlan:
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
-    def from_json(cls, text: str) -> LaunchPlan:
+    def from_json(cls, text: str) -> ApplicationPlan:
         """Raises ValueError, KeyError or TypeError when it is not such a text."""
         values = json.loads(text)
         roles = {}
@@ -101,8 +101,8 @@ def make_plan(
     environment: FileResource,
     script: FileResource,
     more: Mapping[str, Sequence[FileResource]] | None = None,
-) -> LaunchPlan:
-    """Put settings and uploads together.
+) -> ApplicationPlan:
+    """Make the plan from settings and uploads.
 
     Args:
         config: the settings.
@@ -134,7 +134,7 @@ def make_plan(
             priority=settings.priority,
             whole=(_GPU,) if is_server and config.server.gpus == "auto" else (),
         )
-    return LaunchPlan(roles, EXIT_REASONS)
+    return ApplicationPlan(roles, EXIT_REASONS)
 
 
 def _counted_gpus(config: LaunchConfig) -> dict[str, int]:
@@ -142,9 +142,9 @@ def _counted_gpus(config: LaunchConfig) -> dict[str, int]:
 
 
 def _locked_devices(config: LaunchConfig) -> str:
-    """What the server locks itself: nothing where YARN surely gives out the GPUs.
+    """The devices that the server locks itself: none where YARN certainly assigns the GPUs.
 
-    With ``auto`` that is known of each node only when it is asked for: a server locks what it sees, and where
-    YARN has given that out, nobody else holds it.
+    With ``auto``, that is known of a node only when its container is requested. So the server locks what it
+    sees; where YARN assigned it, nobody else holds it.
     """
     return "" if _counted_gpus(config) or config.server.devices == "none" else config.server.devices

@@ -1,4 +1,4 @@
-"""What `start` keeps on the user's machine for each application: the secret that control verbs sign with."""
+"""What `start` retains on the user's machine for each application: the secret that signs control requests."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class RetainedApplication:
         return self.secret()
 
     def secret(self) -> bytes:
-        """What control requests are signed with.
+        """The secret that signs control requests.
 
         Raises:
             AuthenticationError: it is not on this machine.
@@ -93,12 +93,12 @@ class RetainedApplication:
             raise ConfigError(f"{path} is damaged: {error}") from None
 
     def remove(self) -> None:
-        """Delete the folder; fine when it is gone."""
+        """Delete the folder, if it exists."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def retained_applications(environ: Mapping[str, str] | None = None) -> tuple[RetainedApplication, ...]:
-    """Everything kept on this machine, the oldest application first.
+    """All that is retained on this machine, the oldest application first.
 
     Raises:
         StartupError: the folder cannot be read.
@@ -137,7 +137,7 @@ def own_master_secret(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def _may_be_there(path: Path) -> bool:
-    """Whether a file is there, or its folder does not let us see: who reads it will tell why."""
+    """Whether a file exists, or may exist in a folder that we cannot read: opening it names the reason."""
     try:
         return path.exists()
     except OSError:

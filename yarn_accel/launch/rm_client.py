@@ -1,4 +1,4 @@
-"""The cluster as the user's machine sees it: its ResourceManager, its storage, and our applications there."""
+"""Access to a cluster from the user's machine: its ResourceManager, its storage, our applications."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LIVE = tuple(state for state in ApplicationState if not state.is_final)
 
 @dataclass(frozen=True, slots=True)
 class RmClient:
-    """How to reach one cluster, and as whom.
+    """The addresses of one cluster and the user who calls it.
 
     Attributes:
         site: its configuration.
@@ -130,9 +130,9 @@ class RmClient:
 
 
 async def find_running(manager: ResourceManager, name: str = "") -> tuple[ApplicationReport, ...]:
-    """Our applications that are not over, the one YARN took first in front.
+    """Our applications that are not over, in the order in which YARN accepted them.
 
-    An id tells nothing of that: it is given out before its application is submitted.
+    Ids do not tell that order: YARN gives an id out before its application is submitted.
 
     Args:
         name: only those of this name.
@@ -144,7 +144,7 @@ async def find_running(manager: ResourceManager, name: str = "") -> tuple[Applic
 
 
 async def kill(manager: ResourceManager, application: ApplicationId, why: str, wait_s: float = 60.0) -> None:
-    """End an application without its master, and wait until it is over.
+    """Kill an application through YARN and wait until it is over.
 
     Raises:
         UnavailableError: it is not over after `wait_s`.
@@ -159,7 +159,7 @@ async def kill(manager: ResourceManager, application: ApplicationId, why: str, w
 
 
 def one_of(reports: Iterable[ApplicationReport], application: str = "") -> ApplicationReport:
-    """The application that is meant: the one with that id, else the only one.
+    """The application with that id, else the only one.
 
     Raises:
         UnavailableError: there is none.

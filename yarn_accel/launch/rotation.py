@@ -1,8 +1,8 @@
-"""Keeps the files that YARN opened for a container small, while its processes go on writing to them.
+"""Keeps the log files of a container small while its processes write to them.
 
-The content is copied to ``stdout.1`` and the file is cut to nothing: every writer, worker processes and
-native libraries included, appends to the open file and needs to know nothing.  What is written between the
-copy and the cut, some microseconds, is lost.
+The content is copied to ``stdout.1`` and the file is truncated.  Every writer appends to the open file,
+worker processes and native libraries included, so none of them has to know.  What is written between the
+copy and the truncation, some microseconds, is lost.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def rotate_output(
     keep: int = KEEP,
     interval_s: float = _INTERVAL_S,
 ) -> threading.Event:
-    """Watch this process' output from a daemon thread; set the event to end it.
+    """Watch this process' output files in a daemon thread, until the returned event is set.
 
-    Only regular files opened for appending are touched: a terminal or a pipe has no length.
+    Only regular files opened for appending are rotated.
     """
     done = threading.Event()
     watched = [fd for fd in descriptors if _is_log(fd)]
@@ -51,7 +51,7 @@ def rotate_output(
 
 
 def rotate(descriptor: int, max_bytes: int, keep: int) -> bool:
-    """Move the content of an open log file away if it is longer than `max_bytes`; whether it was.
+    """Rotate an open log file if it is longer than `max_bytes`; returns whether it was.
 
     Raises:
         OSError: no room for the copy, or the file has no name any more; the file is cut all the same.
@@ -70,7 +70,7 @@ def rotate(descriptor: int, max_bytes: int, keep: int) -> bool:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy until nothing more comes: the shortest time between the last read and the cut."""
+    """Copy until the end, so that little time passes between the last read and the truncation."""
     with source.open("rb", buffering=0) as reader, target.open("wb", buffering=0) as writer:
         while piece := reader.read(_PIECE_BYTES):
             writer.write(piece)

@@ -1,10 +1,10 @@
-"""What YARN's credentials brought along for a container: its secret, and small files of its own.
+"""The secret and the small files that YARN's credentials bring to a container.
 
-The secret is in no command line, environment variable or resource; the file it becomes is in the container's
-own folder, which goes with the container, as the credentials' file beside it does.
+The secret is in no command line, environment variable or resource.  It becomes a file in the container's own
+folder, which YARN deletes with the container.
 
-A small file that only this application has comes the same way where every moment counts: as a resource it
-would cost the node a localizer, which takes longer than all else there before the master's process begins.
+A small file of one application travels in the credentials, too, where start time matters: as a resource it
+needs a localizer process on the node, which takes longer than everything else before the master starts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MASTER_SECRET_FILE = "accel-master-secret"
 
 
 def deliver(environ: Mapping[str, str], folder: Path) -> tuple[str, ...]:
-    """Write what the container was given into its folder, the master secret in hex; returns the files' names.
+    """Write the secret (in hex) and the files of the credentials into a folder; returns their names.
 
     Raises:
         StartupError: the credentials cannot be read, or a file cannot be written.

@@ -1,4 +1,4 @@
-"""Buffers that fit the cluster's nodes, where the settings do not say how large they are; pure."""
+"""Sizes the servers' buffers to the cluster's nodes where the settings do not; pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from yarn_accel.pipeline.config import PipelineConfig
 __all__ = ["fitted"]
 
 _MIB = 1024 * 1024
-#: All of them grow and shrink together; who sets one of them has thought about them.
+#: Scaled together, and only where none of them is set.
 _BUFFERS = ("pool_bytes", "queue_bytes", "max_request_bytes", "max_lent_bytes")
 _STEPS = 16
 _GPU = "yarn.io/gpu"
@@ -24,7 +24,7 @@ _LIMIT_KEY = "yarn.scheduler.maximum-allocation-mb"
 def fitted(
     config: LaunchConfig, properties: Mapping[str, str], nodes: Sequence[NodeReport]
 ) -> tuple[LaunchConfig, tuple[str, ...]]:
-    """The settings with smaller buffers where a server of the usual ones fits on no node beside the others.
+    """The settings, with smaller buffers where a server with the default ones fits on no node.
 
     Args:
         properties: the cluster's; YARN rounds containers up, and bounds them.

@@ -1,4 +1,4 @@
-"""What the containers of one application read: written here, uploaded to a folder of its own."""
+"""The files that the containers of one application read: written here, uploaded to a folder of its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from yarn_accel.launch.cleaning import USES_FILE, environments_uri, uses_documen
 from yarn_accel.launch.config import LaunchConfig
 from yarn_accel.launch.node_server import NODE_KEYS
 from yarn_accel.launch.packing import Environment
-from yarn_accel.launch.plan import LaunchPlan, make_plan
+from yarn_accel.launch.plan import ApplicationPlan, make_plan
 from yarn_accel.launch.rm_client import RmClient
 from yarn_accel.launch.upload import (
     SCRIPT_NAME,
@@ -54,10 +54,10 @@ class Staged:
     Attributes:
         plan: the roles.
         folder_uri: the folder that is this application's alone.
-        delivered: files of the master that come to it with its credentials, see `secrets`: name -> text.
+        delivered: files that the master gets with its credentials (see `secrets`): name -> text.
     """
 
-    plan: LaunchPlan
+    plan: ApplicationPlan
     folder_uri: str
     delivered: Mapping[str, str]
 
@@ -68,7 +68,7 @@ def application_uri(rm_client: RmClient, config: LaunchConfig, application: str)
 
 
 def server_document(config: LaunchConfig) -> dict[str, Any]:
-    """What a pipeline server's container reads, see `node_server`.
+    """The document that a pipeline server's container reads, see `node_server`.
 
     ``server`` has the settings of the pipeline servers with every default but those that each node sets,
     ``agent`` the settings of the agents.
@@ -121,7 +121,7 @@ def stage(
 
 
 def stage_dry_run(rm_client: RmClient, config: LaunchConfig, packed: Environment) -> Staged:
-    """The same without an upload, and without an application: for `--dry-run`."""
+    """The same plan without any upload, for `--dry-run`."""
     shared = environments_uri(rm_client.staging_uri(config.environment.staging_uri))
     folder = application_uri(rm_client, config, "APPLICATION")
     environment = FileResource(packed.path.name, f"{shared}/{packed.path.name}", packed.n_bytes, 0)
@@ -134,7 +134,7 @@ def stage_dry_run(rm_client: RmClient, config: LaunchConfig, packed: Environment
 def role_settings(config: LaunchConfig) -> dict[str, BaseModel]:
     """The settings of master, agents and pipeline servers with all defaults, by their place in the file.
 
-    What only a cluster or a node can tell is filled in with names that stand for it.
+    Values that only a cluster or a node knows are filled in by placeholders.
 
     Raises:
         ConfigError: names the key and the known ones.
@@ -157,7 +157,7 @@ def check_settings(rm_client: RmClient, config: LaunchConfig) -> None:
     load_config(None, {}, node="node", **agent_document(rm_client, config))
 
 
-def _staged(rm_client: RmClient, config: LaunchConfig, folder: str, plan: LaunchPlan) -> Staged:
+def _staged(rm_client: RmClient, config: LaunchConfig, folder: str, plan: ApplicationPlan) -> Staged:
     settings = json.dumps(master_document(rm_client, config, folder), indent=1, sort_keys=True)
     return Staged(plan, folder, {_MASTER_FILE: settings, _PLAN_FILE: plan.to_json()})
 

@@ -1,7 +1,7 @@
-"""``yarn-accel start``: look, pack, upload, submit, wait until the master is there; or find the first start.
+"""``yarn-accel start``: checks, packs, uploads, submits and waits for the master, or finds what runs already.
 
-Nothing is left behind by a start that fails: what it uploaded and kept for its application goes away again,
-the packed environment apart, which the next start uses.
+A start that fails removes what it uploaded and retained for its application.  Only the packed environment
+stays, which the next start uses.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ ProgressReport = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class StartedApplication:
-    """An application that runs.
+    """A running application.
 
     Attributes:
         report: what the ResourceManager says of it.
@@ -65,7 +65,7 @@ class StartedApplication:
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What a start would do.
+    """The result of a dry run: what a start would do.
 
     Attributes:
         running: the application that it would find; None: it would submit one.
@@ -89,7 +89,7 @@ def pipeline_secret_file(rm_client: RmClient) -> Path:
 
 
 async def dry_run(rm_client: RmClient, config: LaunchConfig, report: ProgressReport) -> DryRun:
-    """Look at everything and change nothing in the cluster."""
+    """Do all checks of a start and change nothing in the cluster."""
     check_settings(rm_client, config)
     _agents_secret(config)
     async with rm_client.manager() as manager:
@@ -168,7 +168,7 @@ async def _submit(
     nodes: tuple[NodeReport, ...],
     report: ProgressReport,
 ) -> tuple[ApplicationId, float]:
-    """The application, and when it was submitted, by the monotonic clock."""
+    """Submit; returns the application and the time of its submission on the monotonic clock."""
     agents = _agents_secret(config)
     given = await manager.new_application()
     application = given.application
@@ -232,7 +232,7 @@ async def _withdrawn_for(
     application: ApplicationId,
     report: ProgressReport,
 ) -> ApplicationReport | None:
-    """End ours if YARN took another of its name before; two starts at once may both have found none.
+    """Kill our application if YARN accepted another of its name before: two starts may both find none.
 
     Returns:
         the one that stays; None: ours does.
@@ -274,7 +274,7 @@ async def _until_registered(
 
 
 def _diagnosis(diagnostics: str) -> str:
-    """YARN's words on one line, with what our own exit codes mean in front."""
+    """YARN's diagnostics on one line, after the meaning of our own exit codes."""
     text = " ".join(diagnostics.split())[:600]
     reasons = [
         EXIT_REASONS[int(code)] for code in _EXIT_CODE.findall(diagnostics) if int(code) in EXIT_REASONS
@@ -291,7 +291,7 @@ def _pack(config: LaunchConfig, report: ProgressReport) -> Environment:
 
 
 def _rights_warnings(config: LaunchConfig) -> list[str]:
-    """Servers without tenants work for who sends the numbers along, which jobs seldom do."""
+    """Warn where no tenant may use storage: such servers compute only on data in the request itself."""
     if config.pipeline.get("tenants"):
         return []
     return [

@@ -1,7 +1,6 @@
-"""What `status` and `top` show: the master's own account of itself, as a table.
+"""The table that `status` and `top` show, made from the master's state document.
 
-It comes over the network, from a master that may be older or newer than this program: what is not there is
-shown as a dash, never as an error.
+The master may be older or newer than this program, so a missing value is shown as a dash, never as an error.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from rich.text import Text
 
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport
 
-__all__ = ["n_serving", "picture"]
+__all__ = ["n_serving", "status_table"]
 
 _DASH = "-"
 _MAX_ROWS = 200
@@ -25,8 +24,8 @@ _N_NODES = 6
 _MAX_REASON = 40
 
 
-def picture(report: ApplicationReport, page_url: str, answer: Mapping[str, Any]) -> RenderableType:
-    """The whole picture.
+def status_table(report: ApplicationReport, page_url: str, answer: Mapping[str, Any]) -> RenderableType:
+    """The table, with the application above it and what happened last below it.
 
     Args:
         report: what the ResourceManager says.
@@ -92,7 +91,7 @@ def _row(name: str, node: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _server(node: Mapping[str, Any]) -> str:
-    """One word for the server of an accelerator node: what it does, or what keeps it from that."""
+    """The state of an accelerator node's server in a word, or the reason why it does not serve."""
     if not node.get("is_accelerator"):
         return _DASH
     if node.get("is_serving"):
@@ -111,7 +110,7 @@ def _server(node: Mapping[str, Any]) -> str:
 
 
 def _notes(notes: list[Any]) -> list[str]:
-    """A line for each of the last things that happened; the same of several nodes in a row is one."""
+    """A line for each of the last events; consecutive equal events of several nodes share one."""
     lines: list[tuple[str, list[str], str]] = []
     for values in map(_mapping, notes):
         age_s = values.get("age_s")
@@ -144,5 +143,5 @@ def _cell(value: object) -> str:
 
 
 def _plain(text: str) -> str:
-    """Without the characters that steer a terminal."""
+    """The text without control characters of a terminal."""
     return "".join(char if char.isprintable() or char == "\n" else "?" for char in text)

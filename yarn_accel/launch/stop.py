@@ -1,4 +1,4 @@
-"""``yarn-accel stop``: the master ends everything; here we wait for it and clear away what `start` made."""
+"""``yarn-accel stop``: asks the master to end everything, waits for it, and removes what `start` made."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def stop(
     report: ProgressReport,
     wait_s: float = 120.0,
 ) -> ApplicationReport:
-    """Have the master stop its containers, restore what it changed and end; then clear away.
+    """Let the master stop its containers, restore what it changed and end; then remove what `start` made.
 
     Args:
         found: the application.
@@ -59,7 +59,7 @@ async def force(
     report: ProgressReport,
     wait_s: float = 60.0,
 ) -> ApplicationReport:
-    """End an application whose master does not answer, restore the nodes in its place, and clear away.
+    """Kill an application whose master does not answer, restore its nodes, and remove what `start` made.
 
     Raises:
         UnavailableError: it has not ended after `wait_s`.
@@ -73,7 +73,7 @@ async def force(
 
 
 async def clear_ended(rm_client: RmClient, manager: ResourceManager, report: ProgressReport) -> None:
-    """Clear away what is kept here of applications that this cluster knows to be over."""
+    """Remove what is retained here of applications that this cluster knows to be over."""
     for retained in retained_applications():
         try:
             is_over = await _is_over(manager, ApplicationId.parse(retained.application))
@@ -85,9 +85,9 @@ async def clear_ended(rm_client: RmClient, manager: ResourceManager, report: Pro
 
 
 async def restore_nodes(manager: ResourceManager, report: ProgressReport) -> bool:
-    """Give nodes their configured slots and take our attributes away; whether all of that was done.
+    """Restore the nodes' configured slots and remove our attributes; returns whether all of that was done.
 
-    It needs an operator's rights; what is left is reported.
+    It needs the rights of an operator. What cannot be restored is reported.
     """
     operator = OperatorCommands(manager, lambda _: None, time.monotonic)
     try:

@@ -1,4 +1,4 @@
-"""From a plan to what the ResourceManager is given: the master's container, its secrets, its rules."""
+"""The submission of an application: the master's container, its secrets and its rules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from yarn_accel.adapters.hadoop_rpc.records import (
 )
 from yarn_accel.errors import ConfigError
 from yarn_accel.launch.config import LaunchConfig
-from yarn_accel.launch.plan import LaunchPlan, RolePlan
+from yarn_accel.launch.plan import ApplicationPlan, RolePlan
 from yarn_accel.launch.rm_client import APPLICATION_TYPE
 from yarn_accel.launch.secrets import FILE_ALIAS
 from yarn_accel.master.credentials import AGENTS_ALIAS, CONTROL_ALIAS, SERVER_ALIAS
@@ -26,7 +26,7 @@ __all__ = ["check_sizes", "make_submission"]
 def make_submission(
     application: ApplicationId,
     config: LaunchConfig,
-    plan: LaunchPlan,
+    plan: ApplicationPlan,
     control: bytes,
     pipeline: bytes,
     agents: bytes = b"",
@@ -63,8 +63,10 @@ def make_submission(
     )
 
 
-def check_sizes(plan: LaunchPlan, maximum: YarnResource | None, nodes: tuple[NodeReport, ...]) -> list[str]:
-    """Look whether containers of these sizes can be at all.
+def check_sizes(
+    plan: ApplicationPlan, maximum: YarnResource | None, nodes: tuple[NodeReport, ...]
+) -> list[str]:
+    """Check that YARN can allocate containers of these sizes.
 
     Args:
         maximum: the largest container the cluster gives out.

@@ -1,4 +1,4 @@
-"""Puts what containers need where every NodeManager can fetch it: once, named by its content."""
+"""Uploads what containers need to where every NodeManager can fetch it, once, named by its content."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class FileResource:
 
 
 def upload(store: Store, path: Path, folder_uri: str) -> FileResource:
-    """Upload a file whose name says its content, unless it is there already.
+    """Upload a file named by its content, unless it is there already.
 
     Args:
         store: the cluster's storage.
@@ -76,7 +76,7 @@ def upload(store: Store, path: Path, folder_uri: str) -> FileResource:
 
 
 def stored_script_name() -> str:
-    """The bootstrap's name in the cluster's storage; it says its content."""
+    """The bootstrap's name in the cluster's storage, by its content."""
     return f"accel-start-{hashlib.sha256(_script()).hexdigest()[:32]}.py"
 
 
@@ -94,7 +94,7 @@ def _script() -> bytes:
 
 
 def _is_there(store: Store, uri: str, n_bytes: int) -> bool:
-    """Whether the name is taken by a file of that length; it says its content, so that will be it."""
+    """Whether a file of that name and length exists: names tell the content, so it is the same."""
     return store.exists(uri) and store.stamp(uri).n_bytes == n_bytes
 
 

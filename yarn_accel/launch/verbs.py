@@ -1,7 +1,7 @@
-"""``yarn-accel start | status | top | explain | rebind | drain | undrain | stop``: the application itself.
+"""``yarn-accel start | status | top | explain | rebind | drain | undrain | stop``: operates the application.
 
-They find the cluster through ``HADOOP_CONF_DIR``, the application through the ResourceManager, and sign what
-they ask of its master with the secret that `start` kept on this machine.
+The commands find the cluster through ``HADOOP_CONF_DIR`` and the application through the ResourceManager.
+They sign requests to its master with the secret that `start` retained on this machine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from yarn_accel.launch.retained import RetainedApplication
 from yarn_accel.launch.rm_client import RmClient, find_running, one_of
 from yarn_accel.launch.start import DryRun, ProgressReport, dry_run
 from yarn_accel.launch.start import start as start_application
-from yarn_accel.launch.status_view import n_serving, picture
+from yarn_accel.launch.status_view import n_serving, status_table
 
 __all__ = ["drain", "explain", "rebind", "start", "status", "stop", "top", "undrain"]
 
@@ -96,7 +96,7 @@ def status(application: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({**answer, "page": rm_client.page_of(found)}, indent=1))
     else:
-        _console().print(picture(found, rm_client.page_of(found), answer))
+        _console().print(status_table(found, rm_client.page_of(found), answer))
 
 
 @click.command("top")
@@ -127,7 +127,7 @@ def explain(node: str, application: str) -> None:
 @click.command("rebind")
 @_application_option
 def rebind(application: str) -> None:
-    """Make all bindings anew, as if all nodes had just come."""
+    """Compute all bindings anew, as if all nodes had just joined."""
     found, answer = asyncio.run(_asked(RmClient.load(), application, "rebind"))
     click.echo(answer.get("text") or f"{found.id} binds all nodes anew")
 
@@ -136,7 +136,7 @@ def rebind(application: str) -> None:
 @click.argument("node")
 @_application_option
 def drain(node: str, application: str) -> None:
-    """Take the server of NODE out of use; what it works on is finished."""
+    """Take the server of NODE out of use; it finishes what it has."""
     _, answer = asyncio.run(_asked(RmClient.load(), application, "drain", {"node": node}))
     click.echo(answer.get("text") or f"{node} is drained; yarn-accel undrain {node} brings it back")
 
@@ -161,9 +161,9 @@ def undrain(node: str, application: str) -> None:
     help="How long to wait for the end, in seconds.",
 )
 def stop(application: str, is_forced: bool, wait_s: float) -> None:
-    """End the application and leave nothing behind.
+    """End the application and restore the cluster.
 
-    Its containers end, the slots of the nodes get their configured values, the bindings go. The packed
+    Its containers end, the nodes' slots get their configured values, the bindings are removed. The packed
     environment stays in the cluster's storage for the next start (`yarn-accel launch clean` removes old
     ones). With --force the nodes are restored also when nothing runs any more, as after `yarn application
     -kill`.
@@ -213,7 +213,7 @@ async def _top(application: str, interval_s: float) -> None:
         with repeated_output(_FILE_WIDTH) as show:
             while True:
                 try:
-                    shown: Any = picture(found, rm_client.page_of(found), await control.ask("status"))
+                    shown: Any = status_table(found, rm_client.page_of(found), await control.ask("status"))
                 except UnavailableError as error:
                     shown = Text(f"{error}\nasking again; end with ^C")
                 show(shown)
@@ -269,7 +269,7 @@ def _not_all_serve(serving: int, there_are: int) -> UnavailableError:
 async def _stop(
     application: str, is_forced: bool, wait_s: float, report: ProgressReport
 ) -> tuple[ApplicationReport | None, bool]:
-    """What has ended, None when nothing ran; and whether nodes that nobody looks after were restored."""
+    """What has ended (None: nothing ran), and whether nodes of no running application were restored."""
     rm_client = RmClient.load()
     async with rm_client.manager() as manager:
         running = await find_running(manager)
@@ -306,7 +306,7 @@ def _print_dry_run(rm_client: RmClient, rehearsal: DryRun) -> None:
 
 @contextlib.contextmanager
 def _progress() -> Iterator[ProgressReport]:
-    """A line per step: a spinner where somebody watches, plain lines on stderr elsewhere."""
+    """A line per step: a spinner on a terminal, plain lines on stderr elsewhere."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield _line

@@ -1,4 +1,4 @@
-"""What can be said about a request from the description of its inputs alone, before memory is taken for them.
+"""Checks of a request by the description of its inputs alone, before memory is taken for them.
 
 Standard library only. Each function raises `RejectedError` with a stable code and the place of the fault:
 ``wrong-inputs`` (number of arrays), ``wrong-dtype``, ``wrong-shape``, ``bad-parameter``.

@@ -1,8 +1,8 @@
-"""How much work a request is and how much memory its answer takes, from the description of its inputs alone.
+"""The work of a request and the memory of its results, from the description of its inputs alone.
 
-Standard library only. Flops are the usual counts of numerical linear algebra (Golub and Van Loan), so that a
-rate is comparable with anybody's. Bytes of results are upper bounds of what does not fit into the inputs'
-memory; a Fortran-ordered matrix is factored where it lies and costs nothing here.
+Standard library only. Flops are the usual counts of numerical linear algebra (Golub and Van Loan), so rates
+are comparable with others'. Bytes of results are upper bounds of what does not fit into the inputs' memory; a
+Fortran-ordered matrix is factored in place and counts nothing.
 """
 
 from __future__ import annotations

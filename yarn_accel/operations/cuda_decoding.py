@@ -1,9 +1,9 @@
 """JPEG decoded on the GPU by nvJPEG, through NVIDIA's package nvImageCodec where it is installed.
 
-Given to it is only what it is sure to read as the CPU does: a whole JPEG of three components whose colours
-are told by a JFIF or Adobe mark, within the limit on pixels by its header. Everything else, and whatever it
-fails at, is decoded by Pillow, which also has the reasons for refusing. nvJPEG rounds otherwise than libjpeg:
-levels may differ by a few, and histograms accordingly.
+The GPU gets only what it decodes as the CPU does: a whole JPEG of three components whose colour space a JFIF
+or Adobe mark names, within the limit on pixels by its header. Pillow decodes everything else, and whatever
+the GPU fails at, and gives the reasons for refusals. nvJPEG rounds differently from libjpeg: levels may
+differ by a few, and histograms accordingly.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class _Kind(NamedTuple):
     compute: Compute
 
 
-class _Flight(NamedTuple):
+class _LinalgBatch(NamedTuple):
     """A group of requests of one shape whose computation is under way."""
 
     kind: _Kind
@@ -113,10 +113,10 @@ def _launch(kind: _Kind, items: List[Item]) -> Land:
         difference = abs(columns - columns.transpose(0, 2, 1)).max(axis=(1, 2))
         sound &= (difference <= allowed) | (params.get("triangle") == "lower")
     results, status = kind.compute(columns, params)
-    return _Flight(kind, items, results, status, sound).land
+    return _LinalgBatch(kind, items, results, status, sound).land
 
 
-def _finish(flight: _Flight, item: Item, first: int, n: int, sound: Array, status: Array) -> Outcome:
+def _finish(flight: _LinalgBatch, item: Item, first: int, n: int, sound: Array, status: Array) -> Outcome:
     arrays, params, place = item
     statuses = status[first : first + n]
     name = flight.kind.name

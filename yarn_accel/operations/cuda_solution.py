@@ -52,7 +52,7 @@ def solve_batch(items: Sequence[Item]) -> List[Any]:
     return through_streams(items, _launch)
 
 
-class _Flight(NamedTuple):
+class _SolutionBatch(NamedTuple):
     """A group of requests of one shape whose computation is under way; ``x`` ``(b, n_right, n)``."""
 
     items: List[Item]
@@ -95,10 +95,10 @@ def _launch(items: List[Item]) -> Land:
         factors["l"] = unpacked(factors["l"])
     x = _solved(factors, b)
     sound = cupy.isfinite(x).reshape(len(x), -1).all(axis=1)
-    return _Flight(items, is_stack, x, sound, has_good_pivots).land
+    return _SolutionBatch(items, is_stack, x, sound, has_good_pivots).land
 
 
-def _finish(flight: _Flight, item: Item, x: Array, is_sound: bool) -> Outcome:
+def _finish(flight: _SolutionBatch, item: Item, x: Array, is_sound: bool) -> Outcome:
     arrays, params, place = item
     if not is_sound:
         return solution.solve(arrays, params, place)

@@ -1,8 +1,8 @@
-"""How a batch of requests goes through a GPU: neighbours of one shape together, three streams in turn.
+"""The way of a batch of requests through a GPU: neighbours of one shape together, three streams in turn.
 
-Small requests of one shape are put together in pinned memory, copied in at once and computed by one call.
-Large ones go one by one, so that one is copied in and another copied out while a third is computed. Every
-stream a caller is on has three of its own: lanes of a worker, each on a stream, overlap in the same way.
+Small requests of one shape are gathered in pinned memory, copied in at once and computed by one call. Large
+ones go one by one: one is copied in and another copied out while a third is computed. Every stream that a
+caller uses has three of its own, so the lanes of a worker, each on a stream, overlap in the same way.
 """
 
 from __future__ import annotations

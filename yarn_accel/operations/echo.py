@@ -1,4 +1,4 @@
-"""The operation that computes nothing: for probes, and for measuring everything else."""
+"""The operation that computes nothing, for probes and measurements."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The shape every operation has, whoever computes it.
+"""The definition of an operation, for operations of this package and of others.
 
-Forms and batches are named, not given: ``"factorization.lu"`` is a function of a module of this package,
-``"package.module:function"`` one of anybody's. They are imported when they are first asked for, because a
-server that only checks requests needs neither numpy nor CuPy.
+Forms and batches are given by name: ``"factorization.lu"`` is a function of a module of this package,
+``"package.module:function"`` one of any other. They are imported when they are first used, because a server
+that only checks requests needs neither numpy nor CuPy.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Whether numbers are fit for LAPACK, at the price of one pass over them.
+"""Checks whether numbers are fit for LAPACK, at the price of one pass over them.
 
-LAPACK carries NaN and infinity into every result without a word, and reads only one triangle of a symmetric
-matrix. Both are looked at through BLAS, at the speed of memory: a finite sum of absolute values has no NaN
-and no infinity among its terms; and a matrix whose upper triangle and whose lower one, transposed, send a
-vector of scattered weights to the same place is symmetric (several differences in one row could only cancel
-by chance). Where the quick look fails, because of overflow perhaps, every element is looked at.
+LAPACK carries NaN and infinity silently into every result, and reads only one triangle of a symmetric matrix.
+BLAS checks both at the speed of memory: a finite sum of absolute values has no NaN and no infinity among its
+terms; and a matrix is symmetric if its upper triangle and its transposed lower one send a vector of scattered
+weights to the same place (several differences in one row could cancel only by chance). Where the quick check
+fails, perhaps because of overflow, every element is checked.
 """
 
 from __future__ import annotations

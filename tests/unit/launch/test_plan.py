@@ -7,7 +7,7 @@ import pytest
 
 from yarn_accel.launch.config import LaunchConfig
 from yarn_accel.launch.node_compatibility import EXIT_REASONS
-from yarn_accel.launch.plan import ROLES, LaunchPlan, make_plan
+from yarn_accel.launch.plan import ROLES, ApplicationPlan, make_plan
 from yarn_accel.launch.upload import SCRIPT_NAME, FileResource
 
 NAME = f"accel-environment-{'0f' * 16}.zip"
@@ -15,7 +15,7 @@ ENVIRONMENT = FileResource(NAME, f"hdfs://nn/user/u/.yarn-accel/{NAME}", 100, 17
 SCRIPT = FileResource(SCRIPT_NAME, "hdfs://nn/user/u/.yarn-accel/accel-start-0.py", 10, 1700000000001)
 
 
-def planned(**values: object) -> LaunchPlan:
+def planned(**values: object) -> ApplicationPlan:
     return make_plan(LaunchConfig.model_validate(values), ENVIRONMENT, SCRIPT)
 
 
@@ -34,11 +34,11 @@ def test_every_row_of_the_table_is_planned() -> None:
 
 def test_it_survives_the_journey() -> None:
     plan = planned(server={"gpus": 2}, agent={"environment": {"A": "b"}})
-    assert LaunchPlan.from_json(plan.to_json()) == plan
-    assert LaunchPlan.from_json(planned().to_json()) == planned()
+    assert ApplicationPlan.from_json(plan.to_json()) == plan
+    assert ApplicationPlan.from_json(planned().to_json()) == planned()
     assert plan.exit_reasons == EXIT_REASONS
     with pytest.raises((ValueError, KeyError, TypeError)):
-        LaunchPlan.from_json(json.dumps({"roles": {"a": {}}}))
+        ApplicationPlan.from_json(json.dumps({"roles": {"a": {}}}))
 
 
 def test_gpus_are_asked_of_yarn_or_locked_by_us() -> None:

@@ -17,14 +17,14 @@ from yarn_accel.core.application import (
     Settings,
 )
 from yarn_accel.core.application import events as ev
-from yarn_accel.launch.status_view import n_serving, picture
+from yarn_accel.launch.status_view import n_serving, status_table
 
 PAGE = "http://rm:8088/proxy/x/"
 
 
 def drawn(answer: object) -> str:
     console = Console(width=160, file=io.StringIO())
-    console.print(picture(report(1), PAGE, answer))  # type: ignore[arg-type]
+    console.print(status_table(report(1), PAGE, answer))  # type: ignore[arg-type]
     return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
 

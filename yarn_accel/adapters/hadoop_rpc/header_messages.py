@@ -1,4 +1,4 @@
-"""What travels around every Hadoop call: headers, the login, whose the connection is, tokens."""
+"""The messages around every Hadoop call: headers, login, connection context, tokens."""
 
 # ruff: noqa: RUF009 - `enum` and `message` declare fields, as dataclasses.field does
 from __future__ import annotations

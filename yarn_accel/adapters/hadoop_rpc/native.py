@@ -1,4 +1,4 @@
-"""The native back end for `ResourceManager` and `ApplicationMaster`; `nodes` has that for `NodeManager`."""
+"""`ResourceManager` and `ApplicationMaster` over Hadoop's RPC; `nodes` implements `NodeManager`."""
 
 from __future__ import annotations
 

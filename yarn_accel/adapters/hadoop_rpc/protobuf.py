@@ -273,7 +273,7 @@ def decode_delimited(cls: type[M], data: bytes, start: int = 0) -> tuple[M, int]
     return _Reader(data).message(_layout(cls), at, at + length, 0), at + length
 
 
-class _Layout:
+class _MessageLayout:
     """What reading and writing need to know about one class."""
 
     def __init__(self, cls: type[Any]) -> None:
@@ -284,13 +284,13 @@ class _Layout:
         self.repeated = [name for name, spec in self.specs.items() if spec.is_repeated]
 
 
-_layouts: dict[type[Any], _Layout] = {}
+_layouts: dict[type[Any], _MessageLayout] = {}
 
 
-def _layout(cls: type[Any]) -> _Layout:
+def _layout(cls: type[Any]) -> _MessageLayout:
     layout = _layouts.get(cls)
     if layout is None:
-        layout = _layouts[cls] = _Layout(cls)
+        layout = _layouts[cls] = _MessageLayout(cls)
     return layout
 
 
@@ -303,7 +303,7 @@ class _Reader:
         self._data = data
         self._fields_left = MAX_FIELDS
 
-    def message(self, layout: _Layout, at: int, end: int, depth: int) -> Any:
+    def message(self, layout: _MessageLayout, at: int, end: int, depth: int) -> Any:
         values: dict[str, Any] = {}
         data, by_number = self._data, layout.by_number
         while at < end:
@@ -332,7 +332,7 @@ class _Reader:
             at = stop
         return self._made(layout, values, end)
 
-    def _made(self, layout: _Layout, values: dict[str, Any], end: int) -> Any:
+    def _made(self, layout: _MessageLayout, values: dict[str, Any], end: int) -> Any:
         for name in layout.required:
             if name not in values:
                 raise _damaged(layout, end, f"{name} is missing")
@@ -341,12 +341,12 @@ class _Reader:
                 values[name] = tuple(value for value in values[name] if value is not None)
         return layout.cls(**values)
 
-    def _count(self, layout: _Layout, at: int) -> None:
+    def _count(self, layout: _MessageLayout, at: int) -> None:
         self._fields_left -= 1
         if self._fields_left < 0:
             raise _damaged(layout, at, f"more than {MAX_FIELDS} fields")
 
-    def _extent(self, layout: _Layout, wire_type: int, at: int, end: int) -> tuple[int, int]:
+    def _extent(self, layout: _MessageLayout, wire_type: int, at: int, end: int) -> tuple[int, int]:
         """Where the content of a field that is no number begins and stops."""
         if wire_type == _LENGTH:
             size, at = _read_varint(self._data, at, end)
@@ -374,7 +374,7 @@ class _Reader:
             return _FLOAT.unpack_from(self._data, at)[0]
         return _from_unsigned(spec, number)
 
-    def _packed(self, layout: _Layout, spec: FieldSpec, at: int, stop: int) -> Iterator[Any]:
+    def _packed(self, layout: _MessageLayout, spec: FieldSpec, at: int, stop: int) -> Iterator[Any]:
         while at < stop:
             number, at = _read_varint(self._data, at, stop)
             self._count(layout, at)
@@ -414,5 +414,5 @@ def _from_unsigned(spec: FieldSpec, raw: int) -> Any:
     return signed
 
 
-def _damaged(layout: _Layout, at: int, what: str) -> RemoteProtocolError:
+def _damaged(layout: _MessageLayout, at: int, what: str) -> RemoteProtocolError:
     return RemoteProtocolError(f"{layout.cls.__name__} at offset {at}: {what}")

@@ -1,6 +1,6 @@
-"""What YARN talks about: resources, containers, nodes, what to launch, how an application fares.
+"""YARN's records: resources, containers, nodes, launch contexts, application reports.
 
-The classes are messages (`protobuf`) and values at once.  Memory is in MiB here, as on the wire.
+Each class is both a message (`protobuf`) and a value.  Memory is in MiB, as on the wire.
 """
 
 # ruff: noqa: RUF009 - `enum` and `message` declare fields, as dataclasses.field does

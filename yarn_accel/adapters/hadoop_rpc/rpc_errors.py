@@ -1,19 +1,18 @@
-"""What a Hadoop call can end in, as a part of the tree in `yarn_accel.errors`.
+"""The errors of a Hadoop call, as a part of the tree in `yarn_accel.errors`.
 
 ::
 
-    AuthenticationError              the server does not take the token or the user
+    AuthenticationError              the server does not accept the token or the user
     └── UnsupportedLoginError        it wants a login that is not supported (Kerberos, privacy)
     UnavailableError                 transient
     ├── StandbyError                 this ResourceManager is not the active one
     ├── BusyError                    the server asks to try again
-    └── ConnectionLostError          nobody answered; `was_sent` says whether the call may have been carried
-    out RejectedError
-    └── RemoteCallError              the server refuses; `exception_class` is Java's, `code` a short form of
-    it
+    └── ConnectionLostError          no answer; `was_sent`: the call may have been carried out
+    RejectedError
+    └── RemoteCallError              the server refuses; `exception_class` is Java's, `code` its short form
         ├── NotRegisteredError       the master must register again and send all its asks again
         ├── AttemptGoneError         this attempt is over: the master must end
-        │   └── AlreadyRegisteredError   it was registered, and the answer to that does not come again
+        │   └── AlreadyRegisteredError   it is registered, and the answer to that does not come again
         └── ApplicationGoneError     no such application (any more)
 """
 

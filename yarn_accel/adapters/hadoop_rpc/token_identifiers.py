@@ -1,7 +1,7 @@
-"""What stands inside the identifiers of the tokens an application master holds; servers alone depend on it.
+"""The content of the identifiers of tokens that an application master holds.
 
-Here it is used to say whose token this is and which of the server's keys made it, which tells a rolled token
-from the one before.
+Servers interpret it.  Here it tells whose token this is and which key of the server made it: a rolled token
+has another key than the one before.
 """
 
 # ruff: noqa: RUF009 - `enum` and `message` declare fields, as dataclasses.field does
