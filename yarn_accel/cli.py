@@ -46,9 +46,9 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "top": _verb("top", "Show the same again and again, until ^C."),
     "explain": _verb("explain", "Say why NODE is bound to its server, and what was refused."),
     "rebind": _verb("rebind", "Compute all bindings anew, as if all nodes had just joined."),
-    "drain": _verb("drain", "Take the server of NODE out of use; what it works on is finished."),
+    "drain": _verb("drain", "Take the server of NODE out of use; it finishes what it has."),
     "undrain": _verb("undrain", "Take the server of NODE back into use."),
-    "stop": _verb("stop", "End the application and leave nothing behind."),
+    "stop": _verb("stop", "End the application and restore the cluster."),
     "cluster": LazyCommand(
         "yarn_accel.testbed.cluster_cli",
         "group",
