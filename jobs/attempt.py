@@ -1,4 +1,4 @@
-"""Which task attempt this process is, as Hadoop Streaming tells it through environment variables.
+"""The task attempt that this process is, from Hadoop Streaming's environment variables.
 
 Standard library only, Python 3.8.
 """

@@ -119,8 +119,8 @@ class _Servers:
     def credential(self, environ: Mapping[str, str]) -> Optional[Credential]:
         """What the servers want to see; None when there is none to show it to, now or later.
 
-        Servers that nobody promised this job are no use without one: then they are none, and the reason says
-        so. Where there is none at the moment, one may be found while the mapper runs.
+        Without a credential the servers are of no use: `first` becomes empty and `reason` says why. Where
+        there is none at the moment, one may be found while the mapper runs.
 
         Raises:
             StartupError: as `load_credential`, where the binding travelled with the job.
@@ -137,13 +137,13 @@ class _Servers:
             return None
 
     def now(self, is_urgent: bool) -> Sequence[Endpoint]:
-        """For `Dispatcher`: the same as at first, or what the node's agent says by now."""
+        """For `Dispatcher`: the servers of the binding, or those that the node's agent names now."""
         if self._watch is None:
             return self.first
         return self._watch.now(is_urgent).endpoints(self._partition)
 
     def routing_hints(self) -> Optional[RoutingHints]:
-        """For `Dispatcher`: what the agent tells for choosing a server for each request, if it does."""
+        """For `Dispatcher`: the agent's hints for choosing a server; None without an agent."""
         return None if self._watch is None else self._watch.routing_hints()
 
 
@@ -191,7 +191,7 @@ def read_uri(uri: str, environ: Mapping[str, str]) -> bytes:
 
 
 def _progress(reporter: Reporter) -> str:
-    """What a task says now and then, so that Hadoop knows it is alive while a server works for it."""
+    """The status that keeps Hadoop from killing a task while a server works for it."""
     names = ("records_in", "sent", "done", "rejected")
     return ", ".join("{} {}".format(name.replace("_", " "), reporter.total(name)) for name in names)
 
@@ -211,19 +211,19 @@ def _counted(dispatcher: Dispatcher, reporter: Reporter) -> Callable[..., Iterat
     """`Dispatcher.map`, with what became of requests on their way among the job's counters."""
 
     def map_calls(*arguments: Any, **options: Any) -> Iterator[Any]:
-        told = dict(dispatcher.counts)
+        reported = dict(dispatcher.counts)
         for answer in dispatcher.map(*arguments, **options):
-            if dispatcher.counts != told:
-                told = _report(dispatcher.counts, told, reporter)
+            if dispatcher.counts != reported:
+                reported = _report(dispatcher.counts, reported, reporter)
             yield answer
-        _report(dispatcher.counts, told, reporter)
+        _report(dispatcher.counts, reported, reporter)
 
     return map_calls
 
 
-def _report(counts: Mapping[str, int], told: Mapping[str, int], reporter: Reporter) -> Dict[str, int]:
+def _report(counts: Mapping[str, int], reported: Mapping[str, int], reporter: Reporter) -> Dict[str, int]:
     for name, amount in counts.items():
-        reporter.count(name, amount - told[name])
+        reporter.count(name, amount - reported[name])
     return dict(counts)
 
 

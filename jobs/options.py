@@ -36,7 +36,7 @@ def _runner(context: click.Context, _: click.Parameter, value: str | None) -> st
 
 
 _OPTIONS = (
-    # Eager, so that --runner's own callback sees what it said.
+    # Eager, so that --runner's callback finds its value.
     click.option("--rung", type=click.Choice((*RENAMED_RUNNERS, *RUNNERS)), is_eager=True, hidden=True,
                  expose_value=False, callback=_take_rung),
     click.option("--runner", type=click.Choice(RUNNERS), callback=_runner,

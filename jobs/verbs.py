@@ -50,21 +50,21 @@ class TaskContext:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line instead of several."""
+    """Reports a wrong argument in one line instead of several."""
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{self.prog}: {message}", cure="see --help")
 
 
 def parse_verb(argv: Sequence[str]) -> argparse.Namespace:
-    """Read the words after the archive's name.
+    """Parse the arguments after the archive's name.
 
     Raises:
         ConfigError: an unknown verb or option; names the known verbs.
     """
     if not argv or (argv[0] not in VERBS and argv[0] not in ("-h", "--help")):
-        said = "no verb" if not argv else f"unknown verb {argv[0]!r}"
-        raise ConfigError(said, cure="use one of {}".format(", ".join(VERBS)))
+        reason = "no verb" if not argv else f"unknown verb {argv[0]!r}"
+        raise ConfigError(reason, cure="use one of {}".format(", ".join(VERBS)))
     parser = _Parser(
         prog="accel-job", description="A mapper or reducer of cluster-accel; Hadoop Streaming starts it."
     )

@@ -99,7 +99,7 @@ def draw_timeline(
 
 
 def draw_requests(axes: Any, requests: Mapping[str, Mapping[str, int]]) -> None:
-    """How many requests each server says it answered, by operation."""
+    """Requests that each server counted, by operation."""
     servers = sorted(requests, reverse=True)
     operations = sorted({name for counts in requests.values() for name in counts})
     left = np.zeros(len(servers))

@@ -1,4 +1,4 @@
-"""What must hold for a demo run to count; each check says what it saw. Pure."""
+"""The checks of a demo run, each with the figure it judged. Pure."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ __all__ = ["demo"]
     type=click.Choice(("auto", "netns", "loopback")),
     default="auto",
     show_default=True,
-    help="How nodes are told apart.",
+    help="Network namespaces (root) or one network.",
 )
 @click.option("--small", is_flag=True, help="Little input: a look at the machinery in a minute.")
 @click.option("--keep", is_flag=True, help="Leave the cluster up (yarn-accel cluster down demo ends it).")

@@ -47,10 +47,6 @@ class Page:
         """Start a section."""
         self._parts.append(f"<h2>{html.escape(text)}</h2>")
 
-    def paragraph(self, text: str) -> None:
-        """Plain text."""
-        self._parts.append(f"<p>{html.escape(text)}</p>")
-
     def cards(self, cards: Iterable[tuple[str, str]]) -> None:
         """Figures side by side: (figure, what it is)."""
         inside = "".join(

@@ -54,7 +54,7 @@ def run_factorize(
     store.write_atomic(uri, [text.encode("utf-8", "surrogateescape")])
     step = Step(
         name=name,
-        mapper=_mapper_words(job),
+        mapper=_mapper_command(job),
         inputs=(uri,),
         output_uri=runner.home(f"{name}/output"),
         lines_per_map=-(-len(lines) // job.n_tasks),
@@ -113,8 +113,8 @@ def _delete_unfinished(store: Store, entries: Sequence[Entry], report: Report) -
         report(f"unfinished files may be left beside the factors: {error}")
 
 
-def _mapper_words(job: FactorizeJob) -> tuple[str, ...]:
-    words: Sequence[str] = (
+def _mapper_command(job: FactorizeJob) -> tuple[str, ...]:
+    command: Sequence[str] = (
         "factorize-map",
         "--by",
         "value" if job.is_by_value else "reference",
@@ -123,5 +123,5 @@ def _mapper_words(job: FactorizeJob) -> tuple[str, ...]:
         "--patience-s",
         f"{job.patience_s:g}",
     )
-    words = [*words, *(["--strict"] if job.is_strict else [])]
-    return (*words, *(() if job.is_fallback_allowed else ("--no-fallback",)))
+    command = [*command, *(["--strict"] if job.is_strict else [])]
+    return (*command, *(() if job.is_fallback_allowed else ("--no-fallback",)))

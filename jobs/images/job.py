@@ -132,15 +132,17 @@ class _Run:
 
     def at_once(self, inputs: tuple[str, ...]) -> Clustering:
         """Features and clustering in one streaming job."""
-        result = self._step("cluster", self._map_words(), inputs, reducer=self._reduce_words(), n_reduces=1)
+        result = self._step(
+            "cluster", self._map_command(), inputs, reducer=self._reduce_command(), n_reduces=1
+        )
         return self._clustering(result)
 
     def in_rounds(self, inputs: tuple[str, ...]) -> Clustering:
         """Features first; then a start from a sample, rounds, and the index."""
-        shards = self._step("features", self._map_words(), inputs, output_kind="sequence").parts
+        shards = self._step("features", self._map_command(), inputs, output_kind="sequence").parts
         sample = ("images-sample", "--one-in", str(self.job.sample_one_in))
         started = self._clustering(
-            self._step("start", sample, shards, reducer=self._reduce_words(), n_reduces=1)
+            self._step("start", sample, shards, reducer=self._reduce_command(), n_reduces=1)
         )
         if not started.centroids:
             raise JobError("no image was understood, so there is nothing to cluster")
@@ -153,7 +155,7 @@ class _Run:
                 return self._clustering(
                     self._step(
                         f"round-{number}",
-                        ("images-step", *self._common_words()),
+                        ("images-step", *self._common_options()),
                         shards,
                         reducer=("images-merge",),
                         n_reduces=self.job.n_reduces,
@@ -169,7 +171,7 @@ class _Run:
                 report=self.report,
             )
             files = (_write_centroids(Path(folder), iterated.centroids),)
-            assigned = self._step("index", ("images-assign", *self._common_words()), shards, files=files)
+            assigned = self._step("index", ("images-assign", *self._common_options()), shards, files=files)
             final = self._clustering(assigned)
         final.centroids = iterated.centroids
         final.summary.update(
@@ -212,16 +214,23 @@ class _Run:
             lines += self.store.read_bytes(part, MAX_PART_BYTES).decode("utf-8").split("\n")
         return parse_lines(line for line in lines if line)
 
-    def _common_words(self) -> tuple[str, ...]:
-        words = ("--patience-s", f"{self.job.patience_s:g}")
-        return words if self.job.is_fallback_allowed else (*words, "--no-fallback")
+    def _common_options(self) -> tuple[str, ...]:
+        options = ("--patience-s", f"{self.job.patience_s:g}")
+        return options if self.job.is_fallback_allowed else (*options, "--no-fallback")
 
-    def _map_words(self) -> tuple[str, ...]:
-        words = ("images-map", "--bins", str(self.job.bins), "--batch", str(self.job.batch_images))
-        return (*words, *(("--strict",) if self.job.is_strict else ()), *self._common_words())
+    def _map_command(self) -> tuple[str, ...]:
+        options = ("images-map", "--bins", str(self.job.bins), "--batch", str(self.job.batch_images))
+        return (*options, *(("--strict",) if self.job.is_strict else ()), *self._common_options())
 
-    def _reduce_words(self) -> tuple[str, ...]:
-        return ("images-reduce", "--k", str(self.job.k), "--seed", str(self.job.seed), *self._common_words())
+    def _reduce_command(self) -> tuple[str, ...]:
+        return (
+            "images-reduce",
+            "--k",
+            str(self.job.k),
+            "--seed",
+            str(self.job.seed),
+            *self._common_options(),
+        )
 
 
 def _write_centroids(folder: Path, centroids: Mapping[int, Centroid]) -> Path:

@@ -134,7 +134,7 @@ def write_files(
         plan: what to cut.
         n_files: number of files; each photograph occurs in every one.
         open_file: opens file number i for writing.
-        report: told a line about each file.
+        report: gets a line about each file.
         sync_interval_bytes: see `SequenceFileWriter`.
 
     Returns:

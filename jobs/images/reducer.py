@@ -92,7 +92,7 @@ def ask(dispatch: Dispatch, call: Call, count: Callable[[str, int], None]) -> Re
     """The answer to one call that must not fail; counts it.
 
     Raises:
-        AccelError: what the server said.
+        AccelError: the server refused or failed.
     """
     count("sent", 1)
     count("bytes", sum(tensor.spec.nbytes for tensor in call.inputs if isinstance(tensor, Tensor)))

@@ -147,7 +147,7 @@ def iterate(
         run_round: runs one round over all shards and returns its merged output; it may be a job on a cluster.
         max_rounds: limit.
         tolerance: stop when the centroids' squared shift is below this share of their squared length.
-        report: told a line about each round.
+        report: gets a line about each round.
     """
     centroids, inertia = dict(start), 0.0
     for n_rounds in range(1, max_rounds + 1):

@@ -1,4 +1,4 @@
-"""What mappers, reducers and readers of the images job say to each other.
+"""The records and lines that mappers, reducers and readers of the images job exchange.
 
 Between mapper and reducer a record is a key and bytes: ``F`` and a row of features (float32, little-endian),
 or ``R`` and the reason for a rejection. The final output is text, one tag in front of every line, so that
@@ -47,7 +47,7 @@ Line = Tuple[str, str]
 
 
 class Rejection(NamedTuple):
-    """Why a record was turned away: a stable code, and the cause with its place."""
+    """Why a record was rejected: a stable code, and the cause with its place."""
 
     code: str
     message: str
@@ -83,7 +83,7 @@ def pack_features(row: Union[bytes, bytearray, memoryview]) -> bytes:
 
 
 def pack_reject(error: RejectedError) -> bytes:
-    """The mapper's value for a record that was turned away."""
+    """The mapper's value for a record that was rejected."""
     return b"R" + "{}: {}".format(error.code, error).encode("utf-8", "backslashreplace")
 
 

@@ -75,7 +75,7 @@ def _run_task(task: LocalTask) -> Mapping[str, int]:
             folder=task.folder,
         )
         try:
-            run_verb(parse_verb(task.words), context)
+            run_verb(parse_verb(task.arguments), context)
         except AccelError as error:
             raise JobError(f"{task.attempt_id}: {error}") from error
     return {name: total for (group, name), total in reporter.totals.items() if group == GROUP}

@@ -125,7 +125,7 @@ class LocalRunner:
         environ.update(task.environ())
         environ[TOKEN_VARIABLE] = str(scratch / "token")
         log = task.folder / "stderr"
-        argv = [self._python, str(scratch / ARCHIVE_NAME), *task.words]
+        argv = [self._python, str(scratch / ARCHIVE_NAME), *task.arguments]
         with task.stdin.open("rb") as stdin, task.stdout.open("wb") as stdout, log.open("wb") as stderr:
             try:
                 done = subprocess.run(
@@ -137,8 +137,8 @@ class LocalRunner:
                 ) from error
         counters, first_line = parse_stderr(log.read_text(errors="replace"))
         if done.returncode != 0:
-            said = first_line or f"exit code {done.returncode} and not a word on stderr"
-            raise JobError(f"{task.attempt_id}: {said}")
+            reason = first_line or f"exit code {done.returncode}, nothing on stderr"
+            raise JobError(f"{task.attempt_id}: {reason}")
         return counters
 
 

@@ -27,7 +27,7 @@ __all__ = ["LocalTask", "RunTask", "path_of", "run_locally", "uri_of"]
 
 @dataclass(frozen=True, slots=True)
 class LocalTask:
-    """One task of a local step: words for the zipapp, input and output files, and its folder.
+    """One task of a local step: arguments of the zipapp, input and output files, and its folder.
 
     ``run_id`` differs between steps: a server refuses a request whose key it knows from another one.
     """
@@ -36,7 +36,7 @@ class LocalTask:
     run_id: str
     kind: str
     index: int
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     stdin: Path
     stdout: Path
     folder: Path
@@ -116,8 +116,8 @@ def _task(step: Step, kind: str, run_id: str, index: int, work: Path, content: b
     folder.mkdir(parents=True)
     stdin = folder / "stdin"
     stdin.write_bytes(content)
-    words = step.mapper if kind == "map" else step.reducer
-    return LocalTask(step, run_id, kind, index, words, stdin, folder / "stdout", folder)
+    arguments = step.mapper if kind == "map" else step.reducer
+    return LocalTask(step, run_id, kind, index, arguments, stdin, folder / "stdout", folder)
 
 
 def _run_all(

@@ -18,7 +18,7 @@ class Step:
 
     Args:
         name: what users read in the job list.
-        mapper: words after the archive's name, such as ``("factorize-map", "--by", "value")``.
+        mapper: arguments of the zipapp, such as ``("factorize-map", "--by", "value")``.
         reducer: the same for the reducer; empty: no reduce phase.
         inputs: URIs of text files (``io`` text) or of SequenceFiles (``io`` typedbytes).
         output_uri: folder for the parts; it must not exist.

@@ -9,7 +9,7 @@
 ``streaming``    streaming jobs: arguments (pure), run, result
 ``running``      applications that run now
 ``history``      counters, attempts and logs of finished jobs
-``diagnosis``    from much output to the one line that says what went wrong
+``diagnosis``    the one line of a log that names the cause of a failure
 ===============  ==============================================================================
 
 A Hadoop that this machine starts itself is in :mod:`yarn_accel.testbed`.

@@ -1,7 +1,7 @@
-"""From much output to the one line that says what went wrong.
+"""Finds the one line of a log that names the cause of a failure.
 
-The first line of standard error of a task is its own diagnosis by our convention; Hadoop's client buries its
-cause in a stack trace.
+Our tasks write their diagnosis as the first line of standard error. Hadoop's client has its cause somewhere
+in a stack trace.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def client_error(lines: Sequence[str]) -> str:
         logged = _LOGGED_ERROR.search(line)
         if logged:
             return logged[1].strip()
-    told = [line.strip() for line in lines if line.strip() and line.strip() not in _CLOSING]
-    return told[-1] if told else "the client ended without a word"
+    left = [line.strip() for line in lines if line.strip() and line.strip() not in _CLOSING]
+    return left[-1] if left else "the client ended and wrote nothing"
 
 
 def first_error_line(stderr: str) -> str:
@@ -82,6 +82,6 @@ def failed_attempt_diagnosis(
     line = first_error_line(stderr or "")
     if not line:
         line = next(
-            (text.strip() for text in first.diagnostics.splitlines() if text.strip()), "no word of why"
+            (text.strip() for text in first.diagnostics.splitlines() if text.strip()), "no reason is given"
         )
     return f"{line} ({place})"

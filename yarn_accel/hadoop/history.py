@@ -34,12 +34,12 @@ class TaskAttempt:
         kind: ``MAP`` or ``REDUCE``.
         node: host name of the node it ran on (empty: it never got a container).
         rack: that node's rack.
-        state: Hadoop's word, such as ``SUCCEEDED``, ``FAILED``, ``KILLED``.
+        state: such as ``SUCCEEDED``, ``FAILED``, ``KILLED``.
         start_s: start, unix seconds (0: never).
         finish_s: end, unix seconds (0: never).
         container: container id.
         node_web: host and port of the NodeManager's web service.
-        diagnostics: what Hadoop says about a failure.
+        diagnostics: Hadoop's own text about a failure.
     """
 
     attempt: str

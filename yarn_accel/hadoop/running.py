@@ -1,4 +1,4 @@
-"""Which applications run now, as the ResourceManager's web service tells anybody."""
+"""The applications that run now, by the ResourceManager's web service."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from yarn_accel.adapters.settings_file import read_settings
 from yarn_accel.errors import ConfigError, StartupError
@@ -102,17 +101,6 @@ class SiteSettings:
         host, port = self._pair(self.properties.get("mapreduce.jobhistory.webapp.address", ""), "", 19888)
         if not host:
             host, _ = self._pair(self.properties.get("mapreduce.jobhistory.address", ""), "localhost", 10020)
-        return f"http://{host}:{port}"
-
-    def namenode_web(self) -> str:
-        """Web address ``http://host:port`` of the (first) NameNode, where WebHDFS answers."""
-        name = urlsplit(self.properties.get("fs.defaultFS", "")).hostname or "localhost"
-        value = self.properties.get("dfs.namenode.http-address", "")
-        ids = self.properties.get(f"dfs.ha.namenodes.{name}", "")
-        if ids:
-            first = ids.split(",")[0].strip()
-            value = self.properties.get(f"dfs.namenode.http-address.{name}.{first}", value)
-        host, port = self._pair(value, name, 9870)
         return f"http://{host}:{port}"
 
     def _resourcemanager(self, key: str, port: int) -> list[tuple[str, int]]:

@@ -125,7 +125,7 @@ class JobResult:
         tasks: every attempt of every task.
         wall_s: seconds from the start of the client to its end.
         diagnostics: empty for a job that succeeded; else the first line of standard error of the first
-            attempt that failed, or what Hadoop says.
+            attempt that failed, or Hadoop's own text.
     """
 
     job_id: str
@@ -226,9 +226,9 @@ def _collect(site: Site, job_id: str, done: CompletedCommand) -> JobResult:
         summary = history.wait_for_job(job_id, HISTORY_PATIENCE_S if done.ok else FAILED_PATIENCE_S)
         counters, attempts = history.counters(job_id), history.attempts(job_id)
     except AccelError as error:
-        state, told = _application(site, job_id)
+        state, diagnostics = _application(site, job_id)
         if state in ("FAILED", "KILLED"):
-            return JobResult(job_id, state, {}, [], done.wall_s, told or done.last_line())
+            return JobResult(job_id, state, {}, [], done.wall_s, diagnostics or done.last_line())
         raise JobError(
             f"{job_id} is {state or 'lost'} (client status {done.exit_code}), no history of it: {error}",
             cure="see that the JobHistoryServer runs",
@@ -236,9 +236,9 @@ def _collect(site: Site, job_id: str, done: CompletedCommand) -> JobResult:
     state = str(summary.get("state", ""))
     diagnostics = ""
     if state != "SUCCEEDED":
-        told = str(summary.get("diagnostics") or "").strip()
+        diagnostics = failed_attempt_diagnosis(history, attempts)
         diagnostics = (
-            failed_attempt_diagnosis(history, attempts) or " ".join(told.split()) or done.last_line()
+            diagnostics or " ".join(str(summary.get("diagnostics") or "").split()) or done.last_line()
         )
     return JobResult(job_id, state, counters, attempts, done.wall_s, diagnostics)
 

@@ -3,14 +3,14 @@
 ===================  ==========================================================================
 ``plan``             names, addresses, racks and ports of a cluster (pure)
 ``state``            the files of a cluster, what is written down about it, locks
-``decision``         which free subnet or ports a new cluster gets
+``allocation``       which free subnet or ports a new cluster gets
 ``preflight``        what the machine must have first
 ``netns``            network namespaces, links, host names
 ``settings``         the configuration that daemons, clients and pipeline servers read
 ``processes``        the cluster's processes, found by their mark
 ``daemons``          starting one daemon
 ``bringup``          starting all that is missing, in order
-``health``           what a daemon says of itself
+``health``           asking a daemon whether it is healthy
 ``status``           what all daemons do
 ``teardown``         removing everything that bears the cluster's mark
 ``cluster``          the above as one object

@@ -1,7 +1,8 @@
-"""From whatever runs now to a cluster in which every daemon runs and is well.
+"""Starts the daemons that are missing and waits until every daemon of the cluster is healthy.
 
-Order, for two cores: NameNode and ResourceManager first, workers when both answer, the JobHistoryServer when
-HDFS may be written to. Each wait has an end, and each failure names node, role and the log's last error.
+NameNode and ResourceManager start first, workers when both answer, and the JobHistoryServer when HDFS accepts
+writes: two cores start no more at once. Each wait has a deadline, and each failure names the node, the role
+and the last error in the log.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _NEEDS = {
     DaemonRole.NODEMANAGER: DaemonRole.RESOURCEMANAGER,
 }
 #: How long a daemon is given beside dead ones that it needs: where none of them runs, and where some do.
-_IN_VAIN_S = (5.0, 30.0)
+_NEEDED_WAIT_S = (5.0, 30.0)
 
 
 class BringUp:
@@ -61,7 +62,7 @@ class BringUp:
         self._started_s: dict[tuple[str, DaemonRole], float] = {}
 
     def run(self, missing: Iterable[Daemon]) -> None:
-        """Start `missing` in order and wait until every daemon of the cluster is well.
+        """Start `missing` in order and wait until every daemon of the cluster is healthy.
 
         Raises:
             ClusterError: a daemon ended, or did not become ready in time.
@@ -82,38 +83,38 @@ class BringUp:
         self._wait_for_health()
 
     def run_one(self, node: NodePlan, role: DaemonRole) -> None:
-        """Start one daemon and wait until it says that it is healthy.
+        """Start one daemon and wait until it is healthy.
 
         Raises:
             ClusterError: it ended, did not become ready in time, or waits for others that do not run.
         """
         self._start_all([(node, role)])
         name = f"{role.value} of node {node.name}"
-        told, since_s = "starting", time.monotonic()
+        seen, since_s = "starting", time.monotonic()
 
         def is_healthy() -> bool:
-            nonlocal told, since_s
-            word = ask(self._plan, self._paths, node, role)
-            if word == "healthy":
+            nonlocal seen, since_s
+            health = ask(self._plan, self._paths, node, role)
+            if health == "healthy":
                 return True
-            if word != told:
-                told, since_s = word, time.monotonic()
-                self._report(f"{name}: {word}")
+            if health != seen:
+                seen, since_s = health, time.monotonic()
+                self._report(f"{name}: {health}")
             # Only in safe mode is it known that a NameNode needs DataNodes: an empty HDFS needs none.
-            if word != "starting" or role is not DaemonRole.NAMENODE:
-                self._check_not_in_vain(name, role, word, time.monotonic() - since_s)
+            if health != "starting" or role is not DaemonRole.NAMENODE:
+                self._check_needed_daemons(name, role, health, time.monotonic() - since_s)
             return False
 
         self._wait(is_healthy, f"{name} to be healthy", [(node, role)], WORKER_DEADLINE_S)
 
-    def _check_not_in_vain(self, name: str, role: DaemonRole, word: str, waited_s: float) -> None:
+    def _check_needed_daemons(self, name: str, role: DaemonRole, health: str, waited_s: float) -> None:
         """Raise when the daemon has waited long enough for daemons that do not run."""
         needed = [each for each in self._plan.daemons() if each[1] is _NEEDS.get(role)]
         alive = running(self._paths, needed, snapshot())
         dead = [(node, other) for node, other in needed if (node.name, other) not in alive]
-        if dead and waited_s > _IN_VAIN_S[bool(alive)]:
+        if dead and waited_s > _NEEDED_WAIT_S[bool(alive)]:
             raise ClusterError(
-                f"{name} runs, but is not healthy ({word}): it waits for {summary(dead)}, not running",
+                f"{name} runs, but is not healthy ({health}): it waits for {summary(dead)}, not running",
                 cure="`yarn-accel cluster up` starts all that is missing",
             )
 

@@ -5,7 +5,7 @@ daemon and more than halves that of a task. It is dumped from a class list that 
 every role (:mod:`yarn_accel.testbed.class_lists`), and holds for any class path that begins with the class
 path jar: configuration directories come after it.
 
-The JVM ignores an archive that does not fit its jars, without a word. So the file's name is a hash over the
+The JVM ignores an archive that does not fit its jars, and logs nothing. So the file's name is a hash over the
 JVM's version, the jars (name, size, time stamp) and the class list: what changed gets a new archive, what is
 stale is not found. After a dump the archive is tried, and thrown away unless the JVM really takes Hadoop's
 classes from it.

@@ -1,7 +1,7 @@
-"""A pseudo-cluster as an object: bring it up, look at it, disturb it, take it down.
+"""A cluster as an object: bring it up, inspect it, disturb it, take it down.
 
-``up`` compares what is there with what shall be there and makes the difference, whatever happened before;
-``down`` finds everything by name and mark, whether or not the launcher lived to write it down.
+``up`` compares observed and desired state and makes the difference. ``down`` finds everything by name and
+mark, also what a killed launcher had not written down.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pathlib import Path
 from yarn_accel.errors import ClusterError, ConfigError, StartupError
 from yarn_accel.hadoop.jdk import find_java
 from yarn_accel.testbed import netns, preflight
+from yarn_accel.testbed.allocation import allocate, ports_of
 from yarn_accel.testbed.bringup import BringUp, Daemon, summary
 from yarn_accel.testbed.class_archives import ensure_archive
 from yarn_accel.testbed.daemons import Software, marked_environ, node_environ, on_node, running
-from yarn_accel.testbed.decision import decide, ports_of
 from yarn_accel.testbed.maven import ensure_hadoop
 from yarn_accel.testbed.plan import (
     ClusterPlan,
@@ -103,7 +103,7 @@ class Cluster:
         existing = load(paths)
         if existing is None:
             preflight.check_disk(paths.root, float(ONE_MACHINE["disk_limit_percent"]))
-        spec = decide(paths, existing, options, mode)
+        spec = allocate(paths, existing, options, mode)
         cluster = cls(paths, spec)
         made = cluster._ensure_network(is_new=existing is None)
         plan = cluster._plan

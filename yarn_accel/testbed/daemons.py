@@ -242,7 +242,7 @@ def tail(log: Path, n_lines: int) -> list[str]:
 
 
 def describe_log(log: Path) -> str:
-    """Return a log's path and its last line of level ERROR or FATAL with the cause that Java told for it.
+    """Return a log's path and its last line of level ERROR or FATAL with its cause in Java.
 
     Where there is no such line, it is the last line with text.
     """

@@ -127,6 +127,6 @@ _QUESTIONS: dict[DaemonRole, Callable[[ClusterPlan, NodePlan], str]] = {
 
 
 def ask(plan: ClusterPlan, paths: ClusterPaths, node: NodePlan, role: DaemonRole) -> str:
-    """Return how a running daemon is: ``healthy``, another word, or ``starting`` when it does not answer."""
+    """Return how a running daemon is: ``healthy``, what is wrong, or ``starting`` when it does not answer."""
     answer = _ask_pipeline(paths, node) if role is DaemonRole.PIPELINE else _QUESTIONS[role](plan, node)
     return answer or "starting"

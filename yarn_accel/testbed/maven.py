@@ -88,7 +88,7 @@ def ensure_hadoop(report: Report, environ: Mapping[str, str] | None = None) -> H
 
 @contextlib.contextmanager
 def locked(path: Path, report: Report) -> Iterator[None]:
-    """Hold an exclusive lock on a file; says so once when another process has it."""
+    """Hold an exclusive lock on a file; report once when another process holds it."""
     with path.open("a") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

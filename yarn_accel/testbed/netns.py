@@ -237,7 +237,7 @@ def shape_argvs(interface: str, link: str, delay: str, namespace: str = "") -> l
         argvs.append([*tc, *parent, "handle", "1:", "netem", "delay", delay, "limit", "100000"])
         parent = ["parent", "1:1"]
     if link:
-        # One timer tick's worth, and room for the largest packets that a virtual link hands over at once.
+        # One timer tick's worth, and the largest packets that a virtual link passes on at once.
         burst_bytes = max(256 * 1024, int(rate_bits_per_s(link) / 8 / 250))
         tbf = ["handle", "10:", "tbf", "rate", link, "burst", str(burst_bytes), "latency", "50ms"]
         argvs.append([*tc, *parent, *tbf])

@@ -1,7 +1,7 @@
-"""What a pseudo-cluster shall look like: names, addresses, racks, ports. Pure: equal inputs give equal plans.
+"""The layout of a cluster: names, addresses, racks, ports. Pure: equal inputs give equal plans.
 
-Everything the launcher makes on the machine is named here, from the cluster's name and its `tag` (a hash of
-the name and of the place its state lives in), so that a later command finds it without remembering anything.
+Every namespace, interface and port has a name that follows from the cluster's name and its `tag`, a hash of
+the name and of the folder that holds its state. So a later command finds all of it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _RATE_FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
 
 class NetworkMode(str, Enum):
-    """How nodes are told apart: by network namespace, or only by address and port."""
+    """How nodes differ: by network namespace, or by address and port alone."""
 
     NETNS = "netns"
     LOOPBACK = "loopback"

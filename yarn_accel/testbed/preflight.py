@@ -107,7 +107,7 @@ def check_memory(n_nodes: int, meminfo: str | None = None) -> None:
 
 
 def check_disk(path: Path, limit_percent: float) -> None:
-    """Make sure that the disk of `path` has room, also in the eyes of a NodeManager.
+    """Make sure that the disk of `path` has space, also by a NodeManager's own limit.
 
     Args:
         path: the cluster's directory; need not exist yet.
@@ -124,12 +124,12 @@ def check_disk(path: Path, limit_percent: float) -> None:
     if free_bytes < MIN_DISK_BYTES:
         raise StartupError(
             f"{free_bytes / GIB:.1f} GiB are free at {path}, a cluster needs {MIN_DISK_BYTES / GIB:.0f}",
-            cure="make room, or set XDG_STATE_HOME to another disk",
+            cure="free some space, or set XDG_STATE_HOME to another disk",
         )
     if used_percent > limit_percent:
         raise StartupError(
             f"{path} is {used_percent:.1f} % full, and NodeManagers refuse work above {limit_percent:g} %",
-            cure="make room, or set XDG_STATE_HOME to another disk",
+            cure="free some space, or set XDG_STATE_HOME to another disk",
         )
 
 

@@ -1,6 +1,6 @@
-"""Where a cluster's files lie, what is written down about it, and who may change it at a time.
+"""The files of a cluster, its specification, and the locks of those who change it.
 
-The spec (options and the numbers chosen) is written before anything is made on the machine.
+The specification (options and allocated numbers) is written before anything is made on the machine.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ def known_names(parent: Path | None = None) -> list[str]:
 
 @contextlib.contextmanager
 def locked(paths: ClusterPaths, report: Report, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
-    """Hold the cluster's lock; a second command waits and says so. `remove_lock` may delete the file.
+    """Hold the cluster's lock; a second command reports that it waits. `remove_lock` may delete the file.
 
     Raises:
         ClusterError: the other command did not finish within `wait_s`.
@@ -294,7 +294,7 @@ def machine_lock(purpose: str, wait_s: float = 30.0) -> Iterator[None]:
             except OSError as error:
                 if time.monotonic() > deadline:
                     raise ClusterError(
-                        f"another launcher has been choosing its {purpose} for {wait_s:.0f} s"
+                        f"another process has been choosing its {purpose} for {wait_s:.0f} s"
                     ) from error
                 time.sleep(0.05)
         yield

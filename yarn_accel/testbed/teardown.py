@@ -1,4 +1,4 @@
-"""Taking a cluster away by its names and marks alone, whatever its launcher lived to write down."""
+"""Removes a cluster by its names and marks alone, also one whose launcher was killed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from yarn_accel.testbed.state import ClusterPaths, Report, known_names, load, lo
 
 __all__ = ["STOP_DEADLINE_S", "STOP_GRACE_S", "take_down", "take_down_all"]
 
-# Application masters would spend half a minute saying goodbye to a ResourceManager that has gone.
+# Application masters would try for half a minute to unregister from a ResourceManager that has gone.
 STOP_GRACE_S = 3.0
 STOP_DEADLINE_S = 30.0
 
@@ -49,7 +49,7 @@ def take_down(name: str, report: Report = silent) -> bool:
         return False
     report(
         f"cluster {name} is down after {time.monotonic() - started_s:.1f} s:"
-        f" {n_stopped} processes stopped, {len(gone)} network things removed"
+        f" {n_stopped} processes stopped, {len(gone)} network objects removed"
     )
     return True
 

@@ -37,7 +37,6 @@ __all__ = [
 _NAME = re.compile(r"@([a-z0-9_]+)@")
 WEBAPPS = ("webapps/hdfs", "webapps/datanode", "webapps/secondary")
 NODE_RESOURCES = "node-resources.xml"
-TOPOLOGY = "topology.table"
 
 
 @dataclass(frozen=True, slots=True)

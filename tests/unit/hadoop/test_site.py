@@ -47,7 +47,6 @@ def test_addresses_come_from_the_configuration_with_hadoops_defaults(environ: di
     site = Site.load(environ)
     assert site.resourcemanagers() == [("master", 8032)]
     assert site.resourcemanager_webs() == ["http://master:8088"]
-    assert site.namenode_web() == "http://master:9870"
     assert site.history_web() == "http://localhost:19888"
     assert site.install.version == "3.4.9"
     assert site.binding_file is None
@@ -61,15 +60,14 @@ def test_explicit_addresses_win(environ: dict[str, str]):
     (conf_dir(environ) / "mapred-site.xml").write_text(
         hadoop_xml(**{"mapreduce.jobhistory.webapp.address": "hist:1234"})
     )
-    (conf_dir(environ) / "hdfs-site.xml").write_text(
-        hadoop_xml(**{"dfs.namenode.http-address": "0.0.0.0:50070"})
+    assert Site.load(environ).history_web() == "http://hist:1234"
+    (conf_dir(environ) / "mapred-site.xml").write_text(
+        hadoop_xml(**{"mapreduce.jobhistory.webapp.address": "0.0.0.0:1234"})
     )
-    site = Site.load(environ)
-    assert site.history_web() == "http://hist:1234"
-    assert site.namenode_web() == "http://localhost:50070"
+    assert Site.load(environ).history_web() == "http://localhost:1234"
 
 
-def test_several_resourcemanagers_and_namenodes(environ: dict[str, str]):
+def test_several_resourcemanagers(environ: dict[str, str]):
     (conf_dir(environ) / "yarn-site.xml").write_text(
         hadoop_xml(
             **{
@@ -80,14 +78,9 @@ def test_several_resourcemanagers_and_namenodes(environ: dict[str, str]):
             }
         )
     )
-    (conf_dir(environ) / "core-site.xml").write_text(hadoop_xml(**{"fs.defaultFS": "hdfs://ns"}))
-    (conf_dir(environ) / "hdfs-site.xml").write_text(
-        hadoop_xml(**{"dfs.ha.namenodes.ns": "n1,n2", "dfs.namenode.http-address.ns.n1": "nn1:9870"})
-    )
     site = Site.load(environ)
     assert site.resourcemanagers() == [("a", 8032), ("b", 8032)]
     assert site.resourcemanager_webs() == ["http://a:8088", "http://b:99"]
-    assert site.namenode_web() == "http://nn1:9870"
 
 
 def test_the_site_file_is_honoured(environ: dict[str, str]):
@@ -168,7 +161,7 @@ def test_hadoop_home_alone_is_enough(environ: dict[str, str]):
     environ.pop("HADOOP_CONF_DIR")
     site = Site.load(environ)
     assert site.conf_dir == etc
-    assert site.namenode_web() == "http://other:9870"
+    assert site.properties["fs.defaultFS"] == "hdfs://other"
 
 
 def test_without_a_distribution_and_without_fetched_jars_there_is_a_cure(environ: dict[str, str]):

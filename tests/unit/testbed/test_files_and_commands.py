@@ -16,9 +16,9 @@ from yarn_accel.hadoop.jars import HadoopInstall
 from yarn_accel.hadoop.properties import read_properties, read_site
 from yarn_accel.hadoop.site import SiteSettings
 from yarn_accel.testbed import daemons, netns
+from yarn_accel.testbed.allocation import allocate, ports_of
 from yarn_accel.testbed.cluster_cli import group
 from yarn_accel.testbed.daemons import Software
-from yarn_accel.testbed.decision import decide, ports_of
 from yarn_accel.testbed.plan import ClusterPlan, DaemonRole, NetworkMode, UpOptions, make_plan
 from yarn_accel.testbed.settings import write_settings
 from yarn_accel.testbed.state import ClusterPaths, ClusterSpec, load
@@ -234,7 +234,7 @@ def test_a_new_loopback_cluster_gets_ports_that_another_has_not(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     intents = [
-        decide(ClusterPaths.of(name), None, UpOptions(name=name, mode="loopback"), NetworkMode.LOOPBACK)
+        allocate(ClusterPaths.of(name), None, UpOptions(name=name, mode="loopback"), NetworkMode.LOOPBACK)
         for name in ("a", "b")
     ]
     assert abs(intents[0].port_base - intents[1].port_base) >= 42
@@ -250,10 +250,10 @@ def test_what_cannot_change_is_refused_and_what_can_is_written_down(
     paths = ClusterPaths.of("a")
     first = ClusterSpec(UpOptions(name="a"), NetworkMode.NETNS, 4, 0, 1.0)
     with pytest.raises(ConfigError, match=r"nodes 4, not 3.*cluster down a"):
-        decide(paths, first, UpOptions(name="a", nodes=3), NetworkMode.NETNS)
+        allocate(paths, first, UpOptions(name="a", nodes=3), NetworkMode.NETNS)
     with pytest.raises(ConfigError, match="netns mode, not loopback"):
-        decide(paths, first, UpOptions(name="a", mode="loopback"), NetworkMode.LOOPBACK)
-    changed = decide(paths, first, UpOptions(name="a", link="1gbit", pipeline=False), NetworkMode.NETNS)
+        allocate(paths, first, UpOptions(name="a", mode="loopback"), NetworkMode.LOOPBACK)
+    changed = allocate(paths, first, UpOptions(name="a", link="1gbit", pipeline=False), NetworkMode.NETNS)
     assert changed.subnet == 4
     assert json.loads(paths.state_file.read_text())["options"]["link"] == "1gbit"
 

@@ -1,4 +1,4 @@
-"""Deciding, once per cluster, which free numbers it gets; and holding later calls to what was decided."""
+"""Allocates a subnet or ports to a new cluster, and refuses later options that differ from what it has."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from yarn_accel.testbed.daemons import marked_environ
 from yarn_accel.testbed.plan import ClusterPlan, DaemonRole, NetworkMode, NodePlan, UpOptions, port_span
 from yarn_accel.testbed.state import ClusterPaths, ClusterSpec, known_names, load, machine_lock, save
 
-__all__ = ["decide", "ports_of"]
+__all__ = ["allocate", "ports_of"]
 
 _FIXED_OPTIONS = ("nodes", "racks", "accel_nodes", "slots", "late")
 
 
-def decide(
+def allocate(
     paths: ClusterPaths, existing: ClusterSpec | None, options: UpOptions, mode: NetworkMode
 ) -> ClusterSpec:
-    """Write down what a cluster shall be.
+    """Write down the specification of a cluster.
 
     Args:
         paths: the cluster.
-        existing: what was decided earlier; None for a new cluster, which gets free numbers.
+        existing: its specification so far; None for a new cluster, which gets free numbers.
         options: what is asked for now.
         mode: netns or loopback.
 
