@@ -16,7 +16,7 @@ from benchmarks.result import Report, Row, measured, observed
 from yarn_accel.adapters import commands
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import JobError
-from yarn_accel.hadoop.site import Site
+from yarn_accel.hadoop.site import HadoopSite
 from yarn_accel.hadoop.streaming import NLINE_INPUT_FORMAT, JobResult, StreamingJob, run_streaming
 from yarn_accel.testbed import Cluster, ClusterStatus, UpOptions, take_down
 from yarn_accel.testbed.class_archives import ensure_archive
@@ -100,7 +100,7 @@ def _job(cluster: Cluster, store: Store, at: int, report: Say) -> tuple[JobResul
         properties={"mapreduce.input.lineinputformat.linespermap": "1"},
         input_format=NLINE_INPUT_FORMAT,
     )
-    site = Site.load({"HADOOP_CONF_DIR": str(cluster.conf_dir)})
+    site = HadoopSite.load({"HADOOP_CONF_DIR": str(cluster.conf_dir)})
     result = run_streaming(site, job, report).check()
     first_s = {}
     for uri in store.list(f"hdfs://{output}"):

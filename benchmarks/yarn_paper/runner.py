@@ -18,7 +18,7 @@ from jobs.runners.step import Report, Step, StepResult, TaskRecord
 from jobs.zipapp import ARCHIVE_NAME, build_zipapp
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.client.reporter import GROUP
-from yarn_accel.hadoop.site import Site
+from yarn_accel.hadoop.site import HadoopSite
 from yarn_accel.hadoop.streaming import JobResult, run_streaming
 
 __all__ = ["PaperRunner", "build_archive"]
@@ -65,7 +65,7 @@ class PaperRunner:
 
     name = "cluster"
 
-    def __init__(self, site: Site, python: str, scratch: Path) -> None:
+    def __init__(self, site: HadoopSite, python: str, scratch: Path) -> None:
         self.site = site
         self.properties: Mapping[str, str] = {}
         self.results: list[JobResult] = []

@@ -24,7 +24,7 @@ from jobs.images.job import ImagesJob, run_images
 from jobs.images.make_input import PHOTOGRAPHS, PatchPlan, store_files
 from jobs.runners.step import Step, StepResult
 from tests.fixtures.yarn_site import ROOT, Site, SiteOptions, site_up
-from yarn_accel.hadoop.site import Site as HadoopSite
+from yarn_accel.hadoop.site import HadoopSite
 
 __all__ = ["Ground", "ground_up", "launch_options", "manifest", "task_line"]
 

@@ -29,7 +29,7 @@ from jobs.runners.step import Report
 from yarn_accel.adapters.credentials import read_master_secret
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import AccelError
-from yarn_accel.hadoop.site import Site
+from yarn_accel.hadoop.site import HadoopSite
 from yarn_accel.testbed import Cluster, UpOptions, take_down
 from yarn_accel.testbed.state import ClusterPaths
 
@@ -146,7 +146,7 @@ class _DemoSteps:
     def __init__(
         self, options: DemoOptions, cluster: Cluster, data: DemoInput, phases: Phases, report: Report
     ) -> None:
-        site = Site.load({**os.environ, "HADOOP_CONF_DIR": str(cluster.conf_dir)})
+        site = HadoopSite.load({**os.environ, "HADOOP_CONF_DIR": str(cluster.conf_dir)})
         # In the cluster's own folder, so that taking it down also removes what a killed demo left.
         self.runner = HadoopRunner(site, scratch=cluster.conf_dir.parent)
         self._options = options
@@ -192,7 +192,7 @@ class _DemoSteps:
         return self._store.read_bytes(uri, MAX_FILE_BYTES)
 
 
-def _cluster_facts(cluster: Cluster, site: Site, rss_bytes: int) -> ClusterFacts:
+def _cluster_facts(cluster: Cluster, site: HadoopSite, rss_bytes: int) -> ClusterFacts:
     plan, status = cluster.plan, cluster.status()
     return ClusterFacts(
         mode=plan.mode.value,

@@ -18,7 +18,7 @@ from yarn_accel.client.reporter import GROUP
 from yarn_accel.errors import ConfigError
 from yarn_accel.hadoop.properties import read_properties
 from yarn_accel.hadoop.running import APPLICATION_TYPE, tracking_pages
-from yarn_accel.hadoop.site import Site, user_name
+from yarn_accel.hadoop.site import HadoopSite, user_name
 from yarn_accel.hadoop.streaming import (
     NLINE_INPUT_FORMAT,
     SEQUENCE_INPUT_FORMAT,
@@ -50,7 +50,7 @@ class HadoopRunner:
 
     def __init__(
         self,
-        site: Site,
+        site: HadoopSite,
         python: str = "python3",
         credential_hours: float = 24.0,
         binding_file: Path | None = None,
@@ -176,14 +176,14 @@ def streaming_job(
     )
 
 
-def _file_system(site: Site) -> str:
+def _file_system(site: HadoopSite) -> str:
     found = site.properties.get("fs.defaultFS", "").rstrip("/")
     if not found:
         raise ConfigError(f"{site.conf_dir}: core-site.xml does not set fs.defaultFS")
     return found
 
 
-def _has_slots(site: Site) -> bool:
+def _has_slots(site: HadoopSite) -> bool:
     types = read_properties(site.conf_dir / "resource-types.xml").get("yarn.resource-types", "")
     named = f"{types},{site.properties.get('yarn.resource-types', '')}".split(",")
     return SLOT_RESOURCE in [name.strip() for name in named]

@@ -13,7 +13,7 @@ from jobs.runners.inline import InlineRunner
 from jobs.runners.local import LocalRunner
 from jobs.runners.step import Runner
 from yarn_accel.adapters.hdfs import Store
-from yarn_accel.hadoop.site import Site
+from yarn_accel.hadoop.site import HadoopSite
 
 __all__ = ["RUNNERS", "RunnerOptions", "open_runner"]
 
@@ -61,7 +61,7 @@ def open_runner(
         with LocalRunner(options.home, options.python, n_servers=options.n_servers) as local:
             yield local, Store()
     else:
-        site = Site.load(os.environ if environ is None else environ)
+        site = HadoopSite.load(os.environ if environ is None else environ)
         hadoop = HadoopRunner(
             site,
             options.python,

@@ -25,7 +25,7 @@ from yarn_accel.hadoop.properties import read_site
 __all__ = [
     "SITE_FILE",
     "SITE_KEYS",
-    "Site",
+    "HadoopSite",
     "SiteSettings",
     "user_name",
 ]
@@ -123,7 +123,7 @@ class SiteSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site(SiteSettings):
+class HadoopSite(SiteSettings):
     """A cluster that jobs are submitted to: its settings, and the jars their clients run from.
 
     Attributes:
@@ -133,7 +133,7 @@ class Site(SiteSettings):
     install: HadoopInstall
 
     @staticmethod
-    def load(environ: Mapping[str, str] | None = None) -> Site:
+    def load(environ: Mapping[str, str] | None = None) -> HadoopSite:
         """Read the settings and pick the jars.
 
         Raises:
@@ -143,7 +143,7 @@ class Site(SiteSettings):
         environ = os.environ if environ is None else environ
         settings = SiteSettings.read(environ)
         read = {each.name: getattr(settings, each.name) for each in fields(settings)}
-        return Site(**read, install=_find_jars(environ))
+        return HadoopSite(**read, install=_find_jars(environ))
 
 
 def _find_jars(environ: Mapping[str, str]) -> HadoopInstall:

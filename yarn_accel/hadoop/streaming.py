@@ -21,7 +21,7 @@ from yarn_accel.errors import AccelError, ConfigError, JobError, StartupError
 from yarn_accel.hadoop.diagnosis import client_error, failed_attempt_diagnosis
 from yarn_accel.hadoop.history import Counters, HistoryClient, TaskAttempt
 from yarn_accel.hadoop.java import java_argv
-from yarn_accel.hadoop.site import Site, user_name
+from yarn_accel.hadoop.site import HadoopSite, user_name
 
 __all__ = [
     "LOG_SETTINGS",
@@ -151,7 +151,7 @@ class JobResult:
         return self
 
 
-def client_argv(site: Site, job: StreamingJob, jvm_options: Sequence[str] = ()) -> list[str]:
+def client_argv(site: HadoopSite, job: StreamingJob, jvm_options: Sequence[str] = ()) -> list[str]:
     """The argument list of the Java client that submits ``job`` and waits for it. Pure."""
     return java_argv(
         site.install,
@@ -163,7 +163,7 @@ def client_argv(site: Site, job: StreamingJob, jvm_options: Sequence[str] = ()) 
 
 
 def run_streaming(
-    site: Site, job: StreamingJob, report: Callable[[str], None], *, jvm_options: Sequence[str] = ()
+    site: HadoopSite, job: StreamingJob, report: Callable[[str], None], *, jvm_options: Sequence[str] = ()
 ) -> JobResult:
     """Submit a job, wait for its end, and collect counters and attempts.
 
@@ -220,7 +220,7 @@ class _Watch:
                 self._report(shown)
 
 
-def _collect(site: Site, job_id: str, done: CompletedCommand) -> JobResult:
+def _collect(site: HadoopSite, job_id: str, done: CompletedCommand) -> JobResult:
     history = HistoryClient(site.history_web())
     try:
         summary = history.wait_for_job(job_id, HISTORY_PATIENCE_S if done.ok else FAILED_PATIENCE_S)
@@ -243,7 +243,7 @@ def _collect(site: Site, job_id: str, done: CompletedCommand) -> JobResult:
     return JobResult(job_id, state, counters, attempts, done.wall_s, diagnostics)
 
 
-def _application(site: Site, job_id: str) -> tuple[str, str]:
+def _application(site: HadoopSite, job_id: str) -> tuple[str, str]:
     """State and diagnostics of a job's application, which the ResourceManager knows without a history."""
     for web in site.resourcemanager_webs():
         try:
@@ -272,7 +272,7 @@ def _checked(name: str) -> str:
     return name
 
 
-def _check_resourcemanager(site: Site) -> None:
+def _check_resourcemanager(site: HadoopSite) -> None:
     """Hadoop's client would try a dead address for a quarter of an hour."""
     failures = []
     for host, port in site.resourcemanagers():
@@ -287,7 +287,7 @@ def _check_resourcemanager(site: Site) -> None:
     )
 
 
-def _kill(site: Site, job_id: str) -> None:
+def _kill(site: HadoopSite, job_id: str) -> None:
     if not job_id:
         return
     application = job_id.replace("job_", "application_")

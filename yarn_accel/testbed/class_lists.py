@@ -17,7 +17,7 @@ import click
 
 from yarn_accel.adapters.rest import get_json, get_text, request_json
 from yarn_accel.hadoop.jars import HadoopInstall
-from yarn_accel.hadoop.site import Site
+from yarn_accel.hadoop.site import HadoopSite
 from yarn_accel.hadoop.streaming import (
     NLINE_INPUT_FORMAT,
     SEQUENCE_INPUT_FORMAT,
@@ -78,7 +78,7 @@ def record_class_list(install: HadoopInstall, target: Path, report: Callable[[st
 
 def _exercise(node: SingleNode, lists: Path, report: Callable[[str], None]) -> None:
     """Let every role do what it does in real life: WebHDFS, jobs, REST."""
-    site = Site.load(node.environ)
+    site = HadoopSite.load(node.environ)
     files = f"{node.web('namenode')}/webhdfs/v1"
     user = f"user.name={getpass.getuser()}"
     request_json("PUT", f"{files}/record/in?op=MKDIRS&{user}")

@@ -12,7 +12,7 @@ import pytest
 from yarn_accel.adapters.rest import get_json
 from yarn_accel.errors import JobError
 from yarn_accel.hadoop.jars import HadoopInstall, class_path_names, write_class_path_jar
-from yarn_accel.hadoop.site import Site
+from yarn_accel.hadoop.site import HadoopSite
 from yarn_accel.hadoop.streaming import NLINE_INPUT_FORMAT, StreamingJob, run_streaming
 from yarn_accel.testbed.class_archives import ensure_archive, find_archive, shared_classes
 from yarn_accel.testbed.maven import ensure_hadoop
@@ -63,8 +63,8 @@ def node(
 
 
 @pytest.fixture(scope="module")
-def site(node: SingleNode) -> Site:
-    return Site.load(node.environ)
+def site(node: SingleNode) -> HadoopSite:
+    return HadoopSite.load(node.environ)
 
 
 def job(node: SingleNode, name: str, **changes) -> StreamingJob:
@@ -85,7 +85,7 @@ def job(node: SingleNode, name: str, **changes) -> StreamingJob:
     return replace(plain, **changes)
 
 
-def test_a_job_tells_its_progress_counters_attempts_and_output(node: SingleNode, site: Site):
+def test_a_job_tells_its_progress_counters_attempts_and_output(node: SingleNode, site: HadoopSite):
     lines: list[str] = []
     wanted = job(node, "good")
     result = run_streaming(site, wanted, lines.append)
@@ -104,7 +104,7 @@ def test_a_job_tells_its_progress_counters_attempts_and_output(node: SingleNode,
     assert sorted(text.splitlines()) == [f"line{k}\t1" for k in range(4)]
 
 
-def test_a_failed_job_gives_the_mapper_s_own_first_line(node: SingleNode, site: Site):
+def test_a_failed_job_gives_the_mapper_s_own_first_line(node: SingleNode, site: HadoopSite):
     result = run_streaming(site, job(node, "bad"), silent)
     assert (result.ok, result.state) == (False, "FAILED")
     assert result.diagnostics.startswith("record 'bad' cannot be used (attempt_")
@@ -121,14 +121,14 @@ def test_a_failed_job_gives_the_mapper_s_own_first_line(node: SingleNode, site: 
         ({"input_format": "no.such.Format"}, "-inputformat : class not found : no.such.Format"),
     ],
 )
-def test_a_job_that_is_not_accepted_is_one_line(node: SingleNode, site: Site, changes, cause: str):
+def test_a_job_that_is_not_accepted_is_one_line(node: SingleNode, site: HadoopSite, changes, cause: str):
     with pytest.raises(JobError, match=cause) as caught:
         run_streaming(site, job(node, "good", **changes), silent)
     assert "\n" not in str(caught.value)
     assert "was not accepted" in str(caught.value)
 
 
-def test_an_interrupted_run_kills_its_job(node: SingleNode, site: Site):
+def test_an_interrupted_run_kills_its_job(node: SingleNode, site: HadoopSite):
     seen: list[str] = []
 
     def interrupt(line: str) -> None:
@@ -163,7 +163,7 @@ def test_a_hadoop_home_serves_the_client(node: SingleNode, install: HadoopInstal
         "HADOOP_HOME": str(tmp_path / "home"),
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
     }
-    site = Site.load(environ)
+    site = HadoopSite.load(environ)
     assert site.install.class_path_jar.is_relative_to(tmp_path / "cache")
     assert site.install.n_jars == install.n_jars
     assert run_streaming(site, job(node, "good"), silent).check().counters["yarn-accel"] == {"done": 4}

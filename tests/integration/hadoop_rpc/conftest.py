@@ -17,7 +17,7 @@ from yarn_accel.adapters.hadoop_rpc import (
     User,
 )
 from yarn_accel.errors import StartupError
-from yarn_accel.hadoop.site import Site
+from yarn_accel.hadoop.site import HadoopSite
 from yarn_accel.testbed import Cluster, UpOptions, take_down
 
 CLUSTER_NAME = "rpc"
@@ -28,7 +28,7 @@ class Yarn:
     """A cluster that is up, and what it takes to talk to it."""
 
     cluster: Cluster
-    site: Site
+    site: HadoopSite
     addresses: ResourceManagerAddresses
     settings: RpcSettings
 
@@ -44,7 +44,7 @@ def yarn() -> Iterator[Yarn]:
     try:
         options = UpOptions(CLUSTER_NAME, nodes=2, racks=2, accel_nodes=1, mode=mode, pipeline=False)
         cluster = Cluster.up(options)
-        site = Site.load({"HADOOP_CONF_DIR": str(cluster.conf_dir)})
+        site = HadoopSite.load({"HADOOP_CONF_DIR": str(cluster.conf_dir)})
         addresses = ResourceManagerAddresses.from_properties(site.properties)
         yield Yarn(cluster, site, addresses, RpcSettings(hosts=site.client_hosts))
     except StartupError as error:

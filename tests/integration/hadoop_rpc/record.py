@@ -39,7 +39,7 @@ from yarn_accel.adapters.hadoop_rpc.records import (
     pinned,
 )
 from yarn_accel.errors import AccelError
-from yarn_accel.hadoop.site import Site
+from yarn_accel.hadoop.site import HadoopSite
 from yarn_accel.testbed import Cluster
 
 POLL_S = 0.05
@@ -139,7 +139,7 @@ async def _as_master(master: NativeApplicationMaster, nodes: NativeNodeManager, 
 
 async def record(cluster: Cluster) -> None:
     """The whole play, in the order that the tests know."""
-    site = Site.load({"HADOOP_CONF_DIR": str(cluster.conf_dir)})
+    site = HadoopSite.load({"HADOOP_CONF_DIR": str(cluster.conf_dir)})
     addresses = ResourceManagerAddresses.from_properties(site.properties)
     settings = RpcSettings(hosts=site.client_hosts)
     rm = NativeResourceManager(addresses, User(getpass.getuser()), settings)

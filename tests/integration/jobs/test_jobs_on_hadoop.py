@@ -39,7 +39,7 @@ from yarn_accel.adapters import credentials
 from yarn_accel.adapters.credentials import issue_token_file, read_master_secret
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import JobError, StorageError
-from yarn_accel.hadoop.site import Site
+from yarn_accel.hadoop.site import HadoopSite
 from yarn_accel.testbed import Cluster
 from yarn_accel.wire.credential import Credential, encode
 
@@ -55,7 +55,7 @@ def silent(_: str) -> None:
 
 @pytest.fixture(scope="module")
 def site(hadoop_cluster):
-    return Site.load({"PATH": os.environ["PATH"], "HADOOP_CONF_DIR": str(hadoop_cluster.conf_dir)})
+    return HadoopSite.load({"PATH": os.environ["PATH"], "HADOOP_CONF_DIR": str(hadoop_cluster.conf_dir)})
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +166,7 @@ def _content(store: Store, uri: str) -> bytes | None:
         time.sleep(0.05)
 
 
-def traces_of(job_id: str, cluster: Cluster, site: Site, store: Store) -> dict[str, bytes]:
+def traces_of(job_id: str, cluster: Cluster, site: HadoopSite, store: Store) -> dict[str, bytes]:
     """Every file a job may have left a trace in; waits until the logs of its containers are aggregated."""
     patterns = {
         "history": (job_id, ".jhist"),

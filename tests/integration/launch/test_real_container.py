@@ -32,7 +32,7 @@ from yarn_accel.adapters.hadoop_rpc.records import (
 )
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import StartupError
-from yarn_accel.hadoop.site import Site
+from yarn_accel.hadoop.site import HadoopSite
 from yarn_accel.launch import bootstrap
 from yarn_accel.launch.command import container_argv, container_command, container_environment
 from yarn_accel.launch.packing import pack
@@ -76,7 +76,7 @@ os.rename(out + ".tmp", out)
 class Yarn:
     """A cluster of one worker, and how to start something on it."""
 
-    site: Site
+    site: HadoopSite
     store: Store
     staging_uri: str
 
@@ -124,7 +124,7 @@ def yarn() -> Iterator[Yarn]:
     try:
         options = UpOptions(CLUSTER_NAME, nodes=1, racks=1, accel_nodes=0, mode=mode, pipeline=False)
         cluster = Cluster.up(options)
-        site = Site.load({"HADOOP_CONF_DIR": str(cluster.conf_dir)})
+        site = HadoopSite.load({"HADOOP_CONF_DIR": str(cluster.conf_dir)})
         yield Yarn(site, Store(cluster.conf_dir), f"{site.properties['fs.defaultFS']}/staging")
     except StartupError as error:
         pytest.skip(f"no Hadoop here: {error}")

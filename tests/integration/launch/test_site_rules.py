@@ -71,7 +71,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 def rmadmin(site: Site, *words: str) -> None:
     """``yarn rmadmin`` as an admin of stock Hadoop has it."""
-    jobs = hadoop_site.Site.load(site.environ)
+    jobs = hadoop_site.HadoopSite.load(site.environ)
     argv = java_argv(
         jobs.install,
         "org.apache.hadoop.yarn.client.cli.RMAdminCLI",
@@ -112,7 +112,9 @@ class OurRunner(HadoopRunner):
     def __init__(self, site: Site) -> None:
         # The cluster's own binding names no server: jobs ask their nodes, as on a site of others.  A mapper
         # that is to compute by itself needs an interpreter with numpy.
-        super().__init__(replace(hadoop_site.Site.load(site.environ), binding_file=None), sys.executable)
+        super().__init__(
+            replace(hadoop_site.HadoopSite.load(site.environ), binding_file=None), sys.executable
+        )
         # YARN puts the node's value in the place of {{NM_HOST}}.
         self._agent = f"ACCEL_AGENT={site.agent_socket('{{NM_HOST}}')}"
 

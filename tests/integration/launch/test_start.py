@@ -18,7 +18,7 @@ import yaml
 from tests.fixtures.yarn_site import DEADLINE_S, Site, SiteOptions, site_up
 from yarn_accel.errors import StartupError
 from yarn_accel.hadoop.java import java_argv
-from yarn_accel.hadoop.site import Site as Hadoop
+from yarn_accel.hadoop.site import HadoopSite
 
 pytestmark = [pytest.mark.hadoop]
 
@@ -50,7 +50,7 @@ def host(site: Site, name: str) -> str:
 
 def safe_mode(site: Site, word: str) -> None:
     """What an administrator does with ``hdfs dfsadmin -safemode``."""
-    hadoop = Hadoop.load(site.environ)
+    hadoop = HadoopSite.load(site.environ)
     argv = java_argv(
         hadoop.install,
         "org.apache.hadoop.hdfs.tools.DFSAdmin",

@@ -40,10 +40,12 @@ def test_logs_that_are_not_aggregated_yet_are_waited_for():
     assert len(logs.asked) == 3
 
 
-def test_without_a_word_of_its_own_hadoops_diagnostics_serve():
+def test_where_a_task_wrote_nothing_hadoops_diagnostics_serve():
     assert diagnose(Logs(""), BAD) == "Error: a (attempt_1_m_1_0 on w1)"
     assert diagnose(Logs(None), BAD, patience_s=0) == "Error: a (attempt_1_m_1_0 on w1)"
-    assert diagnose(Logs(), replace(BAD, container="", node="", diagnostics="")).startswith("no word of why")
+    assert diagnose(Logs(), replace(BAD, container="", node="", diagnostics="")).startswith(
+        "no reason is given"
+    )
 
 
 def test_no_failed_attempt_no_diagnosis():
@@ -77,7 +79,7 @@ def test_no_failed_attempt_no_diagnosis():
             ],
             "-inputformat : class not found : x.Y",
         ),
-        ([], "the client ended without a word"),
+        ([], "the client ended and wrote nothing"),
     ],
 )
 def test_the_cause_in_a_client_s_output(lines: list[str], cause: str):

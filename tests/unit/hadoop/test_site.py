@@ -5,7 +5,7 @@ import pytest
 
 from yarn_accel.errors import ConfigError, StartupError
 from yarn_accel.hadoop.jars import HADOOP_VERSION
-from yarn_accel.hadoop.site import SITE_FILE, Site, SiteSettings
+from yarn_accel.hadoop.site import SITE_FILE, HadoopSite, SiteSettings
 
 
 def hadoop_xml(**properties: str) -> str:
@@ -44,7 +44,7 @@ def conf_dir(environ: dict[str, str]) -> Path:
 
 
 def test_addresses_come_from_the_configuration_with_hadoops_defaults(environ: dict[str, str]):
-    site = Site.load(environ)
+    site = HadoopSite.load(environ)
     assert site.resourcemanagers() == [("master", 8032)]
     assert site.resourcemanager_webs() == ["http://master:8088"]
     assert site.history_web() == "http://localhost:19888"
@@ -56,15 +56,15 @@ def test_explicit_addresses_win(environ: dict[str, str]):
     (conf_dir(environ) / "mapred-site.xml").write_text(
         hadoop_xml(**{"mapreduce.jobhistory.address": "old:10020"})
     )
-    assert Site.load(environ).history_web() == "http://old:19888"
+    assert HadoopSite.load(environ).history_web() == "http://old:19888"
     (conf_dir(environ) / "mapred-site.xml").write_text(
         hadoop_xml(**{"mapreduce.jobhistory.webapp.address": "hist:1234"})
     )
-    assert Site.load(environ).history_web() == "http://hist:1234"
+    assert HadoopSite.load(environ).history_web() == "http://hist:1234"
     (conf_dir(environ) / "mapred-site.xml").write_text(
         hadoop_xml(**{"mapreduce.jobhistory.webapp.address": "0.0.0.0:1234"})
     )
-    assert Site.load(environ).history_web() == "http://localhost:1234"
+    assert HadoopSite.load(environ).history_web() == "http://localhost:1234"
 
 
 def test_several_resourcemanagers(environ: dict[str, str]):
@@ -78,7 +78,7 @@ def test_several_resourcemanagers(environ: dict[str, str]):
             }
         )
     )
-    site = Site.load(environ)
+    site = HadoopSite.load(environ)
     assert site.resourcemanagers() == [("a", 8032), ("b", 8032)]
     assert site.resourcemanager_webs() == ["http://a:8088", "http://b:99"]
 
@@ -90,13 +90,13 @@ def test_the_site_file_is_honoured(environ: dict[str, str]):
         "binding_file: binding.json\nmaster_secret_file: /etc/secret\nclient_hosts_file: hosts\n"
         "client_jvm_options: -Da=b '-Dc=d e'\n"
     )
-    site = Site.load(environ)
+    site = HadoopSite.load(environ)
     assert site.binding_file == folder / "binding.json"
     assert site.master_secret_file == Path("/etc/secret")
     assert site.client_jvm_options == (f"-Djdk.net.hosts.file={folder / 'hosts'}", "-Da=b", "-Dc=d e")
     assert site.resourcemanagers() == [("10.0.0.1", 8032)]
     (folder / SITE_FILE).write_text("client_jvm_options: [-Dx=1]\n")
-    assert Site.load(environ).client_jvm_options == ("-Dx=1",)
+    assert HadoopSite.load(environ).client_jvm_options == ("-Dx=1",)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_the_site_file_is_honoured(environ: dict[str, str]):
 def test_a_wrong_site_file_is_explained(environ: dict[str, str], text: str, message: str):
     (conf_dir(environ) / SITE_FILE).write_text(text)
     with pytest.raises(ConfigError, match=message) as caught:
-        Site.load(environ)
+        HadoopSite.load(environ)
     assert "\n" not in str(caught.value)
 
 
@@ -149,9 +149,9 @@ def test_an_encoding_that_is_not_known_is_no_traceback(environ: dict[str, str], 
 
 def test_without_a_configuration_directory_there_is_a_cure(environ: dict[str, str], tmp_path: Path):
     with pytest.raises(StartupError, match=r"HADOOP_CONF_DIR is not set: .*yarn-accel cluster up"):
-        Site.load({"JAVA_HOME": environ["JAVA_HOME"]})
+        HadoopSite.load({"JAVA_HOME": environ["JAVA_HOME"]})
     with pytest.raises(StartupError, match=r"has no core-site.xml"):
-        Site.load({**environ, "HADOOP_CONF_DIR": str(tmp_path)})
+        HadoopSite.load({**environ, "HADOOP_CONF_DIR": str(tmp_path)})
 
 
 def test_hadoop_home_alone_is_enough(environ: dict[str, str]):
@@ -159,7 +159,7 @@ def test_hadoop_home_alone_is_enough(environ: dict[str, str]):
     etc.mkdir(parents=True)
     (etc / "core-site.xml").write_text(hadoop_xml(**{"fs.defaultFS": "hdfs://other"}))
     environ.pop("HADOOP_CONF_DIR")
-    site = Site.load(environ)
+    site = HadoopSite.load(environ)
     assert site.conf_dir == etc
     assert site.properties["fs.defaultFS"] == "hdfs://other"
 
@@ -167,7 +167,7 @@ def test_hadoop_home_alone_is_enough(environ: dict[str, str]):
 def test_without_a_distribution_and_without_fetched_jars_there_is_a_cure(environ: dict[str, str]):
     environ.pop("HADOOP_HOME")
     with pytest.raises(StartupError, match=r"no Hadoop jars: .*HADOOP_HOME.*yarn-accel hadoop fetch"):
-        Site.load(environ)
+        HadoopSite.load(environ)
 
 
 def test_fetched_jars_serve_where_there_is_no_distribution(environ: dict[str, str], tmp_path: Path):
@@ -178,14 +178,14 @@ def test_fetched_jars_serve_where_there_is_no_distribution(environ: dict[str, st
         (lib / name).write_bytes(b"12345")
     record = {"version": HADOOP_VERSION, "jars": {"hadoop-streaming-3.4.2.jar": 5}}
     (lib.parent / "install.json").write_text(json.dumps(record))
-    install = Site.load(environ).install
+    install = HadoopSite.load(environ).install
     assert (install.version, install.n_jars, install.n_bytes) == (HADOOP_VERSION, 1, 5)
     assert install.streaming_jar == lib / "hadoop-streaming-3.4.2.jar"
     (lib / "hadoop-streaming-3.4.2.jar").write_bytes(b"1234")
     with pytest.raises(StartupError, match="no Hadoop jars"):
-        Site.load(environ)
+        HadoopSite.load(environ)
 
 
 def test_missing_java_is_said(environ: dict[str, str], tmp_path: Path):
     with pytest.raises(StartupError, match="openjdk-17"):
-        Site.load({**environ, "JAVA_HOME": str(tmp_path / "nowhere")})
+        HadoopSite.load({**environ, "JAVA_HOME": str(tmp_path / "nowhere")})

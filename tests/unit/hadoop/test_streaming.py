@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from yarn_accel.errors import ConfigError, JobError, StartupError
 from yarn_accel.hadoop.jars import HadoopInstall
-from yarn_accel.hadoop.site import Site
+from yarn_accel.hadoop.site import HadoopSite
 from yarn_accel.hadoop.streaming import (
     NLINE_INPUT_FORMAT,
     JobResult,
@@ -29,13 +29,13 @@ def option_values(argv: list[str], option: str) -> list[str]:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
+def site(tmp_path: Path) -> HadoopSite:
     (tmp_path / "class-path.jar").write_bytes(b"")
     install = HadoopInstall(
         Path("/jdk/bin/java"), tmp_path, tmp_path / "class-path.jar", tmp_path / "s.jar", "3.5.0", 1, 1
     )
     address = f"127.0.0.1:{free_ports(1)[0]}"
-    return Site(
+    return HadoopSite(
         conf_dir=tmp_path,
         install=install,
         properties={"yarn.resourcemanager.address": address},
@@ -104,7 +104,7 @@ def test_generic_options_come_first_and_the_same_job_gives_the_same_arguments(**
     assert option_values(argv, "-input") == changes["inputs"]
 
 
-def test_the_client_gets_the_site_s_options_and_our_log_format(site: Site):
+def test_the_client_gets_the_site_s_options_and_our_log_format(site: HadoopSite):
     argv = client_argv(site, job(), ["-Xlog:cds"])
     assert "-Xlog:cds" in argv
     assert "-Djdk.net.hosts.file=/h" in argv
@@ -114,14 +114,14 @@ def test_the_client_gets_the_site_s_options_and_our_log_format(site: Site):
     assert argv[main + 1 :] == job().argv()
 
 
-def test_a_dead_resourcemanager_is_one_line(site: Site):
+def test_a_dead_resourcemanager_is_one_line(site: HadoopSite):
     with pytest.raises(StartupError, match=r"no ResourceManager answers at 127.0.0.1:\d+") as caught:
         run_streaming(site, job(), lambda _: None)
     assert caught.value.exit_code == 3
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_to_ship_must_exist(site: Site, tmp_path: Path):
+def test_a_file_to_ship_must_exist(site: HadoopSite, tmp_path: Path):
     with pytest.raises(JobError, match=r"ships .*/none.pyz, which does not exist"):
         run_streaming(site, job(files=[f"{tmp_path}/none.pyz#a"]), lambda _: None)
 

@@ -11,7 +11,7 @@ from jobs.runners.hadoop import HadoopRunner, streaming_job
 from jobs.runners.step import Step
 from yarn_accel.errors import ConfigError, JobError
 from yarn_accel.hadoop.jars import HadoopInstall
-from yarn_accel.hadoop.site import Site
+from yarn_accel.hadoop.site import HadoopSite
 
 FILES = (Path("/x/accel-job.pyz"), Path("/x/binding.json"))
 
@@ -96,7 +96,7 @@ def test_mappers_are_told_whom_to_ask_when_no_agent_answers():
 @pytest.fixture
 def site(tmp_path):
     install = HadoopInstall(Path("java"), tmp_path, tmp_path / "cp.jar", tmp_path / "s.jar", "3.5.0", 0, 0)
-    return Site(conf_dir=tmp_path, install=install, properties={"fs.defaultFS": "hdfs://nn:8020/"})
+    return HadoopSite(conf_dir=tmp_path, install=install, properties={"fs.defaultFS": "hdfs://nn:8020/"})
 
 
 def test_data_goes_below_the_users_home_of_the_sites_file_system(site):
@@ -128,7 +128,7 @@ def test_servers_without_a_master_secret_are_a_configuration_error(site, tmp_pat
 
 
 def test_a_site_without_a_file_system_is_a_configuration_error(tmp_path, site):
-    bare = Site(conf_dir=site.conf_dir, install=site.install, properties={})
+    bare = HadoopSite(conf_dir=site.conf_dir, install=site.install, properties={})
     with pytest.raises(ConfigError, match=r"fs\.defaultFS"):
         HadoopRunner(bare)
 

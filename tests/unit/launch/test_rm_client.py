@@ -11,7 +11,7 @@ import pytest
 from tests.unit.launch.yarn import Yarn, app, report, rm_client
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationState
 from yarn_accel.errors import ConfigError, StartupError, StorageError, UnavailableError
-from yarn_accel.hadoop.site import Site
+from yarn_accel.hadoop.site import HadoopSite
 from yarn_accel.launch import rm_client as gateway_module
 from yarn_accel.launch.rm_client import RmClient, find_running, kill, one_of
 
@@ -100,7 +100,7 @@ def test_looking_at_a_cluster_needs_no_java(tmp_path, monkeypatch) -> None:
 
     monkeypatch.setattr("yarn_accel.hadoop.site.find_java", no_java)
     with pytest.raises(StartupError, match="Java"):
-        Site.load(bare)
+        HadoopSite.load(bare)
     ours = RmClient.load(bare)
     assert ours.staging_uri() == "hdfs://nn:8020/user/alice/.yarn-accel"
     assert ours.site.resourcemanager_webs() == ["http://10.0.0.7:8088"]
