@@ -15,8 +15,6 @@ from yarn_accel.core.binding import (
     NNodeLost,
     NNodesReturned,
     PaperBinding,
-    Request,
-    ServerView,
     WeightChanged,
     make,
 )
@@ -132,19 +130,6 @@ def test_nobody_is_bound_across_racks(name, history):
     for world, _, policy, _ in told(name, history):
         for node, anode in policy.bound().items():
             assert world.nnodes[node] == world.anodes[anode]
-
-
-@given(HISTORIES, st.lists(st.floats(0.0, 10.0), min_size=4, max_size=4))
-def test_a_request_stays_in_the_rack_of_its_node(history, queues_s):
-    *_, (world, _, policy, _) = [
-        (World(), None, make("container", {"cross_rack": "deny"}), None),
-        *told("container", history),
-    ]
-    views = [ServerView(anode, 1, queue_s) for anode, queue_s in zip(world.anodes, queues_s, strict=False)]
-    for node, rack in (world.nnodes | world.anodes).items():
-        chosen = policy.choose(node, Request("lu", 1e9, 10**6), views).server
-        assert (chosen is None) == (rack not in world.anodes.values())
-        assert chosen is None or world.anodes[chosen] == rack
 
 
 @pytest.mark.parametrize("name", BALANCED)

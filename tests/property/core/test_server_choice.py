@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yarn_accel.core.binding import ChooserSettings, Request, RequestChooser, ServerView
+from yarn_accel.core.server_choice import ChooserSettings, Request, RequestChooser, ServerView
 
 SERVERS = ("a", "b", "c")
 QUEUES = st.floats(0.0, 10.0)

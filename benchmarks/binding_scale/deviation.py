@@ -6,8 +6,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from yarn_accel.core.binding.events import ANodeAdded, BindingEvent, BindingPolicy, Move, WeightChanged
-from yarn_accel.core.binding.weighted import WeightedBinding
+from yarn_accel.core.binding import (
+    ANodeAdded,
+    BindingEvent,
+    BindingPolicy,
+    Move,
+    WeightChanged,
+    WeightedBinding,
+)
 
 __all__ = ["Deviation", "deviation", "misplaced"]
 
