@@ -117,7 +117,7 @@ class Computing:
         """The output of a work is stored."""
         work = self._state.works.get(event.work)
         if work is not None and work.state is _WRITING:
-            work.tenant.used_bytes -= work.bytes_out
+            self._replies.count(work.tenant, -work.bytes_out)
             work.stamp = event.stamp
             self._replies.result(work, None)
 
@@ -169,7 +169,7 @@ class Computing:
             work.answer_bytes = result.answer_bytes
         if work.writes and work.waiters:
             work.state = _WRITING
-            work.tenant.used_bytes += work.bytes_out
+            self._replies.count(work.tenant, work.bytes_out)
             self._state.out.append(Write(work.id))
         else:
             self._replies.result(work, result)

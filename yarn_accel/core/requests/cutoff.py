@@ -6,7 +6,7 @@ from yarn_accel.core.requests.commands import Disconnect
 from yarn_accel.core.requests.memory import Memory
 from yarn_accel.core.requests.replies import Replies
 from yarn_accel.core.requests.settings import MachineSettings
-from yarn_accel.core.requests.work import Connection, State, Work, WorkState
+from yarn_accel.core.requests.work import Connection, State, Tenant, Work, WorkState
 
 __all__ = ["CutOff"]
 
@@ -18,9 +18,10 @@ _BUSY = frozenset({WorkState.RUNNING, WorkState.WRITING, WorkState.READING, Work
 class CutOff:
     """Ends connections that keep others from memory.
 
-    When a work that stays within the share of its tenant waits, connections of tenants above theirs are ended
-    that have replies to read, a payload to send, or shared memory to use, and have not moved for
-    `unread_grace_s`: the one that stands still for longest first, until the work fits.
+    When a work waits that stays within the share of its tenant, connections of tenants above theirs are
+    ended that have replies to read, a payload to send, or shared memory to use, and have not moved for
+    `unread_grace_s`: the one that stands still for longest first, until the work fits.  When a work has
+    waited for long, connections that only have shared memory they do not use are ended, whosever they are.
     """
 
     def __init__(self, settings: MachineSettings, memory: Memory, replies: Replies, state: State) -> None:
@@ -33,44 +34,49 @@ class CutOff:
         """Whether a connection holds memory and does not move."""
         now_s = self._state.now_s
         return any(
-            _waits_for_client(connection) and now_s - connection.moved_s >= self._grace_s
+            (_owes(connection) or _is_idle(connection)) and now_s - connection.moved_s >= self._grace_s
             for connection in self._state.connections.values()
         )
 
     def make_room(self, work: Work) -> float:
         """Cut off whom a work need not wait for; returns when to look again, infinity: never."""
         now_s = self._state.now_s
-        share = self._memory.share_per_weight()
-        excess = {
-            tenant: tenant.held_bytes - share * tenant.settings.weight
-            for tenant in self._state.tenants.values()
-            if tenant is not work.owner
-        }
+        excess = self._excess()
+        excess.pop(work.owner, None)
+        is_long = self._memory.waits_long(work)
         lacking = self._memory.lacking(work) - self._memory.kept_bytes
         candidates = []
         for connection in self._state.connections.values():
-            if excess.get(connection.tenant, 0.0) <= 0.0 or not _waits_for_client(connection):
-                continue
+            is_above = excess.get(connection.tenant, 0.0) > 0.0
             if connection.is_cut:
-                freed = self._held(connection)
-                lacking -= freed
-                excess[connection.tenant] -= freed
-            else:
+                lacking -= self._held(connection)
+            elif (_is_idle(connection) and (is_long or is_above)) or (_owes(connection) and is_above):
                 candidates.append(connection)
         candidates.sort(key=lambda connection: connection.moved_s)
         for connection in candidates:
             if lacking <= 0:
                 return _NEVER
-            freed = self._held(connection)
-            if not freed or excess[connection.tenant] <= 0.0:
+            tenant, freed = connection.tenant, self._held(connection)
+            is_above = excess.get(tenant, 0.0) > 0.0
+            if not freed or not (is_above or (is_long and _is_idle(connection))):
                 continue
             due_s = connection.moved_s + self._grace_s
             if due_s > now_s:
                 return due_s
             self._end(connection)
             lacking -= freed
-            excess[connection.tenant] -= freed
+            excess[tenant] = excess.get(tenant, 0.0) - freed
         return _NEVER
+
+    def _excess(self) -> dict[Tenant, float]:
+        """What each tenant holds above its share, when those are gone that were told to go."""
+        share = self._memory.share_per_weight()
+        tenants = self._state.tenants.values()
+        excess = {each: each.held_bytes - share * each.settings.weight for each in tenants}
+        for connection in self._state.connections.values():
+            if connection.is_cut:
+                excess[connection.tenant] -= self._held(connection)
+        return excess
 
     def _end(self, connection: Connection) -> None:
         connection.is_cut = True
@@ -86,8 +92,11 @@ class CutOff:
         return granted + sum(work.segment_bytes for work in works)
 
 
-def _waits_for_client(connection: Connection) -> bool:
+def _owes(connection: Connection) -> bool:
     """Whether it is the client's turn, and memory is held until it does something."""
-    if connection.n_leaving or connection.receiving is not None:
-        return True
-    return bool(connection.grants) and not connection.waits and not connection.works
+    return connection.n_leaving > 0 or connection.receiving is not None
+
+
+def _is_idle(connection: Connection) -> bool:
+    """Whether a client has shared memory and asks for nothing."""
+    return bool(connection.grants) and not (connection.waits or connection.works or connection.n_leaving)

@@ -256,7 +256,6 @@ class RequestMachine:
         """Queues, memory, tenants and workers as plain values, for `stats`."""
         state, memory, idempotency = self._state, self._memory, self._idempotency
         n_bytes = self._settings.queue_bytes
-        writing = sum(tenant.queue.used_bytes for tenant in state.tenants.values())
         return {
             **self._scheduler.snapshot(),
             "in_flight": state.n_active,
@@ -270,7 +269,7 @@ class RequestMachine:
                     "bound_bytes": n_bytes,
                 },
                 "write": {
-                    "bytes": writing,
+                    "bytes": self._replies.bytes,
                     "peak_bytes": self._replies.peak_bytes,
                     "bound_bytes": n_bytes,
                 },

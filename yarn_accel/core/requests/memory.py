@@ -127,7 +127,7 @@ class Memory:
         within, beyond = self._first_waiting()
         if beyond and not is_any_stalled:
             oldest = min(beyond, key=lambda each: each.waits_since_s)
-            if self._state.now_s - oldest.waits_since_s >= _LONG_WAIT_S:
+            if self.waits_long(oldest):
                 return oldest if self.fits(oldest) else None
         for work in within:
             if self.fits(work):
@@ -137,9 +137,19 @@ class Memory:
         return beyond[0] if self.fits(beyond[0]) else None
 
     def blocked(self) -> Work | None:
-        """Of the works that stay within the share of their tenant, the first that does not fit now."""
-        within, _ = self._first_waiting()
-        return next((work for work in within if not self.fits(work)), None)
+        """Who is kept from memory: the first within the share of its tenant, else who waits for long."""
+        within, beyond = self._first_waiting()
+        candidates = [*within, *(work for work in beyond if self.waits_long(work))]
+        return next((work for work in candidates if not self.fits(work)), None)
+
+    def is_hopeless(self, work: Work) -> bool:
+        """Whether a work waits for long, and will do so until clients let go of shared memory they use."""
+        size = self.size_of(self._wanted(work))
+        return self.waits_long(work) and size + self.sharing.n_bytes > self.bound_bytes
+
+    def waits_long(self, work: Work) -> bool:
+        """Whether a work has waited for so long that it lets nobody pass any more."""
+        return self._state.now_s - work.waits_since_s >= _LONG_WAIT_S
 
     def share_per_weight(self) -> float:
         """The bytes that are a tenant's own while others want memory, too, for a weight of 1."""

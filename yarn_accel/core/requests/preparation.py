@@ -38,6 +38,9 @@ __all__ = ["Preparation"]
 _SHARE_RETRY_S = 0.1
 _OUTPUT_ALIGNMENT = 64
 _BUSY_MEMORY = Failure("storage", "storage", "no memory for the outputs just now", "", True)
+_NO_MEMORY = Failure(
+    "unavailable", "out-of-memory", "clients hold too much of the memory as shared memory", "", True
+)
 #: While somebody waits for memory, whether it is kept from him is looked at so often.
 _LOOK_S = 0.1
 _WAITING = WorkState.WAITING
@@ -158,7 +161,7 @@ class Preparation:
         if work is None or work.state not in (_LOOKING, _CHECKING, _READING, _WRITING):
             return
         if work.state is _WRITING:
-            work.tenant.used_bytes -= work.bytes_out
+            self._replies.count(work.tenant, -work.bytes_out)
         self.fail(work, event.failure)
 
     def segment_created(self, event: SegmentCreated) -> None:
@@ -214,7 +217,11 @@ class Preparation:
             self._look_s = now_s + _LOOK_S
             blocked = memory.blocked()
             if blocked is not None:
+                n_cut = self._state.counts["cut_off"]
                 self._look_s = min(self._cutoff.make_room(blocked), self._look_s)
+                if n_cut == self._state.counts["cut_off"] and memory.is_hopeless(blocked):
+                    self.stop_waiting(blocked)
+                    self.fail(blocked, _NO_MEMORY)
         return self._look_s
 
     def announce(self, work: Work) -> None:

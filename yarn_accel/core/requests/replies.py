@@ -10,6 +10,7 @@ from yarn_accel.core.requests.commands import Repeat, Reply, ReplyBusy, ReplyFai
 from yarn_accel.core.requests.events import Failure, Sent, WorkResult
 from yarn_accel.core.requests.idempotency import Idempotency, Known
 from yarn_accel.core.requests.memory import Memory
+from yarn_accel.core.requests.queues import TenantQueue
 from yarn_accel.core.requests.work import Connection, State, Work, WorkState
 
 __all__ = ["AGAIN", "Replies"]
@@ -26,7 +27,7 @@ class Replies:
 
     Attributes:
         leaving: by number; to be looked at, not changed.
-        peak_bytes: the most that a tenant had in use at the time of a reply.
+        bytes: of results that leave, to clients or to storage.
     """
 
     def __init__(self, memory: Memory, idempotency: Idempotency, state: State) -> None:
@@ -34,6 +35,7 @@ class Replies:
         self._memory = memory
         self._idempotency = idempotency
         self._state = state
+        self.bytes = 0
         self.peak_bytes = 0
         self._n_replies = 0
 
@@ -104,6 +106,7 @@ class Replies:
             work, connection, n_bytes, is_owner = leaving
             connection.n_leaving -= 1
             connection.tenant.queue.used_bytes -= n_bytes
+            self.bytes -= n_bytes
             if was_sent:
                 connection.moved_s = now_s
             if work is not None:
@@ -120,15 +123,19 @@ class Replies:
         if work.state is _ENDED and work.input_grant is None and not work.writes:
             self._idempotency.keep(work)
 
+    def count(self, queue: TenantQueue, n_bytes: int) -> None:
+        """Count bytes of a result that begin to leave, or, below 0, have left."""
+        queue.used_bytes += n_bytes
+        self.bytes += n_bytes
+        if self.bytes > self.peak_bytes:
+            self.peak_bytes = self.bytes
+
     def _leave(self, work: Work | None, connection: Connection, n_bytes: int, is_owner: bool) -> int:
         self._n_replies = reply = self._n_replies + 1
         if not connection.n_leaving:
             connection.moved_s = self._state.now_s
         connection.n_leaving += 1
-        queue = connection.tenant.queue
-        queue.used_bytes += n_bytes
-        if queue.used_bytes > self.peak_bytes:
-            self.peak_bytes = queue.used_bytes
+        self.count(connection.tenant.queue, n_bytes)
         self.leaving[reply] = work, connection, n_bytes, is_owner
         return reply
 

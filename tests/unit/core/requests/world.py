@@ -48,6 +48,7 @@ class World:
         runs: what each worker has, in its order.
         stopped: connections whose client reads nothing.
         blocked: connections that are not read from, and the request they stopped at.
+        sending: connections in the middle of a payload, and its work.
         looks, reads, writes, checks: works a storage thread is at.
         can_create: whether segments can be made.
     """
@@ -56,6 +57,7 @@ class World:
         self.machine = RequestMachine(settings(**changes))
         self.now_s = 100.0
         self.connections = {}
+        self.tenants = {}
         self.n_connections = self.n_requests = 0
         self.asked = {}
         self.answers = {}
@@ -74,6 +76,7 @@ class World:
         self.stopped = set()
         self.remembered = {}
         self.blocked = {}
+        self.sending = {}
         self.cut = []
         self.can_create = True
         self.is_drained = False
@@ -87,12 +90,13 @@ class World:
     def open(self, tenant="t"):
         self.n_connections += 1
         self.connections[self.n_connections] = tenant
+        self.tenants[self.n_connections] = tenant
         self.apply(e.Opened(self.n_connections, tenant, self.now_s))
         return self.n_connections
 
     def ask(self, connection, key=None, what=None, digest=b"digest", **more):
         """Send a request; its payload comes with the header (digest) or later (None)."""
-        assert connection not in self.blocked, "the shell does not read this connection"
+        assert connection in self.free, "the shell does not read this connection, or reads a payload"
         self.n_requests += 1
         request_id = more.pop("request_id", self.n_requests)
         what = what or needs()
@@ -110,6 +114,7 @@ class World:
     def arrive(self, connection, request_id, digest=b"digest"):
         """The payload of a request is complete."""
         work = self.work_of(connection, request_id)
+        self.sending.pop(connection)
         self.apply(e.Arrived(work, digest, self.now_s))
 
     def cancel(self, connection, request_id):
@@ -119,6 +124,7 @@ class World:
         """The client goes away; what it was being sent is over then."""
         self.connections.pop(connection)
         self.blocked.pop(connection, None)
+        self.sending.pop(connection, None)
         for request in [request for request in self.asked if request[0] == connection]:
             self.asked.pop(request)
         self.apply(e.Closed(connection, self.now_s))
@@ -234,6 +240,11 @@ class World:
         return self.answers[connection, request_id].failure.code
 
     @property
+    def free(self):
+        """Connections that may send a request now."""
+        return self.connections.keys() - self.blocked.keys() - self.sending.keys()
+
+    @property
     def running(self):
         return [work for works in self.runs.values() for work in works]
 
@@ -257,11 +268,21 @@ class World:
                     del self.replies[reply]
             if isinstance(event, e.Received):
                 self._received = event
-            for command in self.machine.apply(event):
+            commands = self.machine.apply(event)
+            if isinstance(event, e.InputsRead | e.WorkerLost):
+                self._notice_given_up()
+            for command in commands:
                 getattr(self, f"_{type(command).__name__}")(command)
             self.machine.validate()
             self._check()
             self._events.popleft()
+
+    def _notice_given_up(self):
+        """Works that are to be read once more have no memory meanwhile."""
+        works = self.machine._state.works
+        states = {number: works[number].state.value for number in self.users.values() if number in works}
+        again = {number for number, state in states.items() if state in ("waiting", "looking", "reading")}
+        self.users = {segment: user for segment, user in self.users.items() if user not in again}
 
     def _check(self):
         assert sum(self.memory.values()) <= self.machine.snapshot()["pool"]["bound_bytes"]
@@ -271,6 +292,8 @@ class World:
             before = self._states.get(number, state)
             assert state is before or state in reachable(before), f"{before} to {state}"
         self._states = states
+        if len(self._events) > 1:
+            return
         waits = {(connection, number) for connection, number, _, _ in self.machine.waiting()}
         assert waits <= set(self.asked)
         open_ = {request for request in self.asked if request not in self.answers}
@@ -331,6 +354,8 @@ class World:
         self._use(command.work, command.segment)
         self._place(command)
         self._unblock(command)
+        if self.requests[command.work].digest is None:
+            self.sending[command.connection] = command.work
 
     def _place(self, command):
         self._use(command.work, command.output_segment)
@@ -374,6 +399,8 @@ class World:
             assert not request.deadline_s or self.now_s < request.now_s + request.deadline_s
             self.started.append(work)
         self.runs[command.worker].extend(command.works)
+        names = [(self.tenants[self.works[work][0]], self.requests[work].key) for work in self.running]
+        assert len(set(names)) == len(names), "a key is computed twice at a time"
 
     def _Reply(self, command):
         assert command.work in self.works
@@ -438,6 +465,7 @@ class World:
     def _hang_up(self, connection):
         self.connections.pop(connection)
         self.blocked.pop(connection, None)
+        self.sending.pop(connection, None)
         for request in [request for request in self.asked if request[0] == connection]:
             self.asked.pop(request)
         self._events.append(e.Closed(connection, self.now_s))

@@ -5,9 +5,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.examples import examples
-from yarn_accel.core.scheduling import (
+from tests.unit.core.requests.scheduler_driver import (
     Arrived,
     Cancelled,
+    Driver,
     Drop,
     Expire,
     Finished,
@@ -15,12 +16,13 @@ from yarn_accel.core.scheduling import (
     Lost,
     Room,
     Run,
-    Scheduler,
-    SchedulerSettings,
     Tick,
     WakeAt,
     WorkerDown,
     WorkerUp,
+)
+from tests.unit.core.requests.scheduler_driver import (
+    settings as rules,
 )
 
 WEIGHTS = {"a": 1.0, "b": 2.0, "c": 4.0}
@@ -39,10 +41,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         prefetched_kinds=st.sampled_from([(), ("cuda",), KINDS]),
     )
     def start(self, size, max_bytes, delay_s, prefetch_s, prefetched_kinds):
-        self.settings = SchedulerSettings(
-            WEIGHTS.__getitem__, size, max_bytes, delay_s, prefetch_s, prefetched_kinds=prefetched_kinds
+        self.settings = rules(
+            WEIGHTS.__getitem__,
+            max_batch_size=size,
+            max_batch_bytes=max_bytes,
+            max_queue_delay_s=delay_s,
+            prefetch_below_s=prefetch_s,
+            prefetched_kinds=prefetched_kinds,
         )
-        self.scheduler = Scheduler(self.settings)
+        self.scheduler = Driver(self.settings)
         self.now_s = 100.0
         self.items = {}
         self.queued = set()

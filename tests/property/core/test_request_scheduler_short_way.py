@@ -5,19 +5,22 @@ import dataclasses
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from yarn_accel.core.scheduling import (
+from tests.examples import examples
+from tests.unit.core.requests.scheduler_driver import (
     Arrived,
     Cancelled,
+    Driver,
     Finished,
     Item,
     Room,
     Run,
-    Scheduler,
-    SchedulerSettings,
     Tick,
     WakeAt,
     WorkerDown,
     WorkerUp,
+)
+from tests.unit.core.requests.scheduler_driver import (
+    settings as rules,
 )
 
 WEIGHTS = {"a": 1.0, "b": 3.0, "c": 0.5}
@@ -47,8 +50,8 @@ class Pair:
     """Two schedulers that hear the same; the second is asked for the short way first."""
 
     def __init__(self, max_queue_delay_s):
-        rules = SchedulerSettings(WEIGHTS.__getitem__, max_batch_size=3, max_queue_delay_s=max_queue_delay_s)
-        self.long, self.short = Scheduler(rules), Scheduler(rules)
+        these = rules(WEIGHTS.__getitem__, max_batch_size=3, max_queue_delay_s=max_queue_delay_s)
+        self.long, self.short = Driver(these), Driver(these)
         self.now_s = 0.0
         self.n_items = self.n_short = 0
 
@@ -75,31 +78,31 @@ class Pair:
         self.short.validate()
 
 
-def facts(scheduler):
+def facts(driver):
     """All that later decisions depend on, with the exact virtual times."""
+    scheduler = driver.scheduler
     tenants = {
         name: (
             tenant.n_queued,
             tenant.n_running,
+            tenant.used_bytes,
             dict(tenant.device_s),
             {kind: dataclasses.astuple(share) for kind, share in tenant.shares.items()},
         )
         for name, tenant in scheduler._tenants.items()
+        if tenant.n_queued or tenant.n_running or any(share.start_v for share in tenant.shares.values())
     }
-    crews = {
-        kind: (crew.n_queued, crew.n_running, crew.queued_s, crew.virtual_s, crew.furthest_v)
-        for kind, crew in scheduler._crews.items()
+    groups = {
+        kind: (group.n_queued, group.n_running, group.queued_s, group.virtual_s, group.furthest_v)
+        for kind, group in scheduler._groups.items()
     }
-    places = {kind: (list(crew.idle), list(crew.ready)) for kind, crew in scheduler._crews.items()}
+    places = {kind: (list(group.idle), list(group.ready)) for kind, group in scheduler._groups.items()}
     workers = {
         number: [(one.tenant.name, list(one.left), one.expected_s, one.started_s) for one in worker.batches]
         for number, worker in scheduler._workers.items()
     }
-    records = {
-        number: (record.item, record.worker, record.is_over, record.entered_s)
-        for number, record in scheduler._records.items()
-    }
-    return tenants, crews, places, workers, records, scheduler._is_open
+    entries = {number: (entry.worker, entry.is_queued) for number, entry in driver.entries.items()}
+    return tenants, groups, places, workers, entries
 
 
 def follow(pair, step):
@@ -107,7 +110,7 @@ def follow(pair, step):
     if what == "item":
         pair.arrive(*values)
     elif what == "done":
-        worker = pair.long._workers.get(values[0])
+        worker = pair.long.scheduler._workers.get(values[0])
         if worker is not None and worker.batches:
             pair.tell(Finished(worker.number, tuple(worker.batches[0].left), values[1], pair.now_s))
     elif what == "cancel":
@@ -122,7 +125,7 @@ def follow(pair, step):
         pair.tell(Tick(pair.now_s))
 
 
-@settings(deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.tuples(TIMES, STEPS), max_size=40), st.sampled_from([0.0, 0.0, 0.002]))
 def test_the_short_way_is_the_long_way(steps, max_queue_delay_s):
     pair = Pair(max_queue_delay_s)
@@ -139,4 +142,4 @@ def test_the_short_way_is_the_usual_one():
         pair.now_s += 0.01
         pair.arrive("a", 0, "k", {"cpu": 0.0004}, 0.0)
         pair.tell(Finished(0, (pair.n_items,), 0.0003, pair.now_s))
-    assert pair.n_short == 9
+    assert pair.n_short == 10

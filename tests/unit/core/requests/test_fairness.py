@@ -6,16 +6,18 @@ import random
 
 import pytest
 
-from yarn_accel.core.scheduling import (
+from tests.unit.core.requests.scheduler_driver import (
     Arrived,
+    Driver,
     Finished,
     Item,
     Run,
-    Scheduler,
-    SchedulerSettings,
     Tick,
     WakeAt,
     WorkerUp,
+)
+from tests.unit.core.requests.scheduler_driver import (
+    settings as rules,
 )
 
 WEIGHTS = {"a": 1.0, "b": 2.0, "c": 4.0}
@@ -32,7 +34,7 @@ class Simulation:
 
     def __init__(self, n_workers, sizes, *, window=8, estimate=lambda seconds: seconds, key=None, **settings):
         self.random = random.Random(4)
-        self.scheduler = Scheduler(SchedulerSettings(WEIGHTS.__getitem__, **settings))
+        self.scheduler = Driver(rules(WEIGHTS.__getitem__, **settings))
         self.sizes = sizes
         self.window = window
         self.estimate = estimate
