@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from yarn_accel.pipeline.wakefulness import DEVICE, can_keep_awake, keep_awake
+from yarn_accel.pipeline.cpu_idle import DEVICE, can_keep_awake, keep_awake
 
 __all__ = ["DEVICE", "is_possible", "kept_awake"]
 

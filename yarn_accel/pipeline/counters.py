@@ -1,15 +1,12 @@
 """What the server has done so far, as numbers; `PipelineServer.stats` puts them together.
 
-What happens to a request is noted in a deque, without a lock, and summed up later: by who asks for the
-numbers, or by `fold`, which is called when the answer is out.  Tenants and operations are bounded in number,
-so that nobody can make the server remember names.
+What happens to a request is noted, and summed up for many at a time.  Tenants and operations are bounded in
+number, so that nobody can make the server remember names.
 """
 
 from __future__ import annotations
 
 import bisect
-import collections
-import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,9 +36,8 @@ LATENCY_BOUNDS_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0
 #: So many tenants, and so many operations, are counted by name; the rest together as `OTHERS`.
 MAX_NAMES = 256
 OTHERS = "(others)"
-#: `fold` sums up when so much was noted; whoever notes still more than the most sums up himself.
-_FOLD_AT = 64
-_MOST_NOTED = 1024
+#: Summed up when so much was noted.
+_MOST_NOTED = 256
 
 #: A counter, how many more, whose; or all that `answered` was told.
 _Count = tuple[str, int, str]
@@ -49,43 +45,35 @@ _Answer = tuple[str, str, str, Mapping[str, float], int]
 
 
 class Counters:
-    """Totals, per operation, per tenant and per stage; safe to use from several threads."""
+    """Totals, per operation, per tenant and per stage; of one thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._noted: collections.deque[_Count | _Answer] = collections.deque()
+        self._noted: list[_Count | _Answer] = []
         self._totals = dict.fromkeys(COUNTED, 0)
         self._operations: dict[str, dict[str, float]] = {}
         self._tenants: dict[str, dict[str, float]] = {}
         self._latencies: dict[str, list[int]] = {}
         self._latency_sums_s: dict[str, float] = {}
         self._seconds = dict.fromkeys(STAGES, 0.0)
+        self._requests: dict[tuple[str, str], int] = {}
+        self._n_requests = 0
 
     def add(self, name: str, n: int = 1, tenant: str = "") -> None:
         """Count `n` more of one of `COUNTED`, also for a tenant if one is named."""
         if name not in COUNTED:
             raise KeyError(name)
-        self._noted.append((name, n, tenant))
-        if len(self._noted) >= _MOST_NOTED:
-            self.fold()
+        if n:
+            self._note((name, n, tenant))
 
     def n_requests(self) -> int:
         """Requests received so far; cheap."""
-        return self._totals["requests"]
+        return self._n_requests
 
-    def fold(self) -> None:
-        """Sum up what was noted, if that is worth while; to be called when nobody waits."""
-        if len(self._noted) >= _FOLD_AT:
-            with self._lock:
-                self._sum_up()
-
-    def add_for(self, operation: str, name: str, tenant: str = "") -> None:
-        """Count one more of ``requests``, ``done``, ``rejected`` or ``failed``, also for its operation."""
-        with self._lock:
-            self._totals[name] += 1
-            _count(self._operations, operation, name, 1)
-            if tenant:
-                _count(self._tenants, tenant, name, 1)
+    def requested(self, operation: str, tenant: str) -> None:
+        """Count one more request."""
+        self._n_requests += 1
+        key = operation, tenant
+        self._requests[key] = self._requests.get(key, 0) + 1
 
     def answered(
         self,
@@ -104,9 +92,7 @@ class Counters:
             seconds: per stage, and ``total`` from the arrival of its header; not to be changed afterwards.
             bytes_out: bytes of its outputs.
         """
-        self._noted.append((operation, outcome, tenant, seconds, bytes_out))
-        if len(self._noted) >= _MOST_NOTED:
-            self.fold()
+        self._note((operation, outcome, tenant, seconds, bytes_out))
 
     def snapshot(self) -> dict[str, Any]:
         """All of them, fit for JSON.
@@ -114,27 +100,35 @@ class Counters:
         ``latency`` holds, per operation, ``counts`` (one per bound and one above all, not cumulative),
         ``sum_s`` and, once for all, ``bounds_s``.
         """
-        with self._lock:
+        self._sum_up()
+        latency: dict[str, Any] = {
+            name: {"counts": list(counts), "sum_s": round(self._latency_sums_s[name], 6)}
+            for name, counts in sorted(self._latencies.items())
+        }
+        return {
+            **self._totals,
+            "operations": _rounded(self._operations, "compute_s"),
+            "tenants": _rounded(self._tenants, "device_s"),
+            "stage_seconds": {name: round(value, 6) for name, value in self._seconds.items()},
+            "latency": {"bounds_s": list(LATENCY_BOUNDS_S), "operations": latency},
+        }
+
+    def _note(self, entry: _Count | _Answer) -> None:
+        self._noted.append(entry)
+        if len(self._noted) >= _MOST_NOTED:
             self._sum_up()
-            latency: dict[str, Any] = {
-                name: {"counts": list(counts), "sum_s": round(self._latency_sums_s[name], 6)}
-                for name, counts in sorted(self._latencies.items())
-            }
-            return {
-                **self._totals,
-                "operations": _rounded(self._operations, "compute_s"),
-                "tenants": _rounded(self._tenants, "device_s"),
-                "stage_seconds": {name: round(value, 6) for name, value in self._seconds.items()},
-                "latency": {"bounds_s": list(LATENCY_BOUNDS_S), "operations": latency},
-            }
 
     def _sum_up(self) -> None:
-        """Add what was noted until now; under the lock."""
-        noted = self._noted
+        """Add what was noted until now."""
+        noted, self._noted = self._noted, []
+        requests, self._requests = self._requests, {}
+        self._totals["requests"] = self._n_requests
+        for (operation, tenant), n in requests.items():
+            _count(self._operations, operation, "requests", n)
+            _count(self._tenants, tenant, "requests", n)
         sums: dict[tuple[str, str], int] = {}
         groups: dict[tuple[str, str, str], list[_Answer]] = {}
-        for _ in range(len(noted)):
-            entry = noted.popleft()
+        for entry in noted:
             if len(entry) == 5:
                 groups.setdefault(entry[:3], []).append(entry)
             else:

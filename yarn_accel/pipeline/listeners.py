@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import logging
 import socket
-import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from yarn_accel.errors import StartupError
+from yarn_accel.pipeline.loop import READ
 
 if TYPE_CHECKING:
     from yarn_accel.pipeline.config import PipelineConfig
+    from yarn_accel.pipeline.loop import EventLoop
 
 __all__ = ["Listeners", "listen_http"]
 
@@ -21,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 _BACKLOG = 1024
 _HTTP_BACKLOG = 64
+#: So many connections are accepted in one turn of the loop.
+_AT_ONCE = 32
 #: Larger than the usual default, so that a large payload needs fewer turns; the kernel caps it (wmem_max).
 _BUFFER_BYTES = 4 * 1024 * 1024
 #: Accepting failed for want of something (descriptors, memory): pause before the next try.
@@ -28,7 +32,7 @@ _PAUSE_S = 0.1
 
 
 class Listeners:
-    """Listening sockets, and a thread for each that accepts.
+    """Listening sockets.
 
     Args:
         config: says where to listen.
@@ -38,68 +42,70 @@ class Listeners:
     """
 
     def __init__(self, config: PipelineConfig) -> None:
-        self._sockets: list[tuple[str, socket.socket]] = []
-        self._threads: list[threading.Thread] = []
-        self._closing = threading.Event()
+        self._sockets: dict[int, tuple[str, socket.socket]] = {}
+        self._loop: EventLoop | None = None
         #: The TCP port; 0: none.
         self.port = 0
         if config.listen_host:
-            carrier = "tls" if config.tls_cert_file else "tcp"
+            kind = "tls" if config.tls_cert_file else "tcp"
             listener = _listen_tcp(config.listen_host, config.listen_port)
-            self._sockets.append((carrier, listener))
+            self._sockets[listener.fileno()] = kind, listener
             self.port = listener.getsockname()[1]
         if config.unix_path:
             try:
-                self._sockets.append(("unix", _listen_unix(config.unix_path)))
+                listener = _listen_unix(config.unix_path)
             except StartupError:
                 self.close()
                 raise
+            self._sockets[listener.fileno()] = "unix", listener
 
-    def start(self, welcome: Callable[[socket.socket, str], None]) -> None:
+    def start(self, loop: EventLoop, welcome: Callable[[socket.socket, str], None]) -> None:
         """Accept from now on; `welcome` gets each socket and its carrier, and must not raise."""
-        for carrier, listener in self._sockets:
-            thread = threading.Thread(
-                target=self._accept_loop,
-                args=(carrier, listener, welcome),
-                name=f"accept-{carrier}",
-                daemon=True,
-            )
-            thread.start()
-            self._threads.append(thread)
+        self._loop = loop
+        for fd, (_, listener) in self._sockets.items():
+            listener.setblocking(False)
+            loop.watch(fd, READ, functools.partial(self._accept, fd, welcome))
 
     def close(self) -> None:
         """Accept nothing more."""
-        self._closing.set()
-        for carrier, listener in self._sockets:
-            if listener.fileno() < 0:
-                continue
-            path = listener.getsockname() if carrier == "unix" else ""
-            with contextlib.suppress(OSError):
-                listener.shutdown(socket.SHUT_RDWR)
+        while self._sockets:
+            fd, (kind, listener) = self._sockets.popitem()
+            path = listener.getsockname() if kind == "unix" else ""
+            if self._loop is not None:
+                self._loop.forget(fd)
             listener.close()
             if path:
                 Path(path).unlink(missing_ok=True)
-        for thread in self._threads:
-            thread.join(timeout=5.0)
 
-    def _accept_loop(
-        self, carrier: str, listener: socket.socket, welcome: Callable[[socket.socket, str], None]
-    ) -> None:
-        while not self._closing.is_set():
+    def _accept(self, fd: int, welcome: Callable[[socket.socket, str], None], _: int) -> None:
+        kind, listener = self._sockets[fd]
+        for _ in range(_AT_ONCE):
             try:
                 sock, _ = listener.accept()
+            except BlockingIOError:
+                return
             except OSError as error:
-                if listener.fileno() < 0 or self._closing.is_set():
-                    return
                 logger.warning("cannot accept a connection: %s", error)
-                self._closing.wait(_PAUSE_S)
-                continue
+                self._pause(fd, welcome)
+                return
             try:
-                _tune(sock, carrier)
+                _tune(sock, kind)
             except OSError:
                 sock.close()
                 continue
-            welcome(sock, carrier)
+            welcome(sock, kind)
+
+    def _pause(self, fd: int, welcome: Callable[[socket.socket, str], None]) -> None:
+        """Something is short (descriptors, memory): leave the next ones in the kernel's queue for a while."""
+        loop = self._loop
+        assert loop is not None
+        loop.forget(fd)
+
+        def resume() -> None:
+            if fd in self._sockets:
+                loop.watch(fd, READ, functools.partial(self._accept, fd, welcome))
+
+        loop.call_at(time.monotonic() + _PAUSE_S, resume)
 
 
 def _tune(sock: socket.socket, carrier: str) -> None:

@@ -1,77 +1,27 @@
-"""Inputs and outputs by URI: what a tenant may touch, and what a file looked like."""
+"""Inputs and outputs by URI: how a URI is compared with what is allowed, and what a file looked like."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from yarn_accel.adapters.hdfs import Stamp, Store, split_uri
 from yarn_accel.errors import RejectedError, StorageError
 from yarn_accel.wire import RemoteInput
 
-if TYPE_CHECKING:
-    from yarn_accel.pipeline.config import Tenant
-
-__all__ = ["Prefixes", "Rights", "read_unchanged", "sizes_of", "stamp_or_none", "stamps_of"]
+__all__ = ["normalised", "read_unchanged", "stamp_or_none", "stamps_of"]
 
 
-class Prefixes:
-    """The URIs that requests may name: nothing but what begins with one of the prefixes.
+def normalised(uri: str) -> str:
+    """A URI as ``scheme://authority/path``, without what a path may be written with twice.
 
-    A prefix ends at a path border: ``hdfs://nn/data`` allows ``hdfs://nn/data/a`` but not
-    ``hdfs://nn/database``.  Without prefixes nothing is allowed.
-
-    Args:
-        prefixes: what is allowed.
-        setting: where they come from, for the error.
+    Raises:
+        RejectedError: ``forbidden-uri``: this is none that could be allowed.
     """
-
-    def __init__(self, prefixes: Iterable[str], setting: str = "prefixes") -> None:
-        self._prefixes = tuple(prefixes)
-        self._setting = setting
-
-    def check(self, uri: str) -> None:
-        """Refuse a URI that is not allowed.
-
-        Raises:
-            RejectedError: ``forbidden-uri``, naming the URI.
-        """
-        try:
-            scheme, authority, path = split_uri(uri)
-        except StorageError as error:
-            raise RejectedError("forbidden-uri", error.message) from None
-        plain = f"{scheme}://{authority}{path}"
-        if not any(_is_below(plain, prefix) for prefix in self._prefixes):
-            raise RejectedError(
-                "forbidden-uri",
-                f"{uri}: not below any allowed prefix",
-                cure=f"see {self._setting} of the tenant in the server's configuration",
-            )
-
-
-class Rights:
-    """What a tenant may read and write."""
-
-    def __init__(self, tenant: Tenant) -> None:
-        self._read = Prefixes(tenant.read_prefixes, "read_prefixes")
-        self._write = Prefixes(tenant.write_prefixes, "write_prefixes")
-
-    def check(self, inputs: Iterable[RemoteInput], output_uri: str) -> None:
-        """Refuse a request that names something else; an empty `output_uri` names nothing.
-
-        Raises:
-            RejectedError: ``forbidden-uri``, naming the URI.
-        """
-        for item in inputs:
-            self._read.check(item.uri)
-        if output_uri:
-            self._write.check(output_uri)
-
-
-def _is_below(uri: str, prefix: str) -> bool:
-    if prefix == "hdfs://" or prefix.endswith("/"):
-        return uri.startswith(prefix)
-    return uri == prefix or uri.startswith(prefix + "/")
+    try:
+        scheme, authority, path = split_uri(uri)
+    except StorageError as error:
+        raise RejectedError("forbidden-uri", error.message) from None
+    return f"{scheme}://{authority}{path}"
 
 
 def stamps_of(store: Store, inputs: Iterable[RemoteInput]) -> list[Stamp]:
@@ -91,11 +41,6 @@ def stamps_of(store: Store, inputs: Iterable[RemoteInput]) -> list[Stamp]:
             )
         stamps.append(stamp)
     return stamps
-
-
-def sizes_of(store: Store, inputs: Iterable[RemoteInput]) -> list[int]:
-    """The bytes of each referenced file; raises what `stamps_of` raises."""
-    return [stamp.n_bytes for stamp in stamps_of(store, inputs)]
 
 
 def stamp_or_none(store: Store, uri: str) -> Stamp | None:

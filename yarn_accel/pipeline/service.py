@@ -40,11 +40,13 @@ logger = logging.getLogger(__name__)
 #: How long a thread may compute in Python while others want to; few do for so long.
 _SWITCH_S = 0.0005
 #: A server is made known when it can compute, or else after so long.
-_WORKERS_S, _LOOK_S = 5.0, 0.1
+_WORKERS_S, _LOOK_S = 5.0, 0.02
+#: What nobody waits for is loaded after the first answer, or after so long without one.
+_FIRST_ANSWER_S = 0.5
 
 
 def run(config: PipelineConfig, report: Callable[[str], None], first: WorkerProcess | None = None) -> int:
-    """Serve until a signal says to stop.
+    """Serve until a signal says to stop; this thread is the server's loop.
 
     Args:
         config: the settings.
@@ -58,43 +60,105 @@ def run(config: PipelineConfig, report: Callable[[str], None], first: WorkerProc
         StartupError: an address is in use, or the state file cannot be written.
         ConfigError: the master secret cannot be used.
     """
-    stop = _Signals()
     _tune_process()
-    for module in ("session", "sending", "server"):
+    for module in ("connections", "response_writer", "engine", "server"):
         logging.getLogger(f"yarn_accel.pipeline.{module}").addFilter(Sparing())
     server = PipelineServer(config, config.master_secret(), first=first)
     with contextlib.ExitStack() as at_end:
         if config.state_file:
             at_end.callback(_remove_state, Path(config.state_file))
         at_end.callback(server.close)
-        server.start()
         web = None
         if config.http_port >= 0:
             web = at_end.enter_context(listen_http(config.http_host, config.http_port))
-        _wait_for_workers(server, stop)
-        if config.state_file:
-            _write_state(server, web.getsockname()[1] if web is not None else 0)
-        if web is not None:
-            at_end.callback(_observe(server, web).close)
-        report(_readiness(server))
+        service = _Service(server, report, web)
+        at_end.callback(service.close)
+        service.serve()
+    ending = "stopped" if service.was_finished else "stopped with work cut off"
+    report(f"pipeline server {server.config.name}: {ending}")
+    return 0 if service.was_finished else 1
+
+
+class _Service:
+    """What happens beside the requests, from the start to the end; in the loop."""
+
+    def __init__(
+        self, server: PipelineServer, report: Callable[[str], None], web: socket.socket | None
+    ) -> None:
+        self.was_finished = False
+        self._server = server
+        self._loop = server.loop
+        self._report = report
+        self._web = web
+        self._observer: Observer | None = None
+        self._error: StartupError | None = None
+        self._n_signals = 0
+        self._is_ready = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._note)
+
+    def serve(self) -> None:
+        """Be the server until it is over; raises `StartupError` when the state file cannot be written."""
+        self._loop.call_at(time.monotonic(), self._wait_for_workers)
+        self._started_s = time.monotonic()
+        self._server.run()
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """Answer nothing over HTTP any more."""
+        if self._observer is not None:
+            self._observer.close()
+
+    def _note(self, number: int, frame: object) -> None:
+        self._n_signals += 1
+        self._loop.call_soon(self._drain if self._n_signals == 1 else self._loop.stop)
+
+    def _wait_for_workers(self) -> None:
+        """Whoever hears of a server sends it requests, and these would wait for its workers."""
+        now_s = time.monotonic()
+        if not self._server.knows_how_it_is and now_s < self._started_s + _WORKERS_S:
+            self._loop.call_at(now_s + _LOOK_S, self._wait_for_workers)
+            return
+        server = self._server
+        if server.config.state_file:
+            try:
+                _write_state(server, self._web.getsockname()[1] if self._web is not None else 0)
+            except StartupError as error:
+                self._error = error
+                self._loop.stop()
+                return
+        self._report(_readiness(server))
         gc.enable()
+        self._ready_s = now_s
+        self._load_late()
+
+    def _load_late(self) -> None:
+        """Load what nobody waits for, in a thread, so that workers and requests have the processors first."""
+        now_s = time.monotonic()
+        if not self._server.n_done and now_s < self._ready_s + _FIRST_ANSWER_S:
+            self._loop.call_at(now_s + _LOOK_S, self._load_late)
+            return
+        threading.Thread(target=self._load, name="late", daemon=True).start()
+
+    def _load(self) -> None:
+        if self._web is not None:
+            from yarn_accel.pipeline.observe import Observer
+
+            observer = Observer(self._server.stats, self._web)
+            observer.start()
+            self._observer = observer
         import yarn_accel.pipeline.npz  # noqa: F401 -- the first request by reference finds it loaded
 
-        stop.first.wait()
-        report(f"pipeline server {server.config.name}: draining")
-        was_finished = server.drain(config.drain_timeout_s, stop.second)
-    ending = "stopped" if was_finished else "stopped with work cut off"
-    report(f"pipeline server {server.config.name}: {ending}")
-    return 0 if was_finished else 1
+    def _drain(self) -> None:
+        config = self._server.config
+        self._report(f"pipeline server {config.name}: draining")
+        self._loop.call_at(time.monotonic() + config.drain_timeout_s, self._loop.stop)
+        self._server.begin_drain(self._finish)
 
-
-def _observe(server: PipelineServer, web: socket.socket) -> Observer:
-    """Answer over HTTP; loaded so late that the workers have the processors while they load."""
-    from yarn_accel.pipeline.observe import Observer
-
-    observer = Observer(server.stats, web)
-    observer.start()
-    return observer
+    def _finish(self) -> None:
+        self.was_finished = True
+        self._loop.stop()
 
 
 def _tune_process() -> None:
@@ -103,28 +167,6 @@ def _tune_process() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-class _Signals:
-    """Two events: the first and the second signal."""
-
-    def __init__(self) -> None:
-        self.first = threading.Event()
-        self.second = threading.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._note)
-
-    def _note(self, number: int, frame: object) -> None:
-        if self.first.is_set():
-            self.second.set()
-        self.first.set()
-
-
-def _wait_for_workers(server: PipelineServer, stop: _Signals) -> None:
-    """Whoever hears of a server sends it requests, and these would wait for its workers."""
-    until_s = time.monotonic() + _WORKERS_S
-    while not (server.wait_well(_LOOK_S) or stop.first.is_set() or time.monotonic() >= until_s):
-        pass
 
 
 def _readiness(server: PipelineServer) -> str:

@@ -12,14 +12,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from yarn_accel.pipeline.config import PipelineConfig
-from yarn_accel.pipeline.workers.jobs import EXPIRED, Area, Job, JobDone, Lost, Measured, WorkerDown, WorkerUp
-from yarn_accel.pipeline.workers.pool import WorkerPool
+from yarn_accel.pipeline.loop import EventLoop
+from yarn_accel.pipeline.workers.jobs import EXPIRED, Area, Job, JobDone, Lost, Measured
+from yarn_accel.pipeline.workers.supervisor import WorkerSupervisor
 from yarn_accel.wire.tensors import TensorSpec
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -47,6 +48,54 @@ class Segment:
         return np.ndarray(spec.shape, spec.dtype, self.memory, area.offset, order=order)
 
 
+class WorkerUp(NamedTuple):
+    worker: int
+    device: str
+    device_kind: str
+
+
+class WorkerDown(NamedTuple):
+    worker: int
+    device: str
+    reason: str
+    lost: tuple[Lost, ...]
+    detail: str
+
+
+class Pool:
+    """The supervisor in a loop of its own, asked from the test's thread."""
+
+    def __init__(self, config: PipelineConfig, owner: Owner) -> None:
+        self.loop = EventLoop()
+        self.supervisor = WorkerSupervisor(config, self.loop, owner.segments.__getitem__, owner)
+        self._thread = threading.Thread(target=self._run)
+        self._is_closed = False
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def _run(self) -> None:
+        self.supervisor.start()
+        self.loop.run()
+
+    def send(self, worker: int, jobs: list[Job], expected_s: float = 0.0) -> bool:
+        return self.loop.ask(lambda: self.supervisor.send(worker, jobs, expected_s), PATIENCE_S)
+
+    def drop_segment(self, segment: int) -> None:
+        self.loop.ask(lambda: self.supervisor.drop_segment(segment), PATIENCE_S)
+
+    def info(self) -> list[dict[str, Any]]:
+        return self.loop.ask(self.supervisor.info, PATIENCE_S)
+
+    def close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self.loop.stop()
+            self._thread.join()
+            self.supervisor.close()
+            self.loop.close()
+
+
 class Owner:
     """A server reduced to what workers see of it."""
 
@@ -55,26 +104,32 @@ class Owner:
         self.answers: dict[int, JobDone] = {}
         self.ups: list[WorkerUp] = []
         self.downs: list[WorkerDown] = []
-        self.measured: list[Measured] = []
+        self.found: list[Measured] = []
         self.batches: list[tuple[int, list[int]]] = []
         self._news = threading.Condition()
         defaults: dict[str, Any] = {"workers": 1, "calibrate": False, "extra_operations": (FAULTY,)}
         config = PipelineConfig(master_secret_file=Path("/none"), **{**defaults, **settings})
-        self.pool = WorkerPool(
-            config, self.segments.__getitem__, self._done, self._changed, self.measured.append
-        )
+        self.pool = Pool(config, self)
         self.pool.start()
 
-    def _done(self, worker: int, answers: list[JobDone]) -> None:
+    def worker_done(self, worker: int, answers: list[JobDone]) -> None:
         with self._news:
             self.batches.append((worker, [answer.job for answer in answers]))
             self.answers.update({answer.job: answer for answer in answers})
             self._news.notify_all()
 
-    def _changed(self, change: WorkerUp | WorkerDown) -> None:
+    def worker_started(self, worker: int, device: str, kind: str) -> None:
         with self._news:
-            (self.ups if isinstance(change, WorkerUp) else self.downs).append(change)  # type: ignore[attr-defined]
+            self.ups.append(WorkerUp(worker, device, kind))
             self._news.notify_all()
+
+    def worker_lost(self, worker: int, device: str, fate: str, lost: tuple[Lost, ...], detail: str) -> None:
+        with self._news:
+            self.downs.append(WorkerDown(worker, device, fate, lost, detail))
+            self._news.notify_all()
+
+    def measured(self, found: Measured) -> None:
+        self.found.append(found)
 
     def wait_for(self, condition: Callable[[], Any], timeout_s: float = PATIENCE_S) -> Any:
         with self._news:
@@ -579,9 +634,9 @@ def test_calibration_measures_idle_workers_and_keeps_what_it_found(
     owner.wait_for(lambda: owner.ups)
     deadline_s = time.monotonic() + 5 * PATIENCE_S
     while not path.exists():
-        assert time.monotonic() < deadline_s, owner.measured
+        assert time.monotonic() < deadline_s, owner.found
         time.sleep(0.1)
-    found = list(owner.measured)
+    found = list(owner.found)
     assert {one.operation for one in found} >= {"lu", "qr", "cholesky", "gemm"}
     assert all(one.seconds > 0 and one.n_bytes > 0 for one in found)
     assert len(found) > 8
@@ -589,35 +644,49 @@ def test_calibration_measures_idle_workers_and_keeps_what_it_found(
     owner.pool.close()
     second = make_owner(calibrate=True, calibration_file=str(path))
     second.wait_for(lambda: second.ups)
-    while len(second.measured) < len(found):
+    while len(second.found) < len(found):
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
-    assert second.measured == found
+    assert second.found == found
 
 
 PROGRAM = """
-import os, sys, threading, time
+import os
 from pathlib import Path
 from yarn_accel.pipeline.config import PipelineConfig
-from yarn_accel.pipeline.workers.jobs import Area, Job, WorkerUp
-from yarn_accel.pipeline.workers.pool import WorkerPool
+from yarn_accel.pipeline.loop import EventLoop
+from yarn_accel.pipeline.workers.jobs import Area, Job
+from yarn_accel.pipeline.workers.supervisor import WorkerSupervisor
 from yarn_accel.wire.tensors import TensorSpec
 
 class Segment:
     id, n_bytes, fd = 1, 4096, os.memfd_create("test-segment")
 os.ftruncate(Segment.fd, 4096)
-ups = []
+
+class Listener:
+    def __init__(self):
+        self.ups = []
+
+    def worker_started(self, worker, device, kind):
+        self.ups.append(worker)
+
+def look():
+    info = workers.info()
+    if len(listener.ups) < 2 or not any(one["state"] == "standby" for one in info):
+        loop.call_soon(look)
+        return
+    area = Area(1, 0, TensorSpec("<f8", (8,)))
+    workers.send(listener.ups[0], [Job(1, "hang", {}, (area,), 1, 1024, 0, True)])
+    print(*(one["pid"] for one in info), flush=True)
+
 config = PipelineConfig(
     master_secret_file=Path("/none"), workers=2, calibrate=False, extra_operations=("FAULTY",)
 )
-pool = WorkerPool(config, lambda segment: Segment, lambda *a: None, ups.append)
-pool.start()
-while len(ups) < 2 or not any(one["state"] == "standby" for one in pool.info()):
-    time.sleep(0.01)
-area = Area(1, 0, TensorSpec("<f8", (8,)))
-pool.send(ups[0].worker, [Job(1, "hang", {}, (area,), 1, 1024, 0, True)])
-print(*(one["pid"] for one in pool.info()), flush=True)
-time.sleep(60)
+loop, listener = EventLoop(), Listener()
+workers = WorkerSupervisor(config, loop, lambda segment: Segment, listener)
+workers.start()
+loop.call_soon(look)
+loop.run()
 """
 
 
@@ -664,10 +733,10 @@ def test_close_ends_every_process_also_a_busy_one(make_owner: Callable[..., Owne
 def gpu_owner(
     make_owner: Callable[..., Owner], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Owner:
-    from yarn_accel.pipeline.workers import devices, pool
+    from yarn_accel.pipeline.workers import devices, supervisor
 
     monkeypatch.syspath_prepend(str(ROOT / "tests/unit/pipeline/workers/fake_gpu"))
-    monkeypatch.setattr(pool, "find_devices", lambda config: (devices.Device("cuda:0", "cuda"),))
+    monkeypatch.setattr(supervisor, "find_devices", lambda config: (devices.Device("cuda:0", "cuda"),))
     settings: dict[str, Any] = {"quarantine_s": 1.0, "hang_min_s": HANG_S, "hang_factor": 1.0}
     return make_owner(**{**settings, **getattr(request, "param", {})})
 

@@ -8,7 +8,7 @@ __all__ = ["statistics"]
 def statistics(uptime_s=10.0, n_done=20, **other):
     counters = Counters()
     for _ in range(n_done):
-        counters.add_for("lu", "requests", "alice")
+        counters.requested("lu", "alice")
         counters.add("bytes_in", 800, "alice")
         seconds = {"read": 0.01, "queue": 0.02, "compute": 0.2, "write": 0.01, "total": 0.25}
         counters.answered("lu", "done", "alice", seconds, 800)

@@ -50,12 +50,26 @@ Problem = tuple[str, int]
 
 
 class Calibration:
-    """What is measured, what is still to be, and the file both come from and go to."""
+    """What is measured, what is still to be, and the file both come from and go to.
 
-    def __init__(self, config: PipelineConfig, on_measured: Callable[[Measured], None] | None) -> None:
+    Args:
+        config: names the file.
+        on_measured: called with everything that is found.
+        call_soon: has a function called by the thread that all of this belongs to.
+        run_aside: has a function called by another thread: the file may lie on a slow disk.
+    """
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        on_measured: Callable[[Measured], None],
+        call_soon: Callable[[Callable[[], None]], None],
+        run_aside: Callable[[Callable[[], None]], None] | None = None,
+    ) -> None:
+        self._run_aside = run_aside or _run_aside
         self._path = Path(config.calibration_file) if config.calibration_file else _default_path()
-        self._on_measured = on_measured or (lambda measured: None)
-        self._lock = threading.Lock()
+        self._on_measured = on_measured
+        self._call_soon = call_soon
         self._left: dict[str, list[Problem]] = {}
         self._found: dict[str, list[Measured]] = {}
         self._keys: dict[str, str] = {}
@@ -69,51 +83,56 @@ class Calibration:
     def welcome(self, device: Device, versions: Mapping[str, str]) -> None:
         """A worker came up: tell what is known about its device, or plan to find out."""
         key = "|".join((platform.node(), device.name, *(versions[name] for name in sorted(versions))))
-        with self._lock:
-            if self._keys.get(device.name) == key:
-                return
-            self._keys[device.name] = key
-            known = [Measured(device.name, *row) for row in _load(self._path).get(key, ())]
-            self._found[device.name] = known
-            self._left[device.name] = [] if known else list(PROBLEMS)
+        if self._keys.get(device.name) == key:
+            return
+        self._keys[device.name] = key
+
+        def load() -> None:
+            rows = _load(self._path).get(key, [])
+            self._call_soon(lambda: self._loaded(device.name, rows))
+
+        self._run_aside(load)
+
+    def _loaded(self, device: str, rows: list[list[Any]]) -> None:
+        known = [Measured(device, *row) for row in rows]
+        self._found[device] = known
+        self._left[device] = [] if known else list(PROBLEMS)
         for measured in known:
             self._on_measured(measured)
 
     def next_problem(self, worker: int, device: Device) -> Problem | None:
         """What an idle worker should measure now, if anything."""
-        with self._lock:
-            left = self._left.get(device.name)
-            if not left or worker in self._under_way:
-                return None
-            problem = left.pop(0)
-            self._under_way[worker] = (device.name, problem)
-            return problem
+        left = self._left.get(device.name)
+        if not left or worker in self._under_way:
+            return None
+        problem = left.pop(0)
+        self._under_way[worker] = (device.name, problem)
+        return problem
 
     def learn(self, worker: int, found: Mapping[str, Any] | None) -> None:
         """A worker has measured what it was given; None: it could not; empty: it was disturbed."""
-        with self._lock:
-            device, problem = self._under_way.pop(worker, ("", ("", 0)))
-            if not device:
-                return
-            if found is not None and not found:
-                self._left[device].insert(0, problem)
-                return
-            seconds = float(found["seconds"]) if found else float("inf")
-            if seconds * _GROWTH > _PIECE_S:
-                self._left[device] = [other for other in self._left[device] if other[0] != problem[0]]
-            measured = None
-            if found:
-                measured = Measured(device, problem[0], int(found["flops"]), int(found["n_bytes"]), seconds)
-                self._found[device].append(measured)
-            if not self._left[device] and all(name != device for name, _ in self._under_way.values()):
-                _save(self._path, self._keys[device], self._found[device])
+        device, problem = self._under_way.pop(worker, ("", ("", 0)))
+        if not device:
+            return
+        if found is not None and not found:
+            self._left[device].insert(0, problem)
+            return
+        seconds = float(found["seconds"]) if found else float("inf")
+        if seconds * _GROWTH > _PIECE_S:
+            self._left[device] = [other for other in self._left[device] if other[0] != problem[0]]
+        measured = None
+        if found:
+            measured = Measured(device, problem[0], int(found["flops"]), int(found["n_bytes"]), seconds)
+            self._found[device].append(measured)
+        if not self._left[device] and all(name != device for name, _ in self._under_way.values()):
+            key, rows = self._keys[device], list(self._found[device])
+            self._run_aside(lambda: _save(self._path, key, rows))
         if measured is not None:
             self._on_measured(measured)
 
     def forget(self, worker: int) -> None:
         """A worker is gone; what it was measuring is left out."""
-        with self._lock:
-            self._under_way.pop(worker, None)
+        self._under_way.pop(worker, None)
 
 
 def measure(forms: Forms, operation: str, n: int) -> dict[str, Any] | None:
@@ -161,6 +180,10 @@ def _problem(operation: str, n: int) -> tuple[list[Any], list[TensorSpec]]:
         arrays = [matrix, matrix] if operation == "gemm" else [matrix]
     specs = [TensorSpec(array.dtype.str, array.shape, "F" if array.ndim == 2 else "C") for array in arrays]
     return arrays, specs
+
+
+def _run_aside(task: Callable[[], None]) -> None:
+    threading.Thread(target=task, name="calibration", daemon=True).start()
 
 
 def _picture(pixels: Any) -> bytes:

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import mmap
 import os
+import time
 from collections.abc import Container
 from enum import IntEnum
 from typing import Final
 
-__all__ = ["N_LANES", "ControlWord", "State"]
+__all__ = ["N_LANES", "TICK_S", "ControlWord", "State"]
 
 N_LANES = 2
 """Batches a worker may be at: a GPU worker copies the next one in while it computes."""
+
+TICK_S = 0.2
+"""How often a worker says that it is alive."""
 
 _PAGE_BYTES = 4096
 _LAST_WORDS_BYTES = 16384
@@ -38,7 +42,8 @@ class ControlWord:
         fd: to be passed to the worker.
         words: `SINCE_NS` (``time.monotonic_ns()`` when it last began a job), and for lane ``i``, from index
             ``i * LANE`` on: `STATE`, `FIRST` (id of the first job it is at), `COUNT` (how many, when they are
-            computed as one); `MEASURING`: whether it is at a calibration.
+            computed as one); `MEASURING`: whether it is at a calibration; `ALIVE_NS`: when a thread of the
+            process last ran that computes nothing, written every `TICK_S`.
     """
 
     STATE: Final = 0
@@ -47,6 +52,7 @@ class ControlWord:
     SINCE_NS: Final = 3
     LANE: Final = 4
     MEASURING: Final = 7
+    ALIVE_NS: Final = 8
 
     def __init__(self, fd: int = -1) -> None:
         self.fd = fd if fd >= 0 else os.memfd_create("yarn-accel-worker", os.MFD_CLOEXEC)
@@ -55,6 +61,12 @@ class ControlWord:
             os.lseek(self.fd, _PAGE_BYTES, os.SEEK_SET)
         self._map = mmap.mmap(self.fd, _PAGE_BYTES)
         self.words = memoryview(self._map).cast("Q")
+
+    def keep_ticking(self) -> None:
+        """Say that this process is alive, again and again; never returns."""
+        while True:
+            self.words[self.ALIVE_NS] = time.monotonic_ns()
+            time.sleep(TICK_S)
 
     def job_at(self, jobs: Container[int]) -> tuple[State, int, int]:
         """What the worker is at among these jobs: state, id of the first, how many; 0: at none of them."""

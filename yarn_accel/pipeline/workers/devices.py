@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import logging
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from yarn_accel.errors import ConfigError
+from yarn_accel.pipeline.nvml import read_devices
 from yarn_accel.pipeline.workers.affinity import core_groups
 
 if TYPE_CHECKING:
     from yarn_accel.pipeline.config import PipelineConfig
 
-__all__ = ["Device", "GpuWatch", "find_devices"]
+__all__ = ["Device", "GpuMonitor", "find_devices"]
 
 logger = logging.getLogger(__name__)
 
+_ASK_S = 0.25
 CUPY_MISSING = "CuPy is not installed: pip install 'cluster-accel[gpu]'"
 
 
@@ -103,20 +107,56 @@ def _nvml() -> Any:
     return pynvml
 
 
-class GpuWatch:
-    """Asks NVML which GPUs have reported an Xid or an uncorrectable memory error since it was last asked."""
+class GpuMonitor:
+    """Asks NVML how the GPUs are, in a thread of its own: a driver in trouble may take its time.
 
-    def __init__(self, devices: Sequence[Device]) -> None:
-        self._nvml = _nvml() if any(device.kind == "cuda" for device in devices) else None
+    Args:
+        devices: those that workers compute on.
+        on_fault: called with device and fault of each Xid or uncorrectable memory error.
+        call_soon: has a function called by the thread that `on_fault` belongs to.
+
+    Attributes:
+        latest: what `read_devices` said a moment ago.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        on_fault: Callable[[str, str], None],
+        call_soon: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self.latest: list[dict[str, Any]] = []
+        self._on_fault = on_fault
+        self._call_soon = call_soon
+        self._nvml: Any = _nvml() if any(device.kind == "cuda" for device in devices) else None
+        self._devices = [device for device in devices if device.kind == "cuda" and not device.fault]
         self._names: dict[int, str] = {}
-        if self._nvml is None:
-            return
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="gpus", daemon=True)
+
+    def start(self) -> None:
+        """Ask from now on, where there is something to ask."""
+        if self._nvml is not None:
+            self._thread.start()
+
+    def close(self) -> None:
+        """Ask no more; a question that is not answered is left alone."""
+        self._closing.set()
+
+    def _run(self) -> None:
+        self._register()
+        while True:
+            for name, fault in self.faults():
+                self._call_soon(functools.partial(self._on_fault, name, fault))
+            self.latest = read_devices()
+            if self._closing.wait(_ASK_S):
+                return
+
+    def _register(self) -> None:
         nvml = self._nvml
         self._events = nvml.nvmlEventSetCreate()
         kinds = nvml.nvmlEventTypeXidCriticalError | nvml.nvmlEventTypeDoubleBitEccError
-        for device in devices:
-            if device.kind != "cuda" or device.fault:
-                continue
+        for device in self._devices:
             try:
                 handle = nvml.nvmlDeviceGetHandleByIndex(device.index)
                 nvml.nvmlDeviceRegisterEvents(handle, kinds, self._events)
@@ -125,7 +165,7 @@ class GpuWatch:
                 logger.info("%s reports no faults: %s", device.name, error)
 
     def faults(self) -> list[tuple[str, str]]:
-        """Device and fault, of everything new; never waits."""
+        """Device and fault, of everything new."""
         found: list[tuple[str, str]] = []
         nvml = self._nvml
         while nvml is not None and self._names:

@@ -16,9 +16,6 @@ __all__ = [
     "JobError",
     "Lost",
     "Measured",
-    "WorkerChange",
-    "WorkerDown",
-    "WorkerUp",
 ]
 
 
@@ -105,34 +102,6 @@ class Lost:
     job: int
     overwritten: bool
     is_suspect: bool
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerUp:
-    """A worker takes jobs from now on. Numbers of workers are never used twice."""
-
-    worker: int
-    device: str
-    device_kind: str
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerDown:
-    """A worker is gone, and with it the jobs it had not answered.
-
-    Attributes:
-        reason: ``died``, ``stuck`` or ``sick``.
-        detail: for people: the signal, the operation, the fault of the device.
-    """
-
-    worker: int
-    device: str
-    reason: str
-    lost: tuple[Lost, ...]
-    detail: str = ""
-
-
-WorkerChange = WorkerUp | WorkerDown
 
 
 @dataclass(frozen=True, slots=True)

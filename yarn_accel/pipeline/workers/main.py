@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Sequence
 
 from yarn_accel.pipeline.workers.affinity import die_with_parent
@@ -35,12 +36,14 @@ def main(arguments: Sequence[str]) -> int:
         os.set_inheritable(fd, False)
     faulthandler.enable(control_fd)
     channel = Channel(socket.socket(fileno=channel_fd))
+    control = ControlWord(control_fd)
+    threading.Thread(target=control.keep_ticking, name="tick", daemon=True).start()
     try:
         # Imported only now: from here on a failure can be told, and the process no longer outlives its owner.
         from yarn_accel.pipeline.workers.forms import prepare, versions
         from yarn_accel.pipeline.workers.worker import Worker
 
-        worker = Worker(channel, ControlWord(control_fd))
+        worker = Worker(channel, control)
         prepare(arguments[3:])
         gc.freeze()
         gc.enable()

@@ -6,10 +6,10 @@ The worker is not believed: an answer that names a job it does not have, or memo
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import struct
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -40,10 +40,15 @@ from yarn_accel.wire.tensors import TensorSpec
 
 __all__ = ["SegmentLike", "Tally", "WorkerLiedError", "WorkerProcess"]
 
+#: A process whose word stands still, and that uses no processor time, for so long will answer nothing; one
+#: that was stopped by a signal is not waited for so long.
+_STILL_S = 3.0
+_STOPPED_S = 0.5
 _MAP_AT_ONCE = 100
 _MAX_FACTS = 512
 _CLOCK_SLACK_S = 1.0
 _MAX_FACT_BYTES = 1024
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class SegmentLike(Protocol):
@@ -94,32 +99,31 @@ class Tally:
 
 
 class WorkerProcess:
-    """One process, from its start to its end.
+    """One process, from its start to its end; nothing here ever waits for it.
 
-    `send` may be called from any thread, `receive` from one.
+    Attributes:
+        worker: its number, once it has a place.
+        segments: finds the memory of its jobs; set before the first is sent.
+        is_open: whether it takes jobs.
+        is_on_probation: whether its device has to prove itself.
+        is_unfit: whether it could not even start.
+        has_lied: whether it said what cannot be true.
     """
 
     def __init__(self, launched: Launched) -> None:
-        """Take over a process.
-
-        `segments` finds the memory of its jobs; set before the first is sent.
-        `door` guards `is_open` (its `WorkerUp` was told) and `is_buried` (none may be told any more).
-        """
+        """Take over a process."""
         self.worker = -1
         self.fate = "died"
         self.detail = ""
         self.versions: dict[str, str] = {}
         self.entered_ns = 0
-        self.door = threading.Lock()
         self.is_open = False
-        self.is_buried = False
         self.is_on_probation = False
         self.is_unfit = False
         self.has_lied = False
         self.tally = Tally()
         self.control = launched.control
         self.segments: Callable[[int], SegmentLike] = _unknown
-        self._lock = threading.Lock()
         self._is_gone = False
         self._batches: deque[_Batch] = deque()
         self._templates = Numbering()
@@ -128,6 +132,13 @@ class WorkerProcess:
         self._facts: dict[bytes, Any] = {}
         self._mapped: set[int] = set()
         self._dropped: list[int] = []
+        #: What the socket did not take; the descriptors are our own copies.
+        self._unsent: deque[tuple[bytes, list[int]]] = deque()
+        self._alive_ns = 0
+        self._used_s = 0.0
+        self._still_s = 0.0
+        launched.channel.setblocking(False)
+        self.fd = launched.channel.fileno()
         self._channel = Channel(launched.channel)
         self._popen = launched.process
 
@@ -139,51 +150,65 @@ class WorkerProcess:
     @property
     def is_measuring(self) -> bool:
         """Whether it is at a calibration."""
-        with self._lock:
-            return not self._is_gone and bool(self.control.words[ControlWord.MEASURING])
+        return not self._is_gone and bool(self.control.words[ControlWord.MEASURING])
 
     def idle_s(self) -> float:
         """For how long it has had nothing to do; 0 when it has, or is gone."""
-        with self._lock:
-            if self._is_gone or self._batches:
-                return 0.0
-            last_ns = max(self.control.words[ControlWord.SINCE_NS], self.entered_ns)
+        if self._is_gone or self._batches:
+            return 0.0
+        last_ns = max(self.control.words[ControlWord.SINCE_NS], self.entered_ns)
         return (time.monotonic_ns() - last_ns) / 1e9
 
     # To the worker
 
+    @property
+    def has_unsent(self) -> bool:
+        """Whether the socket is to be watched for room, and `flush` to be called then."""
+        return bool(self._unsent)
+
     def send(self, jobs: Sequence[Job], limit_s: float) -> bool:
         """Hand over a batch; False when the process is gone, and then nothing was handed over."""
-        with self._lock:
-            if self._is_gone:
-                return False
-            parts = [HEAD.pack(RUN, len(jobs))]
-            batch = _Batch({}, [], limit_s, time.monotonic())
-            for job in jobs:
-                number = self._template(job)
-                parts.append(self._encode_job(job, number))
-                batch.jobs[job.id] = job
-                batch.sizes.append(self._sizes[number])
-            if not self._batches:
-                batch.started_s = batch.sent_s
-            self._batches.append(batch)
-            self._tell(b"".join(parts))
+        if self._is_gone:
+            return False
+        parts = [HEAD.pack(RUN, len(jobs))]
+        batch = _Batch({}, [], limit_s, time.monotonic())
+        for job in jobs:
+            number = self._template(job)
+            parts.append(self._encode_job(job, number))
+            batch.jobs[job.id] = job
+            batch.sizes.append(self._sizes[number])
+        if not self._batches:
+            batch.started_s = batch.sent_s
+        self._batches.append(batch)
+        self._tell(b"".join(parts))
         return True
 
     def order(self, **fields: Any) -> None:
         """Send a JSON message."""
-        with self._lock:
-            if not self._is_gone:
-                self._tell(encode_object(**fields))
+        if not self._is_gone:
+            self._tell(encode_object(**fields))
 
     def drop(self, segment: int) -> None:
         """Have a segment unmapped: now, or when the batch it is at has ended."""
-        with self._lock:
-            if segment in self._mapped:
-                self._mapped.discard(segment)
-                self._dropped.append(segment)
-                if not self._batches:
-                    self._flush_dropped()
+        if segment in self._mapped:
+            self._mapped.discard(segment)
+            self._dropped.append(segment)
+            if not self._batches and not self._is_gone:
+                self._flush_dropped()
+
+    def flush(self) -> None:
+        """Send what the socket did not take before, as far as it does now."""
+        while self._unsent:
+            message, fds = self._unsent[0]
+            try:
+                self._channel.send(message, fds)
+            except BlockingIOError:
+                return
+            except OSError:
+                self._discard_unsent()
+                return
+            self._unsent.popleft()
+            _close_all(fds)
 
     def _template(self, job: Job) -> int:
         """The number of what this job has in common with others; the worker is told of a new one."""
@@ -234,13 +259,23 @@ class WorkerProcess:
             self._tell(encode_object(drop=dropped))
 
     def _tell(self, message: bytes, fds: Sequence[int] = ()) -> None:
-        try:
-            if self._dropped:
-                self._flush_dropped()
-            self._channel.send(message, fds)
-        except OSError:
-            # The process is dying; whoever receives from it notices, and reports what is lost.
-            pass
+        if self._dropped:
+            self._flush_dropped()
+        if not self._unsent:
+            try:
+                self._channel.send(message, fds)
+            except BlockingIOError:
+                pass
+            except OSError:
+                # The process is dying, which its channel tells soon.
+                return
+            else:
+                return
+        self._unsent.append((message, [os.dup(fd) for fd in fds]))
+
+    def _discard_unsent(self) -> None:
+        while self._unsent:
+            _close_all(self._unsent.popleft()[1])
 
     # From the worker
 
@@ -248,11 +283,14 @@ class WorkerProcess:
         """The answers to one batch, or a JSON message; None when the process is gone.
 
         Raises:
+            BlockingIOError: there is nothing now.
             WorkerLiedError: it answered what cannot be true.
         """
         while True:
             try:
                 message, fds = self._channel.receive()
+            except BlockingIOError:
+                raise
             except OSError:
                 return None
             except ValueError as error:
@@ -284,7 +322,6 @@ class WorkerProcess:
     def _answers(self, message: bytes) -> list[JobDone]:
         if not self._batches:
             raise WorkerLiedError("an answer to nothing")
-        # Only this thread takes batches out, so the first one stays the first.
         batch = self._batches[0]
         jobs = batch.jobs
         _, n_answers = HEAD.unpack_from(message)
@@ -340,41 +377,68 @@ class WorkerProcess:
         now_s = time.monotonic()
         tally = self.tally
         tally.n_jobs += len(done)
-        with self._lock:
-            batch = self._batches.popleft()
-            tally.busy_s += now_s - batch.started_s
-            if self._batches:
-                self._batches[0].started_s = now_s
-            elif self._dropped:
-                self._flush_dropped()
+        batch = self._batches.popleft()
+        tally.busy_s += now_s - batch.started_s
+        if self._batches:
+            self._batches[0].started_s = now_s
+        elif self._dropped:
+            self._flush_dropped()
 
     # Its end
 
     def overdue_s(self, now_s: float) -> float:
         """For how many seconds its batch has been over the limit; 0 or less: it is not."""
-        with self._lock:
-            if not self._batches:
-                return 0.0
-            return now_s - self._batches[0].started_s - self._batches[0].limit_s
+        if not self._batches:
+            return 0.0
+        return now_s - self._batches[0].started_s - self._batches[0].limit_s
 
     def busy_since_s(self) -> float:
         """When the batch it is at was begun, monotonic seconds; 0 when it has none."""
-        with self._lock:
-            return self._batches[0].started_s if self._batches else 0.0
+        return self._batches[0].started_s if self._batches else 0.0
+
+    def look(self, passed_s: float) -> str:
+        """Look whether it runs; to be called again and again while this process runs itself.
+
+        Args:
+            passed_s: since the last look, as far as this process could look at all.
+
+        Returns:
+            why it will answer nothing any more; empty: it lives.  It may stand still for a while: on a busy
+            machine it gets no processor, and an operation in native code may keep its other threads from
+            running, but then it uses processor time.
+        """
+        alive_ns = self.control.words[ControlWord.ALIVE_NS]
+        if alive_ns != self._alive_ns or self._is_gone:
+            self._alive_ns, self._still_s = alive_ns, 0.0
+            return ""
+        state, used_s = _run_state(self.pid)
+        if used_s > self._used_s:
+            self._used_s, self._still_s = used_s, 0.0
+            return ""
+        if state == "D":
+            return ""
+        self._still_s += passed_s
+        if state == "T" and self._still_s >= _STOPPED_S:
+            return "its process was stopped"
+        return f"nothing in it has run for {self._still_s:.1f} s" if self._still_s >= _STILL_S else ""
 
     def kill(self, fate: str = "died", detail: str = "") -> None:
-        """End it now; the thread that receives from it sees to the rest."""
+        """End it now; the end of its channel tells when that has happened."""
         self.fate, self.detail = fate, self.detail or detail
         self._popen.kill()
 
+    def has_ended(self) -> bool:
+        """Whether it has ended and writes nothing any more; it is killed if it has not."""
+        if self._popen.poll() is None:
+            self._popen.kill()
+        return self._popen.poll() is not None
+
     def bury(self) -> tuple[Lost, ...]:
-        """Make sure that it has ended and writes no more; what it leaves unanswered."""
-        self._popen.kill()
-        self._popen.wait()
-        with self._lock:
-            self._is_gone = True
-            lost = self._lost()
-            self._batches.clear()
+        """What it leaves unanswered, after it has ended."""
+        self._is_gone = True
+        lost = self._lost()
+        self._batches.clear()
+        self._discard_unsent()
         self._channel.close()
         self.detail = self.detail or self._cause()
         return lost
@@ -414,6 +478,22 @@ class WorkerProcess:
     def close(self) -> None:
         """Give back what is left after `bury`."""
         self.control.close()
+
+
+def _run_state(pid: int) -> tuple[str, float]:
+    """The state of a process as the kernel has it, and the processor time it has used, in seconds."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as file:  # noqa: PTH123 -- read often
+            words = file.read().rpartition(")")[2].split()
+    except OSError:
+        return "X", 0.0
+    return words[0], (int(words[11]) + int(words[12])) / _TICKS_PER_S
+
+
+def _close_all(fds: Sequence[int]) -> None:
+    for fd in fds:
+        with contextlib.suppress(OSError):
+            os.close(fd)
 
 
 def _unknown(segment: int) -> SegmentLike:

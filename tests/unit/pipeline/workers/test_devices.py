@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from yarn_accel.errors import ConfigError
 from yarn_accel.pipeline.config import PipelineConfig
 from yarn_accel.pipeline.workers import affinity, devices
 from yarn_accel.pipeline.workers.calibration import PROBLEMS, Calibration, measure
-from yarn_accel.pipeline.workers.devices import Device, GpuWatch, find_devices
+from yarn_accel.pipeline.workers.devices import Device, GpuMonitor, find_devices
 from yarn_accel.pipeline.workers.jobs import Measured
 
 CPU = Device("cpu", "cpu")
@@ -89,13 +91,32 @@ def test_faults_that_a_gpu_reports_are_read_once(monkeypatch: pytest.MonkeyPatch
             return cls.events.pop()
 
     monkeypatch.setattr(devices, "_nvml", lambda: Nvml)
-    watch = GpuWatch([CPU, Device("cuda:1", "cuda")])
-    assert watch.faults() == [("cuda:1", "Xid 79")]
-    assert watch.faults() == []
-    assert GpuWatch([CPU]).faults() == []
+    monkeypatch.setattr(devices, "read_devices", lambda: [{"device": "cuda:1"}])
+    told: list[tuple[str, str]] = []
+    seen = threading.Event()
+
+    def call(task: Callable[[], None]) -> None:
+        task()
+        seen.set()
+
+    monitor = GpuMonitor([CPU, Device("cuda:1", "cuda")], lambda *fault: told.append(fault), call)
+    monitor.start()
+    assert seen.wait(60)
+    monitor.close()
+    assert told == [("cuda:1", "Xid 79")]
+    assert monitor.faults() == []
+    assert GpuMonitor([CPU], lambda *fault: None, call).faults() == []
 
 
 # Calibration
+
+
+def made(path: Any, on_measured: Callable[[Measured], None] | None = None) -> Calibration:
+    """A calibration without threads."""
+    nobody: Callable[[Measured], None] = lambda measured: None  # noqa: E731
+    return Calibration(
+        config(calibration_file=str(path)), on_measured or nobody, lambda call: call(), lambda call: call()
+    )
 
 
 def found(seconds: float) -> dict[str, Any]:
@@ -105,7 +126,7 @@ def found(seconds: float) -> dict[str, Any]:
 def test_every_problem_is_measured_once_and_then_kept(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "calibration.json"
     told: list[Measured] = []
-    calibration = Calibration(config(calibration_file=str(path)), told.append)
+    calibration = made(str(path), told.append)
     assert calibration.is_done
     calibration.welcome(CPU, VERSIONS)
     calibration.welcome(CPU, VERSIONS)
@@ -117,17 +138,17 @@ def test_every_problem_is_measured_once_and_then_kept(tmp_path: Path) -> None:
     assert tuple(seen) == PROBLEMS
     assert calibration.is_done
     again: list[Measured] = []
-    second = Calibration(config(calibration_file=str(path)), again.append)
+    second = made(str(path), again.append)
     second.welcome(CPU, VERSIONS)
     assert again == told
     assert second.is_done
-    third = Calibration(config(calibration_file=str(path)), again.append)
+    third = made(str(path), again.append)
     third.welcome(CPU, {"numpy": "3"})
     assert not third.is_done
 
 
 def test_an_operation_that_is_slow_or_broken_is_not_measured_further(tmp_path: Path) -> None:
-    calibration = Calibration(config(calibration_file=str(tmp_path / "file")), None)
+    calibration = made(str(tmp_path / "file"))
     calibration.welcome(CPU, VERSIONS)
     seen = []
     while (problem := calibration.next_problem(1, CPU)) is not None:
@@ -139,7 +160,7 @@ def test_an_operation_that_is_slow_or_broken_is_not_measured_further(tmp_path: P
 
 
 def test_a_lost_worker_loses_its_piece_only(tmp_path: Path) -> None:
-    calibration = Calibration(config(calibration_file=str(tmp_path / "file")), None)
+    calibration = made(str(tmp_path / "file"))
     calibration.welcome(CPU, VERSIONS)
     first = calibration.next_problem(1, CPU)
     calibration.forget(1)
@@ -148,7 +169,7 @@ def test_a_lost_worker_loses_its_piece_only(tmp_path: Path) -> None:
 
 
 def test_a_disturbed_measurement_is_made_again(tmp_path: Path) -> None:
-    calibration = Calibration(config(calibration_file=str(tmp_path / "file")), None)
+    calibration = made(str(tmp_path / "file"))
     calibration.welcome(CPU, VERSIONS)
     first = calibration.next_problem(1, CPU)
     calibration.learn(1, {})
@@ -159,7 +180,7 @@ def test_a_disturbed_measurement_is_made_again(tmp_path: Path) -> None:
 def test_a_damaged_file_is_no_file(tmp_path: Path, content: str) -> None:
     path = tmp_path / "calibration.json"
     path.write_text(content)
-    calibration = Calibration(config(calibration_file=str(path)), None)
+    calibration = made(str(path))
     calibration.welcome(CPU, VERSIONS)
     while calibration.next_problem(1, CPU) is not None:
         calibration.learn(1, found(1e-6))
@@ -168,7 +189,7 @@ def test_a_damaged_file_is_no_file(tmp_path: Path, content: str) -> None:
 
 def test_a_folder_that_cannot_be_written_costs_the_file_only(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    calibration = Calibration(config(calibration_file=str(tmp_path / "file" / "below")), None)
+    calibration = made(str(tmp_path / "file" / "below"))
     calibration.welcome(CPU, VERSIONS)
     while calibration.next_problem(1, CPU) is not None:
         calibration.learn(1, found(1e-6))

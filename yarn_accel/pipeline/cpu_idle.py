@@ -12,21 +12,20 @@ from __future__ import annotations
 import logging
 import os
 import struct
-import threading
 from collections.abc import Callable
 from typing import Any
 
 from yarn_accel.pipeline.config import CORES_MAY_SLEEP
 
-__all__ = ["DEVICE", "Wakefulness", "can_keep_awake", "keep_awake"]
+__all__ = ["DEVICE", "LOOK_S", "CpuIdleLimit", "can_keep_awake", "keep_awake"]
 
 logger = logging.getLogger(__name__)
 
 DEVICE = "/dev/cpu_dma_latency"
-_PERIOD_S = 0.1
-#: So many requests in a period are worth it.
+LOOK_S = 0.1
+#: So many requests between two looks are worth it.
 _OFTEN = 20
-#: Periods with fewer before the cores may sleep again.
+#: Looks with fewer before the cores may sleep again.
 _PATIENCE = 10
 
 
@@ -50,7 +49,7 @@ def keep_awake(latency_us: int, device: str = DEVICE) -> int:
     return descriptor
 
 
-class Wakefulness:
+class CpuIdleLimit:
     """Holds the request while the server is busy with small things.
 
     Args:
@@ -69,22 +68,12 @@ class Wakefulness:
         self._fd = -1
         self._n_seen = 0
         self._n_quiet = 0
-        self._closing = threading.Event()
-        self._watch = threading.Thread(target=self._run, name="wakefulness", daemon=True)
         self.problem = "" if latency_us != CORES_MAY_SLEEP else "switched off by wake_latency_us"
         if not self.problem and not can_keep_awake(device):
             self.problem = f"no right to write {device}"
 
-    def start(self) -> None:
-        """Watch from now on, where it can be of use."""
-        if not self.problem:
-            self._watch.start()
-
     def close(self) -> None:
-        """Stop watching, and let the cores sleep."""
-        self._closing.set()
-        if self._watch.ident is not None:
-            self._watch.join(timeout=5.0)
+        """Let the cores sleep."""
         self._let_sleep()
 
     def snapshot(self) -> dict[str, Any]:
@@ -92,7 +81,12 @@ class Wakefulness:
         return {"awake": self._fd >= 0, "latency_us": self._latency_us, "problem": self.problem}
 
     def look(self) -> None:
-        """Compare how many requests have come since the last look with what is worth staying awake for."""
+        """Compare how many requests have come since the last look with what is worth staying awake for.
+
+        To be called every `LOOK_S`.
+        """
+        if self.problem:
+            return
         n_requests = self._n_requests()
         is_often = n_requests - self._n_seen >= _OFTEN
         self._n_seen = n_requests
@@ -101,10 +95,6 @@ class Wakefulness:
             self._keep_awake()
         elif self._n_quiet >= _PATIENCE:
             self._let_sleep()
-
-    def _run(self) -> None:
-        while not self.problem and not self._closing.wait(_PERIOD_S):
-            self.look()
 
     def _keep_awake(self) -> None:
         try:

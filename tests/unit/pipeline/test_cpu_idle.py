@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from yarn_accel.pipeline.config import CORES_MAY_SLEEP
-from yarn_accel.pipeline.wakefulness import Wakefulness
+from yarn_accel.pipeline.cpu_idle import CpuIdleLimit
 
 
 class Requests:
@@ -28,52 +28,50 @@ def device(tmp_path: Path) -> Path:
 
 def test_awake_only_while_requests_come_often(device):
     requests = Requests()
-    wakefulness = Wakefulness(3, requests, str(device))
-    wakefulness.look()
-    assert not wakefulness.snapshot()["awake"]
+    limit = CpuIdleLimit(3, requests, str(device))
+    limit.look()
+    assert not limit.snapshot()["awake"]
     requests.n += 1000
-    wakefulness.look()
-    assert wakefulness.snapshot() == {"awake": True, "latency_us": 3, "problem": ""}
+    limit.look()
+    assert limit.snapshot() == {"awake": True, "latency_us": 3, "problem": ""}
     assert device.read_bytes() == struct.pack("i", 3)
     requests.n += 1  # now and then one: not often
     for _ in range(9):
-        wakefulness.look()
-    assert wakefulness.snapshot()["awake"]
-    wakefulness.look()
-    assert not wakefulness.snapshot()["awake"]
+        limit.look()
+    assert limit.snapshot()["awake"]
+    limit.look()
+    assert not limit.snapshot()["awake"]
 
 
 def test_the_cores_sleep_again_when_the_server_ends(device):
     requests = Requests()
-    wakefulness = Wakefulness(0, requests, str(device))
-    wakefulness.start()
+    limit = CpuIdleLimit(0, requests, str(device))
     requests.n += 1000
-    wakefulness.look()
-    wakefulness.close()
-    assert not wakefulness.snapshot()["awake"]
+    limit.look()
+    limit.close()
+    assert not limit.snapshot()["awake"]
 
 
 def test_switched_off_it_never_asks(device):
-    wakefulness = Wakefulness(CORES_MAY_SLEEP, Requests(), str(device))
-    wakefulness.start()
-    wakefulness.close()
-    assert wakefulness.snapshot()["problem"] == "switched off by wake_latency_us"
+    limit = CpuIdleLimit(CORES_MAY_SLEEP, Requests(), str(device))
+    limit.close()
+    assert limit.snapshot()["problem"] == "switched off by wake_latency_us"
     assert device.read_bytes() == b""
 
 
 def test_without_the_device_it_says_so(tmp_path):
-    wakefulness = Wakefulness(0, Requests(), str(tmp_path / "none"))
-    assert wakefulness.snapshot()["problem"] == f"no right to write {tmp_path}/none"
+    limit = CpuIdleLimit(0, Requests(), str(tmp_path / "none"))
+    assert limit.snapshot()["problem"] == f"no right to write {tmp_path}/none"
 
 
 def test_a_device_that_refuses_is_asked_once(tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
     requests = Requests()
-    wakefulness = Wakefulness(0, requests, str(folder))  # a folder cannot be opened for writing
+    limit = CpuIdleLimit(0, requests, str(folder))  # a folder cannot be opened for writing
     requests.n += 1000
-    wakefulness.look()
-    assert wakefulness.snapshot() == {
+    limit.look()
+    assert limit.snapshot() == {
         "awake": False,
         "latency_us": 0,
         "problem": f"{folder}: Is a directory",

@@ -1,0 +1,251 @@
+"""The sending side of a connection: responses leave in the order in which they are posted, and nobody waits
+for it.
+
+As much as the socket takes goes at once.  The rest waits here until the loop says that the socket takes more.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from yarn_accel.errors import LocalProtocolError
+from yarn_accel.wire import Buffer, Failed, Message, State
+
+if TYPE_CHECKING:
+    from yarn_accel.pipeline.carriers import Carrier
+    from yarn_accel.wire import ServerConnection
+
+__all__ = ["ResponseWriter"]
+
+logger = logging.getLogger(__name__)
+
+#: A larger payload is summed up and sent piece by piece; a smaller one goes faster in one call.
+_WHOLE_BYTES = 1024 * 1024
+_PIECE_BYTES = 512 * 1024
+#: So much leaves in one turn of the loop; others want to be served as well.
+_TURN_BYTES = 4 * 1024 * 1024
+
+
+class ResponseWriter:
+    """Sends the messages of one connection.
+
+    Args:
+        carrier: the socket.
+        connection: the protocol object; its sending side belongs to this object once `is_open` is set.
+        stall_timeout_s: how long the peer may take beside what `min_bytes_per_s` allows.
+        min_bytes_per_s: slowest acceptable rate.
+        on_over: called with the number of each reply that was sent (True) or never will be (False).
+        on_blocked: called with whether the socket is to be watched for room.
+
+    Attributes:
+        is_open: whether the handshake is over; what is posted before is dropped.
+    """
+
+    def __init__(
+        self,
+        carrier: Carrier,
+        connection: ServerConnection,
+        stall_timeout_s: float,
+        min_bytes_per_s: int,
+        on_over: Callable[[int, bool], None],
+        on_blocked: Callable[[bool], None],
+    ) -> None:
+        self.is_open = False
+        self._carrier = carrier
+        self._connection = connection
+        self._stall_timeout_s = stall_timeout_s
+        self._min_bytes_per_s = min_bytes_per_s
+        self._on_over = on_over
+        self._on_blocked = on_blocked
+        self._outbox: collections.deque[_Frame] = collections.deque()
+        self._due_s = 0.0
+        self._is_closed = False
+
+    @property
+    def n_waiting(self) -> int:
+        """Messages that wait to be sent or are being sent."""
+        return len(self._outbox)
+
+    def post(
+        self, message: Message, payload: Sequence[memoryview] = (), reply: int = 0, fd: int = -1
+    ) -> None:
+        """Send a message as soon as may be.
+
+        Args:
+            message: what to say; a result that cannot be encoded is said as `Failed`.
+            payload: the data of its tensors; must stay as it is until `on_over`.
+            reply: told to `on_over`; 0: nobody wants to know.
+            fd: a descriptor that travels with its first byte; -1: none.
+
+        Raises:
+            OSError: the connection is lost.
+        """
+        if not self.is_open or self._is_closed:
+            if reply:
+                self._on_over(reply, False)
+            return
+        frame = _Frame(message, payload, reply, fd)
+        self._outbox.append(frame)
+        if len(self._outbox) == 1:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what the socket takes now; to be called when it takes more.
+
+        Raises:
+            OSError: the connection is lost.
+        """
+        left = _TURN_BYTES
+        outbox = self._outbox
+        try:
+            while outbox and left > 0:
+                frame = outbox[0]
+                if not frame.is_begun:
+                    self._begin(frame)
+                n_bytes = self._send_some(frame)
+                left -= n_bytes
+                if not frame.is_over or self._carrier.has_unsent:
+                    if not n_bytes:
+                        self._carrier.flush()
+                    continue
+                outbox.popleft()
+                self._due_s = 0.0
+                reply = frame.reply
+                # Views of the memory must be gone before it is given back.
+                del frame
+                if reply:
+                    self._on_over(reply, True)
+        except BlockingIOError:
+            pass
+        if not self._is_closed:
+            self._on_blocked(bool(outbox))
+
+    def check_pace(self, now_s: float) -> None:
+        """Give up on a peer that does not read what is sent to it, or too slowly.
+
+        Raises:
+            TimeoutError: it had its time.
+        """
+        if not self._outbox:
+            self._due_s = 0.0
+        elif not self._due_s:
+            n_bytes = self._outbox[0].n_bytes
+            self._due_s = now_s + self._stall_timeout_s + n_bytes / self._min_bytes_per_s
+        elif now_s > self._due_s:
+            raise TimeoutError("the peer does not read, or too slowly")
+
+    def goodbye(self, code: str, message: str) -> bool:
+        """Send the last frame, if no other is half sent; whether it went."""
+        if not self.is_open or self._outbox or self._is_closed:
+            return False
+        try:
+            for part in self._connection.goodbye(code, message):
+                self._carrier.send([part])
+        except (OSError, LocalProtocolError):
+            return False
+        return True
+
+    def close(self) -> None:
+        """Send nothing more; what waits is dropped."""
+        self._is_closed = True
+        # Without this circle the memory of a connection returns at once.
+        self._on_blocked = _nothing
+        left, self._outbox = self._outbox, collections.deque()
+        for frame in left:
+            if frame.reply:
+                self._on_over(frame.reply, False)
+
+    def _begin(self, frame: _Frame) -> None:
+        """Encode a message; one that cannot be encoded becomes `Failed`, and its payload stays here."""
+        connection = self._connection
+        frame.is_begun = True
+        try:
+            head, frame.sum = connection.send_head(frame.message)
+        except LocalProtocolError as error:
+            if connection.state is not State.OPEN:
+                raise ConnectionResetError("the connection is closed") from None
+            logger.warning("a message cannot be sent: %s", error.message)
+            request_id = int(getattr(frame.message, "id", 0))
+            text = f"the result cannot be sent: {error.message}"[:2000]
+            head, frame.sum = connection.send_head(Failed(request_id, "internal", "unsendable-result", text))
+            frame.rest = []
+        frame.ready.append(head)
+        if frame.sum is None:
+            frame.ready += frame.rest
+            frame.rest = []
+
+    def _send_some(self, frame: _Frame) -> int:
+        if frame.sum is not None and _length(frame.ready) < _PIECE_BYTES:
+            frame.sum_up()
+        if not frame.ready:
+            return 0
+        n_bytes = self._carrier.send(frame.ready, frame.fd)
+        frame.fd = -1
+        frame.ready = _after(frame.ready, n_bytes)
+        self._due_s = self._due_s if frame.n_bytes else 0.0
+        return n_bytes
+
+
+class _Frame:
+    """A message on its way: what is ready to be sent, and what is still to be summed up.
+
+    Attributes:
+        sum: the running checksum of the payload; None: there is none, or it is ready to be sent.
+    """
+
+    __slots__ = ("fd", "is_begun", "message", "n_bytes", "ready", "reply", "rest", "sum")
+
+    def __init__(self, message: Any, payload: Sequence[memoryview], reply: int, fd: int) -> None:
+        self.message = message
+        self.rest = list(payload)
+        self.reply = reply
+        self.fd = fd
+        self.n_bytes = _length(payload)
+        self.ready: list[Buffer] = []
+        self.sum: Any = None
+        self.is_begun = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether everything was handed to the carrier."""
+        return self.is_begun and not self.ready and self.sum is None
+
+    def sum_up(self) -> None:
+        """Make the next pieces ready; after the last one comes the checksum."""
+        room = _WHOLE_BYTES if self.n_bytes <= _WHOLE_BYTES else _PIECE_BYTES
+        while self.rest and room:
+            part = self.rest[0]
+            piece = part[:room]
+            self.sum.update(piece)
+            self.ready.append(piece)
+            room -= len(piece)
+            if len(piece) == len(part):
+                self.rest.pop(0)
+            else:
+                self.rest[0] = part[len(piece) :]
+        if not self.rest:
+            self.ready.append(self.sum.digest())
+            self.sum = None
+
+
+def _nothing(is_wanted: bool) -> None:
+    """Of a closed connection nothing is watched."""
+
+
+def _length(parts: Sequence[Buffer]) -> int:
+    return sum(map(len, parts)) if parts else 0
+
+
+def _after(parts: list[Buffer], n_bytes: int) -> list[Buffer]:
+    """What is left of `parts` behind the first `n_bytes`."""
+    for index, part in enumerate(parts):
+        if n_bytes < len(part):
+            rest = parts[index:]
+            if n_bytes:
+                rest[0] = memoryview(part)[n_bytes:]
+            return rest
+        n_bytes -= len(part)
+    return []

@@ -1,0 +1,221 @@
+"""Reading inputs by reference and writing outputs: the threads that wait for storage, so that the loop does
+not.
+
+Each thread takes one task after the other and hands what came of it to the loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from yarn_accel.core.requests.events import Needs
+from yarn_accel.errors import StorageError, UnavailableError
+from yarn_accel.pipeline.arrays import array_at, flat_bytes, spec_of
+from yarn_accel.pipeline.references import read_unchanged, stamp_or_none, stamps_of
+from yarn_accel.pipeline.work import digest_of
+from yarn_accel.pipeline.workers.jobs import Area
+from yarn_accel.wire import RemoteInput
+
+if TYPE_CHECKING:
+    from yarn_accel.adapters.hdfs import Stamp, Store
+    from yarn_accel.pipeline.arrays import Array
+    from yarn_accel.pipeline.config import PipelineConfig
+    from yarn_accel.pipeline.loop import EventLoop
+    from yarn_accel.pipeline.plans import Plan, Plans
+    from yarn_accel.pipeline.work import Work
+
+__all__ = ["InputsTaken", "LookedAt", "Storage", "outputs_of"]
+
+logger = logging.getLogger(__name__)
+
+_Then = Callable[[Any, float], None]
+_Task = tuple[Callable[[], Any], _Then]
+
+
+class LookedAt(NamedTuple):
+    """What the referenced files of a request look like, and what the request therefore needs."""
+
+    stamps: list[Stamp]
+    plan: Plan
+    digest: bytes
+
+
+class InputsTaken(NamedTuple):
+    """The inputs of a request, read: where they lie, their bytes, and what is needed beyond the plan."""
+
+    areas: tuple[Area, ...]
+    bytes_in: int
+    needs: Needs | None
+
+
+class Storage:
+    """The threads that read and write.
+
+    Args:
+        config: how many of them.
+        store: where references are read and outputs written.
+        loop: the thread that results are handed to.
+
+    Attributes:
+        busy_s: seconds that all threads of a kind together were busy.
+    """
+
+    def __init__(self, config: PipelineConfig, store: Store, loop: EventLoop) -> None:
+        self._store = store
+        self._loop = loop
+        self._n_threads = {"read": config.read_threads, "write": config.write_threads}
+        self._tasks: dict[str, queue.SimpleQueue[_Task | None]] = {
+            kind: queue.SimpleQueue() for kind in self._n_threads
+        }
+        self._threads: list[threading.Thread] = []
+        self._is_closed = False
+        self.busy_s = {"read": 0.0, "write": 0.0}
+
+    def start(self) -> None:
+        """Start the threads."""
+        for kind, n_threads in self._n_threads.items():
+            for index in range(n_threads):
+                thread = threading.Thread(target=self._run, args=(kind,), name=f"{kind}-{index}", daemon=True)
+                thread.start()
+                self._threads.append(thread)
+
+    def close(self) -> None:
+        """Stop the threads after what they are doing; what still waits fails."""
+        self._is_closed = True
+        for kind, n_threads in self._n_threads.items():
+            for _ in range(n_threads):
+                self._tasks[kind].put(None)
+        for thread in self._threads:
+            thread.join(timeout=5.0)
+
+    def look(self, work: Work, plans: Plans, then: _Then) -> None:
+        """Look at the referenced files of a request; `then` gets a `LookedAt` or an error."""
+        self._tasks["read"].put((partial(self._look, work, plans), then))
+
+    def look_at_output(self, uri: str, then: _Then) -> None:
+        """Look at a file; `then` gets its `Stamp`, or None if there is none, or an error."""
+        self._tasks["read"].put((partial(stamp_or_none, self._store, uri), then))
+
+    def read(self, work: Work, view: memoryview, then: _Then) -> None:
+        """Read the referenced inputs of a request into `view`; `then` gets an `InputsTaken` or an error."""
+        self._tasks["read"].put((partial(self._read, work, view), then))
+
+    def write(self, uri: str, outputs: dict[str, Array], then: _Then) -> None:
+        """Write arrays to a file; `then` gets its `Stamp` or an error."""
+        self._tasks["write"].put((partial(self._write, uri, outputs), then))
+
+    def _run(self, kind: str) -> None:
+        tasks = self._tasks[kind]
+        while (task := tasks.get()) is not None:
+            began_s = time.monotonic()
+            result = self._result_of(task[0])
+            took_s = time.monotonic() - began_s
+            self._loop.call_soon(partial(self._finish, kind, task[1], result, took_s))
+            del task, result
+
+    def _result_of(self, task: Callable[[], Any]) -> Any:
+        try:
+            if self._is_closed:
+                raise UnavailableError("the server is shutting down")
+            return task()
+        except Exception as error:  # noqa: BLE001 -- one bad record must not stop the thread
+            return error
+
+    def _finish(self, kind: str, then: _Then, result: Any, took_s: float) -> None:
+        self.busy_s[kind] += took_s
+        then(result, took_s)
+
+    # In the threads
+
+    def _look(self, work: Work, plans: Plans) -> LookedAt:
+        stamps = stamps_of(self._store, work.plan.references)
+        plan = plans.sized(work.plan, work.request, [stamp.n_bytes for stamp in stamps])
+        return LookedAt(stamps, plan, digest_of((), stamps))
+
+    def _read(self, work: Work, view: memoryview) -> InputsTaken:
+        plan = work.plan
+        left = iter(work.stamps)
+        areas: list[Area] = []
+        for item, at in zip(plan.inputs, plan.offsets, strict=True):
+            if isinstance(item, RemoteInput):
+                areas += self._read_file(item, next(left), view, work.segment, at)
+            else:
+                areas.append(Area(work.segment, at, item))
+        bytes_in = plan.payload_bytes + sum(stamp.n_bytes for stamp in work.stamps)
+        needs = None if plan.specs else _needs(work, [area.spec for area in areas])
+        return InputsTaken(tuple(areas), bytes_in, needs)
+
+    def _read_file(
+        self, item: RemoteInput, stamp: Stamp, memory: memoryview, segment: int, at: int
+    ) -> list[Area]:
+        view = memory[at : at + stamp.n_bytes]
+        read_unchanged(self._store, item.uri, stamp, view)
+        if item.spec is not None:
+            return [Area(segment, at, item.spec)]
+        return _areas_in(view, item.uri, segment, at)
+
+    def _write(self, uri: str, outputs: dict[str, Array]) -> Stamp:
+        """Write the outputs; once more if the storage may have recovered (a DataNode that was just lost)."""
+        from yarn_accel.pipeline.npz import npz_parts
+
+        try:
+            self._store.write_atomic(uri, npz_parts(outputs))
+        except StorageError as error:
+            if not error.transient or self._is_closed:
+                raise
+            logger.warning("writing once more: %s", error.message)
+            self._store.write_atomic(uri, npz_parts(outputs))
+        return self._store.stamp(uri)
+
+
+def _needs(work: Work, specs: Sequence[Any]) -> Needs:
+    """What a request needs, now that its inputs are known; raises `RejectedError` when they are wrong."""
+    plan, request = work.plan, work.request
+    operation = plan.operation
+    operation.check(specs, request.params)
+    room = operation.output_bytes(specs, request.params)
+    if operation.overwrites and request.keep_inputs:
+        room += plan.inputs_end
+    return replace(plan.needs[request.keep_inputs], output_bytes=room)
+
+
+def outputs_of(tensors: Sequence[tuple[str, Area]], view_of: Callable[[int], memoryview]) -> dict[str, Array]:
+    """The outputs of a request as arrays where they lie."""
+    return {
+        name: array_at(view_of(area.segment)[area.offset : area.offset + area.spec.nbytes], area.spec)
+        for name, area in tensors
+    }
+
+
+def _areas_in(view: memoryview, uri: str, segment: int, at: int) -> list[Area]:
+    """The arrays of a file that describes itself, moved within its memory to where they are aligned."""
+    import numpy as np
+
+    from yarn_accel.pipeline.npz import read_npy, read_npz
+
+    if uri.endswith(".npz"):
+        arrays = list(read_npz(view, uri).values())
+    elif uri.endswith(".npy"):
+        arrays = [read_npy(view, uri)]
+    else:
+        arrays = [np.frombuffer(view, np.uint8)]
+    areas = []
+    end = 0
+    base = np.frombuffer(view, np.uint8).__array_interface__["data"][0] if len(view) else 0
+    for array in arrays:
+        spec = spec_of(array)
+        begin = array.__array_interface__["data"][0] - base
+        if not spec.nbytes or begin % 64:
+            # Each array lies behind a header longer than what aligning it needs, so it only ever moves down.
+            view[end : end + spec.nbytes] = flat_bytes(array)
+            begin = end
+        areas.append(Area(segment, at + begin, spec))
+        end = begin + -(-spec.nbytes // 64) * 64
+    return areas

@@ -1,0 +1,417 @@
+"""The workers of a server: one process for each device, and what happens when one is lost.
+
+All of it happens in the loop: messages of workers when their channels are ready, everything else in a tick a
+few times a second.  The tick starts the processes that are missing, gives idle ones something to measure, and
+looks for those that will never answer: computations that take far too long, processes that do not run any
+more, faults that GPUs report.  A process ends with the thread that started it, so nothing else starts one.
+
+What is lost is reported, not repaired: which works to try again is for `core.requests` to decide.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from yarn_accel.core.quarantine import (
+    Command,
+    Faulted,
+    Passed,
+    Quarantine,
+    QuarantineSettings,
+    Rest,
+    TimePassed,
+    Trust,
+)
+from yarn_accel.pipeline.loop import READ, WRITE
+from yarn_accel.pipeline.workers.calibration import Calibration
+from yarn_accel.pipeline.workers.devices import GpuMonitor, find_devices
+from yarn_accel.pipeline.workers.launching import launch
+from yarn_accel.pipeline.workers.process import SegmentLike, WorkerLiedError, WorkerProcess
+from yarn_accel.pipeline.workers.slots import Slot, memory_facts, slot_facts
+
+if TYPE_CHECKING:
+    from yarn_accel.pipeline.config import PipelineConfig
+    from yarn_accel.pipeline.loop import EventLoop
+    from yarn_accel.pipeline.workers.jobs import Job, JobDone, Lost, Measured
+
+__all__ = ["Listener", "WorkerSupervisor"]
+
+logger = logging.getLogger(__name__)
+
+_MAX_TICK_S = 0.25
+_MAX_START_S = 60.0
+_MAX_PAUSE_S = 5.0
+_IDLE_BEFORE_MEASURING_S = 1.0
+_BURIAL_RETRY_S = 0.002
+
+
+class Listener(Protocol):
+    """Who is notified of what workers do."""
+
+    def worker_started(self, worker: int, device: str, kind: str) -> None:
+        """A worker takes jobs from now on.  Numbers of workers are never used twice."""
+
+    def worker_done(self, worker: int, answers: list[JobDone]) -> None:
+        """All answers to one batch, in its order."""
+
+    def worker_lost(self, worker: int, device: str, fate: str, lost: tuple[Lost, ...], detail: str) -> None:
+        """A worker has ended, so nobody writes to the memory of its jobs any more.
+
+        Args:
+            worker: its number.
+            device: what it computed on.
+            fate: ``died``, ``stuck`` or ``sick``.
+            lost: the jobs it had not answered.
+            detail: for people: the signal, the operation, the fault of the device.
+        """
+
+    def measured(self, found: Measured) -> None:
+        """What a calibration found, also what was found by an earlier server."""
+
+
+class WorkerSupervisor:
+    """Starts, feeds, watches and replaces worker processes.
+
+    Args:
+        config: how many, on which devices, and how patient.
+        loop: where all of it happens.
+        segments: finds a segment by id, when a worker sees it for the first time.
+        listener: notified of everything.
+        first: a process that was started already, by the thread that runs the loop.
+    """
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        loop: EventLoop,
+        segments: Callable[[int], SegmentLike],
+        listener: Listener,
+        first: WorkerProcess | None = None,
+    ) -> None:
+        self._config = config
+        self._loop = loop
+        self._segments = segments
+        self._listener = listener
+        self._first = first
+        self._workers: dict[int, WorkerProcess] = {}
+        self._slots = [Slot(i, device) for i, device in enumerate(find_devices(config))]
+        self._standbys: list[WorkerProcess] = []
+        self._starting: list[WorkerProcess] = []
+        self._ending: list[WorkerProcess] = []
+        self._n_numbered = 0
+        self._n_failures = 0
+        self._not_before_s = 0.0
+        self._start_fault = ""
+        self._is_closed = False
+        self._looked_s = 0.0
+        self._tick_s = min(_MAX_TICK_S, config.hang_min_s / 4)
+        self._quarantine = Quarantine(QuarantineSettings(first_rest_s=config.quarantine_s))
+        self._gpus = GpuMonitor([slot.device for slot in self._slots], self._gpu_failed, loop.call_soon)
+        self._calibration = (
+            Calibration(config, listener.measured, loop.call_soon) if config.calibrate else None
+        )
+
+    def start(self) -> None:
+        """Start the processes; each announces itself by `Listener.worker_started`."""
+        if self._first is not None:
+            self._attend(self._first)
+        self._gpus.start()
+        self._looked_s = time.monotonic()
+        self._tick()
+        self._loop.repeat(self._tick_s, self._tick)
+
+    def close(self) -> list[tuple[int, tuple[Lost, ...]]]:
+        """End all processes at once, whatever they are at; what each leaves unanswered."""
+        self._is_closed = True
+        self._gpus.close()
+        processes = [*self._workers.values(), *self._standbys, *self._starting, *self._ending]
+        for process in processes:
+            process.kill()
+        left = []
+        for process in dict.fromkeys(processes):
+            while not process.has_ended():
+                time.sleep(_BURIAL_RETRY_S)
+            self._loop.forget(process.fd)
+            if process in self._workers.values():
+                left.append((process.worker, process.bury()))
+            else:
+                process.bury()
+            process.close()
+        self._workers.clear()
+        for slot in self._slots:
+            slot.process = None
+        return left
+
+    # Work
+
+    def send(self, worker: int, jobs: Sequence[Job], expected_s: float = 0.0) -> bool:
+        """Hand a batch to a worker, also to one that is busy.
+
+        Args:
+            worker: its number.
+            jobs: computed in this order.
+            expected_s: how long they should take; by that it is judged who is stuck.
+
+        Returns:
+            False when that worker is gone: the jobs were not begun, and are not among those it lost.
+        """
+        process = self._workers.get(worker)
+        if process is None or not process.send(jobs, self._limit_s(expected_s)):
+            return False
+        if process.has_unsent:
+            self._loop.change(process.fd, READ | WRITE)
+        return True
+
+    def drop_segment(self, segment: int) -> None:
+        """Have every worker unmap a segment: now, or as soon as it has answered what it is at.
+
+        Its pages are free only then; who needs them now gives them back with ``MADV_REMOVE``.
+        """
+        for process in self._workers.values():
+            process.drop(segment)
+
+    def device_of(self, worker: int) -> str:
+        """What a worker computes on; empty when it is gone."""
+        process = self._workers.get(worker)
+        slot = self._slot_of(process) if process is not None else None
+        return slot.device.name if slot is not None else ""
+
+    def info(self) -> list[dict[str, Any]]:
+        """Facts for people about each place: who holds it, what it is at, what it has done."""
+        facts = [slot_facts(slot, slot.process, self._start_fault) for slot in self._slots]
+        return facts + [
+            {"worker": -1, "device": "", "pid": one.pid, "state": "standby", **memory_facts(one.pid)}
+            for one in self._standbys
+        ]
+
+    def gpus(self) -> list[dict[str, Any]]:
+        """The GPUs of this machine as they were a moment ago."""
+        return self._gpus.latest
+
+    def _limit_s(self, expected_s: float) -> float:
+        return max(self._config.hang_min_s, self._config.hang_factor * expected_s)
+
+    # One process: from its start to its end
+
+    def _attend(self, process: WorkerProcess) -> None:
+        """Listen to a process that is starting."""
+        process.segments = self._segments
+        self._starting.append(process)
+        self._loop.watch(process.fd, READ, partial(self._ready, process))
+
+    def _ready(self, process: WorkerProcess, events: int) -> None:
+        if events & WRITE:
+            process.flush()
+            if not process.has_unsent:
+                self._loop.change(process.fd, READ)
+        if not events & ~WRITE:
+            return
+        try:
+            message = process.receive()
+        except BlockingIOError:
+            return
+        except WorkerLiedError as lie:
+            process.has_lied = True
+            process.kill("died", f"it lied: {lie}")
+            message = None
+        if message is None:
+            self._loop.forget(process.fd)
+            self._ending.append(process)
+            self._bury_soon(process)
+        elif isinstance(message, list):
+            if process.is_on_probation and all(answer.error is None for answer in message):
+                self._pass(process)
+            self._listener.worker_done(process.worker, message)
+        else:
+            self._heed(process, message)
+
+    def _pass(self, process: WorkerProcess) -> None:
+        """A device that has rested has computed something."""
+        slot = self._slot_of(process)
+        if slot is not None:
+            self._obey(self._quarantine.apply(Passed(slot.device.name, time.monotonic())))
+            process.is_on_probation = self._quarantine.state(slot.device.name) == "probation"
+
+    def _heed(self, process: WorkerProcess, message: dict[str, Any]) -> None:
+        if "ready" in message:
+            process.versions = message["ready"]
+            self._enter(process)
+        elif "taken" in message:
+            process.versions.update(message["taken"])
+            self._confirm(process)
+        elif "sick" in message:
+            process.kill("sick", str(message["sick"]))
+        elif "unfit" in message:
+            process.is_unfit = True
+            process.detail = self._start_fault = str(message["unfit"])
+            logger.error("a worker process cannot start: %s", process.detail)
+        elif "measured" in message and self._calibration is not None:
+            self._calibration.learn(process.worker, message["measured"])
+
+    def _enter(self, process: WorkerProcess) -> None:
+        """A process has everything imported: it takes a free place, else it stands by."""
+        if process in self._starting:
+            self._starting.remove(process)
+        self._n_failures = 0
+        self._not_before_s = 0.0
+        self._start_fault = ""
+        slot = self._free_slot()
+        if slot is None:
+            self._standbys.append(process)
+        else:
+            self._take(slot, process)
+        self._fill()
+
+    def _take(self, slot: Slot, process: WorkerProcess) -> None:
+        """Give a place to a process."""
+        process.worker = self._n_numbered
+        process.entered_ns = time.monotonic_ns()
+        self._n_numbered += 1
+        slot.process = process
+        self._workers[process.worker] = process
+        device = slot.device
+        process.is_on_probation = self._quarantine.state(device.name) == "probation"
+        process.order(take={"device": device.name, "device_kind": device.kind, "cores": device.cores})
+        # A CPU needs no preparation; a GPU worker confirms when its device is ready.
+        if device.kind == "cpu":
+            self._open(slot, process)
+
+    def _confirm(self, process: WorkerProcess) -> None:
+        slot = self._slot_of(process)
+        if slot is not None:
+            self._open(slot, process)
+
+    def _open(self, slot: Slot, process: WorkerProcess) -> None:
+        process.is_open = True
+        self._listener.worker_started(process.worker, slot.device.name, slot.device.kind)
+        if self._calibration is not None:
+            self._calibration.welcome(slot.device, process.versions)
+
+    def _bury_soon(self, process: WorkerProcess) -> None:
+        """Its channel is closed: as soon as it has ended, it writes nothing any more."""
+        if self._is_closed:
+            return
+        if process.has_ended():
+            self._bury(process)
+        else:
+            self._loop.call_at(time.monotonic() + _BURIAL_RETRY_S, partial(self._bury_soon, process))
+
+    def _bury(self, process: WorkerProcess) -> None:
+        """A process has ended: report what is lost, and let a standby take its place."""
+        lost = process.bury()
+        self._ending.remove(process)
+        self._workers.pop(process.worker, None)
+        if process in self._starting or process.is_unfit:
+            self._n_failures += 1
+            pause_s = min(_MAX_PAUSE_S, 0.1 * 2**self._n_failures)
+            self._not_before_s = time.monotonic() + pause_s
+        for group in (self._starting, self._standbys):
+            if process in group:
+                group.remove(process)
+        slot = self._slot_of(process)
+        if slot is not None:
+            self._leave(slot, process)
+            if process.is_open:
+                self._report(slot, process, lost)
+            if self._standbys and slot.is_free:
+                self._take(slot, self._standbys.pop())
+        if self._calibration is not None:
+            self._calibration.forget(process.worker)
+        process.close()
+        self._fill()
+
+    def _leave(self, slot: Slot, process: WorkerProcess) -> None:
+        """Free the place of a process that has ended."""
+        slot.process = None
+        slot.n_lost += 1
+        slot.last_fault = f"{process.fate}: {process.detail}"
+        if slot.device.kind != "cpu":
+            fault = Faulted(slot.device.name, process.fate == "sick", process.detail, time.monotonic())
+            self._obey(self._quarantine.apply(fault))
+
+    def _obey(self, commands: Sequence[Command]) -> None:
+        """Close or open the places of a device."""
+        for command in commands:
+            for slot in self._slots:
+                if slot.device.name == command.device and not isinstance(command, Trust):
+                    slot.is_resting = isinstance(command, Rest)
+            logger.warning("device %s: %s", command.device, command)
+
+    def _report(self, slot: Slot, process: WorkerProcess, lost: tuple[Lost, ...]) -> None:
+        logger.warning(
+            "worker %d (%s, pid %d) %s: %s; %d jobs lost",
+            process.worker,
+            slot.device.name,
+            process.pid,
+            process.fate,
+            process.detail,
+            len(lost),
+        )
+        self._listener.worker_lost(process.worker, slot.device.name, process.fate, lost, process.detail)
+
+    # A few times a second
+
+    def _tick(self) -> None:
+        if self._is_closed:
+            return
+        self._wake_devices()
+        self._fill()
+        self._watch()
+        self._measure()
+
+    def _fill(self) -> None:
+        """Start the processes that are missing: first one for each free place, then the standbys."""
+        while True:
+            n_free = sum(slot.is_free for slot in self._slots)
+            n_wanted = n_free or self._config.standby_workers - len(self._standbys)
+            is_late = time.monotonic() < self._not_before_s
+            if self._is_closed or is_late or n_wanted <= len(self._starting):
+                return
+            config = self._config
+            self._attend(WorkerProcess(launch(config.cores_per_worker, config.extra_operations)))
+
+    def _wake_devices(self) -> None:
+        """Open the places of devices whose rest is over; a standby takes them at once."""
+        self._obey(self._quarantine.apply(TimePassed(time.monotonic())))
+        while self._standbys and (slot := self._free_slot()) is not None:
+            self._take(slot, self._standbys.pop())
+
+    def _watch(self) -> None:
+        now_s = time.monotonic()
+        # Where this process did not run itself, others may not have either.
+        passed_s = min(now_s - self._looked_s, 2 * self._tick_s)
+        self._looked_s = now_s
+        for process in [*self._workers.values(), *self._standbys]:
+            if process.overdue_s(now_s) > 0:
+                process.kill("stuck", f"no answer for {now_s - process.busy_since_s():.1f} s")
+            elif reason := process.look(passed_s):
+                process.kill("stuck", reason)
+        for process in self._starting:
+            if now_s - process.tally.started_s > _MAX_START_S:
+                process.kill("died", f"not ready after {_MAX_START_S:.0f} s")
+
+    def _gpu_failed(self, name: str, fault: str) -> None:
+        for slot in self._slots:
+            if slot.device.name == name and slot.process is not None:
+                slot.process.kill("sick", fault)
+
+    def _measure(self) -> None:
+        """Let one worker that has been idle for a while measure one problem."""
+        if self._calibration is None or self._calibration.is_done:
+            return
+        for slot in self._slots:
+            process = slot.process
+            if process is not None and process.is_open and process.idle_s() >= _IDLE_BEFORE_MEASURING_S:
+                problem = self._calibration.next_problem(process.worker, slot.device)
+                if problem is not None:
+                    process.order(measure=problem)
+
+    def _free_slot(self) -> Slot | None:
+        return next((slot for slot in self._slots if slot.is_free), None)
+
+    def _slot_of(self, process: WorkerProcess) -> Slot | None:
+        return next((slot for slot in self._slots if slot.process is process), None)
