@@ -138,7 +138,7 @@ def _server(folder: Path) -> Iterator[tuple[subprocess.Popen[str], bytes]]:
         "pool_bytes": _POOL_BYTES,
         "queue_bytes": _POOL_BYTES // 2,
         "max_request_bytes": 64 * _MIB,
-        "max_lent_bytes": 32 * _MIB,
+        "max_shared_memory_bytes": 32 * _MIB,
         "calibration_file": str(folder / "weights.json"),
         "log_level": "ERROR",
         "tenants": {name: {"weight": weight} for name, weight in TENANTS.items()},

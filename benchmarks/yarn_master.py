@@ -140,7 +140,7 @@ def _container_rows(site: Site, n: int, note: str, say: Say) -> list[Row]:
 
 def _agent_rows(site: Site, watched_s: float, note: str) -> list[Row]:
     """What the agents cost, one heartbeat a second."""
-    pids = [pid for pid, command in site.processes().items() if "inside node agent" in command]
+    pids = [pid for pid, command in site.processes().items() if "container_entry node agent" in command]
     used_s, began_s = {pid: _cpu_s(pid) for pid in pids}, time.monotonic()
     time.sleep(watched_s)
     wall_s = time.monotonic() - began_s

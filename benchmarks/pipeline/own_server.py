@@ -85,7 +85,7 @@ class OwnServer:
             "extra_operations": ["benchmarks.pipeline.operations:OPERATIONS"],
             "pool_bytes": 4096 * _MIB,
             "queue_bytes": 2048 * _MIB,
-            "max_lent_bytes": 1024 * _MIB,
+            "max_shared_memory_bytes": 1024 * _MIB,
             "calibrate": False,  # it fills idle moments, in which somebody else is being measured
             "log_level": "WARNING",
             **settings,

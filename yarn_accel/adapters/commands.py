@@ -64,7 +64,7 @@ def run(
     """Run a program to its end.
 
     Args:
-        argv: program and arguments; no shell looks at them.
+        argv: program and arguments; no shell interprets them.
         timeout_s: the program is killed after this time.
         cwd: working directory; the caller's own when None.
         env: the whole environment; the caller's own when None.

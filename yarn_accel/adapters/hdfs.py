@@ -363,9 +363,11 @@ def _storage_error(uri: str, error: Exception) -> StorageError:
     if "SafeModeException" in str(error):
         return _in_safe_mode(uri, text)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StorageError(f"{uri}: {error.strerror}", cure="make room, then try again", transient=True)
+        return StorageError(
+            f"{uri}: {error.strerror}", cure="free disk space, then try again", transient=True
+        )
     if "QuotaExceeded" in str(error):
-        return StorageError(f"{uri}: {text}", cure="make room in the quota")
+        return StorageError(f"{uri}: {text}", cure="free space in the quota")
     if any(
         word in str(error) for word in ("InvalidToken", "NoSASLMechanism", "GSSAPIError", "SaslException")
     ):
@@ -390,7 +392,7 @@ def _in_safe_mode(uri: str, text: str) -> StorageError:
 
 
 def _denied(uri: str, error: Exception) -> StorageError:
-    """A server reads and writes as who started it, so the user to whom it is told may be another one."""
+    """Name the user whom storage refused: the one who started the server, not always the reader."""
     found = re.search(r'user=([^,\s]+), access=(\w+), inode=[\\"]*([^\s"\\:]+)', str(error))
     who = f" to {found[1]} ({found[2]} on {found[3]})" if found else ""
     return StorageError(f"{uri}: permission denied{who}", cure="check owner and mode, and HADOOP_USER_NAME")

@@ -39,7 +39,7 @@ def request_json(method: str, url: str, body: object = None, *, timeout_s: float
     """Send a request, with ``body`` as JSON when given, and decode the answer (None when it is empty).
 
     Raises:
-        UnavailableError: nobody answers there, or the service has a passing trouble (status 5xx).
+        UnavailableError: no answer, or the service fails for now (status 5xx).
         RejectedError: the service refuses (status 4xx); the code is ``http-404`` and the like, the message
             is Hadoop's own when it sends one.
         RemoteProtocolError: the answer is not HTTP or not JSON, or larger than :data:`MAX_BYTES`.
@@ -110,7 +110,9 @@ def _send(request: urllib.request.Request, timeout_s: float, max_bytes: int) -> 
             raise UnavailableError(message) from None
         raise RejectedError(f"http-{error.code}", message) from None
     except http.client.HTTPException as error:
-        raise RemoteProtocolError(f"{url} does not speak HTTP: {type(error).__name__}: {error}") from error
+        raise RemoteProtocolError(
+            f"{url} does not answer in HTTP: {type(error).__name__}: {error}"
+        ) from error
     except (urllib.error.URLError, OSError) as error:
         reason = str(getattr(error, "reason", error))
         raise UnavailableError(f"no answer from {url}: {reason}") from error

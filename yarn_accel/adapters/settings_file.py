@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from pydantic import BaseModel, ValidationError
 
 from yarn_accel.errors import ConfigError
 
-__all__ = ["complaints", "described", "read_settings"]
+__all__ = ["complaints", "described", "read_settings", "with_current_names"]
+
+logger = logging.getLogger(__name__)
 
 _MAX_SHOWN = 60
 #: What pydantic misses in a value -> what the value must be, with the bounds it names.
@@ -59,6 +62,29 @@ def read_settings(path: Path, *, may_be_empty: bool = False) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: not a mapping of keys to values")
     return {str(key): value for key, value in values.items()}
+
+
+def with_current_names(values: Mapping[str, Any], former: Mapping[str, str], place: str) -> dict[str, Any]:
+    """The settings under their current names; logs a warning for each former name.
+
+    Args:
+        former: former name -> current name.
+        place: the file, and the section if any, for messages.
+
+    Raises:
+        ConfigError: a setting was given under both names.
+    """
+    renamed = dict(values)
+    for old, new in former.items():
+        if old not in renamed:
+            continue
+        if new in renamed:
+            raise ConfigError(f"{place}: {old} is the former name of {new}", cure="keep one of the two")
+        logger.warning(
+            "%s: `%s` is now called `%s`; the next version refuses the former name", place, old, new
+        )
+        renamed[new] = renamed.pop(old)
+    return renamed
 
 
 def described(settings: BaseModel, indent: str = "") -> Iterator[str]:
@@ -108,7 +134,7 @@ def _loaded(text: str) -> Any:
 
 
 def _check_keys(node: yaml.Node | None, seen: set[int]) -> None:
-    """Look at all mappings below a node, once at those that have an alias."""
+    """Check all mappings below a node, each once, however many aliases it has."""
     if not isinstance(node, yaml.CollectionNode) or id(node) in seen:
         return
     seen.add(id(node))

@@ -118,9 +118,9 @@ class Signer:
         """
         nonce = nonce or secrets.token_hex(16)
         self._last_us = max(int(now_s * 1e6), self._last_us + 1)
-        told = str(self._last_us)
-        signature = _mac(self.key, "request", method, path, self.sender, told, nonce, _digest(body))
-        headers = {SENDER: self.sender, TIME: told, NONCE: nonce, SIGNATURE: signature}
+        time_us = str(self._last_us)
+        signature = _mac(self.key, "request", method, path, self.sender, time_us, nonce, _digest(body))
+        headers = {SENDER: self.sender, TIME: time_us, NONCE: nonce, SIGNATURE: signature}
         return SignedRequest(method, path, nonce, headers)
 
 
@@ -143,7 +143,7 @@ class RequestVerifier:
             that has none.
         window_s: how far the sender's clock may be off.
         not_before_s: Unix time; older requests are refused. A new attempt passes its own start, as it cannot
-            know what its predecessor has heard already.
+            know what its predecessor has received already.
         max_senders: how many are remembered; it takes a key to be one of them.
     """
 
@@ -159,8 +159,8 @@ class RequestVerifier:
         self._window_us = int(window_s * 1e6)
         self._not_before_us = int(not_before_s * 1e6)
         self._max_senders = max_senders
-        #: The newest time of each sender, in the order in which they were heard.
-        self._heard: OrderedDict[str, int] = OrderedDict()
+        #: The newest time of each sender, in the order in which they were received.
+        self._newest_us: OrderedDict[str, int] = OrderedDict()
 
     def verify(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes, *, now_s: float
@@ -170,42 +170,44 @@ class RequestVerifier:
         Raises:
             AuthenticationError: not signed, wrongly signed, too old, from the future, or seen before.
         """
-        sender, told, nonce, signature = (headers.get(name, "") for name in (SENDER, TIME, NONCE, SIGNATURE))
+        sender, time_us, nonce, signature = (
+            headers.get(name, "") for name in (SENDER, TIME, NONCE, SIGNATURE)
+        )
         _check_sender(sender)
-        if not (_TIME_US.match(told) and _NONCE.match(nonce) and _HEX.match(signature)):
+        if not (_TIME_US.match(time_us) and _NONCE.match(nonce) and _HEX.match(signature)):
             raise AuthenticationError("a signed request is expected here")
         key = self._key_of(sender)
         if not hmac.compare_digest(
-            _mac(key, "request", method, path, sender, told, nonce, _digest(body)), signature
+            _mac(key, "request", method, path, sender, time_us, nonce, _digest(body)), signature
         ):
             raise AuthenticationError(f"{WRONG_KEY} {sender}")
-        self._check_time(sender, int(told), int(now_s * 1e6))
+        self._check_time(sender, int(time_us), int(now_s * 1e6))
         return VerifiedRequest(sender, method, path, nonce, key)
 
-    def _check_time(self, sender: str, told_us: int, now_us: int) -> None:
-        off_us = told_us - now_us
+    def _check_time(self, sender: str, sent_us: int, now_us: int) -> None:
+        off_us = sent_us - now_us
         if abs(off_us) > self._window_us:
             raise AuthenticationError(
                 f"the clocks of {sender} and of this master differ by {off_us / 1e6:+.1f} s",
                 cure="keep the clocks of the cluster together (NTP)",
             )
-        if told_us < self._not_before_us:
+        if sent_us < self._not_before_us:
             raise AuthenticationError("the request is older than this master")
-        if told_us <= self._heard.get(sender, -1):
-            raise AuthenticationError(f"this request of {sender}, or a later one, was heard before")
+        if sent_us <= self._newest_us.get(sender, -1):
+            raise AuthenticationError(f"this request of {sender}, or a later one, was received before")
         self._forget(now_us)
-        if sender not in self._heard and len(self._heard) >= self._max_senders:
+        if sender not in self._newest_us and len(self._newest_us) >= self._max_senders:
             raise AuthenticationError(f"{self._max_senders} senders are known already")
-        self._heard[sender] = told_us
-        self._heard.move_to_end(sender)
+        self._newest_us[sender] = sent_us
+        self._newest_us.move_to_end(sender)
 
     def _forget(self, now_us: int) -> None:
         """Drop senders whose next request cannot be a replay, as the window refuses that anyway."""
-        while self._heard:
-            sender, told_us = next(iter(self._heard.items()))
-            if told_us >= now_us - self._window_us:
+        while self._newest_us:
+            sender, sent_us = next(iter(self._newest_us.items()))
+            if sent_us >= now_us - self._window_us:
                 return
-            del self._heard[sender]
+            del self._newest_us[sender]
 
 
 def sign_response(verified: VerifiedRequest, status: int, body: bytes) -> dict[str, str]:
@@ -269,14 +271,14 @@ async def exchange(
     """
     body = b"" if document is None else json.dumps(document, allow_nan=False).encode()
     sent = signer.sign(method, path, body, now_s=clock())
-    headers = {"Content-Type": "application/json", **sent.headers}
+    own = {"Content-Type": "application/json", **sent.headers}
     url = base_url.rstrip("/") + path
-    status, told, raw = await _request(session, method, url, body, headers, timeout_s, max_bytes)
+    status, headers, raw = await _request(session, method, url, body, own, timeout_s, max_bytes)
     if raw is None:
         raise RemoteProtocolError(f"{url} sent more than {max_bytes} bytes")
-    if SIGNATURE not in told:
+    if SIGNATURE not in headers:
         raise _unsigned(url, status, raw)
-    check_response(signer.key, sent, status, told, raw)
+    check_response(signer.key, sent, status, headers, raw)
     found = decode_json(raw, url)
     if status != 200:
         raise _refused(url, status, found)
@@ -300,8 +302,8 @@ async def _request(
         async with session.request(
             method, url, data=body, headers=headers, allow_redirects=False, timeout=limit
         ) as answer:
-            status, told = answer.status, answer.headers.copy()
-            return status, told, await _read_bounded(answer.content, max_bytes)
+            status, found = answer.status, answer.headers.copy()
+            return status, found, await _read_bounded(answer.content, max_bytes)
     except (aiohttp.ClientError, OSError, asyncio.TimeoutError, ValueError) as error:
         why = f"no answer within {timeout_s:g} s" if isinstance(error, asyncio.TimeoutError) else str(error)
         raise UnavailableError(f"{url}: {why or type(error).__name__}") from None

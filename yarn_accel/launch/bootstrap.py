@@ -60,7 +60,7 @@ EXIT_DAMAGED = 115
 REQUIREMENT = "accel-requirement.json"
 _MARK = "accel-complete"
 _PIECE_BYTES = 1 << 20
-#: Room left on a disk beside what is unpacked.
+#: Space that stays free on a disk after unpacking.
 _SPARE_BYTES = 64 << 20
 #: Longer than any node needs to unpack; after that, the error names the holder of the lock.
 _PATIENCE_S = 300.0
@@ -207,7 +207,7 @@ def provide(archive: str, roots: "list[Path]") -> "tuple[Path, int]":
     """The folder of an environment, unpacked if needed, and the open lock that prevents its removal.
 
     Raises:
-        StartRefused: this node does not fit, no folder has room, or the archive is damaged.
+        StartRefused: this node does not fit, no folder has enough space, or the archive is damaged.
     """
     found = _NAME.search(archive)
     if not found:
@@ -222,8 +222,8 @@ def provide(archive: str, roots: "list[Path]") -> "tuple[Path, int]":
             troubles.append(f"{root}: {error.strerror or error}")
     raise StartRefused(
         EXIT_DISK,
-        "no folder to unpack the environment into: {}: make room, or name a folder with `cache_dir:` in the "
-        "launch settings".format("; ".join(troubles)),
+        "no folder to unpack the environment into: {}: free disk space, or name a folder with `cache_dir:` "
+        "in the launch settings".format("; ".join(troubles)),
     )
 
 
@@ -386,7 +386,7 @@ def _unpack(archive: str, target: Path, digest: str) -> None:
     """Unpack the archive into a new folder and compare what came out with its digest.
 
     Raises:
-        OSError: no room, or another trouble with the disk.
+        OSError: the disk is full or fails.
         StartRefused: the node does not fit, or the archive is damaged.
     """
     import zipfile
@@ -419,8 +419,8 @@ def _check_names(names: "Iterable[str]") -> None:
 
 
 def _check_room(root: Path, n_bytes: int) -> None:
-    room = os.statvfs(root)
-    free = room.f_bavail * room.f_frsize
+    disk = os.statvfs(root)
+    free = disk.f_bavail * disk.f_frsize
     if free < n_bytes + _SPARE_BYTES:
         text = f"{free >> 20} MiB free, {(n_bytes + _SPARE_BYTES) >> 20} MiB needed"
         raise OSError(errno.ENOSPC, text)

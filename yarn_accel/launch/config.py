@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from yarn_accel.adapters.settings_file import complaints, read_settings
+from yarn_accel.adapters.settings_file import complaints, read_settings, with_current_names
 from yarn_accel.errors import ConfigError
 from yarn_accel.launch.secrets import MASTER_SECRET_FILE
-from yarn_accel.pipeline.config import PipelineConfig, parse_config
+from yarn_accel.pipeline.config import FORMER_NAMES, PipelineConfig, parse_config
 
 __all__ = [
     "AgentRole",
@@ -25,15 +24,13 @@ __all__ = [
     "load_launch_config",
 ]
 
-logger = logging.getLogger(__name__)
-
-#: What the section `server` was called.
-_FORMER_SERVER = "acct"
+#: Sections that had another name in the version before.
+_FORMER_NAMES = {"acct": "server"}
 _MIB = 1024 * 1024
 #: YARN carries these numbers as 32 bits with a sign.
 _MAX_INT32 = 2**31 - 1
 _FORBID = ConfigDict(frozen=True, extra="forbid")
-_IN_POOL = ("queue_bytes", "max_request_bytes", "max_lent_bytes")
+_IN_POOL = ("queue_bytes", "max_request_bytes", "max_shared_memory_bytes")
 
 
 class EnvironmentSettings(BaseModel):
@@ -225,12 +222,9 @@ def load_launch_config(path: Path) -> LaunchConfig:
     Raises:
         ConfigError: names the file and key, and for an unknown key the known ones.
     """
-    values = read_settings(path, may_be_empty=True)
-    if _FORMER_SERVER in values:
-        if "server" in values:
-            raise ConfigError(f"{path}: {_FORMER_SERVER} is the former name of server; keep one of the two")
-        logger.warning("%s: `%s:` is now called `server:`; the next version refuses it", path, _FORMER_SERVER)
-        values["server"] = values.pop(_FORMER_SERVER)
+    values = with_current_names(read_settings(path, may_be_empty=True), _FORMER_NAMES, str(path))
+    if isinstance(values.get("pipeline"), dict):
+        values["pipeline"] = with_current_names(values["pipeline"], FORMER_NAMES, f"{path}: pipeline")
     try:
         return LaunchConfig.model_validate(values)
     except ValidationError as error:

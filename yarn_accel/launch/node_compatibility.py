@@ -35,7 +35,7 @@ EXIT_REASONS: Mapping[int, str] = {
     bootstrap.EXIT_PYTHON: "the node's python3 has another minor version than the packed environment",
     bootstrap.EXIT_GLIBC: "the node's glibc is older than the packed environment needs",
     bootstrap.EXIT_PLATFORM: "the node is another platform than the environment was packed on",
-    bootstrap.EXIT_DISK: "the node has no room or no folder to unpack the environment",
+    bootstrap.EXIT_DISK: "the node has no disk space or no folder to unpack the environment",
     bootstrap.EXIT_DAMAGED: "the environment that came to the node is damaged",
     EXIT_DEVICES: "another process holds the node's accelerators",
     126: "the node's interpreter (`python:` in the launch settings) cannot be run",

@@ -30,7 +30,7 @@ def node_config(document: Mapping[str, Any], environ: Mapping[str, str]) -> Pipe
 
     Args:
         document: as `staging.server_document` made it.
-        environ: the container's; its id, as the server's name, tells the master which server it hears of.
+        environ: the container's; the server's name is its id, so that the master can tell servers apart.
 
     Raises:
         ConfigError: the document is wrong, or this is no container of YARN.

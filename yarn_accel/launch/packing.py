@@ -102,7 +102,7 @@ def pack(
             _sweep(folder, known)
     except OSError as error:
         raise StartupError(
-            f"{folder}: {error.strerror}", cure="make room there, or set XDG_CACHE_HOME"
+            f"{folder}: {error.strerror}", cure="free disk space there, or set XDG_CACHE_HOME"
         ) from None
     return known
 

@@ -41,7 +41,7 @@ class RmClient:
 
     Attributes:
         site: its configuration.
-        user: who we are to YARN; it is believed where Hadoop's authentication is ``simple``.
+        user: the user name that we state to YARN, which does not check it with ``simple`` authentication.
         addresses: of its ResourceManagers.
     """
 

@@ -54,7 +54,7 @@ def rotate(descriptor: int, max_bytes: int, keep: int) -> bool:
     """Rotate an open log file if it is longer than `max_bytes`; returns whether it was.
 
     Raises:
-        OSError: no room for the copy, or the file has no name any more; the file is cut all the same.
+        OSError: no space for the copy, or the file was deleted; the file is truncated all the same.
     """
     if os.fstat(descriptor).st_size <= max_bytes:
         return False

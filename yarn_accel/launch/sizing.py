@@ -14,7 +14,7 @@ __all__ = ["fitted"]
 
 _MIB = 1024 * 1024
 #: Scaled together, and only where none of them is set.
-_BUFFERS = ("pool_bytes", "queue_bytes", "max_request_bytes", "max_lent_bytes")
+_BUFFERS = ("pool_bytes", "queue_bytes", "max_request_bytes", "max_shared_memory_bytes")
 _STEPS = 16
 _GPU = "yarn.io/gpu"
 _STEP_KEY, _USUAL_STEP_MIB = "yarn.scheduler.minimum-allocation-mb", 1024

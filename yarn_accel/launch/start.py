@@ -249,7 +249,7 @@ async def _until_registered(
     manager: ResourceManager, application: ApplicationId, wait_s: float, report: ProgressReport
 ) -> ApplicationReport:
     until_s = time.monotonic() + wait_s
-    told: object = None
+    shown: object = None
     while True:
         found = await manager.report(application)
         if found.state is ApplicationState.RUNNING and found.rpc_port > 0:
@@ -261,8 +261,8 @@ async def _until_registered(
             raise JobError(
                 f"{application} ended as {found.state.name}: {_diagnosis(found.diagnostics)}", cure=cure
             )
-        if found.state is not told:
-            told = found.state
+        if found.state is not shown:
+            shown = found.state
             report(f"{application}: {found.state.name if found.state is not None else 'unknown'}")
         if time.monotonic() >= until_s:
             raise StartupError(

@@ -100,7 +100,7 @@ def _server(node: Mapping[str, Any]) -> str:
     held = _items(place.get("containers"))
     if held:
         phase = str(_mapping(held[0]).get("phase", _DASH))
-        # The container runs; whether its server does, its agent has not told yet.
+        # The container runs; its agent has not reported its server yet.
         return "starting" if phase == "running" else phase
     retry_in_s = place.get("retry_in_s")
     if isinstance(retry_in_s, (int, float)) and retry_in_s > 0:

@@ -227,7 +227,7 @@ async def _until_serving(
 ) -> float:
     """Wait until every accelerator node that the master knows serves; the seconds it took."""
     began_s = time.monotonic()
-    told = (-1, -1)
+    shown_last = (-1, -1)
     secret = RetainedApplication.of(str(found.id)).secret()
     # Nodes that unpack the environment are busy, and the master runs on one of them.
     patience_s = max(0.0, until_s - began_s)
@@ -239,8 +239,8 @@ async def _until_serving(
             serving, there_are = n_serving(await control.ask("status"))
             if there_are and serving == there_are:
                 return time.monotonic() - began_s
-            if (serving, there_are) != told:
-                told = (serving, there_are)
+            if (serving, there_are) != shown_last:
+                shown_last = (serving, there_are)
                 report(_progress_of(serving, there_are))
             if time.monotonic() >= until_s:
                 raise _not_all_serve(serving, there_are)

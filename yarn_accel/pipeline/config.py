@@ -14,13 +14,15 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from yarn_accel.adapters.credentials import read_master_secret
-from yarn_accel.adapters.settings_file import complaints, read_settings
+from yarn_accel.adapters.settings_file import complaints, read_settings, with_current_names
 from yarn_accel.errors import ConfigError
 
-__all__ = ["CORES_MAY_SLEEP", "PipelineConfig", "Tenant", "load_config", "parse_config"]
+__all__ = ["CORES_MAY_SLEEP", "FORMER_NAMES", "PipelineConfig", "Tenant", "load_config", "parse_config"]
 
 #: As `PipelineConfig.wake_latency_us`: the kernel decides how deep cores sleep.
 CORES_MAY_SLEEP = -1
+#: Settings that had another name in the version before.
+FORMER_NAMES = {"max_lent_bytes": "max_shared_memory_bytes"}
 
 _MIB = 1024 * 1024
 
@@ -53,7 +55,7 @@ class PipelineConfig(BaseModel):
     listen_host: str = Field("127.0.0.1", description="address to listen on for TCP; empty: no TCP")
     listen_port: int = Field(0, ge=0, le=65535, description="TCP port; 0: any free one (see state_file)")
     unix_path: str = Field("", max_length=100, description="path of the Unix socket; empty: none")
-    tls_cert_file: str = Field("", description="certificate chain (PEM); with it TCP speaks TLS only")
+    tls_cert_file: str = Field("", description="certificate chain (PEM); with it TCP is TLS only")
     tls_key_file: str = Field("", description="its private key (PEM), mode 0600")
     tls_client_ca_file: str = Field("", description="clients must show a certificate of this authority")
     checksums: tuple[Literal["xxh3", "crc32c", "crc32", "none"], ...] = Field(
@@ -71,7 +73,9 @@ class PipelineConfig(BaseModel):
     pool_bytes: int = Field(1024 * _MIB, ge=_MIB, description="ceiling of all buffers together")
     queue_bytes: int = Field(512 * _MIB, ge=_MIB, description="bound of each of the two queues")
     max_request_bytes: int = Field(256 * _MIB, ge=1024, description="largest inputs of one request")
-    max_lent_bytes: int = Field(512 * _MIB, ge=0, description="shared memory lent to one connection")
+    max_shared_memory_bytes: int = Field(
+        512 * _MIB, ge=0, description="shared memory that one connection on this node may use"
+    )
     reply_cache_bytes: int = Field(8 * _MIB, ge=0, description="memory for recent replies")
     reply_cache_age_s: float = Field(600.0, ge=0, description="how long they are kept")
     # Workers
@@ -165,7 +169,7 @@ def load_config(path: Path) -> PipelineConfig:
     Raises:
         ConfigError: names the file and key, and for an unknown key the known ones.
     """
-    values = read_settings(path)
+    values = with_current_names(read_settings(path), FORMER_NAMES, str(path))
     try:
         return parse_config(values)
     except ConfigError as error:

@@ -166,7 +166,7 @@ class Session:
         self._front = front
         self._active = active
         self._refusal = refusal
-        may_lend = carrier.kind == "unix" and config.max_lent_bytes > 0
+        may_lend = carrier.kind == "unix" and config.max_shared_memory_bytes > 0
         self._connection = _connection(carrier.kind, config, master, may_lend)
         self._writer = ResponseWriter(
             carrier,
@@ -549,7 +549,7 @@ def _connection(kind: str, config: PipelineConfig, master: bytes, may_lend: bool
         config.max_request_bytes,
         config.max_in_flight,
         Limits(payload_bytes=1 << 40),
-        max_lent_bytes=config.max_lent_bytes if may_lend else 0,
+        max_lent_bytes=config.max_shared_memory_bytes if may_lend else 0,
         capabilities=(PROGRESS, MEMFD) if may_lend else (PROGRESS,),
     )
 

@@ -575,7 +575,7 @@ def _settings(config: PipelineConfig) -> MachineSettings:
         pool_bytes=config.pool_bytes,
         queue_bytes=config.queue_bytes,
         max_request_bytes=config.max_request_bytes,
-        max_shared_bytes=config.max_lent_bytes,
+        max_shared_bytes=config.max_shared_memory_bytes,
         max_in_flight=config.max_in_flight,
         reply_cache_bytes=config.reply_cache_bytes,
         reply_cache_age_s=config.reply_cache_age_s,

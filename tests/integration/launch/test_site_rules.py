@@ -151,7 +151,7 @@ def master_away(site: Site) -> Iterator[None]:
     for host in site.names:
         with site.caller(host) as caller:
             site.until("a first answer", lambda caller=caller: caller.answers)
-    pids = [pid for pid, command in site.processes().items() if "inside master run" in command]
+    pids = [pid for pid, command in site.processes().items() if "container_entry master run" in command]
     os.kill(min(pids), signal.SIGSTOP)
     try:
         yield

@@ -65,7 +65,7 @@ def test_lent_memory_returns_when_its_connection_ends(server, credential, a, wai
 
 
 def test_who_may_borrow_nothing_more_is_served_by_the_socket(start_server, tmp_path, credential, a):
-    server = start_server(unix_path=str(tmp_path / "socket"), workers=1, max_lent_bytes=256 * 1024)
+    server = start_server(unix_path=str(tmp_path / "socket"), workers=1, max_shared_memory_bytes=256 * 1024)
     with Client(server.endpoint, credential) as client:
         reply = client.call(Call("k", "qr", {}, (Tensor.of(a),)))
         q, r = (tensor.array() for tensor in reply.tensors.values())

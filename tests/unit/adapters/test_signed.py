@@ -91,7 +91,7 @@ def test_another_secret_opens_nothing():
 def test_a_request_gets_in_once():
     receiver, sent = verifier(), signer().sign("POST", PATH, b"{}", now_s=NOW_S)
     verify(receiver, sent)
-    with pytest.raises(AuthenticationError, match="heard before"):
+    with pytest.raises(AuthenticationError, match="received before"):
         verify(receiver, sent)
 
 
@@ -100,7 +100,7 @@ def test_an_older_request_of_the_same_sender_comes_too_late():
     older = mine.sign("POST", PATH, b"{}", now_s=NOW_S)
     newer = mine.sign("POST", PATH, b"{}", now_s=NOW_S + 1)
     verify(receiver, newer)
-    with pytest.raises(AuthenticationError, match="heard before"):
+    with pytest.raises(AuthenticationError, match="received before"):
         verify(receiver, older)
     verify(receiver, signer("agent:w2").sign("POST", PATH, b"{}", now_s=NOW_S))
 

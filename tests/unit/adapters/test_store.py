@@ -217,7 +217,7 @@ def test_a_full_disk_is_said_clearly_and_leaves_nothing(base, tmp_path):
 
     with pytest.raises(StorageError) as caught:
         Store().write_atomic(f"{base}/out", parts())
-    assert str(caught.value) == f"{base}/out: No space left on device: make room, then try again"
+    assert str(caught.value) == f"{base}/out: No space left on device: free disk space, then try again"
     assert caught.value.transient
     assert list(tmp_path.iterdir()) == []
 

@@ -196,7 +196,7 @@ def test_an_archive_that_is_not_there_is_refused(tmp_path) -> None:
 def test_a_full_disk_is_said_with_the_room_needed(pack_small, start, tmp_path, monkeypatch) -> None:
     room = SimpleNamespace(f_bavail=10, f_frsize=1 << 20, f_flag=0)
     monkeypatch.setattr(os, "statvfs", lambda path: room)
-    with pytest.raises(StartRefused, match=r"10 MiB free, 65 MiB needed.*make room") as caught:
+    with pytest.raises(StartRefused, match=r"10 MiB free, 65 MiB needed.*free disk space") as caught:
         provided(pack_small({"data": bytes(1 << 20)}), tmp_path / "cache")
     assert caught.value.exit_code == bootstrap.EXIT_DISK
     assert names(tmp_path / "cache") == set()

@@ -58,9 +58,11 @@ def test_a_wrong_setting_is_named(tmp_path, text, complaint) -> None:
 
 def test_the_former_name_of_a_section_is_taken_with_a_warning(tmp_path, caplog) -> None:
     assert loaded(tmp_path, "acct: {vcores: 3}").server.vcores == 3
-    assert "launch.yaml: `acct:` is now called `server:`" in caplog.text
+    assert "launch.yaml: `acct` is now called `server`" in caplog.text
     with pytest.raises(ConfigError, match="acct is the former name of server"):
         loaded(tmp_path, "acct: {}\nserver: {}")
+    assert loaded(tmp_path, "pipeline: {max_lent_bytes: 7}").pipeline == {"max_shared_memory_bytes": 7}
+    assert "launch.yaml: pipeline: `max_lent_bytes` is now called `max_shared_memory_bytes`" in caplog.text
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path) -> None:
@@ -129,7 +131,7 @@ def test_a_smaller_pool_makes_the_buffers_in_it_smaller(tmp_path) -> None:
         "pool_bytes": 128 << 20,
         "queue_bytes": 64 << 20,
         "max_request_bytes": 32 << 20,
-        "max_lent_bytes": 64 << 20,
+        "max_shared_memory_bytes": 64 << 20,
     }
     assert small.server_memory_mib < loaded(tmp_path, "").server_memory_mib
     given = loaded(tmp_path, "pipeline: {pool_bytes: 134217728, max_request_bytes: 1048576}")

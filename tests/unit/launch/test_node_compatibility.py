@@ -56,7 +56,7 @@ def test_facts_come_from_node_attributes_of_any_prefix() -> None:
 def test_exit_codes_have_a_reason_and_say_whether_it_lasts() -> None:
     assert explain_exit(bootstrap.EXIT_PYTHON) == (EXIT_REASONS[bootstrap.EXIT_PYTHON], True)
     reason, lasts = explain_exit(bootstrap.EXIT_DISK) or ("", True)
-    assert "room" in reason
+    assert "disk space" in reason
     assert not lasts
     assert explain_exit(1) is None
     assert explain_exit(137) is None

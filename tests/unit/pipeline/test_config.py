@@ -70,6 +70,14 @@ def test_a_tenant_has_its_own_rights_or_those_of_everybody_or_none(write):
     assert config.tenant("bob").read_prefixes == ("hdfs://nn/alice",)
 
 
+def test_a_former_name_is_taken_with_a_warning(write, caplog):
+    config = load_config(write("master_secret_file: x\nmax_lent_bytes: 7\n"))
+    assert config.max_shared_memory_bytes == 7
+    assert "`max_lent_bytes` is now called `max_shared_memory_bytes`" in caplog.text
+    with pytest.raises(ConfigError, match="max_lent_bytes is the former name"):
+        load_config(write("master_secret_file: x\nmax_lent_bytes: 7\nmax_shared_memory_bytes: 7\n"))
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"none\.yaml: No such file"):
         load_config(tmp_path / "none.yaml")

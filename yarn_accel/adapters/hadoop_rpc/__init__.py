@@ -3,12 +3,12 @@
 ::
 
     protobuf       messages <-> bytes              identifiers, records, header_messages,
-    framing        frames, headers, calls          service_messages     what is talked about
+    framing        frames, headers, calls          service_messages     YARN's records and calls
     sasl           the login                       methods              what can be called, and repeated
     transport      one connection on asyncio       native, nodes        the back end behind `backend`
     failover       several addresses, patience     credentials_file     token files
 
-It speaks to Hadoop 3 where ``hadoop.rpc.protection`` is authentication, with simple or token logins.
+It works with Hadoop 3 where ``hadoop.rpc.protection`` is authentication, with simple or token logins.
 Kerberos, integrity and privacy are not supported: `UnsupportedLoginError` says so.
 """
 

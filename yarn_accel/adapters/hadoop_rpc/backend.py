@@ -47,7 +47,7 @@ class ResourceManager(Protocol):
         ...
 
     async def report(self, application: ApplicationId) -> ApplicationReport:
-        """How an application fares."""
+        """The report of an application."""
         ...
 
     async def kill(self, application: ApplicationId, diagnostics: str = "") -> bool:
@@ -135,7 +135,7 @@ class NodeManager(Protocol):
         ...
 
     async def statuses(self, node: NodeId, ids: Sequence[ContainerId]) -> GetContainerStatusesResponse:
-        """How containers of one node fare."""
+        """The states of containers of one node."""
         ...
 
     async def close(self) -> None:

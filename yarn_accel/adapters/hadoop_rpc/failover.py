@@ -31,7 +31,7 @@ A = TypeVar("A")
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a call looks for somebody who answers.
+    """How long a call looks for a server that answers.
 
     Attributes:
         patience_s: no new try begins later than this; 0: every address once.

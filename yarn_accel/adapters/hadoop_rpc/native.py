@@ -84,7 +84,7 @@ class NativeResourceManager:
         await self._client.call(methods.SUBMIT_APPLICATION, SubmitApplicationRequest(submission))
 
     async def report(self, application: ApplicationId) -> ApplicationReport:
-        """How an application fares."""
+        """The report of an application."""
         request = GetApplicationReportRequest(application)
         return (await self._client.call(methods.GET_APPLICATION_REPORT, request)).report
 

@@ -77,7 +77,7 @@ class NativeNodeManager:
         return await self._call(node, methods.STOP_CONTAINERS, StopContainersRequest(tuple(ids)))
 
     async def statuses(self, node: NodeId, ids: Sequence[ContainerId]) -> GetContainerStatusesResponse:
-        """How containers of one node fare; errors as in `start`."""
+        """The states of containers of one node; errors as in `start`."""
         request = GetContainerStatusesRequest(tuple(ids))
         return await self._call(node, methods.GET_CONTAINER_STATUSES, request)
 

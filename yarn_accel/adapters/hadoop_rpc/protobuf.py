@@ -1,4 +1,4 @@
-"""Protocol Buffers (proto2) for the few messages this package speaks, without the protobuf library.
+"""Protocol Buffers (proto2) for the few messages that this package uses, without the protobuf library.
 
 A message is a frozen dataclass whose fields say how they travel::
 

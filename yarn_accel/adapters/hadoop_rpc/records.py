@@ -311,7 +311,7 @@ class YarnContainer:
 
 @dataclass(frozen=True, slots=True)
 class ContainerStatus:
-    """How a container fares, or how it ended (see `ExitStatus` for negative values)."""
+    """The state of a container, or its end (negative values: see `ExitStatus`)."""
 
     id: ContainerId = message(1, ContainerId, required=True, name="container_id")
     state: ContainerState | None = enum(2, ContainerState)
@@ -511,7 +511,7 @@ class LogAggregation:
 
 @dataclass(frozen=True, slots=True)
 class ApplicationReport:
-    """How an application fares."""
+    """The state of an application."""
 
     id: ApplicationId = message(1, ApplicationId, required=True, name="applicationId")
     user: str = string(2, "")

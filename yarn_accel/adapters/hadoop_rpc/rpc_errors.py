@@ -48,7 +48,7 @@ _STACK = re.compile(r"\n\s+at |\nCaused by: ")
 
 
 class UnsupportedLoginError(AuthenticationError):
-    """The server wants Kerberos, privacy, or another mechanism that is not supported."""
+    """The server requires Kerberos, privacy, or another mechanism that is not supported."""
 
 
 class StandbyError(UnavailableError):
@@ -95,7 +95,7 @@ class AttemptGoneError(RemoteCallError):
 class AlreadyRegisteredError(AttemptGoneError):
     """The ResourceManager has registered this attempt before: its answer to that was lost.
 
-    It gives no second one, but takes heartbeats.  What only that answer told is lost: the containers of
+    It gives no second one, but takes heartbeats.  What was in that answer alone is lost: the containers of
     earlier attempts, and the tokens of their nodes.
     """
 

@@ -151,14 +151,14 @@ class SubmitApplicationResponse:
 
 @dataclass(frozen=True, slots=True)
 class GetApplicationReportRequest:
-    """Ask how an application fares."""
+    """Ask for the report of an application."""
 
     application: ApplicationId = message(1, ApplicationId, required=True, name="application_id")
 
 
 @dataclass(frozen=True, slots=True)
 class GetApplicationReportResponse:
-    """How it fares."""
+    """The report."""
 
     report: ApplicationReport = message(1, ApplicationReport, required=True, name="application_report")
 
@@ -244,7 +244,7 @@ class RegisterResponse:
 
 @dataclass(frozen=True, slots=True)
 class AllocateRequest:
-    """A master's heartbeat: what it wants and gives back. `response_id` is that of the last answer."""
+    """A master's heartbeat: what it asks for and gives back. `response_id` is that of the last answer."""
 
     ask: tuple[ResourceRequest, ...] = message(1, ResourceRequest, repeated=True)
     release: tuple[ContainerId, ...] = message(2, ContainerId, repeated=True)

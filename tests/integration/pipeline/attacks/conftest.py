@@ -27,7 +27,7 @@ def server(tmp_path_factory):
         pool_bytes=256 * MIB,
         queue_bytes=64 * MIB,
         max_request_bytes=32 * MIB,
-        max_lent_bytes=8 * MIB,
+        max_shared_memory_bytes=8 * MIB,
         extra_operations=["tests.integration.pipeline.bad_operations:OPERATIONS"],
         calibrate=False,
         tenants={
