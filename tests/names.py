@@ -48,7 +48,13 @@ PHRASES = {
     "for silent": "as lost",
 }
 
-EXCEPTIONS: dict[str, frozenset[str]] = {}
+EXCEPTIONS: dict[str, frozenset[str]] = {
+    # The former name of --runner, which is still taken.
+    "jobs/options.py": frozenset({"rung"}),
+    "tests/unit/jobs/test_options.py": frozenset({"rung"}),
+    # The name of a Java virtual machine.
+    "yarn_accel/hadoop/diagnosis.py": frozenset({"spot"}),
+}
 """Path -> words it may use, each with its reason."""
 
 DOUBLE_CLASSES = {

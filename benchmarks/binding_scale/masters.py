@@ -129,7 +129,7 @@ class ApplicationMaster:
             list(self.tick(now_s + 2.0))
 
     def hear(self, node: Node, now_s: float) -> Iterable[Later]:
-        """The agent of the node speaks for itself and for the server."""
+        """The agent of the node reports for itself and for the server."""
         agent = self._running.get((node.name, "agent"))
         if agent is None:
             return
@@ -227,5 +227,5 @@ class ApplicationMaster:
 
 
 def added(node: Node) -> BindingEvent:
-    """What a policy is told of a node that joins."""
+    """The facts about a node that joins, for a policy."""
     return ANodeAdded(node.name, node.rack) if node.is_accelerator else NNodeAdded(node.name, node.rack)

@@ -68,7 +68,7 @@ class Timed:
 
     Attributes:
         all_ns: of everything, heartbeats without consequence included.
-        event_ns: of every event: for a policy what it is told, for the application heartbeats, too.
+        event_ns: of every event: for a policy its own events, for the application heartbeats, too.
         change_ns: of those events that led to orders; for a policy the same as `event_ns`.
         kind_ns: of every event, by its kind.
     """

@@ -51,7 +51,7 @@ class Measured:
 
 
 class Child:
-    """A process of ours that speaks lines of JSON; see `benchmarks.pipeline.child`."""
+    """A process that reads and writes lines of JSON; see `benchmarks.pipeline.child`."""
 
     def __init__(self, role: str, name: str, log: Path, environ: Mapping[str, str] | None = None) -> None:
         self.name = f"{role} {name}".strip()

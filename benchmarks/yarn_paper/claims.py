@@ -110,7 +110,7 @@ def _speedups(seconds: Callable[..., float | None], cluster: str, operation: str
 
 
 def _follows_gpus(cells: Cells) -> Claim | None:
-    ratios, deviations, told = [], [], []
+    ratios, deviations, notes = [], [], []
     for name, kernel in KERNELS.items():
         two, four = (phase_speedups(cells, cluster, name) for cluster in ("4-2", "4-4"))
         shared = [each for each in two if each in four]
@@ -120,7 +120,7 @@ def _follows_gpus(cells: Cells) -> Claim | None:
             deviations += [value / expected for value in series.values()]
         if shared:
             last = max(shared)
-            told.append(
+            notes.append(
                 f"{name} {two[last]:.1f} and {four[last]:.1f} (Table 2 gives "
                 f"{expected_speedup(kernel, 2):.1f} and {kernel.speedup:.1f})"
             )
@@ -130,7 +130,7 @@ def _follows_gpus(cells: Cells) -> Claim | None:
     worst = max(abs(each - 1) for each in deviations)
     holds = abs(median - 2) <= 2 * _NOISE and worst <= _FEW
     why = (
-        f"speed-up of 4-2 and 4-4 at the highest intensity: {'; '.join(told)}; at any intensity at most "
+        f"speed-up of 4-2 and 4-4 at the highest intensity: {'; '.join(notes)}; at any intensity at most "
         f"{worst:.0%} from the number of GPUs times Table 2; 4-4 over 4-2 "
         f"{min(ratios):.2f} to {max(ratios):.2f}"
     )
@@ -138,7 +138,7 @@ def _follows_gpus(cells: Cells) -> Claim | None:
 
 
 def _grows(cells: Cells) -> Claim | None:
-    is_growing, steps, told = [], [], []
+    is_growing, steps, notes = [], [], []
     for cluster in ("4-2", "4-3", "4-4"):
         for name in KERNELS:
             series = job_speedups(cells, cluster, name)
@@ -151,14 +151,14 @@ def _grows(cells: Cells) -> Claim | None:
             if cluster == "4-4":
                 scaled = paper_speedups(cells, cluster, name)
                 ends = (scaled[min(series)], scaled[max(series)])
-                told.append(
+                notes.append(
                     f"{name} {values[0]:.2f} -> {values[-1]:.2f} (at the paper's scale {ends[0]:.2f} -> "
                     f"{ends[1]:.2f})"
                 )
     if not steps:
         return None
     why = (
-        f"whole job, 4-4: {'; '.join(told)}; {sum(is_growing)} of {len(is_growing)} curves rise at every "
+        f"whole job, 4-4: {'; '.join(notes)}; {sum(is_growing)} of {len(is_growing)} curves rise at every "
         "step: starting the job costs the same at every intensity (and is not scaled down here), so longer "
         "tasks show more of the kernels' own speed-up; the task phase hardly changes"
     )
@@ -200,15 +200,15 @@ def _payload(cells: Cells) -> Claim | None:
 
 
 def _above_single_node(cells: Cells) -> Claim | None:
-    over, told = [], []
+    over, notes = [], []
     for name in ("lu", "cholesky"):
         series = phase_speedups(cells, "4-4", name)
         if 8 in series:
             over.append(series[8] / KERNELS[name].speedup)
-            told.append(f"{name} {series[8]:.2f} against {KERNELS[name].speedup:.2f} on one node")
+            notes.append(f"{name} {series[8]:.2f} against {KERNELS[name].speedup:.2f} on one node")
     if not over:
         return None
-    why = f"{'; '.join(told)}; {_speculation(cells)}"
+    why = f"{'; '.join(notes)}; {_speculation(cells)}"
     return Claim(_ABOVE, min(over) > 1 + _NOISE, min(over), "x, of the single node's", why)
 
 

@@ -59,7 +59,7 @@ def record_class_list(install: HadoopInstall, target: Path, report: Callable[[st
         The number of entries.
 
     Raises:
-        ClusterError: a daemon did not come up.
+        ClusterError: a daemon did not start.
         JobError: a job failed.
     """
     with tempfile.TemporaryDirectory(prefix="cluster-accel-record-") as name:

@@ -115,7 +115,7 @@ class Cluster:
         if existing is not None and made:
             report("restored " + ", ".join(made))
         if missing:
-            cluster._check_room(missing)
+            cluster._check_capacity(missing)
             if existing is not None:
                 report(f"{len(missing)} of {len(plan.daemons())} daemons do not run")
         write_settings(plan, paths, software.install, software.archive)
@@ -340,7 +340,7 @@ class Cluster:
         )
         return [(node, role) for node, role in servers if (node.name, role) in alive]
 
-    def _check_room(self, missing: Sequence[tuple[NodePlan, DaemonRole]]) -> None:
+    def _check_capacity(self, missing: Sequence[tuple[NodePlan, DaemonRole]]) -> None:
         share = sum(role is DaemonRole.NODEMANAGER for _, role in missing)
         if share:
             preflight.check_memory(share)

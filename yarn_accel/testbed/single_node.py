@@ -170,7 +170,7 @@ class SingleNode:
                     tail = (self.work / f"{role}.log").read_text(errors="replace")[-600:]
                     raise ClusterError(f"{role} ended with status {process.returncode}: {tail}")
             if time.monotonic() > end_s:
-                raise ClusterError(f"{what} did not come up within {START_TIMEOUT_S:.0f} s")
+                raise ClusterError(f"{what} did not start within {START_TIMEOUT_S:.0f} s")
             time.sleep(0.3)
 
     def _stop(self) -> None:

@@ -208,11 +208,11 @@ class Client:
     def _at_once(
         self, connection: socket.socket, view: memoryview, more: More, window: int, is_checked: bool
     ) -> Iterator[memoryview]:
-        room = threading.Semaphore(window)
+        slots = threading.Semaphore(window)
         sent: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
         def send() -> None:
-            while room.acquire() and more():
+            while slots.acquire() and more():
                 sent.put(True)
                 send_frame(connection, view, is_checked)
             sent.put(False)
@@ -222,7 +222,7 @@ class Client:
         while sent.get():
             receive_frame(connection, self._answer, is_checked)
             yield self._answer
-            room.release()
+            slots.release()
         sender.join()
 
     def close(self) -> None:

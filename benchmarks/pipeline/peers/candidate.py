@@ -1,4 +1,4 @@
-"""What a module of this package offers, and what a client of it is told."""
+"""What a module of this package provides, and what its client gets."""
 
 from __future__ import annotations
 

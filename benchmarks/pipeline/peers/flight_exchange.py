@@ -65,11 +65,11 @@ def _in_turn(writer: Any, reader: Any, batch: Any, more: More, window: int) -> I
 
 
 def _at_once(writer: Any, reader: Any, batch: Any, more: More, window: int) -> Iterator[Any]:
-    room = threading.Semaphore(window)
+    slots = threading.Semaphore(window)
     sent: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
     def send() -> None:
-        while room.acquire() and more():
+        while slots.acquire() and more():
             sent.put(True)
             writer.write_batch(batch)
         sent.put(False)
@@ -78,5 +78,5 @@ def _at_once(writer: Any, reader: Any, batch: Any, more: More, window: int) -> I
     sender.start()
     while sent.get():
         yield _content(reader)
-        room.release()
+        slots.release()
     sender.join()

@@ -85,10 +85,10 @@ class Client:
 
     def _stream_echoes(self, content: bytes, more: More, window: int) -> Iterator[memoryview]:
         parts = [content[start : start + _CHUNK_BYTES] for start in range(0, len(content), _CHUNK_BYTES)]
-        room = threading.Semaphore(window)
+        slots = threading.Semaphore(window)
 
         def requests() -> Iterator[bytes]:
-            while room.acquire() and more():
+            while slots.acquire() and more():
                 yield from parts
 
         whole = memoryview(bytearray(len(content)))
@@ -99,7 +99,7 @@ class Client:
             if n_filled == len(content):
                 n_filled = 0
                 yield whole
-                room.release()
+                slots.release()
 
     def close(self) -> None:
         """Close the channel."""

@@ -1,4 +1,4 @@
-"""Our own server, told to let the cores sleep as the kernel likes; the same client."""
+"""Our own server with cores that sleep as the kernel likes; the same client."""
 
 from __future__ import annotations
 

@@ -18,20 +18,20 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.yarn_paper.shipped.emulation import LOCK_FOLDER_VARIABLE, PREFIX
-from benchmarks.yarn_paper.shipped.tasks import Gate, play, warm_up
+from benchmarks.yarn_paper.shipped.tasks import StartBarrier, play, warm_up
 from jobs import entry
 from jobs.verbs import TaskContext, parse_verb, run_verb
 from yarn_accel.client.calls import Call, Reply
 from yarn_accel.errors import AccelError
 from yarn_accel.operations import load_more
 
-__all__ = ["AGENTS_VARIABLE", "EMULATED_IMAGE_VARIABLE", "GATE_FOLDER", "Times", "main"]
+__all__ = ["AGENTS_VARIABLE", "BARRIER_FOLDER", "EMULATED_IMAGE_VARIABLE", "Times", "main"]
 
 Answers = Iterator[tuple[Call, Reply | AccelError]]
 MapCalls = Callable[[Iterable[Call], int], Answers]
 
 VERB = "paper-map"
-GATE_FOLDER = "gate"
+BARRIER_FOLDER = "barrier"
 EMULATED_IMAGE_VARIABLE = "accel_paper_image"
 #: Where the agents listen, with ``{node}``; unset: where mappers look anyway.
 AGENTS_VARIABLE = "accel_paper_agents"
@@ -74,12 +74,12 @@ def _run(options: argparse.Namespace, context: TaskContext) -> None:
 
 def _play(options: argparse.Namespace, context: TaskContext, folder: Path) -> None:
     lines = (line.decode() for line in context.stdin)
-    gate = Gate(folder / GATE_FOLDER, options.mappers)
+    barrier = StartBarrier(folder / BARRIER_FOLDER, options.mappers)
 
     def dispatch(calls: Iterable[Call]) -> Answers:
         return context.map_calls(calls, options.window)
 
-    for row in play(lines, dispatch, context.attempt, gate, context.reporter.count):
+    for row in play(lines, dispatch, context.attempt, barrier, context.reporter.count):
         context.stdout.write(row.format().encode() + b"\n")
     context.stdout.flush()
 

@@ -19,7 +19,7 @@ from yarn_accel.client.calls import Call, Reply, Tensor
 from yarn_accel.errors import AccelError, RejectedError, StartupError
 from yarn_accel.wire import TensorSpec
 
-__all__ = ["Dispatch", "Gate", "TaskRow", "parse_row", "play", "warm_up"]
+__all__ = ["Dispatch", "StartBarrier", "TaskRow", "parse_row", "play", "warm_up"]
 
 Dispatch = Callable[[Iterable[Call]], Iterator[tuple[Call, Reply | AccelError]]]
 _FALLBACK_DEVICE = "cpu:fallback"
@@ -58,11 +58,11 @@ def parse_row(line: str) -> TaskRow:
 
 
 @dataclass(frozen=True)
-class Gate:
+class StartBarrier:
     """Holds every mapper back until all are there.
 
-    The times are scaled down, the start of a mapper is not: without a gate the mappers of a short task phase
-    would run one after the other.
+    The times are scaled down, the start of a mapper is not: without a barrier the mappers of a short task
+    phase would run one after the other.
 
     Attributes:
         folder: shared by the nodes.
@@ -73,7 +73,7 @@ class Gate:
     n_mappers: int
     patience_s: float = 60.0
 
-    def pass_through(self, attempt: Attempt) -> None:
+    def wait(self, attempt: Attempt) -> None:
         """Say that this task is ready, and wait for the others.
 
         Raises:
@@ -87,7 +87,7 @@ class Gate:
         while (n_here := sum(1 for _ in self.folder.iterdir())) < self.n_mappers:
             if time.monotonic() > until_s:
                 raise StartupError(
-                    f"{n_here} of {self.n_mappers} mappers came to the gate within {self.patience_s:g} s",
+                    f"{n_here} of {self.n_mappers} mappers reached the barrier within {self.patience_s:g} s",
                     cure="see that the cluster can run all of them at once",
                 )
             time.sleep(_POLL_S)
@@ -105,24 +105,24 @@ def play(
     lines: Iterable[str],
     dispatch: Dispatch,
     attempt: Attempt,
-    gate: Gate,
+    barrier: StartBarrier,
     count: Callable[[str, int], None],
     clock: Callable[[], float] = time.time,
 ) -> Iterator[TaskRow]:
     """Send all tasks and yield each as it is done.
 
-    Behind a gate everything is read and made first; without one, line by line as it is sent, so that Hadoop
-    sees by what was read how far the mapper is.
+    Behind a barrier everything is read and made first; without one, line by line as it is sent, so that
+    Hadoop sees by what was read how far the mapper is.
 
     Raises:
-        AccelError: a task failed, or the gate stays shut.
+        AccelError: a task failed, or not all mappers reach the barrier.
     """
     made = _Inputs(attempt)
     calls: Iterable[Call] = (made.call(json.loads(line)) for line in lines if line.strip())
-    if gate.n_mappers:
+    if barrier.n_mappers:
         calls = list(calls)
     warm_up(dispatch, attempt)
-    gate.pass_through(attempt)
+    barrier.wait(attempt)
     sent: dict[str, float] = {}
 
     def sending() -> Iterator[Call]:

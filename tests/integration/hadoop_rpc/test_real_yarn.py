@@ -72,8 +72,8 @@ def package() -> bytes:
     with zipfile.ZipFile(target, "w") as archive:
         for path in [*(ROOT / name for name in PACKAGE), *ROOT.glob("yarn_accel/adapters/hadoop_rpc/*.py")]:
             archive.write(path, path.relative_to(ROOT))
-        for room in ("client", "adapters"):
-            archive.writestr(f"yarn_accel/{room}/__init__.py", "")
+        for package in ("client", "adapters"):
+            archive.writestr(f"yarn_accel/{package}/__init__.py", "")
     return target.getvalue()
 
 

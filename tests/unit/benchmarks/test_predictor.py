@@ -87,7 +87,7 @@ KINDS: dict[str, Maker] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_kind_of_log_is_told_much_better_by_the_papers_own_rule(kind: str) -> None:
+def test_no_kind_of_log_is_predicted_much_better_by_the_papers_own_rule(kind: str) -> None:
     jobs = parse_swf(log_lines(KINDS[kind])).jobs
     seed, chain = (replay(jobs, "cpu", PREDICTORS[name](), _LEARNT) for name in ("seed", "chain"))
     assert chain.mean_error <= 1.02 * seed.mean_error + 1e-9
@@ -128,7 +128,7 @@ def test_what_is_no_log_is_one_clear_error(tmp_path: Path, data: bytes, words: s
 @pytest.mark.parametrize(
     ("column", "target"), [(6, "memory"), (5, "cpu"), (3, "runtime")], ids=["memory", "cpu", "run time"]
 )
-def test_a_column_that_says_nothing_is_told(column: int, target: str) -> None:
+def test_a_column_without_information_is_reported(column: int, target: str) -> None:
     lines = []
     for line in log_lines(KINDS["noise"], 40):
         words = line.split()

@@ -62,7 +62,7 @@ def test_rows_are_in_the_file_as_soon_as_they_are_taken(tmp_path: Path) -> None:
 
 
 class _Benchmark:
-    """Takes one row, then ends as it is told."""
+    """Takes one row, then ends with the given error."""
 
     def __init__(self, ending: Callable[[], None]) -> None:
         self._ending = ending

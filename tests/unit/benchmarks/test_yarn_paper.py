@@ -199,7 +199,7 @@ def test_kernels_alone_are_never_faster_than_the_single_node_says() -> None:
     assert "0 speculative attempts in 3 jobs" in claim.why
 
 
-def test_what_speculation_did_is_told_from_its_own_cells() -> None:
+def test_what_speculation_did_is_read_from_its_own_cells() -> None:
     cells = ideal(plan())
     (on,) = (c for c in cells.all() if c.key.cluster == "4-0" and c.key.layout.endswith(" on"))
     cells.add(replace(on, n_attempts=on.n_attempts + 3, job_s=30.0))

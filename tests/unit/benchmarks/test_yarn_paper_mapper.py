@@ -24,7 +24,7 @@ from benchmarks.yarn_paper.planning import SCALES, SPEEDS, Stop, plan
 from benchmarks.yarn_paper.runner import build_archive
 from benchmarks.yarn_paper.running import launch_options, manifest, task_line
 from benchmarks.yarn_paper.shipped import emulation, entry
-from benchmarks.yarn_paper.shipped.tasks import Gate, TaskRow, parse_row, play
+from benchmarks.yarn_paper.shipped.tasks import StartBarrier, TaskRow, parse_row, play
 from jobs.attempt import Attempt
 from tests.fixtures.yarn_site import SiteOptions
 from yarn_accel.client.calls import Call, Reply
@@ -52,7 +52,7 @@ def no_count(name: str, amount: int) -> None:
 def test_every_task_gives_a_row_with_its_times(tmp_path: Path) -> None:
     ticks = iter(range(100))
     lines = manifest(KEY, 3, {}).splitlines()
-    rows = list(play(lines, answered, ATTEMPT, Gate(tmp_path, 0), no_count, lambda: next(ticks)))
+    rows = list(play(lines, answered, ATTEMPT, StartBarrier(tmp_path, 0), no_count, lambda: next(ticks)))
     assert [row.task for row in rows] == [0, 1, 2]
     assert all(row.sent_s < row.done_s and row.server == "server-1" for row in rows)
     assert parse_row(rows[1].format()) == rows[1]
@@ -64,7 +64,7 @@ def test_what_the_mapper_computes_itself_is_counted(tmp_path: Path) -> None:
         manifest(KEY, 2, {}).splitlines(),
         lambda calls: answered(calls, "cpu:fallback"),
         ATTEMPT,
-        Gate(tmp_path, 0),
+        StartBarrier(tmp_path, 0),
         lambda name, amount: counted.update({name: counted.get(name, 0) + amount}),
     )
     assert [row.is_fallback for row in rows] == [True, True]
@@ -80,7 +80,7 @@ def test_a_task_that_fails_fails_the_mapper(tmp_path: Path) -> None:
                 yield call, RejectedError("no", "not today")
 
     with pytest.raises(RejectedError, match="not today"):
-        list(play(manifest(KEY, 1, {}).splitlines(), refused, ATTEMPT, Gate(tmp_path, 0), no_count))
+        list(play(manifest(KEY, 1, {}).splitlines(), refused, ATTEMPT, StartBarrier(tmp_path, 0), no_count))
 
 
 def test_real_tasks_send_matrices_fit_for_their_operation(tmp_path: Path) -> None:
@@ -92,32 +92,32 @@ def test_real_tasks_send_matrices_fit_for_their_operation(tmp_path: Path) -> Non
             yield from answered([call])
 
     lines = manifest(Key(REAL, "4-4", "paper", "cholesky"), 2, {}).splitlines()
-    list(play(lines, kept, ATTEMPT, Gate(tmp_path, 0), no_count))
+    list(play(lines, kept, ATTEMPT, StartBarrier(tmp_path, 0), no_count))
     matrix = sent[-1].inputs[0].array()
     assert sent[-1].operation == "cholesky"
     assert np.array_equal(matrix, matrix.T)
     assert np.all(np.linalg.eigvalsh(matrix) > 0)
 
 
-def test_behind_a_gate_nothing_is_sent_before_all_are_there(tmp_path: Path) -> None:
-    gate, others = Gate(tmp_path, 2), Attempt("j", "task_other", "a", 1, "w4")
+def test_behind_a_barrier_nothing_is_sent_before_all_are_there(tmp_path: Path) -> None:
+    barrier, others = StartBarrier(tmp_path, 2), Attempt("j", "task_other", "a", 1, "w4")
     rows: list[TaskRow] = []
     lines = manifest(KEY, 2, {}).splitlines()
-    thread = threading.Thread(target=lambda: rows.extend(play(lines, answered, ATTEMPT, gate, no_count)))
+    thread = threading.Thread(target=lambda: rows.extend(play(lines, answered, ATTEMPT, barrier, no_count)))
     thread.start()
     thread.join(0.1)
     assert rows == []
-    gate.pass_through(others)
+    barrier.wait(others)
     thread.join(60)
     assert len(rows) == 2
 
 
-def test_a_gate_does_not_wait_for_ever(tmp_path: Path) -> None:
+def test_a_barrier_does_not_wait_for_ever(tmp_path: Path) -> None:
     with pytest.raises(StartupError, match="1 of 2 mappers"):
-        Gate(tmp_path, 2, patience_s=0.0).pass_through(ATTEMPT)
+        StartBarrier(tmp_path, 2, patience_s=0.0).wait(ATTEMPT)
 
 
-def test_without_a_gate_lines_are_read_as_they_are_sent(tmp_path: Path) -> None:
+def test_without_a_barrier_lines_are_read_as_they_are_sent(tmp_path: Path) -> None:
     read: list[int] = []
 
     def lines() -> Iterator[str]:
@@ -125,7 +125,7 @@ def test_without_a_gate_lines_are_read_as_they_are_sent(tmp_path: Path) -> None:
             read.append(number)
             yield task_line(KEY, number, {})
 
-    rows = play(lines(), answered, ATTEMPT, Gate(tmp_path, 0), no_count)
+    rows = play(lines(), answered, ATTEMPT, StartBarrier(tmp_path, 0), no_count)
     next(rows)
     assert read == [0]
 

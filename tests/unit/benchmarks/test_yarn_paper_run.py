@@ -21,7 +21,7 @@ from yarn_accel.errors import JobError
 
 
 class Pretended:
-    """Answers every cell at once; breaks at the one it is told to."""
+    """Answers every cell at once; breaks at a given one."""
 
     def __init__(self) -> None:
         self.ran: list[Key] = []

@@ -149,7 +149,7 @@ def test_any_other_server_will_do_for_a_node_whose_own_is_lost() -> None:
 
 
 class Mapper:
-    """A process that sleeps, told to stop and go on as a mapper is."""
+    """A process that sleeps, and that gets SIGSTOP and SIGCONT as a mapper does."""
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(["sleep", "60"])
@@ -240,11 +240,11 @@ def joining(mappers: list[Mapper], monkeypatch: pytest.MonkeyPatch) -> Joining:
     """A site whose agents can be asked."""
     site = Joining(mappers)
 
-    def told(environ: dict[str, str]) -> Any:
+    def found_servers(environ: dict[str, str]) -> Any:
         node = SimpleNamespace(node=site.bound(environ["NM_HOST"]))
         return SimpleNamespace(endpoints=lambda: (node,))
 
-    monkeypatch.setattr(faults, "discover_servers", told)
+    monkeypatch.setattr(faults, "discover_servers", found_servers)
     return site
 
 
@@ -262,7 +262,7 @@ def test_a_job_has_work_left_for_a_server_that_joins_and_nobody_else_to_send_it_
     assert not joining.drained
 
 
-def test_a_job_without_work_left_for_a_server_that_joins_is_told_so(
+def test_a_job_without_work_left_for_a_server_that_joins_is_reported(
     joining: Joining, job: RunningJob, mappers: list[Mapper], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site: Any = joining

@@ -25,7 +25,7 @@ def reply(info=None, device="cpu") -> Reply:
 
 
 class FakeServer:
-    """Answers like a server: keeps what was asked, fails where it was told to, answers out of order."""
+    """Answers like a server: keeps what was asked, fails at given calls, answers out of order."""
 
     def __init__(self, failures=None, device="cpu", lag=2):
         self.calls = []

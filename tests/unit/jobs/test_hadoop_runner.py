@@ -87,7 +87,7 @@ def test_the_credential_travels_by_the_name_of_its_file_only():
     assert sum("/private/token" in word for word in words) == 1
 
 
-def test_mappers_are_told_whom_to_ask_when_no_agent_answers():
+def test_mappers_get_the_masters_to_ask_when_no_agent_answers():
     words = argv(lines_step(), masters=("http://rm/proxy/a/", "http://rm/proxy/b/"))
     assert option(words, "-cmdenv") == "ACCEL_MASTER=http://rm/proxy/a/,http://rm/proxy/b/"
     assert "-cmdenv" not in argv(lines_step())

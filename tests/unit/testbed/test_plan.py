@@ -98,8 +98,8 @@ def test_every_rack_gets_its_first_accelerator_before_one_gets_a_second(
     per_rack.update(node.rack for node in plan.accel_nodes)
     sizes = Counter(node.rack for node in plan.workers)
     for rack, count in per_rack.items():
-        room = [other for other in per_rack if per_rack[other] < sizes[other]]
-        assert all(count - per_rack[other] <= 1 for other in room), rack
+        others = [other for other in per_rack if per_rack[other] < sizes[other]]
+        assert all(count - per_rack[other] <= 1 for other in others), rack
 
 
 @given(options(), modes)

@@ -45,7 +45,7 @@ def test_a_missing_program_is_named_with_its_package(missing: str) -> None:
         preflight.check_commands(lambda name: None if name == missing else f"/bin/{name}")
 
 
-def test_a_machine_without_a_hosts_file_is_told_the_cure(tmp_path) -> None:
+def test_a_machine_without_a_hosts_file_gets_the_cure(tmp_path) -> None:
     with pytest.raises(StartupError, match=r"hosts is not there.*echo '127.0.0.1 localhost' >"):
         preflight.check_commands(lambda name: f"/bin/{name}", tmp_path / "hosts")
 
@@ -63,7 +63,7 @@ def test_a_disk_above_the_limit_of_the_nodemanagers_is_refused(tmp_path: Path) -
         preflight.check_disk(tmp_path, 0.0)
 
 
-def test_a_disk_without_room_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "MIN_DISK_BYTES", 2**62)
     with pytest.raises(StartupError, match="are free at"):
         preflight.check_disk(tmp_path, 100.0)

@@ -128,7 +128,7 @@ def entry(pid: int, parent: int, mark: str = "m:1", node: str = "w1", *argv: str
     return Process(pid, parent, 0, argv, mark, node, 0)
 
 
-def test_a_daemon_is_told_from_its_children_its_neighbours_and_its_orphans() -> None:
+def test_a_daemon_differs_from_its_children_its_neighbours_and_its_orphans() -> None:
     table = [
         entry(9, 5, "m:1", "w1", "java", "NodeManager"),  # a child that inherited everything
         entry(5, 1, "m:1", "w1", "java", "NodeManager"),
