@@ -1,10 +1,8 @@
-"""Two real workers in two racks for the tests of this folder, and a client of their ResourceManager."""
+"""A client of the ResourceManager of the cluster that all tests share."""
 
 from __future__ import annotations
 
 import getpass
-import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -16,11 +14,8 @@ from yarn_accel.adapters.hadoop_rpc import (
     RpcSettings,
     User,
 )
-from yarn_accel.errors import StartupError
 from yarn_accel.hadoop.site import HadoopSite
-from yarn_accel.testbed import Cluster, UpOptions, take_down
-
-CLUSTER_NAME = "rpc"
+from yarn_accel.testbed import Cluster
 
 
 @dataclass(frozen=True)
@@ -37,17 +32,8 @@ class Yarn:
 
 
 @pytest.fixture(scope="package")
-def yarn() -> Iterator[Yarn]:
-    """Network namespaces as root, else loopback; skipped with the reason where Hadoop cannot be started."""
-    take_down(CLUSTER_NAME)
-    mode = "netns" if os.geteuid() == 0 else "loopback"
-    try:
-        options = UpOptions(CLUSTER_NAME, nodes=2, racks=2, accel_nodes=1, mode=mode, pipeline=False)
-        cluster = Cluster.up(options)
-        site = HadoopSite.load({"HADOOP_CONF_DIR": str(cluster.conf_dir)})
-        addresses = ResourceManagerAddresses.from_properties(site.properties)
-        yield Yarn(cluster, site, addresses, RpcSettings(hosts=site.client_hosts))
-    except StartupError as error:
-        pytest.skip(f"no Hadoop here: {error}")
-    finally:
-        take_down(CLUSTER_NAME)
+def yarn(hadoop_cluster: Cluster) -> Yarn:
+    """The cluster of all tests, seen by its ResourceManager."""
+    site = HadoopSite.load({"HADOOP_CONF_DIR": str(hadoop_cluster.conf_dir)})
+    addresses = ResourceManagerAddresses.from_properties(site.properties)
+    return Yarn(hadoop_cluster, site, addresses, RpcSettings(hosts=site.client_hosts))
