@@ -3,13 +3,14 @@
 A fault in ``faults.json`` is one place of the decision code (``old``, which stands once in its file) that
 still runs as ``new``, and is wrong.
 
-Usage: ``python -m tests.planted_faults [PART ...]`` writes ``results.json`` beside this file. A fault that
-`make test` finds is not looked for again: what it runs is a part of what `make test-all` runs, and its
-property tests draw the first of the same examples.
+Usage: ``python -m tests.planted_faults [--jobs N] [PART ...]`` writes ``results.json`` beside this file.
+A fault that `make test` finds is not looked for again: what it runs is a part of what `make test-all` runs,
+and its property tests draw the first of the same examples.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -17,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -97,23 +99,33 @@ def look(copy: Path, fault: dict[str, str]) -> dict[str, str]:
     return fault | {"test_all": whole, "test": quick}
 
 
-def main(parts: list[str]) -> None:
-    """Look for the faults of these parts, or of all, and write the table."""
-    faults = json.loads(FAULTS.read_text(encoding="utf-8"))
-    chosen = [fault for fault in faults if not parts or fault["part"] in parts]
+def look_at_part(part: str, faults: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Plant the faults of one part, each by itself, in a copy of this tree."""
     with tempfile.TemporaryDirectory(prefix="planted-") as folder:
         copy = Path(folder) / "tree"
         names = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()
         for name in names:
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, copy / name)
-        for part in dict.fromkeys(fault["part"] for fault in chosen):
-            if wrong := finder(copy, part, is_all=False):
-                raise SystemExit(f"without a fault fails: {wrong}")
+        if wrong := finder(copy, part, is_all=False):
+            raise SystemExit(f"without a fault fails: {wrong}")
         rows = []
-        for fault in chosen:
+        for fault in faults:
             rows.append(look(copy, fault))
             print(f"{fault['path']}: {fault['new']!r}: {rows[-1]['test'] or 'NOT FOUND'}", flush=True)
+        return rows
+
+
+def main() -> None:
+    """Look for the faults of the parts named, or of all, and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", choices=[[], *PARTS])
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="parts looked at side by side")
+    options = parser.parse_args()
+    faults = json.loads(FAULTS.read_text(encoding="utf-8"))
+    planted = {part: [fault for fault in faults if fault["part"] == part] for part in options.parts or PARTS}
+    with ThreadPoolExecutor(options.jobs) as pool:
+        rows = [row for found in pool.map(look_at_part, planted, planted.values()) for row in found]
     commit = subprocess.check_output(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, text=True).strip()
     found = {name: sum(bool(row[name]) for row in rows) for name in ("test_all", "test")}
     document = {"commit": commit, "planted": len(rows), "found": found, "faults": rows}
@@ -122,4 +134,4 @@ def main(parts: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
