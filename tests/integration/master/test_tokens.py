@@ -62,6 +62,7 @@ def rolled(site: Site) -> list[str]:
     return [each.lower() for each in ROLLED.findall(log.read_text(errors="replace"))]
 
 
+@pytest.mark.slow
 def test_three_rolls_cost_no_call_and_no_container(site: Site) -> None:
     (client,), (server,) = site.others, site.servers
     before = {(host, role): site.container(host, role) for host in site.names for role in ("server", "agent")}
