@@ -1,4 +1,4 @@
-"""Hears the agents and answers them: the only way by which the core learns how servers are."""
+"""Receives the agents' heartbeats and answers them: the core's only source of the servers' status."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from yarn_accel.node.loads import ServerLoad
 
 __all__ = ["Agents"]
 
-#: As long as an agent may wait until it looks for a new master.
+#: The longest time in which an agent finds a new master.
 _YOUNG_S = 10.0
 
 
@@ -30,12 +30,12 @@ class Agents:
     """All agents.
 
     Args:
-        figures: what people see of heartbeats.
+        figures: statistics of heartbeats, for people.
         tell: takes the events of a heartbeat.
         clock: of events.
-        application, attempt: ours, as agents are told.
-        is_settled: it has made its bindings. A later attempt listens first, and some agents report late:
-            meanwhile nobody is told that he has no server, and agents keep what they were told before.
+        application, attempt: ours, for the responses.
+        is_settled: the first bindings are made. A later attempt collects reports first, and some agents
+            report late: until then no response says that there is no server, and agents keep the last one.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Agents:
         self.n_heard = 0
 
     async def heartbeat(self, sender: str, document: Any) -> Any:
-        """Take a heartbeat; what its node is to be told.
+        """Apply a heartbeat; returns the response.
 
         Raises:
             RejectedError: it is none.
@@ -100,7 +100,7 @@ class Agents:
         )
 
     def assignment(self, node: str) -> NodeAssignment | None:
-        """What a node may use; None: that is not known yet, see `is_settled`."""
+        """The servers of a node; None: not known yet, see `is_settled`."""
         if not self._is_settled():
             return None
         assignment = self._core.assignment(node)
@@ -112,6 +112,6 @@ class Agents:
         return self._inventory.rack(node)
 
     def forget(self) -> None:
-        """Drop what was said of nodes that are gone."""
+        """Drop the status of nodes that are gone."""
         for node in [node for node in self._servers if node not in self._inventory]:
             del self._servers[node], self._loads[node]

@@ -1,4 +1,4 @@
-"""Carries out the core's commands: each is handed to whoever talks to that part of YARN; nothing waits."""
+"""Executes the core's commands by handing each to the component for that part of YARN; nothing blocks."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ logger = logging.getLogger(__name__)
 
 
 class CommandExecutor:
-    """One entry per kind of command.
+    """One method per kind of command.
 
     Args:
-        tell: takes events; from within a command only by way of the event loop.
+        tell: takes events; from within a command only through the event loop.
         clock: the core's.
         retries: see `RoleLaunch.context`.
     """
@@ -54,7 +54,7 @@ class CommandExecutor:
         self._clock = clock
         self._retries = retries
         self._alarm: asyncio.TimerHandle | None = None
-        #: The first binding of this attempt is made: until then nobody is told that he has no server.
+        #: The first bindings of this attempt are made: until then no response says that there is no server.
         self.has_published = False
         self._entries: dict[type, Callable[[Any], None]] = {
             cmd.Register: lambda _: link.register(),
@@ -71,19 +71,19 @@ class CommandExecutor:
         }
 
     def carry_out(self, commands: Iterable[cmd.Command]) -> None:
-        """All of them, in this order."""
+        """Execute all of them, in this order."""
         for command in commands:
             self._entries[type(command)](command)
 
     def close(self) -> None:
-        """Nothing rings any more."""
+        """Cancel the timer."""
         if self._alarm is not None:
             self._alarm.cancel()
 
     def _launch(self, order: cmd.LaunchContainer) -> None:
         container = self._link.containers.get(order.container.id)
         if container is None or container.token is None:
-            # One of before, say, whose token only the earlier attempt had.
+            # For example one of an earlier attempt, which alone had its token.
             failed = ev.ContainerStartFailed(order.container.id, "it came without a token", self._clock())
             asyncio.get_running_loop().call_soon(self._tell, failed)
             return

@@ -1,4 +1,4 @@
-"""What a master works with: its container, its secrets and plan, and the lines to YARN."""
+"""The environment of a master: its container, its secrets, its launch plan, its connections to YARN."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["ContainerEnvironment", "container_environment"]
 
 @dataclass(frozen=True, slots=True)
 class ContainerEnvironment:
-    """What the master works with; tests put others in their places."""
+    """The environment of a master; tests replace its parts."""
 
     container: ContainerId
     node: str
@@ -39,7 +39,7 @@ class ContainerEnvironment:
 def container_environment(
     config: MasterConfig, registration: Registration, environ: Mapping[str, str]
 ) -> ContainerEnvironment:
-    """The real ones, as YARN tells of them in the environment.
+    """The real environment, from the variables that YARN sets.
 
     Raises:
         ConfigError: the plan is wrong.

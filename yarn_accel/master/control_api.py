@@ -1,6 +1,6 @@
-"""What the master answers over HTTP: heartbeats of agents, look-ups of mappers, and an admin's orders.
+"""The master's HTTP API: heartbeats of agents, look-ups of mappers, an admin's commands.
 
-Heartbeats and orders are signed (`adapters.signed`); a look-up only reads.  The page is `tracking_page`'s.
+Heartbeats and commands are signed (`adapters.signed`); a look-up only reads.  `tracking_page` adds the pages.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _Answer = dict[str, Any] | Awaitable[dict[str, Any]]
 
 
 class Admin(Protocol):
-    """Who carries out an admin's orders."""
+    """Executes an admin's commands."""
 
     documents: StatusDocuments
 
@@ -63,9 +63,9 @@ class ControlApi:
     """The HTTP server.
 
     Args:
-        gate: who may speak.
-        listener: where they speak; it is closed with this.
-        friends: names or addresses of hosts that may see the page, beside this one.
+        verifier: checks signatures.
+        listener: the listening socket; closed with the server.
+        allowed_hosts: names or addresses of hosts that may see the page, beside this one.
     """
 
     def __init__(
@@ -84,14 +84,14 @@ class ControlApi:
         self._runner: web.AppRunner | None = None
 
     async def open(self) -> None:
-        """Answer whoever calls, those too who have been waiting."""
+        """Accept connections, also those in the backlog."""
         # AppRunner keeps no log of its own: one line per heartbeat of 10,000 nodes is no log.
         self._runner = web.AppRunner(self._application(), access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
         await web.SockSite(self._runner, self._listener, backlog=BACKLOG).start()
 
     async def close(self) -> None:
-        """Answer nobody any more."""
+        """Stop the server."""
         if self._runner is not None:
             await self._runner.cleanup()
         self._listener.close()
@@ -136,7 +136,7 @@ class ControlApi:
         }
 
     async def _servers(self, request: web.Request) -> web.Response:
-        """What a node's agent would say, for mappers without one; the form is the agent's."""
+        """The servers of a node, in the agent's format, for mappers without an agent."""
         node = request.query.get("node", "")
         if not _NODE.match(node):
             return web.Response(status=400, text="which node? ?node=NAME\n")
@@ -159,7 +159,7 @@ class ControlApi:
 async def _client_disconnected(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Who hangs up in the middle of a request is no fault of ours, and nobody hears the answer."""
+    """A client that disconnects in the middle of a request is no server error."""
     try:
         return await handler(request)
     except ConnectionResetError:

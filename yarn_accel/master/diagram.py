@@ -1,4 +1,4 @@
-"""The cluster as an SVG picture: racks, nodes, and a line from each node to the server it is bound to."""
+"""The cluster as an SVG diagram: racks, nodes, and a line from each node to the server it is bound to."""
 
 from __future__ import annotations
 

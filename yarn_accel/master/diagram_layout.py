@@ -1,6 +1,6 @@
-"""Where racks and nodes lie in the picture: servers' nodes above, the nodes they may serve below them.
+"""The layout of the cluster diagram: in each rack the servers' nodes above, the other nodes below.
 
-Names decide the order, not bindings: when a node is bound anew its line moves and the node stays.
+Nodes are ordered by name, not by binding: when a node is bound anew its line moves and the node stays.
 """
 
 from __future__ import annotations

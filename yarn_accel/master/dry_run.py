@@ -1,7 +1,7 @@
-"""What a master would do with its settings and its plan, without registering or ordering anything.
+"""What a master would do with its settings and its plan; it does not register.
 
-It asks the ResourceManager for its nodes, which any user may, and has the real core decide about them as if
-every container it asks for ran at once and every server were well.
+It asks the ResourceManager for its nodes, which any user may, and lets the real core decide about them as if
+every container ran at once and every server were healthy.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _decided(config: MasterConfig, plan: LaunchPlan, views: Iterable[ev.NodeView
 
 
 def _granted(core: Application, ask: cmd.RequestContainer) -> list[cmd.Command]:
-    """What follows when the container runs, and its server is well."""
+    """The commands that follow when the container runs, and its server is healthy."""
     name = f"{ask.role} on {ask.node}"
     orders = core.apply(
         ev.ContainersAllocated((ev.ContainerRef(name, ask.node, ask.priority, ask.request_id),), 0.0)

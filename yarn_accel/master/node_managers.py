@@ -1,7 +1,7 @@
-"""Starts, stops and checks containers at their NodeManagers: one call at a time for each, many nodes at once.
+"""Starts, stops and queries containers at their NodeManagers: one call at a time each, many nodes at once.
 
-A node that does not answer holds up its own calls only.  What was asked and not answered is ordered again by
-the core, so nothing is repeated here.
+A node that does not answer delays its own calls only.  The core repeats commands without a result, so nothing
+is retried here.
 """
 
 from __future__ import annotations
@@ -59,19 +59,19 @@ class NodeManagerCalls:
         self.n_calls = self.n_failed = 0
 
     def start(self, container: YarnContainer, launch: LaunchContext) -> None:
-        """Start the program; comes to `ContainerStarted` or `ContainerStartFailed`."""
+        """Start the program; results in `ContainerStarted` or `ContainerStartFailed`."""
         self._add(container.node, lambda: self._start(container, launch))
 
     def stop(self, node: NodeId, container: ContainerId) -> None:
-        """Tell the NodeManager to stop it; the ResourceManager says when it ended."""
+        """Tell the NodeManager to stop it; the ResourceManager reports its end."""
         self._add(node, lambda: self._stop(node, container))
 
     def check(self, node: NodeId, container: ContainerId) -> None:
-        """Comes to `ContainerStarted` or `ContainerCompleted`; to nothing when the node does not answer."""
+        """Results in `ContainerStarted` or `ContainerCompleted`; in nothing when the node does not answer."""
         self._add(node, lambda: self._check(node, container))
 
     async def close(self) -> None:
-        """Give up what is under way."""
+        """Cancel running calls."""
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()

@@ -1,7 +1,7 @@
-"""What only operators of the cluster may do: set `acct/slot`, and tell of bindings in node attributes.
+"""Actions that need operator rights: set `acct/slot`, and publish bindings as node attributes.
 
-Everything that must outlive this process stands at the nodes themselves, as attributes of the prefix
-``rm.yarn.io``, which the ResourceManager keeps over restarts and for the next application too:
+Everything that must outlive this process is stored in node attributes of the prefix ``rm.yarn.io``, which the
+ResourceManager keeps over restarts and for the next application too:
 
 ===============  ============================================================
 accel-bind       the server's node of a bound node
@@ -9,10 +9,9 @@ accel-slots      the `acct/slot` it was configured with, while we have changed i
 accel-drained    an admin wants no server there
 ===============  ============================================================
 
-A value is remembered before it is changed, and forgotten after it was restored, so it can be restored
-whatever happens in between.  Orders wait in one place and are carried out together, the newest for each node.
-Without the right to do it, or without a store for attributes, that part is given up with one message and
-everything else goes on.
+A value is stored before it is changed, and removed after it was restored, so it can be restored whatever
+happens in between.  Commands are collected and executed together, the newest for each node.  Without the
+right, or without a store for attributes, that part is switched off with one message.
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ _RESOURCE_CURE = f"define {SLOT} in resource-types.xml, or switch `slots` off"
 
 
 class OperatorCommands:
-    """Carries out orders one after the other, in a task of its own: `work`.
+    """Executes commands one after the other, in a task of its own: `work`.
 
     Args:
         tell: takes the events that come of it.
         clock: of events.
         has_slots: slots are set at all.
-        has_attributes: bindings are told in attributes.
+        has_attributes: bindings are published as attributes.
     """
 
     def __init__(
@@ -78,12 +77,12 @@ class OperatorCommands:
         }
 
     def set_slots(self, order: SetSlots) -> None:
-        """Take an order; the next one for the same node replaces it."""
+        """Queue a command; the next one for the same node replaces it."""
         self._slots[order.node] = order.n_slots
         self._wake.set()
 
     def publish(self, order: PublishBindings) -> None:
-        """Take note of bindings."""
+        """Queue bindings to be published."""
         if order.is_full:
             self._bound.clear()
             self._is_full = True
@@ -91,18 +90,18 @@ class OperatorCommands:
         self._wake.set()
 
     def drain(self, node: str, *, is_drained: bool) -> None:
-        """Remember for the next attempt that an admin wants no server there, or does again."""
+        """Store for the next attempt whether an admin wants no server there."""
         self._drained[node] = is_drained
         self._wake.set()
 
     def lack(self, resource_types: Iterable[str]) -> None:
-        """The resource types that the cluster counts: without slots nothing can be set."""
+        """Switch slots off if the cluster's resource types lack them."""
         types = tuple(resource_types)
         if types and SLOT not in types and not self.refusals["slots"]:
             self._refuse_slots(f"the cluster has no resource type {SLOT}: {_RESOURCE_CURE}")
 
     async def work(self) -> None:
-        """Carry out orders until cancelled."""
+        """Execute commands until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -115,7 +114,7 @@ class OperatorCommands:
                 await asyncio.sleep(_PAUSE_S)
 
     async def restore(self) -> None:
-        """At the very end: give every node what it was configured with, and take our attributes away.
+        """At the end of the application: restore the configured slots, and remove our attributes.
 
         Raises:
             AccelError: something is left.
@@ -150,7 +149,7 @@ class OperatorCommands:
     async def _kept(
         self, orders: dict[str, V], taken: Mapping[str, V], step: Callable[[], Awaitable[None]]
     ) -> None:
-        """A step whose orders go back, under newer ones, when nobody answers."""
+        """Run a step; if no RM answers, its commands are queued again, below newer ones."""
         try:
             await step()
         except UnavailableError:
@@ -236,7 +235,7 @@ class OperatorCommands:
 
 
 def _with_cure(error: AccelError, setting: str) -> str:
-    """A refusal, and what an admin may do about it where we lack the right."""
+    """A refusal, with what an admin may do about it where the right is missing."""
     if not _is_forbidden(error):
         return str(error)
     return f"{error}: name the user in yarn.admin.acl, or switch `{setting}` off"

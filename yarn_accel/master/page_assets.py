@@ -1,7 +1,7 @@
-"""How the page looks, and the script that keeps it fresh: both are inside the page, which needs nothing else.
+"""Style sheet and refresh script of the tracking page; both are embedded in the page.
 
-The script asks for the same page once a second and takes over what differs, so everything is drawn, and
-escaped, in one place: here.
+The script fetches the same page once a second and replaces the parts that differ, so all markup is made and
+escaped by the server.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The ApplicationMaster as a process: it arrives, then what it works with is loaded, then it works."""
+"""The ApplicationMaster as a process: it registers, loads its modules, and serves."""
 
 from __future__ import annotations
 

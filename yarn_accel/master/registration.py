@@ -1,9 +1,9 @@
-"""The first thing a master does: listen, register, and only then load what it works with.
+"""The start of a master: listen, register, and only then load the rest.
 
-Loading takes longer than all else between a submission and a running application.  Once it is registered the
-application runs, for YARN and for who waits for it: who calls meanwhile stands in the socket's queue and is
-answered a moment later.  So nothing is imported here that registering does not need, and of the settings only
-those are looked at that it needs; `master.config` checks them all afterwards.
+Loading takes longer than everything else between a submission and a running application.  For YARN the
+application runs as soon as it is registered; calls that arrive while the rest is loaded wait in the socket's
+backlog.  So this module imports only what registering needs, and reads only those settings; `master.config`
+checks all of them afterwards.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-#: So many callers may wait while the rest is loaded, and later.
+#: Calls that may wait in the socket's backlog.
 BACKLOG = 1024
 #: Field 22 of proc_pid_stat(5), counted from the one after the name.
 _START_TIME = 19
 _CONNECT_TIMEOUT_S, _CALL_TIMEOUT_S = 5.0, 15.0
-#: Short, as every caller tries again by itself and meanwhile should say who is away.
+#: Short, as every caller retries by itself, and reports who does not answer.
 PATIENCE = Patience(patience_s=3.0, first_pause_s=0.1, longest_pause_s=0.5)
 
 
 @dataclass(frozen=True, slots=True)
 class RegistrationSettings:
-    """What registering needs of the settings; see `MasterConfig` for each."""
+    """The settings that registering needs; see `MasterConfig` for each."""
 
     rm_scheduler: tuple[str, ...]
     hosts: Mapping[str, str] = field(default_factory=dict)
@@ -62,21 +62,21 @@ class RegistrationSettings:
 
     @property
     def rpc_settings(self) -> RpcSettings:
-        """For every line to YARN."""
+        """Settings of all RPC connections to YARN."""
         return RpcSettings(_CONNECT_TIMEOUT_S, _CALL_TIMEOUT_S, hosts=self.hosts)
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What an attempt has when it begins to work.
+    """A registered attempt.
 
     Attributes:
         node: where it runs.
-        am: its line to the ResourceManager.
-        listener: where agents, mappers and admins reach it.
-        at: when that began, Unix seconds: nobody has called this attempt before.
-        registered: the ResourceManager's answer; None: there was none, and it is to be asked again.
-        took_s: from the begin of this process to that answer; 0 when it is not known.
+        am: its connection to the ResourceManager.
+        listener: the socket for agents, mappers and admins.
+        at: when it began to listen, Unix seconds.
+        registered: the ResourceManager's answer; None: there was none, and registering is repeated.
+        took_s: from the start of this process to that answer; 0 when not known.
     """
 
     node: str
@@ -94,7 +94,7 @@ class Registration:
 
 
 def read_registration_settings(config_file: Path) -> RegistrationSettings:
-    """The few settings, from JSON as `yarn-accel start` ships it without a look at the others.
+    """Read these settings from the JSON that `yarn-accel start` ships, without checking the others.
 
     Raises:
         ConfigError: the file is wrong.
@@ -107,7 +107,7 @@ def read_registration_settings(config_file: Path) -> RegistrationSettings:
             return RegistrationSettings(scheduler, **more)
     except (OSError, ValueError, KeyError, TypeError, ConfigError):
         pass
-    # YAML, or something is wrong: what it is the settings' own check says.
+    # YAML, or something is wrong, which the full check names.
     from yarn_accel.master.config import load_config
 
     config = load_config(config_file)
@@ -161,7 +161,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def _age_s() -> float:
-    """How long this process is there, the container's bootstrap included; 0 where the kernel does not say."""
+    """Age of this process with the container's bootstrap; 0 where the kernel does not tell."""
     try:
         after_name = Path("/proc/self/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2]
         began_s = int(after_name.split()[_START_TIME]) / os.sysconf("SC_CLK_TCK")

@@ -1,6 +1,6 @@
-"""What of an agent's heartbeat is believed: known keys, finite numbers, cut texts and lists; no I/O.
+"""Sanitizes an agent's heartbeat for the state document: known keys, finite numbers, bounded texts and lists.
 
-Who shows the texts must escape them.
+The texts are not escaped; whoever renders them must do it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _Values = Mapping[str, Any]
 
 
 def sanitized(body: _Values) -> dict[str, Any]:
-    """A heartbeat as the state document has it, without its age."""
+    """The heartbeat's part of the state document, without its age."""
     return {
         "seq": _numbers(body, ("seq",)).get("seq", 0),
         "address": _text(body.get("address")),

@@ -1,7 +1,7 @@
-"""The line to the ResourceManager's scheduler: registers, sends heartbeats, says when it is over.
+"""The connection to the ResourceManager's scheduler: registers, sends heartbeats, unregisters.
 
-Orders gather here between heartbeats.  While requests are open the heartbeats come quickly, as the answer to
-a request is only given at the next one; and just after a request quicker still, as most are answered with the
+Requests are collected between heartbeats.  The interval is shorter while requests are open, because the RM
+answers a request only at a later heartbeat, and shortest just after a request, as most are answered with the
 next heartbeat of the node.
 """
 

@@ -2,15 +2,14 @@
 
 ::
 
-    RM ── SchedulerLink ──▶ events ──▶ Application.apply ──▶ commands ──▶ Enactor ──▶ SchedulerLink,
-    agents ── Agents ─────▶                 (core)                                    Containers, Operator,
-    NMs ── Containers ────▶                                                           the alarm
-    the kernel ── Stalls ─▶
+    RM ─── SchedulerLink ───▶ events ──▶ Application ──▶ commands ──▶ CommandExecutor ──▶ SchedulerLink,
+    agents ─── Agents ──────▶              (core)                                         NodeManagerCalls,
+    NMs ── NodeManagerCalls ▶                                                             OperatorCommands,
+    clock ── StallDetector ─▶                                                             the timer
 
-Everything happens in one event loop, and the core is called by one place, `Master.tell`.  Whatever this
-process knows it can learn anew: from the ResourceManager, from the nodes' attributes, and from the agents,
-which report within a second.  So it ends at the first thing that should never happen, and the next attempt
-begins from what is.
+Everything runs in one event loop, and `Master.tell` alone calls the core.  All state can be rebuilt: from the
+ResourceManager, from the nodes' attributes, and from the agents, which report within a second.  So the
+process ends at an internal error, and the next attempt starts from the observed state.
 """
 
 from __future__ import annotations
@@ -185,7 +184,7 @@ class Master:
         return self._registration.port
 
     async def open(self) -> None:
-        """Answer whoever calls."""
+        """Open the HTTP API."""
         self._broken = asyncio.get_running_loop().create_future()
         await self._control_api.open()
 
@@ -213,14 +212,14 @@ class Master:
             await _end(link, *others)
 
     async def close(self) -> None:
-        """End everything here; containers run on, and the lines to YARN stay open."""
+        """Close everything here; containers run on, and the connections to YARN stay open."""
         self._executor.close()
         await self._containers.close()
         await self._control_api.close()
 
     def tell(self, event: ev.Event) -> None:
-        """Let the core take note of an event, and carry out what it orders."""
-        # What waited while this process stood still is told after the stall, or it would be judged by it.
+        """Apply an event to the core, and execute the commands it returns."""
+        # Messages that waited during a stall are applied after `Stalled`, or they would count as late.
         self._stall_detector.look()
         self._apply(event)
 
@@ -233,7 +232,7 @@ class Master:
         try:
             commands = self._core.apply(self._annotated(event))
         except Exception as error:
-            # A fault of ours: the state may be wrong.  The next attempt begins from what is.
+            # An internal error: the state may be wrong.  The next attempt starts from the observed state.
             if self._broken is not None and not self._broken.done():
                 self._broken.set_exception(error)
             raise
@@ -244,7 +243,7 @@ class Master:
             self._operator.lack(self._link.resource_types)
 
     def _annotated(self, event: ev.Event) -> ev.Event:
-        """With what the exit code of one of our containers means, in our words."""
+        """The event with the meaning of our containers' exit codes as its diagnostics."""
         if isinstance(event, ev.ContainerCompleted):
             reason = self._environment.plan.exit_reasons.get(event.exit_status)
             if reason is not None:
@@ -256,7 +255,7 @@ class Master:
         return node, self.port, tracking_url(node, self.port)
 
     async def _look_at_nodes(self) -> None:
-        """A complete report of all nodes, again and again; the first also tells what admins wanted before."""
+        """Report all nodes periodically; the first report also restores the drained nodes."""
         is_first = True
         while True:
             try:
@@ -280,7 +279,7 @@ class Master:
         except (AccelError, asyncio.TimeoutError) as error:
             logger.error("slots or attributes of nodes are left as they are: %s", error)
 
-    # ---- what an admin asks for by way of `ControlApi`
+    # ---- what an admin asks for through `ControlApi`
 
     def explain(self, node: str) -> str:
         """Why a node is bound as it is, or that it is not known."""
@@ -322,7 +321,7 @@ class Master:
         return self.documents.now()
 
     def _service(self, now_s: float) -> dict[str, Any]:
-        """How this process fares."""
+        """Figures of this process."""
         link = self._link.figures
         used = resource.getrusage(resource.RUSAGE_SELF)
         numbers = {
@@ -344,7 +343,7 @@ class Master:
         return {"problems": self._problems(), **numbers}
 
     def _problems(self) -> list[str]:
-        """What an admin should know of, each said once."""
+        """Problems that an admin should know of."""
         texts = {"slots": "slots are not set", "attributes": "bindings are not published as attributes"}
         refusals = self._operator.refusals.items()
         found = [f"{texts[what]}: {why}" for what, why in refusals if why not in ("", OFF)]

@@ -1,9 +1,8 @@
-"""Notices that this process stood still: stopped, swapped out, its machine suspended, or its loop held up.
+"""Detects that this process did not run: stopped, swapped out, its machine suspended, or its loop blocked.
 
-Nobody says so when it goes on: its timers are late, and what others sent meanwhile waits in the sockets.  So
-a task of this process wakes at short intervals, and whoever looks and finds that it did not knows for how
-long nothing was done here.  A machine whose own clocks stand still, as those of some paused virtual machines
-do, shows nothing of it.
+After a stall its timers are late, and messages that arrived meanwhile wait in the sockets.  A task wakes at
+short intervals; the delay of its last wake-up is the length of the stall.  A stall of a machine whose clocks
+stop as well, such as a paused virtual machine, stays unnoticed.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Callable
 __all__ = ["StallDetector", "since_boot_s"]
 
 _INTERVAL_S = 0.25
-#: A shorter one costs nobody much of the patience that is had with him, and a busy machine has many.
+#: Shorter ones delay others little, and a busy machine has many.
 _LEAST_S = 0.5
 
 

@@ -1,4 +1,4 @@
-"""What the nodes' agents say, and the state document made of it: all that the tracking page shows.
+"""The agents' heartbeats as statistics, and the state document: the source of the tracking page.
 
 The document is what `Application.snapshot` returns, and besides::
 
@@ -15,8 +15,8 @@ The document is what `Application.snapshot` returns, and besides::
                operations: {op: {per_s, mean_s}}}; read, compute and write: how many threads or workers of
                the server's stage were at work on average in the last `WINDOW_S`
 
-A heartbeat costs little as long as nobody looks: it is kept as it came, and only what rates need is taken
-out of it at once; see `sanitized` for the rest.
+A heartbeat is kept as it came, and only the counters for rates are read at once; `sanitizing` reads the rest
+when a document is built.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class AgentStatistics:
 
         Args:
             node: whose it is, as its signature says.
-            body: as the agent wrote it; whatever is not as it should be counts as not said.
+            body: as the agent wrote it; invalid parts are ignored.
             now_s: the same clock as `Application`'s.
         """
         kept = self._heard.get(node)

@@ -1,8 +1,8 @@
-"""The state document made beside everything else: in steps, so that heartbeats do not wait for people.
+"""Builds the state document in steps, so that heartbeats are not delayed.
 
-All of 10,000 nodes are some hundred milliseconds of work, so they are made `_N_STEP` at a time with a turn of
-the event loop in between; nodes made later are some milliseconds newer.  A page shows a thousand nodes at
-most, and only these are made for it; all others are counted.
+10,000 nodes take some hundred milliseconds, so `_N_STEP` of them are built in one turn of the event loop; the
+last ones are some milliseconds newer than the first.  A page shows at most a thousand nodes, and only these
+are built for it; the others are counted.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class StatusDocuments:
         return {**await self._document(hosts), "others": others}
 
     def now(self) -> dict[str, Any]:
-        """Of all nodes, in one go: for small clusters and tests."""
+        """Of all nodes, in one turn of the event loop: for small clusters and tests."""
         now_s = self._clock()
         snapshot, outline = self._core.snapshot(now_s), self._core.summarize()
         totals = self._statistics.totals(outline, now_s)

@@ -43,7 +43,7 @@ _HEADERS = {
 
 
 class PageAccess:
-    """Who may look: some hosts, and this machine over its loopback addresses.
+    """The clients that may see the page: some hosts, and this machine over its loopback addresses.
 
     Args:
         hosts: names, addresses, or URLs of them; names are resolved again every `RESOLVE_AGAIN_S`, for
@@ -105,7 +105,7 @@ def add_routes(
 
 
 class StatusSource(Protocol):
-    """Makes state documents; `States`."""
+    """Makes state documents; see `StatusDocuments`."""
 
     async def whole(self) -> _State:
         """Of all nodes."""

@@ -1,1 +1,1 @@
-"""The services of every node: an agent that tells the master how its node is, and mappers where to go."""
+"""The agent of every node: reports the node to the master, and names servers to local mappers."""

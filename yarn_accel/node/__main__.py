@@ -1,4 +1,4 @@
-"""``python -m yarn_accel.node``: as ``yarn-accel node``, without loading the other rooms (10 MiB less)."""
+"""``python -m yarn_accel.node``: as ``yarn-accel node``, without loading the other packages (10 MiB less)."""
 
 import sys
 

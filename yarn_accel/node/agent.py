@@ -1,8 +1,8 @@
 """The agent as a process: startup, heartbeats, shutdown.
 
-Once per interval it looks at the node, tells the master, writes the state file, and keeps what the master
-answered for the mappers that ask at the door.  A server that appears or dies is told at once, not at the next
-beat.  Nothing the master does or omits costs more than age.
+Once per interval it samples the node, sends a heartbeat to the master, writes the state file, and keeps the
+master's response for local mappers.  It reports a server that starts, dies or hangs at once.  While the
+master is away, mappers get the last response with its age.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ __all__ = ["STALE_S", "Agent", "run"]
 
 logger = logging.getLogger(__name__)
 
-#: Without the master for so long, mappers are told of this node's own server as well.
+#: Without the master for so long, the response to mappers contains this node's own server as well.
 STALE_S = 10.0
-#: Changes of the server are told at once, but never more often than this.
+#: Changes of the server are reported at once, but never more often than this.
 _MIN_PAUSE_S = 0.05
 _MAX_REASON = 500
 _KEY_CURE = (
@@ -55,7 +55,7 @@ def run(config: AgentConfig, key: bytes, report: Callable[[str], None]) -> int:
 
     Args:
         key: this node's.
-        report: told one line when the agent is ready, and one when it ends.
+        report: gets one line when the agent is ready, and one when it ends.
 
     Raises:
         StartupError: another agent runs here already, or the run_dir cannot be used.
@@ -158,7 +158,7 @@ class Agent:
             stopping.cancel()
 
     async def send_heartbeat(self) -> None:
-        """Look at the node, tell the master, write down what is known."""
+        """Sample the node, report to the master, write the state file."""
         self._server.look()
         self._wake.clear()
         heartbeat = await self.heartbeat()
@@ -181,7 +181,7 @@ class Agent:
         self._write(heartbeat)
 
     def _note(self, trouble: str, why: str) -> None:
-        """Keep why the master is silent, and log it when it is another trouble than before."""
+        """Keep why the master does not answer, and log a reason that differs from the last one."""
         self._silence = f"{trouble}: {why}"[:_MAX_REASON]
         if trouble != self._trouble:
             logger.warning("%s: %s", trouble, why)
@@ -223,7 +223,7 @@ class Agent:
         }
 
     def local_response(self) -> dict[str, Any]:
-        """What a local mapper is told now."""
+        """The response to a local mapper."""
         self._server.look()
         return local_response(
             self._config.node,

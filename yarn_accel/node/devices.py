@@ -1,4 +1,4 @@
-"""The accelerators of this node, read in a thread of its own: a sick driver may never answer."""
+"""The accelerators of this node, read in a thread of its own, because a faulty driver may never answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the agent would do, without doing it."""
+"""A dry run of the agent: the heartbeat that it would send."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long to wait for the next heartbeat: steady while the master answers, ever longer while it does not."""
+"""The pause until the next heartbeat: constant while the master answers, exponential back-off otherwise."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class HeartbeatInterval:
     Args:
         interval_s: the pause while all is well.
         max_backoff_s: the longest pause while the master is away.
-        random: uniform in 0 to 1, so that nodes that lost the master together do not come back together.
+        random: uniform in 0 to 1; spreads the heartbeats of nodes that lost the master together.
     """
 
     def __init__(self, interval_s: float, max_backoff_s: float, random: Callable[[], float]) -> None:

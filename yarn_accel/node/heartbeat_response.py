@@ -1,14 +1,14 @@
-"""What the master told a node, and what that node's mappers are told: values and their JSON, no I/O.
+"""The master's response to a heartbeat, and the agent's response to local mappers: values and JSON, no I/O.
 
-The master's answer to a heartbeat::
+The master's response::
 
     {"version": 1, "servers": [Endpoint, ...], "bound": ["w1"], "racks": {"w1": "/r1", "w2": "/r1"},
      "interval_s": 1.0, "slots": 4, "application": "application_1_0001", "attempt": 2, "revision": 17,
      "policy": {"name": "container", "max_moves": 1}, "loads": {"w1": {"seq": 7, "queue_s": 0.2, ...}}}
 
-``servers`` are those this node may use at all; ``bound`` is the order of those it was bound to.  Only
-``version`` and ``servers`` are needed.  ``policy`` and ``loads`` (see `loads`) are there when every single
-request is to be bound, and are handed on to the mappers.
+``servers`` are all servers that this node may use; ``bound`` names those it is bound to, in order.  Only
+``version`` and ``servers`` are mandatory.  ``policy`` and ``loads`` (see `loads`) are present when mappers
+choose a server for every request, and are passed on to them.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _MAX_SETTINGS, _MAX_SETTING = 16, 100
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatResponse:
-    """The master's word for one node.
+    """The master's response to one node.
 
     Attributes:
         binding: the servers this node may use, and which of them it was bound to.
-        interval_s: the pause the master wants between heartbeats; 0: it does not say.
+        interval_s: the pause between heartbeats that the master asks for; 0: none given.
         slots: accelerated mappers this node may run at once; None: not limited by the master.
         application: the master's application; with ``attempt`` it tells an old attempt from a new one.
         attempt: counts the attempts of that application.
         revision: counts the changes of the binding; for people.
-        policy: name and settings of the policy that binds single requests; empty: none does.
-        loads: what is known of the servers, by name.
+        policy: name and settings of the choice per request; empty: requests follow the binding.
+        loads: loads of the servers, by name.
     """
 
     binding: Binding
@@ -57,12 +57,12 @@ class HeartbeatResponse:
     loads: Mapping[str, ServerLoad] = field(default_factory=dict)
 
     def is_older_than(self, other: HeartbeatResponse | None) -> bool:
-        """Whether an earlier attempt of the same application said this."""
+        """Whether it is from an earlier attempt of the same application."""
         return other is not None and other.application == self.application and other.attempt > self.attempt
 
 
 def parse_response(document: Any, node: str) -> HeartbeatResponse:
-    """Read an answer; nothing in it is believed unchecked.
+    """Parse and check a response.
 
     Raises:
         RemoteProtocolError: names the place.
@@ -96,7 +96,7 @@ def parse_response(document: Any, node: str) -> HeartbeatResponse:
 
 
 def response_document(answer: HeartbeatResponse, node: str) -> dict[str, Any]:
-    """An answer as `parse_response` reads it."""
+    """A response in the format that `parse_response` reads."""
     return {
         "version": VERSION,
         "servers": [asdict(server) for server in answer.binding.servers],
@@ -121,15 +121,15 @@ def local_response(
     is_own_down: bool,
     stale_s: float,
 ) -> dict[str, Any]:
-    """What a local mapper is told.
+    """The response to a local mapper.
 
     Args:
-        answer: the master's last word; None: it never spoke.
-        age_s: how old that is.
-        reason: why the master is silent now; empty: it is not.
+        answer: the master's last response; None: there was none.
+        age_s: its age.
+        reason: why the master does not answer now; empty: it does.
         own: this node's own server, when it answers.
-        is_own_down: this node's server is dead, silent or hung: the agent sees that before the master does.
-        stale_s: after so long without the master the node's own server is added, wanted or not.
+        is_own_down: this node's server is dead, silent or hung, which the agent knows before the master.
+        stale_s: after so long without the master the node's own server is added in any case.
     """
     binding = answer.binding if answer is not None else Binding()
     servers = tuple(s for s in binding.servers if not (is_own_down and s.node == node))
@@ -150,7 +150,7 @@ def local_response(
 
 
 def _requests_document(answer: HeartbeatResponse, names: set[str]) -> dict[str, Any]:
-    """What binds single requests, if anything does."""
+    """Policy and loads for the choice per request; empty without one."""
     if not answer.policy:
         return {}
     loads = {name: load_document(load) for name, load in answer.loads.items() if name in names}
@@ -158,7 +158,7 @@ def _requests_document(answer: HeartbeatResponse, names: set[str]) -> dict[str, 
 
 
 def _as_seen_from(binding: Binding, node: str) -> Binding:
-    """Without the Unix sockets of other nodes: here such a path is nobody's, or somebody else's."""
+    """Without the Unix sockets of other nodes, whose paths mean nothing, or another server, on this one."""
     servers = tuple(s if s.node == node else replace(s, unix_path="") for s in binding.servers)
     servers = tuple(s for s in servers if s.unix_path or (s.host and s.port))
     names = {server.name for server in servers}

@@ -1,4 +1,4 @@
-"""How loaded a server is, as whoever chooses among servers needs to know: values and their JSON, no I/O.
+"""The load of a server, for clients that choose among servers: values and JSON, no I/O.
 
 An agent measures its own server (`LoadMeter`) and sends the result with its heartbeat; under the policy
 `container` the master gives it to the agents of all nodes that may use that server, and these give it to

@@ -48,13 +48,13 @@ def user_ids(names: tuple[str, ...]) -> frozenset[int]:
 
 
 class LocalEndpoint:
-    """Listens on a Unix socket.
+    """A Unix socket that answers local mappers.
 
     Args:
-        path: where; a socket left there by an agent that was killed is replaced.
-        mode: its rights.
-        users: numbers of the users who get answers; empty: every local one.
-        answers: what is wanted -> who says it.
+        path: where it listens; a socket left there by a killed agent is replaced.
+        mode: its file mode.
+        users: ids of the users that get answers; empty: all local users.
+        answers: handlers by the value of ``want``.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class LocalEndpoint:
             raise StartupError(f"{self._path}: {(error.strerror or str(error)).lower()}") from None
 
     async def close(self) -> None:
-        """Stop listening and take the socket away."""
+        """Stop listening and remove the socket."""
         if self._server is None:
             return
         self._server.close()

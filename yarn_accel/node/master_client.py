@@ -1,4 +1,4 @@
-"""The agent's line to the master: found, asked, found again as soon as it is in doubt."""
+"""The agent's connection to the master; it discovers the master again after every failure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class MasterClient:
         self._timeout_s = timeout_s
         self._urls: tuple[str, ...] = ()
         self._is_in_doubt = True
-        #: Who answered last; empty: nobody yet.
+        #: The master that answered last; empty: none did yet.
         self.url = ""
 
     async def send(self, heartbeat: dict[str, object], last: HeartbeatResponse | None) -> HeartbeatResponse:

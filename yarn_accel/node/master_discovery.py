@@ -1,7 +1,6 @@
-"""Where the master is now: fixed in the settings, or told by YARN, as every new attempt lives elsewhere.
+"""Finds the master: its address is fixed in the settings, or YARN knows it, as each attempt has another one.
 
-A finder gives candidates, best first.  That a candidate is the master is proved by its signature, not by who
-named it.
+A discovery returns candidates, best first.  The signature of its response proves that one is the master.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class FixedDiscovery:
 
 
 class NoDiscovery:
-    """There is no master to be found: the agent serves this node alone."""
+    """No master is configured: the agent serves this node alone."""
 
     def find(self) -> tuple[str, ...]:
         """See `MasterDiscovery`."""

@@ -1,4 +1,4 @@
-"""Reads this node's gauges; what cannot be read costs that gauge only."""
+"""Samples this node's I/O counters; one that cannot be read is missing in the sample."""
 
 from __future__ import annotations
 

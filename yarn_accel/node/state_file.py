@@ -1,4 +1,4 @@
-"""What the agent leaves on disk: for the NodeManager's script, for people, and for the next agent here."""
+"""The agent's state file: for the NodeManager's script, for people, and for the next agent on this node."""
 
 from __future__ import annotations
 

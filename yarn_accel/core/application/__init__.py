@@ -1,7 +1,6 @@
 """The core of the ApplicationMaster: `Application.apply(event) -> commands`, pure.
 
-`events` and `commands` say what goes in and out, `roles` which containers there are, `settings` how patient
-it is.
+`events` and `commands` are its input and output, `roles` names the containers, `settings` holds the times.
 """
 
 from yarn_accel.core.application.application import Application, NodeAssignment

@@ -1,19 +1,20 @@
-"""The ApplicationMaster without its network: facts come in, orders go out.
+"""The ApplicationMaster without its network: `Application.apply(event) -> commands`.
 
 ::
 
-    events ──Inbox──▶ World ──Reconciler──▶ each node that changed, or whose alarm rang
-                                             ├ Staff      one container in every place that wants one
-                                             ├ Bindings   which servers serve, who is bound where
-                                             └ SlotBook   how many mappers each node may start
+    events ──EventHandlers──▶ ClusterState ──Reconciler──▶ each node that changed, or whose timer fired
+                                             ├ ContainerManager  one container per role
+                                             ├ Bindings          servers, and the nodes they serve
+                                             └ SlotManager       how many mappers a node may start
 
-Level-triggered: `Reconciler.reconcile` compares what is with what should be and takes the next step,
-whatever event brought it there; a message that was lost costs time and nothing else.  An event costs in
-proportion to what it changes: nobody walks over all nodes but for `Registered`, a complete `NodesReported`,
-`Rebind`, `Stop`, a long `Stalled`, and when the first server comes or the last one goes.
+It is level-triggered: `Reconciler.reconcile` compares the observed with the desired state and takes the next
+step, whatever event caused it.  A lost message therefore costs time only.  The cost of an event is
+proportional to what it changes.  All nodes are visited only for `Registered`, a complete `NodesReported`,
+`RebindRequested`, `StopRequested`, a long `Stalled`, and when the first server begins to serve or the last
+one ceases to.
 
-The shell sends events in the order in which it learns of them, carries out commands in the order in which
-they are given, and reports what came of them as events.
+The caller sends events in the order in which it learns of them, executes commands in the order in which they
+are returned, and reports their results as events.
 """
 
 from __future__ import annotations
@@ -44,17 +45,17 @@ from yarn_accel.core.binding.events import BindingPolicy
 
 __all__ = ["Application", "NodeAssignment"]
 
-#: The alarm of the application itself; nodes have names.
+#: The timer of the application itself; those of nodes bear their names.
 _SELF = ""
-#: Alarms that ring in one event, some 30 us each: ten thousand at once would hold up everything else.
+#: Timers that fire in one event, some 30 us each: ten thousand at once would delay everything else.
 _N_ALARMS = 8
-#: Nodes looked at in one event; those beyond it follow in the next ones, which `SetTimer` asks for.
+#: Nodes reconciled in one event; the others follow in the next ones, which `SetTimer` asks for.
 _N_NODES = 32
 
 
 @dataclass(frozen=True, slots=True)
 class NodeAssignment:
-    """What a node is told in the answer to its heartbeat.
+    """What the response to a node's heartbeat contains.
 
     Attributes:
         version: of the bindings it is taken from.
@@ -90,13 +91,13 @@ class Application:
         return self._cluster.life.is_over
 
     def apply(self, event: Event) -> list[Command]:
-        """Take note of what happened and say what to do now, in this order."""
+        """Update the state with an event; returns the commands that follow, in order."""
         cluster = self._cluster
         if cluster.life.is_over:
             return []
         if type(event) is Stalled:
             cluster.exclude_stall(event.for_s, event.now_s)
-            self._wake_s = NEVER  # what was asked for would come too early
+            self._wake_s = NEVER  # the timer that was set would fire too early
         cluster.now_s = max(cluster.now_s, cluster.awake_s(event.now_s))
         self._event_handlers.take(event)
         if (
@@ -119,7 +120,7 @@ class Application:
         return commands
 
     def _mark_due(self) -> None:
-        """Mark the nodes whose alarm rings, and put off those that are too many for one event."""
+        """Mark the nodes whose timer is due, and postpone those that exceed the limit of one event."""
         cluster = self._cluster
         if len(cluster.dirty) <= _N_NODES:
             cluster.dirty.update(dict.fromkeys(cluster.timers.due(cluster.now_s, _N_ALARMS)))
@@ -130,11 +131,11 @@ class Application:
             cluster.timers.set(host, cluster.now_s)
 
     def awake_s(self, now_s: float) -> float:
-        """The shell's time without the stalls it told of: whoever waits for others counts in it."""
+        """The caller's time without its stalls: waits for others are measured in it."""
         return self._cluster.awake_s(now_s)
 
     def assignment(self, host: str) -> NodeAssignment:
-        """What a node is to be told now; its own view of a cluster that may not know it yet is empty."""
+        """The servers and slots of a node; empty for a node that is not known."""
         bindings = self._cluster.bindings
         node = self._cluster.nodes.get(host)
         rack = node.view.rack if node is not None and node.view is not None else None
@@ -153,27 +154,27 @@ class Application:
         return dict(self._cluster.bindings.bound)
 
     def explain(self, host: str) -> str:
-        """Lines for an admin: what the node has and lacks, why it is bound there, what happened."""
+        """Lines for an admin: the node's containers, why it is bound as it is, its last events."""
         return explain_node(self._cluster, host)
 
     def summarize(self) -> ClusterSummary:
-        """All nodes at a glance."""
+        """Counts and groups of all nodes."""
         return summarize(self._cluster)
 
     def snapshot(self, now_s: float, hosts: Iterable[str] | None = None) -> dict[str, Any]:
-        """All that is known, as values that JSON can carry; ages are counted up to `now_s`.
+        """The whole state as JSON values; ages are relative to `now_s`.
 
         Args:
-            hosts: the nodes to tell of; None: all, some 20 us each.
+            hosts: the nodes to include; None: all, some 20 us each.
         """
         return snapshot(self._cluster, self.awake_s(now_s), hosts)
 
     def node_snapshots(self, now_s: float, hosts: Iterable[str]) -> dict[str, Any]:
-        """The ``nodes`` of a snapshot of these nodes, alone."""
+        """Only the ``nodes`` part of a snapshot, of these nodes."""
         return node_snapshots(self._cluster, self.awake_s(now_s), hosts)
 
     def validate(self) -> None:
-        """Check every invariant, after any event; walks over everything.
+        """Check every invariant; visits all nodes.
 
         Raises:
             AssertionError: naming what is broken.
@@ -181,14 +182,14 @@ class Application:
         check(self._cluster, self._wake_s)
 
     def _is_clear(self) -> bool:
-        """Nothing is left that must be ended before the application may end."""
+        """Nothing is left that must end before the application may end."""
         cluster = self._cluster
         return (
             not cluster.containers.instances and not cluster.containers.requests and cluster.slots.is_settled
         )
 
     def _set_slots(self, dirty: Iterable[str]) -> float:
-        """Shares, and what of them is not set yet; returns when that changes by itself."""
+        """Order the slots that are not set yet; returns when that changes by itself."""
         cluster = self._cluster
         mode, next_s = self._slot_mode()
         is_changed, cluster.slots.mode = mode is not cluster.slots.mode, mode
@@ -205,7 +206,7 @@ class Application:
         return next_s
 
     def _share_out(self) -> list[str]:
-        """Give the servers that changed their shares anew; returns the nodes whose share changed."""
+        """Recompute the shares of servers that changed; returns the nodes whose share changed."""
         bindings = self._cluster.bindings
         touched = bindings.touched()
         if not touched:
@@ -219,7 +220,7 @@ class Application:
         return self._cluster.slots.share(served)
 
     def _slot_mode(self) -> tuple[SlotMode, float]:
-        """What slots follow now, and when that changes by itself."""
+        """The mode of the slots, and when it changes by itself."""
         cluster = self._cluster
         if cluster.life.stopping_s is not None:
             return SlotMode.RESTORE, NEVER
@@ -234,7 +235,7 @@ class Application:
         return (SlotMode.RESTORE, NEVER) if cluster.now_s >= restore_s else (SlotMode.WAIT, restore_s)
 
     def _publish_and_set_timer(self) -> None:
-        """Publish what changed, and ask to be woken."""
+        """Publish changed bindings, and set the timer."""
         cluster = self._cluster
         publication = cluster.bindings.publication()
         if publication is not None:

@@ -11,7 +11,7 @@ __all__ = ["Backoff"]
 
 @dataclass(slots=True)
 class Backoff:
-    """The record of one role on one node.
+    """Failures of one role on one node.
 
     The first failure costs nothing, so that a server that was killed is back at once; the second costs
     `first_delay_s`, each later one twice as much as the one before, up to `max_delay_s`. A failure whose
@@ -26,7 +26,7 @@ class Backoff:
     def failed(
         self, settings: Settings, well_for_s: float, reason: str, now_s: float, *, is_lasting: bool = False
     ) -> None:
-        """A container failed that had been well for `well_for_s`; long enough clears what was before."""
+        """A container failed after `well_for_s` healthy seconds; `healthy_s` of them clear older failures."""
         if well_for_s >= settings.healthy_s:
             self.n_failures = 0
         self.n_failures += 1
@@ -35,7 +35,7 @@ class Backoff:
         self.until_s = now_s + self.delay_s(settings)
 
     def forgive(self) -> None:
-        """An admin has mended it: begin with a clean record."""
+        """Clear all failures, after an admin has repaired the node."""
         self.n_failures, self.until_s, self.reason, self.is_lasting = 0, 0.0, "", False
 
     def delay_s(self, settings: Settings) -> float:

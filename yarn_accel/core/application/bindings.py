@@ -1,7 +1,7 @@
-"""Tells the policy who is there, and the world who is bound where.
+"""Feeds the binding policy with nodes and servers, and keeps the bindings it returns.
 
-Nothing is told before `open`: a later attempt of the application listens first, for otherwise the first
-server that reports would get every node of its rack and give most of them away again.
+The policy gets no event before `open`: a later attempt of the application collects reports first.  Otherwise
+the first server that reports would get every node of its rack, and lose most of them again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _WEIGHT_STEP = 1.2
 
 
 class NodeKind(enum.Enum):
-    """What a node is to the policy."""
+    """The role of a node in the policy."""
 
     NNODE = "NNode"
     ANODE = "ANode"
@@ -43,7 +43,7 @@ class NodeKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class NodeBinding:
-    """A node as the policy sees it; all but kind and rack are those of an ANode's server."""
+    """A node as the policy knows it; weight, endpoint and capacity are those of an ANode's server."""
 
     kind: NodeKind
     rack: str
@@ -53,7 +53,7 @@ class NodeBinding:
 
 
 class Bindings:
-    """The policy, what it was told, and what was published."""
+    """The policy, the nodes it knows, and the bindings."""
 
     def __init__(self, make_policy: Callable[[], BindingPolicy], history: EventHistory) -> None:
         self._make_policy = make_policy
@@ -75,7 +75,7 @@ class Bindings:
         self.version = max(self.version, attempt << _FIRST_OF_ATTEMPT)
 
     def set(self, node: str, binding: NodeBinding | None, now_s: float) -> None:
-        """The node is this from now on; None: nothing to the policy."""
+        """Replace what the policy knows of a node; None removes it."""
         old = self.node_bindings.get(node)
         if binding is not None and old is not None and _is_other_but_near(old.weight, binding.weight):
             binding = replace(binding, weight=old.weight)
@@ -89,10 +89,10 @@ class Bindings:
             self.members.pop(node, None)
 
     def open(self, now_s: float, published: Mapping[str, str] | None = None) -> None:
-        """Begin to tell: first all ANodes, then all NNodes, by name; so nobody moves twice.
+        """Make the first bindings: first all ANodes, then all NNodes, by name, so that no node moves twice.
 
         Args:
-            published: the server's node of each node before; bound again as far as that is still right.
+            published: the server's node of each node before; kept where that is still possible.
         """
         if self.is_open:
             return
@@ -103,7 +103,7 @@ class Bindings:
             self._apply_all(now_s)
 
     def rebind(self, now_s: float) -> None:
-        """Make all bindings anew, without a memory of those before."""
+        """Make all bindings anew, regardless of those before."""
         if not self.is_open:
             return
         before, self.bound = self.bound, {}
@@ -134,7 +134,7 @@ class Bindings:
         return binding.endpoint if binding is not None and binding.kind is NodeKind.ANODE else None
 
     def touched(self) -> list[str]:
-        """Servers that came, went, changed, or got other nodes since the last call."""
+        """Servers that started, ended, changed, or got other nodes since the last call."""
         servers = list(self._touched)
         self._touched.clear()
         return servers
@@ -176,7 +176,7 @@ class Bindings:
                     self._apply(event, now_s)
 
     def _restore(self, published: Mapping[str, str], now_s: float) -> None:
-        """All ANodes, then all NNodes at once with where they were; who stays there is no news."""
+        """All ANodes, then all NNodes at once with their former servers; kept bindings are not recorded."""
         for node in self._all(NodeKind.ANODE):
             for event in _events(node, None, self.node_bindings[node]):
                 self._apply(event, now_s)
@@ -216,7 +216,7 @@ def _is_other_but_near(old: float, new: float) -> bool:
 
 
 def _events(node: str, old: NodeBinding | None, new: NodeBinding | None) -> list[BindingEvent]:
-    """What the policy must be told for the node to become another."""
+    """The policy's events that turn the old node into the new one."""
     is_same = old is not None and new is not None and (old.kind, old.rack) == (new.kind, new.rack)
     if is_same and old is not None and new is not None:
         return [WeightChanged(node, new.weight)] if old.weight != new.weight else []

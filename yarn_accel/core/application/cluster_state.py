@@ -1,4 +1,4 @@
-"""All the application knows, in one place: nodes, containers, bindings, slots, alarms."""
+"""The state of the application: nodes, containers, bindings, slots, timers."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ __all__ = ["ClusterState"]
 
 
 class ClusterState:
-    """What is known, and the orders that follow from it since the last event.
+    """The state, and the commands that follow from the current event.
 
     Attributes:
-        drained: nodes that shall have no server, known or not.
+        drained: nodes on which an admin wants no server, known or not.
         dirty: nodes to be reconciled at the end of this event.
         settled_s: when bindings are first made and published; not before all is heard that the published
             ones need, but at `bind_by_s`, see `initial_bindings`.
         published: the server's node of each node as it was published before this attempt.
-        is_listed: the RM has told of all nodes.
+        is_listed: the RM has reported all nodes.
         registered_s: when the RM last accepted us.
-        now_s: the shell's time without the stalls; so is every other time here.
-        lost_s: seconds of the shell's time that were stalls.
-        excused_s: nobody's silence counts before, but for those who were silent before the last stall.
+        now_s: the caller's time without its stalls; so is every other time here.
+        lost_s: seconds of the caller's time that were stalls.
+        excused_s: silence does not count before, except of servers that were silent before the last stall.
     """
 
     def __init__(
@@ -61,27 +61,27 @@ class ClusterState:
         self.excused_s = -NEVER
 
     def exclude_stall(self, for_s: float, now_s: float) -> None:
-        """The shell stood still for so long up to its `now_s`.
+        """The caller did not run for `for_s` seconds before its `now_s`.
 
-        Never more than has passed since the last event: a stall that is told twice counts once, and where the
-        shell's clock stood still as well there is nothing to leave out.
+        At most the time since the last event is excluded: a stall that is reported twice counts once, and
+        none counts where the caller's clock stopped, too.
         """
         self.lost_s = max(self.lost_s, min(self.lost_s + for_s, now_s - self.now_s))
 
     def awake_s(self, now_s: float) -> float:
-        """The shell's time without the stalls."""
+        """The caller's time without its stalls."""
         return now_s - self.lost_s
 
     def shell_s(self, at_s: float) -> float:
-        """What the shell's clock shows then, rounded so that it is not too early here when it shows that."""
+        """The inverse of `awake_s`, rounded up so that a timer never fires too early."""
         shown_s = at_s + self.lost_s
         return shown_s if self.awake_s(shown_s) >= at_s else math.nextafter(shown_s, math.inf)
 
     def slots_kept_s(self, node: Node) -> float:
-        """Until when a node's slots stay as they are, for a container that it is about to get.
+        """Until when a node's slots stay unchanged, because it is about to get a container.
 
-        Fewer slots than its mappers hold leave the node with less than nothing, and then YARN gives out
-        nothing there, not even that container, until they have ended.
+        Fewer slots than its running mappers use make the node's free resources negative, and YARN allocates
+        no container there until they have ended.
         """
         if self.slots.mode is not SlotMode.SHARE or self.slots.given(node.host) is None:
             return -NEVER
@@ -93,7 +93,7 @@ class ClusterState:
         return max(waits, default=-NEVER) + self.settings.slots_kept_s
 
     def node(self, host: str) -> Node:
-        """The node of this name; a new one is made."""
+        """The node of this name, created if needed."""
         node = self.nodes.get(host)
         if node is None:
             node = Node(host, None, {role.name: RoleInstance(host, role) for role in self.roles})
@@ -101,9 +101,9 @@ class ClusterState:
         return node
 
     def server_instance(self, node: Node) -> RoleInstance | None:
-        """Where the node's server is or would be."""
+        """The server role on the node; None: no role is a server."""
         return node.instances[self.roles.server.name] if self.roles.server is not None else None
 
     def note(self, host: str, what: str, reason: str = "") -> None:
-        """Note something for people."""
+        """Add an entry to the history."""
         self.history.add(self.now_s, host, what, reason)

@@ -1,4 +1,4 @@
-"""What the application orders: plain values.  A command may be repeated; doing it twice must do no harm.
+"""The commands of the application: plain values.  Each is idempotent, and may be repeated.
 
 `RequestContainer` repeated with the same `request_id` is the same request: YARN's requests are absolute
 numbers.
@@ -61,7 +61,8 @@ class CancelRequest:
 
 @dataclass(frozen=True, slots=True)
 class LaunchContainer:
-    """Start the role's program in the container, answer with `Started` or `StartFailed`."""
+    """Start the role's program in the container, answered with `ContainerStarted` or
+    `ContainerStartFailed`."""
 
     container: ContainerRef
     role: str
@@ -69,7 +70,7 @@ class LaunchContainer:
 
 @dataclass(frozen=True, slots=True)
 class StopContainer:
-    """Tell the NM to stop the container; the RM will tell that it is `Completed`."""
+    """Tell the NM to stop the container; the RM reports `ContainerCompleted`."""
 
     container: ContainerRef
 
@@ -83,7 +84,7 @@ class ReleaseContainer:
 
 @dataclass(frozen=True, slots=True)
 class QueryContainer:
-    """Ask the NM for the container's state: answer `Started` or `Completed`; nothing if it is silent."""
+    """Query the NM for the container's state; its answer is `ContainerStarted` or `ContainerCompleted`."""
 
     container: ContainerRef
 
@@ -95,7 +96,7 @@ class PublishBindings:
     Attributes:
         version: grows with every publication, over all attempts.
         bound: changed nodes with their servers' nodes; None: not bound any more.
-        endpoints: changed servers' nodes with what `Heard` gave; None: does not serve any more.
+        endpoints: changed servers' nodes with what `StatusReported` gave; None: does not serve any more.
         is_full: nothing else is bound or serves: the first publication of an attempt.
     """
 
@@ -115,7 +116,7 @@ class SetSlots:
 
 @dataclass(frozen=True, slots=True)
 class SetTimer:
-    """Send a `Tick` at this time or soon after, at once if it is past; replaces the time named before."""
+    """Send `TimerFired` at this time or soon after, at once if it is past; replaces the last time."""
 
     at_s: float
 

@@ -1,8 +1,8 @@
-"""Keeps one container in every place that wants one: what is there against what should be, place by place.
+"""Keeps one container of each role on every node that should have one.
 
-A container that was told to stop is told again until the RM or the NM confirms its end, or it is forgotten;
-one that was forgotten and speaks again is told to stop once more.  The ids of containers that ended are
-remembered for a while, so that late and repeated messages about them change nothing.
+A stop is repeated until the RM or the NM confirms the end of the container, or until `forget_s` has passed.
+A container that reports after that is stopped again.  Ids of ended containers are kept for a while, so that
+late and repeated messages about them change nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,12 @@ _FIRST_OF_ATTEMPT = 32
 
 
 class ContainerManager:
-    """All containers and requests of the application; commands go to `commands`."""
+    """All containers and requests of the application.
+
+    Attributes:
+        instances: the role on a node, by container id.
+        requests: the same, by id of an open request.
+    """
 
     def __init__(self, settings: Settings, history: EventHistory, commands: list[Command]) -> None:
         self._settings = settings
@@ -50,24 +55,24 @@ class ContainerManager:
         self._request_id = max(self._request_id, attempt << _FIRST_OF_ATTEMPT)
 
     def knows(self, container: str) -> bool:
-        """Whether it is held, or was."""
+        """Whether it is or was a container of ours."""
         return container in self.instances or container in self._ended
 
     def adopt(self, instance: RoleInstance, container: ContainerRef, now_s: float) -> None:
-        """A container that runs already, from before our time."""
+        """Take over a running container of an earlier attempt."""
         record = ContainerRecord(container, Phase.RUNNING, now_s, was_launched=True, reason="found running")
         self._add(instance, record)
         self._history.add(now_s, instance.node, f"{instance.role.name} adopted", container.id)
 
     def grant(self, instance: RoleInstance, container: ContainerRef, now_s: float) -> None:
-        """A container the RM gave us."""
+        """Add a container that the RM allocated."""
         self._add(instance, ContainerRecord(container, Phase.GRANTED, now_s))
 
     def answered(self, request_id: int, node: Node) -> None:
-        """The RM gave a container for the request.
+        """The RM allocated a container for the request.
 
-        One that was repeated is taken back besides: the repetition may have come there after the first was
-        answered, and wait for a second container.
+        A repeated request is cancelled as well: the RM may have got the repetition after it answered the
+        first one, and would allocate a second container.
         """
         instance = self.requests[request_id]
         if instance.asked_s > instance.first_asked_s:
@@ -76,12 +81,12 @@ class ContainerManager:
             self._close(instance)
 
     def forget_requests(self) -> None:
-        """The RM was restarted: what was asked is asked again."""
+        """The RM was restarted: open requests are sent again."""
         for instance in self.requests.values():
             instance.asked_s = -NEVER
 
     def query_missing(self, confirmed: Iterable[str], now_s: float) -> None:
-        """The RM's list of our containers lacks some of ours: their NMs are asked."""
+        """Query the NMs of containers that the RM's list lacks."""
         for container in sorted(self.instances.keys() - set(confirmed)):
             record = self.instances[container].records[container]
             if record.was_launched and record.is_live:
@@ -103,7 +108,7 @@ class ContainerManager:
             self._commands.append(ReleaseContainer(record.container))
 
     def completed(self, container: str, exit_status: int, diagnostics: str, now_s: float) -> None:
-        """It ended; counted as a failure unless it was told to, or others are to blame."""
+        """It ended; a failure unless it was stopped, or the exit status excuses it."""
         instance = self.instances.get(container)
         if instance is None:
             self._remember(container, NEVER)
@@ -125,7 +130,7 @@ class ContainerManager:
         )
 
     def abandon(self, instance: RoleInstance, reason: str, now_s: float) -> None:
-        """The node is gone; the RM is told to give up what it may still count there."""
+        """The node is gone: release its containers at the RM."""
         again_s = self._settings.stop_again_s
         for record in list(instance.records.values()):
             if record.is_live or now_s >= record.ordered_s + again_s:
@@ -136,7 +141,7 @@ class ContainerManager:
         instance.is_done = False
 
     def is_ended(self, container: ContainerRef, now_s: float) -> bool:
-        """Whether a container is one of the past; it is told to stop if its end was never confirmed."""
+        """Whether a container has ended; one whose end was never confirmed is stopped again."""
         again_s = self._ended.get(container.id)
         if again_s is None:
             return False
@@ -146,7 +151,7 @@ class ContainerManager:
         return True
 
     def keep(self, instance: RoleInstance, desired: DesiredState, node: Node, now_s: float) -> float:
-        """Step from what the place has to what it should have; returns when to look again."""
+        """Take the next step to the desired state; returns when to look again."""
         if desired is DesiredState.RUNNING and instance.request_id is None and len(instance.records) == 1:
             (only,) = instance.records.values()
             if only.is_live:
@@ -171,7 +176,7 @@ class ContainerManager:
         return min(next_s, self._request_if_due(instance, node, now_s))
 
     def _request_if_due(self, instance: RoleInstance, node: Node, now_s: float) -> float:
-        """Ask for a container, unless it is too early for one."""
+        """Request a container, unless the back-off forbids it."""
         if instance.is_vacating() or instance.is_done or node.view is None:
             return NEVER
         if instance.backoff.until_s > now_s:
@@ -182,7 +187,7 @@ class ContainerManager:
         return instance.asked_s + self._settings.ask_again_s
 
     def _supervise(self, instance: RoleInstance, record: ContainerRecord, node: Node, now_s: float) -> float:
-        """Bring the one live container to its work and watch it there."""
+        """Launch the one live container, and stop it when it hangs."""
         settings = self._settings
         if record.phase is Phase.GRANTED:
             record.phase, record.since_s, record.ordered_s = Phase.LAUNCHING, now_s, now_s
@@ -198,7 +203,7 @@ class ContainerManager:
             self._fail(instance, record, "its process hangs", now_s)
             return record.ordered_s + settings.stop_again_s
         well_s = max(record.since_s, instance.well_s)
-        # A server is spoken for by its agent: while that is silent too, another server would be no better.
+        # A server is reported by its agent: while that is silent too, another server would be no better.
         reached_s = node.heard_s if instance.role.is_server else node.reached_s
         hung_s = well_s + settings.hung_s
         if now_s >= hung_s and reached_s >= well_s + settings.hung_s / 2:
@@ -208,7 +213,7 @@ class ContainerManager:
         return min(next_s, hung_s) if now_s < hung_s else next_s
 
     def _query_if_due(self, instance: RoleInstance, record: ContainerRecord, now_s: float) -> float:
-        """Ask the NM about a container that is silent, or dead; returns when to look again."""
+        """Query the NM about a container that is silent, or dead; returns when to look again."""
         settings = self._settings
         if record.gone_s is not None:
             due_s, again_s = record.gone_s, max(settings.check_gone_s, now_s - record.gone_s)
@@ -228,7 +233,7 @@ class ContainerManager:
         self._commands.append(QueryContainer(record.container))
 
     def _insist_on_stop(self, instance: RoleInstance, record: ContainerRecord, now_s: float) -> float:
-        """Insist on the end of a retiring container; returns when to look again."""
+        """Repeat the stop of a retiring container; returns when to look again."""
         settings = self._settings
         forget_s = record.since_s + settings.forget_s
         if now_s >= forget_s:
@@ -298,7 +303,7 @@ class ContainerManager:
         self._remember(record.container.id, stop_from_s)
 
     def _remember(self, container: str, stop_from_s: float) -> None:
-        """`stop_from_s`: told to stop if it speaks after that; `NEVER`: its end is certain."""
+        """`stop_from_s`: stopped again if it reports after that; `NEVER`: its end is certain."""
         self._ended.pop(container, None)
         self._ended[container] = stop_from_s
         if len(self._ended) > _N_ENDED:
@@ -306,7 +311,7 @@ class ContainerManager:
 
 
 def _rank(instance: RoleInstance, record: ContainerRecord) -> tuple[bool, bool, str]:
-    """Whom to keep of several: who was heard, then who runs, then the lowest id."""
+    """Which of several to keep: the one that reported, then one that runs, then the lowest id."""
     is_heard = instance.report is not None and instance.report.container == record.container.id
     return not is_heard, record.phase is not Phase.RUNNING, record.container.id
 
@@ -316,7 +321,7 @@ def _retiring(instance: RoleInstance) -> list[ContainerRecord]:
 
 
 def _discard_report(instance: RoleInstance, record: ContainerRecord) -> None:
-    """What a container said does not outlive it."""
+    """Forget the report of a container that is no longer live."""
     if instance.report is None or instance.report.container == record.container.id:
         instance.report = None
         instance.well_since_s = None

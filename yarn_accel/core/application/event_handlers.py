@@ -1,4 +1,4 @@
-"""Takes note of events: each changes what is known, and marks the nodes that must be looked at."""
+"""One handler per event: it updates the state and marks the nodes to be reconciled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["EventHandlers"]
 
 
 class EventHandlers:
-    """Events into the world; orders nothing but what needs no thought."""
+    """Applies events to the cluster state."""
 
     def __init__(self, cluster: ClusterState) -> None:
         self._cluster = cluster
@@ -41,7 +41,7 @@ class EventHandlers:
         }
 
     def take(self, event: ev.Event) -> None:
-        """Take note of an event; one that was taken before, or comes late, changes nothing."""
+        """Apply an event; a repeated or late one changes nothing."""
         self._handlers[type(event)](event)
 
     def _status_reported(self, event: ev.StatusReported) -> None:
@@ -83,7 +83,7 @@ class EventHandlers:
     def _reporting_container(
         self, node: Node, instance: RoleInstance, event: ev.StatusReported
     ) -> ContainerRecord | None:
-        """The live container that spoke; a stranger is adopted, one of the past is told to stop."""
+        """The live container that reported; an unknown one is adopted, one that ended is stopped again."""
         if not event.container:
             return next((record for record in instance.live() if record.was_launched), None)
         containers, now_s = self._cluster.containers, self._cluster.now_s
@@ -253,7 +253,7 @@ class EventHandlers:
             self._cluster.life.is_over = True
 
     def _stalled(self, event: ev.Stalled) -> None:
-        """The time is left out already; agents that gave us up for lost need some more to come back."""
+        """The stall is excluded already; agents that lost us need some more time to reconnect."""
         cluster = self._cluster
         if event.for_s < cluster.settings.silence_s:
             return
@@ -268,11 +268,11 @@ class EventHandlers:
         cluster.note("", "stood still", f"for {event.for_s:.1f} s, in which nobody could be heard")
 
     def _timer_fired(self, event: ev.TimerFired) -> None:
-        """Alarms that are due ring after every event."""
+        """Timers that are due fire after every event."""
 
 
 def _is_change(old: StatusReport | None, new: StatusReport, node: Node) -> bool:
-    """Whether a report says more than the time; gauges matter as far as they change bindings or shares."""
+    """Whether a report differs from the last one in what bindings or shares depend on."""
     return (
         old is None
         or node.is_serving != new.is_healthy

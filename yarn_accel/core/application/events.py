@@ -1,7 +1,7 @@
-"""What the application is told: plain values; `now_s` is the shell's monotonic clock in seconds.
+"""The events of the application: plain values; `now_s` is the caller's monotonic clock in seconds.
 
-Every event may come twice, late, or not at all: what is not confirmed in time is ordered again.  Only
-`Stalled` must come before whatever else is told after a stall.
+Every event may come twice, late, or not at all: the application repeats commands that are not confirmed in
+time.  Only `Stalled` must come before any other event that follows a stall.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ContainerRef:
         id: as YARN writes it; the shell keeps its token under it.
         node: host of its node.
         priority: names the role.
-        request_id: `allocation_request_id`: the `Ask` it answers; -1: unknown.
+        request_id: `allocation_request_id`: of the `RequestContainer` that it fulfils; -1: unknown.
     """
 
     id: str
@@ -59,13 +59,13 @@ class NodeView:
     Attributes:
         host: its name everywhere in this program; one NM on each.
         is_usable: RUNNING or DECOMMISSIONING; all other states mean that its containers are gone.
-        is_leaving: DECOMMISSIONING: what runs may end in peace, nothing new is started.
+        is_leaving: DECOMMISSIONING: running containers may finish, no new ones are started.
         is_accelerator: it has a healthy accelerator.
         capability: amounts by resource type, such as ``{"memory-mb": 4096, "yarn.io/gpu": 2}``.
         slots: the `acct/slot` it has now; None: not known.
         bound: the server's node that is published as the one it is bound to (`rm.yarn.io/accel-bind`);
-            None: none is, or it is not known. A later attempt makes these bindings again; afterwards it is
-            not looked at, and another value alone is no change of the node.
+            None: none is, or it is not known. A later attempt restores these bindings; afterwards the value
+            is ignored, and another one is no change of the node.
     """
 
     host: str
@@ -81,7 +81,7 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class ServerGauges:
-    """What a server says about its load.
+    """The load that a server reports.
 
     Attributes:
         capacity: requests it can feed at a time; values outside 1..100000 are brought inside.
@@ -110,7 +110,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class ContainersRecovered:
-    """The RM tells late about containers of before, as NMs come back to it."""
+    """The RM reports more containers of earlier attempts, as NMs reconnect to it."""
 
     containers: tuple[ContainerRef, ...]
     now_s: float
@@ -118,7 +118,7 @@ class ContainersRecovered:
 
 @dataclass(frozen=True, slots=True)
 class Resynced:
-    """The RM was restarted and has forgotten our requests; we must register again."""
+    """The RM was restarted and lost our requests; the application must register again."""
 
     now_s: float
 
@@ -134,7 +134,7 @@ class NodesReported:
 
 @dataclass(frozen=True, slots=True)
 class ContainersAllocated:
-    """The RM gave us containers."""
+    """The RM allocated containers."""
 
     containers: tuple[ContainerRef, ...]
     now_s: float
@@ -142,7 +142,7 @@ class ContainersAllocated:
 
 @dataclass(frozen=True, slots=True)
 class ContainerCompleted:
-    """A container ended, says the RM, or its NM when it was asked by `Check`."""
+    """A container ended, says the RM, or its NM when it was queried."""
 
     container: str
     exit_status: int
@@ -152,7 +152,7 @@ class ContainerCompleted:
 
 @dataclass(frozen=True, slots=True)
 class ContainerStarted:
-    """The NM runs the container: the answer to `Launch`, and to `Check`."""
+    """The NM runs the container: the result of `LaunchContainer` and `QueryContainer`."""
 
     container: str
     now_s: float
@@ -160,7 +160,7 @@ class ContainerStarted:
 
 @dataclass(frozen=True, slots=True)
 class ContainerStartFailed:
-    """The NM refused the `Launch`, or could not be reached."""
+    """The NM refused the `LaunchContainer`, or could not be reached."""
 
     container: str
     why: str
@@ -169,14 +169,13 @@ class ContainerStartFailed:
 
 @dataclass(frozen=True, slots=True)
 class StatusReported:
-    """A container of a role spoke, or the agent of its node on its behalf.
+    """The status of a role's container, reported by itself or by the agent of its node.
 
     Attributes:
-        role: name of the row; a name without a row (an agent run by systemd) only shows that the node is
-            there.
-        container: its id; empty: whichever we have there, which may be mistaken for a moment after a
-            replacement.
-        endpoint: passed on unseen to those who are bound to it, and compared.
+        role: its name; one that is not in the table (an agent run by systemd) only shows that the node
+            is alive.
+        container: its id; empty: the one that is there, which may be wrong for a moment after a replacement.
+        endpoint: where it listens; opaque, only compared and passed on to the nodes bound to it.
         is_healthy: it takes requests.
         detail: why not, for people.
         is_gone: its process is dead, which its NM notices too, and tells the RM with its next heartbeat.
@@ -197,7 +196,7 @@ class StatusReported:
 
 @dataclass(frozen=True, slots=True)
 class SlotsSet:
-    """A `SetSlots` was carried out; `n_slots` as ordered there."""
+    """A `SetSlots` was executed; `n_slots` as in the command."""
 
     node: str
     n_slots: int | None
@@ -206,7 +205,7 @@ class SlotsSet:
 
 @dataclass(frozen=True, slots=True)
 class SlotsRefused:
-    """We have no right to set slots: it is not tried again in this attempt."""
+    """The application lacks the right to set slots; this attempt does not try again."""
 
     why: str
     now_s: float
@@ -237,30 +236,30 @@ class RebindRequested:
 
 @dataclass(frozen=True, slots=True)
 class StopRequested:
-    """End everything, in peace."""
+    """Drain all servers, then end the application."""
 
     now_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Unregistered:
-    """The RM has accepted the end; nothing is ordered any more."""
+    """The RM has accepted the end; no command follows."""
 
     now_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class TimerFired:
-    """Time has passed: the answer to `WakeAt`, harmless at any other time."""
+    """Time has passed: the answer to `SetTimer`, harmless at any other time."""
 
     now_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Stalled:
-    """The shell stood still for the last `for_s` seconds: stopped, swapped out, its machine suspended.
+    """The caller did not run for the last `for_s` seconds: stopped, swapped out, its machine suspended.
 
-    It could hear nobody, so they are nobody's silence and no answer is late by them.
+    It could receive nothing, so this time does not count as silence or as delay of others.
     """
 
     for_s: float

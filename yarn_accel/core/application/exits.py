@@ -1,4 +1,4 @@
-"""What an exit status of YARN means for us."""
+"""Meaning of the exit statuses of YARN's containers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WORDS = {
     -108: "killed by the container scheduler of its node",
     -1000: "exit status unknown",
 }
-#: Nothing the container did, and trying again at once is right: YARN itself decides when there is room.
+#: Not caused by the container, so it is requested again at once: YARN decides when resources are free.
 _EXCUSED = frozenset((-100, -102, -105, -106, -107, -108))
 #: Our own programs' refusals (`launch`) whose cause stays until somebody mends the node: another Python,
 #: glibc or platform, no room to unpack, a damaged environment. Not 116, devices that another process holds:
@@ -25,12 +25,12 @@ _LASTING = frozenset((111, 112, 113, 114, 115))
 
 
 def is_lasting(exit_status: int) -> bool:
-    """Whether trying again soon is of no use."""
+    """Whether the cause persists until somebody repairs the node."""
     return exit_status in _LASTING
 
 
 def is_excused(exit_status: int) -> bool:
-    """Whether it ended for no fault of its own: asked for again at once, and not counted as failed."""
+    """Whether the container did not cause its end: it is requested again at once, and no failure."""
     return exit_status in _EXCUSED
 
 

@@ -1,4 +1,4 @@
-"""The last things that happened, with reasons, for people."""
+"""The last events with their reasons, for people."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["EventHistory", "HistoryEntry"]
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """One thing that happened; an empty `node`: it concerns all."""
+    """One event; an empty `node` means all nodes."""
 
     at_s: float
     node: str
@@ -20,7 +20,7 @@ class HistoryEntry:
 
 
 class EventHistory:
-    """The last notes, oldest first; bounded."""
+    """The last entries, oldest first; bounded."""
 
     def __init__(self, n_history: int) -> None:
         self._entries: deque[HistoryEntry] = deque(maxlen=n_history)
@@ -29,9 +29,9 @@ class EventHistory:
         return iter(self._entries)
 
     def add(self, at_s: float, node: str, what: str, reason: str = "") -> None:
-        """Note something."""
+        """Add an entry."""
         self._entries.append(HistoryEntry(at_s, node, what, reason))
 
     def about(self, node: str, n_history: int) -> list[HistoryEntry]:
-        """The last notes about a node, oldest first."""
+        """The last entries about a node, oldest first."""
         return [note for note in self._entries if note.node == node][-n_history:]

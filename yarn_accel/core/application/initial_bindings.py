@@ -1,10 +1,9 @@
 """When an attempt makes its first bindings.
 
-The first attempt does so at once. A later one finds servers that run and nodes that are bound to them, as far
-as that is published, and keeps it so: it listens for `Settings.settle_s`, and then until the RM has listed
-all nodes and every server that somebody is bound to has spoken, but for `Settings.recall_s` at most. Who
-spoke so long ago that it would soon count as silent is waited for again: where the list comes late, or agents
-could not get through for a while, a server must not be lost in the moment in which all is bound.
+The first attempt makes them at once. A later one keeps the published bindings to running servers: it collects
+reports for `Settings.settle_s`, and then until the RM has listed all nodes and every server with a bound node
+has reported, but for `Settings.recall_s` at most. A server whose last report is so old that it would soon
+count as silent must report again: otherwise it could be lost at the moment at which all nodes are bound.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ __all__ = ["InitialBindings"]
 
 
 class InitialBindings:
-    """Opens the bindings of a world when it is time."""
+    """Opens the bindings of a cluster when it is time."""
 
     def __init__(self, cluster: ClusterState) -> None:
         self._cluster = cluster
@@ -32,7 +31,7 @@ class InitialBindings:
             self._open()
 
     def next_s(self) -> float:
-        """When it is due whatever is heard."""
+        """When they are due at the latest."""
         cluster = self._cluster
         return cluster.bind_from_s if cluster.now_s < cluster.bind_from_s else cluster.bind_by_s
 
@@ -42,7 +41,7 @@ class InitialBindings:
         cluster.bindings.open(cluster.now_s, published)
 
     def _is_waiting(self) -> bool:
-        """Whether a server may yet speak that was bound to; who was not waited for once never is again."""
+        """Whether a server with bound nodes may yet report; one that was skipped stays so."""
         if self._expected is None:
             self._expected = sorted(set(self._cluster.published.values()))
         while self._expected and not self._may_report(self._expected[-1]):

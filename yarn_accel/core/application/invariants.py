@@ -1,4 +1,4 @@
-"""What must hold after every event; for tests, as it walks over everything."""
+"""The invariants that hold after every event; for tests, as the check visits all nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Registered or not, stopping or not: the application as a whole against the RM."""
+"""The state of the whole application at the RM: registered or not, stopping or not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Lifecycle"]
 
 
 class Lifecycle:
-    """Where the application is between its first `Register` and `Unregistered`.
+    """The state between the first `Register` and `Unregistered`.
 
     Attributes:
         stopping_s: since when it is to stop; None: it is not.
@@ -27,14 +27,14 @@ class Lifecycle:
         self.is_over = False
 
     def registered(self, attempt: int) -> None:
-        """The RM accepted us."""
+        """The RM accepted the registration."""
         if not self.is_registered:
             self.attempt = attempt
             self.is_registered = True
             self._ordered_s = -NEVER
 
     def lost(self) -> None:
-        """The RM does not know us any more."""
+        """The RM no longer knows the application."""
         self.is_registered = False
         self._ordered_s = -NEVER
 

@@ -1,4 +1,4 @@
-"""What one node should have and be, against what it has and is.
+"""Takes the next step of one node from its observed to its desired state.
 
 ::
 
@@ -26,13 +26,13 @@ __all__ = ["Reconciler"]
 
 
 class Reconciler:
-    """Takes the next step on one node at a time."""
+    """Reconciles one node at a time."""
 
     def __init__(self, cluster: ClusterState) -> None:
         self._cluster = cluster
 
     def reconcile(self, node: Node) -> None:
-        """Step from what the node has to what it should have, and set the alarm for the next step."""
+        """Take the next step, and set the node's timer for the one after it."""
         cluster = self._cluster
         next_s = NEVER
         if node.view is not None and not node.view.is_usable and cluster.life.is_registered:
@@ -51,7 +51,7 @@ class Reconciler:
         self._cluster.slots.forget(node.host)
 
     def _desired(self, node: Node, view: NodeView, instance: RoleInstance) -> tuple[DesiredState, float]:
-        """What the place should have, and when that changes by itself."""
+        """The desired state of a role on the node, and when it changes by itself."""
         cluster, role = self._cluster, instance.role
         is_stopping = cluster.life.stopping_s is not None
         is_barred = is_stopping or view.is_leaving or (role.is_server and node.host in cluster.drained)
@@ -68,7 +68,7 @@ class Reconciler:
         return (DesiredState.RETAINED if is_needed else DesiredState.ABSENT), NEVER
 
     def _serve(self, node: Node) -> float:
-        """Tell the policy what the node is now; returns when that changes by itself."""
+        """Update the node's role in the policy; returns when it changes by itself."""
         cluster = self._cluster
         instance = cluster.server_instance(node)
         report = serves(node, instance, cluster.now_s) if instance is not None else None

@@ -1,4 +1,4 @@
-"""What is known of one role on one node.
+"""The state of one role on one node: its containers, its request, its last report.
 
 ::
 
@@ -23,7 +23,7 @@ _LONG_AGO = float("-inf")
 
 
 class Phase(enum.Enum):
-    """Where a container of ours is in its life."""
+    """The phase of a container of ours."""
 
     GRANTED = "granted"
     LAUNCHING = "launching"
@@ -64,13 +64,13 @@ class ContainerRecord:
 
     @property
     def is_live(self) -> bool:
-        """It is not on its way out."""
+        """It is not retiring."""
         return self.phase is not Phase.RETIRING
 
 
 @dataclass(slots=True, eq=False)
 class StatusReport:
-    """The last that was heard from a place.
+    """The last status report of a role on a node.
 
     Attributes:
         silent_from_s: from then on it counts as silent.
@@ -112,11 +112,11 @@ class RoleInstance:
     is_done: bool = False
 
     def live(self) -> Iterator[ContainerRecord]:
-        """The containers that are not on their way out."""
+        """The containers that are not retiring."""
         return (record for record in self.records.values() if record.phase is not Phase.RETIRING)
 
     def is_vacating(self) -> bool:
-        """A program that was told to stop may still hold the device."""
+        """A program that is being stopped may still use the device."""
         return any(record.was_launched and not record.is_live for record in self.records.values())
 
     def well_for_s(self) -> float:
@@ -129,9 +129,9 @@ class Node:
     """One node.
 
     Attributes:
-        view: None: the RM has not told about it yet, only about containers there.
+        view: None: the RM has reported containers there, but not the node yet.
         places: by the role's name, in the order of the table.
-        heard_s: when anybody there was last heard.
+        heard_s: time of the last report from it.
         reached_s: the same, its NM included.
         is_serving: its server takes requests, by the last look at it.
         down_s: since when it should have a server and has none that serves; None: otherwise.
@@ -149,5 +149,5 @@ class Node:
 
     @property
     def is_usable(self) -> bool:
-        """The RM counts with it."""
+        """The RM can use it."""
         return self.view is not None and self.view.is_usable

@@ -17,14 +17,14 @@ __all__ = ["ContainerRole", "NodeSelector", "RestartPolicy", "RoleResource", "Ro
 
 
 class NodeSelector(enum.Enum):
-    """The nodes a role has one container on each."""
+    """The nodes that get one container of a role each."""
 
     ACCELERATOR = "accelerator"
     EVERY = "every"
 
 
 class RestartPolicy(enum.Enum):
-    """What becomes of a container that ended by itself."""
+    """Whether a container that ended by itself is replaced."""
 
     ALWAYS = "always"
     ON_FAILURE = "on-failure"
@@ -32,7 +32,7 @@ class RestartPolicy(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class RoleResource:
-    """What a container of a role is given.
+    """The resources of a role's container.
 
     Attributes:
         other: amounts of custom resource types, such as ``(("acct/memory", 4),)``.

@@ -1,4 +1,4 @@
-"""Whether the server of a node serves, and when one that is not wanted any more may be stopped."""
+"""Whether the server of a node serves, and when a draining one may be stopped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LEAST_WEIGHT = 0.001
 
 
 def serves(node: Node, instance: RoleInstance, now_s: float) -> StatusReport | None:
-    """What the server of the node said last, if that means that it takes requests from others now."""
+    """The last report of the node's server, if it takes requests from other nodes now; else None."""
     report = instance.report
     if report is None or not report.is_healthy or not node.is_usable or instance.ending_s is not None:
         return None
@@ -24,7 +24,7 @@ def serves(node: Node, instance: RoleInstance, now_s: float) -> StatusReport | N
 
 
 def reason_not_serving(node: Node, instance: RoleInstance, now_s: float) -> str:
-    """Why `serves` says no, for people."""
+    """Why a server does not serve, for people."""
     report = instance.report
     if not node.is_usable:
         return "its node is gone"
@@ -51,10 +51,10 @@ def server_binding(view: NodeView, report: StatusReport) -> NodeBinding:
 def drain_step(
     instance: RoleInstance, settings: Settings, is_stopping: bool, now_s: float
 ) -> tuple[DesiredState, float]:
-    """A server that is not wanted any more: whether it may still finish what it has, and when to look again.
+    """Whether a draining server may still finish its requests, and when to look again.
 
-    It is stopped as soon as it says that nothing is open, once its clients have had the time to learn of
-    their new server; or at the limit.  One that never spoke has nothing.
+    It is stopped when it reports no open request after `drain_grace_s`, in which its clients learn of their
+    new server, or when `drain_limit_s` has passed.  One that never reported is stopped at once.
     """
     if instance.ending_s is None:
         instance.ending_s = now_s

@@ -9,7 +9,7 @@ so the shares add up to C, or to k + 1 where there are more nodes than requests.
 gets 0.
 
 While there is no server anywhere, for `restore_after_s` nothing is changed, then every node gets its
-configured value (None), so that jobs go on with their CPUs; the same on `Stop`.
+configured value (None), so that jobs go on with their CPUs; the same on `StopRequested`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def shares(capacity: int, server: str, bound: Iterable[str]) -> dict[str, int]:
 
 
 class SlotMode(enum.Enum):
-    """What slots follow: the shares; nothing is changed; the configured values."""
+    """What slots are set to: the shares; nothing (they stay); the configured values."""
 
     SHARE = "share"
     WAIT = "wait"
@@ -52,7 +52,7 @@ class _SlotOrder:
 
 
 class SlotManager:
-    """Desired and given slots of every node, `_unset` where an order is not carried out yet."""
+    """Desired slots of every node, and the last command for each; `_unset`: it is not confirmed yet."""
 
     def __init__(self, settings: Settings, commands: list[Command]) -> None:
         self._settings = settings

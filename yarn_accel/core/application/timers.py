@@ -1,7 +1,7 @@
-"""Who wants to be looked at again, and when: one alarm per key, moved for nothing.
+"""One timer per key, cheap to postpone.
 
-An alarm that is set later than before leaves its old entry in the heap; when that comes up it is put back.
-So a heartbeat that moves an alarm costs one entry of a dictionary.
+A timer that is postponed keeps its old entry in the heap, which is moved when it becomes due.  So a heartbeat
+that postpones a timer costs one dictionary entry.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ NEVER = float("inf")
 
 
 class Timers:
-    """Alarms by key, each at one time."""
+    """Timers by key, each with one time."""
 
     def __init__(self) -> None:
         self._at_s: dict[str, float] = {}
@@ -22,7 +22,7 @@ class Timers:
         self._heap: list[tuple[float, str]] = []
 
     def set(self, key: str, at_s: float) -> None:
-        """Ring for `key` at this time and at no other; `NEVER`: not at all."""
+        """Set the one timer of `key`; `NEVER` cancels it."""
         if at_s == NEVER:
             self._at_s.pop(key, None)
             return
@@ -32,11 +32,11 @@ class Timers:
             heapq.heappush(self._heap, (at_s, key))
 
     def at(self, key: str) -> float:
-        """When it rings for `key`."""
+        """When the timer of `key` fires."""
         return self._at_s.get(key, NEVER)
 
     def due(self, now_s: float, n_max: int) -> list[str]:
-        """Keys whose time has come, at most so many; their alarms are off then."""
+        """Remove and return at most `n_max` keys whose timers are due."""
         keys: list[str] = []
         while self._heap and self._heap[0][0] <= now_s and len(keys) < n_max:
             heaped_s, key = heapq.heappop(self._heap)
@@ -52,5 +52,5 @@ class Timers:
         return keys
 
     def next_s(self) -> float:
-        """No alarm rings before; one may ring later than this, never earlier."""
+        """A lower bound of the time at which the next timer fires."""
         return self._heap[0][0] if self._heap else NEVER

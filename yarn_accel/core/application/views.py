@@ -1,4 +1,4 @@
-"""What people see: an explanation of one node, and a picture of everything as plain values."""
+"""The state for people: an explanation of one node, and a snapshot of everything as plain values."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def explain_node(cluster: ClusterState, host: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSummary:
-    """All nodes at a glance, at a microsecond each: enough to choose whom to look at.
+    """Counts and groups of all nodes, at a microsecond each.
 
     Attributes:
         racks: hosts by rack, each in order of their names; a rack not known is empty.
@@ -178,7 +178,7 @@ def _node_line(cluster: ClusterState, node: Node) -> str:
 
 
 def _binding_line(cluster: ClusterState, node: Node) -> str:
-    """The policy knows servers that serve; what else there is must be said here."""
+    """The policy explains bindings to serving servers; other servers are explained here."""
     bindings, host, view = cluster.bindings, node.host, node.view
     if not bindings.is_open:
         return "Bindings are not made yet."
