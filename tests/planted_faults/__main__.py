@@ -33,6 +33,12 @@ PARTS = {
     "wire": ("tests/unit/wire", "tests/property/wire"),
     "client": ("tests/unit/client", "tests/property/client"),
     "pipeline": ("tests/unit/pipeline", "tests/integration/pipeline/test_server.py"),
+    "requests": (
+        "tests/unit/core/requests",
+        "tests/property/core/test_request_machine.py",
+        "tests/property/core/test_request_scheduler.py",
+        "tests/property/core/test_request_scheduler_short_way.py",
+    ),
     "node": ("tests/unit/node",),
     "operations": ("tests/unit/operations/test_linear.py", "tests/property/operations"),
     "backfilling": (
