@@ -36,7 +36,7 @@ class LazyCommand:
 
 
 def _verb(name: str, text: str) -> LazyCommand:
-    return LazyCommand("yarn_accel.launch.verbs", name, text)
+    return LazyCommand("yarn_accel.launch.application_cli", name, text)
 
 
 #: Every command, in the order in which they are listed.

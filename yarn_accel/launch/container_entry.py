@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from yarn_accel.errors import AccelError, ConfigError
+from yarn_accel.launch.container_secrets import deliver
 from yarn_accel.launch.device_lock import take_from_environment
-from yarn_accel.launch.rotation import rotate_output
-from yarn_accel.launch.secrets import deliver
+from yarn_accel.launch.log_rotation import rotate_output
 from yarn_accel.pipeline.workers.launching import Launched, launch
 
 __all__ = ["SERVE", "main"]

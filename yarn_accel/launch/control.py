@@ -13,7 +13,7 @@ import aiohttp
 from yarn_accel.adapters.hadoop_rpc import ApplicationId
 from yarn_accel.adapters.hadoop_rpc.backend import ResourceManager
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport
-from yarn_accel.adapters.signed import Signer, exchange, sender_key
+from yarn_accel.adapters.signed_http import Signer, exchange, sender_key
 from yarn_accel.errors import AuthenticationError, RejectedError, RemoteProtocolError, UnavailableError
 from yarn_accel.launch.rm_client import RmClient
 

@@ -10,8 +10,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from yarn_accel.launch.command import container_argv, container_command, container_environment
 from yarn_accel.launch.config import LaunchConfig, RoleSettings
+from yarn_accel.launch.container_command import container_argv, container_command, container_environment
 from yarn_accel.launch.container_entry import SERVE
 from yarn_accel.launch.node_compatibility import EXIT_REASONS
 from yarn_accel.launch.upload import FileResource

@@ -54,7 +54,7 @@ class Staged:
     Attributes:
         plan: the roles.
         folder_uri: the folder that is this application's alone.
-        delivered: files that the master gets with its credentials (see `secrets`): name -> text.
+        delivered: files that the master gets with its credentials (see `container_secrets`): name -> text.
     """
 
     plan: ApplicationPlan

@@ -1,6 +1,6 @@
 """The master's HTTP API: heartbeats of agents, look-ups of mappers, an admin's commands.
 
-Heartbeats and commands are signed (`adapters.signed`); a look-up only reads.  `tracking_page` adds the pages.
+Heartbeats and commands are signed (`signed_http`); a look-up only reads.  `tracking_page` adds the pages.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
-from yarn_accel.adapters.signed import RequestVerifier, guarded
+from yarn_accel.adapters.signed_http import RequestVerifier, guarded
 from yarn_accel.client.binding import format_binding
 from yarn_accel.errors import RejectedError
 from yarn_accel.master.agents import Agents

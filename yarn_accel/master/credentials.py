@@ -8,7 +8,7 @@ from pathlib import Path
 
 from yarn_accel.adapters.hadoop_rpc import AM_RM_KIND, Token, TokenFile, read_token_file, write_token_file
 from yarn_accel.adapters.hadoop_rpc.framing import Identity, User
-from yarn_accel.adapters.signed import sender_key
+from yarn_accel.adapters.signed_http import sender_key
 from yarn_accel.errors import AuthenticationError, StartupError
 
 __all__ = [

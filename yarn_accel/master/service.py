@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from yarn_accel import __version__
-from yarn_accel.adapters.signed import RequestVerifier
+from yarn_accel.adapters.signed_http import RequestVerifier
 from yarn_accel.core import binding
 from yarn_accel.core.application import Application
 from yarn_accel.core.application import events as ev

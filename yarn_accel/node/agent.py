@@ -21,7 +21,7 @@ from typing import Any
 
 import aiohttp
 
-from yarn_accel.adapters.signed import WRONG_KEY, Signer
+from yarn_accel.adapters.signed_http import WRONG_KEY, Signer
 from yarn_accel.errors import AccelError, AuthenticationError, ConfigError, StartupError
 from yarn_accel.node.config import AgentConfig, key_place, read_key
 from yarn_accel.node.devices import DeviceWatch

@@ -80,7 +80,7 @@ def _make_secret(path: Path) -> None:
 def _make_key(secret_file: Path, node: str, path: Path) -> None:
     """Write the key of NODE, derived from the secret, to PATH; it goes to that node alone."""
     from yarn_accel.adapters.credentials import MAKE_AGENTS_SECRET, read_master_secret, write_secret
-    from yarn_accel.adapters.signed import sender_key
+    from yarn_accel.adapters.signed_http import sender_key
 
     secret = read_master_secret(secret_file, "--secret-file", MAKE_AGENTS_SECRET)
     write_secret(path, sender_key(secret, f"agent:{node}"))

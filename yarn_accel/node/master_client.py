@@ -7,7 +7,7 @@ import logging
 
 import aiohttp
 
-from yarn_accel.adapters.signed import Signer, exchange
+from yarn_accel.adapters.signed_http import Signer, exchange
 from yarn_accel.errors import AccelError, AuthenticationError, UnavailableError
 from yarn_accel.node.heartbeat_response import HeartbeatResponse, parse_response
 from yarn_accel.node.master_discovery import MasterDiscovery

@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
-from yarn_accel.adapters.signed import SIGNATURE, RequestVerifier, VerifiedRequest, guarded, sender_key
+from yarn_accel.adapters.signed_http import SIGNATURE, RequestVerifier, VerifiedRequest, guarded, sender_key
 from yarn_accel.errors import RejectedError
 
 SECRET = b"the secret of this test's master"

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tests.unit.launch.yarn import FakeGateway, Yarn, app, report, rm_client
+from tests.unit.launch.yarn import FakeRmClient, Yarn, app, report, rm_client
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationState
-from yarn_accel.adapters.signed import RequestVerifier, guarded, sender_key
+from yarn_accel.adapters.signed_http import RequestVerifier, guarded, sender_key
 from yarn_accel.errors import AuthenticationError, RejectedError, UnavailableError
 from yarn_accel.launch.control import Control
 
@@ -57,7 +57,7 @@ Work = Callable[[Master, Yarn, Control], Awaitable[Any]]
 def run(tmp_path) -> Callable[..., Any]:
     def begin(work: Work, secret: bytes = SECRET, patience_s: float = 60.0) -> Any:
         async def inner() -> Any:
-            ours: FakeGateway = rm_client(tmp_path)
+            ours: FakeRmClient = rm_client(tmp_path)
             async with Master() as master:
                 ours.yarn.add(report(1, host="127.0.0.1", rpc_port=master.port))
                 async with Control(ours, ours.yarn, app(1), secret, patience_s) as control:

@@ -8,8 +8,8 @@ import pytest
 
 from yarn_accel.errors import ConfigError
 from yarn_accel.launch.config import LaunchConfig
+from yarn_accel.launch.container_secrets import MASTER_SECRET_FILE
 from yarn_accel.launch.node_server import NODE_SETTINGS_FILE, node_config
-from yarn_accel.launch.secrets import MASTER_SECRET_FILE
 from yarn_accel.launch.staging import server_document
 from yarn_accel.node.config import load_config
 from yarn_accel.pipeline.config import load_config as load_server_config

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.unit.launch.yarn import FakeGateway, rm_client
+from tests.unit.launch.yarn import FakeRmClient, rm_client
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import ConfigError
 from yarn_accel.launch.bootstrap import node_facts
@@ -35,7 +35,7 @@ def config(tmp_path: Path, **sections: object) -> LaunchConfig:
 
 
 @pytest.fixture
-def ours(tmp_path: Path) -> FakeGateway:
+def ours(tmp_path: Path) -> FakeRmClient:
     return rm_client(tmp_path)
 
 

@@ -29,7 +29,7 @@ class NoStore:
 
 def test_it_is_said_before_anything_is_packed(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(fake.FakeGateway, "store", lambda _: NoStore())
+    monkeypatch.setattr(fake.FakeRmClient, "store", lambda _: NoStore())
     monkeypatch.setattr(starting, "pack", lambda *_: pytest.fail("it was packed"))
     rm_client = fake.rm_client(tmp_path)
     config = LaunchConfig.model_validate({"environment": {"staging_uri": f"file://{tmp_path}/staging"}})

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.unit.launch import yarn as fake
-from tests.unit.launch.yarn import FakeGateway, Yarn, app, node, report
+from tests.unit.launch.yarn import FakeRmClient, Yarn, app, node, report
 from yarn_accel.adapters.credentials import create_master_secret
 from yarn_accel.adapters.hadoop_rpc import ConnectionLostError, RemoteCallError, read_token_file
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationState, FinalStatus, NodeAttribute, YarnResource
@@ -41,7 +41,7 @@ class Scene:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.yarn = Yarn()
-        self.rm_client: FakeGateway = fake.rm_client(folder, self.yarn)
+        self.rm_client: FakeRmClient = fake.rm_client(folder, self.yarn)
         self.config = LaunchConfig.model_validate(
             {"environment": {"staging_uri": f"file://{folder}/staging"}, "server": {"memory_mib": 6000}}
         )
@@ -196,7 +196,7 @@ def test_a_folder_that_a_failed_start_cannot_remove_is_named(scene, monkeypatch)
         def exists(self, uri: str) -> bool:
             raise StorageError(f"{uri}: Name node is in safe mode")
 
-    monkeypatch.setattr(FakeGateway, "store", lambda _: Away())
+    monkeypatch.setattr(FakeRmClient, "store", lambda _: Away())
     with pytest.raises(StorageError, match="safe mode"):
         scene.start()
     assert any("may be left, remove it" in line and str(app(1)) in line for line in scene.lines)
@@ -405,7 +405,7 @@ def test_a_storage_that_is_away_is_tried_again_by_the_next_stop(scene, monkeypat
         def delete(self, uri: str) -> bool:
             raise StorageError(f"{uri}: no NameNode")
 
-    monkeypatch.setattr(FakeGateway, "store", lambda _: Away())
+    monkeypatch.setattr(FakeRmClient, "store", lambda _: Away())
     asyncio.run(clear_ended(scene.rm_client, scene.yarn, scene.lines.append))
     assert any("no NameNode" in line for line in scene.lines)
     monkeypatch.undo()

@@ -8,8 +8,8 @@ from yarn_accel.adapters.hadoop_rpc import read_token_file
 from yarn_accel.adapters.hadoop_rpc.records import LocalResourceType, LocalResourceVisibility, YarnResource
 from yarn_accel.errors import ConfigError
 from yarn_accel.launch.config import LaunchConfig
+from yarn_accel.launch.container_secrets import MASTER_ALIAS
 from yarn_accel.launch.plan import ApplicationPlan, make_plan
-from yarn_accel.launch.secrets import MASTER_ALIAS
 from yarn_accel.launch.submission import check_sizes, make_submission
 from yarn_accel.master.credentials import AGENTS_ALIAS, CONTROL_ALIAS, SERVER_ALIAS
 

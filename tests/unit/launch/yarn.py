@@ -139,7 +139,7 @@ class Yarn:
         pass
 
 
-class FakeGateway(RmClient):
+class FakeRmClient(RmClient):
     """A rm_client whose connections all end at one `Yarn`."""
 
     __slots__ = ("yarn",)
@@ -150,7 +150,7 @@ class FakeGateway(RmClient):
         yield cast(ResourceManager, self.yarn)
 
 
-def rm_client(folder: Path, yarn: Yarn | None = None, **properties: str) -> FakeGateway:
+def rm_client(folder: Path, yarn: Yarn | None = None, **properties: str) -> FakeRmClient:
     secret = folder / "site-secret"
     if not secret.exists():
         secret.write_text("ab" * 32)
@@ -162,6 +162,6 @@ def rm_client(folder: Path, yarn: Yarn | None = None, **properties: str) -> Fake
         master_secret_file=secret,
     )
     address = (Address("rm", 8032),)
-    made = FakeGateway(site, "alice", ResourceManagerAddresses(address, address, address))
+    made = FakeRmClient(site, "alice", ResourceManagerAddresses(address, address, address))
     object.__setattr__(made, "yarn", yarn or Yarn())
     return made

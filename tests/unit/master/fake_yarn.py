@@ -55,7 +55,7 @@ from yarn_accel.adapters.hadoop_rpc.service_messages import (
     UpdateNodeResourceRequest,
     UpdateNodeResourceResponse,
 )
-from yarn_accel.adapters.signed import Signer, exchange
+from yarn_accel.adapters.signed_http import Signer, exchange
 from yarn_accel.client.token_file import read_secrets
 from yarn_accel.core.application import Settings
 from yarn_accel.errors import AccelError
@@ -428,7 +428,7 @@ class Rig:
 
     async def control(self, verb: str, document: Any = None, sender: str = "control:test") -> Any:
         """An admin's order."""
-        from yarn_accel.adapters.signed import sender_key
+        from yarn_accel.adapters.signed_http import sender_key
 
         async with aiohttp.ClientSession() as session:
             url = f"http://127.0.0.1:{self.master.port}"

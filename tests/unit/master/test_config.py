@@ -12,13 +12,13 @@ from click.testing import CliRunner
 from tests.unit.master.fake_yarn import PLAN
 from yarn_accel.adapters.hadoop_rpc import Token, TokenFile, User, read_token_file, write_token_file
 from yarn_accel.adapters.hadoop_rpc.records import LocalResourceType, LocalResourceVisibility, RetryPolicy
-from yarn_accel.adapters.signed import sender_key
+from yarn_accel.adapters.signed_http import sender_key
 from yarn_accel.client.token_file import read_secrets
 from yarn_accel.core.application import NodeSelector
 from yarn_accel.errors import AccelError, AuthenticationError, ConfigError, StartupError
 from yarn_accel.launch.config import LaunchConfig
+from yarn_accel.launch.container_secrets import MASTER_ALIAS
 from yarn_accel.launch.plan import make_plan
-from yarn_accel.launch.secrets import MASTER_ALIAS
 from yarn_accel.launch.upload import FileResource
 from yarn_accel.master.cli import group
 from yarn_accel.master.config import MasterConfig, load_config, parse_config

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from tests.unit.master.fake_yarn import CONTROL, RACKS_OF_TWO, FakeYarn, config_for, environ_for, rig
-from yarn_accel.adapters.signed import Signer, exchange, sender_key
+from yarn_accel.adapters.signed_http import Signer, exchange, sender_key
 from yarn_accel.errors import ConfigError, StartupError
 from yarn_accel.master.container_environment import container_environment
 from yarn_accel.master.registration import RegistrationSettings, listen, read_registration_settings, register

@@ -8,7 +8,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from yarn_accel.adapters.signed import sender_key
+from yarn_accel.adapters.signed_http import sender_key
 from yarn_accel.errors import ConfigError
 from yarn_accel.node.cli import group
 

@@ -11,11 +11,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.unit.launch import yarn as fake
-from tests.unit.launch.yarn import FakeGateway, Yarn, app, node, report
+from tests.unit.launch.yarn import FakeRmClient, Yarn, app, node, report
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationState, NodeAttribute, YarnResource
 from yarn_accel.cli import root
 from yarn_accel.errors import AuthenticationError, ConfigError, UnavailableError
-from yarn_accel.launch import verbs
+from yarn_accel.launch import application_cli
 from yarn_accel.launch.retained import RetainedApplication
 from yarn_accel.launch.rm_client import RmClient
 from yarn_accel.launch.start import StartedApplication
@@ -26,7 +26,7 @@ class Desk:
 
     def __init__(self, folder: Path) -> None:
         self.yarn = Yarn()
-        self.rm_client: FakeGateway = fake.rm_client(folder, self.yarn)
+        self.rm_client: FakeRmClient = fake.rm_client(folder, self.yarn)
         self.asked: list[tuple[str, Any]] = []
         self.answer: dict[str, Any] = {}
 
@@ -47,7 +47,7 @@ def desk(tmp_path, monkeypatch) -> Desk:
     async def ask(control: object, verb: str, document: object = None) -> dict[str, Any]:
         return await made.ask(control, verb, document)
 
-    monkeypatch.setattr(verbs.Control, "ask", ask)
+    monkeypatch.setattr(application_cli.Control, "ask", ask)
     return made
 
 
@@ -129,7 +129,7 @@ def test_start_says_which_one_runs(desk, monkeypatch) -> None:
     async def found(*_: object) -> StartedApplication:
         return StartedApplication(report(1), is_new=False)
 
-    monkeypatch.setattr(verbs, "start_application", found)
+    monkeypatch.setattr(application_cli, "start_application", found)
     result = desk.run("start")
     assert result.exit_code == 0
     assert f"{app(1)} runs already (yarn-accel, submitted by alice)" in result.output
@@ -140,7 +140,7 @@ def test_start_does_not_say_that_one_runs_which_waits(desk, monkeypatch) -> None
     async def found(*_: object) -> StartedApplication:
         return StartedApplication(report(1, ApplicationState.ACCEPTED), is_new=False)
 
-    monkeypatch.setattr(verbs, "start_application", found)
+    monkeypatch.setattr(application_cli, "start_application", found)
     assert f"{app(1)} was submitted already and is ACCEPTED" in desk.run("start").output
 
 
@@ -150,7 +150,7 @@ def test_a_start_with_settings_that_finds_another_says_that_they_are_not_used(
     async def found(*_: object) -> StartedApplication:
         return StartedApplication(report(1), is_new=False)
 
-    monkeypatch.setattr(verbs, "start_application", found)
+    monkeypatch.setattr(application_cli, "start_application", found)
     (tmp_path / "accel.yaml").write_text("app: {queue: accel}")
     result = desk.run("start", "--config", str(tmp_path / "accel.yaml"))
     assert result.exit_code == 0
@@ -170,7 +170,7 @@ def test_start_waits_for_every_accelerator_node(running, monkeypatch, answer, co
     async def found(*_: object) -> StartedApplication:
         return StartedApplication(report(1), is_new=True, took_s=1.0)
 
-    monkeypatch.setattr(verbs, "start_application", found)
+    monkeypatch.setattr(application_cli, "start_application", found)
     running.answer = serving(True, True)
     assert "every accelerator node serves" in running.run("start", "--wait").output
     running.answer = answer
@@ -183,14 +183,14 @@ def test_top_ends_with_an_interrupt(running, monkeypatch) -> None:
     def interrupted(*_: object) -> dict[str, Any]:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(verbs.Control, "ask", interrupted)
+    monkeypatch.setattr(application_cli.Control, "ask", interrupted)
     assert running.run("top").exit_code == 0
 
 
 def test_top_into_a_pipe_writes_what_status_writes_each_time(running, monkeypatch) -> None:
     once = running.run("status").output
     n_asked = 0
-    ask = verbs.Control.ask
+    ask = application_cli.Control.ask
 
     async def twice(*arguments: Any) -> dict[str, Any]:
         nonlocal n_asked
@@ -199,7 +199,7 @@ def test_top_into_a_pipe_writes_what_status_writes_each_time(running, monkeypatc
             raise KeyboardInterrupt
         return await ask(*arguments)
 
-    monkeypatch.setattr(verbs.Control, "ask", twice)
+    monkeypatch.setattr(application_cli.Control, "ask", twice)
     result = running.run("top", "--interval", "0.2")
     assert result.exit_code == 0
     assert result.output == f"{once}\n{once}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from yarn_accel.launch.rotation import rotate, rotate_output
+from yarn_accel.launch.log_rotation import rotate, rotate_output
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_every_writer_of_the_file_goes_on_at_its_new_beginning(tmp_path) -> None
     program = (
         "import os, subprocess, sys, time\n"
         "from pathlib import Path\n"
-        "from yarn_accel.launch.rotation import rotate_output\n"
+        "from yarn_accel.launch.log_rotation import rotate_output\n"
         "rotate_output(max_bytes=1000, interval_s=0.01)\n"
         "words = ['sh', '-c', 'head -c 2000 /dev/zero; read x; echo child']\n"
         "child = subprocess.Popen(words, stdin=subprocess.PIPE)\n"

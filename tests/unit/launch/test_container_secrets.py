@@ -7,7 +7,7 @@ import pytest
 from yarn_accel.adapters.credentials import read_master_secret
 from yarn_accel.client.token_file import write_secrets
 from yarn_accel.errors import StartupError
-from yarn_accel.launch.secrets import FILE_ALIAS, MASTER_ALIAS, MASTER_SECRET_FILE, deliver
+from yarn_accel.launch.container_secrets import FILE_ALIAS, MASTER_ALIAS, MASTER_SECRET_FILE, deliver
 
 SECRET = bytes(range(32))
 

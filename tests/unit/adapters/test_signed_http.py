@@ -10,7 +10,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yarn_accel.adapters.signed import (
+from yarn_accel.adapters.signed_http import (
     MAX_BODY_BYTES,
     NONCE,
     SENDER,
@@ -338,7 +338,7 @@ def test_long_bodies_are_refused_at_both_ends():
 
 
 def test_a_body_that_never_ends_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr("yarn_accel.adapters.signed._BODY_S", 0.05)
+    monkeypatch.setattr("yarn_accel.adapters.signed_http._BODY_S", 0.05)
 
     async def act(session, url):
         async def endless():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from yarn_accel.errors import ConfigError
-from yarn_accel.launch.command import (
+from yarn_accel.launch.container_command import (
     container_argv,
     container_command,
     container_environment,
