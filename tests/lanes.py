@@ -17,7 +17,7 @@ import threading
 import time
 from contextlib import suppress
 
-TOLD_AGAIN = re.compile(r"(FAILED|ERROR) |=+ .* in [\d.]+s.*=$|make.*\*\*\*")
+REPEATED_LINES = re.compile(r"(FAILED|ERROR) |=+ .* in [\d.]+s.*=$|make.*\*\*\*")
 """Lines that the end shows again: failed tests, pytest's last line, what make could not do."""
 
 
@@ -26,7 +26,7 @@ class Lane:
 
     def __init__(self, name: str, command: str) -> None:
         self.name = name
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.seconds = 0.0
         self._process = subprocess.Popen(
             shlex.split(command),
@@ -46,8 +46,8 @@ class Lane:
         for line in self._process.stdout:
             sys.stdout.write(f"{self.name} | {line}")
             sys.stdout.flush()
-            if TOLD_AGAIN.match(line):
-                self.told.append(line)
+            if REPEATED_LINES.match(line):
+                self.reported.append(line)
         self._process.wait()
         self.seconds = time.monotonic() - began_s
 
@@ -80,7 +80,7 @@ def main(words: list[str]) -> int:
     for lane, code in zip(lanes, codes, strict=True):
         minutes, seconds = divmod(round(lane.seconds), 60)
         print(f"\n{lane.name}: {minutes} min {seconds} s, exit status {code}")
-        print("".join(lane.told), end="")
+        print("".join(lane.reported), end="")
     return int(any(codes))
 
 

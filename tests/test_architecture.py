@@ -1,4 +1,4 @@
-"""The house rules that no other tool checks: imports stand alone, modules stay small, __all__ is whole."""
+"""The rules that no other tool checks: imports stand alone, modules stay small, __all__ is whole."""
 
 from __future__ import annotations
 

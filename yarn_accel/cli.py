@@ -1,7 +1,7 @@
-"""The ``yarn-accel`` command: a group per room, one place where errors become a line and an exit code.
+"""The ``yarn-accel`` command: a group per package, one place where errors become a line and an exit code.
 
-A room is imported when one of its commands is called: ``--help`` stays quick, and the ApplicationMaster and
-the agents, which are started through here too, do not carry what they never use.
+A package is imported when one of its commands is called: ``--help`` stays quick, and ApplicationMaster and
+agents, which are started through here too, do not carry what they never use.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
 }
 
 
-class _Rooms(click.Group):
+class _Packages(click.Group):
     """Imports a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -93,7 +93,7 @@ class _Rooms(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        # click would import every room to guess what a wrong name should have been.
+        # click would import every package to guess what a wrong name should have been.
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
             ctx.fail(f"No such command {args[0]!r}; there are {', '.join(COMMANDS)}.")
         return super().resolve_command(ctx, args)
@@ -108,7 +108,7 @@ class _Rooms(click.Group):
         ]
 
 
-@click.group(cls=_Rooms)
+@click.group(cls=_Packages)
 @click.version_option(__version__, prog_name="yarn-accel")
 def root() -> None:
     """Accelerators on stock Hadoop YARN.

@@ -22,7 +22,7 @@ def test_each_line_of_the_list_is_the_commands_own(name) -> None:
     assert lazy.help.rstrip(".") == command.get_short_help_str(200).rstrip(".")
 
 
-def test_the_list_imports_no_room() -> None:
+def test_the_list_imports_no_package() -> None:
     script = (
         "import sys\n"
         "from click.testing import CliRunner\n"
@@ -32,13 +32,13 @@ def test_the_list_imports_no_room() -> None:
         "print(*sorted(name for name in sys.modules if name.startswith('yarn_accel.')))\n"
         "print(*sorted({'pydantic', 'yaml', 'rich', 'numpy', 'aiohttp'} & set(sys.modules)))\n"
     )
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    ours, others = told.stdout.splitlines()
+    reported = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    ours, others = reported.stdout.splitlines()
     assert ours.split() == ["yarn_accel.cli", "yarn_accel.errors"]
     assert not others
 
 
-def test_a_wrong_name_is_told_with_those_there_are() -> None:
+def test_a_wrong_name_is_reported_with_those_there_are() -> None:
     result = CliRunner().invoke(root, ["strat"])
     assert result.exit_code == 2
     assert "No such command 'strat'" in result.output

@@ -44,7 +44,7 @@ def test_every_line_bears_the_name_of_its_lane() -> None:
     assert "two | 3" in lines
 
 
-def test_one_that_fails_fails_all_and_is_told_again_at_the_end() -> None:
+def test_one_that_fails_fails_all_and_is_reported_again_at_the_end() -> None:
     failing = "import sys; print('FAILED test_a.py::test_b'); print('chatter'); sys.exit(3)"
     passing = "print('==== 7 passed in 0.10s ====')"
     done = run(f"one={python(failing)}", f"two={python(passing)}")

@@ -69,7 +69,7 @@ _POLL_S = 0.02
 _KEEP_UNUSED = 1
 _MAX_THREADS = 4
 _NAME = re.compile(r"accel-environment-([0-9a-f]{16,64})\.zip$")
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 #: Set when another interpreter was tried already.
 _TRIED = "ACCEL_PYTHON_TRIED"
 #: Without compiled modules beside the sources every container of the node would compile them again, which
@@ -332,7 +332,7 @@ def _fill(root: Path, digest: str, archive: str) -> None:
         try:
             _unpack(archive, temporary, digest)
         except OSError as error:
-            if error.errno not in _NO_ROOM:
+            if error.errno not in _NO_SPACE:
                 raise
             _remove(temporary)
             _sweep(root, digest, 0)
@@ -401,7 +401,7 @@ def _unpack(archive: str, target: Path, digest: str) -> None:
             _fit_or_switch(json.loads(packed.read(REQUIREMENT).decode()))
             entries = packed.infolist()
             _check_names(entry.filename for entry in entries)
-            _check_room(target.parent, sum(entry.file_size for entry in entries))
+            _check_space(target.parent, sum(entry.file_size for entry in entries))
             target.mkdir(0o700)
             for folder in {(target / entry.filename).parent for entry in entries}:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -418,7 +418,7 @@ def _check_names(names: "Iterable[str]") -> None:
             raise ValueError(f"{name!r} is no name of a file below the folder")
 
 
-def _check_room(root: Path, n_bytes: int) -> None:
+def _check_space(root: Path, n_bytes: int) -> None:
     disk = os.statvfs(root)
     free = disk.f_bavail * disk.f_frsize
     if free < n_bytes + _SPARE_BYTES:

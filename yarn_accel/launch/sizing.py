@@ -38,13 +38,13 @@ def fitted(
         return config, ()
     step_mib = _number(properties, _STEP_KEY, _USUAL_STEP_MIB)
     others = [config.master.memory_mib, config.agent.memory_mib if config.agent.enabled else 0]
-    room_mib = node_mib - sum(-(-each // step_mib) * step_mib for each in others)
-    room_mib = min(room_mib, _number(properties, _LIMIT_KEY, room_mib)) // step_mib * step_mib
+    free_mib = node_mib - sum(-(-each // step_mib) * step_mib for each in others)
+    free_mib = min(free_mib, _number(properties, _LIMIT_KEY, free_mib)) // step_mib * step_mib
     usual = {name: int(PipelineConfig.model_fields[name].default) for name in _BUFFERS}
     for share in range(_STEPS, 0, -1):
         sizes: dict[str, Any] = {name: n_bytes * share // _STEPS for name, n_bytes in usual.items()}
         smaller = config.model_copy(update={"pipeline": {**config.pipeline, **sizes}})
-        if smaller.server_memory_mib <= room_mib:
+        if smaller.server_memory_mib <= free_mib:
             if share == _STEPS:
                 return config, ()
             pools = [f"{given['pool_bytes'] // _MIB} MiB" for given in (sizes, usual)]

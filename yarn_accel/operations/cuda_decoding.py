@@ -110,7 +110,7 @@ def _decoder(caller: int) -> Optional[_Decoder]:
         codec = importlib.import_module("nvidia.nvimgcodec")
         decoder = codec.Decoder(
             max_num_cpu_threads=_CPU_THREADS,
-            # libjpeg smooths colours between pixels unless told otherwise.
+            # libjpeg smooths colours between pixels unless set otherwise.
             options=":fancy_upsampling=1",
         )
         return _Decoder(decoder.decode, codec.DecodeParams(apply_exif_orientation=False), codec.CodeStream)

@@ -1,4 +1,4 @@
-"""What a mapper on a node without accelerator does: find its server without being told, and use it.
+"""What a mapper on a node without accelerator does: find its server by itself, and use it.
 
 ``python mapper_of_w2.py PYTHONPATH TOKEN_FILE`` prints one JSON line.
 """
@@ -22,20 +22,20 @@ from yarn_accel.wire.credential import SECRET_ALIAS, decode
 
 def main() -> None:
     found = discover_servers(os.environ)
-    told = {"source": found.source, "reason": found.reason, "servers": []}
-    told["servers"] = [endpoint.node for endpoint in found.endpoints()]
+    reported = {"source": found.source, "reason": found.reason, "servers": []}
+    reported["servers"] = [endpoint.node for endpoint in found.endpoints()]
     if found.endpoints():
         credential = decode(read_secrets(Path(sys.argv[2]).read_bytes())[SECRET_ALIAS])
         matrix = np.random.default_rng(3).standard_normal((64, 64))
         with Client(found.endpoints()[0], credential) as client:
             reply = client.call(Call("from-w2", "lu", {}, (Tensor.of(matrix),)))
-        told["server"] = reply.server
+        reported["server"] = reply.server
         factors = {name: tensor.array() for name, tensor in reply.tensors.items()}
         for row, swapped in enumerate(factors["piv"]):
             matrix[[row, swapped]] = matrix[[swapped, row]]
         lower = np.tril(factors["lu"], -1) + np.eye(len(matrix))
-        told["error"] = float(np.abs(lower @ np.triu(factors["lu"]) - matrix).max())
-    print(json.dumps(told))
+        reported["error"] = float(np.abs(lower @ np.triu(factors["lu"]) - matrix).max())
+    print(json.dumps(reported))
 
 
 if __name__ == "__main__":

@@ -63,11 +63,11 @@ HOSTILE = [
 ENTRY = """\
 import fcntl, json, os, sys
 out, *words = sys.argv[1:]
-told = {"words": words, "environ": dict(os.environ), "stdout": os.readlink("/proc/self/fd/1")}
-told["appends"] = bool(fcntl.fcntl(1, fcntl.F_GETFL) & os.O_APPEND)
-told["files"] = sorted(os.listdir("."))
+report = {"words": words, "environ": dict(os.environ), "stdout": os.readlink("/proc/self/fd/1")}
+report["appends"] = bool(fcntl.fcntl(1, fcntl.F_GETFL) & os.O_APPEND)
+report["files"] = sorted(os.listdir("."))
 with open(out + ".tmp", "w") as stream:
-    json.dump(told, stream)
+    json.dump(report, stream)
 os.rename(out + ".tmp", out)
 """
 
@@ -156,17 +156,17 @@ def shared(tmp_path: Path) -> Path:
 
 def test_words_and_variables_arrive_as_they_were(yarn, shared) -> None:
     resource = upload(yarn.store, small(shared), yarn.staging_uri)
-    report = yarn.run(resource, [str(shared / "told"), *HOSTILE], {"X": "a $HOME `id` \" \\ ' \n"})
-    assert (shared / "told").exists(), report.diagnostics
-    told = json.loads((shared / "told").read_text())
-    assert told["words"] == HOSTILE
-    assert told["environ"]["X"] == "a $HOME `id` \" \\ ' \n"
-    assert told["stdout"].endswith("/stdout")
-    assert told["environ"]["LOG_DIRS"].split(",")[0] in told["stdout"]
-    assert told["appends"], "or the file could not be cut while it is written to"
-    assert {"accel-start.py", resource.name} <= set(told["files"])
-    unpacked = Path(told["environ"]["ACCEL_ENVIRONMENT"])
-    assert str(unpacked).startswith(told["environ"]["LOCAL_USER_DIRS"].split(",")[0])
+    report = yarn.run(resource, [str(shared / "reported"), *HOSTILE], {"X": "a $HOME `id` \" \\ ' \n"})
+    assert (shared / "reported").exists(), report.diagnostics
+    reported = json.loads((shared / "reported").read_text())
+    assert reported["words"] == HOSTILE
+    assert reported["environ"]["X"] == "a $HOME `id` \" \\ ' \n"
+    assert reported["stdout"].endswith("/stdout")
+    assert reported["environ"]["LOG_DIRS"].split(",")[0] in reported["stdout"]
+    assert reported["appends"], "or the file could not be cut while it is written to"
+    assert {"accel-start.py", resource.name} <= set(reported["files"])
+    unpacked = Path(reported["environ"]["ACCEL_ENVIRONMENT"])
+    assert str(unpacked).startswith(reported["environ"]["LOCAL_USER_DIRS"].split(",")[0])
     assert stat.S_IMODE(unpacked.parent.stat().st_mode) == 0o700
     # The next application of this user finds it there.
     before = unpacked.stat().st_mtime_ns
@@ -177,11 +177,11 @@ def test_words_and_variables_arrive_as_they_were(yarn, shared) -> None:
 
 def test_a_node_that_does_not_fit_is_reported_with_code_and_message(yarn, shared) -> None:
     resource = upload(yarn.store, small(shared, glibc="9.99"), yarn.staging_uri)
-    report = yarn.run(resource, [str(shared / "told")])
+    report = yarn.run(resource, [str(shared / "reported")])
     assert f"exitCode: {bootstrap.EXIT_GLIBC}" in report.diagnostics
     assert "glibc is" in report.diagnostics
     assert "the environment needs 9.99" in report.diagnostics
-    assert not (shared / "told").exists()
+    assert not (shared / "reported").exists()
 
 
 def test_the_real_environment_runs_in_a_container(yarn, shared) -> None:

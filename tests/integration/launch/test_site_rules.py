@@ -368,14 +368,14 @@ def test_without_an_operators_rights_it_says_so_and_serves(site: Site) -> None:
     try:
         site.start(SiteOptions("rules", workers=2, accelerators=("w1",), slots=SLOTS))
         host = site.others[0]
-        told = site.until(
+        reported = site.until(
             "both refusals are known",
             lambda: [p for p in [site.state().get("service", {}).get("problems", ())] if len(p) == 2],
         )[0]
-        print("\n" + "\n".join(told))
-        assert "slots are not set: " in told[0] + told[1]
-        assert "bindings are not published as attributes: " in told[0] + told[1]
-        assert all("alice" in each for each in told)
+        print("\n" + "\n".join(reported))
+        assert "slots are not set: " in reported[0] + reported[1]
+        assert "bindings are not published as attributes: " in reported[0] + reported[1]
+        assert all("alice" in each for each in reported)
         shown = site.run("status")
         assert shown.count("note: ") == 2
         explained = site.run("explain", host)

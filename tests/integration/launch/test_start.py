@@ -69,8 +69,8 @@ def test_without_an_application_the_verbs_say_so(site) -> None:
 
 
 def test_a_rehearsal_changes_nothing(site) -> None:
-    told = site.run("start", "--config", str(site.settings), "--dry-run")
-    assert "role server on each accelerator node" in told
+    reported = site.run("start", "--config", str(site.settings), "--dry-run")
+    assert "role server on each accelerator node" in reported
     assert not site.applications()
     assert not site.rm_client.store().exists(site.rm_client.staging_uri())
 
@@ -88,12 +88,12 @@ def test_settings_are_checked_before_anything_is_done(site) -> None:
 def test_a_start_in_safe_mode_says_so_and_what_to_do(site) -> None:
     safe_mode(site, "enter")
     try:
-        told = site.run("start", "--config", str(site.settings), code=1)
+        reported = site.run("start", "--config", str(site.settings), code=1)
     finally:
         safe_mode(site, "leave")
-    assert "HDFS is in safe mode" in told
-    assert "hdfs dfsadmin -safemode get" in told
-    assert "packing" not in told, "it is told before what takes long"
+    assert "HDFS is in safe mode" in reported
+    assert "hdfs dfsadmin -safemode get" in reported
+    assert "packing" not in reported, "it is reported before what takes long"
     assert not site.applications()
     assert not list((site.folder / "state").glob("cluster-accel/applications/*"))
 
@@ -101,12 +101,12 @@ def test_a_start_in_safe_mode_says_so_and_what_to_do(site) -> None:
 def test_two_starts_at_once_bring_up_one_application_that_serves(site) -> None:
     began_s = time.monotonic()
     processes = [site.begin("start", "--config", str(site.settings), "--wait") for _ in range(2)]
-    told = [process.communicate(timeout=2 * DEADLINE_S) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], (told, site.logs())
-    print(f"\ntwo starts, every accelerator node serves after {time.monotonic() - began_s:.1f} s\n{told}")
+    reported = [process.communicate(timeout=2 * DEADLINE_S) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], (reported, site.logs())
+    print(f"\ntwo starts, every accelerator node serves after {time.monotonic() - began_s:.1f} s\n{reported}")
     (application,) = site.applications()
-    assert all(str(application.id) in out for out, _ in told)
-    assert sum("runs already" in out or "was submitted already" in out for out, _ in told) == 1
+    assert all(str(application.id) in out for out, _ in reported)
+    assert sum("runs already" in out or "was submitted already" in out for out, _ in reported) == 1
     assert "runs already" in site.run("start")
     (kept,) = (site.folder / "state" / "cluster-accel" / "applications").iterdir()
     assert kept.name == str(application.id)
@@ -121,15 +121,15 @@ def test_two_starts_at_once_bring_up_one_application_that_serves(site) -> None:
     assert "2 of 2 accelerator nodes serve" in site.run("status")
 
 
-def test_a_mapper_finds_its_server_without_being_told_and_uses_it(site) -> None:
+def test_a_mapper_finds_its_server_by_itself_and_uses_it(site) -> None:
     def served() -> dict[str, Any] | None:
-        told = mapper(site, "w2")
-        return told if told["servers"] else None
+        reported = mapper(site, "w2")
+        return reported if reported["servers"] else None
 
-    told = site.until("the agent of w2 knows a server", served)
-    assert told["source"] == "agent"
-    assert told["servers"][0] == host(site, "w1")
-    assert told["error"] < 1e-10
+    reported = site.until("the agent of w2 knows a server", served)
+    assert reported["source"] == "agent"
+    assert reported["servers"][0] == host(site, "w1")
+    assert reported["error"] < 1e-10
 
 
 def test_slots_follow_what_the_servers_can_feed(site) -> None:
@@ -172,9 +172,9 @@ def test_an_environment_in_use_is_not_cleaned_away(site) -> None:
     stale = f"{shared}/accel-environment-{'0' * 32}.zip"
     store.write_atomic(stale, [b"of an older version"])
     (application,) = site.applications()
-    told = site.run("launch", "clean", "--keep", "0")
-    assert f"{stale} (0.0 MB): unused" in told
-    assert told.count(f"used by {application.id}") == len(there) == 2
+    reported = site.run("launch", "clean", "--keep", "0")
+    assert f"{stale} (0.0 MB): unused" in reported
+    assert reported.count(f"used by {application.id}") == len(there) == 2
     assert "removed 1 " in site.run("launch", "clean", "--keep", "0", "--apply")
     assert store.list(shared) == there
 
@@ -185,9 +185,9 @@ def test_stop_leaves_nothing_behind(site) -> None:
     assert site.rm_client.store().list(folder)
     assert site.processes()
     began_s = time.monotonic()
-    told = site.run("stop")
-    print(f"\nstopped after {time.monotonic() - began_s:.1f} s: {told}")
-    assert f"{application.id} has ended: FINISHED (SUCCEEDED)" in told
+    reported = site.run("stop")
+    print(f"\nstopped after {time.monotonic() - began_s:.1f} s: {reported}")
+    assert f"{application.id} has ended: FINISHED (SUCCEEDED)" in reported
     assert not site.applications()
     site.until("no process of a container is left", lambda: not site.processes())
     assert set(site.slots().values()) == {SLOTS}

@@ -87,7 +87,7 @@ def said(values: dict[str, Any]) -> str:
         ({"is_of": 1}, "is_of: unknown key; known: each, gpus, hosts, inner"),
     ],
 )
-def test_a_wrong_value_is_told_with_what_is_wanted(values: dict[str, Any], words: str) -> None:
+def test_a_wrong_value_is_reported_with_what_is_wanted(values: dict[str, Any], words: str) -> None:
     assert said(values).startswith(words)
 
 

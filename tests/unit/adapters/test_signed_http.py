@@ -40,9 +40,9 @@ def verifier(**options):
     return RequestVerifier(lambda sender: sender_key(SECRET, sender), **options)
 
 
-def verify(gate, sent, body=b"{}", now_s=NOW_S, **changes):
+def verify(verifier, sent, body=b"{}", now_s=NOW_S, **changes):
     headers = {**sent.headers, **changes.pop("headers", {})}
-    return gate.verify(
+    return verifier.verify(
         changes.get("method", sent.method), changes.get("path", sent.path), headers, body, now_s=now_s
     )
 
@@ -77,7 +77,7 @@ def test_whatever_is_changed_on_the_way_is_noticed(changes):
         verify(verifier(), signer().sign("POST", PATH, b"{}", now_s=NOW_S), **changes)
 
 
-def test_nobody_speaks_for_another_node():
+def test_nobody_reports_for_another_node():
     thief = Signer(sender_key(SECRET, "agent:w1"), "agent:w2")
     with pytest.raises(AuthenticationError, match="not one of agent:w2"):
         verify(verifier(), thief.sign("POST", PATH, b"{}", now_s=NOW_S))

@@ -93,8 +93,8 @@ def test_without_the_secret_nobody_is_asked(desk) -> None:
 def test_status_is_a_table_or_everything(running) -> None:
     running.answer = {"attempt": 1, "state": {"nodes": {"w1": {"rack": "/r1"}}}}
     assert "w1    /r1" in running.run("status").output
-    told = json.loads(running.run("status", "--json").output)
-    assert told == {**running.answer, "page": f"http://10.0.0.1:8088/proxy/{app(1)}/"}
+    reported = json.loads(running.run("status", "--json").output)
+    assert reported == {**running.answer, "page": f"http://10.0.0.1:8088/proxy/{app(1)}/"}
 
 
 NOTHING_RUNS = "nothing runs; slots that a killed one left on nodes: yarn-accel stop --force\n"

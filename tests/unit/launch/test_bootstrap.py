@@ -45,13 +45,13 @@ def test_it_becomes_the_command_with_the_environment_on_the_path(pack_small, sta
     process = start(pack_small(), "agent", "--name", "a b", PYTHONHOME="/nowhere", MARK="kept")
     out, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, err
-    told = json.loads(out)
-    assert told["words"] == ["agent", "--name", "a b"]
-    assert told["pid"] == process.pid, "exec, no child"
-    assert told["environ"]["PYTHONPATH"].startswith(str(tmp_path / "cache"))
-    assert told["environ"]["ACCEL_ENVIRONMENT"] == told["environ"]["PYTHONPATH"]
-    assert told["environ"]["MARK"] == "kept"
-    assert "PYTHONHOME" not in told["environ"]
+    reported = json.loads(out)
+    assert reported["words"] == ["agent", "--name", "a b"]
+    assert reported["pid"] == process.pid, "exec, no child"
+    assert reported["environ"]["PYTHONPATH"].startswith(str(tmp_path / "cache"))
+    assert reported["environ"]["ACCEL_ENVIRONMENT"] == reported["environ"]["PYTHONPATH"]
+    assert reported["environ"]["MARK"] == "kept"
+    assert "PYTHONHOME" not in reported["environ"]
 
 
 def test_a_second_start_does_not_unpack_again(pack_small, tmp_path) -> None:
@@ -193,9 +193,9 @@ def test_an_archive_that_is_not_there_is_refused(tmp_path) -> None:
         provided(tmp_path / f"accel-environment-{'0' * 32}.zip", tmp_path / "cache")
 
 
-def test_a_full_disk_is_said_with_the_room_needed(pack_small, start, tmp_path, monkeypatch) -> None:
-    room = SimpleNamespace(f_bavail=10, f_frsize=1 << 20, f_flag=0)
-    monkeypatch.setattr(os, "statvfs", lambda path: room)
+def test_a_full_disk_is_said_with_the_space_needed(pack_small, start, tmp_path, monkeypatch) -> None:
+    space = SimpleNamespace(f_bavail=10, f_frsize=1 << 20, f_flag=0)
+    monkeypatch.setattr(os, "statvfs", lambda path: space)
     with pytest.raises(StartRefused, match=r"10 MiB free, 65 MiB needed.*free disk space") as caught:
         provided(pack_small({"data": bytes(1 << 20)}), tmp_path / "cache")
     assert caught.value.exit_code == bootstrap.EXIT_DISK
@@ -203,8 +203,8 @@ def test_a_full_disk_is_said_with_the_room_needed(pack_small, start, tmp_path, m
 
 
 def test_a_file_system_without_execution_is_not_used(pack_small, tmp_path, monkeypatch) -> None:
-    room = SimpleNamespace(f_bavail=1 << 20, f_frsize=1 << 20, f_flag=os.ST_NOEXEC)
-    monkeypatch.setattr(os, "statvfs", lambda path: room)
+    space = SimpleNamespace(f_bavail=1 << 20, f_frsize=1 << 20, f_flag=os.ST_NOEXEC)
+    monkeypatch.setattr(os, "statvfs", lambda path: space)
     with pytest.raises(StartRefused, match="noexec"):
         provided(pack_small(), tmp_path / "cache")
 

@@ -130,7 +130,7 @@ def test_a_start_names_what_it_uses_before_it_looks_for_it(storage, tmp_path, mo
     assert not survey.unused
 
 
-def test_the_command_lists_and_removes_only_when_told(storage, tmp_path, monkeypatch) -> None:
+def test_the_command_lists_and_removes_only_on_request(storage, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(RmClient, "load", staticmethod(lambda: rm_client(tmp_path)))
     used, old = storage.archive("a", 300), storage.archive("b", 200)
     newest = storage.archive("c", 100)
@@ -138,13 +138,13 @@ def test_the_command_lists_and_removes_only_when_told(storage, tmp_path, monkeyp
     config = tmp_path / "launch.yaml"
     config.write_text(f"environment: {{staging_uri: '{storage.uri}'}}\n")
     words = ["launch", "clean", "--config", str(config)]
-    told = CliRunner().invoke(root, words).output.splitlines()
-    assert [line.partition("(0.0 MB): ")[2] for line in told[:3]] == [
+    reported = CliRunner().invoke(root, words).output.splitlines()
+    assert [line.partition("(0.0 MB): ")[2] for line in reported[:3]] == [
         "kept",
         "unused",
         "used by application_1700000000000_0001",
     ]
-    assert told[3] == "1 unused (0.0 MB); --apply removes them"
+    assert reported[3] == "1 unused (0.0 MB); --apply removes them"
     assert storage.names() == {used, old, newest}
     assert CliRunner().invoke(root, [*words, "--apply"]).output.endswith("removed 1 (0.0 MB)\n")
     assert storage.names() == {used, newest}

@@ -109,10 +109,10 @@ def test_check_config_prints_every_setting_in_a_form_that_can_be_read_back(tmp_p
 def test_check_config_prints_the_keys_of_the_masters_the_agents_and_the_servers_settings(tmp_path) -> None:
     path = tmp_path / "launch.yaml"
     path.write_text("master: {settings: {policy: weighted}}\nagent: {settings: {interval_s: 2}}\n")
-    told = CliRunner().invoke(group, ["check-config", "--config", str(path)]).output
-    assert '#   policy: "weighted"  # who is bound to whom' in told
+    reported = CliRunner().invoke(group, ["check-config", "--config", str(path)]).output
+    assert '#   policy: "weighted"  # who is bound to whom' in reported
     for model in (MasterConfig, AgentConfig, PipelineConfig):
-        assert all(f"\n#   {key}: " in told for key in model.model_fields)
+        assert all(f"\n#   {key}: " in reported for key in model.model_fields)
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def test_secrets_do_not_go_through_the_environment(name) -> None:
         quoted_environment({name: "x"})
 
 
-def test_the_place_of_a_secret_may_be_told() -> None:
+def test_the_place_of_a_secret_may_be_set() -> None:
     assert quoted_environment({"ACCEL_SECRET_FILE": "secret"}) == {"ACCEL_SECRET_FILE": "secret"}
 
 

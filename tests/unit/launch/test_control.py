@@ -28,9 +28,11 @@ class Master:
         self._runner: web.AppRunner | None = None
 
     async def __aenter__(self) -> Master:
-        self.gate = RequestVerifier(lambda sender: sender_key(SECRET, sender), not_before_s=time.time() - 1)
+        self.verifier = RequestVerifier(
+            lambda sender: sender_key(SECRET, sender), not_before_s=time.time() - 1
+        )
         application = web.Application()
-        application.router.add_post("/v1/control/explain", guarded(self.gate, self._explain))
+        application.router.add_post("/v1/control/explain", guarded(self.verifier, self._explain))
         self._runner = web.AppRunner(application)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
@@ -78,7 +80,7 @@ def test_questions_are_signed_under_a_name_of_their_own(run) -> None:
     run(work)
 
 
-def test_a_refusal_is_told_and_not_repeated(run) -> None:
+def test_a_refusal_is_reported_and_not_repeated(run) -> None:
     async def work(master: Master, _: Yarn, control: Control) -> None:
         with pytest.raises(RejectedError, match=r"^there is no node w9$") as caught:
             await control.ask("explain", {"node": "w9"})
@@ -100,7 +102,7 @@ def test_a_master_whose_clock_is_ahead_is_asked_again(run) -> None:
     """It has just begun, by its clock after our question was signed."""
 
     async def work(master: Master, _: Yarn, control: Control) -> None:
-        master.gate._not_before_us = int((time.time() + 0.3) * 1e6)
+        master.verifier._not_before_us = int((time.time() + 0.3) * 1e6)
         assert await control.ask("explain", {"node": "w1"}) == {"text": "about w1"}
         assert len(master.heard) == 1
 

@@ -47,7 +47,7 @@ def test_a_secret_that_others_may_read_is_not_used(environ) -> None:
         kept.secret()
 
 
-def test_where_no_start_was_made_is_told(environ) -> None:
+def test_where_no_start_was_made_is_reported(environ) -> None:
     kept = RetainedApplication.of("application_1_0001", environ)
     with pytest.raises(
         AuthenticationError, match=r"not here.*machine that ran `yarn-accel start`.*stop --force"
@@ -92,7 +92,7 @@ def test_the_folder_is_that_of_the_user() -> None:
     assert state_dir({"HOME": "/srv/u"}) == Path("/srv/u/.local/state/cluster-accel")
 
 
-def test_where_no_secret_of_ones_own_can_be_made_is_told(tmp_path) -> None:
+def test_where_no_secret_of_ones_own_can_be_made_is_reported(tmp_path) -> None:
     (tmp_path / "cluster-accel").write_text("a file")
     with pytest.raises(StartupError, match="XDG_STATE_HOME"):
         own_master_secret({"XDG_STATE_HOME": str(tmp_path)})

@@ -117,7 +117,7 @@ def site(folder: Path, **properties: str) -> dict[str, str]:
     return {"HADOOP_CONF_DIR": str(folder)}
 
 
-def test_an_address_that_is_none_is_told_with_its_file_and_key(tmp_path) -> None:
+def test_an_address_that_is_none_is_reported_with_its_file_and_key(tmp_path) -> None:
     with pytest.raises(ConfigError, match=r"yarn-site\.xml: .*hostname are not set"):
         RmClient.load(site(tmp_path))
     key = "yarn.resourcemanager.address"

@@ -23,11 +23,11 @@ def usual(**sections: object) -> LaunchConfig:
 @pytest.mark.parametrize("properties", [{}, SMALL_STEPS])
 @pytest.mark.parametrize("memory_mib", [4096, 5120, 6144])
 def test_a_server_fits_beside_an_agent_and_the_master(properties, memory_mib) -> None:
-    config, told = fitted(usual(), properties, [sized(memory_mib)])
+    config, reported = fitted(usual(), properties, [sized(memory_mib)])
     step = 128 if properties else 1024
     taken = sum(-(-mib // step) * step for mib in (config.server_memory_mib, 256, 192))
     assert taken <= memory_mib
-    assert ("instead of 1024 MiB" in "".join(told)) == (config != usual())
+    assert ("instead of 1024 MiB" in "".join(reported)) == (config != usual())
     LaunchConfig.model_validate(config.model_dump())
 
 

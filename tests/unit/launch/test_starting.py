@@ -89,7 +89,7 @@ def test_a_second_start_finds_the_first_and_does_nothing(scene) -> None:
     assert scene.left() == ([], ())
 
 
-def test_a_site_without_a_secret_for_jobs_gets_one_and_is_told_where(scene) -> None:
+def test_a_site_without_a_secret_for_jobs_gets_one_and_its_place(scene) -> None:
     site = replace(scene.rm_client.site, master_secret_file=None)
     object.__setattr__(scene.rm_client, "site", site)
     scene.yarn.story = [report(1)]
@@ -234,7 +234,7 @@ def test_the_secret_of_the_sites_agents_is_looked_at_before_the_submission(scene
     assert secrets[AGENTS_ALIAS].hex() == secret.read_text().strip()
 
 
-def test_an_end_is_told_with_what_our_exit_code_means(scene) -> None:
+def test_an_end_is_reported_with_what_our_exit_code_means(scene) -> None:
     words = f"AM Container for appattempt_1 exited with  exitCode: {EXIT_GLIBC}\nFailing this attempt."
     scene.yarn.story = [report(1, FAILED, diagnostics=words)]
     with pytest.raises(JobError, match=r"FAILED: the node's glibc is older.*yarn logs -applicationId"):
@@ -242,24 +242,24 @@ def test_an_end_is_told_with_what_our_exit_code_means(scene) -> None:
     assert scene.left() == ([], ())
 
 
-def test_servers_that_may_touch_no_storage_are_told_of(scene) -> None:
-    def told() -> bool:
+def test_servers_that_may_touch_no_storage_are_reported(scene) -> None:
+    def reported() -> bool:
         scene.lines.clear()
         scene.yarn.reports.clear()
         scene.yarn.story = [report(1)]
         scene.start()
         return any("forbidden-uri" in line for line in scene.lines)
 
-    assert told()
+    assert reported()
     rehearsed = asyncio.run(dry_run(scene.rm_client, scene.config, scene.lines.append))
     assert any("forbidden-uri" in line for line in rehearsed.warnings)
     tenants = {"*": {"read_prefixes": ["hdfs://"]}}
     pipeline = {**scene.config.pipeline, "tenants": tenants}
     scene.config = LaunchConfig.model_validate({**scene.config.model_dump(), "pipeline": pipeline})
-    assert not told()
+    assert not reported()
 
 
-def test_a_queue_that_does_not_exist_is_told_with_its_setting(scene) -> None:
+def test_a_queue_that_does_not_exist_is_reported_with_its_setting(scene) -> None:
     words = "Application application_1 submitted by user ada to unknown queue: nope"
     scene.yarn.story = [report(1, FAILED, diagnostics=words)]
     with pytest.raises(JobError, match=r"unknown queue: nope: name one there is as `app: \{queue"):
@@ -267,7 +267,7 @@ def test_a_queue_that_does_not_exist_is_told_with_its_setting(scene) -> None:
     assert scene.left() == ([], ())
 
 
-def test_what_yarn_does_not_take_is_told_with_the_settings_to_look_at(scene, monkeypatch) -> None:
+def test_what_yarn_does_not_take_is_reported_with_the_settings_to_look_at(scene, monkeypatch) -> None:
     async def refuse(_: object) -> None:
         raise RemoteCallError("InvalidLabelResourceRequestException", "node label not enabled")
 
@@ -277,7 +277,7 @@ def test_what_yarn_does_not_take_is_told_with_the_settings_to_look_at(scene, mon
     assert scene.left() == ([], ())
 
 
-def test_a_master_that_does_not_come_is_told_with_yarns_reason(scene) -> None:
+def test_a_master_that_does_not_come_is_reported_with_yarns_reason(scene) -> None:
     waiting = report(1, ACCEPTED, rpc_port=-1, diagnostics="Queue's AM resource limit exceeded.")
     scene.yarn.story = [waiting] * 3
     with pytest.raises(StartupError, match="after 0 s: Queue's AM resource limit exceeded"):
@@ -285,7 +285,7 @@ def test_a_master_that_does_not_come_is_told_with_yarns_reason(scene) -> None:
     assert scene.left()[1], "it still may come, and will be asked then"
 
 
-def test_nodes_that_tell_they_cannot_run_it_are_told(scene) -> None:
+def test_nodes_that_cannot_run_it_are_reported(scene) -> None:
     scene.yarn.story = [report(1)]
     scene.yarn.node_reports = (node("w1", accel_python="2.7"), node("w2"))
     scene.start()
@@ -349,7 +349,7 @@ def test_without_the_secret_nothing_is_stopped(scene) -> None:
     assert scene.left()[0]
 
 
-def test_one_that_does_not_end_in_time_is_told(scene, monkeypatch) -> None:
+def test_one_that_does_not_end_in_time_is_reported(scene, monkeypatch) -> None:
     started(scene)
 
     async def ask(*_: object) -> dict[str, Any]:

@@ -62,7 +62,10 @@ def test_who_serves_whom() -> None:
         ({"containers": [{"phase": "running"}]}, "starting"),
         ({"containers": [{"phase": "launching"}]}, "launching"),
         ({"containers": [], "asked_for_s": 3.0}, "asked for"),
-        ({"containers": [], "retry_in_s": 7.4, "last_failure": "no\nroom"}, "failed, again in 7 s: no room"),
+        (
+            {"containers": [], "retry_in_s": 7.4, "last_failure": "no\nspace"},
+            "failed, again in 7 s: no space",
+        ),
         ({"containers": [], "retry_in_s": 1, "last_failure": "x" * 999}, f"again in 1 s: {'x' * 40}  "),
         ({}, "none"),
     ],
@@ -74,11 +77,13 @@ def test_what_a_server_that_does_not_serve_waits_for(place, word) -> None:
 
 
 def test_what_an_admin_should_know_is_said() -> None:
-    told = answer(w1=node(is_drained=True))
-    told["state"]["service"] = {"problems": ["slots are not set: no right"]}
-    told["state"]["is_stopping"] = True
-    told["state"]["notes"] = [{"what": f"event {n}", "reason": "why", "age_s": 20.0 - n} for n in range(12)]
-    text = drawn(told)
+    reported = answer(w1=node(is_drained=True))
+    reported["state"]["service"] = {"problems": ["slots are not set: no right"]}
+    reported["state"]["is_stopping"] = True
+    reported["state"]["notes"] = [
+        {"what": f"event {n}", "reason": "why", "age_s": 20.0 - n} for n in range(12)
+    ]
+    text = drawn(reported)
     assert "note: slots are not set: no right" in text
     assert "usable, drained" in text
     assert "stopping" in text
@@ -96,9 +101,9 @@ def test_the_picture_of_the_real_core_is_understood() -> None:
     core.apply(ev.Registered((), 1, 0.1))
     nodes = (ev.NodeView("w1", 1, "/r1", is_accelerator=True), ev.NodeView("w2", 1, "/r1"))
     core.apply(ev.NodesReported(nodes, is_complete=True, now_s=0.2))
-    told = {"attempt": 1, "state": core.snapshot(1.0)}
-    assert n_serving(told) == (0, 1)
-    text = drawn(told)
+    reported = {"attempt": 1, "state": core.snapshot(1.0)}
+    assert n_serving(reported) == (0, 1)
+    text = drawn(reported)
     assert "policy paper" in text
     assert "asked for" in row(text, "w1")
     assert "node joined" in text
@@ -121,9 +126,9 @@ def test_a_master_of_another_version_is_shown_as_far_as_it_goes(strange) -> None
 
 def test_nothing_steers_the_terminal() -> None:
     hostile = "w1\x1b]0;title\x07\x1b[31m[bold]red[/bold]"
-    told = answer(**{hostile: node(rack=hostile, bound=hostile)})
-    told["state"]["notes"] = [{"what": hostile, "reason": hostile, "age_s": 1.0}]
-    text = drawn(told)
+    reported = answer(**{hostile: node(rack=hostile, bound=hostile)})
+    reported["state"]["notes"] = [{"what": hostile, "reason": hostile, "age_s": 1.0}]
+    text = drawn(reported)
     assert "\x1b" not in text
     assert "[bold]red[/bold]" in text
 
@@ -136,13 +141,13 @@ def test_a_large_cluster_is_cut_and_says_so() -> None:
 
 
 def test_what_happened_names_its_nodes_and_folds_what_is_the_same() -> None:
-    told = answer()
-    told["state"]["notes"] = [
+    reported = answer()
+    reported["state"]["notes"] = [
         *({"what": "node joined", "node": f"w{n}", "age_s": 9.0} for n in range(1, 9)),
         {"what": "bound to w1", "node": "w2", "reason": "smallest", "age_s": 3.0},
         {"what": "registered", "node": "", "reason": "attempt 1", "age_s": 2.0},
     ]
-    lines = [" ".join(line.split()) for line in drawn(told).splitlines()[-3:]]
+    lines = [" ".join(line.split()) for line in drawn(reported).splitlines()[-3:]]
     assert lines == [
         "9.0 s ago w1 w2 w3 w4 w5 w6 and 2 more: node joined",
         "3.0 s ago w2: bound to w1 (smallest)",

@@ -55,7 +55,7 @@ def test_secrets_travel_in_the_credentials_and_nowhere_else() -> None:
     secrets = read_token_file(launch.credentials).secrets
     assert dict(secrets) == {CONTROL_ALIAS: CONTROL, SERVER_ALIAS: PIPELINE}
     assert read_token_file(made(b"a" * 32).launch.credentials).secrets[AGENTS_ALIAS] == b"a" * 32
-    # Two rooms name it: containers would find no secret if they differed.
+    # Two packages name it: containers would find no secret if they differed.
     assert SERVER_ALIAS == MASTER_ALIAS
     shown = repr(launch.environment) + repr(launch.command) + repr(submission)
     assert "ccccc" not in shown
@@ -84,7 +84,7 @@ def test_what_no_container_can_be_is_refused() -> None:
         check_sizes(plan_of(gpus=2), YarnResource.of(81920, 16), ())
 
 
-def test_what_no_node_has_yet_is_told() -> None:
+def test_what_no_node_has_yet_is_reported() -> None:
     (warning,) = check_sizes(plan_of(vcores=9), YarnResource.of(81920, 16), (node("w1"), node("w2")))
     assert "role server" in warning
     assert "vcores 9" in warning

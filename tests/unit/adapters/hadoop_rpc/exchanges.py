@@ -23,7 +23,7 @@ FILE = Path(__file__).parent / "data" / "exchanges-3.5.0.json"
 
 @dataclass(frozen=True)
 class Exchange:
-    """One connection: who spoke which protocol, with which random numbers, and the bytes in order."""
+    """One connection: who used which protocol, with which random numbers, and the bytes in order."""
 
     protocol: str
     identity: Identity

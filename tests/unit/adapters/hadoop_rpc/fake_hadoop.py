@@ -1,4 +1,4 @@
-"""A server that speaks Hadoop RPC on a real socket, with only what the tests use: login, calls, misdeeds.
+"""A server that serves Hadoop RPC on a real socket, with only what the tests use: login, calls, misdeeds.
 
 It shares the messages with the client but neither framing nor login: a mistake there cannot cancel out.
 """

@@ -80,7 +80,7 @@ def test_what_the_resource_manager_said() -> None:
     assert outcome[-1][1].reports[0].name == "recorded"
 
 
-def test_what_the_master_was_told() -> None:
+def test_what_the_master_received() -> None:
     _, outcome = play(MASTER)
     assert isinstance(outcome[0][1], NotRegisteredError)
     registered = outcome[1][1]

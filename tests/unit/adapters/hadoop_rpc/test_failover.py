@@ -93,7 +93,7 @@ def test_who_refuses_the_connection_is_passed_over() -> None:
     run(test)
 
 
-def test_pauses_double_after_each_round_and_the_last_reason_is_told() -> None:
+def test_pauses_double_after_each_round_and_the_last_reason_is_reported() -> None:
     async def test() -> None:
         async with AsyncExitStack() as stack:
             servers = [

@@ -79,7 +79,7 @@ def test_answers_come_in_any_order() -> None:
     assert client.n_open_calls == 0
 
 
-def test_what_came_before_the_end_is_still_told() -> None:
+def test_what_came_before_the_end_is_still_reported() -> None:
     client = opened()
     first, _second = client.call("m", b""), client.call("m", b"")
     client.receive_data(

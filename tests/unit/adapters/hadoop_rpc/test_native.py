@@ -195,14 +195,14 @@ def test_the_answer_to_a_kept_heartbeat_outlives_a_line_that_breaks_again() -> N
         with pytest.raises(ConnectionLostError):
             await master.allocate(ASK)
         server.handlers["allocate"] = scheduler.allocate
-        told = await master.allocate()
-        assert told.allocated == (container(10), container(20))
+        reported = await master.allocate()
+        assert reported.allocated == (container(10), container(20))
         assert (await master.allocate()).allocated == ()
 
     after_a_lost_answer(test)
 
 
-def test_after_registering_again_nothing_of_before_is_told() -> None:
+def test_after_registering_again_nothing_of_before_is_reported() -> None:
     """A ResourceManager that was restarted gives no such container any more."""
 
     async def test(scheduler: Scheduler, server: FakeHadoop, master: NativeApplicationMaster) -> None:

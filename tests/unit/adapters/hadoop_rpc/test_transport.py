@@ -50,10 +50,10 @@ async def connect(server: FakeHadoop, identity: Identity | None = None, **change
 
 def test_calls_run_side_by_side() -> None:
     async def test() -> None:
-        gates = {number: asyncio.Event() for number in range(1, 6)}
+        barriers = {number: asyncio.Event() for number in range(1, 6)}
 
         async def report(request: GetApplicationReportRequest) -> GetApplicationReportResponse:
-            await gates[request.application.number].wait()
+            await barriers[request.application.number].wait()
             return GetApplicationReportResponse(ApplicationReport(request.application))
 
         async with FakeHadoop({"getApplicationReport": report}) as server:
@@ -64,12 +64,12 @@ def test_calls_run_side_by_side() -> None:
                         methods.GET_APPLICATION_REPORT, GetApplicationReportRequest(ApplicationId(1, number))
                     )
                 )
-                for number in gates
+                for number in barriers
             ]
-            await server.until_seen(len(gates))
+            await server.until_seen(len(barriers))
             assert connection.n_waiting == 5
-            for number in reversed(gates):
-                gates[number].set()
+            for number in reversed(barriers):
+                barriers[number].set()
                 answer = await calls[number - 1]
                 assert answer.report.id.number == number
             assert connection.n_waiting == 0
@@ -81,10 +81,10 @@ def test_calls_run_side_by_side() -> None:
 
 def test_who_gives_up_leaves_the_others_alone() -> None:
     async def test() -> None:
-        gate = asyncio.Event()
+        barrier = asyncio.Event()
 
         async def kill(_: object) -> KillApplicationResponse:
-            await gate.wait()
+            await barrier.wait()
             return KillApplicationResponse(True)
 
         async with FakeHadoop({"forceKillApplication": kill}) as server:
@@ -96,7 +96,7 @@ def test_who_gives_up_leaves_the_others_alone() -> None:
             first.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await first
-            gate.set()
+            barrier.set()
             assert (await second).is_completed
             assert connection.is_usable
             await connection.close()
@@ -254,7 +254,7 @@ def test_logins_that_fail(
     run(test)
 
 
-def test_a_user_on_a_secure_cluster_is_told_so() -> None:
+def test_a_user_on_a_secure_cluster_gets_a_clear_error() -> None:
     """The server says it only after the first frames."""
 
     async def test() -> None:
