@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -156,6 +157,23 @@ def test_strict_images_name_the_first_bad_one(runner, tmp_path, image_files):
     _, inputs = image_files
     with pytest.raises(JobError, match=r"record broken/000096 \(broken-image\)"):
         run_images(runner, Store(), inputs, 98, ImagesJob(is_strict=True), silent, name=tmp_path.name)
+
+
+@pytest.mark.parametrize("is_strict", [False, True], ids=["a job that ends well", "a job that fails"])
+def test_what_killed_writers_left_beside_the_factors_is_deleted(tmp_path, is_strict):
+    (matrix,) = plan_matrices(1, 16, 16)
+    uri = uri_of(tmp_path)
+    left, foreign = (tmp_path / f".{name}.{0:032x}.tmp" for name in (f"{matrix.key}.npz", "other.npz"))
+    for path in (left, foreign):
+        path.write_bytes(b"half")
+    Store().write_atomic(f"{uri}/{matrix.key}.bin", [make_bytes(matrix)])
+    text = f"{GARBAGE_LINE}\n" + manifest_of([matrix], uri, uri)
+    with InlineRunner() as runner, contextlib.ExitStack() as stack:
+        if is_strict:
+            stack.enter_context(pytest.raises(JobError, match="manifest"))
+        run_factorize(runner, Store(), text, FactorizeJob(n_tasks=1, is_strict=is_strict), silent)
+    assert not left.exists()
+    assert foreign.exists()
 
 
 def test_an_output_folder_that_exists_is_an_error(runner, run_matrices):
