@@ -109,6 +109,7 @@ def test_only_calls_of_the_same_form_travel_together():
         *matrices(2, n=5),
         Call("p", "lu", {"form": "separate"}, (np.eye(5),)),
         Call("d", "lu", {"form": "separate"}, (np.eye(5),), deadline_s=2.0),
+        Call("h", "lu", {"form": "separate"}, (np.eye(5),), deadline_s=2.0, priority=3),
         Call("u", "lu", {}, (Reference("file:///x"),)),
         Call("e", "echo", {}, (np.eye(5),)),
         Call("o", "lu", {}, (np.eye(5),), output_uri="file:///y"),
@@ -117,9 +118,9 @@ def test_only_calls_of_the_same_form_travel_together():
     source = CallSource(calls, 2, pack=4)
     sent = list(iter(source.next, None))
     assert [len(call.inputs[0].spec.shape) if isinstance(call.inputs[0], Tensor) else 0 for call in sent] == [
-        3, 3, 2, 2, 0, 2, 2, 2
+        3, 3, 2, 2, 2, 0, 2, 2, 2
     ]  # fmt: skip
-    assert [call.key for call in sent[2:]] == ["p", "d", "u", "e", "o", "b"]
+    assert [call.key for call in sent[2:]] == ["p", "d", "h", "u", "e", "o", "b"]
 
 
 def test_the_key_of_a_pack_follows_from_its_calls():
