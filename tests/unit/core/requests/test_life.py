@@ -235,3 +235,14 @@ def test_a_small_request_that_nothing_stops_takes_two_commands():
     world.finish()
     event = e.Received(a, 77, "key", needs(64 * KIB // 4), b"d", world.now_s)
     assert [type(command).__name__ for command in world.machine.apply(event)] == ["Receive", "Run"]
+
+
+def test_the_key_of_a_running_request_is_refused_with_other_content(world):
+    a = world.open()
+    first = world.ask(a, key="k", digest=b"one")
+    other = world.ask(a, key="k", digest=b"two")
+    assert world.kind(a, other) == "ReplyFailure"
+    again = world.ask(a, key="k", digest=b"one")
+    assert len(world.running) == 1
+    world.finish()
+    assert [world.kind(a, each) for each in (first, again)] == ["Reply", "Reply"]
