@@ -248,3 +248,50 @@ def test_whatever_happens_the_books_are_right(seed, n_steps):
     walk = Walk(seed)
     walk.run(n_steps)
     walk.end()
+
+
+class Rivals:
+    """A tenant whose clients stop at any moment, and one that always takes its answers at once."""
+
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+        self.world = World(pool_bytes=32 * MIB, queue_bytes=16 * MIB)
+        self.world.worker(1)
+        self.stopped = []
+
+    def provoke(self):
+        """Have the tenant that stops hold whatever it can."""
+        world, choice = self.world, self.random.choice
+        if len(self.stopped) < 6:
+            self.stopped.append(world.open("light"))
+        connection = choice(self.stopped)
+        if connection not in world.free:
+            self.stopped = [each for each in self.stopped if each in world.connections]
+            return
+        world.stop(connection)
+        if self.random.random() < 0.2:
+            world.want(connection, choice([MIB, 4 * MIB]))
+        n_bytes = choice([64, MIB, 3 * MIB])
+        what = needs(n_bytes, choice([64, MIB, 4 * MIB]), operation="lu")
+        world.ask(connection, what=what, digest=choice([b"d", b"d", None]))
+
+    def run(self, n_steps):
+        world = self.world
+        mine = world.open("other")
+        for _ in range(n_steps):
+            for _ in range(self.random.randrange(4)):
+                self.provoke()
+            request = world.ask(mine, what=needs(self.random.choice([64, MIB, 4 * MIB]), 4 * MIB))
+            began_s = world.now_s
+            while not world.kind(mine, request):
+                assert world.now_s - began_s <= 1.0, world.machine.snapshot()
+                world.finish()
+                world.wait(0.02)
+            world.wait(self.random.choice([0.0, 0.1, 1.0]))
+
+
+@settings(max_examples=examples(50), deadline=None)
+@given(seed=st.integers(0, 1 << 32))
+def test_clients_that_stop_delay_another_tenant_by_a_second_at_most(seed):
+    """Computing takes no time here, so what is waited for is memory, and results that leave."""
+    Rivals(seed).run(25)

@@ -36,7 +36,7 @@ def needs(n_bytes=100, out=None, operation="echo", **changes):
     values = {"payload_bytes": n_bytes, "input_bytes": -(-n_bytes // 64) * 64}
     values["output_bytes"] = n_bytes if out is None else out
     if changes.get("reads"):
-        values |= {"payload_bytes": 0, "input_bytes": 0, "output_bytes": 64 * KIB}
+        values = {"payload_bytes": 0, "input_bytes": 0, "output_bytes": 64 * KIB}
     return e.Needs(operation, (operation, n_bytes, changes.get("reads", ())), **{**values, **changes})
 
 
