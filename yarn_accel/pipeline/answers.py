@@ -68,7 +68,7 @@ class Responder:
         self._answers: dict[int, _Answer] = {}
         self.n_done = 0
         self.handlers: dict[type, Callable[[Any], None]] = {
-            order.Reply: self._reply,
+            order.ReplyResult: self._reply,
             order.Repeat: self._repeat,
             order.ReplyFailure: self._reply_failure,
             order.ReplyBusy: self._reply_busy,
@@ -78,7 +78,7 @@ class Responder:
             order.Forget: self._forget,
         }
 
-    def _reply(self, command: order.Reply) -> None:
+    def _reply(self, command: order.ReplyResult) -> None:
         work = self._works[command.work]
         result = work.result or self._make_result(work)
         session = self._sessions.get(command.connection)

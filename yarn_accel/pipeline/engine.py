@@ -160,7 +160,7 @@ class RequestEngine:
         """A client has proved its credential."""
         self._counters.add("connections")
         logger.info("tenant %s connected over %s", session.tenant, session.carrier.kind)
-        self.feed(event.Opened(session.id, session.tenant, time.monotonic()))
+        self.feed(event.ConnectionOpened(session.id, session.tenant, time.monotonic()))
 
     def closed(self, session: Session) -> None:
         """A connection is over."""
@@ -172,7 +172,7 @@ class RequestEngine:
         self._counters.add("abandoned", len(session.unanswered))
         session.unanswered.clear()
         if session.is_open:
-            self.feed(event.Closed(session.id, time.monotonic()))
+            self.feed(event.ConnectionClosed(session.id, time.monotonic()))
 
     def requested(self, session: Session, request: Request) -> None:
         """A request's header has arrived."""
@@ -256,7 +256,7 @@ class RequestEngine:
 
     def cancelled(self, session: Session, request_id: int) -> None:
         """The client no longer wants an answer."""
-        self.feed(event.Cancelled(session.id, request_id, time.monotonic()))
+        self.feed(event.RequestCancelled(session.id, request_id, time.monotonic()))
 
     def memory_wanted(self, session: Session, request: Lend) -> None:
         """The client wants shared memory."""
@@ -318,7 +318,7 @@ class RequestEngine:
         """A calibration has found how fast a device is."""
         kind = found.device.partition(":")[0]
         amount = float(found.flops or found.n_bytes)
-        self.feed(event.Measured(found.operation, amount, kind, found.seconds, time.monotonic()))
+        self.feed(event.RateMeasured(found.operation, amount, kind, found.seconds, time.monotonic()))
 
     # Memory
 

@@ -6,6 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.examples import examples
 from tests.unit.core.requests.scheduler_driver import (
+    Acceptance,
     Arrived,
     Cancelled,
     Driver,
@@ -14,7 +15,6 @@ from tests.unit.core.requests.scheduler_driver import (
     Finished,
     Item,
     Lost,
-    Room,
     Run,
     Tick,
     WakeAt,
@@ -167,9 +167,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert self.scheduler.snapshot()["tenants"] == before["tenants"]
 
     @rule(is_open=st.booleans())
-    def room(self, is_open):
+    def acceptance(self, is_open):
         self.is_open = is_open
-        self.apply(Room(self.now_s, is_open))
+        self.apply(Acceptance(self.now_s, is_open))
 
     @rule(seconds=st.sampled_from([0.001, 0.5, 3.0]))
     def wait(self, seconds):
@@ -197,10 +197,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert ("on worker" in said) == (item_id in self.on_worker)
 
     def teardown(self):
-        """With workers, room and time, nothing is left behind."""
+        """With workers, memory and time, nothing is left behind."""
         if not hasattr(self, "scheduler"):
             return
-        self.room(True)
+        self.acceptance(True)
         for worker, kind in enumerate(KINDS):
             self.worker_comes(worker, kind)
         for _ in range(2 * len(self.items) + 2):

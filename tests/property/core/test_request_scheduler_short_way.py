@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from tests.unit.core.requests.scheduler_driver import (
+    Acceptance,
     Arrived,
     Cancelled,
     Driver,
     Finished,
     Item,
-    Room,
     Run,
     Tick,
     WakeAt,
@@ -41,7 +41,7 @@ STEPS = st.one_of(
     st.tuples(st.just("cancel"), st.integers(1, 20)),
     st.tuples(st.just("up"), st.integers(0, 2), st.sampled_from(["cpu", "cpu", "cuda"])),
     st.tuples(st.just("down"), st.integers(0, 2)),
-    st.tuples(st.just("room"), st.booleans()),
+    st.tuples(st.just("acceptance"), st.booleans()),
     st.tuples(st.just("tick")),
 )
 
@@ -119,8 +119,8 @@ def follow(pair, step):
         pair.tell(WorkerUp(*values, pair.now_s))
     elif what == "down":
         pair.tell(WorkerDown(*values, pair.now_s))
-    elif what == "room":
-        pair.tell(Room(pair.now_s, *values))
+    elif what == "acceptance":
+        pair.tell(Acceptance(pair.now_s, *values))
     else:
         pair.tell(Tick(pair.now_s))
 

@@ -27,10 +27,10 @@ __all__ = [
     "Release",
     "Remember",
     "Repeat",
-    "Reply",
     "ReplyBusy",
     "ReplyCancelled",
     "ReplyFailure",
+    "ReplyResult",
     "Run",
     "Skip",
     "WakeAt",
@@ -143,7 +143,7 @@ class Run(NamedTuple):
     expected_s: float
 
 
-class Reply(NamedTuple):
+class ReplyResult(NamedTuple):
     """Answer a request with the result of a work; report `Sent`, unless `reply` is 0.
 
     Attributes:
@@ -222,7 +222,7 @@ class GrantMemory(NamedTuple):
     """Share a segment with the client; its descriptor travels with the message.
 
     Attributes:
-        request_id: the request this answers; 0: it holds the result of the `Reply` that follows.
+        request_id: the request this answers; 0: it holds the result of the `ReplyResult` that follows.
     """
 
     connection: int
@@ -238,7 +238,7 @@ class Release(NamedTuple):
 
 
 class Disconnect(NamedTuple):
-    """End a connection with a last word, if it still listens; report `Closed`."""
+    """End a connection with a last word, if it still listens; report `ConnectionClosed`."""
 
     connection: int
     code: str
@@ -267,7 +267,7 @@ Command = (
     | PlaceOutput
     | Write
     | Run
-    | Reply
+    | ReplyResult
     | Repeat
     | ReplyFailure
     | ReplyBusy

@@ -6,21 +6,21 @@ from yarn_accel.core.requests.commands import Look, Run, Write
 from yarn_accel.core.requests.events import (
     Failure,
     Finished,
-    Measured,
     Needs,
+    RateMeasured,
     WorkerLost,
     WorkerStarted,
     WorkResult,
     Written,
 )
 from yarn_accel.core.requests.idempotency import Idempotency
-from yarn_accel.core.requests.memory import Memory
+from yarn_accel.core.requests.memory import MemoryPool
 from yarn_accel.core.requests.queues import QueueEntry
 from yarn_accel.core.requests.rates import RateTable
 from yarn_accel.core.requests.replies import Replies
 from yarn_accel.core.requests.scheduling import Scheduler
 from yarn_accel.core.requests.settings import MachineSettings
-from yarn_accel.core.requests.work import State, Work, WorkState
+from yarn_accel.core.requests.work import MachineState, WorkRecord, WorkState
 
 __all__ = ["Computing"]
 
@@ -46,10 +46,10 @@ class Computing:
     def __init__(
         self,
         settings: MachineSettings,
-        memory: Memory,
+        memory: MemoryPool,
         idempotency: Idempotency,
         replies: Replies,
-        state: State,
+        state: MachineState,
     ) -> None:
         self.scheduler = Scheduler(settings)
         self.busy_s = 0.0
@@ -61,7 +61,7 @@ class Computing:
         self._rates = RateTable()
         self._expected: dict[Needs, dict[str, float]] = {}
 
-    def queue(self, work: Work) -> None:
+    def queue(self, work: WorkRecord) -> None:
         """All inputs are there: have it computed."""
         needs = work.needs
         work.expected_s = self._expected.get(needs) or self._expect(needs)
@@ -88,7 +88,7 @@ class Computing:
         worker = event.worker
         works = self._state.works
         done: list[QueueEntry] = []
-        answers: list[tuple[Work, WorkResult]] = []
+        answers: list[tuple[WorkRecord, WorkResult]] = []
         busy_s = 0.0
         for result in event.results:
             work = works.get(result.work)
@@ -123,21 +123,21 @@ class Computing:
 
     def worker_lost(self, event: WorkerLost) -> None:
         """A worker is gone: compute again what it had."""
-        told = {lost.work: lost for lost in event.lost}
+        reported = {lost.work: lost for lost in event.lost}
         for entry in self.scheduler.remove_worker(event.worker, event.now_s):
-            assert isinstance(entry, Work)
-            lost = told.get(entry.id)
+            assert isinstance(entry, WorkRecord)
+            lost = reported.get(entry.id)
             is_overwritten = lost is not None and lost.overwritten
             self._retry(entry, is_overwritten, lost is not None and lost.is_suspect, event.detail)
 
-    def measured(self, event: Measured) -> None:
+    def measured(self, event: RateMeasured) -> None:
         """Learn from a calibration."""
         self._rates.observe(event.operation, event.amount, event.kind, event.seconds)
 
     def expire(self) -> None:
         """Refuse what was not started before its deadline."""
         for entry in self.scheduler.advance(self._state.now_s):
-            assert isinstance(entry, Work)
+            assert isinstance(entry, WorkRecord)
             self._replies.failure(entry, _EXPIRED)
 
     def dispatch(self) -> bool:
@@ -145,7 +145,7 @@ class Computing:
         starts = self.scheduler.dispatch()
         for worker, entries, expected_s in starts:
             for entry in entries:
-                assert isinstance(entry, Work)
+                assert isinstance(entry, WorkRecord)
                 entry.state = _RUNNING
                 if entry.reading_bytes:
                     self._memory.stop_reading(entry)
@@ -160,7 +160,7 @@ class Computing:
         self._expected[needs] = expected
         return expected
 
-    def _pass_on(self, work: Work, result: WorkResult) -> None:
+    def _pass_on(self, work: WorkRecord, result: WorkResult) -> None:
         if result.failure is not None:
             self._replies.failure(work, result.failure)
             return
@@ -180,7 +180,7 @@ class Computing:
         if known is not None:
             self._expected[needs] = {**known, kind: expected_s}
 
-    def _retry(self, work: Work, is_overwritten: bool, is_suspect: bool, detail: str) -> None:
+    def _retry(self, work: WorkRecord, is_overwritten: bool, is_suspect: bool, detail: str) -> None:
         """Compute again what still can be, so often as the settings say."""
         work.n_lost += 1
         if is_suspect:

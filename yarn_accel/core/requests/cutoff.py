@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from yarn_accel.core.requests.commands import Disconnect
-from yarn_accel.core.requests.memory import Memory
+from yarn_accel.core.requests.memory import MemoryPool
 from yarn_accel.core.requests.replies import Replies
 from yarn_accel.core.requests.settings import MachineSettings
-from yarn_accel.core.requests.work import Connection, State, Tenant, Work, WorkState
+from yarn_accel.core.requests.work import ConnectionRecord, MachineState, TenantRecord, WorkRecord, WorkState
 
 __all__ = ["CutOff"]
 
@@ -24,7 +24,9 @@ class CutOff:
     waited for long, connections that only have shared memory they do not use are ended, whosever they are.
     """
 
-    def __init__(self, settings: MachineSettings, memory: Memory, replies: Replies, state: State) -> None:
+    def __init__(
+        self, settings: MachineSettings, memory: MemoryPool, replies: Replies, state: MachineState
+    ) -> None:
         self._grace_s = settings.unread_grace_s
         self._memory = memory
         self._replies = replies
@@ -38,7 +40,7 @@ class CutOff:
             for connection in self._state.connections.values()
         )
 
-    def make_room(self, work: Work) -> float:
+    def free_memory(self, work: WorkRecord) -> float:
         """Cut off whom a work need not wait for; returns when to look again, infinity: never."""
         now_s = self._state.now_s
         excess = self._excess()
@@ -68,8 +70,8 @@ class CutOff:
             excess[tenant] = excess.get(tenant, 0.0) - freed
         return _NEVER
 
-    def _excess(self) -> dict[Tenant, float]:
-        """What each tenant holds above its share, when those are gone that were told to go."""
+    def _excess(self) -> dict[TenantRecord, float]:
+        """What each tenant holds above its share, when the connections that are being ended are gone."""
         share = self._memory.share_per_weight()
         tenants = self._state.tenants.values()
         excess = {each: each.held_bytes - share * each.settings.weight for each in tenants}
@@ -78,13 +80,13 @@ class CutOff:
                 excess[connection.tenant] -= self._held(connection)
         return excess
 
-    def _end(self, connection: Connection) -> None:
+    def _end(self, connection: ConnectionRecord) -> None:
         connection.is_cut = True
         self._state.counts["cut_off"] += 1
         reason = "others wait for the memory that this connection holds and does not use"
         self._state.out.append(Disconnect(connection.id, "memory-held", reason))
 
-    def _held(self, connection: Connection) -> int:
+    def _held(self, connection: ConnectionRecord) -> int:
         """Bytes that come back soon after a connection is gone."""
         works = {work for work in connection.works.values() if work.state not in _BUSY}
         works |= {each[0] for each in self._replies.leaving.values() if each[0] and each[1] is connection}
@@ -92,11 +94,11 @@ class CutOff:
         return granted + sum(work.segment_bytes for work in works)
 
 
-def _owes(connection: Connection) -> bool:
+def _owes(connection: ConnectionRecord) -> bool:
     """Whether it is the client's turn, and memory is held until it does something."""
     return connection.n_leaving > 0 or connection.receiving is not None
 
 
-def _is_idle(connection: Connection) -> bool:
+def _is_idle(connection: ConnectionRecord) -> bool:
     """Whether a client has shared memory and asks for nothing."""
     return bool(connection.grants) and not (connection.waits or connection.works or connection.n_leaving)

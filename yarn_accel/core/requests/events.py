@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 __all__ = [
     "Arrived",
-    "Cancelled",
-    "Closed",
+    "ConnectionClosed",
+    "ConnectionOpened",
     "DrainStarted",
     "Event",
     "Failure",
@@ -27,14 +27,14 @@ __all__ = [
     "InputsRead",
     "Looked",
     "LostWork",
-    "Measured",
     "MemoryReturned",
     "MemoryWanted",
     "Moved",
     "Needs",
-    "Opened",
     "OutputLooked",
+    "RateMeasured",
     "Received",
+    "RequestCancelled",
     "SegmentCreated",
     "SegmentFailed",
     "Sent",
@@ -71,7 +71,7 @@ class Needs:
         payload_bytes: inputs that come by value, 0 if none.
         input_bytes: the inputs laid out one behind the other; the outputs begin there.  With `reads`: only
             what is known, 0 before the files were looked at.
-        output_bytes: upper bound of the outputs that do not lie in the inputs, with room for a copy of the
+        output_bytes: upper bound of the outputs that do not lie in the inputs, with space for a copy of the
             inputs where these must stay as they are and the operation works in place.
         keep_inputs: inputs in shared memory must be the same after the answer as before.
         reads: URIs of the inputs to be read, each normalised to ``scheme://authority/path``.
@@ -98,7 +98,7 @@ class SharedInputs(NamedTuple):
     n_bytes: int
 
 
-class Opened(NamedTuple):
+class ConnectionOpened(NamedTuple):
     """A connection proved its credential."""
 
     connection: int
@@ -106,7 +106,7 @@ class Opened(NamedTuple):
     now_s: float
 
 
-class Closed(NamedTuple):
+class ConnectionClosed(NamedTuple):
     """A connection is gone, for whatever reason; replies not reported by `Sent` yet still will be."""
 
     connection: int
@@ -264,7 +264,7 @@ class Finished(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """These replies have left, or never will (`was_sent` False); exactly once for each `Reply` and `Repeat`.
+    """These replies have left, or never will (`was_sent` False); once for each `ReplyResult` and `Repeat`.
 
     A reply is over when no view of its memory is in use any more.
     """
@@ -274,7 +274,7 @@ class Sent(NamedTuple):
     now_s: float
 
 
-class Cancelled(NamedTuple):
+class RequestCancelled(NamedTuple):
     """The client no longer wants the answer of a request."""
 
     connection: int
@@ -326,7 +326,7 @@ class DrainStarted(NamedTuple):
     now_s: float
 
 
-class Measured(NamedTuple):
+class RateMeasured(NamedTuple):
     """A calibration found how long an amount of an operation takes on a kind of device."""
 
     operation: str
@@ -343,8 +343,8 @@ class Tick(NamedTuple):
 
 
 Event = (
-    Opened
-    | Closed
+    ConnectionOpened
+    | ConnectionClosed
     | Received
     | Arrived
     | Looked
@@ -356,13 +356,13 @@ Event = (
     | WorkerLost
     | Finished
     | Sent
-    | Cancelled
+    | RequestCancelled
     | MemoryWanted
     | MemoryReturned
     | SegmentCreated
     | SegmentFailed
     | Moved
     | DrainStarted
-    | Measured
+    | RateMeasured
     | Tick
 )

@@ -5,7 +5,7 @@ are.  The digest is known when the payload has arrived, or the referenced files 
 when everything is decided; before, each request stands for itself.
 
 Answers are remembered within a bound of bytes and of age: small ones as a copy, large ones where they lie, if
-computing them took longer than copying would, or if nobody could be told.
+computing them took longer than copying would, or if nobody received them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from dataclasses import dataclass
 
 from yarn_accel.core.requests.commands import Forget, Remember
 from yarn_accel.core.requests.events import Failure, Needs
-from yarn_accel.core.requests.memory import Memory
+from yarn_accel.core.requests.memory import MemoryPool
 from yarn_accel.core.requests.settings import MachineSettings
-from yarn_accel.core.requests.work import State, Work
+from yarn_accel.core.requests.work import MachineState, WorkRecord
 
-__all__ = ["SMALL_ANSWER_BYTES", "Idempotency", "Known", "Verdict"]
+__all__ = ["SMALL_ANSWER_BYTES", "Idempotency", "KeyVerdict", "Known"]
 
 #: A larger answer is not copied.
 SMALL_ANSWER_BYTES = 64 * 1024
@@ -34,7 +34,7 @@ _KEPT_PART = 4
 _MAX_CRASHED = 4096
 
 
-class Verdict(enum.Enum):
+class KeyVerdict(enum.Enum):
     """What to do with a request whose inputs are known."""
 
     COMPUTE = "compute"
@@ -64,7 +64,7 @@ class Known:
     digest: bytes
     answer: int = 0
     failure: Failure | None = None
-    work: Work | None = None
+    work: WorkRecord | None = None
     payload_bytes: int = 0
     is_written: bool = False
     stamp: Hashable | None = None
@@ -81,8 +81,8 @@ class Idempotency:
         kept_bytes: memory of those kept where they lie.
     """
 
-    def __init__(self, settings: MachineSettings, memory: Memory, state: State) -> None:
-        self.running: dict[tuple[str, str], Work] = {}
+    def __init__(self, settings: MachineSettings, memory: MemoryPool, state: MachineState) -> None:
+        self.running: dict[tuple[str, str], WorkRecord] = {}
         self.answered: OrderedDict[tuple[str, str], Known] = OrderedDict()
         self.cached_bytes = 0
         self.kept_bytes = 0
@@ -91,7 +91,7 @@ class Idempotency:
         self._cache_bytes = settings.reply_cache_bytes
         self._cache_age_s = settings.reply_cache_age_s
         self._kept_bound_bytes = settings.pool_bytes // _KEPT_PART
-        self._kept: OrderedDict[tuple[str, str], Work] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str], WorkRecord] = OrderedDict()
         self._crashed: OrderedDict[tuple[str, str], int] = OrderedDict()
         self._all_young_until_s = 0.0
         self._n_answers = 0
@@ -106,7 +106,7 @@ class Idempotency:
         known = self.answered.get(name)
         return known is not None and (known.content != needs.content or known.writes != writes)
 
-    def confirm(self, work: Work, digest: bytes) -> Verdict:
+    def confirm(self, work: WorkRecord, digest: bytes) -> KeyVerdict:
         """Decide about a request whose inputs are known; what is to be computed is under way from now on."""
         name = work.name
         work.digest = digest
@@ -114,49 +114,49 @@ class Idempotency:
         known = self.answered.get(name) if running is None else None
         if running is not None:
             is_same = running.needs.content == work.needs.content and running.writes == work.writes
-            return Verdict.JOIN if is_same and running.digest == digest else Verdict.CONFLICT
+            return KeyVerdict.JOIN if is_same and running.digest == digest else KeyVerdict.CONFLICT
         if known is not None:
             is_same = known.content == work.needs.content and known.writes == work.writes
             if not is_same or known.digest != digest:
-                return Verdict.CONFLICT
+                return KeyVerdict.CONFLICT
             if known.failure is not None or (known.answer and not known.is_written):
-                return Verdict.REPEAT
+                return KeyVerdict.REPEAT
             if known.answer:
-                return Verdict.CHECK
+                return KeyVerdict.CHECK
         work.is_confirmed = True
         self.running[name] = work
-        return Verdict.COMPUTE
+        return KeyVerdict.COMPUTE
 
-    def confirm_written(self, work: Work, stamp: Hashable | None) -> Verdict:
+    def confirm_written(self, work: WorkRecord, stamp: Hashable | None) -> KeyVerdict:
         """Decide about a request whose answer may have been written; `stamp`: what lies there."""
         known = self.answered.get(work.name)
         assert work.digest is not None
         if known is None or not known.is_written or work.name in self.running:
             verdict = self.confirm(work, work.digest)
             # Written once more in the meantime: what was looked at is older than that.
-            return self._compute(work) if verdict is Verdict.CHECK else verdict
+            return self._compute(work) if verdict is KeyVerdict.CHECK else verdict
         if known.digest != work.digest or known.content != work.needs.content:
-            return Verdict.CONFLICT
-        return Verdict.REPEAT if known.answer and known.stamp == stamp else self._compute(work)
+            return KeyVerdict.CONFLICT
+        return KeyVerdict.REPEAT if known.answer and known.stamp == stamp else self._compute(work)
 
-    def drop(self, work: Work) -> None:
+    def drop(self, work: WorkRecord) -> None:
         """A request is not under way any more."""
         if work.is_confirmed and self.running.get(work.name) is work:
             del self.running[work.name]
         work.is_confirmed = False
 
-    def settle(self, work: Work, is_written: bool, is_told: bool) -> None:
-        """A request has its result: remember it, as far as it is worth that; above all if nobody is told."""
+    def settle(self, work: WorkRecord, is_written: bool, is_received: bool) -> None:
+        """A request has its result: remember it if it is worth that, or if nobody receives it."""
         if work.is_confirmed:
             del self.running[work.name]
             work.is_confirmed = False
             if self._crashed:
                 self._crashed.pop(work.name, None)
             payload_bytes = 0 if is_written else work.bytes_out
-            is_dear = work.compute_s * _COPY_BYTES_PER_S > payload_bytes or not is_told
+            is_dear = work.compute_s * _COPY_BYTES_PER_S > payload_bytes or not is_received
             self._remember(work, payload_bytes, is_written, is_dear)
 
-    def settle_failure(self, work: Work, failure: Failure) -> None:
+    def settle_failure(self, work: WorkRecord, failure: Failure) -> None:
         """A request has failed: remember that, if computing again would give the same."""
         is_final = failure.kind == "rejected" and failure.code != "deadline-exceeded"
         if work.is_confirmed and is_final:
@@ -166,14 +166,14 @@ class Idempotency:
             self._insert(work.name, known)
         self.drop(work)
 
-    def keep(self, work: Work) -> None:
+    def keep(self, work: WorkRecord) -> None:
         """Remember a result that could not be delivered, however cheap it was."""
         known = self.answered.get(work.name)
         if work.name in self.running or (known is not None and (known.answer or known.failure)):
             return
         self._remember(work, work.bytes_out, False, True)
 
-    def crashed(self, work: Work) -> int:
+    def crashed(self, work: WorkRecord) -> int:
         """Count a worker that a request has cost; returns how many, also under the same key before."""
         n_crashed = self._crashed.pop(work.name, 0) + 1
         self._crashed[work.name] = n_crashed
@@ -192,12 +192,12 @@ class Idempotency:
 
     # Below
 
-    def _compute(self, work: Work) -> Verdict:
+    def _compute(self, work: WorkRecord) -> KeyVerdict:
         work.is_confirmed = True
         self.running[work.name] = work
-        return Verdict.COMPUTE
+        return KeyVerdict.COMPUTE
 
-    def _known(self, work: Work) -> Known:
+    def _known(self, work: WorkRecord) -> Known:
         """A new entry, in place of the one before."""
         if work.name in self.answered:
             self._forget(work.name)
@@ -207,13 +207,13 @@ class Idempotency:
         known.cost_bytes = cost_bytes
         return known
 
-    def _remember(self, work: Work, payload_bytes: int, is_written: bool, is_dear: bool) -> None:
+    def _remember(self, work: WorkRecord, payload_bytes: int, is_written: bool, is_dear: bool) -> None:
         """Copy a small answer, keep a large one, or note at least that there was one."""
         known = self._known(work)
         known.payload_bytes = payload_bytes
         is_copy = payload_bytes <= SMALL_ANSWER_BYTES
         if work.writes and (not is_written or work.stamp is None):
-            # What lies there cannot be told from something else.
+            # What lies there cannot be distinguished from something else.
             pass
         elif is_copy or (is_dear and self._may_keep(work)):
             self._n_answers += 1
@@ -228,7 +228,7 @@ class Idempotency:
                 self.kept_bytes += work.segment_bytes
         self._insert(work.name, known)
 
-    def _may_keep(self, work: Work) -> bool:
+    def _may_keep(self, work: WorkRecord) -> bool:
         """What lies in shared memory is never kept: its client may write there."""
         if work.arena is None or work.input_grant is not None or work.is_kept:
             return False

@@ -6,10 +6,10 @@ from yarn_accel.core.requests.admission import forbidden, key_reused, too_large
 from yarn_accel.core.requests.commands import Look, ReplyBusy, ReplyFailure
 from yarn_accel.core.requests.events import Failure, Received
 from yarn_accel.core.requests.idempotency import Idempotency
-from yarn_accel.core.requests.memory import Memory
+from yarn_accel.core.requests.memory import MemoryPool
 from yarn_accel.core.requests.preparation import Preparation
 from yarn_accel.core.requests.settings import MachineSettings
-from yarn_accel.core.requests.work import Connection, State, Work, WorkState
+from yarn_accel.core.requests.work import ConnectionRecord, MachineState, WorkRecord, WorkState
 
 __all__ = ["Intake"]
 
@@ -25,10 +25,10 @@ class Intake:
     def __init__(
         self,
         settings: MachineSettings,
-        memory: Memory,
+        memory: MemoryPool,
         idempotency: Idempotency,
         preparation: Preparation,
-        state: State,
+        state: MachineState,
     ) -> None:
         self._settings = settings
         self._memory = memory
@@ -59,12 +59,12 @@ class Intake:
             return
         self._admit(connection, name, event)
 
-    def _admit(self, connection: Connection, name: tuple[str, str], event: Received) -> None:
+    def _admit(self, connection: ConnectionRecord, name: tuple[str, str], event: Received) -> None:
         """Make a work of a request, and let it go its way."""
         state = self._state
         request_id, needs = event.request_id, event.needs
         self._n_works = number = self._n_works + 1
-        work = Work(number, connection, request_id, name, needs, _RECEIVING, state.now_s)
+        work = WorkRecord(number, connection, request_id, name, needs, _RECEIVING, state.now_s)
         connection.waits[request_id] = connection.works[request_id] = state.works[number] = work
         state.n_active += 1
         connection.tenant.n_works += 1
@@ -83,7 +83,7 @@ class Intake:
         elif event.digest is None or self._preparation.confirm(work, event.digest):
             self._preparation.find_memory(work)
 
-    def _unfit(self, connection: Connection, event: Received) -> Failure | None:
+    def _unfit(self, connection: ConnectionRecord, event: Received) -> Failure | None:
         """Why a request is refused whatever its inputs are."""
         needs = event.needs
         if needs.reads or event.writes:
@@ -95,7 +95,7 @@ class Intake:
                 return Failure("rejected", "bad-placement", text)
         return too_large(needs, self._settings)
 
-    def _turn_away(self, connection: Connection, request_id: int) -> None:
+    def _turn_away(self, connection: ConnectionRecord, request_id: int) -> None:
         out = self._state.out
         if self._state.is_draining:
             out.append(ReplyBusy(connection.id, request_id, _DRAIN_RETRY_S, "shutting down"))
@@ -104,11 +104,11 @@ class Intake:
             out.append(ReplyBusy(connection.id, request_id, _FULL_RETRY_S, reason))
         self._preparation.skip(connection, request_id)
 
-    def _refuse(self, connection: Connection, request_id: int, failure: Failure) -> None:
+    def _refuse(self, connection: ConnectionRecord, request_id: int, failure: Failure) -> None:
         self._state.out.append(ReplyFailure(connection.id, request_id, failure, 0, False))
         self._preparation.skip(connection, request_id)
 
-    def _received_shared(self, work: Work, event: Received) -> None:
+    def _received_shared(self, work: WorkRecord, event: Received) -> None:
         """The inputs lie in shared memory already."""
         place = event.shared
         assert place is not None

@@ -6,9 +6,9 @@
     (each may be left out)  for memory    payload    own output   inputs      worker                 storage
 
 The parts, each of which knows only those behind it: `intake` (a request comes), `preparation` (its memory,
-its inputs, others of its key), `computing` (workers), `replies` (who is told what), `idempotency` (what is
-under way and what is remembered), `memory`, `sharing`.  Here are the connections, and what follows from every
-event.
+its inputs, others of its key), `computing` (workers), `replies` (who gets which answer), `idempotency` (what
+is under way and what is remembered), `memory`, `sharing`.  Here are the connections, and what follows from
+every event.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from yarn_accel.core.requests.commands import Command, Drained, ReplyBusy, Reply
 from yarn_accel.core.requests.computing import Computing
 from yarn_accel.core.requests.events import (
     Arrived,
-    Cancelled,
-    Closed,
+    ConnectionClosed,
+    ConnectionOpened,
     DrainStarted,
     Event,
     Finished,
     InputsRead,
     Looked,
-    Measured,
     MemoryReturned,
     MemoryWanted,
     Moved,
-    Opened,
     OutputLooked,
+    RateMeasured,
     Received,
+    RequestCancelled,
     SegmentCreated,
     SegmentFailed,
     Sent,
@@ -45,11 +45,18 @@ from yarn_accel.core.requests.events import (
 )
 from yarn_accel.core.requests.idempotency import Idempotency
 from yarn_accel.core.requests.intake import Intake
-from yarn_accel.core.requests.memory import Memory
+from yarn_accel.core.requests.memory import MemoryPool
 from yarn_accel.core.requests.preparation import Preparation
 from yarn_accel.core.requests.replies import Replies
 from yarn_accel.core.requests.settings import MachineSettings
-from yarn_accel.core.requests.work import STAGES, Connection, State, Tenant, Work, WorkState
+from yarn_accel.core.requests.work import (
+    STAGES,
+    ConnectionRecord,
+    MachineState,
+    TenantRecord,
+    WorkRecord,
+    WorkState,
+)
 
 __all__ = ["RequestMachine"]
 
@@ -66,8 +73,8 @@ class RequestMachine:
 
     def __init__(self, settings: MachineSettings) -> None:
         self._settings = settings
-        self._state = state = State()
-        self._memory = memory = Memory(settings, state)
+        self._state = state = MachineState()
+        self._memory = memory = MemoryPool(settings, state)
         self._idempotency = idempotency = Idempotency(settings, memory, state)
         self._replies = replies = Replies(memory, idempotency, state)
         self._computing = computing = Computing(settings, memory, idempotency, replies, state)
@@ -77,8 +84,8 @@ class RequestMachine:
         self._wake_s = _NEVER
         self._is_drained = False
         self._handlers: dict[type, Callable[[Any], None]] = {
-            Opened: self._opened,
-            Closed: self._closed,
+            ConnectionOpened: self._opened,
+            ConnectionClosed: self._closed,
             Received: Intake(settings, memory, idempotency, preparation, state).received,
             Arrived: preparation.arrived,
             Looked: preparation.looked,
@@ -90,14 +97,14 @@ class RequestMachine:
             WorkerLost: computing.worker_lost,
             Finished: computing.finished,
             Sent: replies.sent,
-            Cancelled: self._cancelled,
+            RequestCancelled: self._cancelled,
             MemoryWanted: self._memory_wanted,
             MemoryReturned: self._memory_returned,
             SegmentCreated: preparation.segment_created,
             SegmentFailed: preparation.segment_failed,
             Moved: self._moved,
             DrainStarted: self._drain_started,
-            Measured: computing.measured,
+            RateMeasured: computing.measured,
             Tick: self._tick,
         }
 
@@ -114,18 +121,18 @@ class RequestMachine:
 
     # Connections
 
-    def _opened(self, event: Opened) -> None:
+    def _opened(self, event: ConnectionOpened) -> None:
         state = self._state
         tenant = state.tenants.get(event.tenant)
         if tenant is None:
             settings = self._settings.tenant(event.tenant)
-            tenant = Tenant(event.tenant, settings, self._scheduler.tenant(event.tenant))
+            tenant = TenantRecord(event.tenant, settings, self._scheduler.tenant(event.tenant))
             tenant.queue.n_users += 1
             state.tenants[event.tenant] = tenant
         tenant.n_connections += 1
-        state.connections[event.connection] = Connection(event.connection, tenant, state.now_s)
+        state.connections[event.connection] = ConnectionRecord(event.connection, tenant, state.now_s)
 
-    def _closed(self, event: Closed) -> None:
+    def _closed(self, event: ConnectionClosed) -> None:
         state = self._state
         connection = state.connections.pop(event.connection, None)
         if connection is None:
@@ -146,7 +153,7 @@ class RequestMachine:
         if not connection.tenant.n_connections:
             state.departed.add(connection.tenant)
 
-    def _owner_gone(self, work: Work) -> None:
+    def _owner_gone(self, work: WorkRecord) -> None:
         """Others wait for a work whose connection is gone, with its payload if that had not come."""
         if not work.is_placed and (work.needs.payload_bytes or work.shared is not None):
             self._preparation.stop_waiting(work)
@@ -163,7 +170,7 @@ class RequestMachine:
                 del state.tenants[tenant.name]
                 tenant.queue.n_users -= 1
 
-    def _cancelled(self, event: Cancelled) -> None:
+    def _cancelled(self, event: RequestCancelled) -> None:
         state = self._state
         connection = state.connections.get(event.connection)
         work = connection.waits.pop(event.request_id, None) if connection is not None else None
@@ -175,7 +182,7 @@ class RequestMachine:
         if not work.waiters:
             self._abandon(work)
 
-    def _abandon(self, work: Work) -> None:
+    def _abandon(self, work: WorkRecord) -> None:
         """Nobody waits for a work any more: drop it, unless a worker or a thread is at it."""
         state = work.state
         if state is _QUEUED:

@@ -1,7 +1,7 @@
 """The memory of the server: reusable segments under one ceiling, and who waits for some.
 
 Freed segments are kept warm and reused last in, first out; free ones of another size go back to the system to
-make room.  The sum of all segments, free or not, never passes the ceiling.
+make space.  The sum of all segments, free or not, never passes the ceiling.
 
 **Who is served next.**  The share of a tenant is its weight over the weights of all tenants that hold memory
 or wait for some.  Who stays within its share comes before who would pass it; among equals the one that holds
@@ -15,9 +15,16 @@ from __future__ import annotations
 from yarn_accel.core.requests.commands import CreateSegment, DestroySegment, Release
 from yarn_accel.core.requests.settings import MachineSettings
 from yarn_accel.core.requests.sharing import Sharing
-from yarn_accel.core.requests.work import Connection, Segment, State, Tenant, Work, WorkState
+from yarn_accel.core.requests.work import (
+    ConnectionRecord,
+    MachineState,
+    SegmentRecord,
+    TenantRecord,
+    WorkRecord,
+    WorkState,
+)
 
-__all__ = ["LEAST_BYTES", "SMALL_BYTES", "Memory", "class_bytes"]
+__all__ = ["LEAST_BYTES", "SMALL_BYTES", "MemoryPool", "class_bytes"]
 
 #: The smallest segment.
 LEAST_BYTES = 64 * 1024
@@ -33,7 +40,7 @@ _NEVER = float("inf")
 _ENDED = WorkState.ENDED
 
 
-class Memory:
+class MemoryPool:
     """All segments of a server, what each work and tenant holds, and the queue of those who wait.
 
     Attributes:
@@ -46,7 +53,7 @@ class Memory:
         retry_s: when a segment that could not be made is tried again.
     """
 
-    def __init__(self, settings: MachineSettings, state: State) -> None:
+    def __init__(self, settings: MachineSettings, state: MachineState) -> None:
         self.bound_bytes = settings.pool_bytes
         self.bytes = 0
         self.free_bytes = 0
@@ -63,9 +70,9 @@ class Memory:
         self._queue_bytes = settings.queue_bytes
         self._share_bytes = settings.queue_bytes // 2
         self._sizes: dict[int, int] = {}
-        self._free: dict[int, list[Segment]] = {}
+        self._free: dict[int, list[SegmentRecord]] = {}
         self._segments: dict[int, int] = {}
-        self._pending: dict[int, tuple[Work, Segment]] = {}
+        self._pending: dict[int, tuple[WorkRecord, SegmentRecord]] = {}
         self._n_made = 0
 
     @property
@@ -87,7 +94,7 @@ class Memory:
 
     # Taking
 
-    def take_at_once(self, work: Work) -> bool:
+    def take_at_once(self, work: WorkRecord) -> bool:
         """The short way of small requests: nobody waits, and a free segment is there."""
         if self.n_waiting or work.needs.input_bytes > SMALL_BYTES:
             return False
@@ -102,7 +109,7 @@ class Memory:
         work.is_charged = True
         return True
 
-    def wait(self, work: Work) -> None:
+    def wait(self, work: WorkRecord) -> None:
         """Let a work wait for its memory; it may be served within the same event."""
         if not work.waits_since_s:
             work.waits_since_s = self._state.now_s
@@ -111,13 +118,13 @@ class Memory:
         self.n_waiting += 1
         self.must_serve = self.must_look = True
 
-    def stop_waiting(self, work: Work) -> None:
+    def stop_waiting(self, work: WorkRecord) -> None:
         """Take a work out of the queue."""
         work.owner.waiting.remove(work)
         self.n_waiting -= 1
         self.must_serve = True
 
-    def next_waiting(self, is_any_stalled: bool) -> Work | None:
+    def next_waiting(self, is_any_stalled: bool) -> WorkRecord | None:
         """Who gets memory now; None: nobody can.
 
         Args:
@@ -136,18 +143,18 @@ class Memory:
             return None
         return beyond[0] if self.fits(beyond[0]) else None
 
-    def blocked(self) -> Work | None:
+    def blocked(self) -> WorkRecord | None:
         """Who is kept from memory: the first within the share of its tenant, else who waits for long."""
         within, beyond = self._first_waiting()
         candidates = [*within, *(work for work in beyond if self.waits_long(work))]
         return next((work for work in candidates if not self.fits(work)), None)
 
-    def is_hopeless(self, work: Work) -> bool:
+    def is_hopeless(self, work: WorkRecord) -> bool:
         """Whether a work waits for long, and will do so until clients let go of shared memory they use."""
         size = self.size_of(self._wanted(work))
         return self.waits_long(work) and size + self.sharing.n_bytes > self.bound_bytes
 
-    def waits_long(self, work: Work) -> bool:
+    def waits_long(self, work: WorkRecord) -> bool:
         """Whether a work has waited for so long that it lets nobody pass any more."""
         return self._state.now_s - work.waits_since_s >= _LONG_WAIT_S
 
@@ -157,19 +164,19 @@ class Memory:
         total = sum(each.settings.weight for each in tenants if each.held_bytes or each.waiting)
         return self.bound_bytes / total if total else float(self.bound_bytes)
 
-    def fits(self, work: Work) -> bool:
+    def fits(self, work: WorkRecord) -> bool:
         """Whether there is memory for a work, if kept answers are let go of for it."""
         size = self.size_of(self._wanted(work))
         if self._free.get(size):
             return True
         return self.retry_s == _NEVER and self.lacking(work) <= self.kept_bytes
 
-    def lacking(self, work: Work) -> int:
+    def lacking(self, work: WorkRecord) -> int:
         """Bytes that must come back before a work can have its memory; 0 or less: none."""
         size = self.size_of(self._wanted(work))
         return 0 if self._free.get(size) else self.used_bytes + size - self.bound_bytes
 
-    def grant(self, work: Work) -> bool:
+    def grant(self, work: WorkRecord) -> bool:
         """Give memory to a work that waits and for which there is some; False: it must be made first."""
         work.owner.waiting.remove(work)
         self.n_waiting -= 1
@@ -183,7 +190,7 @@ class Memory:
         self._make(segment, work)
         return False
 
-    def take_more(self, work: Work, n_bytes: int) -> bool:
+    def take_more(self, work: WorkRecord, n_bytes: int) -> bool:
         """Another free segment for a work that has one, at once or not at all.
 
         Waiting for more while holding some could block others who do the same.
@@ -196,7 +203,7 @@ class Memory:
         work.owner.held_bytes += segment.n_bytes
         return True
 
-    def created(self, segment: int) -> Work | None:
+    def created(self, segment: int) -> WorkRecord | None:
         """A segment is there; returns the work that waits for nothing more now."""
         work, made = self._pending.pop(segment)
         self._segments[segment] = made.n_bytes
@@ -222,14 +229,14 @@ class Memory:
 
     # Giving back
 
-    def leave_share(self, work: Work) -> None:
+    def leave_share(self, work: WorkRecord) -> None:
         """The answer has left: the connection may go on, even if the memory is kept for who asks again."""
         n_bytes, work.share_bytes = work.share_bytes, 0
         if n_bytes:
             work.connection.held_bytes -= n_bytes
             self.must_serve = True
 
-    def stop_reading(self, work: Work) -> None:
+    def stop_reading(self, work: WorkRecord) -> None:
         """A worker has the inputs, or nobody wants them any more."""
         n_bytes, work.reading_bytes = work.reading_bytes, 0
         if n_bytes:
@@ -237,7 +244,7 @@ class Memory:
             self.reading_bytes -= n_bytes
             self.must_serve = True
 
-    def hold(self, work: Work) -> None:
+    def hold(self, work: WorkRecord) -> None:
         """Let one more reply hold the memory of a work."""
         work.n_holders += 1
         if work.is_kept and not work.is_charged and work.arena is not None:
@@ -246,7 +253,7 @@ class Memory:
             work.owner.held_bytes += n_bytes
             work.is_charged = True
 
-    def settle(self, work: Work) -> None:
+    def settle(self, work: WorkRecord) -> None:
         """Free the memory of a work that has ended, if nothing holds it any more."""
         if work.n_holders or work.state is not _ENDED or work.pending:
             return
@@ -260,14 +267,14 @@ class Memory:
         else:
             self.free(work)
 
-    def unkeep(self, work: Work) -> None:
+    def unkeep(self, work: WorkRecord) -> None:
         """The answer of a work is not remembered any more."""
         work.is_kept = False
         if not work.is_charged:
             self.kept_bytes -= work.segment_bytes
             self.free(work)
 
-    def give_up(self, work: Work) -> None:
+    def give_up(self, work: WorkRecord) -> None:
         """Free the memory of a work that goes on and will need some again."""
         if work.is_charged:
             work.is_charged = False
@@ -277,7 +284,7 @@ class Memory:
         self.stop_reading(work)
         work.is_placed = work.is_read = False
 
-    def free(self, work: Work) -> None:
+    def free(self, work: WorkRecord) -> None:
         """Nothing of a work is needed any more."""
         self._free_segments(work)
         if work.share_bytes:
@@ -293,10 +300,10 @@ class Memory:
             state.out.append(Release(work.id))
 
     def create_shared(self, size: int, connection: int) -> int:
-        """Begin to make a segment for a connection; 0: there is no room now, or somebody waits for it."""
+        """Begin to make a segment for a connection; 0: there is no memory now, or somebody waits for it."""
         if self.n_waiting or self.used_bytes + size > self.bound_bytes or self.retry_s < _NEVER:
             return 0
-        self._make_room(size)
+        self._make_space(size)
         self._n_made += 1
         self._add(size)
         self._state.out.append(CreateSegment(self._n_made, size, connection))
@@ -312,7 +319,7 @@ class Memory:
 
     # Below
 
-    def _free_segments(self, work: Work) -> None:
+    def _free_segments(self, work: WorkRecord) -> None:
         segment, work.arena = work.arena, None
         if segment is not None:
             self._give(segment)
@@ -320,7 +327,7 @@ class Memory:
                 self._give(work.more)
                 work.more = None
 
-    def _give(self, segment: Segment) -> None:
+    def _give(self, segment: SegmentRecord) -> None:
         size = segment.n_bytes
         free = self._free.get(size)
         if free is None:
@@ -331,19 +338,19 @@ class Memory:
         if self.retry_s < _NEVER:
             self.retry_s = _NEVER
 
-    def _take(self, n_bytes: int) -> Segment:
+    def _take(self, n_bytes: int) -> SegmentRecord:
         """A free segment, or one that is still to be made."""
         size = self.size_of(n_bytes)
         free = self._free.get(size)
         if free:
             self.free_bytes -= size
             return free.pop()
-        self._make_room(size)
+        self._make_space(size)
         self._n_made += 1
         self._add(size)
-        return Segment(self._n_made, size)
+        return SegmentRecord(self._n_made, size)
 
-    def _make(self, segment: Segment, work: Work) -> None:
+    def _make(self, segment: SegmentRecord, work: WorkRecord) -> None:
         self._pending[segment.id] = work, segment
         work.pending += 1
         self._state.out.append(CreateSegment(segment.id, segment.n_bytes, 0))
@@ -353,7 +360,7 @@ class Memory:
         if self.bytes > self.peak_bytes:
             self.peak_bytes = self.bytes
 
-    def _make_room(self, size: int) -> None:
+    def _make_space(self, size: int) -> None:
         """Drop free segments until `size` more bytes fit."""
         for free in self._free.values():
             while free and self.bytes + size > self.bound_bytes:
@@ -363,15 +370,15 @@ class Memory:
                 del self._segments[segment.id]
                 self._state.out.append(DestroySegment(segment.id))
 
-    def _wanted(self, work: Work) -> int:
+    def _wanted(self, work: WorkRecord) -> int:
         return work.output_bytes if work.shared is not None else work.memory_bytes
 
-    def _counted(self, work: Work) -> int:
+    def _counted(self, work: WorkRecord) -> int:
         """What a work counts in the share of its connection and in the inputs of its tenant."""
         n_bytes = work.needs.input_bytes
         return n_bytes if n_bytes > SMALL_BYTES and work.shared is None else 0
 
-    def _count(self, work: Work) -> None:
+    def _count(self, work: WorkRecord) -> None:
         n_bytes = self._counted(work)
         work.share_bytes = work.reading_bytes = n_bytes
         work.connection.held_bytes += n_bytes
@@ -379,7 +386,7 @@ class Memory:
         self.reading_bytes += n_bytes
         self.peak_reading_bytes = max(self.peak_reading_bytes, self.reading_bytes)
 
-    def _first_waiting(self) -> tuple[list[Work], list[Work]]:
+    def _first_waiting(self) -> tuple[list[WorkRecord], list[WorkRecord]]:
         """The first work of each tenant that waits for memory alone, in the order in which they are served.
 
         First those that stay within the shares of their tenants, then those that would pass them.
@@ -387,8 +394,8 @@ class Memory:
         tenants = [tenant for tenant in self._state.tenants.values() if tenant.waiting]
         tenants.sort(key=lambda tenant: tenant.held_bytes / tenant.settings.weight)
         share = self.share_per_weight()
-        within: list[Work] = []
-        beyond: list[Work] = []
+        within: list[WorkRecord] = []
+        beyond: list[WorkRecord] = []
         for tenant in tenants:
             work = self._first(tenant)
             if work is not None:
@@ -397,9 +404,9 @@ class Memory:
                 (within if is_within else beyond).append(work)
         return within, beyond
 
-    def _first(self, tenant: Tenant) -> Work | None:
+    def _first(self, tenant: TenantRecord) -> WorkRecord | None:
         """The first work of a tenant whose inputs fit its bounds; what is larger than these goes alone."""
-        full: set[Connection] = set()
+        full: set[ConnectionRecord] = set()
         for work in tenant.waiting:
             n_bytes = self._counted(work)
             connection = work.connection
@@ -415,7 +422,7 @@ class Memory:
 
     # What to look at
 
-    def explain(self, work: Work) -> str:
+    def explain(self, work: WorkRecord) -> str:
         """What a work waits for that waits for memory."""
         if work.pending:
             return "waits for its memory to be made"

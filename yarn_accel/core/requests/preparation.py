@@ -27,11 +27,11 @@ from yarn_accel.core.requests.events import (
     SharedInputs,
     StorageFailed,
 )
-from yarn_accel.core.requests.idempotency import Idempotency, Verdict
-from yarn_accel.core.requests.memory import LEAST_BYTES, Memory
+from yarn_accel.core.requests.idempotency import Idempotency, KeyVerdict
+from yarn_accel.core.requests.memory import LEAST_BYTES, MemoryPool
 from yarn_accel.core.requests.replies import Replies
 from yarn_accel.core.requests.settings import MachineSettings
-from yarn_accel.core.requests.work import Connection, Grant, State, Work, WorkState
+from yarn_accel.core.requests.work import ConnectionRecord, Grant, MachineState, WorkRecord, WorkState
 
 __all__ = ["Preparation"]
 
@@ -57,11 +57,11 @@ class Preparation:
     def __init__(
         self,
         settings: MachineSettings,
-        memory: Memory,
+        memory: MemoryPool,
         idempotency: Idempotency,
         replies: Replies,
         computing: Computing,
-        state: State,
+        state: MachineState,
     ) -> None:
         self._settings = settings
         self._memory = memory
@@ -72,12 +72,12 @@ class Preparation:
         self._cutoff = CutOff(settings, memory, replies, state)
         self._look_s = 0.0
 
-    def confirm(self, work: Work, digest: bytes) -> bool:
+    def confirm(self, work: WorkRecord, digest: bytes) -> bool:
         """Whether a work is to go on now; if not, it was answered, joined another, or is looked at."""
         verdict = self._idempotency.confirm(work, digest)
-        return verdict is Verdict.COMPUTE or self._obey(work, verdict)
+        return verdict is KeyVerdict.COMPUTE or self._obey(work, verdict)
 
-    def find_memory(self, work: Work) -> None:
+    def find_memory(self, work: WorkRecord) -> None:
         """Get a work its memory, now or when it is its turn, and go on with it."""
         memory = self._memory
         if work.shared is None:
@@ -218,44 +218,44 @@ class Preparation:
             blocked = memory.blocked()
             if blocked is not None:
                 n_cut = self._state.counts["cut_off"]
-                self._look_s = min(self._cutoff.make_room(blocked), self._look_s)
+                self._look_s = min(self._cutoff.free_memory(blocked), self._look_s)
                 if n_cut == self._state.counts["cut_off"] and memory.is_hopeless(blocked):
                     self.stop_waiting(blocked)
                     self.fail(blocked, _NO_MEMORY)
         return self._look_s
 
-    def announce(self, work: Work) -> None:
+    def announce(self, work: WorkRecord) -> None:
         """Let the shell know a work that does not get its memory at once."""
         if not work.is_announced:
             work.is_announced = True
             self._state.out.append(Admit(work.id, work.connection.id, work.request_id))
 
-    def fail(self, work: Work, failure: Failure) -> None:
+    def fail(self, work: WorkRecord, failure: Failure) -> None:
         """Answer a work that cannot go on."""
         if not work.is_placed:
             self.unblock(work)
         self._replies.failure(work, failure)
 
-    def stop_waiting(self, work: Work) -> None:
+    def stop_waiting(self, work: WorkRecord) -> None:
         """A work waits for memory no longer."""
         if work.state is _WAITING and not work.pending:
             self._memory.stop_waiting(work)
 
-    def unblock(self, work: Work) -> None:
+    def unblock(self, work: WorkRecord) -> None:
         """Let a connection go on that waits with a payload for which there was no memory."""
         if not work.is_placed and (work.needs.payload_bytes or not work.needs.reads):
             self.skip(work.connection, work.request_id)
 
-    def skip(self, connection: Connection, request_id: int) -> None:
+    def skip(self, connection: ConnectionRecord, request_id: int) -> None:
         """A request was answered: let its connection go on, past the payload."""
         if connection.is_open:
             self._state.out.append(Skip(connection.id, request_id))
 
-    def _obey(self, work: Work, verdict: Verdict) -> bool:
-        if verdict is Verdict.COMPUTE:
+    def _obey(self, work: WorkRecord, verdict: KeyVerdict) -> bool:
+        if verdict is KeyVerdict.COMPUTE:
             return True
         state = self._state
-        if verdict is Verdict.CHECK:
+        if verdict is KeyVerdict.CHECK:
             self.announce(work)
             work.state = _CHECKING
             state.out.append(LookAtOutput(work.id))
@@ -265,10 +265,10 @@ class Preparation:
         is_new = not work.is_placed
         waiters = self._replies.end(work)
         for connection, request_id in waiters:
-            if verdict is Verdict.JOIN and running is not None:
+            if verdict is KeyVerdict.JOIN and running is not None:
                 running.waiters.append((connection, request_id))
                 connection.waits[request_id] = running
-            elif verdict is Verdict.REPEAT and known is not None:
+            elif verdict is KeyVerdict.REPEAT and known is not None:
                 self._replies.repeat(connection, request_id, known)
             else:
                 state.out.append(ReplyFailure(connection.id, request_id, key_reused(name[1]), 0, False))
@@ -277,19 +277,19 @@ class Preparation:
         self._memory.settle(work)
         return False
 
-    def _place_output(self, work: Work, place: SharedInputs, inputs: Grant) -> None:
+    def _place_output(self, work: WorkRecord, place: SharedInputs, inputs: Grant) -> None:
         """Find a place for outputs in memory that the client sees, too, if there is one."""
         needs = work.needs
-        room = work.output_bytes = needs.output_bytes
+        n_bytes = work.output_bytes = needs.output_bytes
         end = -(-place.n_bytes // _OUTPUT_ALIGNMENT) * _OUTPUT_ALIGNMENT
-        if not needs.keep_inputs and end + room <= inputs.n_bytes:
+        if not needs.keep_inputs and end + n_bytes <= inputs.n_bytes:
             work.output_segment, work.output_offset = inputs.id, end
-        elif room > LEAST_BYTES:
-            work.output_grant = self._memory.sharing.take_for_result(work, room)
+        elif n_bytes > LEAST_BYTES:
+            work.output_grant = self._memory.sharing.take_for_result(work, n_bytes)
             if work.output_grant is not None:
                 work.output_segment = work.output_grant.id
 
-    def _granted(self, work: Work) -> None:
+    def _granted(self, work: WorkRecord) -> None:
         """A work has its memory."""
         arena, needs = work.arena, work.needs
         if work.shared is None:
@@ -321,7 +321,7 @@ class Preparation:
                 return
         self._go_on(work)
 
-    def _go_on(self, work: Work) -> None:
+    def _go_on(self, work: WorkRecord) -> None:
         """A confirmed work goes on: to its memory, to storage, or to the workers."""
         if work.arena is None and work.shared is None:
             self.find_memory(work)
@@ -336,8 +336,8 @@ class Preparation:
         else:
             self._computing.queue(work)
 
-    def _complete(self, work: Work, needs: Needs) -> bool:
-        """The inputs described themselves; whether there is room for their outputs."""
+    def _complete(self, work: WorkRecord, needs: Needs) -> bool:
+        """The inputs described themselves; whether their outputs fit."""
         payload_bytes, is_enough = work.needs.payload_bytes, needs.output_bytes <= work.output_bytes
         work.needs = needs
         work.batch_key = needs.batch_key

@@ -3,7 +3,7 @@
 A tenant has a `KindQueue` for each set of device kinds its entries can run on; that has a `BatchQueue` for
 each batch key; that has entries, best rank first.  The heap of a `KindQueue` holds its batch queues by the
 rank of their first entry, so the next entry of a tenant is found in O(log n) however many kinds of requests
-wait.  What was taken or cancelled stays in the heaps as a dead entry until it comes up or the dead outnumber
+wait.  What was taken or cancelled stays in the heaps as a dead entry until it is first or the dead outnumber
 the living.
 """
 

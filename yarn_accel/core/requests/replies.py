@@ -6,12 +6,12 @@ shared with a client is not: the client can write there, and may have begun to.
 
 from __future__ import annotations
 
-from yarn_accel.core.requests.commands import Repeat, Reply, ReplyBusy, ReplyFailure
+from yarn_accel.core.requests.commands import Repeat, ReplyBusy, ReplyFailure, ReplyResult
 from yarn_accel.core.requests.events import Failure, Sent, WorkResult
 from yarn_accel.core.requests.idempotency import Idempotency, Known
-from yarn_accel.core.requests.memory import Memory
+from yarn_accel.core.requests.memory import MemoryPool
 from yarn_accel.core.requests.queues import TenantQueue
-from yarn_accel.core.requests.work import Connection, State, Work, WorkState
+from yarn_accel.core.requests.work import ConnectionRecord, MachineState, WorkRecord, WorkState
 
 __all__ = ["AGAIN", "Replies"]
 
@@ -19,7 +19,7 @@ __all__ = ["AGAIN", "Replies"]
 AGAIN = "again: "
 _ENDED = WorkState.ENDED
 #: A reply that leaves: the work that holds its memory, who gets it, bytes, whether that is who began it.
-_Leaving = tuple["Work | None", Connection, int, bool]
+_Leaving = tuple["WorkRecord | None", ConnectionRecord, int, bool]
 
 
 class Replies:
@@ -30,7 +30,7 @@ class Replies:
         bytes: of results that leave, to clients or to storage.
     """
 
-    def __init__(self, memory: Memory, idempotency: Idempotency, state: State) -> None:
+    def __init__(self, memory: MemoryPool, idempotency: Idempotency, state: MachineState) -> None:
         self.leaving: dict[int, _Leaving] = {}
         self._memory = memory
         self._idempotency = idempotency
@@ -41,7 +41,7 @@ class Replies:
 
     # Ends of a work
 
-    def result(self, work: Work, result: WorkResult | None) -> None:
+    def result(self, work: WorkRecord, result: WorkResult | None) -> None:
         """Answer a work that was computed; `result` None: its output was written to storage."""
         if work.input_grant is None:
             self._hand_out(work, result is None)
@@ -49,7 +49,7 @@ class Replies:
             self._hand_out_shared(work, result)
         self._memory.settle(work)
 
-    def failure(self, work: Work, failure: Failure) -> None:
+    def failure(self, work: WorkRecord, failure: Failure) -> None:
         """Answer a work that has no result."""
         self._idempotency.settle_failure(work, failure)
         out = self._state.out
@@ -59,20 +59,20 @@ class Replies:
             out.append(ReplyFailure(connection.id, request_id, failure, number, index > 0))
         self._memory.settle(work)
 
-    def again(self, work: Work, reason: str) -> None:
+    def again(self, work: WorkRecord, reason: str) -> None:
         """Have everyone who waits send the same request once more: its inputs are gone."""
         self._idempotency.drop(work)
         for connection, request_id in self.end(work):
             self._state.out.append(ReplyBusy(connection.id, request_id, 0.0, AGAIN + reason))
         self._memory.settle(work)
 
-    def drop(self, work: Work) -> None:
+    def drop(self, work: WorkRecord) -> None:
         """End a work that nobody waits for."""
         self._idempotency.drop(work)
         self.end(work)
         self._memory.settle(work)
 
-    def end(self, work: Work) -> list[tuple[Connection, int]]:
+    def end(self, work: WorkRecord) -> list[tuple[ConnectionRecord, int]]:
         """A work is no longer under way; returns those who waited for it."""
         work.state = _ENDED
         self._state.n_active -= 1
@@ -86,7 +86,7 @@ class Replies:
 
     # Replies
 
-    def repeat(self, connection: Connection, request_id: int, known: Known) -> None:
+    def repeat(self, connection: ConnectionRecord, request_id: int, known: Known) -> None:
         """Answer a request with what is remembered."""
         if known.failure is not None:
             self._state.out.append(ReplyFailure(connection.id, request_id, known.failure, 0, True))
@@ -118,7 +118,7 @@ class Replies:
                 if not work.n_holders:
                     self._memory.settle(work)
 
-    def _keep(self, work: Work) -> None:
+    def _keep(self, work: WorkRecord) -> None:
         # Written results and those in shared memory do not hold their work; small ones were copied.
         if work.state is _ENDED and work.input_grant is None and not work.writes:
             self._idempotency.keep(work)
@@ -130,7 +130,9 @@ class Replies:
         if self.bytes > self.peak_bytes:
             self.peak_bytes = self.bytes
 
-    def _leave(self, work: Work | None, connection: Connection, n_bytes: int, is_owner: bool) -> int:
+    def _leave(
+        self, work: WorkRecord | None, connection: ConnectionRecord, n_bytes: int, is_owner: bool
+    ) -> int:
         self._n_replies = reply = self._n_replies + 1
         if not connection.n_leaving:
             connection.moved_s = self._state.now_s
@@ -139,24 +141,24 @@ class Replies:
         self.leaving[reply] = work, connection, n_bytes, is_owner
         return reply
 
-    def _hand_out(self, work: Work, is_written: bool) -> None:
+    def _hand_out(self, work: WorkRecord, is_written: bool) -> None:
         waiters = self.end(work)
         owner, own_id = work.connection, work.request_id
         n_bytes = 0 if is_written else work.bytes_out
         out = self._state.out
-        is_owner_told = is_duplicate = False
+        is_owner_answered = is_duplicate = False
         for connection, request_id in waiters:
             is_owner = connection is owner and request_id == own_id
-            is_owner_told |= is_owner
+            is_owner_answered |= is_owner
             work.n_holders += 1
             reply = self._leave(work, connection, n_bytes, is_owner)
-            out.append(Reply(reply, connection.id, request_id, work.id, 0, is_duplicate))
+            out.append(ReplyResult(reply, connection.id, request_id, work.id, 0, is_duplicate))
             is_duplicate = True
         self._idempotency.settle(work, is_written, bool(waiters))
-        if work.share_bytes and not is_owner_told:
+        if work.share_bytes and not is_owner_answered:
             self._memory.leave_share(work)
 
-    def _hand_out_shared(self, work: Work, result: WorkResult | None) -> None:
+    def _hand_out_shared(self, work: WorkRecord, result: WorkResult | None) -> None:
         """The inputs, and perhaps the outputs, lie where a client may write from its answer on."""
         # Copied first: the client may write there as soon as it has its answer.
         self._idempotency.settle(work, result is None, bool(work.waiters))
@@ -184,14 +186,14 @@ class Replies:
             elif shown:
                 if outputs is not None and shown == outputs.id:
                     sharing.show_result(work, outputs)
-                out.append(Reply(0, connection.id, request_id, work.id, shown, is_duplicate))
+                out.append(ReplyResult(0, connection.id, request_id, work.id, shown, is_duplicate))
                 is_duplicate = True
                 continue
             else:
                 is_owner = True
             work.n_holders += 1
             reply = self._leave(work, connection, n_bytes, is_owner)
-            out.append(Reply(reply, connection.id, request_id, work.id, 0, is_duplicate))
+            out.append(ReplyResult(reply, connection.id, request_id, work.id, 0, is_duplicate))
             is_duplicate = True
 
     def validate(self) -> None:
@@ -200,9 +202,9 @@ class Replies:
         Raises:
             AssertionError: it does not.
         """
-        n_held: dict[Work, int] = {}
+        n_held: dict[WorkRecord, int] = {}
         used: dict[str, int] = {}
-        n_leaving: dict[Connection, int] = {}
+        n_leaving: dict[ConnectionRecord, int] = {}
         for work, connection, n_bytes, _ in self.leaving.values():
             n_leaving[connection] = n_leaving.get(connection, 0) + 1
             used[connection.tenant.name] = used.get(connection.tenant.name, 0) + n_bytes

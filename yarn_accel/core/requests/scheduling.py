@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from yarn_accel.core.requests.queues import BatchLimits, BatchQueue, FairShare, QueueEntry, TenantQueue
 from yarn_accel.core.requests.settings import MachineSettings
-from yarn_accel.core.requests.workers import Batch, Worker, WorkerGroup
+from yarn_accel.core.requests.workers import Batch, WorkerGroup, WorkerRecord
 
 __all__ = ["Scheduler", "Start"]
 
@@ -62,7 +62,7 @@ class Scheduler:
         self._serial = 0
         self._tenants: dict[str, TenantQueue] = {}
         self._groups: dict[str, WorkerGroup] = {}
-        self._workers: dict[int, Worker] = {}
+        self._workers: dict[int, WorkerRecord] = {}
         self._due: list[tuple[float, int, QueueEntry]] = []
         self._alarms: list[tuple[float, int, BatchQueue]] = []
         self._retry_s = _NEVER
@@ -183,7 +183,7 @@ class Scheduler:
         """A worker that is new takes batches from now on."""
         self._hear(now_s)
         group = self._groups.get(kind) or self._add_group(kind)
-        worker = Worker(number, group)
+        worker = WorkerRecord(number, group)
         self._workers[number] = group.workers[number] = worker
         group.place(worker)
 
@@ -440,7 +440,9 @@ class Scheduler:
                 return False
         return True
 
-    def _start(self, worker: Worker, tenant: TenantQueue, queue: BatchQueue, starts: list[Start]) -> None:
+    def _start(
+        self, worker: WorkerRecord, tenant: TenantQueue, queue: BatchQueue, starts: list[Start]
+    ) -> None:
         kind = worker.group.kind
         entries = queue.take(worker.number)
         expected_s = 0.0
@@ -454,7 +456,7 @@ class Scheduler:
         starts.append(Start(worker.number, entries, expected_s))
 
     def _hand_over(
-        self, worker: Worker, tenant: TenantQueue, left: dict[int, QueueEntry], expected_s: float
+        self, worker: WorkerRecord, tenant: TenantQueue, left: dict[int, QueueEntry], expected_s: float
     ) -> None:
         group = worker.group
         worker.batches.append(Batch(tenant, left, expected_s, self._now_s))
@@ -465,7 +467,7 @@ class Scheduler:
 
     # Who has it
 
-    def _close(self, worker: Worker, batch: Batch, busy_s: float) -> None:
+    def _close(self, worker: WorkerRecord, batch: Batch, busy_s: float) -> None:
         """The common case: all that the worker had, in one answer."""
         group = worker.group
         kind = group.kind

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from yarn_accel.core.requests.commands import GrantMemory
 from yarn_accel.core.requests.events import Failure, SharedInputs
 from yarn_accel.core.requests.settings import MachineSettings
-from yarn_accel.core.requests.work import Connection, Grant, State, Tenant, Work
+from yarn_accel.core.requests.work import ConnectionRecord, Grant, MachineState, TenantRecord, WorkRecord
 
 if TYPE_CHECKING:
-    from yarn_accel.core.requests.memory import Memory
+    from yarn_accel.core.requests.memory import MemoryPool
 
 __all__ = ["Sharing"]
 
@@ -27,7 +27,7 @@ class Sharing:
         n_bytes: of all of it.
     """
 
-    def __init__(self, settings: MachineSettings, memory: Memory, state: State) -> None:
+    def __init__(self, settings: MachineSettings, memory: MemoryPool, state: MachineState) -> None:
         self.n_bytes = 0
         self._memory = memory
         self._state = state
@@ -35,9 +35,9 @@ class Sharing:
         self._bound_bytes = settings.pool_bytes // 2
         self._grants: dict[int, Grant] = {}
         #: Segments being made: the request that wants one for its client or, 0, the work its result is for.
-        self._pending: dict[int, tuple[int, Work | None]] = {}
+        self._pending: dict[int, tuple[int, WorkRecord | None]] = {}
 
-    def want(self, connection: Connection, request_id: int, n_bytes: int) -> bool:
+    def want(self, connection: ConnectionRecord, request_id: int, n_bytes: int) -> bool:
         """A client wants shared memory; whether it gets some, now or when it was made."""
         grant = self._returned(connection, n_bytes)
         if grant is None:
@@ -50,12 +50,12 @@ class Sharing:
         self._show(grant, request_id)
         return True
 
-    def use(self, connection: Connection, place: SharedInputs, is_exclusive: bool) -> Grant | Failure:
+    def use(self, connection: ConnectionRecord, place: SharedInputs, is_exclusive: bool) -> Grant | Failure:
         """Begin a request whose inputs lie in shared memory; a failure says why it cannot be."""
         number, n_bytes = place
         grant = connection.grants.get(number)
         if grant is None or grant.is_returned or not grant.is_created:
-            return _bad(f"segment {number} is not lent to this connection")
+            return _bad(f"segment {number} is not shared with this connection")
         if n_bytes > grant.n_bytes:
             return _bad(f"segment {number} has {grant.n_bytes} bytes, {n_bytes} are named")
         if grant.is_exclusive or (is_exclusive and grant.n_users):
@@ -64,7 +64,7 @@ class Sharing:
         grant.is_exclusive = is_exclusive
         return grant
 
-    def take_for_result(self, work: Work, n_bytes: int) -> Grant | None:
+    def take_for_result(self, work: WorkRecord, n_bytes: int) -> Grant | None:
         """Shared memory for the result of a work; None: there is none now.
 
         It may still have to be made: then it counts in `work.pending`.
@@ -81,13 +81,13 @@ class Sharing:
         grant.is_exclusive = True
         return grant
 
-    def show_result(self, work: Work, grant: Grant) -> None:
-        """Let the client have the memory its result lies in, before it is told of the result."""
+    def show_result(self, work: WorkRecord, grant: Grant) -> None:
+        """Let the client have the memory its result lies in, before it gets the message about the result."""
         work.is_shown = True
         if not grant.is_known:
             self._show(grant, 0)
 
-    def free_inputs(self, work: Work) -> None:
+    def free_inputs(self, work: WorkRecord) -> None:
         """A request is about to be answered: its client may name the memory of its inputs from now on."""
         grant = work.input_grant
         if grant is not None and not work.is_input_free:
@@ -95,7 +95,7 @@ class Sharing:
             grant.n_leaving += 1
             _user_gone(grant)
 
-    def end_work(self, work: Work) -> None:
+    def end_work(self, work: WorkRecord) -> None:
         """A work, and all that leaves from its memory, is over."""
         inputs, work.input_grant = work.input_grant, None
         outputs, work.output_grant = work.output_grant, None
@@ -111,13 +111,13 @@ class Sharing:
                 outputs.is_returned = True
             self._drop_if_over(outputs)
 
-    def give_back(self, connection: Connection, number: int) -> None:
+    def give_back(self, connection: ConnectionRecord, number: int) -> None:
         """The client reads a segment no more; unknown numbers are ignored."""
         grant = connection.grants.get(number)
         if grant is not None:
             grant.is_returned = True
 
-    def end(self, connection: Connection) -> None:
+    def end(self, connection: ConnectionRecord) -> None:
         """A connection is over: destroy what is not in use now, the rest when its use ends."""
         for grant in tuple(connection.grants.values()):
             self._drop_if_over(grant)
@@ -126,7 +126,7 @@ class Sharing:
         """Whether this segment is being made for a connection."""
         return number in self._pending
 
-    def created(self, number: int) -> Work | None:
+    def created(self, number: int) -> WorkRecord | None:
         """A segment is there; returns the work that waits for nothing more now."""
         request_id, work = self._pending.pop(number)
         grant = self._grants[number]
@@ -139,7 +139,7 @@ class Sharing:
         self._drop_if_over(grant)
         return None
 
-    def failed(self, number: int) -> tuple[Connection, int, Work | None]:
+    def failed(self, number: int) -> tuple[ConnectionRecord, int, WorkRecord | None]:
         """A segment could not be made; returns who wanted it."""
         request_id, work = self._pending.pop(number)
         grant = self._grants[number]
@@ -149,7 +149,7 @@ class Sharing:
         self._drop(grant)
         return grant.connection, request_id, work
 
-    def bytes_of(self, tenant: Tenant) -> int:
+    def bytes_of(self, tenant: TenantRecord) -> int:
         """Shared memory of all connections of a tenant."""
         return sum(each.n_bytes for each in self._grants.values() if each.connection.tenant is tenant)
 
@@ -176,7 +176,7 @@ class Sharing:
         grant.is_known = True
         self._state.out.append(GrantMemory(grant.connection.id, request_id, grant.id, grant.n_bytes))
 
-    def _returned(self, connection: Connection, n_bytes: int) -> Grant | None:
+    def _returned(self, connection: ConnectionRecord, n_bytes: int) -> Grant | None:
         """A segment the client returned, of about the right size."""
         for grant in connection.grants.values():
             is_idle = grant.is_created and not (grant.n_users or grant.n_leaving)
@@ -184,7 +184,7 @@ class Sharing:
                 return grant
         return None
 
-    def _create(self, connection: Connection, n_bytes: int) -> Grant | None:
+    def _create(self, connection: ConnectionRecord, n_bytes: int) -> Grant | None:
         """Begin to make fresh memory: used one would show the client what others left in it."""
         memory = self._memory
         size = memory.size_of(n_bytes)

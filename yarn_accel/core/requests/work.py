@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 __all__ = [
     "STAGES",
     "SUCCESSORS",
-    "Connection",
+    "ConnectionRecord",
     "Grant",
-    "Segment",
-    "State",
-    "Tenant",
-    "Work",
+    "MachineState",
+    "SegmentRecord",
+    "TenantRecord",
+    "WorkRecord",
     "WorkState",
 ]
 
@@ -62,7 +62,7 @@ SUCCESSORS: dict[WorkState, frozenset[WorkState]] = {
     _S.WRITING: frozenset({_S.ENDED}),
     _S.ENDED: frozenset(),
 }
-#: What the client is told, by state.
+#: The stage that clients see, by state.
 STAGES: dict[WorkState, str] = {
     _S.LOOKING: "read",
     _S.WAITING: "receive",
@@ -77,7 +77,7 @@ STAGES: dict[WorkState, str] = {
 
 
 @dataclass(slots=True, eq=False)
-class Segment:
+class SegmentRecord:
     """One piece of memory that requests lie in; `n_bytes` is its size class."""
 
     id: int
@@ -103,7 +103,7 @@ class Grant:
 
     id: int
     n_bytes: int
-    connection: Connection
+    connection: ConnectionRecord
     n_users: int = 0
     n_leaving: int = 0
     is_exclusive: bool = False
@@ -113,7 +113,7 @@ class Grant:
 
 
 @dataclass(slots=True, eq=False)
-class Tenant:
+class TenantRecord:
     """One tenant: its memory and its rights.
 
     Attributes:
@@ -132,10 +132,10 @@ class Tenant:
     reading_bytes: int = 0
     n_connections: int = 0
     n_works: int = 0
-    waiting: deque[Work] = field(default_factory=deque)
+    waiting: deque[WorkRecord] = field(default_factory=deque)
 
 
-class Connection:
+class ConnectionRecord:
     """One connection.
 
     Attributes:
@@ -148,7 +148,7 @@ class Connection:
         grants: its shared memory, by segment.
         granted_bytes: of all of these.
         is_open: False once it is gone; replies may still be about to be reported.
-        is_cut: it was told to go.
+        is_cut: it is being ended.
     """
 
     __slots__ = (
@@ -166,15 +166,15 @@ class Connection:
         "works",
     )
 
-    def __init__(self, number: int, tenant: Tenant, now_s: float) -> None:
+    def __init__(self, number: int, tenant: TenantRecord, now_s: float) -> None:
         self.id = number
         self.tenant = tenant
-        self.waits: dict[int, Work] = {}
-        self.works: dict[int, Work] = {}
+        self.waits: dict[int, WorkRecord] = {}
+        self.works: dict[int, WorkRecord] = {}
         self.n_leaving = 0
         self.held_bytes = 0
         self.moved_s = now_s
-        self.receiving: Work | None = None
+        self.receiving: WorkRecord | None = None
         self.grants: dict[int, Grant] = {}
         self.granted_bytes = 0
         self.is_open = True
@@ -193,7 +193,7 @@ class Connection:
         assert self.receiving is None or self.receiving.state is WorkState.RECEIVING
 
 
-class Work(QueueEntry):
+class WorkRecord(QueueEntry):
     """One request under way.
 
     Attributes:
@@ -210,7 +210,7 @@ class Work(QueueEntry):
         more: another piece, when its outputs turned out to need it.
         input_grant, output_grant: the shared memory its inputs lie in, and that was taken for its outputs.
         is_input_free: the client may use `input_grant` again, while the answer leaves.
-        is_shown: the client is told what lies in `output_grant`, and will return it.
+        is_shown: the client knows what lies in `output_grant`, and will return it.
         output_segment, output_offset, output_bytes: where the outputs go.
         share_bytes, reading_bytes: what it counts in the share of its connection, and in the inputs that no
             worker has.
@@ -231,8 +231,8 @@ class Work(QueueEntry):
     is_announced = False
     is_placed = False
     is_read = False
-    arena: Segment | None = None
-    more: Segment | None = None
+    arena: SegmentRecord | None = None
+    more: SegmentRecord | None = None
     input_grant: Grant | None = None
     output_grant: Grant | None = None
     is_input_free = False
@@ -257,7 +257,7 @@ class Work(QueueEntry):
     def __init__(
         self,
         number: int,
-        connection: Connection,
+        connection: ConnectionRecord,
         request_id: int,
         name: tuple[str, str],
         needs: Needs,
@@ -277,7 +277,7 @@ class Work(QueueEntry):
         self.batch_key = needs.batch_key
         self.n_bytes = needs.payload_bytes
         self.memory_bytes = needs.input_bytes + needs.output_bytes
-        self.waiters: list[tuple[Connection, int]] = [(connection, request_id)]
+        self.waiters: list[tuple[ConnectionRecord, int]] = [(connection, request_id)]
 
     @property
     def segment_bytes(self) -> int:
@@ -307,7 +307,7 @@ class Work(QueueEntry):
             assert self.n_holders or self.is_kept or self.pending, "nothing holds it"
 
 
-class State:
+class MachineState:
     """What the parts of the machine share.
 
     Attributes:
@@ -333,10 +333,10 @@ class State:
     def __init__(self) -> None:
         self.now_s = 0.0
         self.out: list[Command] = []
-        self.connections: dict[int, Connection] = {}
-        self.tenants: dict[str, Tenant] = {}
-        self.works: dict[int, Work] = {}
+        self.connections: dict[int, ConnectionRecord] = {}
+        self.tenants: dict[str, TenantRecord] = {}
+        self.works: dict[int, WorkRecord] = {}
         self.n_active = 0
-        self.departed: set[Tenant] = set()
+        self.departed: set[TenantRecord] = set()
         self.is_draining = False
         self.counts = {"abandoned": 0, "cancelled": 0, "cut_off": 0}

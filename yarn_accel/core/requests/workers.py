@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from yarn_accel.core.requests.queues import QueueEntry, TenantQueue
 
-__all__ = ["Batch", "Worker", "WorkerGroup"]
+__all__ = ["Batch", "WorkerGroup", "WorkerRecord"]
 
 
 @dataclass(slots=True, eq=False)
@@ -20,7 +20,7 @@ class Batch:
 
 
 @dataclass(slots=True, eq=False)
-class Worker:
+class WorkerRecord:
     """One worker; of its batches it computes the first and has the second ready."""
 
     number: int
@@ -51,16 +51,16 @@ class WorkerGroup:
 
     kind: str
     prefetch_below_s: float
-    workers: dict[int, Worker] = field(default_factory=dict)
-    idle: dict[int, Worker] = field(default_factory=dict)
-    ready: dict[int, Worker] = field(default_factory=dict)
+    workers: dict[int, WorkerRecord] = field(default_factory=dict)
+    idle: dict[int, WorkerRecord] = field(default_factory=dict)
+    ready: dict[int, WorkerRecord] = field(default_factory=dict)
     n_queued: int = 0
     n_running: int = 0
     queued_s: float = 0.0
     virtual_s: float = 0.0
     furthest_v: float = 0.0
 
-    def place(self, worker: Worker) -> None:
+    def place(self, worker: WorkerRecord) -> None:
         """Put a worker among the idle, the ready, or neither."""
         number = worker.number
         self.idle.pop(number, None)
@@ -71,15 +71,15 @@ class WorkerGroup:
         elif len(batches) == 1 and batches[0].expected_s < self.prefetch_below_s:
             self.ready[number] = worker
 
-    def next_worker(self, now_s: float) -> Worker | None:
+    def next_worker(self, now_s: float) -> WorkerRecord | None:
         """Who gets the next batch: the idle come before the ready."""
         return self.next_idle() if self.idle else self.next_ready(now_s)
 
-    def next_idle(self) -> Worker:
+    def next_idle(self) -> WorkerRecord:
         """Of the idle, if there are any, the one whose memory is still warm."""
         return self.idle[next(reversed(self.idle))]
 
-    def next_ready(self, now_s: float) -> Worker | None:
+    def next_ready(self, now_s: float) -> WorkerRecord | None:
         """Of the ready one that keeps to what was expected of it.
 
         Nothing is put behind a batch that turns out to be long.
@@ -89,7 +89,7 @@ class WorkerGroup:
                 return worker
         return None
 
-    def remove(self, worker: Worker) -> None:
+    def remove(self, worker: WorkerRecord) -> None:
         """Let go of a worker."""
         for group in (self.workers, self.idle, self.ready):
             group.pop(worker.number, None)

@@ -57,7 +57,7 @@ class Tick(NamedTuple):
     now_s: float
 
 
-class Room(NamedTuple):
+class Acceptance(NamedTuple):
     """Whether the results of all tenants have somewhere to go."""
 
     now_s: float
@@ -193,7 +193,7 @@ class Driver:
             del self.entries[event.id]
             out.append(Drop(event.id))
 
-    def _Room(self, event, out):
+    def _Acceptance(self, event, out):
         self.is_open = event.is_open
         for tenant in self.scheduler._tenants.values():
             tenant.bound_bytes = self._bound_bytes if event.is_open else 0

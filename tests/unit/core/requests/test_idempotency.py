@@ -41,7 +41,7 @@ def test_two_payloads_that_come_at_the_same_time_are_computed_once(world, a, b):
     world.arrive(a, first)
     assert len(world.started) == 1
     world.finish()
-    assert {world.kind(a, first), world.kind(b, second)} == {"Reply"}
+    assert {world.kind(a, first), world.kind(b, second)} == {"ReplyResult"}
 
 
 def test_a_small_answer_is_repeated_until_it_is_old(world, a, b):
@@ -109,7 +109,7 @@ def test_a_rejection_is_repeated(world, a, b):
 
 def test_a_file_that_changed_is_another_request(world, a):
     what = needs(reads=("hdfs://nn/in/x",), input_bytes=64, output_bytes=64)
-    for digest, kind in ((b"old", "Reply"), (b"old", "Repeat"), (b"new", "ReplyFailure")):
+    for digest, kind in ((b"old", "ReplyResult"), (b"old", "Repeat"), (b"new", "ReplyFailure")):
         request = world.ask(a, "k", what)
         world.looked(digest=digest)
         world.read()
@@ -157,7 +157,7 @@ def test_a_large_answer_that_was_cheap_is_only_noted(world, a, b):
     assert len(world.started) == 2
 
 
-def test_what_nobody_could_be_told_is_kept_even_if_cheap(world, a, b):
+def test_what_reached_nobody_is_kept_even_if_cheap(world, a, b):
     world.ask(a, "k", LARGE)
     world.close(a)
     world.finish(compute_s=1e-6)
@@ -172,7 +172,7 @@ def test_what_could_not_be_delivered_is_kept_afterwards(world, a, b):
     assert world.kind(b, world.ask(b, "k", LARGE)) == "Repeat"
 
 
-def test_kept_answers_make_room_when_it_is_wanted_oldest_first():
+def test_kept_answers_make_space_when_it_is_wanted_oldest_first():
     world = World(pool_bytes=16 * MIB)
     world.worker()
     a = world.open()
@@ -228,11 +228,11 @@ def test_who_joined_goes_on_waiting_when_the_first_leaves(world, a, b):
     world.close(a)
     world.finish()
     world.finish()
-    assert world.kind(b, second) == "Reply"
+    assert world.kind(b, second) == "ReplyResult"
 
 
 def test_who_waits_for_a_payload_that_never_comes_sends_it_itself():
-    """The first had its digest told, but no memory yet, so the bytes went with its connection."""
+    """The first had its digest already, but no memory yet, so the bytes went with its connection."""
     world = World()
     world.can_create = False
     a, b = world.open(), world.open()
@@ -254,7 +254,7 @@ def test_a_request_asked_for_again_while_the_first_one_is_given_up_runs_once(wor
     world.cancel(a, request)
     second = world.ask(b, "k")
     world.finish()
-    assert world.kind(b, second) == "Reply"
+    assert world.kind(b, second) == "ReplyResult"
     assert len(world.started) == 1
 
 
@@ -285,7 +285,7 @@ def test_inputs_read_for_one_who_left_serve_one_who_came(world, a, b):
     world.looked()
     world.read()
     world.finish()
-    assert world.kind(b, second) == "Reply"
+    assert world.kind(b, second) == "ReplyResult"
     assert len(world.started) == 1
 
 
@@ -315,4 +315,4 @@ def test_a_crash_is_forgotten_when_the_key_has_worked():
     world.lose(2, world.running)
     world.worker(3)
     world.finish()
-    assert world.kind(a, request) == "Reply"
+    assert world.kind(a, request) == "ReplyResult"

@@ -21,7 +21,7 @@ def test_a_payload_that_came_with_its_header_is_computed_at_once(world):
     request = world.ask(a)
     assert len(world.running) == 1
     world.finish()
-    assert world.kind(a, request) == "Reply"
+    assert world.kind(a, request) == "ReplyResult"
     assert world.used_bytes == 0
 
 
@@ -32,7 +32,7 @@ def test_a_payload_that_comes_later_has_its_memory_first(world):
     assert not world.running
     world.arrive(a, request)
     world.finish()
-    assert world.kind(a, request) == "Reply"
+    assert world.kind(a, request) == "ReplyResult"
 
 
 def test_referenced_inputs_are_looked_at_then_read(world):
@@ -42,7 +42,7 @@ def test_referenced_inputs_are_looked_at_then_read(world):
     world.looked(FOUND)
     world.read()
     world.finish()
-    assert world.kind(a, request) == "Reply"
+    assert world.kind(a, request) == "ReplyResult"
 
 
 def test_a_payload_beside_references_is_received_when_their_sizes_are_known(world):
@@ -55,7 +55,7 @@ def test_a_payload_beside_references_is_received_when_their_sizes_are_known(worl
     world.arrive(a, request)
     world.read()
     world.finish()
-    assert world.kind(a, request) == "Reply"
+    assert world.kind(a, request) == "ReplyResult"
 
 
 def test_inputs_that_turn_out_larger_get_memory_for_both_and_are_read_again(world):
@@ -68,7 +68,7 @@ def test_inputs_that_turn_out_larger_get_memory_for_both_and_are_read_again(worl
     world.read(more)
     assert world.outputs[world.running[0]][1] == 256
     world.finish()
-    assert world.kind(a, request) == "Reply"
+    assert world.kind(a, request) == "ReplyResult"
 
 
 def test_outputs_that_turn_out_larger_go_to_a_free_segment_if_there_is_one(world):
@@ -80,7 +80,7 @@ def test_outputs_that_turn_out_larger_go_to_a_free_segment_if_there_is_one(world
     world.read(needs(reads=READS, input_bytes=256, output_bytes=MIB))
     assert world.outputs[world.running[0]][1] == 0
     world.finish()
-    assert world.kind(a, request) == "Reply"
+    assert world.kind(a, request) == "ReplyResult"
     assert world.used_bytes == 0
 
 
@@ -90,7 +90,7 @@ def test_an_output_is_written_and_its_answer_has_no_payload(world):
     world.finish()
     assert not world.kind(a, request)
     world.wrote()
-    assert world.kind(a, request) == "Reply"
+    assert world.kind(a, request) == "ReplyResult"
 
 
 @pytest.mark.parametrize("stage", ["looked", "read", "wrote"])
@@ -163,7 +163,7 @@ def test_what_was_not_started_before_its_deadline_is_refused():
     world.worker()
     assert len(world.running) == 1
     world.finish()
-    assert world.kind(a, patient) == "Reply"
+    assert world.kind(a, patient) == "ReplyResult"
 
 
 def test_a_drain_finishes_what_is_under_way_and_takes_nothing_new(world):
@@ -174,7 +174,7 @@ def test_a_drain_finishes_what_is_under_way_and_takes_nothing_new(world):
     late = world.ask(a)
     assert world.answer(a, late).reason == "shutting down"
     world.finish()
-    assert world.kind(a, request) == "Reply"
+    assert world.kind(a, request) == "ReplyResult"
     assert not world.is_drained, "it has not left"
     world.go_on(a)
     assert world.is_drained
@@ -199,7 +199,7 @@ def test_one_sentence_says_where_a_work_is(world):
     assert "not here" in world.machine.explain(99)
 
 
-def test_stages_are_those_that_clients_are_told(world):
+def test_stages_are_those_that_clients_are_driven(world):
     a = world.open()
     world.ask(a)
     world.ask(a)
@@ -214,7 +214,7 @@ def test_one_number_is_used_once_at_a_time(world):
     world.ask(a, request_id=request)
     assert world.counts[a, request] == 1
     world.finish()
-    assert world.kind(a, request) == "Reply"
+    assert world.kind(a, request) == "ReplyResult"
 
 
 def test_a_worker_gets_its_next_batch_before_the_answer_goes(world):
@@ -224,7 +224,7 @@ def test_a_worker_gets_its_next_batch_before_the_answer_goes(world):
     result = world.result(world.work_of(a, first))
     world.runs[1].clear()
     commands = world.machine.apply(e.Finished(1, (result,), world.now_s))
-    assert [type(command).__name__ for command in commands][:2] == ["Run", "Reply"]
+    assert [type(command).__name__ for command in commands][:2] == ["Run", "ReplyResult"]
 
 
 def test_a_small_request_that_nothing_stops_takes_two_commands():

@@ -26,7 +26,7 @@ def test_what_it_had_is_computed_by_the_next(world, a):
     assert not world.kind(a, request)
     world.worker(2)
     world.finish()
-    assert world.kind(a, request) == "Reply"
+    assert world.kind(a, request) == "ReplyResult"
 
 
 def test_it_keeps_its_place_in_the_queue(world, a):
@@ -88,7 +88,7 @@ def test_referenced_inputs_that_are_gone_are_read_again(world, a):
     world.read()
     world.worker(2)
     world.finish()
-    assert world.kind(a, request) == "Reply"
+    assert world.kind(a, request) == "ReplyResult"
 
 
 def test_who_left_meanwhile_is_not_computed_again(world, a):
@@ -106,7 +106,7 @@ def test_a_late_answer_of_a_lost_worker_changes_nothing(world, a):
     world.apply(e.Finished(1, (world.result(work),), world.now_s))
     assert not world.kind(a, request)
     world.finish()
-    assert world.kind(a, request) == "Reply"
+    assert world.kind(a, request) == "ReplyResult"
 
 
 def test_an_answer_that_comes_twice_counts_once(world, a):
@@ -130,4 +130,4 @@ def test_a_batch_may_be_lost_in_part(world, a):
     world.worker(2)
     for _ in range(3):
         world.finish()
-    assert {world.kind(a, request) for request in requests} == {"Reply"}
+    assert {world.kind(a, request) for request in requests} == {"ReplyResult"}

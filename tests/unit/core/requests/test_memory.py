@@ -38,7 +38,7 @@ def test_the_last_segment_freed_is_reused_first(world):
     assert works
 
 
-def test_free_segments_of_other_sizes_make_room(world):
+def test_free_segments_of_other_sizes_make_space(world):
     a = world.open()
     for _ in range(4):
         world.ask(a, what=needs(MIB, 2 * MIB))
@@ -56,7 +56,7 @@ def test_what_its_size_class_would_not_allow_still_gets_the_whole_pool():
     a = world.open()
     request = world.ask(a, what=needs(64, 5 * MIB - 64))
     world.finish()
-    assert world.kind(a, request) == "Reply"
+    assert world.kind(a, request) == "ReplyResult"
 
 
 def test_who_waits_is_not_read_from_and_served_in_order():
@@ -81,7 +81,7 @@ def test_a_segment_that_cannot_be_made_is_tried_again(world):
     world.can_create = True
     world.wait(0.2)
     world.finish()
-    assert world.kind(a, request) == "Reply"
+    assert world.kind(a, request) == "ReplyResult"
 
 
 def test_memory_that_is_freed_serves_at_once_though_none_can_be_made(world):
@@ -92,7 +92,7 @@ def test_memory_that_is_freed_serves_at_once_though_none_can_be_made(world):
     world.finish()
     assert len(world.running) == 1
     world.finish()
-    assert world.kind(b, request) == "Reply"
+    assert world.kind(b, request) == "ReplyResult"
 
 
 def test_who_left_while_its_memory_was_made_leaves_it_to_others(world):
@@ -100,7 +100,7 @@ def test_who_left_while_its_memory_was_made_leaves_it_to_others(world):
     machine, now_s = world.machine, world.now_s
     (_, create) = machine.apply(e.Received(a, 1, "k", needs(), b"d", now_s))
     assert isinstance(create, c.CreateSegment)
-    machine.apply(e.Closed(a, now_s))
+    machine.apply(e.ConnectionClosed(a, now_s))
     machine.apply(e.SegmentCreated(create.segment, now_s))
     machine.validate()
     (receive, _) = machine.apply(e.Received(b, 1, "k", needs(), b"d", now_s))
@@ -147,7 +147,7 @@ def test_unread_results_stop_their_tenant_and_nobody_else():
     assert "not taken" in world.machine.explain(3)
     request = world.ask(other, what=REPLY)
     world.finish()
-    assert world.kind(other, request) == "Reply"
+    assert world.kind(other, request) == "ReplyResult"
     world.go_on(a)
     assert len(world.running) == 1
 
@@ -173,7 +173,7 @@ def test_who_reads_nothing_is_cut_off_when_another_tenant_waits():
     world.wait(0.6)
     assert world.cut == connections[:1], "the one that stands still for longest, and no more than needed"
     world.finish()
-    assert world.kind(other, request) == "Reply"
+    assert world.kind(other, request) == "ReplyResult"
 
 
 def test_who_stays_within_its_share_is_not_cut_off():

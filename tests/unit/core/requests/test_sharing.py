@@ -65,7 +65,7 @@ def test_inputs_that_must_stay_are_not_written_behind(world, a):
 
 
 @pytest.mark.parametrize(
-    ("n_bytes", "offset", "said"), [(MIB + 1, 0, "are named"), (100, 1, "not lent to this connection")]
+    ("n_bytes", "offset", "said"), [(MIB + 1, 0, "are named"), (100, 1, "not shared with this connection")]
 )
 def test_what_is_not_granted_or_too_short_is_refused(world, a, n_bytes, offset, said):
     segment = world.want(a, MIB)
@@ -99,7 +99,7 @@ def test_one_request_at_a_time_may_write_into_a_segment_several_may_read(world, 
     assert world.code(a, ask(world, a, segment)) == "bad-placement"
     for _ in requests:
         world.finish()
-    assert all(world.kind(a, request) == "Reply" for request in requests)
+    assert all(world.kind(a, request) == "ReplyResult" for request in requests)
 
 
 def test_its_client_may_name_a_segment_again_while_the_answer_leaves(world, a):
@@ -165,7 +165,7 @@ def test_a_result_elsewhere_is_sent_to_all(world, a):
     first = ask(world, a, segments[0], 64 * KIB, 1000, key="k")
     second = ask(world, b, segments[1], 64 * KIB, 1000, key="k")
     world.finish()
-    assert (world.kind(a, first), world.kind(b, second)) == ("Reply", "Reply")
+    assert (world.kind(a, first), world.kind(b, second)) == ("ReplyResult", "ReplyResult")
     assert world.used_bytes == 128 * KIB
 
 
@@ -182,7 +182,7 @@ def test_a_small_result_is_copied_before_its_client_may_write(world, a):
     (work,) = world.running
     commands = world.machine.apply(e.Finished(1, (world.result(work),), world.now_s))
     kinds = [type(command) for command in commands]
-    assert kinds.index(c.Remember) < kinds.index(c.Reply)
+    assert kinds.index(c.Remember) < kinds.index(c.ReplyResult)
 
 
 def test_inputs_overwritten_by_a_worker_that_is_lost_are_asked_for_again(world, a):

@@ -16,7 +16,7 @@ from yarn_accel.core.requests.work import SUCCESSORS
 
 KIB = 1024
 MIB = 1024 * 1024
-FINAL = (c.Reply, c.Repeat, c.ReplyFailure, c.ReplyBusy, c.ReplyCancelled)
+FINAL = (c.ReplyResult, c.Repeat, c.ReplyFailure, c.ReplyBusy, c.ReplyCancelled)
 WEIGHTS = {"light": 1.0, "heavy": 3.0}
 
 
@@ -91,7 +91,7 @@ class World:
         self.n_connections += 1
         self.connections[self.n_connections] = tenant
         self.tenants[self.n_connections] = tenant
-        self.apply(e.Opened(self.n_connections, tenant, self.now_s))
+        self.apply(e.ConnectionOpened(self.n_connections, tenant, self.now_s))
         return self.n_connections
 
     def ask(self, connection, key=None, what=None, digest=b"digest", **more):
@@ -118,7 +118,7 @@ class World:
         self.apply(e.Arrived(work, digest, self.now_s))
 
     def cancel(self, connection, request_id):
-        self.apply(e.Cancelled(connection, request_id, self.now_s))
+        self.apply(e.RequestCancelled(connection, request_id, self.now_s))
 
     def close(self, connection):
         """The client goes away; what it was being sent is over then."""
@@ -127,7 +127,7 @@ class World:
         self.sending.pop(connection, None)
         for request in [request for request in self.asked if request[0] == connection]:
             self.asked.pop(request)
-        self.apply(e.Closed(connection, self.now_s))
+        self.apply(e.ConnectionClosed(connection, self.now_s))
         self.sent(connection, was_sent=False)
 
     def worker(self, number=1, kind="cpu"):
@@ -402,7 +402,7 @@ class World:
         names = [(self.tenants[self.works[work][0]], self.requests[work].key) for work in self.running]
         assert len(set(names)) == len(names), "a key is computed twice at a time"
 
-    def _Reply(self, command):
+    def _ReplyResult(self, command):
         assert command.work in self.works
         if command.segment:
             assert self.shared[command.segment] == command.connection
@@ -468,7 +468,7 @@ class World:
         self.sending.pop(connection, None)
         for request in [request for request in self.asked if request[0] == connection]:
             self.asked.pop(request)
-        self._events.append(e.Closed(connection, self.now_s))
+        self._events.append(e.ConnectionClosed(connection, self.now_s))
         mine = tuple(reply for reply, (to, _) in self.replies.items() if to == connection)
         if mine:
             self._events.append(e.Sent(mine, False, self.now_s))
