@@ -245,4 +245,4 @@ def test_the_key_of_a_running_request_is_refused_with_other_content(world):
     again = world.ask(a, key="k", digest=b"one")
     assert len(world.running) == 1
     world.finish()
-    assert [world.kind(a, each) for each in (first, again)] == ["Reply", "Reply"]
+    assert [world.kind(a, each) for each in (first, again)] == ["ReplyResult", "ReplyResult"]
