@@ -299,7 +299,11 @@ class Session:
                     self._reading = _Reading.ON
                     self._watch()
                     self._loop.defer(self._resume)
-            if events & ~WRITE:
+            if not events:
+                self._take_events()
+                if self._reading is _Reading.ON:
+                    self._receive()
+            elif events & ~WRITE:
                 self._receive()
         except AuthenticationError as error:
             logger.warning("connection refused: %s", error.message)
@@ -313,7 +317,7 @@ class Session:
     def _resume(self) -> None:
         """Go on with what has been received already, and with the socket."""
         if self._reading is _Reading.ON:
-            self._ready(READ)
+            self._ready(0)
 
     def _receive(self) -> None:
         if self._reading is not _Reading.ON:
@@ -321,7 +325,6 @@ class Session:
             self.close()
             return
         connection, carrier = self._connection, self.carrier
-        self._take_events()
         left = _TURN_BYTES
         while left > 0 and self._reading is _Reading.ON:
             view = connection.wanted()

@@ -103,8 +103,6 @@ class RequestEngine:
         self._waiting: dict[tuple[int, int], Work] = {}
         self._events: collections.deque[event.Event] = collections.deque()
         self._is_feeding = False
-        self._sent: dict[bool, list[int]] = {True: [], False: []}
-        self._is_telling = False
         self._wakes_at_s = 0.0
         self._timer: Timer | None = None
         self._responder = Responder(self.sessions, self._works, buffers, counters, server, self.sent)
@@ -271,18 +269,8 @@ class RequestEngine:
         self.feed(event.Moved(session.id, time.monotonic()))
 
     def sent(self, reply: int, was_sent: bool) -> None:
-        """A reply has left, or never will; the machine is told once in a turn."""
-        self._sent[was_sent].append(reply)
-        if not self._is_telling:
-            self._is_telling = True
-            self._loop.defer(self._tell_sent)
-
-    def _tell_sent(self) -> None:
-        self._is_telling = False
-        for was_sent, replies in self._sent.items():
-            if replies:
-                self._sent[was_sent] = []
-                self.feed(event.Sent(tuple(replies), was_sent, time.monotonic()))
+        """A reply has left, or never will."""
+        self.feed(event.Sent((reply,), was_sent, time.monotonic()))
 
     # What workers report
 

@@ -18,7 +18,7 @@ import select
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 __all__ = ["READ", "WRITE", "EventLoop", "Timer"]
 
@@ -136,8 +136,30 @@ class EventLoop:
     def run(self) -> None:
         """Be the loop until `stop`."""
         self._thread = threading.get_ident()
+        poll, handlers, calls, timers = self._epoll.poll, self._handlers, self._calls, self._timers
+        monotonic = time.monotonic
+        pause_s = 0.0
         while not self._is_stopped:
-            self._turn()
+            for fd, events in poll(pause_s, _MAX_EVENTS):
+                handler = handlers.get(fd)
+                if handler is not None:
+                    try:
+                        handler(events)
+                    except Exception:
+                        logger.exception("a part of the server broke")
+                elif fd == self._wake_fd:
+                    os.eventfd_read(fd)
+                    self._is_woken = False
+            for _ in range(len(calls)):
+                self._call(calls.popleft())
+            pause_s = -1.0
+            if timers:
+                pause_s = timers[0][0] - monotonic()
+                if pause_s <= 0.0:
+                    self._ring()
+                    pause_s = 0.0
+            if calls:
+                pause_s = 0.0
 
     def stop(self) -> None:
         """End `run` after this turn; from any thread."""
@@ -156,27 +178,6 @@ class EventLoop:
             self._epoll.close()
             os.close(self._wake_fd)
 
-    def _turn(self) -> None:
-        for fd, events in self._epoll.poll(self._pause_s(), _MAX_EVENTS):
-            if fd == self._wake_fd:
-                os.eventfd_read(self._wake_fd)
-                self._is_woken = False
-                continue
-            handler = self._handlers.get(fd)
-            if handler is not None:
-                self._call(handler, events)
-        for _ in range(len(self._calls)):
-            self._call(self._calls.popleft())
-        if self._timers:
-            self._ring()
-
-    def _pause_s(self) -> float:
-        if self._calls:
-            return 0.0
-        if not self._timers:
-            return -1.0
-        return max(0.0, self._timers[0][0] - time.monotonic())
-
     def _ring(self) -> None:
         now_s = time.monotonic()
         while self._timers and self._timers[0][0] <= now_s:
@@ -184,9 +185,9 @@ class EventLoop:
             if callback is not None:
                 self._call(callback)
 
-    def _call(self, callback: Callable[..., None], *arguments: Any) -> None:
+    def _call(self, callback: Callable[[], None]) -> None:
         try:
-            callback(*arguments)
+            callback()
         except Exception:
             logger.exception("a part of the server broke")
 

@@ -63,6 +63,8 @@ class ResponseWriter:
         self._outbox: collections.deque[_Frame] = collections.deque()
         self._due_s = 0.0
         self._is_closed = False
+        #: Whether what goes at once goes in one piece.
+        self._is_plain = carrier.kind != "tls"
 
     @property
     def n_waiting(self) -> int:
@@ -87,10 +89,42 @@ class ResponseWriter:
             if reply:
                 self._on_over(reply, False)
             return
-        frame = _Frame(message, payload, reply, fd)
-        self._outbox.append(frame)
+        if fd < 0 and self._is_plain and not self._outbox and self._post_whole(message, payload, reply):
+            return
+        self._outbox.append(_Frame(message, payload, reply, fd))
         if len(self._outbox) == 1:
             self.flush()
+
+    def _post_whole(self, message: Message, payload: Sequence[memoryview], reply: int) -> bool:
+        """Send a message in one call, as most are; False: it is too large, or cannot be said like this."""
+        n_bytes = _length(payload)
+        if n_bytes > _WHOLE_BYTES:
+            return False
+        try:
+            head, checksum = self._connection.send_head(message)
+        except LocalProtocolError:
+            return False
+        parts: list[Buffer] = [head, *payload]
+        if checksum is not None:
+            for part in payload:
+                checksum.update(part)
+            parts.append(checksum.digest())
+        try:
+            rest = _after(parts, self._carrier.send(parts))
+        except BlockingIOError:
+            rest = parts
+        except OSError:
+            if reply:
+                self._on_over(reply, False)
+            raise
+        if rest:
+            frame = _Frame(message, payload, reply, -1)
+            frame.rest, frame.ready, frame.is_begun = [], rest, True
+            self._outbox.append(frame)
+            self._on_blocked(True)
+        elif reply:
+            self._on_over(reply, True)
+        return True
 
     def flush(self) -> None:
         """Send what the socket takes now; to be called when it takes more.

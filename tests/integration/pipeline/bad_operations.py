@@ -39,6 +39,12 @@ def _slow(arrays, params, place=allocate):
     return Outcome({"x": arrays[0]}, {"pid": os.getpid()})
 
 
+def _native(arrays, params, place=allocate):
+    """Native code that does not let any other thread of its process run."""
+    sum(range(params["n"]))
+    return Outcome({"x": arrays[0]}, {"pid": os.getpid()})
+
+
 def _hang(arrays, params, place=allocate):
     time.sleep(3600)
 
@@ -207,6 +213,7 @@ OPERATIONS = (
     _operation("raise-exit", _raise_exit),
     _operation("raise-memory", _raise_memory),
     _operation("slow", _slow),
+    _operation("native", _native),
     _operation("hang", _hang),
     _operation("spin", _spin),
     _operation("segfault", _segfault),

@@ -102,7 +102,7 @@ class WorkerProcess:
     """One process, from its start to its end; nothing here ever waits for it.
 
     Attributes:
-        worker: its number, once it has a place.
+        worker: its number, once it has a place; so is `device`, the name of what it computes on.
         segments: finds the memory of its jobs; set before the first is sent.
         is_open: whether it takes jobs.
         is_on_probation: whether its device has to prove itself.
@@ -113,6 +113,7 @@ class WorkerProcess:
     def __init__(self, launched: Launched) -> None:
         """Take over a process."""
         self.worker = -1
+        self.device = ""
         self.fate = "died"
         self.detail = ""
         self.versions: dict[str, str] = {}

@@ -177,8 +177,7 @@ class WorkerSupervisor:
     def device_of(self, worker: int) -> str:
         """What a worker computes on; empty when it is gone."""
         process = self._workers.get(worker)
-        slot = self._slot_of(process) if process is not None else None
-        return slot.device.name if slot is not None else ""
+        return process.device if process is not None else ""
 
     def info(self) -> list[dict[str, Any]]:
         """Facts for people about each place: who holds it, what it is at, what it has done."""
@@ -274,6 +273,7 @@ class WorkerSupervisor:
         slot.process = process
         self._workers[process.worker] = process
         device = slot.device
+        process.device = device.name
         process.is_on_probation = self._quarantine.state(device.name) == "probation"
         process.order(take={"device": device.name, "device_kind": device.kind, "cores": device.cores})
         # A CPU needs no preparation; a GPU worker confirms when its device is ready.

@@ -24,6 +24,7 @@ class Process:
 
     def __init__(self) -> None:
         self.worker = -1
+        self.device = ""
         self.pid = 0
         self.fd = -1
         self.fate, self.detail = "died", "killed by SIGKILL"

@@ -1,0 +1,169 @@
+"""Who hangs costs itself: stopped workers and stopped clients; who is only slow is left alone."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from tests.integration.pipeline.bad_operations import PATH
+from tests.integration.pipeline.conftest import MASTER, ROOT
+from yarn_accel.client.client import Call, Client, Reply, Tensor
+
+MIB = 1 << 20
+X = np.arange(6.0)
+#: By the server's own clock; far below what a peer that does not read is given (`stall_timeout_s`), or a
+#: worker that does not answer (`hang_min_s`), and far above what a busy machine adds.
+SOON_S = 20.0
+
+
+@pytest.fixture
+def operator(issue_to):
+    """The one who sees process ids."""
+    return issue_to("operator")
+
+
+@pytest.fixture
+def server(spawn_server, tmp_path):
+    """A server process whose patience is that of its defaults."""
+    return spawn_server(
+        "w1",
+        unix_path=str(tmp_path / "socket"),
+        workers=2,
+        standby_workers=1,
+        extra_operations=[PATH],
+        pool_bytes=64 * MIB,
+        queue_bytes=48 * MIB,
+        max_request_bytes=8 * MIB,
+        max_shared_memory_bytes=32 * MIB,
+    ).wait_ready()
+
+
+def workers_of(client):
+    return [each for each in client.stats()["workers"] if each["worker"] >= 0]
+
+
+def test_a_worker_that_is_stopped_at_work_is_replaced_and_its_request_computed_elsewhere(
+    server, credential, operator, wait_until, tmp_path
+):
+    """Nothing is answered twice, also when it goes on."""
+    with Client(server.endpoint, operator) as watch, Client(server.endpoint, credential) as client:
+        wait_until(lambda: len(workers_of(watch)) == 2, "both workers are there")
+        client.submit(Call("k", "bad-slow", {"seconds": 3.0}, (Tensor.of(X),)))
+        wait_until(lambda: any(each["state"] == "busy" for each in workers_of(watch)), "one is at it")
+        (pid,) = [each["pid"] for each in workers_of(watch) if each["state"] == "busy"]
+        os.kill(pid, signal.SIGSTOP)
+        call, reply = client.next_outcome()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+        assert isinstance(reply, Reply), reply
+        assert reply.info["pid"] != pid
+        assert np.array_equal(next(iter(reply.tensors.values())).array(), call.inputs[0].array())
+        print(f"computed elsewhere {reply.seconds['total']:.2f} s after it arrived")
+        assert reply.seconds["total"] < SOON_S
+        wait_until(lambda: len(workers_of(watch)) == 2, "the standby has its place")
+        client.call(Call("after", "echo", {}, (Tensor.of(X),)))
+        stats = watch.stats()
+    assert stats["done"] == stats["requests"] == 2
+    assert sum(each["n_lost"] for each in stats["workers"] if each["worker"] >= 0) == 1
+    assert all("stopped" in each["last_fault"] for each in stats["workers"] if each.get("n_lost"))
+
+
+def test_all_workers_stopped_while_they_are_idle(server, credential, operator, wait_until):
+    with Client(server.endpoint, operator) as watch, Client(server.endpoint, credential) as client:
+        wait_until(lambda: len(workers_of(watch)) == 2, "both workers are there")
+        pids = {each["pid"] for each in watch.stats()["workers"]}
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        reply = client.call(Call("k", "echo", {}, (Tensor.of(X),)))
+        print(f"answered by a new worker after {reply.seconds['total']:.2f} s")
+        wait_until(
+            lambda: not pids & {each["pid"] for each in watch.stats()["workers"]}, "all are replaced", 120
+        )
+
+
+@pytest.mark.parametrize(
+    ("operation", "params"),
+    [("bad-slow", {"seconds": 6.0}), ("bad-native", {"n": 250_000_000})],
+    ids=["waits", "keeps all other threads from running"],
+)
+def test_a_slow_operation_is_left_alone(server, credential, operator, operation, params):
+    with Client(server.endpoint, operator) as watch, Client(server.endpoint, credential) as client:
+        before = [each["pid"] for each in workers_of(watch)]
+        reply = client.call(Call("k", operation, params, (Tensor.of(X),)))
+        print(f"took {reply.seconds['compute']:.1f} s")
+        assert reply.info["pid"] in before or not before
+        assert sum(each["n_lost"] for each in workers_of(watch)) == 0
+
+
+@pytest.fixture
+def greedy(server):
+    """A function that starts six clients of one tenant that take all they get, and stops them."""
+    clients = []
+
+    def start(how):
+        for _ in range(6):
+            words = [sys.executable, "-m", "tests.integration.pipeline.greedy_client"]
+            words += [server.endpoint.unix_path, MASTER.hex(), "greedy", how]
+            clients.append(subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True))
+        taken = [int(client.stdout.readline()) for client in clients]
+        for client in clients:
+            client.send_signal(signal.SIGSTOP)
+        return sum(taken)
+
+    yield start
+    for client in clients:
+        client.kill()
+        client.stdout.close()
+        client.wait(60)
+
+
+@pytest.mark.parametrize("how", ["unread", "shared"])
+def test_stopped_clients_of_one_tenant_hold_up_no_other(server, credential, operator, greedy, how):
+    """Six take what they can, and neither read nor give back: another tenant gets memory all the same."""
+    n_bytes = greedy(how)
+    with Client(server.endpoint, operator) as watch:
+        print(f"taken: {n_bytes / MIB:.0f} MiB; pool: {watch.stats()['pool']}")
+    data = Tensor.of(np.zeros(8 * MIB, "u1"))
+    longest_s = 0.0
+    for node in ("elsewhere", None):
+        with Client(server.endpoint, credential, node=node) as client:
+            for number in range(4):
+                reply = client.call(Call(f"{node}{number}", "echo", {}, (data,)))
+                longest_s = max(longest_s, reply.seconds["total"])
+                assert reply.bytes_out == 8 * MIB
+                del reply
+    print(f"another tenant waited {longest_s:.2f} s at most")
+    assert longest_s < SOON_S
+
+
+def test_the_server_answers_pings_while_large_payloads_move(server, credential):
+    """One loop serves everybody: nobody waits until another's bytes have moved."""
+    data = Tensor.of(np.zeros(8 * MIB, "u1"))
+    stop = threading.Event()
+
+    def move():
+        with Client(server.endpoint, credential, node="elsewhere") as client:
+            number = 0
+            while not stop.is_set():
+                number += 1
+                client.call(Call(f"m{number}", "echo", {}, (data,)))
+
+    threads = [threading.Thread(target=move) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        with Client(server.endpoint, credential) as client:
+            began_s = time.monotonic()
+            for number in range(50):
+                client.call(Call(f"small{number}", "echo", {}, (Tensor.of(X),)))
+            print(f"50 small requests beside them took {time.monotonic() - began_s:.2f} s")
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
