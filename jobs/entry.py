@@ -14,13 +14,13 @@ from typing import Any, BinaryIO, Callable, Dict, Iterator, Mapping, Optional, S
 
 from jobs.attempt import Attempt
 from jobs.verbs import TaskContext, parse_verb, run_verb
-from yarn_accel.client.binding import Binding, Endpoint, choose, parse_binding
+from yarn_accel.client.binding import Binding, choose, parse_binding
 from yarn_accel.client.discovery import ServerWatch
 from yarn_accel.client.dispatch import Dispatcher
+from yarn_accel.client.dispatch_events import ServersFound
 from yarn_accel.client.fallback import LocalExecutor
 from yarn_accel.client.liveness import LOST_AFTER_S
 from yarn_accel.client.reporter import Reporter
-from yarn_accel.client.routing_hints import RoutingHints
 from yarn_accel.client.token_file import read_secrets
 from yarn_accel.client.webhdfs import WebHdfs
 from yarn_accel.errors import AccelError, ConfigError, StartupError, StorageError
@@ -101,6 +101,7 @@ class _Servers:
     Attributes:
         first: those to begin with, best first.
         reason: why there is none.
+        may_come: one may be found later.
     """
 
     def __init__(self, environ: Mapping[str, str], attempt: Attempt) -> None:
@@ -110,11 +111,13 @@ class _Servers:
             binding = load_binding(Path.cwd())
             self.first = choose(binding, attempt.node, attempt.partition)
             self.reason = "" if self.first else "the binding names no server"
+            self.may_come = False
         else:
             self._watch = ServerWatch(environ)
             found = self._watch.now()
             self.first = found.endpoints(attempt.partition)
             self.reason = found.reason or "this node is bound to no server"
+            self.may_come = found.may_come
 
     def credential(self, environ: Mapping[str, str]) -> Optional[Credential]:
         """What the servers want to see; None when there is none to show it to, now or later.
@@ -136,15 +139,13 @@ class _Servers:
                 self.first, self.reason = (), str(error)
             return None
 
-    def now(self, is_urgent: bool) -> Sequence[Endpoint]:
+    def now(self, is_urgent: bool) -> ServersFound:
         """For `Dispatcher`: the servers of the binding, or those that the node's agent names now."""
         if self._watch is None:
-            return self.first
-        return self._watch.now(is_urgent).endpoints(self._partition)
-
-    def routing_hints(self) -> Optional[RoutingHints]:
-        """For `Dispatcher`: the agent's hints for choosing a server; None without an agent."""
-        return None if self._watch is None else self._watch.routing_hints()
+            return ServersFound(tuple(self.first))
+        found = self._watch.now(is_urgent)
+        endpoints = found.endpoints(self._partition)
+        return ServersFound(endpoints, found.routing_hints, found.reason or self.reason, found.may_come)
 
 
 def load_credential(environ: Mapping[str, str], now_s: float) -> Credential:
@@ -238,12 +239,12 @@ def _context(
     reporter = Reporter(stderr)
     servers = _Servers(environ, attempt)
     credential = servers.credential(environ)
-    if not servers.first and options.no_fallback:
+    if not servers.first and options.no_fallback and not (servers.may_come and credential is not None):
         raise ConfigError(
             "no pipeline server and --no-fallback is set: {}".format(servers.reason),
             cure="start a pipeline server, or `yarn-accel start`",
         )
-    if not servers.first:
+    if not servers.first and not (servers.may_come and credential is not None):
         reporter.status("computing on this node's CPU: {}".format(servers.reason))
     dispatcher = Dispatcher(
         servers.first,
@@ -252,8 +253,7 @@ def _context(
         on_wait=reporter.status,
         patience_s=options.patience_s,
         node=attempt.node,
-        follow=servers.now if credential is not None else None,
-        routing_hints=servers.routing_hints if credential is not None else None,
+        find_servers=servers.now if credential is not None else None,
         lost_after_s=_lost_after_s(environ),
     )
     return TaskContext(

@@ -15,7 +15,7 @@ from yarn_accel.client.calls import Call, Reply, Tensor
 from yarn_accel.client.memory import ReplyPool
 from yarn_accel.client.payload import PayloadCodec
 from yarn_accel.client.shared_memory import SharedMemory, SharedSegment, aligned
-from yarn_accel.client.transport import Transport
+from yarn_accel.client.transport import PROBE_TOKEN, Transport
 from yarn_accel.errors import (
     AccelError,
     LocalProtocolError,
@@ -107,7 +107,6 @@ class ServerChannel:
         self._answers: Dict[int, Any] = {}
         self._lends: Dict[int, int] = {}
         self._receiving: Optional[_Receiving] = None
-        self._heard_s = 0.0
 
     def close(self) -> None:
         """Close the connection; arrays handed out stay valid."""
@@ -118,6 +117,11 @@ class ServerChannel:
     def n_in_flight(self) -> int:
         """Calls submitted whose outcome `next_outcome` has not given yet."""
         return len(self._open) + len(self._ready) + len(self._again)
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether `arrived` has something without receiving anything."""
+        return bool(self._ready or self._again)
 
     def unanswered(self) -> List[Call]:
         """The calls that were submitted and not answered, oldest first."""
@@ -132,8 +136,8 @@ class ServerChannel:
         Raises:
             UnavailableError: the server was lost.
         """
-        if not is_blocking and not self._open:
-            self._heard_s = time.monotonic()
+        if not self._open:
+            self.transport.expect_answer()
         self._submit(call, 0, is_blocking)
 
     def arrived(self) -> Optional[Tuple[Call, Outcome]]:
@@ -176,6 +180,7 @@ class ServerChannel:
         """
         if self._open or self._ready or self._again:
             return None
+        self.transport.expect_answer()
         self._submit(call, 0)
         if not self._ready and not self.transport.connection.is_mid_frame:
             self._pump()
@@ -226,10 +231,9 @@ class ServerChannel:
             event = self.transport.next_event()
             if event is not NEED_DATA:
                 self._take(event)
-            elif self.transport.pump_now():
-                self._heard_s = time.monotonic()
-            else:
-                self.transport.check(time.monotonic() - self._heard_s if self._open else 0.0)
+            elif not self.transport.pump_now():
+                if self._open:
+                    self.transport.check()
                 return False
         except (UnavailableError, RemoteProtocolError) as error:
             self.close()
@@ -343,7 +347,8 @@ class ServerChannel:
 
     def _take_other(self, event: object) -> None:
         if isinstance(event, Pong):
-            self._answers[event.token] = {}
+            if event.token != PROBE_TOKEN:
+                self._answers[event.token] = {}
         elif isinstance(event, Stats):
             self._answers[event.id] = event.stats
         elif isinstance(event, Drain):

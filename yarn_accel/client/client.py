@@ -68,8 +68,10 @@ class Client:
         copy_results: hand out results as memory of their own, never as views of shared memory; for callers
             that keep many results.
         on_progress: told the call, its stage and its seconds so far while the server works on it.
+        silent_after_s: a server that promises progress (see ``PROGRESS`` of `wire`) hangs after so long a
+            silence; None: as ``timeout_s``.
         lost_after_s: after so long without an acknowledgement from the server's node it is off the network
-            (see `vital`); a busy node acknowledges, so this may be much shorter than ``timeout_s``.
+            (see `liveness`); a busy node acknowledges, so this may be much shorter than ``timeout_s``.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class Client:
         copy_results: bool = False,
         on_progress: Optional[Callable[[Call, str, float], None]] = None,
         lost_after_s: float = LOST_AFTER_S,
+        silent_after_s: Optional[float] = None,
     ) -> None:
         self.endpoint = endpoint
         is_local = node is None or node == endpoint.node
@@ -98,6 +101,7 @@ class Client:
             "max_payload_bytes": max_reply_bytes,
             "tls": tls,
             "lost_after_s": lost_after_s,
+            "silent_after_s": silent_after_s,
         }
         self._credential = credential
         self._on_progress = on_progress
@@ -234,12 +238,21 @@ class Client:
         """Whether `arrived` has something to send when the descriptor takes it."""
         return self._channel is not None and self._channel.transport.has_outgoing
 
+    @property
+    def has_answers(self) -> bool:
+        """Whether `arrived` has something even if the descriptor has nothing."""
+        return self._channel is not None and self._channel.has_answers
+
     def cancel(self, call: Call) -> None:
         """Tell the server that a submitted call is no longer wanted.
 
         Its outcome is then a `RejectedError` with the code ``cancelled``, or the answer if that was faster.
         """
         self._connected().cancel(call)
+
+    def doubt(self) -> None:
+        """Others say that the server does not work: wait for ``silent_after_s`` only, promise or not."""
+        self._connected().transport.doubt()
 
     def next_outcome(self) -> Tuple[Call, Outcome]:
         """Wait for the next answer.

@@ -56,6 +56,7 @@ class DiscoveredServers:
         age_s: age of the master's figures in the answer; 0: unknown.
         reason: why there is no server, or what is doubtful about those there are; else empty.
         routing_hints: for choosing a server for every single request; None: they all go to the first.
+        may_come: there is somebody to ask, so a server may be found later.
     """
 
     binding: Binding = field(default_factory=Binding)
@@ -65,6 +66,7 @@ class DiscoveredServers:
     age_s: float = 0.0
     reason: str = ""
     routing_hints: Optional[RoutingHints] = None
+    may_come: bool = True
 
     def endpoints(self, spread: int = 0) -> Tuple[Endpoint, ...]:
         """The servers in the order in which to try them; see `binding.choose`."""
@@ -91,7 +93,8 @@ def discover_servers(environ: Mapping[str, str]) -> DiscoveredServers:
             failures.append("master {}: {}".format(url, _why(error)))
     if not masters:
         failures.append("ACCEL_MASTER is not set")
-    return DiscoveredServers(node=node, reason="; ".join(failures))
+    may_come = bool(masters or environ.get("ACCEL_AGENT"))
+    return DiscoveredServers(node=node, reason="; ".join(failures), may_come=may_come)
 
 
 class ServerWatch:
@@ -136,10 +139,6 @@ class ServerWatch:
                 )
             self._found = found
         return self._found
-
-    def routing_hints(self) -> Optional[RoutingHints]:
-        """For `Dispatcher`: the hints for choosing a server per request, if the agent sent any."""
-        return self.now().routing_hints
 
 
 def agent_sockets(environ: Mapping[str, str]) -> Sequence[Tuple[str, bool]]:

@@ -76,7 +76,7 @@ class Link:
         return self._socket.fileno()
 
     def unacknowledged_s(self) -> float:
-        """For how long the node at the other end has not even acknowledged what it was sent; see `vital`."""
+        """Seconds for which the node at the other end has acknowledged nothing; see `liveness`."""
         return unacknowledged_s(self._socket)
 
     def close(self) -> None:

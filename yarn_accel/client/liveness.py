@@ -1,4 +1,8 @@
-"""Detects that the node at the other end of a TCP connection is off the network.
+"""Detects servers that hang, and nodes that are off the network.
+
+A server promises progress on unanswered requests once per second (the capability ``progress``). One that is
+silent for some seconds and leaves a ping unanswered hangs, `SilenceMeter`. Time in which this process did not
+run, or did not look, is nobody's silence.
 
 A server that computes sends nothing for long, and one that is short of memory reads nothing. The kernel of
 its node still acknowledges what arrives, however busy the node is, and answers one keep-alive probe per
@@ -16,10 +20,21 @@ import struct
 import sys
 from typing import Optional
 
-__all__ = ["LOST_AFTER_S", "UNANSWERED_PROBES", "enable_keepalive", "unacknowledged_s"]
+__all__ = [
+    "LOST_AFTER_S",
+    "SILENT_AFTER_S",
+    "UNANSWERED_PROBES",
+    "SilenceMeter",
+    "enable_keepalive",
+    "unacknowledged_s",
+]
 
 #: How long a node may leave everything unacknowledged before it counts as lost, unless it is set otherwise.
 LOST_AFTER_S = 3.0
+#: Silence of a server that promised progress once per second, and an unanswered ping, after which it hangs.
+SILENT_AFTER_S = 3.0
+#: A longer gap between two looks means that this process stood still itself; no more of it counts.
+_LONGEST_GAP_S = 0.5
 #: So many probes, or copies of the same bytes, must be unanswered: one alone may be lost on a bad line.
 UNANSWERED_PROBES = 2
 _PROBE_EVERY_S = 1
@@ -28,6 +43,29 @@ _CAN_TELL = sys.platform.startswith("linux")
 _TCP_INFO = struct.Struct("8B13I")
 _RETRANSMITS, _PROBES = 2, 3
 _UNACKED, _LAST_DATA, _LAST_ACK = 8 + 4, 8 + 11, 8 + 12
+
+
+class SilenceMeter:
+    """Measures for how long a server was silent, counting only time in which this process looked.
+
+    Attributes:
+        silent_s: seconds of silence as of the last look.
+    """
+
+    def __init__(self) -> None:
+        self.silent_s = 0.0
+        self._looked_s = 0.0
+
+    def restart(self, now_s: float) -> None:
+        """Bytes came, or from now on an answer is due."""
+        self.silent_s = 0.0
+        self._looked_s = now_s
+
+    def look(self, now_s: float) -> float:
+        """Nothing has come so far; the seconds of silence."""
+        self.silent_s += min(now_s - self._looked_s, _LONGEST_GAP_S)
+        self._looked_s = now_s
+        return self.silent_s
 
 
 def enable_keepalive(sock: socket.socket, lost_after_s: float) -> None:

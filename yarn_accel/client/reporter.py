@@ -15,12 +15,10 @@ import sys
 import threading
 from typing import Callable, Dict, Iterator, Optional, TextIO, Tuple
 
-__all__ = ["COUNTER_NAMES", "DISPATCH_COUNTERS", "GROUP", "Reporter"]
+__all__ = ["COUNTER_NAMES", "GROUP", "Reporter"]
 
 GROUP = "yarn-accel"
 COUNTER_NAMES = ("records_in", "sent", "done", "cpu_fallback", "rejected", "bytes")
-#: What became of requests on their way (`Dispatcher.counts`); those that are 0 are not reported.
-DISPATCH_COUNTERS = ("lost_servers", "resubmitted", "moved")
 KEEP_ALIVE_S = 30.0
 _MAX_TEXT = 500
 

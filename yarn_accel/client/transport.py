@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Callable, Deque, Iterator, List, Optional, Seq
 from yarn_accel.client.binding import Endpoint
 from yarn_accel.client.connect import CARRIERS, connect
 from yarn_accel.client.links import Link, reason
-from yarn_accel.client.liveness import LOST_AFTER_S
+from yarn_accel.client.liveness import LOST_AFTER_S, SilenceMeter
 from yarn_accel.errors import AccelError, AuthenticationError, RemoteProtocolError, UnavailableError
 from yarn_accel.wire import (
     MEMFD,
@@ -31,13 +31,14 @@ from yarn_accel.wire import (
     Limits,
     Message,
     Opened,
+    Ping,
     available_checksums,
 )
 
 if TYPE_CHECKING:
     import ssl
 
-__all__ = ["Transport", "describe"]
+__all__ = ["PROBE_TOKEN", "Transport", "describe"]
 
 #: Payloads longer than this leave in pieces of `_PIECE_BYTES`, each added to the checksum just before; for
 #: shorter ones the additional system calls cost more than the cache gives back.
@@ -45,6 +46,8 @@ _WHOLE_BYTES = 8 * 1024 * 1024
 _PIECE_BYTES = 1024 * 1024
 #: Who waits looks so often whether the node at the other end is still there.
 _LOOK_S = 0.25
+#: The token of a ping that only asks for a sign of life.
+PROBE_TOKEN = 0
 
 
 def describe(endpoint: Endpoint) -> str:
@@ -61,7 +64,9 @@ class Transport:
         credential: what this side proves itself with.
         connect_timeout_s: limit for connecting and the handshake together.
         timeout_s: longest silence while something is expected.
-        lost_after_s: after so long a node that acknowledges nothing any more is lost, see `vital`.
+        lost_after_s: after so long a node that acknowledges nothing any more is lost, see `liveness`.
+        silent_after_s: longest silence of a server that promises progress, or that is doubted; None: as
+            `timeout_s`.
         carriers: which of `CARRIERS` may be used.
         checksums: payload checksums accepted over plain TCP, best first; None: all this Python can compute.
             The other carriers need none.
@@ -89,10 +94,14 @@ class Transport:
         max_payload_bytes: int,
         tls: Optional[ssl.SSLContext] = None,
         lost_after_s: float = LOST_AFTER_S,
+        silent_after_s: Optional[float] = None,
     ) -> None:
         self.where = describe(endpoint)
-        self._timeout_s, self._lost_after_s = timeout_s, lost_after_s
+        self._lost_after_s = lost_after_s
+        self._doubted_s = timeout_s if silent_after_s is None else min(silent_after_s, timeout_s)
         self._look_s = min(_LOOK_S, timeout_s)
+        self._silence = SilenceMeter()
+        self._is_probed = False
         self._held: List[Buffer] = []
         self._sending: List[Buffer] = []
         self._to_send: Deque[Iterator[List[Buffer]]] = collections.deque()
@@ -117,6 +126,11 @@ class Transport:
         self.next_event: Callable[[], Event] = self.connection.next_event
         self._may_carry_descriptors = MEMFD in self.connection.capabilities
         self._is_checked = self.connection.checksum != "none"
+        self._longest_silence_s = timeout_s
+        self._is_judged = False
+        if silent_after_s is not None and PROGRESS in self.connection.capabilities:
+            self.doubt()
+        self._silence.restart(time.monotonic())
 
     @property
     def carrier(self) -> str:
@@ -152,22 +166,18 @@ class Transport:
             self._to_send.append(self._pieces([*self._held, head], payload, trailer))
             self._held = []
         else:
-            parts = self.connection.send(message, payload)
-            if self._held:
-                parts = [*self._held, *parts]
-                self._held = []
+            parts = self._encoded(message, payload)
             if not self._sending and not self._to_send:
                 self._sending = parts
             else:
                 self._to_send.append(iter((parts,)))
-        waited_s = 0.0
         while True:
             try:
                 while self._send_some(is_alone):
                     pass
                 return
             except BlockingIOError:
-                waited_s = self._waited(waited_s)
+                self.check()
             except OSError as error:
                 raise self._lost(error) from None
 
@@ -187,7 +197,6 @@ class Transport:
         Raises:
             UnavailableError: the server vanished, or was silent for too long.
         """
-        waited_s = 0.0
         while True:
             try:
                 if not self._sending and not self._to_send:
@@ -196,7 +205,7 @@ class Transport:
                     self._move_both_ways()
                 return
             except BlockingIOError:
-                waited_s = self._waited(waited_s)
+                self.check()
             except OSError as error:
                 raise self._lost(error) from None
 
@@ -210,6 +219,7 @@ class Transport:
         try:
             while self._send_some(is_blocking=False):
                 has_moved = True
+                self._silence.restart(time.monotonic())
             self._receive(is_blocking=False)
         except BlockingIOError:
             return has_moved
@@ -221,17 +231,31 @@ class Transport:
         """The descriptor to wait for, for receiving and, with `has_outgoing`, for sending."""
         return self._link.fileno()
 
-    def check(self, waited_s: float) -> None:
-        """Look whether the server may still be waited for.
+    def expect_answer(self) -> None:
+        """From now on the server owes an answer."""
+        self._silence.restart(time.monotonic())
 
-        Args:
-            waited_s: how long nothing came.
+    def doubt(self) -> None:
+        """Take the server for hung after `silent_after_s` of silence even if it promises no progress."""
+        if not self._is_judged:
+            self._is_judged = True
+            self._longest_silence_s = self._doubted_s
+            self._silence.restart(time.monotonic())
+
+    def check(self) -> None:
+        """Look whether the server may still be waited for; it owes an answer, and no bytes are here.
+
+        A server that promises progress, or is doubted, is pinged halfway to its longest silence.
 
         Raises:
             UnavailableError: it was silent for too long, or its node is off the network.
         """
-        if waited_s >= self._timeout_s:
+        silent_s = self._silence.look(time.monotonic())
+        if silent_s >= self._longest_silence_s:
             raise self._lost(BlockingIOError())
+        if self._is_judged and silent_s >= self._longest_silence_s / 2 and not self._is_probed:
+            self._is_probed = True
+            self._to_send.append(iter((self._encoded(Ping(PROBE_TOKEN)),)))
         unacknowledged_s = self._link.unacknowledged_s()
         if unacknowledged_s >= self._lost_after_s:
             raise UnavailableError(
@@ -254,11 +278,11 @@ class Transport:
             if not has_moved and not self._link.wait(self._look_s, for_sending=True):
                 raise
 
-    def _waited(self, waited_s: float) -> float:
-        """One more look was without news: the seconds waited now, if waiting makes sense."""
-        waited_s += self._look_s
-        self.check(waited_s)
-        return waited_s
+    def _encoded(self, message: Message, payload: Sequence[Buffer] = ()) -> List[Buffer]:
+        """The frames held back and this one, in the order of their tags."""
+        parts = [*self._held, *self.connection.send(message, payload)]
+        self._held = []
+        return parts
 
     def _send_some(self, is_blocking: bool) -> bool:
         """Send what goes in one system call; False when there is nothing left, or no room for it now."""
@@ -319,13 +343,15 @@ class Transport:
             n_bytes = self._link.receive((connection.wanted(),), is_blocking, self._may_carry_descriptors)
         if n_bytes == 0:
             raise self._lost(None)
+        self._silence.restart(time.monotonic())
+        self._is_probed = False
         connection.received(n_bytes)
 
     def _lost(self, error: Optional[OSError]) -> UnavailableError:
         if error is None:
             why = "closed the connection"
         elif isinstance(error, BlockingIOError):
-            why = "has been silent for {:g} s".format(self._timeout_s)
+            why = "has been silent for {:g} s".format(self._longest_silence_s)
         elif error.errno == errno.ETIMEDOUT:
             why = "is lost: its node acknowledges nothing any more"
         else:

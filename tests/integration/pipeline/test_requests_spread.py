@@ -17,6 +17,7 @@ from yarn_accel.client.binding import Binding
 from yarn_accel.client.client import Call, Reply
 from yarn_accel.client.discovery import parse_servers
 from yarn_accel.client.dispatch import Dispatcher
+from yarn_accel.client.dispatch_events import ServersFound
 from yarn_accel.node.heartbeat_response import HeartbeatResponse, local_response
 from yarn_accel.node.loads import LoadMeter, parse_load
 from yarn_accel.node.server_stats import parse_metrics
@@ -45,6 +46,10 @@ class Site:
         )
         return parse_servers(json.dumps(document).encode(), "m1")
 
+    def find(self, is_urgent):
+        found = self.found(is_urgent)
+        return ServersFound(found.endpoints(), found.routing_hints)
+
     def loads(self):
         """As reported, or as a test says (`given`)."""
         if self.given is not None:
@@ -67,8 +72,7 @@ class Site:
         return Dispatcher(
             self.found().endpoints(),
             credential,
-            follow=lambda is_urgent: self.found(is_urgent).endpoints(),
-            routing_hints=lambda: self.found().routing_hints,
+            find_servers=self.find,
             **options,
         )
 

@@ -6,6 +6,7 @@ from yarn_accel.client import dispatch
 from yarn_accel.client.binding import Endpoint
 from yarn_accel.client.client import Call, Reply, Tensor
 from yarn_accel.client.dispatch import FALLBACK_DEVICE, Dispatcher
+from yarn_accel.client.dispatch_events import ServersFound
 from yarn_accel.errors import AuthenticationError, RejectedError, StorageError, UnavailableError
 from yarn_accel.wire import TensorSpec
 from yarn_accel.wire.credential import issue
@@ -22,7 +23,7 @@ class World:
 
     def __init__(self):
         self.scripts = {}
-        self.connected = []
+        self.connected, self.closed, self.doubted, self.timeouts = [], [], [], []
         self.now_s = 0.0
 
     def endpoints(self):
@@ -32,9 +33,12 @@ class World:
 class ScriptedClient:
     """Stands in for `Client`: answers from its server's script, one item per call."""
 
+    has_outgoing = False
+
     def __init__(self, endpoint, credential, **options):
         self.endpoint = endpoint
         self.is_draining = False
+        WORLD.timeouts.append(options["connect_timeout_s"])
         self._script = WORLD.scripts[endpoint.name]
         self._flying = []
 
@@ -47,11 +51,28 @@ class ScriptedClient:
 
     def close(self):
         self._flying = []
+        WORLD.closed.append(self.endpoint.name)
 
-    def submit(self, call):
+    def fileno(self):
+        return 0
+
+    @property
+    def has_answers(self):
+        return bool(self._flying)
+
+    def submit(self, call, is_blocking):
+        assert not is_blocking
         self._flying.append(call)
 
-    def next_outcome(self):
+    def doubt(self):
+        WORLD.doubted.append(self.endpoint.name)
+
+    def arrived(self):
+        if not self._flying:
+            return None
+        if self._script[0] == "silence":
+            WORLD.now_s += 0.25
+            return None
         item = self._script.pop(0)
         if item == "lost":
             raise UnavailableError(f"server {self.endpoint.name} vanished")
@@ -60,6 +81,17 @@ class ScriptedClient:
             item = UnavailableError("shutting down", retry_after_s=0.1)
         call = self._flying.pop(0)
         return call, reply(self.endpoint.name) if item == "ok" else item
+
+
+class Poll:
+    """Stands in for `select.poll`: time passes, and nothing happens."""
+
+    def register(self, descriptor, interest):
+        pass
+
+    def poll(self, wait_ms):
+        WORLD.now_s += wait_ms / 1000
+        return []
 
 
 class Fallback:
@@ -80,17 +112,15 @@ def world(monkeypatch):
     monkeypatch.setattr(dispatch, "Client", ScriptedClient)
     monkeypatch.setattr(dispatch.time, "monotonic", lambda: WORLD.now_s)
 
-    def sleep(seconds):
-        WORLD.now_s += seconds
-
-    monkeypatch.setattr(dispatch.time, "sleep", sleep)
+    monkeypatch.setattr(dispatch.select, "poll", Poll)
     return WORLD
 
 
-def run(world, n_calls, fallback=None, **options):
+def run(world, n_calls, fallback=None, endpoints=None, **options):
     texts = []
     calls = [Call(f"k{n}", "lu") for n in range(n_calls)]
-    with Dispatcher(world.endpoints(), CREDENTIAL, fallback, texts.append, **options) as dispatcher:
+    given = world.endpoints() if endpoints is None else endpoints
+    with Dispatcher(given, CREDENTIAL, fallback, texts.append, **options) as dispatcher:
         outcomes = [(call.key, outcome) for call, outcome in dispatcher.map(iter(calls), window=3)]
     assert sorted(key for key, _ in outcomes) == sorted(call.key for call in calls)
     return dict(outcomes), texts
@@ -121,9 +151,10 @@ def test_what_a_lost_server_left_open_goes_to_the_next(world):
 
 
 def test_a_draining_server_is_left_when_it_has_answered(world):
-    world.scripts = {"w1": ["ok", "drain", "ok", "ok"], "w2": ["ok"]}
+    world.scripts = {"w1": ["ok", "drain", "ok"], "w2": ["ok", "ok"]}
     outcomes, _ = run(world, 4)
-    assert sorted(servers_of(outcomes)) == ["w1", "w1", "w1", "w2"]
+    assert sorted(servers_of(outcomes)) == ["w1", "w1", "w2", "w2"]
+    assert world.closed[0] == "w1"
 
 
 def test_a_new_binding_takes_the_next_requests_and_leaves_those_in_flight(world):
@@ -131,12 +162,12 @@ def test_a_new_binding_takes_the_next_requests_and_leaves_those_in_flight(world)
     w1, w2 = world.endpoints()
     asked = []
 
-    def follow(is_urgent):
+    def find(is_urgent):
         asked.append(is_urgent)
-        return [w1] if len(asked) < 6 else [w2, w1]
+        return ServersFound((w1,) if len(asked) < 6 else (w2, w1))
 
-    outcomes, texts = run(world, 9, follow=follow)
-    assert servers_of(outcomes) == ["w1"] * 4 + ["w2"] * 5  # asked once before connecting
+    outcomes, texts = run(world, 9, find_servers=find)
+    assert servers_of(outcomes) == ["w1"] * 4 + ["w2"] * 5
     assert world.connected == ["w1", "w2"]
     assert texts == ["bound to server w2 now, before to w1"]
     assert not any(asked)
@@ -145,13 +176,13 @@ def test_a_new_binding_takes_the_next_requests_and_leaves_those_in_flight(world)
 def test_after_a_loss_the_binding_is_asked_for_at_once(world):
     world.scripts = {"w1": ["ok", "lost"], "w2": ["ok"] * 9, "w3": ["ok"] * 9}
     w1, _, w3 = world.endpoints()
-    outcomes, _ = run(world, 5, follow=lambda is_urgent: [w3, w1] if is_urgent else [])
+    outcomes, _ = run(world, 5, find_servers=lambda is_urgent: ServersFound((w3, w1) if is_urgent else ()))
     assert servers_of(outcomes) == ["w1", "w3", "w3", "w3", "w3"]
 
 
 def test_when_nobody_knows_a_server_any_more_the_last_ones_stay(world):
     world.scripts = {"w1": ["ok"] * 5}
-    outcomes, _ = run(world, 5, follow=lambda is_urgent: [])
+    outcomes, _ = run(world, 5, find_servers=lambda is_urgent: ServersFound(()))
     assert servers_of(outcomes) == ["w1"] * 5
 
 
@@ -205,7 +236,7 @@ def test_without_servers_and_fallback_every_call_gets_one_clear_error(world):
 
 def test_no_server_known(world):
     outcomes, _ = run(world, 1)
-    assert "no pipeline server is known for this node: name one in the binding file" in str(outcomes["k0"])
+    assert "no pipeline server is known for this node: start a pipeline server" in str(outcomes["k0"])
     outcomes, _ = run(world, 1, Fallback())
     assert outcomes["k0"].device == FALLBACK_DEVICE
     assert world.now_s == 0
@@ -319,12 +350,15 @@ def test_the_fallbacks_own_error_is_the_outcome(world):
 
 
 def test_leaving_early_closes_the_connection(world):
-    world.scripts = {"w1": ["ok"] * 9}
+    world.scripts = {"w1": ["ok", "ok", "silence"]}
     dispatcher = Dispatcher(world.endpoints(), CREDENTIAL)
     outcomes = dispatcher.map([Call(f"k{n}", "lu") for n in range(9)], window=4)
     assert next(outcomes)[1].server == "w1"
     outcomes.close()
-    assert dispatcher._client is None
+    assert world.closed == ["w1"]
+    world.scripts["w1"] = ["ok"]
+    outcomes = list(dispatcher.map([Call("later", "lu")]))
+    assert [call.key for call, _ in outcomes] == ["later"], "nothing of the map before is left"
 
 
 def test_order_is_kept_across_servers(world):
@@ -357,3 +391,59 @@ def test_waiting_times_are_spread(world):
         ends.add(round(world.now_s, 6))
         assert 1.0 <= world.now_s <= 1.25
     assert len(ends) > 10
+
+
+def test_a_server_that_is_not_named_any_more_is_doubted_and_finishes_what_it_has(world):
+    world.scripts = {"w1": ["ok", "ok", "silence"], "w2": ["ok"] * 9}
+    w1, w2 = world.endpoints()
+    script = world.scripts["w1"]
+
+    def find(is_urgent):
+        if world.now_s > 2.0 and script[0] == "silence":
+            script[:] = ["ok"] * 9
+        return ServersFound((w1, w2) if world.now_s < 1.0 else (w2,))
+
+    outcomes, _ = run(world, 9, find_servers=find)
+    assert servers_of(outcomes) == ["w1"] * 5 + ["w2"] * 4
+    assert world.doubted == ["w1"]
+    assert world.closed[0] == "w1"
+
+
+def test_where_no_server_is_known_yet_one_is_waited_for(world):
+    world.scripts = {"w1": ["ok"] * 9}
+    w1 = world.endpoints()
+    reason = "the agent knows no server for this node"
+
+    def find(is_urgent):
+        return (
+            ServersFound(tuple(w1), may_come=True)
+            if world.now_s > 3.0
+            else ServersFound((), None, reason, True)
+        )
+
+    outcomes, texts = run(world, 2, Fallback(), find_servers=find, endpoints=(), patience_s=10.0)
+    assert servers_of(outcomes) == ["w1", "w1"]
+    assert texts == [f"waiting for a server: {reason}"]
+    assert 3.0 <= world.now_s < 5.0
+
+
+def test_where_no_server_comes_the_patience_ends(world):
+    def find(is_urgent):
+        return ServersFound((), None, "the agent knows no server for this node", True)
+
+    outcomes, _ = run(world, 2, find_servers=find, patience_s=10.0)
+    assert "the agent knows no server for this node" in str(outcomes["k0"])
+    assert 10.0 <= world.now_s < 12.0, "waited for once, not for each call"
+
+
+def test_where_there_is_nobody_to_ask_nothing_is_waited_for(world):
+    find = lambda is_urgent: ServersFound((), None, "ACCEL_MASTER is not set")  # noqa: E731
+    outcomes, _ = run(world, 2, Fallback(), find_servers=find, patience_s=10.0)
+    assert outcomes["k0"].device == FALLBACK_DEVICE
+    assert world.now_s == 0
+
+
+def test_a_server_that_failed_is_tried_again_briefly_while_another_works(world):
+    world.scripts = {"w1": ["refuse"], "w2": ["ok"] * 30}
+    slowly(world, 12, 1.0)
+    assert world.timeouts == [3.0, 3.0, 1.0]

@@ -75,11 +75,11 @@ def test_it_comes_with_the_agents_answer_and_is_asked_for_more_often():
     assert found.routing_hints.home == "w1"
     answers, now_s = [DiscoveredServers(), found, found], [0.0]
     watch = ServerWatch({}, 5.0, lambda environ: answers.pop(0), lambda: now_s[0])
-    assert watch.routing_hints() is None
+    assert watch.now().routing_hints is None
     now_s[0] = 4.9
-    assert watch.routing_hints() is None
+    assert watch.now().routing_hints is None
     now_s[0] = 5.1
-    assert watch.routing_hints() is found.routing_hints
+    assert watch.now().routing_hints is found.routing_hints
     now_s[0] = 6.2
-    assert watch.routing_hints() is found.routing_hints
+    assert watch.now().routing_hints is found.routing_hints
     assert answers == []

@@ -333,9 +333,8 @@ def test_memory_of_a_cancelled_call_goes_back_to_the_server(serve):
             assert peer.next_event() == Cancel(first.id)
             peer.send(Cancelled(first.id))
             second = peer.next_request()
-            seen.append((first.placement.segment, second.placement.segment))
+            seen.append((first.placement.segment, second.placement.segment, tuple(peer.given_back)))
             peer.answer(second)
-            seen[-1] += (tuple(peer.given_back),)
 
     # One call's worth: what was given up may be asked for again.
     with Client(serve(script, unix=True, max_lent_bytes=MIB + MIB // 4), CREDENTIAL) as client:

@@ -12,6 +12,7 @@ from jobs.entry import load_credential, main, read_uri
 from yarn_accel.adapters.credentials import issue_token_file, read_master_secret
 from yarn_accel.client.binding import Binding, Endpoint, format_binding
 from yarn_accel.client.discovery import DiscoveredServers
+from yarn_accel.client.dispatch_events import ServersFound
 from yarn_accel.client.token_file import write_secrets
 from yarn_accel.errors import StartupError, StorageError
 from yarn_accel.wire.credential import SECRET_ALIAS
@@ -75,17 +76,17 @@ def test_a_mapper_that_begins_without_a_server_uses_one_that_comes_later(start, 
             super().__init__(*arguments, **options)
 
     words = {"found": DiscoveredServers(reason="nobody yet")}
-    watch = types.SimpleNamespace(now=lambda is_urgent=False: words["found"], routing_hints=lambda: None)
+    watch = types.SimpleNamespace(now=lambda is_urgent=False: words["found"])
     monkeypatch.setattr(entry, "ServerWatch", lambda environ: watch)
     monkeypatch.setattr(entry, "Dispatcher", Kept)
     token = issue_token_file(tmp_path / "token", MASTER, 60, "alice")
     code, lines = start("factorize-map", binding=False, HADOOP_TOKEN_FILE_LOCATION=str(token))
-    assert code == 0
-    assert lines[0].startswith("reporter:status:computing on this node's CPU: nobody yet")
+    assert (code, lines) == (0, []), "it waits when there is something to compute"
     ((endpoints, credential), options) = made[0]
     assert (endpoints, credential.tenant) == ((), "alice")
+    assert options["find_servers"](False) == ServersFound((), None, "nobody yet", True)
     words["found"] = DiscoveredServers(Binding((NOBODY,)), "w1", "agent")
-    assert [each.name for each in options["follow"](False)] == ["s1"]
+    assert [each.name for each in options["find_servers"](False).endpoints] == ["s1"]
 
 
 def test_without_a_binding_and_fallback_it_is_an_error_that_names_who_was_asked(start, tmp_path):

@@ -1,0 +1,276 @@
+"""Whatever servers do, every call gets exactly one outcome, and only servers that may be asked are asked."""
+
+import math
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from yarn_accel.client import dispatch_events as ev
+from yarn_accel.client.binding import Endpoint
+from yarn_accel.client.calls import Call, Reply
+from yarn_accel.client.dispatch_state import DispatchSettings, DispatchState
+from yarn_accel.client.routing_hints import RoutingHints
+from yarn_accel.core.server_choice import ChooserSettings, ServerView
+from yarn_accel.errors import RejectedError, StorageError, UnavailableError
+
+SERVERS = tuple(Endpoint(name, "host", 1) for name in ("a", "b", "c"))
+PATIENCE_S = 5.0
+MAX_ATTEMPTS = 3
+NOT_NOW = UnavailableError("busy", retry_after_s=0.3)
+GONE = UnavailableError("vanished")
+
+
+class World:
+    """Carries commands out as servers would that do what the test says, and checks that they make sense."""
+
+    def __init__(self, has_fallback, max_moves):
+        self.settings = DispatchSettings(PATIENCE_S, MAX_ATTEMPTS, 3.0, has_fallback)
+        self.state = DispatchState(self.settings, lambda: 1.0)
+        self.max_moves = max_moves
+        self.now_s = 0.0
+        self.reachable = set(SERVERS)
+        self.at = {}
+        self.draining = set()
+        self.recalled = set()
+        self.computing = None
+        self.submitted, self.outcomes, self.n_sent, self.n_cancelled = [], [], {}, {}
+        self.events = []
+        self.seq = 0
+
+    def apply(self, event):
+        self.events.append(event)
+        while self.events:
+            commands = self.state.apply(self.events.pop(0), self.now_s)
+            self.state.validate()
+            assert self.state.wake_at_s >= self.now_s
+            for command in commands:
+                getattr(self, type(command).__name__)(command)
+
+    def ConnectServer(self, command):
+        assert command.server not in self.at
+        if command.server in self.reachable:
+            self.at[command.server] = []
+            self.draining.discard(command.server)
+            self.events.append(ev.ServerConnected(command.server))
+        else:
+            self.events.append(ev.ServerUnreachable(command.server, GONE))
+
+    def CloseServer(self, command):
+        del self.at[command.server]
+
+    def SendCall(self, command):
+        assert command.server not in self.draining
+        assert all(command.call not in calls for calls in self.at.values()), "two servers owe one answer"
+        self.at[command.server].append(command.call)
+        self.n_sent[command.call.key] = self.n_sent.get(command.call.key, 0) + 1
+
+    def RecallCall(self, command):
+        assert command.call in self.at[command.server]
+        self.recalled.add(command.call.key)
+
+    def ComputeLocally(self, command):
+        assert self.settings.has_fallback
+        assert self.computing is None
+        assert all(command.call not in calls for calls in self.at.values())
+        self.computing = command.call
+
+    def DeliverOutcome(self, command):
+        assert all(command.call not in calls for calls in self.at.values())
+        assert getattr(command.outcome, "code", "") != "cancelled"
+        self.outcomes.append(command.call.key)
+
+    def FindServers(self, command):
+        pass
+
+    def DoubtServer(self, command):
+        assert self.at[command.server]
+
+    def TellWait(self, command):
+        assert command.text
+
+    # What servers and time do
+
+    def submit(self):
+        self.submitted.append(Call(f"k{len(self.submitted)}", "lu"))
+        self.apply(ev.CallSubmitted(self.submitted[-1]))
+
+    def answer(self, server, kind):
+        calls = self.at.get(server)
+        if not calls:
+            return
+        recalled = [call for call in calls if call.key in self.recalled]
+        call = (recalled or calls)[0]
+        calls.remove(call)
+        outcome = {
+            "ok": Reply({}, {}, server.name, "cpu", {"compute": 0.1}, 0, 0),
+            "busy": NOT_NOW,
+            "storage": StorageError("DataNode gone", transient=True),
+            "bad": RejectedError("not-finite", "NaN"),
+        }[kind]
+        if recalled:
+            self.recalled.discard(call.key)
+            if kind == "ok":
+                outcome = RejectedError("cancelled", "the call was cancelled")
+                self.n_cancelled[call.key] = self.n_cancelled.get(call.key, 0) + 1
+        self.apply(ev.CallAnswered(server, call, outcome))
+
+    def lose(self, server):
+        if server in self.at:
+            self.recalled -= {call.key for call in self.at[server]}
+            self.at[server] = []
+            self.apply(ev.ServerLost(server, GONE))
+
+    def drain(self, server):
+        if server in self.at:
+            self.draining.add(server)
+            self.apply(ev.ServerDraining(server))
+
+    def find(self, listed, queues):
+        hints = None
+        self.seq += 1
+        if queues is not None:
+            views = tuple(
+                ServerView(each.name, self.seq, abs(queue), math.inf, {"lu": 10.0}, 1.0, queue >= 0)
+                for each, queue in zip(SERVERS, queues, strict=True)
+            )
+            hints = RoutingHints("a", views, ChooserSettings(0.0, 0.0, self.max_moves))
+        self.apply(ev.ServersFound(tuple(SERVERS[at] for at in listed), hints, "", may_come=True))
+
+    def toggle(self, server):
+        self.reachable ^= {server}
+        self.lose(server)
+
+    def wait(self, seconds):
+        self.now_s += seconds
+        self.apply(ev.ClockTick())
+
+    def compute(self):
+        if self.computing is not None:
+            call, self.computing = self.computing, None
+            self.apply(ev.CallComputed(call, Reply({}, {}, "here", "cpu", {}, 0, 0)))
+
+
+SERVER = st.sampled_from(SERVERS)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("submit")),
+        st.tuples(st.just("answer"), SERVER, st.sampled_from(["ok", "ok", "ok", "busy", "storage", "bad"])),
+        st.tuples(st.just("lose"), SERVER),
+        st.tuples(st.just("toggle"), SERVER),
+        st.tuples(st.just("drain"), SERVER),
+        st.tuples(
+            st.just("find"),
+            st.lists(st.integers(0, 2), unique=True),
+            st.none() | st.tuples(*[st.sampled_from([0.0, 1.0, 20.0, -1.0])] * 3),
+        ),
+        st.tuples(st.just("wait"), st.sampled_from([0.1, 0.3, 1.0, 4.0, 40.0])),
+        st.tuples(st.just("compute")),
+    ),
+    max_size=60,
+)
+
+
+def live(world, steps):
+    world.apply(ev.ServersFound(SERVERS))
+    for name, *arguments in steps:
+        getattr(world, name)(*arguments)
+
+
+def settle(world):
+    """Time goes on, and servers answer what they have, until nothing is open."""
+    for _ in range(2000):
+        if not world.state.n_open:
+            return
+        world.compute()
+        for server in SERVERS:
+            world.answer(server, "ok")
+        world.wait(0.3)
+    raise AssertionError("a call never gets its outcome")
+
+
+@given(STEPS, st.booleans(), st.integers(0, 2))
+@example([("submit",), ("toggle", SERVERS[0]), ("toggle", SERVERS[1]), ("toggle", SERVERS[2])], True, 0)
+@example([("submit",), ("submit",), ("drain", SERVERS[0]), ("find", [], None)], True, 0)
+def test_every_call_gets_exactly_one_outcome(steps, has_fallback, max_moves):
+    world = World(has_fallback, max_moves)
+    live(world, steps)
+    settle(world)
+    assert sorted(world.outcomes) == sorted(call.key for call in world.submitted)
+    assert world.state.counts["moved"] == sum(world.n_cancelled.values())
+    assert all(n <= max(max_moves, 4) for n in world.n_cancelled.values())
+
+
+@given(STEPS)
+def test_an_abandoned_map_leaves_nothing_behind(steps):
+    world = World(has_fallback=True, max_moves=1)
+    live(world, steps)
+    world.computing = None
+    world.recalled.clear()
+    for calls in world.at.values():
+        calls.clear()
+    world.apply(ev.MapAbandoned())
+    n_before = len(world.outcomes)
+    assert world.state.n_open == 0
+    world.reachable = set(SERVERS)
+    world.submit()
+    settle(world)
+    assert world.outcomes[n_before:] == [world.submitted[-1].key]
+
+
+@given(STEPS, st.booleans())
+def test_without_a_server_the_patience_is_kept_and_ends(steps, has_fallback):
+    """From the moment that the last server is gone."""
+    world = World(has_fallback, max_moves=1)
+    live(world, [step for step in steps if step[0] in ("submit", "answer", "find", "compute")])
+    settle(world)
+    world.reachable = set()
+    world.submit()
+    for server in SERVERS:
+        world.lose(server)
+    began_s = world.now_s
+    n_before = len(world.outcomes)
+    while len(world.outcomes) == n_before:
+        assert world.now_s <= began_s + PATIENCE_S + 0.5
+        world.wait(0.1)
+        if world.computing is not None:
+            assert world.now_s >= began_s + PATIENCE_S - 0.1
+        world.compute()
+    world.submit()
+    world.compute()
+    assert len(world.outcomes) == n_before + 2, "the next one does not wait again"
+
+
+@given(st.integers(1, 6), st.booleans())
+def test_a_call_that_kills_servers_is_tried_a_bounded_number_of_times(n_calls, has_fallback):
+    world = World(has_fallback, max_moves=1)
+    world.apply(ev.ServersFound(SERVERS))
+    for _ in range(n_calls):
+        world.submit()
+    for _ in range(200):
+        for server in SERVERS:
+            if world.at.get(server):
+                world.lose(server)
+        world.wait(0.3)
+        world.compute()
+    assert len(world.outcomes) == n_calls
+    assert set(world.n_sent.values()) == {MAX_ATTEMPTS}
+
+
+@given(STEPS)
+def test_a_busy_server_is_not_asked_before_it_wants_to_be(steps):
+    world = World(has_fallback=True, max_moves=1)
+    live(world, steps)
+    settle(world)
+    world.reachable = {SERVERS[0]}
+    world.find([0], None)
+    world.wait(300.0)
+    world.submit()
+    assert world.at[SERVERS[0]]
+    world.answer(SERVERS[0], "busy")
+    until_s = world.now_s + NOT_NOW.retry_after_s
+    assert not world.at[SERVERS[0]]
+    world.wait(0.2)
+    assert not world.at[SERVERS[0]]
+    assert world.state.wake_at_s == until_s
+    world.wait(until_s - world.now_s)
+    assert world.at[SERVERS[0]]

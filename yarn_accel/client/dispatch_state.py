@@ -1,0 +1,434 @@
+"""The state of a dispatcher: where every call is, which server may be asked, and what is to be done next.
+
+`DispatchState.apply` takes an event and the time and returns commands; it knows no clock, socket or thread.
+Always true (`validate`): every call waits, is at exactly one server, or is being computed on this node; calls
+are sent only to open servers that are not draining; no call outlives more than `max_attempts` servers.
+
+A call that was at a server when that was lost goes to another, with the same key. A call that has outlived
+too many servers may be the reason; it is computed on this node, or fails. When no server can be reached for
+`patience_s`, all waiting calls are; after that servers are only tried every `GIVEN_UP_S`, without patience.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
+
+from yarn_accel.client import dispatch_events as ev
+from yarn_accel.client.binding import Endpoint
+from yarn_accel.client.call_source import Outcome
+from yarn_accel.client.calls import Reply
+from yarn_accel.client.dispatch_policy import BoundPolicy, PerRequestPolicy, ServerChoice
+from yarn_accel.client.rate_history import RateHistory
+from yarn_accel.client.server_state import LONGEST_PAUSE_S, DispatchedCall, ServerState
+from yarn_accel.errors import RejectedError, StorageError, UnavailableError
+
+__all__ = ["DISPATCH_COUNTERS", "DispatchSettings", "DispatchState"]
+
+#: What became of calls on their way.
+DISPATCH_COUNTERS = ("lost_servers", "resubmitted", "moved")
+
+STORAGE_PAUSE_S = 0.5
+#: After patience is over nothing is asked of servers for so long.
+GIVEN_UP_S = 30.0
+#: Calls that wait at servers are looked at so often.
+MOVE_EVERY_S = 0.25
+#: Without a server, those of now are asked for so often.
+_FIND_EVERY_S = 1.0
+#: A server that failed is tried again so briefly while another one works.
+_RETRY_TIMEOUT_S = 1.0
+
+
+class DispatchSettings(NamedTuple):
+    """What the owner wants.
+
+    Attributes:
+        patience_s: how long to look for a server, to bear with a busy one, and to wait for storage.
+        max_attempts: how many servers a call may outlive.
+        connect_timeout_s: limit for opening a connection.
+        has_fallback: calls without a server are computed on this node; otherwise they fail.
+    """
+
+    patience_s: float
+    max_attempts: int
+    connect_timeout_s: float
+    has_fallback: bool
+
+
+class DispatchState:
+    """Decides for one dispatcher.
+
+    Args:
+        jitter: numbers from 1 to 1.25, which spread the ends of pauses among clients.
+
+    Attributes:
+        counts: `DISPATCH_COUNTERS`.
+        wake_at_s: when to apply `ClockTick` if nothing else happens before.
+    """
+
+    def __init__(self, settings: DispatchSettings, jitter: Callable[[], float]) -> None:
+        self.counts = dict.fromkeys(DISPATCH_COUNTERS, 0)
+        self.wake_at_s = math.inf
+        self._settings = settings
+        self._jitter = jitter
+        self._now_s = 0.0
+        self._commands: List[ev.Command] = []
+        self._calls: List[DispatchedCall] = []
+        self._n_submitted = 0
+        self._servers: Dict[Endpoint, ServerState] = {}
+        self._listed: List[ServerState] = []
+        self._reason, self._may_come = "", False
+        self._bound_policy = BoundPolicy()
+        self._per_request: Optional[PerRequestPolicy] = None
+        self._history = RateHistory()
+        self._bound: Optional[ServerState] = None
+        self._connecting: Optional[ServerState] = None
+        self._computing: Optional[DispatchedCall] = None
+        self._moves_looked_s = -math.inf
+        self._find_s = -math.inf
+        self._searching_since_s: Optional[float] = None
+        self._round_s = 0.0
+        self._given_up_until_s = -math.inf
+        self._has_given_up = False
+        self._text = ""
+        self._handlers: Dict[type, Callable[[Any], None]] = {
+            ev.CallSubmitted: self._submitted,
+            ev.ServersFound: self._found,
+            ev.ServerConnected: self._connected,
+            ev.ServerUnreachable: self._unreachable,
+            ev.ServerDraining: self._draining,
+            ev.ServerLost: self._lost,
+            ev.CallAnswered: self._answered,
+            ev.CallComputed: self._computed,
+            ev.MapAbandoned: self._abandoned,
+            ev.ClockTick: lambda event: None,
+        }
+
+    @property
+    def n_open(self) -> int:
+        """Calls without outcome so far."""
+        return len(self._calls)
+
+    def apply(self, event: ev.DispatchEvent, now_s: float) -> List[ev.Command]:
+        """Take an event; what is to be done now, in this order."""
+        self._now_s = now_s
+        self._handlers[type(event)](event)
+        self.wake_at_s = math.inf
+        self._place()
+        self._search()
+        self._move_one()
+        self._close_idle()
+        commands, self._commands = self._commands, []
+        return commands
+
+    def validate(self) -> None:
+        """Check what is always true; raises AssertionError."""
+        sent = [call for server in self._servers.values() for call in server.calls]
+        assert len({id(call) for call in sent}) == len(sent), "a call is at two servers"
+        for call in self._calls:
+            assert (call in sent) == (call.server is not None), "a call is lost"
+            assert call.n_attempts <= self._settings.max_attempts, "a call was tried too often"
+            assert call is not self._computing or call.server is None, "a call is computed twice"
+        assert all(call in self._calls for call in sent), "a call with an outcome is at a server"
+        for server in self._servers.values():
+            assert server.is_open or not server.calls, "calls are at a server without connection"
+
+    # Events
+
+    def _submitted(self, event: ev.CallSubmitted) -> None:
+        self._n_submitted += 1
+        self._calls.append(DispatchedCall(event.call, self._n_submitted))
+
+    def _found(self, event: ev.ServersFound) -> None:
+        self._reason, self._may_come = event.reason, event.may_come
+        if event.endpoints or not self._listed:
+            before = [server.endpoint for server in self._listed]
+            self._listed = [self._servers.setdefault(each, ServerState(each)) for each in event.endpoints]
+            if before != list(event.endpoints):
+                # One of them may be new: they are tried at once.
+                self._given_up_until_s = -math.inf
+                self._round_s = self._now_s
+        if event.hints is None:
+            self._per_request = None
+        elif self._per_request is None:
+            self._per_request = PerRequestPolicy(event.hints, self._history)
+        else:
+            self._per_request = self._per_request.update(event.hints)
+        refusing = {view.server for view in event.hints.views if not view.accepts} if event.hints else ()
+        for server in self._servers.values():
+            is_good = server.endpoint in event.endpoints and server.endpoint.name not in refusing
+            if server.calls and not is_good and not server.is_doubted:
+                server.is_doubted = True
+                self._commands.append(ev.DoubtServer(server.endpoint))
+
+    def _connected(self, event: ev.ServerConnected) -> None:
+        self._connecting = None
+        self._servers[event.server].connected()
+
+    def _unreachable(self, event: ev.ServerUnreachable) -> None:
+        self._connecting = None
+        server = self._servers[event.server]
+        server.error = event.error
+        server.failed(self._now_s, self._jitter())
+        refusals = [each.error for each in self._listed if not isinstance(each.error, UnavailableError)]
+        if refusals and None not in refusals and len(refusals) == len(self._listed):
+            self._abandoned(ev.MapAbandoned())
+            self._commands.append(ev.FailMap(event.error))
+
+    def _draining(self, event: ev.ServerDraining) -> None:
+        self._servers[event.server].is_draining = True
+
+    def _lost(self, event: ev.ServerLost) -> None:
+        server = self._servers[event.server]
+        server.error = event.error
+        self._close(server)
+        self.counts["lost_servers"] += 1
+        self._searching_since_s = None
+        self._tell("looking for another server: {}".format(event.error.message))
+        for call in server.calls:
+            self._take_back(call)
+            call.n_attempts += 1
+            call.target = ""
+            self.counts["resubmitted"] += call.n_attempts < self._settings.max_attempts
+        server.calls = []
+        self._find_now()
+
+    def _answered(self, event: ev.CallAnswered) -> None:
+        server = self._servers[event.server]
+        call = next(each for each in server.calls if each.call is event.call)
+        server.calls.remove(call)
+        was_recalled = call.is_recalled
+        outcome = event.outcome
+        self._take_back(call)
+        if isinstance(outcome, UnavailableError):
+            self._busy(server, call, outcome)
+        elif was_recalled and isinstance(outcome, RejectedError) and outcome.code == "cancelled":
+            call.n_moves += 1
+            self.counts["moved"] += 1
+        elif isinstance(outcome, StorageError) and outcome.transient and self._may_wait_for_storage(call):
+            self._storage_failed(server, outcome)
+        else:
+            server.record_success()
+            self._searching_since_s, self._has_given_up = None, False
+            if isinstance(outcome, Reply) and self._per_request is not None:
+                self._per_request.note_reply(server, call, outcome, self._now_s)
+            self._deliver(call, outcome)
+
+    def _computed(self, event: ev.CallComputed) -> None:
+        call, self._computing = self._computing, None
+        if call is not None:
+            self._deliver(call, event.outcome)
+
+    def _abandoned(self, event: ev.MapAbandoned) -> None:
+        for server in self._servers.values():
+            if server.calls:
+                server.calls = []
+                self._close(server, has_failed=False)
+        self._calls.clear()
+        self._computing = self._connecting = None
+
+    # What answers mean
+
+    def _busy(self, server: ServerState, call: DispatchedCall, error: UnavailableError) -> None:
+        """The server wants to be asked later; one that wants that for longer than the patience has failed."""
+        if server.busy_since_s is None:
+            server.busy_since_s = self._now_s
+        pause_s = min(error.retry_after_s or STORAGE_PAUSE_S, LONGEST_PAUSE_S)
+        server.busy_until_s = self._now_s + pause_s * self._jitter()
+        if self._now_s - server.busy_since_s > self._settings.patience_s:
+            server.busy_since_s = None
+            server.error = error
+            server.record_failure(self._now_s)
+            call.n_attempts += 1
+            self._tell("looking for another server: {}".format(error.message))
+
+    def _may_wait_for_storage(self, call: DispatchedCall) -> bool:
+        """A NameNode names a dead DataNode, often the nearest, until it knows: so time counts, not tries."""
+        if call.storage_failed_s is None:
+            call.storage_failed_s = self._now_s
+        return self._now_s - call.storage_failed_s < self._settings.patience_s
+
+    def _storage_failed(self, server: ServerState, error: StorageError) -> None:
+        """Turn to another server: HDFS gives each the DataNode of its own node first."""
+        others = [each for each in self._listed if each is not server and each.is_ready(self._now_s)]
+        if others:
+            server.record_failure(self._now_s)
+        elif server.is_ready(self._now_s):
+            server.busy_until_s = self._now_s + STORAGE_PAUSE_S * self._jitter()
+        self._tell("waiting for storage: {}".format(error.message))
+
+    def _take_back(self, call: DispatchedCall) -> None:
+        call.server = None
+        call.is_recalled = False
+
+    def _deliver(self, call: DispatchedCall, outcome: Outcome) -> None:
+        self._calls.remove(call)
+        self._commands.append(ev.DeliverOutcome(call.call, outcome))
+
+    # Placing what waits
+
+    def _waiting(self) -> List[DispatchedCall]:
+        return [call for call in self._calls if call.server is None and call is not self._computing]
+
+    def _place(self) -> None:
+        """Send what waits as far as servers may be asked."""
+        for call in self._waiting():
+            if call.n_attempts >= self._settings.max_attempts:
+                self._without_server(call)
+                continue
+            if self._connecting is not None or self._now_s < self._given_up_until_s or not self._listed:
+                continue
+            choice = self._choose(call)
+            if choice.server is None:
+                self.wake_at_s = min(self.wake_at_s, choice.until_s)
+                self._tell(choice.reason)
+            elif choice.server.is_open:
+                self._send(call, choice.server)
+            else:
+                call.target = choice.server.endpoint.name
+                self._connect(choice.server)
+
+    def _choose(self, call: DispatchedCall) -> ServerChoice:
+        """The policy of now; that of one server for all calls also where no other may be asked."""
+        choice = None
+        if self._per_request is not None:
+            choice = self._per_request.choose(call, self._listed, self._now_s)
+        return choice or self._bound_policy.choose(self._listed, self._now_s)
+
+    def _connect(self, server: ServerState) -> None:
+        is_urgent = server.error is None or not any(each.is_open for each in self._listed)
+        timeout_s = self._settings.connect_timeout_s
+        self._connecting = server
+        self._commands.append(
+            ev.ConnectServer(server.endpoint, timeout_s if is_urgent else min(timeout_s, _RETRY_TIMEOUT_S))
+        )
+
+    def _send(self, call: DispatchedCall, server: ServerState) -> None:
+        call.server = server
+        call.sent_s = self._now_s
+        call.target = self._text = ""
+        if self._per_request is not None:
+            self._per_request.note_sent(call, self._listed, self._now_s)
+        elif server is not self._bound:
+            before, self._bound = self._bound, server
+            if before is not None and before.is_open and before.is_ready(self._now_s):
+                names = server.endpoint.name, before.endpoint.name
+                self._tell("bound to server {} now, before to {}".format(*names))
+        server.calls.append(call)
+        self._commands.append(ev.SendCall(server.endpoint, call.call))
+
+    def _without_server(self, call: DispatchedCall) -> None:
+        """Compute the call on this node, one at a time, or let it fail."""
+        if not self._settings.has_fallback:
+            self._deliver(call, self._error_of(call))
+        elif self._computing is None:
+            self._computing = call
+            self._tell("computing on this node's CPU: {}".format(self._error_of(call)))
+            self._commands.append(ev.ComputeLocally(call.call))
+
+    def _error_of(self, call: DispatchedCall) -> UnavailableError:
+        """Why a call has no server."""
+        if not self._listed:
+            cure = "start a pipeline server, or name one in the binding file"
+            why = ": {}".format(self._reason) if self._reason else ""
+            return UnavailableError("no pipeline server is known for this node" + why, cure=cure)
+        names = ", ".join(server.endpoint.name for server in self._listed)
+        errors = [server.error for server in self._listed if server.error is not None]
+        why = (
+            "the call was with {} servers that were lost" if call.n_attempts else "no pipeline server answers"
+        )
+        last = errors[-1] if errors else None
+        return UnavailableError("{} (tried {}); last: {}".format(why.format(call.n_attempts), names, last))
+
+    # Looking for servers
+
+    def _search(self) -> None:
+        """While calls wait and no server is open: ask for servers, and give up when the patience is over."""
+        waiting = self._waiting()
+        if not self._calls:
+            self._searching_since_s = None
+        if not waiting or any(server.is_open and not server.is_draining for server in self._listed):
+            return
+        if self._now_s >= self._given_up_until_s:
+            if self._searching_since_s is None:
+                self._searching_since_s = self._round_s = self._now_s
+            if self._is_worth_waiting():
+                return
+            self._has_given_up = True
+            self._searching_since_s = None
+            self._given_up_until_s = self._now_s + GIVEN_UP_S
+        for call in waiting:
+            self._without_server(call)
+
+    def _is_worth_waiting(self) -> bool:
+        assert self._searching_since_s is not None
+        untried = [each for each in self._listed if each.failed_s < self._round_s and not each.is_draining]
+        if self._connecting is not None or untried:
+            return True
+        until_s = self._searching_since_s + self._settings.patience_s
+        if self._has_given_up or self._now_s >= until_s or not (self._listed or self._may_come):
+            return False
+        if not self._listed:
+            self._tell("waiting for a server: {}".format(self._reason or "none is known for this node"))
+        if self._now_s >= self._find_s:
+            self._find_now()
+        self.wake_at_s = min(self.wake_at_s, until_s, self._find_s)
+        return True
+
+    def _find_now(self) -> None:
+        self._find_s = self._now_s + _FIND_EVERY_S
+        self._commands.append(ev.FindServers())
+
+    # Moving and closing
+
+    def _move_one(self) -> None:
+        """Recall one call from where it waits, if it should be finished earlier elsewhere.
+
+        Only the last call at a server is looked at, as it waits longest; alone it may be computed already. It
+        is sent elsewhere when its cancellation is confirmed, so no two servers owe the same answer.
+        """
+        policy = self._per_request
+        if (
+            policy is None
+            or self._now_s < self._moves_looked_s + MOVE_EVERY_S
+            or self._connecting is not None
+        ):
+            return
+        self._moves_looked_s = self._now_s
+        busy = [server for server in self._servers.values() if server.calls]
+        if any(call.is_recalled for server in busy for call in server.calls):
+            return
+        for server in busy:
+            call = server.calls[-1]
+            better = policy.better_place(call, self._listed, self._now_s) if len(server.calls) > 1 else None
+            if better is None:
+                continue
+            if not better.is_open:
+                self._connect(better)
+            else:
+                call.is_recalled = True
+                call.target = better.endpoint.name
+                self._commands.append(ev.RecallCall(server.endpoint, call.call))
+            return
+
+    def _close_idle(self) -> None:
+        """Close connections without calls: of servers that drain, are not listed, or that are not bound."""
+        for server in list(self._servers.values()):
+            is_listed = server in self._listed
+            is_wanted = is_listed and (self._per_request is not None or server is self._bound)
+            if server.is_open and not server.calls and (server.is_draining or not is_wanted):
+                self._close(server, has_failed=server.is_draining)
+            is_known = is_listed or server.is_open or server is self._connecting
+            if not is_known and self._now_s >= server.failed_until_s:
+                del self._servers[server.endpoint]
+
+    def _close(self, server: ServerState, has_failed: bool = True) -> None:
+        server.is_open = server.is_draining = False
+        self._commands.append(ev.CloseServer(server.endpoint))
+        if has_failed:
+            server.failed(self._now_s, self._jitter())
+
+    def _tell(self, text: str) -> None:
+        if text != self._text:
+            self._text = text
+            self._commands.append(ev.TellWait(text))
