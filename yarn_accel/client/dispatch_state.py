@@ -114,8 +114,8 @@ class DispatchState:
         self._now_s = now_s
         self._handlers[type(event)](event)
         self.wake_at_s = math.inf
-        self._place()
         self._search()
+        self._place()
         self._move_one()
         self._close_idle()
         commands, self._commands = self._commands, []
