@@ -105,18 +105,7 @@ class Dispatcher:
         self._outcomes: Deque[Tuple[Call, Outcome]] = collections.deque()
         self._to_compute: Optional[Call] = None
         self._found: Optional[ev.ServersFound] = None
-        self._carry_out: Dict[type, Callable[[Any], None]] = {
-            ev.ConnectServer: self._connect,
-            ev.CloseServer: self._close,
-            ev.DoubtServer: lambda order: self._use(order.server, Client.doubt),
-            ev.FindServers: lambda order: self._find(True),
-            ev.SendCall: lambda order: self._use(order.server, Client.submit, order.call, False),
-            ev.RecallCall: lambda order: self._use(order.server, Client.cancel, order.call),
-            ev.ComputeLocally: self._note_to_compute,
-            ev.DeliverOutcome: self._outcomes.append,
-            ev.FailMap: _fail,
-            ev.TellWait: lambda order: self._on_wait(order.text),
-        }
+        self._actions = self._command_actions()
         self._apply(ev.ServersFound(tuple(endpoints)))
 
     def __enter__(self) -> Dispatcher:
@@ -198,6 +187,20 @@ class Dispatcher:
 
     # Carrying commands out
 
+    def _command_actions(self) -> Dict[type, Callable[[Any], None]]:
+        return {
+            ev.ConnectServer: self._connect,
+            ev.CloseServer: self._close,
+            ev.DoubtServer: lambda order: self._use(order.server, Client.doubt),
+            ev.FindServers: lambda order: self._find(True),
+            ev.SendCall: lambda order: self._use(order.server, Client.submit, order.call, False),
+            ev.RecallCall: lambda order: self._use(order.server, Client.cancel, order.call),
+            ev.ComputeLocally: self._note_to_compute,
+            ev.DeliverOutcome: self._outcomes.append,
+            ev.FailMap: _fail,
+            ev.TellWait: lambda order: self._on_wait(order.text),
+        }
+
     def _apply(self, event: ev.DispatchEvent) -> None:
         """Tell the state an event, and carry out what follows, in order."""
         self._commands.extend(self._state.apply(event, time.monotonic()))
@@ -207,7 +210,7 @@ class Dispatcher:
         try:
             while self._commands:
                 command = self._commands.popleft()
-                self._carry_out[type(command)](command)
+                self._actions[type(command)](command)
         finally:
             self._is_carrying_out = False
 

@@ -74,7 +74,6 @@ class DispatchState:
         self._now_s = 0.0
         self._commands: List[ev.Command] = []
         self._calls: List[DispatchedCall] = []
-        self._n_submitted = 0
         self._servers: Dict[Endpoint, ServerState] = {}
         self._listed: List[ServerState] = []
         self._reason, self._may_come = "", False
@@ -91,18 +90,7 @@ class DispatchState:
         self._given_up_until_s = -math.inf
         self._has_given_up = False
         self._text = ""
-        self._handlers: Dict[type, Callable[[Any], None]] = {
-            ev.CallSubmitted: self._submitted,
-            ev.ServersFound: self._found,
-            ev.ServerConnected: self._connected,
-            ev.ServerUnreachable: self._unreachable,
-            ev.ServerDraining: self._draining,
-            ev.ServerLost: self._lost,
-            ev.CallAnswered: self._answered,
-            ev.CallComputed: self._computed,
-            ev.MapAbandoned: self._abandoned,
-            ev.ClockTick: lambda event: None,
-        }
+        self._handlers = self._event_handlers()
 
     @property
     def n_open(self) -> int:
@@ -135,9 +123,22 @@ class DispatchState:
 
     # Events
 
+    def _event_handlers(self) -> Dict[type, Callable[[Any], None]]:
+        return {
+            ev.CallSubmitted: self._submitted,
+            ev.ServersFound: self._found,
+            ev.ServerConnected: self._connected,
+            ev.ServerUnreachable: self._unreachable,
+            ev.ServerDraining: self._draining,
+            ev.ServerLost: self._lost,
+            ev.CallAnswered: self._answered,
+            ev.CallComputed: self._computed,
+            ev.MapAbandoned: self._abandoned,
+            ev.ClockTick: lambda event: None,
+        }
+
     def _submitted(self, event: ev.CallSubmitted) -> None:
-        self._n_submitted += 1
-        self._calls.append(DispatchedCall(event.call, self._n_submitted))
+        self._calls.append(DispatchedCall(event.call))
 
     def _found(self, event: ev.ServersFound) -> None:
         self._reason, self._may_come = event.reason, event.may_come

@@ -33,9 +33,8 @@ class DispatchedCall:
         seq: the report of the server's load by which that server was chosen.
     """
 
-    def __init__(self, call: Call, number: int) -> None:
+    def __init__(self, call: Call) -> None:
         self.call = call
-        self.number = number
         self.server: Optional[ServerState] = None
         self.n_attempts = 0
         self.n_moves = 0

@@ -100,37 +100,28 @@ class Transport:
         self._lost_after_s = lost_after_s
         self._doubted_s = timeout_s if silent_after_s is None else min(silent_after_s, timeout_s)
         self._look_s = min(_LOOK_S, timeout_s)
+        self._longest_silence_s = timeout_s
         self._silence = SilenceMeter()
-        self._is_probed = False
+        self._is_judged = self._is_probed = False
         self._held: List[Buffer] = []
         self._sending: List[Buffer] = []
         self._to_send: Deque[Iterator[List[Buffer]]] = collections.deque()
         deadline_s = time.monotonic() + connect_timeout_s
         self._link = connect(endpoint, connect_timeout_s, lost_after_s, carriers=carriers, tls=tls)
         self._link.set_timeout(connect_timeout_s)
+        offers = _offered(self._link, checksums), Limits(payload_bytes=max_payload_bytes)
+        capabilities = _capabilities(self._link, carriers)
         self.connection = ClientConnection(
-            credential,
-            secrets.token_bytes(NONCE_BYTES),
-            _offered(self._link, checksums),
-            Limits(payload_bytes=max_payload_bytes),
-            _capabilities(self._link, carriers),
+            credential, secrets.token_bytes(NONCE_BYTES), *offers, capabilities
         )
         self._may_carry_descriptors = False
-        try:
-            self._shake_hands(deadline_s)
-            self._link.set_timeout(self._look_s)
-        except BaseException:
-            self.close()
-            raise
+        self._shake_hands(deadline_s)
         #: What has arrived so far, without waiting: `NEED_DATA` when nothing complete has.
         self.next_event: Callable[[], Event] = self.connection.next_event
         self._may_carry_descriptors = MEMFD in self.connection.capabilities
         self._is_checked = self.connection.checksum != "none"
-        self._longest_silence_s = timeout_s
-        self._is_judged = False
         if silent_after_s is not None and PROGRESS in self.connection.capabilities:
             self.doubt()
-        self._silence.restart(time.monotonic())
 
     @property
     def carrier(self) -> str:
@@ -359,6 +350,14 @@ class Transport:
         return UnavailableError("server {} {}".format(self.where, why))
 
     def _shake_hands(self, deadline_s: float) -> None:
+        try:
+            self._prove(deadline_s)
+            self._link.set_timeout(self._look_s)
+        except BaseException:
+            self.close()
+            raise
+
+    def _prove(self, deadline_s: float) -> None:
         try:
             while True:
                 event = self.connection.next_event()
