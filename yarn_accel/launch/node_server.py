@@ -30,7 +30,7 @@ def node_config(document: Mapping[str, Any], environ: Mapping[str, str]) -> Pipe
 
     Args:
         document: as `staging.server_document` made it.
-        environ: the container's; the server's name is its id, so that the master can tell servers apart.
+        environ: the container's.
 
     Raises:
         ConfigError: the document is wrong, or this is no container of YARN.
@@ -44,7 +44,7 @@ def node_config(document: Mapping[str, Any], environ: Mapping[str, str]) -> Pipe
     agent = load_config(None, environ, **document["agent"])
     make_run_dir(Path(agent.run_dir))
     own = {
-        "name": container,
+        "name": node,
         "listen_host": node,
         "unix_path": str(Path(agent.run_dir) / _SOCKET_NAME),
         "http_port": _FREE_PORT,

@@ -100,13 +100,22 @@ def _server(node: Mapping[str, Any]) -> str:
     held = _items(place.get("containers"))
     if held:
         phase = str(_mapping(held[0]).get("phase", _DASH))
-        # The container runs; its agent has not reported its server yet.
-        return "starting" if phase == "running" else phase
+        return _running(_mapping(node.get("load"))) if phase == "running" else phase
     retry_in_s = place.get("retry_in_s")
     if isinstance(retry_in_s, (int, float)) and retry_in_s > 0:
         why = " ".join(str(place.get("last_failure", "")).split())
         return f"failed, again in {retry_in_s:.0f} s: {why[:_MAX_REASON]}"
     return "asked for" if place.get("asked_for_s") is not None else "none"
+
+
+def _running(load: Mapping[str, Any]) -> str:
+    """What a server whose container runs, and which does not serve, does instead; its agent says it."""
+    if not load:
+        return "starting"
+    detail = " ".join(str(load.get("detail", "")).split())
+    if load.get("is_healthy") or not detail:
+        return "no word from its agent"
+    return detail.removeprefix("it is ").removeprefix("it ")[:_MAX_REASON]
 
 
 def _notes(notes: list[Any]) -> list[str]:

@@ -1,7 +1,7 @@
-"""What an agent's heartbeat says, and what it is answered: values and JSON, no I/O.
+"""Parses an agent's heartbeat, and makes the response: values and JSON, no I/O.
 
-An agent speaks for its own node only, and nothing it says is believed further than that: the server's node is
-the node whose key signed the heartbeat, and texts and numbers are bounded.
+An agent reports on its own node only: the server's node is the node whose key signed the heartbeat.  Texts
+and numbers are bounded.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _CONTAINER = re.compile(r"container_(?:e[0-9]+_)?(?P<application>[0-9]+_[0-9]+)_
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """What is said of the node's server.
+    """The status of the node's server.
 
     Attributes:
-        container: the server's container, when it names itself after it; else empty.
+        container: the server's container; empty: not known.
         is_gone: its process is dead.
         is_hung: its process neither answers nor runs.
         n_open: requests it has taken and not answered.
-        load: what else is to be known to choose among servers.
+        load: what clients need to choose among servers.
     """
 
     endpoint: Endpoint
@@ -84,7 +84,7 @@ class Heartbeat:
 
 
 def parse_heartbeat(sender: str, document: Any, application: str) -> Heartbeat:
-    """Read a heartbeat that `sender` signed; a server in another application's container is none of ours.
+    """Parse a heartbeat that `sender` signed; a server of another application is ignored.
 
     Args:
         application: ours, as YARN writes it.
@@ -171,7 +171,7 @@ def weight_of(heartbeat: Heartbeat, weights: DeviceWeights) -> float:
 
 
 def load_of(heartbeat: Heartbeat, weights: DeviceWeights) -> ServerLoad | None:
-    """How loaded a node's server is, for those who choose among servers; None: it has none."""
+    """The load of a node's server, for clients that choose among servers; None: it has none."""
     server = heartbeat.server
     if server is None:
         return None
@@ -179,7 +179,7 @@ def load_of(heartbeat: Heartbeat, weights: DeviceWeights) -> ServerLoad | None:
 
 
 def binding_of(assignment: NodeAssignment, node: str, rack_of: Callable[[str], str | None]) -> Binding:
-    """What a node may use, as its mappers read it; servers are named after their nodes."""
+    """The servers of a node, in the mappers' format; servers are named after their nodes."""
     servers = tuple(each for _, each in assignment.servers[:MAX_SERVERS] if isinstance(each, Endpoint))
     names = {each.name for each in servers}
     nodes = (node, *(each.node for each in servers))
@@ -229,7 +229,7 @@ def _is_of(container: str, application: str) -> bool:
 
 
 def _server(node: str, values: Mapping[str, Any], seq: int) -> ServerStatus:
-    endpoint, container = _endpoint(node, values.get("endpoint"))
+    endpoint, container = _endpoint(node, values.get("endpoint")), str(values.get("container"))
     health = str(values.get("health"))[:_MAX_TEXT]
     problems = values.get("problems")
     texts = [str(each)[:_MAX_TEXT] for each in problems[:3]] if isinstance(problems, list) else []
@@ -238,7 +238,7 @@ def _server(node: str, values: Mapping[str, Any], seq: int) -> ServerStatus:
         texts.insert(0, "no other node can reach it")
     return ServerStatus(
         endpoint,
-        container,
+        container if _CONTAINER.match(container) else "",
         is_gone=health == "gone",
         is_hung=health == "hung",
         is_healthy=health in _SERVING and not is_local_only,
@@ -250,15 +250,14 @@ def _server(node: str, values: Mapping[str, Any], seq: int) -> ServerStatus:
     )
 
 
-def _endpoint(node: str, values: Any) -> tuple[Endpoint, str]:
-    """Where the server listens, renamed after its node, and its container if it bears that name."""
+def _endpoint(node: str, values: Any) -> Endpoint:
+    """Where the server listens, renamed after its node."""
     document = {"version": 1, "servers": [values]}
     try:
         (endpoint,) = parse_binding(json.dumps(document)).servers
     except (ConfigError, ValueError, TypeError) as error:
         raise RejectedError("bad-heartbeat", f"server.endpoint: {error}") from None
-    container = endpoint.name if _CONTAINER.match(endpoint.name) else ""
-    return replace(endpoint, name=node, node=node), container
+    return replace(endpoint, name=node, node=node)
 
 
 def _count(value: Any) -> int:

@@ -9,7 +9,6 @@ probes and from the CPU time of the process whether the server is silent, or han
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from yarn_accel.client.binding import Endpoint
 from yarn_accel.errors import AccelError, RemoteProtocolError
 from yarn_accel.node.liveness import Liveness, Verdict
 from yarn_accel.node.loads import LoadMeter
-from yarn_accel.node.server_stats import ServerState, endpoint_of, is_local_only, parse_metrics, parse_state
+from yarn_accel.node.server_stats import ServerState, endpoint_of, is_local_only, parse_state, parse_stats
 
 __all__ = ["HUNG", "LOOK_S", "ServerMonitor", "container_of", "cpu_ticks_of"]
 
@@ -41,12 +40,11 @@ _PATIENCE_S = 0.3
 _PROBE_AGAIN_S = 1.2
 _TIMEOUT_S = 2.5
 _MAX_STATE_BYTES = 64 * 1024
-_MAX_METRICS_BYTES = 1024 * 1024
+_MAX_STATS_BYTES = 1024 * 1024
 _MAX_ENVIRON_BYTES = 1024 * 1024
 _CONTAINER = b"CONTAINER_ID="
 #: Fields 14 and 15 of proc_pid_stat(5), counted from the one after the name.
 _UTIME, _STIME = 11, 12
-_MAX_PROBLEMS, _MAX_PROBLEM_CHARACTERS = 8, 200
 
 
 class ServerMonitor:
@@ -224,7 +222,7 @@ class ServerMonitor:
             logger.warning("pipeline server %s (pid %d) is gone", state.name, state.pid)
             return
         asyncio.get_running_loop().add_reader(self._pidfd, self._died)
-        self._container = container_of(state.pid)
+        self._container = state.container or container_of(state.pid)
         logger.info("pipeline server %s found, pid %d", state.name, state.pid)
 
     def _probe_if_due(self) -> None:
@@ -270,19 +268,16 @@ class ServerMonitor:
         self._meter, self._load = LoadMeter(), {"queue_s": 0.0, "rates": {}}
 
     async def _probe(self, state: ServerState) -> None:
-        """Ask for the figures, and for the problems when there are some; failures show as silence."""
+        """Read the statistics; a failure counts as no answer."""
         try:
-            figures = parse_metrics(await self._get(state, "/metrics"))
-            problems: list[str] = []
-            if not figures["is_healthy"]:
-                problems = _problems(await self._get(state, "/healthz"))
+            figures = parse_stats(await self._get(state, "/stats.json"))
         except (aiohttp.ClientError, OSError, asyncio.TimeoutError, ValueError, AccelError) as error:
             logger.debug("pipeline server %s: %s", state.name, error)
             return
         if self._state is not state:
             return
         before, is_first = self._health(), not self._has_answered
-        self._figures, self._problems, self._has_answered = figures, problems, True
+        self._figures, self._problems, self._has_answered = figures, figures.pop("problems"), True
         self._liveness.answered()
         self._load = self._meter.measure(figures)
         if is_first or self._health() != before:
@@ -297,8 +292,8 @@ class ServerMonitor:
             raw = b""
             async for part in answer.content.iter_any():
                 raw += part
-                if len(raw) > _MAX_METRICS_BYTES:
-                    raise RemoteProtocolError(f"{url} sent more than {_MAX_METRICS_BYTES} bytes")
+                if len(raw) > _MAX_STATS_BYTES:
+                    raise RemoteProtocolError(f"{url} sent more than {_MAX_STATS_BYTES} bytes")
             return raw.decode("utf-8", "replace")
 
 
@@ -323,10 +318,3 @@ def container_of(pid: int) -> str:
         return ""
     found = [each[len(_CONTAINER) :] for each in variables if each.startswith(_CONTAINER)]
     return found[0].decode("ascii", "replace")[:100] if found else ""
-
-
-def _problems(text: str) -> list[str]:
-    document = json.loads(text)
-    found = document.get("problems", []) if isinstance(document, dict) else []
-    found = found if isinstance(found, list) else []
-    return [str(each)[:_MAX_PROBLEM_CHARACTERS] for each in found[:_MAX_PROBLEMS]]

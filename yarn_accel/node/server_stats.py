@@ -1,46 +1,43 @@
-"""What a pipeline server says about itself, as values: its state file and its ``/metrics``; no I/O."""
+"""What a pipeline server says about itself, as values: its state file and its ``/stats.json``; no I/O."""
 
 from __future__ import annotations
 
 import ipaddress
 import json
 import math
-import re
 from dataclasses import dataclass
 from typing import Any
 
 from yarn_accel.client.binding import Endpoint
 from yarn_accel.errors import RemoteProtocolError
 
-__all__ = ["ServerState", "endpoint_of", "is_local_only", "parse_metrics", "parse_state"]
+__all__ = ["ServerState", "endpoint_of", "is_local_only", "parse_state", "parse_stats"]
 
-_PREFIX = "yarn_accel_pipeline_"
-_SAMPLE = re.compile(r"yarn_accel_pipeline_(?P<name>[a-z_]+)(?:\{(?P<labels>.*)\})? (?P<value>[^ ]+)\Z")
-_LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')
 _MAX_OPERATIONS = 32
 _MAX_PORT = 65535
 
-#: figure -> (metric, label, value of the label that counts or "" for all); samples are added up.
+#: figure -> keys that lead to it in the statistics
 _FIGURES = {
-    "in_flight": ("in_flight_requests", "", ""),
-    "queued": ("tenant_queued_requests", "", ""),
-    "queue_bytes": ("queue_bytes", "", ""),
-    "queue_bound_bytes": ("queue_bound_bytes", "", ""),
-    "pool_used_bytes": ("pool_bytes", "state", "used"),
-    "pool_bound_bytes": ("pool_bound_bytes", "", ""),
-    "requests": ("requests_total", "", ""),
-    "done": ("answers_total", "outcome", "done"),
-    "rejected": ("answers_total", "outcome", "rejected"),
-    "failed": ("answers_total", "outcome", "failed"),
-    "busy": ("answers_total", "outcome", "busy"),
-    "device_s": ("tenant_device_seconds_total", "", ""),
-    "read_busy_s": ("stage_busy_seconds_total", "stage", "read"),
-    "compute_busy_s": ("stage_busy_seconds_total", "stage", "compute"),
-    "write_busy_s": ("stage_busy_seconds_total", "stage", "write"),
-    "workers": ("worker_processes", "", ""),
-    "is_healthy": ("healthy_servers", "", ""),
-    "is_draining": ("draining_servers", "", ""),
+    "in_flight": ("in_flight",),
+    "pool_used_bytes": ("pool", "used_bytes"),
+    "pool_bound_bytes": ("pool", "bound_bytes"),
+    "requests": ("requests",),
+    "done": ("done",),
+    "rejected": ("rejected",),
+    "failed": ("failed",),
+    "busy": ("busy",),
+    "read_busy_s": ("stage_busy", "read"),
+    "compute_busy_s": ("stage_busy", "compute"),
+    "write_busy_s": ("stage_busy", "write"),
 }
+#: figure -> table in the statistics, and the column that is added up
+_SUMS = {
+    "queued": ("tenants", "queued"),
+    "device_s": ("tenants", "device_s"),
+    "queue_bytes": ("queues", "bytes"),
+    "queue_bound_bytes": ("queues", "bound_bytes"),
+}
+_MAX_PROBLEMS, _MAX_PROBLEM_CHARACTERS = 8, 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +45,7 @@ class ServerState:
     """The state file of a pipeline server.
 
     Attributes:
+        container: the YARN container it runs in; empty: none, or it does not say.
         is_well: whether it could compute, and knew of no problem, when it wrote the file.
     """
 
@@ -60,6 +58,7 @@ class ServerState:
     http_port: int = 0
     tls: bool = False
     started_at: str = ""
+    container: str = ""
     is_well: bool = False
 
 
@@ -87,6 +86,7 @@ def parse_state(text: str) -> ServerState:
         http_port=_whole(values, "http_port", _MAX_PORT),
         tls=values.get("tls") is True,
         started_at=_text(values, "started_at"),
+        container=_text(values, "container"),
         is_well=values.get("is_well") is True,
     )
 
@@ -114,58 +114,68 @@ def is_local_only(endpoint: Endpoint, address: str) -> bool:
         return endpoint.host == "localhost"
 
 
-def parse_metrics(text: str) -> dict[str, Any]:
-    """The figures a heartbeat carries, from the text of ``/metrics``; what is not there is not in the result.
+def parse_stats(text: str) -> dict[str, Any]:
+    """The figures of a heartbeat, from the JSON of ``/stats.json``, as far as it has them.
 
     ``operations`` maps an operation to how many were ``done`` and the ``compute_s`` they took;
-    ``computing_workers`` are ``workers`` without those that stand by.
+    ``computing_workers`` are ``workers`` without standbys; ``problems`` are texts.
 
     Raises:
-        RemoteProtocolError: this is not the metrics of a pipeline server.
+        RemoteProtocolError: these are not the statistics of a pipeline server.
     """
-    samples: dict[str, list[tuple[dict[str, str], float]]] = {}
-    for line in text.splitlines():
-        match = _SAMPLE.match(line) if line.startswith(_PREFIX) else None
-        if match is not None:
-            labels = dict(_LABEL.findall(match["labels"] or ""))
-            samples.setdefault(match["name"], []).append((labels, _number(match["value"])))
-    if "healthy_servers" not in samples:
-        raise RemoteProtocolError("these are not the metrics of a pipeline server")
+    try:
+        stats = json.loads(text)
+    except (ValueError, RecursionError):
+        stats = None
+    health = stats.get("health") if isinstance(stats, dict) else None
+    if not isinstance(health, dict):
+        raise RemoteProtocolError("these are not the statistics of a pipeline server")
     figures: dict[str, Any] = {}
-    for figure, (metric, label, wanted) in _FIGURES.items():
-        values = [
-            value for labels, value in samples.get(metric, ()) if not label or labels.get(label) == wanted
-        ]
-        if values and all(math.isfinite(value) for value in values):
-            figures[figure] = round(sum(values), 6)
-    figures["is_healthy"] = bool(figures.get("is_healthy"))
-    figures["is_draining"] = bool(figures.get("is_draining"))
-    computing = [
-        value for labels, value in samples.get("worker_processes", ()) if labels.get("state") != "standby"
+    for figure, keys in _FIGURES.items():
+        value: Any = stats
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
+        figures[figure] = _number(value)
+    for figure, (table, column) in _SUMS.items():
+        values = [_number(row.get(column)) for row in _rows(stats.get(table)).values()]
+        known = [value for value in values if value is not None]
+        figures[figure] = _number(sum(known)) if known else None
+    figures = {figure: value for figure, value in figures.items() if value is not None}
+    workers = stats.get("workers")
+    if isinstance(workers, list):
+        states = [each.get("state") for each in workers if isinstance(each, dict)]
+        figures["workers"] = float(len(states))
+        figures["computing_workers"] = float(len(states) - states.count("standby"))
+    problems = health.get("problems")
+    figures["is_healthy"] = health.get("ok") is True
+    figures["is_draining"] = stats.get("is_draining") is True
+    figures["problems"] = [
+        str(each)[:_MAX_PROBLEM_CHARACTERS]
+        for each in (problems[:_MAX_PROBLEMS] if isinstance(problems, list) else ())
     ]
-    if computing and math.isfinite(sum(computing)):
-        figures["computing_workers"] = sum(computing)
-    figures["operations"] = _operations(samples)
+    figures["operations"] = _operations(stats.get("operations"))
     return figures
 
 
-def _operations(samples: dict[str, list[tuple[dict[str, str], float]]]) -> dict[str, dict[str, float]]:
+def _operations(table: Any) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
-    for labels, value in samples.get("operation_requests_total", ()):
-        if labels.get("outcome") == "done" and math.isfinite(value) and len(found) < _MAX_OPERATIONS:
-            found[labels.get("operation", "")[:100]] = {"done": value, "compute_s": 0.0}
-    for labels, value in samples.get("operation_compute_seconds_total", ()):
-        operation = labels.get("operation", "")[:100]
-        if operation in found and math.isfinite(value):
-            found[operation]["compute_s"] = round(value, 6)
+    for name, counts in _rows(table).items():
+        done = _number(counts.get("done"))
+        if done is not None and len(found) < _MAX_OPERATIONS:
+            found[name[:100]] = {"done": done, "compute_s": _number(counts.get("compute_s")) or 0.0}
     return found
 
 
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
+def _rows(table: Any) -> dict[str, dict[str, Any]]:
+    """The rows of a table that are mappings."""
+    rows = table.items() if isinstance(table, dict) else ()
+    return {str(name): row for name, row in rows if isinstance(row, dict)}
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return round(float(value), 6)
 
 
 def _text(values: dict[str, Any], key: str) -> str:

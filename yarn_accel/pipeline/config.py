@@ -61,7 +61,7 @@ class PipelineConfig(BaseModel):
     checksums: tuple[Literal["xxh3", "crc32c", "crc32", "none"], ...] = Field(
         ("xxh3", "crc32c", "crc32"), min_length=1, description="payload checksums allowed over plain TCP"
     )
-    http_host: str = Field("127.0.0.1", description="address of /metrics and /healthz")
+    http_host: str = Field("127.0.0.1", description="address of /metrics, /stats.json and /healthz")
     http_port: int = Field(-1, ge=-1, le=65535, description="their port; 0: any free one; -1: none")
     # Who may do what
     master_secret_file: Path = Field(description="file with the site's master secret in hex, mode 0600")

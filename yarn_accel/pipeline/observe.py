@@ -1,4 +1,4 @@
-"""``/metrics`` for Prometheus and ``/healthz`` for whoever restarts servers, over HTTP.
+"""``/metrics`` for Prometheus, ``/stats.json`` for agents, ``/healthz`` for supervisors, over HTTP.
 
 The standard library's HTTP, which ``prometheus_client`` loads anyway: an asynchronous framework would be a
 quarter of the server's start.  One thread accepts, one more answers each connection.  The server is asked for
@@ -164,8 +164,8 @@ class _Conversation(BaseHTTPRequestHandler):
         return received
 
     def do_GET(self) -> None:
-        """Answer one of our two pages."""
-        pages = {"/metrics": self._metrics, "/healthz": self._healthz}
+        """Answer one of our pages."""
+        pages = {"/metrics": self._metrics, "/stats.json": self._stats, "/healthz": self._healthz}
         page = pages.get(self.path.partition("?")[0])
         if page is None:
             self.send_error(404)
@@ -184,14 +184,23 @@ class _Conversation(BaseHTTPRequestHandler):
     def log_message(self, format: str, *arguments: Any) -> None:
         """Nobody wants to read of every scrape."""
 
-    def _metrics(self) -> None:
+    def _refreshed(self) -> Mapping[str, Any] | None:
+        """The statistics; None: there are none, and the client got a 503."""
         try:
-            self.server.cache.refresh()
+            return self.server.cache.refresh()
         except Exception as error:  # noqa: BLE001 -- whatever breaks in there, the scraper gets an answer
             self._send(503, "text/plain; charset=utf-8", f"no statistics: {_told(error)}\n".encode())
-            return
-        text = prometheus_client.generate_latest(self.server.registry)
-        self._send(200, prometheus_client.CONTENT_TYPE_LATEST, text)
+            return None
+
+    def _metrics(self) -> None:
+        if self._refreshed() is not None:
+            text = prometheus_client.generate_latest(self.server.registry)
+            self._send(200, prometheus_client.CONTENT_TYPE_LATEST, text)
+
+    def _stats(self) -> None:
+        stats = self._refreshed()
+        if stats is not None:
+            self._send(200, "application/json; charset=utf-8", json.dumps(stats, default=str).encode())
 
     def _healthz(self) -> None:
         try:

@@ -184,6 +184,7 @@ def _write_state(server: PipelineServer, http_port: int) -> None:
     state = {
         "pid": os.getpid(),
         "name": config.name,
+        "container": os.environ.get("CONTAINER_ID", ""),
         "host": config.listen_host,
         "port": server.port,
         "unix_path": config.unix_path,

@@ -6,6 +6,7 @@ One cluster and one application for all tests here, in the order of an admin's d
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ SLOTS = 7
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    options = SiteOptions("start", racks=2, slots=SLOTS, heartbeat_s=1.0)
+    options = SiteOptions("start", racks=2, slots=SLOTS, heartbeat_s=1.0, policy="weighted")
     try:
         with site_up(options, tmp_path_factory.mktemp("admin")) as found:
             yield found
@@ -128,7 +129,7 @@ def test_a_mapper_finds_its_server_by_itself_and_uses_it(site) -> None:
 
     reported = site.until("the agent of w2 knows a server", served)
     assert reported["source"] == "agent"
-    assert reported["servers"][0] == host(site, "w1")
+    assert reported["servers"][0] == reported["server"] == host(site, "w1")
     assert reported["error"] < 1e-10
 
 
@@ -138,17 +139,34 @@ def test_slots_follow_what_the_servers_can_feed(site) -> None:
 
 
 def test_a_node_is_explained_drained_and_taken_back(site) -> None:
-    first, second = host(site, "w1"), host(site, "w2")
+    first, second, third = (host(site, name) for name in ("w1", "w2", "w3"))
     assert f"bound to {first}" in site.run("explain", second)
     assert "nowhere" in site.run("explain", "nowhere", code=1)
     site.run("drain", first)
-    site.until("nobody uses w1", lambda: site.state()["nodes"][second]["bound"] is None)
+    site.until("the other rack serves w2", lambda: site.state()["nodes"][second]["bound"] == third)
     site.until("its server ends", lambda: not site.state()["nodes"][first]["places"]["server"]["containers"])
     assert "drained" in site.run("status")
     site.run("undrain", first)
     site.until("w1 serves again", lambda: site.state()["nodes"][second]["bound"] == first)
     site.run("rebind")
     site.until("w2 is bound again", lambda: site.state()["nodes"][second]["bound"] == first)
+
+
+def test_a_rack_whose_only_server_hangs_uses_the_other_rack_until_it_is_replaced(site) -> None:
+    first, second, third = (host(site, name) for name in ("w1", "w2", "w3"))
+    site.until("w1 serves w2", lambda: site.bound(second) == first)
+    old = site.container(first, "server")
+    with site.caller(second) as caller:
+        site.until("a first answer", lambda: caller.answers)
+        at = site.kill(old, signum=signal.SIGSTOP)
+        site.until("a server of the other rack answers", lambda: caller.after(at, node=third))
+        since = time.time()
+        site.until("the replacement answers", lambda: caller.after(since, node=first))
+        print(f"\nback after {time.time() - at:.1f} s, the longest wait {caller.longest_gap_s(at):.1f} s")
+    assert site.bound(second) == first
+    assert site.container(first, "server") != old
+    notes = [note["what"] for note in site.state()["notes"] if note["node"] == second]
+    assert notes[-2:] == [f"bound to {third}", f"bound to {first}"]
 
 
 def test_somebody_without_the_secret_is_refused(site) -> None:

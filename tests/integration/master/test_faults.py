@@ -128,7 +128,7 @@ def test_an_accelerator_node_joins_while_a_job_runs(site: Site, batch: Batch, un
     assert host in site.servers
     assert site.serves(host)
     (result,) = performed.results
-    n_records = result.n_by_server.get(servers(site)[host], 0)
+    n_records = result.n_by_server.get(host, 0)
     print(f"\n{n_records} of {batch.n_records} records by the server that joined")
     assert 0 < n_records < batch.n_records, "the job began without it and used it"
 

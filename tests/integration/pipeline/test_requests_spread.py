@@ -20,7 +20,7 @@ from yarn_accel.client.dispatch import Dispatcher
 from yarn_accel.client.dispatch_events import ServersFound
 from yarn_accel.node.heartbeat_response import HeartbeatResponse, local_response
 from yarn_accel.node.loads import LoadMeter, parse_load
-from yarn_accel.node.server_stats import parse_metrics
+from yarn_accel.node.server_stats import parse_stats
 
 HOME = "w1"
 POLICY = {"name": "container", "min_gain_s": 0.001, "min_gain_share": 0.1, "max_moves": 1}
@@ -58,14 +58,14 @@ class Site:
             self._until_s, self._seq = time.monotonic() + self._every_s, self._seq + 1
             alive = [name for name, server in self.servers.items() if server.process.poll() is None]
             self._loads = {
-                name: parse_load(self._meters[name].measure(parse_metrics(self.metrics(name))), self._seq)
+                name: parse_load(self._meters[name].measure(parse_stats(self.stats(name))), self._seq)
                 for name in alive
             }
         return self._loads
 
-    def metrics(self, name):
+    def stats(self, name):
         port = json.loads(self.servers[name].state_file.read_text())["http_port"]
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as page:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/stats.json", timeout=60) as page:
             return page.read().decode()
 
     def dispatcher(self, credential, **options):

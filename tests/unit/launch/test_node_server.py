@@ -36,7 +36,7 @@ def test_a_server_is_where_its_agent_looks(environ, tmp_path) -> None:
     config = node_config(shipped(agent={"settings": agent}, pipeline={"workers": 3}), environ)
     assert config.state_file == load_config(None, environ, **agent).server_state_file
     assert Path(config.state_file).parent.is_dir()
-    assert (config.name, config.listen_host, config.workers) == (CONTAINER, "w1", 3)
+    assert (config.name, config.listen_host, config.workers) == ("w1", "w1", 3)
     # Without its metrics the agent could not tell the queue.
     assert (config.http_host, config.http_port) == ("127.0.0.1", 0)
     assert config.master_secret_file == Path(MASTER_SECRET_FILE)

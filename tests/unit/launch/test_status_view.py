@@ -76,6 +76,22 @@ def test_what_a_server_that_does_not_serve_waits_for(place, word) -> None:
     assert n_serving(answer(w1=node())) == (0, 1)
 
 
+@pytest.mark.parametrize(
+    ("load", "word"),
+    [
+        ({}, "starting"),
+        ({"is_healthy": False, "detail": "it is starting"}, "starting"),
+        ({"is_healthy": False, "detail": "it does not answer"}, "does not answer"),
+        ({"is_healthy": False, "detail": "it hangs and is replaced"}, "hangs and is replaced"),
+        ({"is_healthy": False, "detail": "it is unhealthy; cuda:0 fell\noff"}, "unhealthy; cuda:0 fell off"),
+        ({"is_healthy": True, "detail": ""}, "no word from its agent"),
+    ],
+)
+def test_what_a_server_does_whose_container_runs(load, word) -> None:
+    containers = {"server": {"containers": [{"phase": "running"}]}}
+    assert f"  {word}  " in row(drawn(answer(w1=node(places=containers, load=load))), "w1")
+
+
 def test_what_an_admin_should_know_is_said() -> None:
     reported = answer(w1=node(is_drained=True))
     reported["state"]["service"] = {"problems": ["slots are not set: no right"]}

@@ -355,14 +355,14 @@ def heartbeat(node: FakeNode, run: Run | None, **server: Any) -> dict[str, Any]:
     """A heartbeat as an agent sends it; with a server when one runs."""
     told = None
     if run is not None:
-        name = str(run.container.id)
         told = {
             "endpoint": {
-                "name": name,
+                "name": node.host,
                 "host": "10.0.0.1",
                 "port": 7000 + run.container.id.number,
                 "node": node.host,
             },
+            "container": str(run.container.id),
             "is_local_only": False,
             "pid": 1,
             "health": "ok",

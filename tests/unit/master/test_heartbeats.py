@@ -22,7 +22,7 @@ from yarn_accel.node.loads import ServerLoad
 
 CONTAINER = "container_e01_1763700000000_0001_01_000007"
 OURS = "application_1763700000000_0001"
-ENDPOINT = {"name": CONTAINER, "host": "10.0.0.1", "port": 7070, "unix_path": "/run/s", "node": "elsewhere"}
+ENDPOINT = {"name": "w1", "host": "10.0.0.1", "port": 7070, "unix_path": "/run/s", "node": "elsewhere"}
 WEIGHTS = DeviceWeights.from_mapping({"default": 1, "devices": {"NVIDIA H200": 10, "w2": 3}})
 
 
@@ -31,7 +31,14 @@ def heartbeat(**values: Any) -> dict[str, Any]:
 
 
 def server(**values: Any) -> dict[str, Any]:
-    return {"endpoint": ENDPOINT, "health": "ok", "workers": 2.0, "in_flight": 3.0, **values}
+    return {
+        "endpoint": ENDPOINT,
+        "container": CONTAINER,
+        "health": "ok",
+        "workers": 2.0,
+        "in_flight": 3.0,
+        **values,
+    }
 
 
 def events(document: dict[str, Any], before: dict[str, Any] | None = None, node: str = "w1") -> list[Any]:
@@ -68,17 +75,17 @@ def test_a_server_is_that_of_the_node_that_signed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "is_ours"),
+    ("container", "is_ours"),
     [
         ("container_1763700000000_0001_02_000003", True),
         ("container_e17_1763700000000_0001_01_000007", True),
         ("container_1763700000000_0002_01_000007", False),
         ("container_e01_1763700000009_0001_01_000007", False),
-        ("a name of the site's", True),
+        ("no id of YARN's", True),
     ],
 )
-def test_a_server_that_another_application_left_behind_is_not_adopted(name: str, is_ours: bool) -> None:
-    found = events(heartbeat(server=server(endpoint={**ENDPOINT, "name": name})))
+def test_a_server_that_another_application_left_behind_is_not_adopted(container: str, is_ours: bool) -> None:
+    found = events(heartbeat(server=server(container=container)))
     assert len(found) == 1 + is_ours
 
 
@@ -107,6 +114,16 @@ def test_a_draining_server_still_says_what_is_open() -> None:
     assert events(heartbeat(server=draining), before=draining)[1].gauges.n_open == 3
 
 
+@pytest.mark.parametrize(
+    ("health", "detail", "is_hung"),
+    [("silent", "it does not answer", False), ("hung", "it hangs and is replaced", True)],
+)
+def test_a_server_that_does_not_answer_serves_nobody(health: str, detail: str, is_hung: bool) -> None:
+    _, found = events(heartbeat(server=server(health=health)))
+    assert (found.is_healthy, found.endpoint, found.is_gone) == (False, None, False)
+    assert (found.detail, found.is_hung) == (detail, is_hung)
+
+
 def test_a_server_that_ended_is_told_once() -> None:
     (_, ended) = events(heartbeat(), before=server())
     assert (ended.container, ended.is_healthy) == (CONTAINER, False)
@@ -114,8 +131,8 @@ def test_a_server_that_ended_is_told_once() -> None:
 
 
 def test_the_dead_without_a_name_are_not_taken_for_their_replacements() -> None:
-    gone = server(endpoint={**ENDPOINT, "name": "s"}, health="gone")
-    assert len(events(heartbeat(server=gone), before=server(endpoint={**ENDPOINT, "name": "s"}))) == 2
+    gone = server(container="", health="gone")
+    assert len(events(heartbeat(server=gone), before=server(container=""))) == 2
     assert len(events(heartbeat(server=gone), before=gone)) == 1
     named = server(health="gone")
     assert len(events(heartbeat(server=named), before=named)) == 2

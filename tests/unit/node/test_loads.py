@@ -7,7 +7,7 @@ import pytest
 
 from yarn_accel.node.heartbeat_response import local_response, parse_response, response_document
 from yarn_accel.node.loads import MAX_OPERATIONS, LoadMeter, ServerLoad, load_document, parse_load
-from yarn_accel.node.server_stats import parse_metrics
+from yarn_accel.node.server_stats import parse_stats
 
 
 def figures(in_flight=0, workers=1, **operations):
@@ -30,12 +30,8 @@ def test_several_workers_are_faster_together():
 
 
 def test_a_standby_does_not_compute():
-    text = (
-        "yarn_accel_pipeline_healthy_servers 1\n"
-        'yarn_accel_pipeline_worker_processes{device="cpu",state="idle"} 2\n'
-        'yarn_accel_pipeline_worker_processes{device="",state="standby"} 1\n'
-    )
-    found = parse_metrics(text)
+    workers = [{"state": "idle"}, {"state": "busy"}, {"state": "standby"}]
+    found = parse_stats(json.dumps({"health": {"ok": True}, "workers": workers}))
     assert (found["workers"], found["computing_workers"]) == (3, 2)
     counts = {"operations": {"lu": {"done": 1, "compute_s": 1.0}}}
     assert LoadMeter().measure({**found, **counts})["rates"] == {"lu": 2.0}

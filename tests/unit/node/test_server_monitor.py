@@ -16,8 +16,8 @@ from tests.unit.node.waiting import soon
 from yarn_accel.node import server_monitor as module
 from yarn_accel.node.server_monitor import ServerMonitor, container_of, cpu_ticks_of
 
-GOOD = "yarn_accel_pipeline_healthy_servers 1\nyarn_accel_pipeline_draining_servers 0\n"
-GOOD += "yarn_accel_pipeline_in_flight_requests 3\n"
+GOOD = {"health": {"ok": True, "problems": []}, "is_draining": False, "in_flight": 3}
+SICK = GOOD | {"health": {"ok": False, "problems": ["cuda:0 is resting"]}}
 
 
 class Pretended:
@@ -25,15 +25,14 @@ class Pretended:
 
     def __init__(self, path):
         self.path = path
-        self.metrics = GOOD
+        self.stats = GOOD
         self.pause_s = 0.0
         self.process = None
         self.port = 0
 
     async def __aenter__(self):
         application = web.Application()
-        application.router.add_get("/metrics", self._metrics)
-        application.router.add_get("/healthz", self._healthz)
+        application.router.add_get("/stats.json", self._stats)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
@@ -44,12 +43,9 @@ class Pretended:
         self.kill()
         await self._runner.cleanup()
 
-    async def _metrics(self, request):
+    async def _stats(self, request):
         await asyncio.sleep(self.pause_s)
-        return web.Response(text=self.metrics)
-
-    async def _healthz(self, request):
-        return web.json_response({"ok": False, "problems": ["cuda:0 is resting"]}, status=503)
+        return web.Response(text=self.stats if isinstance(self.stats, str) else json.dumps(self.stats))
 
     def start(self, **changes):
         self.kill()
@@ -137,6 +133,14 @@ def test_a_server_that_is_well(tmp_path):
     assert report["container"] == "container_1_0001_01_000002"
 
 
+def test_its_container_is_the_one_it_wrote_down(tmp_path):
+    async def act(own, pretended, changed):
+        pretended.start(container="container_7_0001_01_000009")
+        return (await settled(own))["container"]
+
+    assert watching(tmp_path, act) == "container_7_0001_01_000009"
+
+
 def test_it_is_missed_when_it_dies_and_found_when_it_is_replaced(tmp_path):
     async def act(own, pretended, changed):
         pretended.start()
@@ -176,15 +180,15 @@ def test_a_state_file_left_by_a_dead_one(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("metrics", "health", "problems"),
+    ("stats", "health", "problems"),
     [
-        (GOOD.replace("healthy_servers 1", "healthy_servers 0"), "unhealthy", ["cuda:0 is resting"]),
-        (GOOD.replace("draining_servers 0", "draining_servers 1"), "draining", []),
+        (SICK, "unhealthy", ["cuda:0 is resting"]),
+        (GOOD | {"is_draining": True}, "draining", []),
     ],
 )
-def test_one_that_says_it_is_not_well(tmp_path, metrics, health, problems):
+def test_one_that_says_it_is_not_well(tmp_path, stats, health, problems):
     async def act(own, pretended, changed):
-        pretended.metrics = metrics
+        pretended.stats = stats
         pretended.start()
         return await settled(own)
 
@@ -197,10 +201,10 @@ def test_one_that_is_still_loading_is_asked_again_at_every_look(tmp_path, monkey
     monkeypatch.setattr(module, "_YOUNG_S", young_s)
 
     async def act(own, pretended, changed):
-        pretended.metrics = GOOD.replace("healthy_servers 1", "healthy_servers 0")
+        pretended.stats = SICK
         pretended.start()
         assert (await settled(own))["health"] == "unhealthy"
-        pretended.metrics = GOOD
+        pretended.stats = GOOD
         changed.clear()
 
         def is_told_at_a_look():
@@ -240,7 +244,7 @@ def test_the_first_figures_of_such_a_server_are_told_at_once(tmp_path):
 
 def test_what_it_says_later_counts_more_than_what_it_wrote(tmp_path):
     async def act(own, pretended, changed):
-        pretended.metrics = GOOD.replace("healthy_servers 1", "healthy_servers 0")
+        pretended.stats = SICK
         pretended.start(is_well=True)
         first = (await own.report())["health"]
         changed.clear()
@@ -293,10 +297,10 @@ def test_late_is_not_dead(tmp_path, monkeypatch):
     assert watching(tmp_path, act) == ("starting", "ok", 3.0)
 
 
-@pytest.mark.parametrize("metrics", ["", "<html>hello</html>", "x" * 2_000_000])
-def test_one_that_says_nothing_sensible_is_silent_in_time(tmp_path, metrics):
+@pytest.mark.parametrize("stats", ["", "<html>hello</html>", "x" * 2_000_000])
+def test_one_that_says_nothing_sensible_is_silent_in_time(tmp_path, stats):
     async def act(own, pretended, changed):
-        pretended.metrics = metrics
+        pretended.stats = stats
         pretended.start()
         first = (await own.report())["health"]
         for _ in range(6):

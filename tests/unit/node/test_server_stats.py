@@ -2,13 +2,11 @@
 
 import json
 
-import prometheus_client
 import pytest
 
 from tests.unit.pipeline.statistics_of_a_server import statistics
 from yarn_accel.errors import RemoteProtocolError
-from yarn_accel.node.server_stats import ServerState, endpoint_of, is_local_only, parse_metrics, parse_state
-from yarn_accel.pipeline.observe import StatsCollector
+from yarn_accel.node.server_stats import ServerState, endpoint_of, is_local_only, parse_state, parse_stats
 
 STATE = {
     "pid": 4711,
@@ -22,50 +20,56 @@ STATE = {
 }
 
 
-def metrics(**changes):
-    registry = prometheus_client.CollectorRegistry()
-    registry.register(StatsCollector(lambda: statistics(**changes)))
-    return prometheus_client.generate_latest(registry).decode()
+def figures(**changes):
+    """Of what the server really says."""
+    return parse_stats(json.dumps(statistics(**changes)))
 
 
 def test_figures_from_what_the_server_really_writes():
-    figures = parse_metrics(metrics())
-    stats = statistics()
-    assert figures["is_healthy"] is True
-    assert figures["is_draining"] is False
-    assert figures["in_flight"] == stats["in_flight"]
-    assert figures["requests"] == stats["requests"]
-    assert figures["done"] == stats["done"]
-    assert figures["queue_bytes"] == sum(queue["bytes"] for queue in stats["queues"].values())
-    assert figures["queued"] == sum(each["queued"] for each in stats["tenants"].values())
-    assert figures["pool_used_bytes"] == stats["pool"]["used_bytes"]
+    found, stats = figures(), statistics()
+    assert found["is_healthy"] is True
+    assert found["is_draining"] is False
+    assert found["problems"] == []
+    for name in ("in_flight", "requests", "done"):
+        assert found[name] == stats[name]
+    assert found["queue_bytes"] == sum(queue["bytes"] for queue in stats["queues"].values())
+    assert found["queue_bound_bytes"] == sum(queue["bound_bytes"] for queue in stats["queues"].values())
+    assert found["queued"] == sum(each["queued"] for each in stats["tenants"].values())
+    assert found["device_s"] == pytest.approx(sum(each["device_s"] for each in stats["tenants"].values()))
+    assert found["pool_used_bytes"] == stats["pool"]["used_bytes"]
+    assert found["compute_busy_s"] == stats["stage_busy"]["compute"]
+    assert (found["workers"], found["computing_workers"]) == (3, 1)
+    assert stats["operations"]
     for operation, counts in stats["operations"].items():
-        assert figures["operations"][operation]["done"] == counts["done"]
-        assert figures["operations"][operation]["compute_s"] == pytest.approx(counts["compute_s"])
+        assert found["operations"][operation]["done"] == counts["done"]
+        assert found["operations"][operation]["compute_s"] == pytest.approx(counts["compute_s"])
 
 
 def test_a_sick_and_a_draining_server():
-    assert parse_metrics(metrics(health={"ok": False, "problems": ["x"]}))["is_healthy"] is False
-    assert parse_metrics(metrics(is_draining=True))["is_draining"] is True
+    sick = figures(health={"ok": False, "problems": ["x" * 999] * 99})
+    assert sick["is_healthy"] is False
+    assert sick["problems"] == ["x" * 200] * 8
+    assert figures(is_draining=True)["is_draining"] is True
 
 
-@pytest.mark.parametrize("text", ["", "<html>", "node_load1 0.5\n", "yarn_accel_pipeline_requests_total 3\n"])
-def test_metrics_of_somebody_else(text):
-    with pytest.raises(RemoteProtocolError, match="not the metrics of a pipeline server"):
-        parse_metrics(text)
+@pytest.mark.parametrize("text", ["", "<html>", "[" * 100_000, "[]", "{}", '{"health": 1}'])
+def test_statistics_of_somebody_else(text):
+    with pytest.raises(RemoteProtocolError, match="not the statistics of a pipeline server"):
+        parse_stats(text)
 
 
-def test_numbers_that_are_none_are_left_out():
-    text = "yarn_accel_pipeline_healthy_servers 1\nyarn_accel_pipeline_in_flight_requests NaN\n"
-    text += "yarn_accel_pipeline_requests_total x\nyarn_accel_pipeline_worker_processes +Inf\n"
-    assert parse_metrics(text) == {"is_healthy": True, "is_draining": False, "operations": {}}
+def test_values_that_make_no_sense_are_left_out():
+    odd = {"health": {"ok": "yes", "problems": 7}, "in_flight": "3", "requests": float("inf"), "done": True}
+    odd |= {"pool": [], "tenants": {"a": {"queued": None}, "b": 4}, "workers": 3, "operations": [1]}
+    nothing = {"is_healthy": False, "is_draining": False, "problems": [], "operations": {}}
+    assert parse_stats(json.dumps(odd)) == nothing
 
 
 def test_operations_are_bounded_and_may_be_called_anything():
-    text = "yarn_accel_pipeline_healthy_servers 1\n"
-    for n in range(100):
-        text += f'yarn_accel_pipeline_operation_requests_total{{operation="o{n}\\"}}",outcome="done"}} {n}\n'
-    assert len(parse_metrics(text)["operations"]) == 32
+    table = {f'o{n}"}}': {"done": n} for n in range(100)}
+    found = parse_stats(json.dumps({"health": {"ok": True}, "operations": table}))["operations"]
+    assert len(found) == 32
+    assert found['o7"}'] == {"done": 7, "compute_s": 0.0}
 
 
 def test_a_state_file():

@@ -54,6 +54,21 @@ def test_metrics_are_what_prometheus_reads(observe):
     assert text.endswith("\n")
 
 
+def test_agents_read_the_statistics_as_json(observe):
+    status, headers, text = ask(observe(), "/stats.json")
+    assert (status, headers["Content-Type"]) == (200, "application/json; charset=utf-8")
+    assert json.loads(text) == json.loads(json.dumps(statistics()))
+
+
+def test_without_statistics_there_is_no_document(observe):
+    def broken():
+        raise OSError("no loop")
+
+    for path in ("/stats.json", "/metrics"):
+        status, _, text = ask(observe(broken), path)
+        assert (status, text) == (503, "no statistics: OSError: no loop\n")
+
+
 def test_a_healthy_server(observe):
     status, _, text = ask(observe(), "/healthz")
     assert (status, json.loads(text)) == (200, {"ok": True, "problems": [], "server": "w1"})
