@@ -24,6 +24,7 @@ LIBRARY = [p for p in SOURCES if p.relative_to(ROOT).parts[0] in PACKAGES]
 MODULE_CAP = 600
 FUNCTION_CAP = 40
 MOST_DECISIONS = 70
+MOST_ARCHITECTURE_LINES = 180
 FORBIDDEN_NAMES = {"utils", "helpers", "common", "manager", "misc"}
 VAGUE = re.compile(r"_class$")
 
@@ -190,3 +191,26 @@ def imported(path: Path, names: Collection[str]) -> set[str]:
             whole = {f"{node.module}.{alias.name}" for alias in node.names}
             found |= {each if each in names else node.module for each in whole}
     return found & set(names)
+
+
+def test_every_path_in_the_architecture_exists() -> None:
+    """Paths from the root or from a package; a name alone lies in the folder of the path before it."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= MOST_ARCHITECTURE_LINES
+    modules = set(re.findall(r"\b(?:yarn_accel|torque_sched)(?:\.\w+)+", text))
+    missing = [name for name in sorted(modules) if not is_module(name)]
+    for paragraph in re.split(r"\n(?=\n|[-|#])", text):
+        folder = ROOT
+        for path in re.findall(r"`([\w.-]+(?:/[\w.-]*)*(?:/|\.py|\.md|\.cfg))`", paragraph):
+            places = [base / path for base in (folder, ROOT, *map(ROOT.joinpath, PACKAGES))]
+            found = next((place for place in places if place.exists()), None)
+            if found is None:
+                missing.append(path)
+            elif "/" in path:
+                folder = found if found.is_dir() else found.parent
+    assert missing == []
+
+
+def is_module(name: str) -> bool:
+    path = ROOT.joinpath(*name.split("."))
+    return path.is_dir() or path.with_suffix(".py").exists()
