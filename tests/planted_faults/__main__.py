@@ -3,9 +3,9 @@
 A fault in ``faults.json`` is one place of the decision code (``old``, which stands once in its file) that
 still runs as ``new``, and is wrong.
 
-Usage: ``python -m tests.planted_faults [--jobs N] [PART ...]`` writes ``results.json`` beside this file.
-A fault that `make test` finds is not looked for again: what it runs is a part of what `make test-all` runs,
-and its property tests draw the first of the same examples.
+Usage: ``python -m tests.planted_faults [--jobs N] [PART ...]`` writes ``results.json`` beside this file,
+where rows of other parts stay. A fault that `make test` finds is not looked for again: what
+it runs is a part of what `make test-all` runs, and its property tests draw the first of the same examples.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def look_at_part(part: str, faults: list[dict[str, str]]) -> list[dict[str, str]
         rows = []
         for fault in faults:
             rows.append(look(copy, fault))
-            print(f"{fault['path']}: {fault['new']!r}: {rows[-1]['test'] or 'NOT FOUND'}", flush=True)
+            print(f"{fault['path']}: {fault['new']!r}: {rows[-1]['test_all'] or 'NOT FOUND'}", flush=True)
         return rows
 
 
@@ -130,13 +130,17 @@ def main() -> None:
     options = parser.parse_args()
     faults = json.loads(FAULTS.read_text(encoding="utf-8"))
     planted = {part: [fault for fault in faults if fault["part"] == part] for part in options.parts or PARTS}
-    with ThreadPoolExecutor(options.jobs) as pool:
-        rows = [row for found in pool.map(look_at_part, planted, planted.values()) for row in found]
     commit = subprocess.check_output(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, text=True).strip()
-    found = {name: sum(bool(row[name]) for row in rows) for name in ("test_all", "test")}
-    document = {"commit": commit, "planted": len(rows), "found": found, "faults": rows}
+    with ThreadPoolExecutor(options.jobs) as pool:
+        found = [row for part in pool.map(look_at_part, planted, planted.values()) for row in part]
+    before = json.loads(RESULTS.read_text(encoding="utf-8"))["faults"] if RESULTS.exists() else []
+    rows = [row for row in before if row["part"] not in planted] + [
+        {**row, "commit": commit} for row in found
+    ]
+    n = {name: sum(bool(row[name]) for row in rows) for name in ("test_all", "test")}
+    document = {"planted": len(rows), "found": n, "faults": rows}
     RESULTS.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    print(f"{len(rows)} planted, {found['test_all']} found by make test-all, {found['test']} by make test")
+    print(f"{len(rows)} planted, {n['test_all']} found by make test-all, {n['test']} by make test")
 
 
 if __name__ == "__main__":
