@@ -207,6 +207,10 @@ def test_sizes_durations_and_times(n_bytes: int, duration: int, at: int) -> None
     assert stamp_s(format_stamp(at)) == at
 
 
+def test_a_leap_second_counts_as_the_second_after() -> None:
+    assert stamp_s("12/31/2016 23:59:60") == stamp_s("01/01/2017 00:00:00") == 1_483_228_800
+
+
 ACCOUNTING_NAMES = ("user", "queue", "jobname", "Resource_List.nodes", "resources_used.mem")
 
 

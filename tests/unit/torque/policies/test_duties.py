@@ -520,9 +520,11 @@ def test_reservations_keep_out_what_would_run_into_them() -> None:
     [
         ((0, 9), "batch", 1.0, Reason.DEDICATED_TIME),
         ((0, 9), "dedi", 8.0, None),
+        ((0, 9), "dedi", 9.0, None),
         ((0, 9), "dedi", 10.0, Reason.CROSSES_DEDICATED_TIME),
         ((5, 9), "dedi", 1.0, Reason.DEDICATED_TIME),
         ((5, 9), "batch", 4.0, None),
+        ((5, 9), "batch", 5.0, None),
         ((5, 9), "batch", 6.0, Reason.CROSSES_DEDICATED_TIME),
         ((5, 9), "batch", None, Reason.CROSSES_DEDICATED_TIME),
     ],
