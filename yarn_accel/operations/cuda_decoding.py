@@ -57,7 +57,7 @@ class _Decoder(NamedTuple):
             return None
 
     def on_device(self, streams: List[Any]) -> List[Optional[Array]]:
-        """What becomes of each image; None for one that could not be decoded."""
+        """The pixels of each image, or the reason for none; None for one that the GPU could not decode."""
         if not streams:
             return []
         cupy = cupy_module()

@@ -138,13 +138,13 @@ def cholesky(arrays: List[Array], params: Params, place: Place = allocate) -> Ou
 
 
 def lu_plan(matrix: Array, params: Params) -> FactorizationPlan:
-    """What lu answers for that matrix or stack."""
+    """The plan of lu for that matrix or stack."""
     names = ("lu",) if factor_form("lu", params) == "packed" else ("l", "u")
     return _plan(_lu_one, names, ("piv", "<i4"), matrix, params)
 
 
 def qr_plan(matrix: Array, params: Params) -> FactorizationPlan:
-    """What qr answers for that matrix or stack."""
+    """The plan of qr for that matrix or stack."""
     is_packed = factor_form("qr", params) == "packed"
     tau = ("tau" if is_packed else "", reply_dtype(spec_of(matrix), params))
     return _plan(_qr_one, ("qr",) if is_packed else ("q", "r"), tau, matrix, params)
@@ -161,7 +161,7 @@ def lapack_routine(name: str, dtype: Any) -> Any:
 
 
 def spec_of(array: Array) -> TensorSpec:
-    """The description of an array, as the checks and counts want it."""
+    """The description of an array, as the checks and counts take it."""
     return TensorSpec(array.dtype.str, array.shape)
 
 

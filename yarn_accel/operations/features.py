@@ -34,7 +34,7 @@ _WAITING_PIXELS = 1 << 22
 
 
 class FeatureKernels(NamedTuple):
-    """One of the ways to the same histograms.
+    """One implementation of the histograms; all give the same numbers.
 
     Attributes:
         name: "numba", "numpy" or "cuda".

@@ -44,20 +44,20 @@ class Outcome:
     Attributes:
         arrays: the results by name; the order is the order on the wire and in a written file. Each is memory
             from ``place``, a contiguous part of an input, or an array of its own (which costs a copy).
-        info: facts about the computation, every value fit for JSON.
+        info: facts about the computation, in types that JSON has.
     """
 
     arrays: Dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     info: Dict[str, Any] = field(default_factory=dict)
 
 
-Run = Callable[..., Outcome]
+RunFunction = Callable[..., Outcome]
 """``run(arrays, params, place=allocate)``."""
 RunBatch = Callable[[Sequence[Tuple[List[Array], Params, Place]]], List[Any]]
 
 
 def allocate(name: str, shape: Tuple[int, ...], dtype: str, order: str) -> Array:
-    """Where nobody has an output area: memory of its own."""
+    """New memory for a result, where there is no output area."""
     import numpy as np
 
     return np.empty(shape, dtype=dtype, order=order)  # type: ignore[call-overload]
@@ -84,7 +84,7 @@ class Operation:
         name: how requests name it.
         summary: one line for people.
         n_inputs: how many arrays it takes; None when ``check`` decides.
-        check: ``check(specs, params)`` looks at the description of the inputs before any memory is taken for
+        check: ``check(specs, params)`` checks the description of the inputs before any memory is taken for
             them. Raises `RejectedError` with a code and the place of the fault.
         run: ``run(arrays, params, place=allocate)``, the reference on the CPU. It writes into inputs only if
             ``overwrites``, and never into a read-only one. Raises `RejectedError` for bad values.
@@ -107,7 +107,7 @@ class Operation:
     summary: str
     n_inputs: Optional[int]
     check: Callable[[Sequence[TensorSpec], Params], None]
-    run: Run
+    run: RunFunction
     flops: Callable[[Sequence[TensorSpec], Params], int]
     bytes_moved: Callable[[Sequence[TensorSpec], Params], int] = _twice_inputs_bytes
     output_bytes: Callable[[Sequence[TensorSpec], Params], int] = _inputs_bytes
@@ -116,7 +116,7 @@ class Operation:
     batch: Mapping[str, str] = field(default_factory=dict)
     takes_stacks: bool = False
 
-    def form(self, device_kind: str) -> Optional[Run]:
+    def form(self, device_kind: str) -> Optional[RunFunction]:
         """The function for that kind of device, imported now; None when there is none.
 
         Raises:
@@ -149,7 +149,7 @@ def resolve(place: str) -> Callable[..., Any]:
     return found
 
 
-def late(place: str) -> Run:
+def late(place: str) -> RunFunction:
     """A function of this package that is imported (with numpy) when it is first called.
 
     Raises (when called):

@@ -26,7 +26,7 @@ class ProductPlan(NamedTuple):
 
     @classmethod
     def of(cls, arrays: List[Array], params: Params) -> ProductPlan:
-        """What is answered for a and b."""
+        """The plan for the inputs a and b."""
         specs = [spec_of(array) for array in arrays]
         rows, inner, _, columns = product_sizes(specs, params)
         # BLAS takes any mixture of orders; the product gets that of its factors when they agree on columns.

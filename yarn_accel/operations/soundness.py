@@ -29,7 +29,7 @@ _GOLDEN = 0.6180339887498949
 
 
 def reject_not_finite(array: Array, place: str) -> None:
-    """Look for NaN and infinity.
+    """Reject NaN and infinity.
 
     Raises:
         RejectedError: ``not-finite``, with ``place`` and the index of the first one in reading order by rows
@@ -64,7 +64,7 @@ def reject_asymmetric(matrix: Array, place: str) -> None:
 
 
 class AtItem:
-    """Within it, a `RejectedError` says which item of a stack it is about, in its text and as ``item``."""
+    """A context in which a `RejectedError` names the item of the stack, in its text and as ``item``."""
 
     def __init__(self, item: int) -> None:
         self._item = item
