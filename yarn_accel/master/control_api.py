@@ -25,7 +25,7 @@ __all__ = ["Admin", "ControlApi"]
 
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
 _CONTROL = "control:"
-_MAX_TOLD = 100
+_MAX_SHOWN = 100
 _Answer = dict[str, Any] | Awaitable[dict[str, Any]]
 
 
@@ -183,5 +183,5 @@ def _node_of(document: Any) -> str:
     if not isinstance(node, str) or not node:
         raise RejectedError("no-node", "which node?")
     if not _NODE.match(node):
-        raise RejectedError("no-node", f"{node[:_MAX_TOLD]!r} is no node's name")
+        raise RejectedError("no-node", f"{node[:_MAX_SHOWN]!r} is no node's name")
     return node

@@ -41,7 +41,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How large nodes are drawn: (width, height) with and without an accelerator, and the room for lines."""
+    """How large nodes are drawn: (width, height) with and without an accelerator, and the space for lines."""
 
     accelerator: tuple[float, float]
     plain: tuple[float, float]
@@ -162,5 +162,5 @@ def _queues(below: Iterable[Box], boxes: Mapping[str, Box], scale: Scale) -> dic
     return lanes
 
 
-def _fitting(width: float, gap: float, room: float) -> int:
-    return int((room + gap) // (width + gap))
+def _fitting(width: float, gap: float, space: float) -> int:
+    return int((space + gap) // (width + gap))

@@ -90,7 +90,7 @@ def parse_heartbeat(sender: str, document: Any, application: str) -> Heartbeat:
         application: ours, as YARN writes it.
 
     Raises:
-        RejectedError: it is none, or speaks for another node.
+        RejectedError: it is none, or of another node.
     """
     node = sender.removeprefix(_SENDER)
     if not sender.startswith(_SENDER) or not isinstance(document, dict) or document.get("node") != node:
@@ -109,10 +109,10 @@ def parse_heartbeat(sender: str, document: Any, application: str) -> Heartbeat:
     if not devices or (not names and "silent" in healths):
         has_device = None
     server = document.get("server")
-    told = _server(node, server, _count(document.get("seq"))) if isinstance(server, dict) else None
-    if told is not None and not _is_of(told.container, application):
-        told = None
-    return Heartbeat(node, has_device, names, told)
+    status = _server(node, server, _count(document.get("seq"))) if isinstance(server, dict) else None
+    if status is not None and not _is_of(status.container, application):
+        status = None
+    return Heartbeat(node, has_device, names, status)
 
 
 def status_events(
@@ -207,8 +207,8 @@ def response_document(
     binding = binding_of(assignment, node, rack_of)
     known = loads or {}
     found = {each.name: known.get(each.name) for each in binding.servers}
-    told = {name: load_document(load) for name, load in found.items() if load is not None}
-    choice = {"policy": dict(policy), "loads": told} if policy is not None else {}
+    known_loads = {name: load_document(load) for name, load in found.items() if load is not None}
+    choice = {"policy": dict(policy), "loads": known_loads} if policy is not None else {}
     return {
         "version": 1,
         "servers": [asdict(each) for each in binding.servers],

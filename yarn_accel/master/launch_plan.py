@@ -1,6 +1,6 @@
 """What to start in the containers of each role: the JSON that `yarn-accel start` made, as values.
 
-`launch` writes it and lies above this room, so the form is read here once more; a test holds both together.
+`launch` writes it, and this package may not import `launch`; a test compares both.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class LaunchSpec:
     files: Mapping[str, LocalResource]
 
     def context(self, credentials: bytes | None, retries: int) -> LaunchContext:
-        """What the NodeManager is told.
+        """The launch context for the NodeManager.
 
         Args:
             credentials: content of the container's token file.

@@ -103,8 +103,8 @@ def _servers(state: _State) -> Iterator[Metric]:
     loads = [(each, state["loads"].get(each[0])) for each, _ in servers]
     yield _gauge("server_load", "nodes bound to the server per weight", labels, loads)
     for name, (text, key) in _SERVER_GAUGES.items():
-        told = [(each, value_at(node, ("heard", "server", key))) for each, node in servers]
-        yield _gauge(name, text, labels, told)
+        values = [(each, value_at(node, ("heard", "server", key))) for each, node in servers]
+        yield _gauge(name, text, labels, values)
     answered = [(each, value_at(node, ("heard", "server", "done"))) for each, node in servers]
     yield _counter("server_answers", "requests the server has answered", labels, answered)
     stages = [

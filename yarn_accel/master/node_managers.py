@@ -125,7 +125,7 @@ class NodeManagerCalls:
             answer = await self._nodes.stop(node, [container])
         except AccelError as error:
             self.n_failed += 1
-            logger.info("%s was not told to stop: %s", container, error)
+            logger.info("%s could not be stopped: %s", container, error)
             return
         for each in answer.failed:
             logger.info("%s: %s", container, error_of_exception(each.exception, str(node)))

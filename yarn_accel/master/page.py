@@ -166,10 +166,10 @@ def _stage(state: _State) -> tuple[str, str]:
 
 
 def _problems(state: _State) -> Markup | None:
-    told = [str(each) for each in state["service"].get("problems", ())][:20]
-    if not told:
+    problems = [str(each) for each in state["service"].get("problems", ())][:20]
+    if not problems:
         return None
-    items = element("ul", [element("li", each) for each in told])
+    items = element("ul", [element("li", each) for each in problems])
     return element("section", element("h2", "Not as it should be"), items, class_="problems")
 
 

@@ -19,7 +19,7 @@ def run(config_file: Path, environ: Mapping[str, str], report: Callable[[str], N
     """Work until the application is over or this attempt is; returns the exit code.
 
     Args:
-        report: told one line when the master listens.
+        report: gets one line when the master listens.
 
     Raises:
         StartupError: this is no container of YARN, or the port is taken.

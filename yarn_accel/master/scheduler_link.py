@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 _MEMORY, _VCORES = "memory-mb", "vcores"
 _AWAY_PAUSE_S = 0.5
-#: A request that is not answered for so long waits for room, and haste does not help.
+#: A request that is not answered for so long waits for free resources, and a shorter interval does not help.
 _BUSY_FOR_S = 10.0
 #: For so long after a request the pauses are a quarter of those with open requests.
 _HASTY_FOR_S = 1.0
@@ -90,7 +90,7 @@ class SchedulerLink:
         clock: of events.
         attempt: number of this attempt.
         address: host, port and tracking URL to register; asked for when it happens.
-        before_end: done before the end is told: from then on a NodeManager may kill this process.
+        before_end: awaited before unregistering: from then on a NodeManager may kill this process.
         registered: the answer to a registration that was made already.
         idle_s, busy_s: pauses between heartbeats, without and with open requests.
     """
@@ -225,7 +225,7 @@ class SchedulerLink:
         self._answered(response)
 
     async def _registration(self) -> RegisterResponse:
-        """The answer to a registration; an empty one where it was lost and told nothing that we need."""
+        """The answer to a registration; an empty one where it was lost and had nothing that is needed."""
         try:
             return await self._master.register(*self._address())
         except AlreadyRegisteredError as error:

@@ -46,7 +46,7 @@ _MIN_PAUSE_S = 0.05
 _MAX_REASON = 500
 _KEY_CURE = (
     "make it with `yarn-accel node make-key --secret-file SECRET {node} FILE`, where SECRET is what the "
-    "start was told as `agent: {{secret_file: SECRET}}`, and put it there; it is read again by itself"
+    "start was given as `agent: {{secret_file: SECRET}}`, and put it there; it is read again by itself"
 )
 
 

@@ -61,9 +61,9 @@ class DeviceWatch:
         devices = []
         for at, device in enumerate(found):
             key = str(device.get("device", at))
-            told = {**device, "index": at, "health": device_health(device, self._hot_celsius)}
-            self._known[key] = told
-            devices.append(told)
+            described = {**device, "index": at, "health": device_health(device, self._hot_celsius)}
+            self._known[key] = described
+            devices.append(described)
         names = {str(device.get("device", at)) for at, device in enumerate(found)}
         lost = [{**device, "health": "lost"} for key, device in self._known.items() if key not in names]
         return devices + lost

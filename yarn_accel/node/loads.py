@@ -55,13 +55,13 @@ def parse_load(document: Any, seq: int = 0, weight: float = 1.0) -> ServerLoad:
         for name, rate in (rates.items() if isinstance(rates, dict) else ())
         if _is_number(rate) and rate > 0
     }
-    told_seq, told_weight = values.get("seq", seq), values.get("weight", weight)
+    given_seq, given_weight = values.get("seq", seq), values.get("weight", weight)
     queue_s = values.get("queue_s", 0.0)
     return ServerLoad(
-        seq=int(told_seq) if _is_number(told_seq) and 0 <= told_seq < _MAX_SEQ else seq,
+        seq=int(given_seq) if _is_number(given_seq) and 0 <= given_seq < _MAX_SEQ else seq,
         queue_s=min(max(float(queue_s), 0.0), _MAX_QUEUE_S) if _is_number(queue_s) else 0.0,
         rates=dict(list(good.items())[:MAX_OPERATIONS]),
-        weight=float(told_weight) if _is_number(told_weight) and told_weight > 0 else weight,
+        weight=float(given_weight) if _is_number(given_weight) and given_weight > 0 else weight,
         accepts=values.get("accepts", True) is True,
     )
 

@@ -114,7 +114,7 @@ def master_urls(document: Any, what: str = "the application") -> tuple[str, ...]
     """The masters named by an application report, or by a list of them, newest first.
 
     Raises:
-        UnavailableError: none that runs and has told its address; the message says which and why.
+        UnavailableError: none that runs and has an address; the message says which and why.
     """
     one = document.get("app")
     listed = [one] if isinstance(one, dict) else listed_applications(document)

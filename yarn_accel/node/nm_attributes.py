@@ -38,10 +38,10 @@ def _collect(found: "dict[str, str]", path: str, now_s: float) -> None:
 def lines(path: str, now_s: float) -> "list[str]":
     """What to print: values as YARN takes them, a letter or digit, then those and ``-_.``, 255 at most."""
     found = {"health": "none", "glibc": platform.libc_ver()[1], "machine": platform.machine()}
-    with contextlib.suppress(Exception):  # whatever the file says: what was found before it is told
+    with contextlib.suppress(Exception):  # whatever the file says: what was found before it counts
         _collect(found, path, now_s)
-    told = {name: re.sub("[^0-9a-zA-Z_.]+", "-", str(found[name])).strip("-_.")[:255] for name in found}
-    return [f"NODE_ATTRIBUTE:accel-{name},STRING,{told[name]}" for name in sorted(told) if told[name]]
+    values = {name: re.sub("[^0-9a-zA-Z_.]+", "-", str(found[name])).strip("-_.")[:255] for name in found}
+    return [f"NODE_ATTRIBUTE:accel-{name},STRING,{values[name]}" for name in sorted(values) if values[name]]
 
 
 if __name__ == "__main__":

@@ -52,13 +52,13 @@ class Sampler:
         self._cpu_s = cpu_clock()
         self._nics: Mapping[str, NicCounters] = {}
         self._disks: Mapping[str, DiskCounters] = {}
-        self._told: dict[str, str] = {}
+        self._problems: dict[str, str] = {}
 
     def sample(self) -> dict[str, Any]:
         """``agent``, ``pressure``, ``nic``, ``disk`` and ``problems``; a gauge that fails is empty there."""
         now_s, cpu_s = self._clock(), self._cpu_clock()
         elapsed_s = now_s - self._at_s
-        self._told = {}
+        self._problems = {}
         pressure = self._read("pressure/io", parse_pressure) or {}
         routes = self._interfaces or self._read("net/route", parse_routes) or ()
         nics = self._read("net/dev", parse_net_dev) or {}
@@ -72,7 +72,7 @@ class Sampler:
             "pressure": pressure,
             "nic": _rounded(nic_rates(self._nics, nics, routes, elapsed_s)),
             "disk": _rounded(disk_rates(self._disks, disks, elapsed_s)),
-            "problems": sorted(self._told.values()),
+            "problems": sorted(self._problems.values()),
         }
         self._at_s, self._cpu_s, self._nics, self._disks = now_s, cpu_s, nics, disks
         return sample
@@ -87,11 +87,11 @@ class Sampler:
             with path.open("rb") as file:
                 return parse(file.read(_MAX_BYTES).decode("utf-8", "replace"))
         except OSError as error:
-            self._told[name] = f"{path}: {(error.strerror or str(error)).lower()}"
+            self._problems[name] = f"{path}: {(error.strerror or str(error)).lower()}"
         except CounterError as error:
-            self._told[name] = str(error)[:300]
+            self._problems[name] = str(error)[:300]
         except (ValueError, IndexError) as error:
-            self._told[name] = f"{path}: {error}"[:300]
+            self._problems[name] = f"{path}: {error}"[:300]
         return None
 
 

@@ -22,7 +22,7 @@ from yarn_accel.client.binding import Endpoint
 from yarn_accel.errors import AccelError, RemoteProtocolError
 from yarn_accel.node.liveness import Liveness, Verdict
 from yarn_accel.node.loads import LoadMeter
-from yarn_accel.node.server_stats import ServerState, endpoint_of, is_local_only, parse_state, parse_stats
+from yarn_accel.node.server_stats import ServerStateFile, endpoint_of, is_local_only, parse_state, parse_stats
 
 __all__ = ["HUNG", "LOOK_S", "ServerMonitor", "container_of", "cpu_ticks_of"]
 
@@ -71,7 +71,7 @@ class ServerMonitor:
         self._session = session
         self._changed = changed
         self._stamp: tuple[int, int, int] | None = None
-        self._state: ServerState | None = None
+        self._state: ServerStateFile | None = None
         self._pidfd = -1
         self._container = ""
         self._is_gone = False
@@ -235,7 +235,7 @@ class ServerMonitor:
         if is_starting or self._liveness.is_asked or now_s >= self._probed_s + _PROBE_AGAIN_S:
             self._begin_probe(state)
 
-    def _begin_probe(self, state: ServerState) -> asyncio.Task[None]:
+    def _begin_probe(self, state: ServerStateFile) -> asyncio.Task[None]:
         """The probe under way, or a new one."""
         if self._probing is None or self._probing.done():
             self._liveness.asked()
@@ -267,7 +267,7 @@ class ServerMonitor:
         self._liveness, self._is_fenced = Liveness(), False
         self._meter, self._load = LoadMeter(), {"queue_s": 0.0, "rates": {}}
 
-    async def _probe(self, state: ServerState) -> None:
+    async def _probe(self, state: ServerStateFile) -> None:
         """Read the statistics; a failure counts as no answer."""
         try:
             figures = parse_stats(await self._get(state, "/stats.json"))
@@ -283,7 +283,7 @@ class ServerMonitor:
         if is_first or self._health() != before:
             self._changed()
 
-    async def _get(self, state: ServerState, path: str) -> str:
+    async def _get(self, state: ServerStateFile, path: str) -> str:
         host = state.http_host or "127.0.0.1"
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
         url = f"http://{f'[{host}]' if ':' in host else host}:{state.http_port}{path}"

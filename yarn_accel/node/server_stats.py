@@ -11,7 +11,7 @@ from typing import Any
 from yarn_accel.client.binding import Endpoint
 from yarn_accel.errors import RemoteProtocolError
 
-__all__ = ["ServerState", "endpoint_of", "is_local_only", "parse_state", "parse_stats"]
+__all__ = ["ServerStateFile", "endpoint_of", "is_local_only", "parse_state", "parse_stats"]
 
 _MAX_OPERATIONS = 32
 _MAX_PORT = 65535
@@ -41,7 +41,7 @@ _MAX_PROBLEMS, _MAX_PROBLEM_CHARACTERS = 8, 200
 
 
 @dataclass(frozen=True, slots=True)
-class ServerState:
+class ServerStateFile:
     """The state file of a pipeline server.
 
     Attributes:
@@ -62,7 +62,7 @@ class ServerState:
     is_well: bool = False
 
 
-def parse_state(text: str) -> ServerState:
+def parse_state(text: str) -> ServerStateFile:
     """Read a state file.
 
     Raises:
@@ -76,7 +76,7 @@ def parse_state(text: str) -> ServerState:
         raise RemoteProtocolError("the server's state file is not an object")
     if values.get("pid", 0) == 0:
         raise RemoteProtocolError("the server's state file: pid is 0")
-    return ServerState(
+    return ServerStateFile(
         pid=_whole(values, "pid", 2**31),
         name=_text(values, "name"),
         host=_text(values, "host"),
@@ -91,7 +91,7 @@ def parse_state(text: str) -> ServerState:
     )
 
 
-def endpoint_of(state: ServerState, node: str, address: str) -> Endpoint:
+def endpoint_of(state: ServerStateFile, node: str, address: str) -> Endpoint:
     """Where the server listens, as other nodes must know it.
 
     Args:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.pipeline.statistics_of_a_server import statistics
 from yarn_accel.errors import RemoteProtocolError
-from yarn_accel.node.server_stats import ServerState, endpoint_of, is_local_only, parse_state, parse_stats
+from yarn_accel.node.server_stats import ServerStateFile, endpoint_of, is_local_only, parse_state, parse_stats
 
 STATE = {
     "pid": 4711,
@@ -100,7 +100,7 @@ def test_state_files_that_are_none(text, place):
 
 
 def state(host="0.0.0.0", port=7070, name="w1", unix_path=""):
-    return ServerState(1, name, host, port, unix_path)
+    return ServerStateFile(1, name, host, port, unix_path)
 
 
 @pytest.mark.parametrize(

@@ -262,7 +262,7 @@ class ContainerManager:
             record.phase, record.since_s, record.ordered_s = Phase.RETIRING, now_s, now_s
             record.reason = reason
             _discard_report(instance, record)
-            self._history.add(now_s, instance.node, f"{instance.role.name} told to stop", reason)
+            self._history.add(now_s, instance.node, f"{instance.role.name} is stopped", reason)
 
     def _ask(self, instance: RoleInstance, view: NodeView, now_s: float) -> None:
         if instance.request_id is None:

@@ -56,8 +56,8 @@ class EventHandlers:
             return
         old = instance.report
         silent_from_s = max(now_s, cluster.excused_s) + cluster.settings.silence_s
-        told = (event.endpoint, event.is_healthy, event.detail, event.gauges)
-        new = instance.report = StatusReport(record.container.id, now_s, silent_from_s, *told)
+        values = (event.endpoint, event.is_healthy, event.detail, event.gauges)
+        new = instance.report = StatusReport(record.container.id, now_s, silent_from_s, *values)
         if not event.is_gone:
             record.gone_s = None
         elif record.gone_s is None:

@@ -19,7 +19,7 @@ _WORDS = {
 #: Not caused by the container, so it is requested again at once: YARN decides when resources are free.
 _EXCUSED = frozenset((-100, -102, -105, -106, -107, -108))
 #: Our own programs' refusals (`launch`) whose cause stays until somebody mends the node: another Python,
-#: glibc or platform, no room to unpack, a damaged environment. Not 116, devices that another process holds:
+#: glibc or platform, no space to unpack, a damaged environment. Not 116, devices that another process holds:
 #: it may be a server of before that is about to end.
 _LASTING = frozenset((111, 112, 113, 114, 115))
 

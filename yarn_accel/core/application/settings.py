@@ -28,7 +28,7 @@ class Settings:
         launch_limit_s: a launch neither confirmed nor refused counts as failed.
         check_after_s: the NM is asked about a container that is silent for so long, and again after as long.
         check_gone_s: ... and about one whose process is dead at once, then after so long, then after twice as
-            long each time: it knows of the end before it has told the RM.
+            long each time: it knows of the end before the RM does.
         hung_s: a container that is unhealthy for so long, on a node that can be reached, is replaced.
         stop_again_s: an order to stop is repeated.
         forget_s: a container that should stop and is not confirmed is not waited for any longer.

@@ -1,4 +1,4 @@
-"""What a binding policy is told and what it answers: plain values, no time in them.
+"""The events of a binding policy and the changes that it returns: plain values without time.
 
 A node has one role: it is an NNode (no accelerator) or an ANode (has one, and its server serves). Adding
 what is known as just that changes nothing, and so does losing what is not known. Adding a node that is
@@ -70,7 +70,7 @@ class NNodesReturned:
 
     Each is bound where it was if an ANode of its rack has this name; the others join after them, and who
     keeps a balance restores it with the fewest moves. `paper` moves nobody, as after a loss; of its stacks
-    only the sizes come back: what lies in them lies in the order told here.
+    only the sizes come back: each lists its NNodes in the order of this event.
 
     Attributes:
         nodes: (NNode, rack, its ANode before or None). One that is known in this rack is passed over.
