@@ -16,7 +16,7 @@ from yarn_accel.core.requests.events import (
 from yarn_accel.core.requests.idempotency import Idempotency
 from yarn_accel.core.requests.memory import MemoryPool
 from yarn_accel.core.requests.queues import QueueEntry
-from yarn_accel.core.requests.rates import RateTable
+from yarn_accel.core.requests.rates import Rate, RateTable
 from yarn_accel.core.requests.replies import Replies
 from yarn_accel.core.requests.scheduling import Scheduler
 from yarn_accel.core.requests.settings import MachineSettings
@@ -60,6 +60,7 @@ class Computing:
         self._state = state
         self._rates = RateTable()
         self._expected: dict[Needs, dict[str, float]] = {}
+        self._measured: dict[tuple[Needs, str], tuple[Rate, float]] = {}
 
     def queue(self, work: WorkRecord) -> None:
         """All inputs are there: have it computed."""
@@ -68,16 +69,17 @@ class Computing:
         if work.n_crashes:
             work.batch_key = None
         scheduler = self.scheduler
-        worker = scheduler.start_at_once(work, self._state.now_s)
+        state = self._state
+        worker = scheduler.start_at_once(work, state.now_s)
         if worker >= 0:
             work.state = _RUNNING
             if work.reading_bytes:
                 self._memory.stop_reading(work)
-            ((_, seconds),) = work.expected_s.items()
-            self._state.out.append(Run(worker, (work.id,), seconds))
+            for seconds in work.expected_s.values():
+                state.out.append(Run(worker, (work.id,), seconds))
         else:
             work.state = _QUEUED
-            scheduler.add(work, self._state.now_s)
+            scheduler.add(work, state.now_s)
 
     def worker_started(self, event: WorkerStarted) -> None:
         """A worker takes works from now on."""
@@ -156,6 +158,7 @@ class Computing:
         """By kind of device; renewed with each computation of these needs."""
         if len(self._expected) >= _MAX_KINDS:
             self._expected.clear()
+            self._measured.clear()
         expected = {kind: self._rates.expected_s(needs.operation, needs.amount, kind) for kind in needs.kinds}
         self._expected[needs] = expected
         return expected
@@ -175,10 +178,18 @@ class Computing:
             self._replies.result(work, result)
 
     def _learn(self, needs: Needs, kind: str, compute_s: float) -> None:
-        expected_s = self._rates.observe(needs.operation, needs.amount, kind, compute_s)
         known = self._expected.get(needs)
-        if known is not None:
-            self._expected[needs] = {**known, kind: expected_s}
+        if known is None or compute_s <= 0.0:
+            return
+        measured = self._measured.get((needs, kind))
+        if measured is None:
+            amount = max(needs.amount, 1.0)
+            measured = self._rates.rate(needs.operation, needs.amount, kind), amount
+            self._measured[needs, kind] = measured
+        rate, amount = measured
+        rate.learn(compute_s / amount)
+        # In place of the one before, never changed: entries that are queued were counted with it.
+        self._expected[needs] = {**known, kind: rate.s_per_unit * amount}
 
     def _retry(self, work: WorkRecord, is_overwritten: bool, is_suspect: bool, detail: str) -> None:
         """Compute again what still can be, so often as the settings say."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 import enum
 from collections import OrderedDict
 from collections.abc import Hashable
-from dataclasses import dataclass
 
 from yarn_accel.core.requests.commands import Forget, Remember
 from yarn_accel.core.requests.events import Failure, Needs
@@ -45,11 +44,11 @@ class KeyVerdict(enum.Enum):
     CHECK = "check"
 
 
-@dataclass(slots=True, eq=False)
 class Known:
     """An answer, or only that there was one: then the key still cannot mean anything else.
 
     Attributes:
+        content, writes, digest: of the request.
         answer: the number of a result the shell has; 0: none.
         failure: in place of a result; None: none.
         work: whose memory the result lies in; None: it was copied.
@@ -58,17 +57,21 @@ class Known:
         cost_bytes: memory for remembering it.
     """
 
-    since_s: float
-    content: Hashable
-    writes: str
-    digest: bytes
-    answer: int = 0
+    # Most answers never differ from these, and setting them takes time.
+    answer = 0
     failure: Failure | None = None
     work: WorkRecord | None = None
-    payload_bytes: int = 0
-    is_written: bool = False
+    payload_bytes = 0
+    is_written = False
     stamp: Hashable | None = None
-    cost_bytes: int = 0
+
+    def __init__(self, work: WorkRecord, now_s: float) -> None:
+        needs = work.needs
+        self.since_s = now_s
+        self.content = needs.content
+        self.writes = work.writes
+        self.digest = work.digest
+        self.cost_bytes = _OVERHEAD_BYTES + needs.remember_bytes + work.answer_bytes
 
 
 class Idempotency:
@@ -201,11 +204,7 @@ class Idempotency:
         """A new entry, in place of the one before."""
         if work.name in self.answered:
             self._forget(work.name)
-        needs = work.needs
-        cost_bytes = _OVERHEAD_BYTES + needs.remember_bytes + work.answer_bytes
-        known = Known(self._state.now_s, needs.content, work.writes, work.digest or b"")
-        known.cost_bytes = cost_bytes
-        return known
+        return Known(work, self._state.now_s)
 
     def _remember(self, work: WorkRecord, payload_bytes: int, is_written: bool, is_dear: bool) -> None:
         """Copy a small answer, keep a large one, or note at least that there was one."""
@@ -238,7 +237,7 @@ class Idempotency:
         self.answered[name] = known
         self.cached_bytes += known.cost_bytes
         while self.cached_bytes > self._cache_bytes:
-            self._forget(next(iter(self.answered)))
+            self._let_go(self.answered.popitem(last=False))
         while self.kept_bytes > self._kept_bound_bytes:
             self._forget(next(iter(self._kept)))
 
@@ -253,7 +252,10 @@ class Idempotency:
             self._forget(name)
 
     def _forget(self, name: tuple[str, str]) -> None:
-        known = self.answered.pop(name)
+        self._let_go((name, self.answered.pop(name)))
+
+    def _let_go(self, forgotten: tuple[tuple[str, str], Known]) -> None:
+        name, known = forgotten
         self.cached_bytes -= known.cost_bytes
         if known.answer:
             self._state.out.append(Forget(known.answer))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from yarn_accel.core.requests.admission import forbidden, key_reused, too_large
 from yarn_accel.core.requests.commands import Look, ReplyBusy, ReplyFailure
-from yarn_accel.core.requests.events import Failure, Received
+from yarn_accel.core.requests.events import Failure, Needs, Received
 from yarn_accel.core.requests.idempotency import Idempotency
 from yarn_accel.core.requests.memory import MemoryPool
 from yarn_accel.core.requests.preparation import Preparation
@@ -15,6 +15,8 @@ __all__ = ["Intake"]
 
 _DRAIN_RETRY_S = 1.0
 _FULL_RETRY_S = 0.1
+#: Kinds of requests that are known to fit.
+_MAX_KINDS = 1024
 _RECEIVING = WorkState.RECEIVING
 _LOOKING = WorkState.LOOKING
 
@@ -36,6 +38,8 @@ class Intake:
         self._preparation = preparation
         self._state = state
         self._n_works = 0
+        #: Needs that are refused for no size, and ask for no rights.
+        self._fit: set[Needs] = set()
 
     def received(self, event: Received) -> None:
         """The header of a request has arrived."""
@@ -53,10 +57,11 @@ class Intake:
         if request_id in waits or self._idempotency.is_conflict(name, needs, event.writes):
             self._refuse(connection, request_id, key_reused(event.key))
             return
-        failure = self._unfit(connection, event)
-        if failure is not None:
-            self._refuse(connection, request_id, failure)
-            return
+        if needs not in self._fit or event.writes:
+            failure = self._unfit(connection, event)
+            if failure is not None:
+                self._refuse(connection, request_id, failure)
+                return
         self._admit(connection, name, event)
 
     def _admit(self, connection: ConnectionRecord, name: tuple[str, str], event: Received) -> None:
@@ -93,7 +98,12 @@ class Intake:
             if needs.reads and event.shared is not None:
                 text = "inputs by reference and in shared memory do not mix"
                 return Failure("rejected", "bad-placement", text)
-        return too_large(needs, self._settings)
+        failure = too_large(needs, self._settings)
+        if failure is None and not needs.reads:
+            if len(self._fit) >= _MAX_KINDS:
+                self._fit.clear()
+            self._fit.add(needs)
+        return failure
 
     def _turn_away(self, connection: ConnectionRecord, request_id: int) -> None:
         out = self._state.out

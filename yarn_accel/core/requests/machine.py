@@ -116,7 +116,15 @@ class RequestMachine:
         out: list[Command] = []
         state.out = out
         self._handlers[type(event)](event)
-        self._settle()
+        scheduler = self._scheduler
+        if (
+            scheduler.waiting
+            or scheduler.due
+            or scheduler.alarms
+            or self._memory.n_waiting
+            or state.is_unsettled
+        ):
+            self._settle()
         return out
 
     # Connections
@@ -152,6 +160,7 @@ class RequestMachine:
         connection.tenant.n_connections -= 1
         if not connection.tenant.n_connections:
             state.departed.add(connection.tenant)
+            state.is_unsettled = True
 
     def _owner_gone(self, work: WorkRecord) -> None:
         """Others wait for a work whose connection is gone, with its payload if that had not come."""
@@ -216,7 +225,7 @@ class RequestMachine:
     # Time, and what follows from everything
 
     def _drain_started(self, event: DrainStarted) -> None:
-        self._state.is_draining = True
+        self._state.is_draining = self._state.is_unsettled = True
 
     def _tick(self, event: Tick) -> None:
         memory = self._memory
@@ -247,6 +256,7 @@ class RequestMachine:
         if wake_s < self._wake_s:
             self._wake_s = wake_s
             state.out.append(WakeAt(wake_s))
+        state.is_unsettled = state.is_draining or bool(state.departed)
         if state.is_draining and not self._is_drained and not state.n_active and not self._replies.leaving:
             self._is_drained = True
             state.out.append(Drained())

@@ -286,7 +286,11 @@ class MemoryPool:
 
     def free(self, work: WorkRecord) -> None:
         """Nothing of a work is needed any more."""
-        self._free_segments(work)
+        if work.more is None and work.arena is not None:
+            segment, work.arena = work.arena, None
+            self._give(segment)
+        else:
+            self._free_segments(work)
         if work.share_bytes:
             self.leave_share(work)
         if work.reading_bytes:

@@ -318,8 +318,10 @@ class Preparation:
                 work.state = _RECEIVING
                 work.connection.receiving = work
                 work.connection.moved_s = self._state.now_s
-                return
-        self._go_on(work)
+            else:
+                self._computing.queue(work)
+        else:
+            self._go_on(work)
 
     def _go_on(self, work: WorkRecord) -> None:
         """A confirmed work goes on: to its memory, to storage, or to the workers."""

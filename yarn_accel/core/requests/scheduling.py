@@ -63,8 +63,9 @@ class Scheduler:
         self._tenants: dict[str, TenantQueue] = {}
         self._groups: dict[str, WorkerGroup] = {}
         self._workers: dict[int, WorkerRecord] = {}
-        self._due: list[tuple[float, int, QueueEntry]] = []
-        self._alarms: list[tuple[float, int, BatchQueue]] = []
+        #: Deadlines, and when batches are ready that are not full; to be looked at, not changed.
+        self.due: list[tuple[float, int, QueueEntry]] = []
+        self.alarms: list[tuple[float, int, BatchQueue]] = []
         self._retry_s = _NEVER
         #: Tenants that have something queued, by name; to be looked at, not changed.
         self.waiting: dict[str, TenantQueue] = {}
@@ -91,14 +92,14 @@ class Scheduler:
             the worker; -1: it is not so simple, nothing has changed, go the long way.
         """
         tenant = entry.tenant
-        if self.waiting or self._due or self._alarms or entry.due_s:
+        if self.waiting or self.due or self.alarms or entry.due_s:
             return -1
         expected_s = entry.expected_s
         if len(expected_s) != 1 or tenant.used_bytes >= tenant.bound_bytes:
             return -1
-        queue = tenant.kind_queue(expected_s).queue(entry.batch_key)
-        if not queue.goes_at_once:
-            return -1
+        if self._limits.max_delay_s > 0.0:
+            if not tenant.kind_queue(expected_s).queue(entry.batch_key).goes_at_once:
+                return -1
         ((kind, seconds),) = expected_s.items()
         group = self._groups.get(kind)
         if now_s > self._now_s:
@@ -107,7 +108,9 @@ class Scheduler:
         if group is None or worker is None:
             return -1
         entry.worker = worker.number
-        share = tenant.shares[kind]
+        share = tenant.shares.get(kind)
+        if share is None:
+            share = tenant.shares[kind] = FairShare()
         share.lift(group.virtual_s)
         # Not below it after that, so it is the later of the two.
         group.virtual_s = share.start_v
@@ -139,11 +142,11 @@ class Scheduler:
                 share.lift(group.virtual_s)
             share.n_queued += 1
         if entry.due_s:
-            heapq.heappush(self._due, (entry.due_s, entry.serial, entry))
-            if len(self._due) > 2 * sum(each.n_queued for each in self.waiting.values()) + _SLACK:
+            heapq.heappush(self.due, (entry.due_s, entry.serial, entry))
+            if len(self.due) > 2 * sum(each.n_queued for each in self.waiting.values()) + _SLACK:
                 # What was started or cancelled meanwhile has no deadline any more.
-                self._due = [due for due in self._due if due[2].is_queued and due[2].serial == due[1]]
-                heapq.heapify(self._due)
+                self.due = [due for due in self.due if due[2].is_queued and due[2].serial == due[1]]
+                heapq.heapify(self.due)
         self._settle(queue)
 
     def cancel(self, entry: QueueEntry) -> None:
@@ -213,13 +216,13 @@ class Scheduler:
         """Let time pass; returns the entries whose deadline passed before they were started."""
         self._hear(now_s)
         expired: list[QueueEntry] = []
-        while self._due and self._due[0][0] <= self._now_s:
-            _, serial, entry = heapq.heappop(self._due)
+        while self.due and self.due[0][0] <= self._now_s:
+            _, serial, entry = heapq.heappop(self.due)
             if entry.is_queued and entry.serial == serial:
                 self._remove(entry)
                 expired.append(entry)
-        while self._alarms and self._alarms[0][0] <= self._now_s:
-            at_s, _, queue = heapq.heappop(self._alarms)
+        while self.alarms and self.alarms[0][0] <= self._now_s:
+            at_s, _, queue = heapq.heappop(self.alarms)
             if queue.alarm_s == at_s:
                 queue.alarm_s = 0.0
                 self._settle(queue)
@@ -241,14 +244,14 @@ class Scheduler:
 
     def wake_s(self) -> float:
         """When something is to be done though nothing happens; infinity: never."""
-        due = self._due
+        due = self.due
         while due and not (due[0][2].is_queued and due[0][2].serial == due[0][1]):
             heapq.heappop(due)
         wake_s = self._retry_s
         if due and due[0][0] < wake_s:
             wake_s = due[0][0]
-        if self._alarms and self._alarms[0][0] < wake_s:
-            wake_s = self._alarms[0][0]
+        if self.alarms and self.alarms[0][0] < wake_s:
+            wake_s = self.alarms[0][0]
         return wake_s
 
     # What to look at
@@ -358,7 +361,7 @@ class Scheduler:
         elif not queue.alarm_s or ready_s < queue.alarm_s:
             queue.alarm_s = ready_s
             self._serial += 1
-            heapq.heappush(self._alarms, (ready_s, self._serial, queue))
+            heapq.heappush(self.alarms, (ready_s, self._serial, queue))
 
     def _remove(self, entry: QueueEntry) -> None:
         """Take an entry out of its queue for good."""

@@ -315,6 +315,7 @@ class MachineState:
         n_active: works that are not answered.
         departed: tenants whose last connection is gone.
         is_draining: nothing new is taken.
+        is_unsettled: something is to be looked at after every event.
         counts: of rare things, for `stats`.
     """
 
@@ -323,6 +324,7 @@ class MachineState:
         "counts",
         "departed",
         "is_draining",
+        "is_unsettled",
         "n_active",
         "now_s",
         "out",
@@ -339,4 +341,5 @@ class MachineState:
         self.n_active = 0
         self.departed: set[TenantRecord] = set()
         self.is_draining = False
+        self.is_unsettled = False
         self.counts = {"abandoned": 0, "cancelled": 0, "cut_off": 0}
