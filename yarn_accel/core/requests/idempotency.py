@@ -44,6 +44,9 @@ class KeyVerdict(enum.Enum):
     CHECK = "check"
 
 
+_COMPUTE = KeyVerdict.COMPUTE
+
+
 class Known:
     """An answer, or only that there was one: then the key still cannot mean anything else.
 
@@ -80,6 +83,7 @@ class Idempotency:
     Attributes:
         running: the one request that is computed for a tenant and key.
         answered: the answers of late, the oldest first.
+        all_young_until_s: no answer is too old until then.
         cached_bytes: memory of the copied answers.
         kept_bytes: memory of those kept where they lie.
     """
@@ -96,13 +100,11 @@ class Idempotency:
         self._kept_bound_bytes = settings.pool_bytes // _KEPT_PART
         self._kept: OrderedDict[tuple[str, str], WorkRecord] = OrderedDict()
         self._crashed: OrderedDict[tuple[str, str], int] = OrderedDict()
-        self._all_young_until_s = 0.0
+        self.all_young_until_s = 0.0
         self._n_answers = 0
 
     def is_conflict(self, name: tuple[str, str], needs: Needs, writes: str) -> bool:
         """Whether the header alone says that the key belongs to something else."""
-        if self._state.now_s > self._all_young_until_s:
-            self._forget_old()
         work = self.running.get(name)
         if work is not None:
             return work.needs.content != needs.content or work.writes != writes
@@ -113,8 +115,11 @@ class Idempotency:
         """Decide about a request whose inputs are known; what is to be computed is under way from now on."""
         name = work.name
         work.digest = digest
-        running = self.running.get(name)
-        known = self.answered.get(name) if running is None else None
+        running, known = self.running.get(name), self.answered.get(name)
+        if running is None and known is None:
+            work.is_confirmed = True
+            self.running[name] = work
+            return _COMPUTE
         if running is not None:
             is_same = running.needs.content == work.needs.content and running.writes == work.writes
             return KeyVerdict.JOIN if is_same and running.digest == digest else KeyVerdict.CONFLICT
@@ -241,13 +246,14 @@ class Idempotency:
         while self.kept_bytes > self._kept_bound_bytes:
             self._forget(next(iter(self._kept)))
 
-    def _forget_old(self) -> None:
+    def forget_old(self) -> None:
+        """Let go of answers that are too old; to be called when it is later than `all_young_until_s`."""
         now_s = self._state.now_s
-        self._all_young_until_s = now_s + self._cache_age_s
+        self.all_young_until_s = now_s + self._cache_age_s
         while self.answered:
             name, oldest = next(iter(self.answered.items()))
             if now_s - oldest.since_s <= self._cache_age_s:
-                self._all_young_until_s = oldest.since_s + self._cache_age_s
+                self.all_young_until_s = oldest.since_s + self._cache_age_s
                 return
             self._forget(name)
 

@@ -54,7 +54,11 @@ class Intake:
             self._turn_away(connection, request_id)
             return
         name = (connection.tenant.name, event.key)
-        if request_id in waits or self._idempotency.is_conflict(name, needs, event.writes):
+        idempotency = self._idempotency
+        if state.now_s > idempotency.all_young_until_s:
+            idempotency.forget_old()
+        is_known = name in idempotency.running or name in idempotency.answered
+        if request_id in waits or (is_known and idempotency.is_conflict(name, needs, event.writes)):
             self._refuse(connection, request_id, key_reused(event.key))
             return
         if needs not in self._fit or event.writes:

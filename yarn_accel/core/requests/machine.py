@@ -117,13 +117,8 @@ class RequestMachine:
         state.out = out
         self._handlers[type(event)](event)
         scheduler = self._scheduler
-        if (
-            scheduler.waiting
-            or scheduler.due
-            or scheduler.alarms
-            or self._memory.n_waiting
-            or state.is_unsettled
-        ):
+        is_anybody_waiting = scheduler.waiting or scheduler.due or scheduler.alarms or self._memory.n_waiting
+        if is_anybody_waiting or state.is_unsettled:
             self._settle()
         return out
 

@@ -43,6 +43,7 @@ _NO_MEMORY = Failure(
 )
 #: While somebody waits for memory, whether it is kept from him is looked at so often.
 _LOOK_S = 0.1
+_COMPUTE = KeyVerdict.COMPUTE
 _WAITING = WorkState.WAITING
 _RECEIVING = WorkState.RECEIVING
 _LOOKING = WorkState.LOOKING
@@ -75,7 +76,7 @@ class Preparation:
     def confirm(self, work: WorkRecord, digest: bytes) -> bool:
         """Whether a work is to go on now; if not, it was answered, joined another, or is looked at."""
         verdict = self._idempotency.confirm(work, digest)
-        return verdict is KeyVerdict.COMPUTE or self._obey(work, verdict)
+        return verdict is _COMPUTE or self._obey(work, verdict)
 
     def find_memory(self, work: WorkRecord) -> None:
         """Get a work its memory, now or when it is its turn, and go on with it."""

@@ -47,7 +47,8 @@ class Replies:
             self._hand_out(work, result is None)
         else:
             self._hand_out_shared(work, result)
-        self._memory.settle(work)
+        if not work.n_holders:
+            self._memory.settle(work)
 
     def failure(self, work: WorkRecord, failure: Failure) -> None:
         """Answer a work that has no result."""
@@ -137,7 +138,10 @@ class Replies:
         if not connection.n_leaving:
             connection.moved_s = self._state.now_s
         connection.n_leaving += 1
-        self.count(connection.tenant.queue, n_bytes)
+        connection.tenant.queue.used_bytes += n_bytes
+        self.bytes += n_bytes
+        if self.bytes > self.peak_bytes:
+            self.peak_bytes = self.bytes
         self.leaving[reply] = work, connection, n_bytes, is_owner
         return reply
 

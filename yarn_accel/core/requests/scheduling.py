@@ -97,9 +97,9 @@ class Scheduler:
         expected_s = entry.expected_s
         if len(expected_s) != 1 or tenant.used_bytes >= tenant.bound_bytes:
             return -1
-        if self._limits.max_delay_s > 0.0:
-            if not tenant.kind_queue(expected_s).queue(entry.batch_key).goes_at_once:
-                return -1
+        may_wait = self._limits.max_delay_s > 0.0
+        if may_wait and not tenant.kind_queue(expected_s).queue(entry.batch_key).goes_at_once:
+            return -1
         ((kind, seconds),) = expected_s.items()
         group = self._groups.get(kind)
         if now_s > self._now_s:

@@ -359,7 +359,7 @@ def test_deadlines_of_what_is_done_are_not_kept_behind_one_that_waits():
     for number in range(1, 3000):
         driven.scheduler.apply(Arrived(item(number, due_s=2e6), 0.0))
         driven.scheduler.apply(Finished(0, (number,), 1.0, 0.0))
-    assert len(driven.scheduler.scheduler._due) < 200
+    assert len(driven.scheduler.scheduler.due) < 200
     driven.scheduler.validate()
 
 
@@ -374,6 +374,6 @@ def test_cancelling_over_and_over_leaves_nothing_behind():
     scheduler = driven.scheduler.scheduler
     (tenant,) = scheduler._tenants.values()
     (kinds,) = tenant.kinds.values()
-    n_dead = len(scheduler._due) + len(scheduler._alarms) + len(kinds._heap)
+    n_dead = len(scheduler.due) + len(scheduler.alarms) + len(kinds._heap)
     n_dead += sum(len(queue._heap) for queue in kinds.queues.values())
     assert n_dead < 600
