@@ -67,8 +67,8 @@ def spec_of(array: Array) -> TensorSpec:
 
 def plain(value: Any) -> Any:
     """A value as JSON can say it: numpy's scalars become Python's, NaN and infinities become None."""
-    numpy: Any = sys.modules.get("numpy")  # without it nothing is of its types
-    if numpy is not None and isinstance(value, numpy.ndarray | numpy.generic):
+    numpy: Any = sys.modules.get("numpy")  # without it, or before it is whole, nothing is of its types
+    if hasattr(numpy, "generic") and isinstance(value, numpy.ndarray | numpy.generic):
         value = value.tolist()
     if isinstance(value, float):
         return value if math.isfinite(value) else None

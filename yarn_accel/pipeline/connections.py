@@ -313,6 +313,10 @@ class Session:
             self._break(error)
         except OSError as error:
             self._lose(error)
+        except Exception:
+            # Whoever waits for an answer here would wait for ever.
+            logger.exception("a connection met a fault of the server")
+            self._say_goodbye("internal-error", "the server broke")
 
     def _resume(self) -> None:
         """Go on with what has been received already, and with the socket."""

@@ -163,7 +163,7 @@ def _remove_stale(path: str) -> None:
 
 
 def listen_http(host: str, port: int) -> socket.socket:
-    """Where `observe.Observer` takes connections from; they wait until it starts.
+    """Where `http.HttpServer` takes connections from; they wait until it starts.
 
     Args:
         port: 0: any free one.

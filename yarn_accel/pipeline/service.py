@@ -30,7 +30,7 @@ from yarn_accel.pipeline.visibility import Sparing
 
 if TYPE_CHECKING:
     from yarn_accel.pipeline.config import PipelineConfig
-    from yarn_accel.pipeline.observe import Observer
+    from yarn_accel.pipeline.http import HttpServer
     from yarn_accel.pipeline.workers.process import WorkerProcess
 
 __all__ = ["run"]
@@ -90,7 +90,7 @@ class _Service:
         self._loop = server.loop
         self._report = report
         self._web = web
-        self._observer: Observer | None = None
+        self._http: HttpServer | None = None
         self._error: StartupError | None = None
         self._n_signals = 0
         self._is_ready = False
@@ -107,8 +107,8 @@ class _Service:
 
     def close(self) -> None:
         """Answer nothing over HTTP any more."""
-        if self._observer is not None:
-            self._observer.close()
+        if self._http is not None:
+            self._http.close()
 
     def _note(self, number: int, frame: object) -> None:
         self._n_signals += 1
@@ -143,11 +143,11 @@ class _Service:
 
     def _load(self) -> None:
         if self._web is not None:
-            from yarn_accel.pipeline.observe import Observer
+            from yarn_accel.pipeline.http import STATS_TIMEOUT_S, HttpServer
 
-            observer = Observer(self._server.stats, self._web)
-            observer.start()
-            self._observer = observer
+            server = self._server
+            self._http = HttpServer(lambda: server.stats(STATS_TIMEOUT_S), self._web)
+            self._http.start()
         import yarn_accel.pipeline.npz  # noqa: F401 -- the first request by reference finds it loaded
 
     def _drain(self) -> None:

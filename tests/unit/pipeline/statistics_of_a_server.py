@@ -1,4 +1,4 @@
-"""What ``PipelineServer.stats`` returns, as an example that `observe` and `top` are tested against."""
+"""What ``PipelineServer.stats`` returns, as an example that `http` and `top` are tested against."""
 
 from yarn_accel.pipeline.counters import Counters
 

@@ -1,6 +1,8 @@
 """Arrays as memory, and values as JSON."""
 
 import json
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -44,3 +46,8 @@ def test_values_become_plain():
     }
     wanted = {"n": 3, "x": 0.5, "bad": [None] * 3, "array": [0, 1, 2], "flag": True, "4": ["a", None]}
     assert json.loads(json.dumps(plain(value), allow_nan=False)) == wanted
+
+
+def test_values_are_made_plain_while_another_thread_loads_numpy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "numpy", types.ModuleType("numpy"))
+    assert plain({"a": (1, float("nan"))}) == {"a": [1, None]}

@@ -6,8 +6,8 @@ import prometheus_client
 import pytest
 
 from tests.unit.pipeline.statistics_of_a_server import statistics
+from yarn_accel.pipeline.http import StatsCollector
 from yarn_accel.pipeline.metrics import PREFIX, families
-from yarn_accel.pipeline.observe import StatsCollector
 
 UNITS = (
     "_seconds",
