@@ -86,10 +86,8 @@ class PipelineServer:
         self._buffers = Buffers()
         store = store or Store(config.hdfs_conf_dir or None, follow_symlinks=False)
         self._storage = Storage(config, store, self.loop)
-        # In a container of YARN a node's name says more than the server's own, which is the container's.
-        node = os.environ.get("NM_HOST", "") or name
         self._engine = RequestEngine(
-            config, self.loop, self._buffers, self._storage, self.counters, node, self._trace
+            config, self.loop, self._buffers, self._storage, self.counters, name, self._trace
         )
         self._engine.stats_wanted = self._answer_stats
         self._workers = WorkerSupervisor(
