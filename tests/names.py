@@ -93,7 +93,9 @@ def _documents() -> Iterator[Path]:
 
 
 def _found(text: str) -> list[str]:
-    return [found.lower() for found in _PATTERN.findall(_HUMP.sub(" ", text.replace("_", " ")))]
+    return [
+        found.lower() for found in _PATTERN.findall(_HUMP.sub(" ", PROTOCOL.sub("", text).replace("_", " ")))
+    ]
 
 
 def in_code(path: Path) -> Iterator[tuple[int, str]]:

@@ -48,7 +48,7 @@ class Endpoint:
         port: TCP port, 0 when there is none.
         unix_path: path of the Unix socket on the server's node, empty when there is none.
         node: the node the server runs on, as YARN names it; empty when unknown.
-        tls: the TCP port speaks TLS.
+        tls: the TCP port uses TLS.
         ca_file: file with the authority (PEM) that signed the server's certificate, on the task's node or
             among the job's files; empty: one that the node trusts anyway.
     """

@@ -24,7 +24,7 @@ class CallSource:
     """The calls of one `map`.
 
     Args:
-        calls: where they come from; asked for the next one only when there is room for it.
+        calls: where they come from; asked for the next one only when there is space for it.
         window: requests in flight.
         ordered: give outcomes in the order of the calls, not in that of completion.
         pack: how many small calls of the same form may travel as one request, or "auto".

@@ -79,7 +79,7 @@ class Tensor:
 
 @functools.lru_cache(1024)
 def _spec_of(dtype: str, shape: Tuple[int, ...], order: str) -> TensorSpec:
-    """The same object for equal descriptions, since equal ones are told apart from others by identity."""
+    """The same object for equal descriptions, since equal ones are distinguished from others by identity."""
     return TensorSpec(dtype, tuple(int(n) for n in shape), order)
 
 

@@ -76,7 +76,7 @@ class ServerChannel:
         transport: the connection, just opened.
         pool: memory for results that come through the socket.
         copy_results: hand out results as memory of their own, never as views of shared memory.
-        on_progress: told the call, its stage and its seconds so far while the server works on it.
+        on_progress: called with the call, its stage and its seconds so far while the server works on it.
 
     Attributes:
         is_over: the connection was lost or closed; `unanswered` is what is left.
@@ -365,7 +365,7 @@ class ServerChannel:
         fd = self.transport.take_descriptor()
         try:
             if shared_memory is None:
-                raise RemoteProtocolError("memory was lent to a client that shares none")
+                raise RemoteProtocolError("memory was granted to a client that shares none")
             is_reusable = self._lends.pop(event.id, None) is not None
             segment = shared_memory.add(event.segment, fd, event.n_bytes, is_reusable)
         finally:

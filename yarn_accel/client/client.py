@@ -67,7 +67,7 @@ class Client:
         max_reply_bytes: a larger answer ends the connection.
         copy_results: hand out results as memory of their own, never as views of shared memory; for callers
             that keep many results.
-        on_progress: told the call, its stage and its seconds so far while the server works on it.
+        on_progress: called with the call, its stage and its seconds so far while the server works on it.
         silent_after_s: a server that promises progress (see ``PROGRESS`` of `wire`) hangs after so long a
             silence; None: as ``timeout_s``.
         lost_after_s: after so long without an acknowledgement from the server's node it is off the network
@@ -277,7 +277,7 @@ class Client:
         stats["connection"] = {
             "carrier": channel.transport.carrier,
             "checksum": channel.transport.connection.checksum,
-            "lent_bytes": 0 if channel.shared_memory is None else channel.shared_memory.n_bytes,
+            "shared_bytes": 0 if channel.shared_memory is None else channel.shared_memory.n_bytes,
         }
         return stats
 

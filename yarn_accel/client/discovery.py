@@ -246,11 +246,11 @@ def _from_master(url: str, node: str) -> DiscoveredServers:
 
 
 def _found(raw: bytes, node: str, source: str, where: str) -> DiscoveredServers:
-    told = parse_servers(raw, node)
-    reason = told.reason
-    if not told.binding.servers and not reason:
+    parsed = parse_servers(raw, node)
+    reason = parsed.reason
+    if not parsed.binding.servers and not reason:
         reason = "the {} knows no server for this node".format(source)
-    return replace(told, source=source, where=where, reason=reason)
+    return replace(parsed, source=source, where=where, reason=reason)
 
 
 def _why(error: Any) -> str:

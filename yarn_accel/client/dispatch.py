@@ -55,7 +55,7 @@ class Dispatcher:
         endpoints: the servers, best first (`binding.choose`), to begin with.
         credential: proves the tenant to each of them.
         fallback: an object with ``call(Call) -> Reply`` that computes here; None: such calls fail.
-        on_wait: told in a sentence what is being waited for.
+        on_wait: called with a sentence that says what is being waited for.
         patience_s: how long to look for a server before turning to the fallback, and for storage that may
             recover before a call fails.
         timeout_s: longest silence of a server that does not promise progress.
@@ -169,7 +169,7 @@ class Dispatcher:
             self._abandon()
 
     def _submit(self, source: CallSource, window: int) -> None:
-        """Take calls from the source while there is room, and the ones before have left this process."""
+        """Take calls from the source while there is space, and the ones before have left this process."""
         while self._state.n_open < window and not self._outcomes:
             following = source.next()
             if following is None:

@@ -1,4 +1,4 @@
-"""What the state of a dispatcher is told (events), and what it orders (commands): values."""
+"""What happens to a dispatcher (events), and what its state orders (commands): values."""
 
 from __future__ import annotations
 

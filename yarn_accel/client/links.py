@@ -112,7 +112,7 @@ class SocketLink(Link):
         return self._socket.recvmsg_into(views, 0, flags)[0]
 
     def _receive_descriptors(self, views: Sequence[memoryview], flags: int) -> int:
-        n_bytes, ancillary, told, _ = self._socket.recvmsg_into(
+        n_bytes, ancillary, reported, _ = self._socket.recvmsg_into(
             views, _ANCILLARY_BYTES, flags | socket.MSG_CMSG_CLOEXEC
         )
         for level, kind, data in ancillary:
@@ -120,7 +120,7 @@ class SocketLink(Link):
                 self.descriptors.extend(
                     struct.unpack("{}i".format(len(data) // 4), data[: len(data) // 4 * 4])
                 )
-        if told & socket.MSG_CTRUNC:
+        if reported & socket.MSG_CTRUNC:
             raise RemoteProtocolError("more descriptors at once than this protocol sends")
         return n_bytes
 

@@ -8,7 +8,7 @@ A server that computes sends nothing for long, and one that is short of memory r
 its node still acknowledges what arrives, however busy the node is, and answers one keep-alive probe per
 second while nothing is under way. A node that acknowledges nothing of what it should for some seconds is
 lost. TCP alone takes a quarter of an hour to find that out. `TCP_USER_TIMEOUT` does not serve: it also ends
-connections to servers that acknowledge but have no room.
+connections to servers that acknowledge but have no space.
 
 Only Linux reports the figures; elsewhere no node is ever found lost. Standard library only, Python 3.8.
 """
@@ -85,12 +85,12 @@ def enable_keepalive(sock: socket.socket, lost_after_s: float) -> None:
 def unacknowledged_s(sock: socket.socket) -> float:
     """Seconds for which the other end has not acknowledged what it should have; 0: it has, or it is unknown.
 
-    While the other end has no room the probes become rare; between two of them nothing is due.
+    While the other end has no space the probes become rare; between two of them nothing is due.
     """
-    told = _tcp_info(sock)
-    if told is None:
+    info = _tcp_info(sock)
+    if info is None:
         return 0.0
-    fields = _TCP_INFO.unpack(told)
+    fields = _TCP_INFO.unpack(info)
     is_asked = fields[_PROBES] >= UNANSWERED_PROBES
     is_repeated = fields[_UNACKED] > 0 and fields[_RETRANSMITS] >= UNANSWERED_PROBES
     return min(fields[_LAST_DATA], fields[_LAST_ACK]) / 1000 if is_asked or is_repeated else 0.0
@@ -100,7 +100,7 @@ def _tcp_info(sock: socket.socket) -> Optional[bytes]:
     if not _CAN_TELL or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return None
     try:
-        told = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
     except OSError:
         return None
-    return told if len(told) == _TCP_INFO.size else None
+    return info if len(info) == _TCP_INFO.size else None

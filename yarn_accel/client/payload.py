@@ -139,7 +139,7 @@ class PayloadCodec:
             RemoteProtocolError: it does not lie inside a segment of this connection.
         """
         if self.shared_memory is None:
-            raise RemoteProtocolError("an answer lies in shared memory, but none was lent")
+            raise RemoteProtocolError("an answer lies in shared memory, but none was granted")
         segment = self.shared_memory.get(placement.segment)
         whole = self.shared_memory.hold(segment)
         tensors = {}

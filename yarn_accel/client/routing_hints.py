@@ -71,8 +71,8 @@ def parse_routing_hints(document: Any, binding: Binding, node: str, age_s: float
 def _view(server: str, load: Any) -> ServerView:
     values: Mapping[str, Any] = load if isinstance(load, dict) else {}
     rates: Dict[str, float] = {}
-    told = values.get("rates")
-    for name, rate in (told if isinstance(told, dict) else {}).items():
+    reported = values.get("rates")
+    for name, rate in (reported if isinstance(reported, dict) else {}).items():
         if _at_least_0(rate, 0.0) > 0 and len(rates) < _MAX_RATES:
             rates[str(name)] = float(rate)
     return ServerView(

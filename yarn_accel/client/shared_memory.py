@@ -2,7 +2,7 @@
 
 A segment is an mmap of a descriptor that the server sent. Its users are the requests that name it and have no
 answer yet, and the views that the caller holds: an answer in it, or memory from `Client.allocate`. A segment
-without users serves the next request; one that the server lent for an answer of its own accord is returned.
+without users serves the next request; one that the server granted by itself for an answer is returned.
 
 Segments stay mapped until the connection ends, which keeps their pages warm. Only the client's thread changes
 this state, with one exception: a view may be dropped in any thread, which only appends to a deque.
@@ -30,10 +30,10 @@ def aligned(n_bytes: int) -> int:
 
 
 class SharedSegment:
-    """One lent segment.
+    """One granted segment.
 
     Attributes:
-        is_reusable: lent at the request of this client, which keeps it; otherwise it is returned after use.
+        is_reusable: granted at the request of this client, which keeps it; others are returned after use.
         n_users: requests under way and views that need its content.
     """
 
@@ -66,18 +66,18 @@ class SharedMemory:
         self._dropped: Deque[SharedSegment] = collections.deque()
 
     def add(self, segment_id: int, fd: int, n_bytes: int, is_reusable: bool) -> SharedSegment:
-        """Map a segment that was just lent; the descriptor stays the caller's to close.
+        """Map a segment that was just granted; the descriptor stays the caller's to close.
 
         Raises:
             RemoteProtocolError: the descriptor is not memory of that length, or the number is in use.
         """
         known = self._segments.get(segment_id)
         if known is not None and known.n_users:
-            raise RemoteProtocolError("segment {} is lent again while it is in use".format(segment_id))
+            raise RemoteProtocolError("segment {} is granted again while it is in use".format(segment_id))
         try:
             region = Region(mmap.mmap(fd, n_bytes, flags=mmap.MAP_SHARED), n_bytes)
         except (OSError, ValueError) as error:
-            raise RemoteProtocolError("a lent segment cannot be mapped: {}".format(error)) from None
+            raise RemoteProtocolError("a granted segment cannot be mapped: {}".format(error)) from None
         if known is not None:
             self.n_bytes -= known.region.n_bytes
             self._free = [segment for segment in self._free if segment is not known]
@@ -91,11 +91,13 @@ class SharedMemory:
         """A segment by its number.
 
         Raises:
-            RemoteProtocolError: it was never lent.
+            RemoteProtocolError: it was never granted.
         """
         segment = self._segments.get(segment_id)
         if segment is None:
-            raise RemoteProtocolError("an answer lies in segment {}, which was not lent".format(segment_id))
+            raise RemoteProtocolError(
+                "an answer lies in segment {}, which was not granted".format(segment_id)
+            )
         return segment
 
     def take(self, n_bytes: int) -> Optional[SharedSegment]:
@@ -150,8 +152,8 @@ class SharedMemory:
     def segments_to_return(self) -> List[int]:
         """Numbers of the segments to return to the server now; each appears once."""
         self._collect()
-        told, self._to_return = self._to_return, []
-        return told
+        reported, self._to_return = self._to_return, []
+        return reported
 
     def _collect(self) -> None:
         while self._dropped:

@@ -25,7 +25,7 @@ def start_tls(sock: socket.socket, endpoint: Endpoint, context: Optional[ssl.SSL
 
     Raises:
         AuthenticationError: the server's certificate is not accepted.
-        OSError: it speaks no TLS, or not in time.
+        OSError: it has no TLS, or not in time.
     """
     try:
         own = context or ssl.create_default_context(cafile=endpoint.ca_file or None)

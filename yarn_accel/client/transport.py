@@ -179,7 +179,7 @@ class Transport:
             RemoteProtocolError: none came.
         """
         if not self._link.descriptors:
-            raise RemoteProtocolError("a segment was lent without its descriptor")
+            raise RemoteProtocolError("a segment was granted without its descriptor")
         return self._link.descriptors.popleft()
 
     def pump(self) -> None:
@@ -276,7 +276,7 @@ class Transport:
         return parts
 
     def _send_some(self, is_blocking: bool) -> bool:
-        """Send what goes in one system call; False when there is nothing left, or no room for it now."""
+        """Send what goes in one system call; False when there is nothing left, or no space for it now."""
         parts = self._sending
         if not parts:
             if not self._to_send:

@@ -27,8 +27,8 @@ def device_health(device: Mapping[str, Any], hot_celsius: float) -> str:
 class DeviceWatch:
     """Asks the driver for the devices; used from one event loop.
 
-    A device that was there once and is not any more is reported as ``lost``: that is how a broken one shows.
-    While the driver does not answer, the last devices are reported as ``silent``, and nothing waits.
+    A device that was there once and is not any more is described as ``lost``: that is how a broken one shows.
+    While the driver does not answer, the last devices are described as ``silent``, and nothing waits.
 
     Args:
         read: `read_devices`.

@@ -173,11 +173,11 @@ class Connection:
             raise RemoteProtocolError(_WRONG_TAG)
         if KINDS.get(frame.kind) not in self._receives:
             raise RemoteProtocolError("frame kind {} is not accepted by the {}".format(frame.kind, self.role))
-        message, told = decode(frame.kind, frame.varying_bytes, frame.header)
-        if told != frame.payload_bytes:
+        message, announced_bytes = decode(frame.kind, frame.varying_bytes, frame.header)
+        if announced_bytes != frame.payload_bytes:
             raise RemoteProtocolError(
                 "{}: its tensors have {} bytes but its payload has {}".format(
-                    type(message).__name__, told, frame.payload_bytes
+                    type(message).__name__, announced_bytes, frame.payload_bytes
                 )
             )
         if not self._may_lend and self._lends(message):

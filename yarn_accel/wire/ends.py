@@ -138,7 +138,7 @@ class ServerConnection(Connection):
         if hs.VERSION not in hello.versions:
             self._deny(
                 "version",
-                "server {} speaks protocol version {}, the client {}".format(
+                "server {} uses protocol version {}, the client {}".format(
                     self._server, hs.VERSION, ", ".join(map(str, hello.versions)) or "none"
                 ),
             )

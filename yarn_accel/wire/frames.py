@@ -108,14 +108,14 @@ class FrameReceiver:
     def wanted(self) -> memoryview:
         """Where the next bytes from the peer belong; never empty."""
         if self._is_moving and self._left:
-            return self._views[0] if self._views else self._room()[: self._left]
-        return self._room()
+            return self._views[0] if self._views else self._space()[: self._left]
+        return self._space()
 
     def wanted_all(self) -> List[memoryview]:
         """Where the next bytes belong, with what may follow the payload, for one ``recvmsg_into``."""
         if self._is_moving and self._left:
-            return [*self._views, self._room()] if self._views else [self._room()[: self._left]]
-        return [self._room()]
+            return [*self._views, self._space()] if self._views else [self._space()[: self._left]]
+        return [self._space()]
 
     def received(self, n_bytes: int) -> None:
         """Say that `n_bytes` were read into `wanted` or `wanted_all`."""
@@ -126,7 +126,7 @@ class FrameReceiver:
         else:
             self._left -= n_bytes
         if self._end > len(self._buffer) or self._left < 0:
-            raise LocalProtocolError("more bytes reported than were wanted")
+            raise LocalProtocolError("more bytes trailer than were wanted")
 
     def receive_data(self, data: Buffer) -> None:
         """Take bytes that the owner already has; same as reading them into `wanted`, but with a copy."""
@@ -234,9 +234,9 @@ class FrameReceiver:
         end = self._start + self._trailer_bytes
         if self._left or self._end < end:
             return False
-        told = self._buffer[self._start : end]
+        trailer = self._buffer[self._start : end]
         if self._trailer_bytes and self._checksum is not None:
-            _check_trailer(told, self._checksum)
+            _check_trailer(trailer, self._checksum)
         self._start = end
         self._is_announced = self._is_moving = False
         return True
@@ -272,7 +272,7 @@ class FrameReceiver:
                 "a payload of {} bytes, at most {} allowed".format(payload_bytes, limits.payload_bytes)
             )
 
-    def _room(self) -> memoryview:
+    def _space(self) -> memoryview:
         """The free end of the buffer, after making some if there is none."""
         if self._start == self._end:
             self._start = self._end = 0
@@ -294,8 +294,8 @@ class FrameReceiver:
         self._buffer, self._start, self._end = buffer, 0, held
 
 
-def _check_trailer(told: memoryview, checksum: Checksum) -> None:
-    if told != checksum.digest():
+def _check_trailer(trailer: memoryview, checksum: Checksum) -> None:
+    if trailer != checksum.digest():
         raise RemoteProtocolError("the checksum of a payload does not match: damaged on the way")
 
 

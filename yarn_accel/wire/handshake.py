@@ -58,7 +58,7 @@ __all__ = [
     "transcript_of",
 ]
 
-#: The one protocol version this code speaks.
+#: The one protocol version this code uses.
 VERSION = 2
 #: The capability to lend shared memory by descriptor.
 MEMFD = "memfd"
@@ -107,7 +107,7 @@ class Welcome:
     Attributes:
         max_request_bytes: largest inputs of one request.
         max_in_flight: requests under way on this connection.
-        max_lent_bytes: shared memory lent to this connection.
+        max_lent_bytes: shared memory granted to this connection.
     """
 
     server: str

@@ -1,8 +1,8 @@
 """The messages of an open connection, one frozen dataclass each.
 
 Tensor data is not part of a message: it is the payload of the same frame, in the order of the specs, one
-after the other without padding; or it lies in a lent segment where the message's `Placement` says, and then
-the frame has no payload.  How messages become headers is in `codec`.
+after the other without padding; or it lies in a granted segment where the message's `Placement` says, and
+then the frame has no payload.  How messages become headers is in `codec`.
 """
 
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ class NamedTensor:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where tensors lie in a lent segment: one offset in bytes per tensor by value, each a multiple of
+    """Where tensors lie in a granted segment: one offset in bytes per tensor by value, each a multiple of
     `ALIGNMENT_BYTES`.  That they lie inside the segment is for the owner of the segment to check."""
 
     segment: int
@@ -83,8 +83,8 @@ class Request:
         output_uri: where the server writes the outputs as one .npz; empty: they come back in the result.
         deadline_s: seconds from now after which the answer is useless; 0: none.
         priority: within `PRIORITIES`; the higher goes first among the requests of one tenant.
-        placement: where the inputs by value lie in a lent segment; None: they are the payload.
-        keep_inputs: the inputs in the lent segment must be the same after the answer as before.
+        placement: where the inputs by value lie in a granted segment; None: they are the payload.
+        keep_inputs: the inputs in the granted segment must be the same after the answer as before.
     """
 
     id: int
@@ -105,7 +105,7 @@ class Result:
 
     Attributes:
         seconds: time spent in ``read``, ``queue``, ``compute``, ``write`` and ``total``.
-        placement: where the tensors lie in a lent segment; None: they are the payload.
+        placement: where the tensors lie in a granted segment; None: they are the payload.
     """
 
     id: int

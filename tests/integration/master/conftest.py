@@ -57,9 +57,9 @@ def struck(site: Site, batch: Batch, undisturbed: Result, *names: str) -> Perfor
     performed = perform(site, names, batch, lambda line: print(f"\n{line}", end=""))
     for result in performed.results:
         compared = compare(undisturbed, result)
-        told = f"{compared.words()}; {result.way}"
-        print(f"\n{result.wall_s:.1f} s, undisturbed {undisturbed.wall_s:.1f} s: {told}")
-        assert compared.is_equal, told
+        reported = f"{compared.words()}; {result.way}"
+        print(f"\n{result.wall_s:.1f} s, undisturbed {undisturbed.wall_s:.1f} s: {reported}")
+        assert compared.is_equal, reported
     for each in performed.struck:
         assert each.n_done < batch.n_records, "it happened before all records were done"
         assert each.n_done

@@ -98,16 +98,16 @@ def script(site: Site, tmp_path: Path) -> Iterator[None]:
 
 @pytest.mark.usefixtures("script")
 def test_node_managers_run_the_attribute_script(site: Site) -> None:
-    def told() -> dict[str, dict[str, str]]:
+    def reported() -> dict[str, dict[str, str]]:
         return {
             host: {each.key.name: each.value or "" for each in report.attributes if each.key.prefix == _NM}
             for host, report in site.nodes().items()
         }
 
     site.until(
-        "every node tells", lambda: all(facts.get("accel-health") == "ok" for facts in told().values())
+        "every node tells", lambda: all(facts.get("accel-health") == "ok" for facts in reported().values())
     )
-    for facts in told().values():
+    for facts in reported().values():
         have = attribute_facts(facts)
         assert node_facts()["python"] in have["python"].split("_")
         assert have["glibc"] == node_facts()["glibc"]

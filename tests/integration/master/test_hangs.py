@@ -82,7 +82,7 @@ def test_a_hung_server_that_yarn_cannot_stop_is_not_used_when_it_goes_on(site: S
     site.cluster.kill(site.names[host], "nodemanager", signal.SIGSTOP)
     try:
         send(pids, signal.SIGSTOP)
-        site.until("it is told to stop", lambda: _phase(site, host, old) == "retiring")
+        site.until("it is ordered to stop", lambda: _phase(site, host, old) == "retiring")
         send(pids, signal.SIGCONT)
         seen = site.state()["nodes"][host]["heard"]["seq"]
         site.until("its agent looked again", lambda: site.state()["nodes"][host]["heard"]["seq"] >= seen + 3)

@@ -105,7 +105,7 @@ def long_names():
 
 
 @pytest.mark.parametrize("narrow", [False, True])
-def test_long_names_are_cut_to_their_room(tmp_path, narrow):
+def test_long_names_are_cut_to_their_space(tmp_path, narrow):
     scene = long_names() if narrow else Scene([("gpu1.cluster.example.org", "/default-rack", True)])
     scene.beat()
 

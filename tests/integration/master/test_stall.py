@@ -26,7 +26,7 @@ def stalled_s(state: dict[str, Any]) -> float:
     return found
 
 
-def test_a_master_that_stood_still_takes_nobody_for_silent(site: Site) -> None:
+def test_a_master_that_stood_still_marks_nobody_as_lost(site: Site) -> None:
     if not site.applications():  # another test may have stopped it
         site.start()
     site.until("all serve", site.is_whole)
@@ -39,7 +39,7 @@ def test_a_master_that_stood_still_takes_nobody_for_silent(site: Site) -> None:
     time.sleep(STALL_S)
     woke = site.kill(what="master run", signum=signal.SIGCONT)
     site.until("it knows that it stood still", lambda: stalled_s(site.state()) > 0)
-    # By then the agents are back, or would be taken for silent.
+    # By then the agents are back, or would be marked as lost.
     excused_s = Settings().recall_s + Settings().silence_s + 1.0
     site.until("silence counts again", lambda: time.time() > woke + excused_s)
     after = site.state()

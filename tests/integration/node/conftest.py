@@ -109,11 +109,11 @@ def agents(tmp_path: Path) -> Iterator[Any]:
 @contextlib.contextmanager
 def resource_manager() -> Iterator[tuple[str, dict[str, Any]]]:
     """A ResourceManager's REST: answers every GET with the report in the dictionary's ``report``."""
-    told: dict[str, Any] = {"report": {}}
+    reported: dict[str, Any] = {"report": {}}
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = json.dumps(told["report"]).encode()
+            body = json.dumps(reported["report"]).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -126,7 +126,7 @@ def resource_manager() -> Iterator[tuple[str, dict[str, Any]]]:
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}", told
+        yield f"http://127.0.0.1:{server.server_port}", reported
     finally:
         server.shutdown()
         server.server_close()

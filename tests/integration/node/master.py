@@ -1,4 +1,4 @@
-"""A small master for tests: hears heartbeats, answers what it is told to, and can be gone, slow or a liar."""
+"""A small master for tests: hears heartbeats, answers as set, and can be gone, slow or a liar."""
 
 from __future__ import annotations
 

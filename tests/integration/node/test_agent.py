@@ -30,9 +30,9 @@ def test_heartbeats_go_out_and_servers_come_in(agents):
         assert (beat["node"], beat["address"], beat["server"]) == ("w1", "127.0.0.1", None)
         assert beat["agent"]["rss_bytes"] > 1_000_000
         assert master.wait_for(1)["seq"] > beat["seq"]
-        agent.until(lambda: names(agent.ask()) == ["w9"], "mappers are told of w9")
+        agent.until(lambda: names(agent.ask()) == ["w9"], "mappers are informed of w9")
         master.answer = {"servers": [{**W9, "name": "w3"}, W9], "bound": ["w9", "w3"], "slots": 5}
-        agent.until(lambda: names(agent.ask()) == ["w9", "w3"], "mappers are told of the change")
+        agent.until(lambda: names(agent.ask()) == ["w9", "w3"], "mappers are informed of the change")
         agent.until(lambda: agent.state()["slots"] == 5, "the slots are in the state")
         assert agent.kill(signal.SIGTERM) == 0
         assert not (agent.run_dir / "agent.sock").exists()
@@ -106,7 +106,7 @@ def test_the_master_goes_and_a_new_attempt_is_found_elsewhere(agents):
 
 
 @pytest.mark.parametrize(
-    ("mode", "told"),
+    ("mode", "reported"),
     [
         ("silent", "no answer within 0.5 s"),
         ("garbage", "unsigned: <html>login please</html>"),
@@ -116,17 +116,17 @@ def test_the_master_goes_and_a_new_attempt_is_found_elsewhere(agents):
         ("refuse", "who are you?"),
     ],
 )
-def test_whatever_the_master_does_costs_nothing_but_age(agents, mode, told):
+def test_whatever_the_master_does_costs_nothing_but_age(agents, mode, reported):
     with Master() as master:
         timing = {"timeout_s": 0.5} if mode == "silent" else {}
         agent = agents(master_url=master.url, **timing).start()
         agent.until(lambda: names(agent.ask()) == ["w9"], "a first good answer")
         master.mode = mode
-        agent.until(lambda: told in agent.state()["master"]["silence"], told)
+        agent.until(lambda: reported in agent.state()["master"]["silence"], reported)
         before = agent.ask()
         agent.until(lambda: agent.ask().age_s > before.age_s, "the age grows")
         assert names(agent.ask()) == ["w9"]
-        agent.until(lambda: told in agent.ask().reason, "mappers are told why")
+        agent.until(lambda: reported in agent.ask().reason, "mappers get the reason")
         master.mode = "honest"
         agent.until(lambda: agent.ask().reason == "", "all is well again")
 
@@ -215,12 +215,12 @@ def test_a_wrong_key_is_named_and_read_again_until_it_is_right(agents):
         agent.key_file.write_text(right)
         agent.until(lambda: names(agent.ask()) == ["w9"], "the key is right")
         assert agent.state()["master"]["silence"] == ""
-        told = agent.log.read_text()
-        assert "is away" not in told
-        assert "answers again" in told
+        reported = agent.log.read_text()
+        assert "is away" not in reported
+        assert "answers again" in reported
 
 
-def test_a_crowd_at_the_door_costs_no_heartbeat(agents):
+def test_a_crowd_of_callers_costs_no_heartbeat(agents):
     with Master() as master:
         agent = agents(master_url=master.url).start()
         agent.until(lambda: names(agent.ask()) == ["w9"], "the first answer")

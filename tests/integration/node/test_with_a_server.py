@@ -68,7 +68,7 @@ def test_born_well_killed_replaced_and_drained(agents, serve):
         assert found["endpoint"]["port"] > 0
         server.kill()
         server.wait()
-        agent.until(lambda: health(agent) == "gone", "its death is told at once")
+        agent.until(lambda: health(agent) == "gone", "its death is reported at once")
         assert master.heard[-1][1]["server"]["health"] == "gone"
         second = serve(agent)
         agent.until(lambda: health(agent) in ("starting", "ok"), "the next one is found")

@@ -108,31 +108,31 @@ class FakeRegion:
     st.lists(st.tuples(st.sampled_from(["take", "hold", "leave", "drop"]), st.integers(0, 7)), max_size=60)
 )
 def test_a_segment_is_free_only_when_nobody_uses_it(steps):
-    lent = SharedMemory(1 << 30)
+    granted = SharedMemory(1 << 30)
     segments = [SharedSegment(number, FakeRegion(1 << number), is_reusable=True) for number in range(4)]
-    lent._free.extend(segments)
+    granted._free.extend(segments)
     users = {segment.id: 0 for segment in segments}
     requests = []
     for step, at in steps:
         if step == "take":
-            segment = lent.take(1 << (at % 4))
+            segment = granted.take(1 << (at % 4))
             if segment is not None:
                 assert users[segment.id] == 0
                 users[segment.id] = 1
                 requests.append(segment)
         elif step == "hold" and requests:
             segment = requests[at % len(requests)]
-            lent.hold(segment)
+            granted.hold(segment)
             users[segment.id] += 1
         elif step == "leave" and requests:
             segment = requests.pop(at % len(requests))
             users[segment.id] -= 1
-            lent.release(segment)
+            granted.release(segment)
         elif step == "drop":
             segment = segments[at % 4]
             if segment.region.drops:
                 segment.region.drops.pop()()
                 users[segment.id] -= 1
         assert all(segment.n_users >= users[segment.id] for segment in segments)
-    lent.segments_to_return()
-    assert {segment.id for segment in lent._free} == {number for number, n in users.items() if n == 0}
+    granted.segments_to_return()
+    assert {segment.id for segment in granted._free} == {number for number, n in users.items() if n == 0}

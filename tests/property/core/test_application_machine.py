@@ -1,4 +1,4 @@
-"""Whatever comes, goes, flaps, is lost, late or told twice: orders make sense and all ends as wanted.
+"""Whatever comes, goes, flaps, is lost, late or reported twice: orders make sense and all ends as wanted.
 
 `VirtualCluster` holds the truth and checks each command, `validate()` runs after each event; when the noise
 stops, the truth must become the target within bounded virtual time.
@@ -105,7 +105,7 @@ def test_a_stall_alone_changes_nothing(policy, phase_s, stall_s, late):
 
 
 def test_what_a_cut_node_runs_when_the_application_ends_is_left_to_yarn():
-    """It is told to stop in vain, and the restarted RM knows of no release: the end of the whole does it."""
+    """It is ordered to stop in vain, and the restarted RM knows of no release: the end of the whole does it."""
     cluster = VirtualCluster(lambda: make("weighted"))
     noise.populate(cluster)
     cluster.calm(3.0)

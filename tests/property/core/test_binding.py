@@ -84,7 +84,7 @@ def settings_of(name, options):
     return options if name == "paper" else {"cross_rack": "deny", **options}
 
 
-def told(name, history, **options):
+def reported(name, history, **options):
     """Every step of a history: the world, the bindings before, the policy after, and the moves."""
     policy, world = make(name, settings_of(name, options)), World()
     for event in history:
@@ -119,7 +119,7 @@ def fewest_moves(nodes, anodes, base, before, wanted):
 @pytest.mark.parametrize("name", ALL)
 @given(HISTORIES)
 def test_every_nnode_with_an_anode_in_its_rack_is_bound(name, history):
-    for world, _, policy, _ in told(name, history):
+    for world, _, policy, _ in reported(name, history):
         served = set(world.anodes.values())
         assert policy.bound().keys() == {node for node, rack in world.nnodes.items() if rack in served}
 
@@ -127,7 +127,7 @@ def test_every_nnode_with_an_anode_in_its_rack_is_bound(name, history):
 @pytest.mark.parametrize("name", ALL)
 @given(HISTORIES)
 def test_nobody_is_bound_across_racks(name, history):
-    for world, _, policy, _ in told(name, history):
+    for world, _, policy, _ in reported(name, history):
         for node, anode in policy.bound().items():
             assert world.nnodes[node] == world.anodes[anode]
 
@@ -136,7 +136,7 @@ def test_nobody_is_bound_across_racks(name, history):
 @settings(deadline=None)
 @given(HISTORIES)
 def test_loads_are_as_balanced_as_possible(name, history):
-    for world, _, policy, _ in told(name, history):
+    for world, _, policy, _ in reported(name, history):
         for rack in ("/r1", "/r2"):
             nodes, anodes = world.in_rack(rack)
             if nodes and anodes:
@@ -148,7 +148,7 @@ def test_loads_are_as_balanced_as_possible(name, history):
 @settings(deadline=None)
 @given(HISTORIES)
 def test_moves_are_the_fewest_for_that_balance(name, history):
-    for world, before, policy, _ in told(name, history):
+    for world, before, policy, _ in reported(name, history):
         for rack in ("/r1", "/r2"):
             nodes, anodes = world.in_rack(rack)
             if nodes and anodes:
@@ -162,7 +162,7 @@ def test_moves_are_the_fewest_for_that_balance(name, history):
 @settings(deadline=None)
 @given(HISTORIES)
 def test_with_cross_rack_own_nnodes_are_bound_as_if_there_were_no_guests(name, history):
-    steps = zip(told(name, history), told(name, history, cross_rack="fallback"), strict=True)
+    steps = zip(reported(name, history), reported(name, history, cross_rack="fallback"), strict=True)
     for (_, _, apart, _), (world, _, policy, _) in steps:
         own = {
             node: anode for node, anode in policy.bound().items() if world.nnodes[node] == world.anodes[anode]
@@ -174,7 +174,7 @@ def test_with_cross_rack_own_nnodes_are_bound_as_if_there_were_no_guests(name, h
 @settings(deadline=None)
 @given(HISTORIES)
 def test_with_cross_rack_guests_are_bound_balanced_and_moved_least(name, history):
-    for world, before, policy, _ in told(name, history, cross_rack="fallback"):
+    for world, before, policy, _ in reported(name, history, cross_rack="fallback"):
         served = set(world.anodes.values())
         now = policy.bound()
         assert now.keys() == (world.nnodes.keys() if served else set())
@@ -208,7 +208,7 @@ def test_a_restart_moves_nobody_when_nothing_else_changed(name, cross_rack, hist
     if (name, cross_rack) == ("paper", "fallback"):
         return
     options = {} if name == "paper" else {"cross_rack": cross_rack}
-    for world, _, policy, _ in told(name, history, **options):
+    for world, _, policy, _ in reported(name, history, **options):
         assert restarted(name, world, policy.bound(), **options).bound() == policy.bound()
 
 
@@ -216,7 +216,7 @@ def test_a_restart_moves_nobody_when_nothing_else_changed(name, cross_rack, hist
 @settings(deadline=None)
 @given(HISTORIES, HISTORIES)
 def test_a_restart_after_changes_is_balanced_with_the_fewest_moves(name, before, meanwhile):
-    *_, (world, _, policy, _) = [(World(), None, make(name), None), *told(name, before)]
+    *_, (world, _, policy, _) = [(World(), None, make(name), None), *reported(name, before)]
     homes = dict(policy.bound())
     for event in meanwhile[:5]:
         world.follow(event)
@@ -232,7 +232,7 @@ def test_a_restart_after_changes_is_balanced_with_the_fewest_moves(name, before,
 
 @given(HISTORIES, HISTORIES)
 def test_a_restart_of_paper_moves_only_whose_anode_is_gone(before, meanwhile):
-    *_, (world, _, policy, _) = [(World(), None, make("paper"), None), *told("paper", before)]
+    *_, (world, _, policy, _) = [(World(), None, make("paper"), None), *reported("paper", before)]
     homes = dict(policy.bound())
     for event in meanwhile[:5]:
         world.follow(event)
@@ -245,7 +245,9 @@ def test_a_restart_of_paper_moves_only_whose_anode_is_gone(before, meanwhile):
 @pytest.mark.parametrize("name", ALL)
 @given(HISTORIES)
 def test_equal_events_give_equal_bindings_and_moves(name, history):
-    for (_, _, one, moves), (_, _, other, same) in zip(told(name, history), told(name, history), strict=True):
+    for (_, _, one, moves), (_, _, other, same) in zip(
+        reported(name, history), reported(name, history), strict=True
+    ):
         assert moves == same
         assert list(one.bound().items()) == list(other.bound().items())
 
@@ -253,7 +255,7 @@ def test_equal_events_give_equal_bindings_and_moves(name, history):
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("cross_rack", ["deny", "fallback"])
 @given(HISTORIES)
-def test_an_event_told_twice_is_an_event_told_once(name, cross_rack, history):
+def test_an_event_reported_twice_counts_once(name, cross_rack, history):
     if (name, cross_rack) == ("paper", "fallback"):
         return
     options = {} if name == "paper" else {"cross_rack": cross_rack}
@@ -268,7 +270,7 @@ def test_an_event_told_twice_is_an_event_told_once(name, cross_rack, history):
 @pytest.mark.parametrize("name", ALL)
 @given(HISTORIES, NNODES, ANODES)
 def test_losses_of_what_is_not_there_change_nothing(name, history, nnode, anode):
-    *_, (world, _, policy, _) = [(World(), None, make(name), None), *told(name, history)]
+    *_, (world, _, policy, _) = [(World(), None, make(name), None), *reported(name, history)]
     strangers = [NNodeLost("x"), ANodeLost("x"), WeightChanged("x", 2.0)]
     strangers += [ANodeLost(node) for node in world.nnodes] + [NNodeLost(node) for node in world.anodes]
     before = dict(policy.bound())
@@ -281,7 +283,7 @@ def test_losses_of_what_is_not_there_change_nothing(name, history, nnode, anode)
 @given(HISTORIES)
 def test_the_moves_tell_the_whole_story(name, history):
     replayed = {}
-    for _, before, policy, moves in told(name, history):
+    for _, before, policy, moves in reported(name, history):
         assert len({move.node for move in moves}) == len(moves)
         for move in moves:
             assert move.old == before.get(move.node) != move.new
@@ -295,7 +297,7 @@ def test_the_moves_tell_the_whole_story(name, history):
 @pytest.mark.parametrize("name", ALL)
 @given(HISTORIES)
 def test_everything_known_can_be_explained(name, history):
-    for world, _, policy, _ in told(name, history):
+    for world, _, policy, _ in reported(name, history):
         for node, anode in policy.bound().items():
             assert policy.explain(node).startswith(f"{node} is bound to {anode} ")
         assert all(

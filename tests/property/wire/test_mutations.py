@@ -158,8 +158,8 @@ def mutate(rng, data):
         elif len(data) >= 16:
             # The two lengths of the prefix, at their edges.
             length = rng.choice((0, 1, 8, 8192, 1 << 20, (1 << 20) + 1, 1 << 31, (1 << 40) - 1, 1 << 63))
-            spot, form = rng.choice(((4, "!I"), (8, "!Q")))
-            struct.pack_into(form, data, spot, length & (0xFFFFFFFF if form == "!I" else (1 << 64) - 1))
+            place, form = rng.choice(((4, "!I"), (8, "!Q")))
+            struct.pack_into(form, data, place, length & (0xFFFFFFFF if form == "!I" else (1 << 64) - 1))
     return bytes(data)
 
 
@@ -167,10 +167,10 @@ def break_header(rng, header):
     """A header with a JSON value, or anything else, replaced."""
     if rng.random() < 0.4:
         return mutate(rng, header)
-    spots = [index for index, byte in enumerate(header) if byte in b":[,"]
-    if not spots:
+    places = [index for index, byte in enumerate(header) if byte in b":[,"]
+    if not places:
         return header + rng.choice(ODD_JSON)
-    at = rng.choice(spots) + 1
+    at = rng.choice(places) + 1
     end = min((index for index in range(at, len(header)) if header[index] in b",}]"), default=len(header))
     return header[:at] + rng.choice(ODD_JSON) + header[end:]
 

@@ -1,4 +1,4 @@
-"""A scripted server: a thread that speaks the protocol over a real socket and does what the test says."""
+"""A scripted server: a thread that uses the protocol over a real socket and does what the test says."""
 
 import contextlib
 import mmap
@@ -97,7 +97,7 @@ class Peer:
         return number
 
     def next_request(self):
-        """The next request; what the client asks for meanwhile is lent."""
+        """The next request; what the client asks for meanwhile is granted."""
         while True:
             event = self.next_event()
             if not isinstance(event, Lend):

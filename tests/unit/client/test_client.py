@@ -1,4 +1,4 @@
-"""The client against a scripted server: a thread that speaks the protocol and does what the test says."""
+"""The client against a scripted server: a thread that uses the protocol and does what the test says."""
 
 import socket
 import threading
@@ -246,7 +246,7 @@ def test_another_version(serve, monkeypatch):
 
     monkeypatch.setattr(ServerConnection, "_challenge", other_version)
     with pytest.raises(
-        RemoteProtocolError, match="speaks protocol version 3, the client 2: install the same release"
+        RemoteProtocolError, match="uses protocol version 3, the client 2: install the same release"
     ):
         client.connect()
 
@@ -500,7 +500,7 @@ def test_stats_say_how_the_bytes_travel(serve):
     with Client(serve(script), CREDENTIAL, checksums=("crc32",)) as client:
         assert client.stats() == {
             "requests": 3,
-            "connection": {"carrier": "tcp", "checksum": "crc32", "lent_bytes": 0},
+            "connection": {"carrier": "tcp", "checksum": "crc32", "shared_bytes": 0},
         }
 
 

@@ -45,7 +45,7 @@ W9 = {
 }
 
 
-def told(servers=(W9,), node="w1", **more):
+def reported(servers=(W9,), node="w1", **more):
     bound = {node: [server["name"] for server in servers]}
     binding = {"version": 1, "servers": list(servers), "racks": {}, "bound": bound}
     return {"v": 1, "node": node, "binding": binding, "age_s": 0.25, "reason": "", "slots": 2, **more}
@@ -121,7 +121,7 @@ def master(answer, status=200):
 
 
 def test_the_agent_is_asked_first(tmp_path):
-    with agent(tmp_path / "a", line(told())) as path, master(line(told())) as (url, asked):
+    with agent(tmp_path / "a", line(reported())) as path, master(line(reported())) as (url, asked):
         found = discover_servers({"ACCEL_AGENT": path, "NM_HOST": "w1", "ACCEL_MASTER": url})
     assert (found.source, found.where, found.node, found.age_s, found.reason) == (
         "agent",
@@ -135,12 +135,12 @@ def test_the_agent_is_asked_first(tmp_path):
 
 
 def test_a_path_may_be_written_as_an_address(tmp_path):
-    with agent(tmp_path / "a", line(told())) as path:
+    with agent(tmp_path / "a", line(reported())) as path:
         assert discover_servers({"ACCEL_AGENT": "unix:" + path}).source == "agent"
 
 
 def test_without_an_agent_the_master_is_asked_for_this_node(tmp_path):
-    with master(line(told())) as (url, asked):
+    with master(line(reported())) as (url, asked):
         found = discover_servers(
             {"ACCEL_AGENT": str(tmp_path / "no"), "NM_HOST": "w1", "ACCEL_MASTER": url + "/"}
         )
@@ -150,7 +150,7 @@ def test_without_an_agent_the_master_is_asked_for_this_node(tmp_path):
 
 
 def test_the_second_master_is_asked_when_the_first_is_away(tmp_path):
-    with master(line(told())) as (url, _):
+    with master(line(reported())) as (url, _):
         masters = f"http://127.0.0.1:1, {url}"
         environ = {"ACCEL_AGENT": str(tmp_path / "no"), "NM_HOST": "w1", "ACCEL_MASTER": masters}
         assert discover_servers(environ).source == "master"
@@ -163,7 +163,7 @@ def test_nobody_gives_the_reason_for_computing_oneself(tmp_path):
 
 
 def test_an_empty_binding_is_an_answer_with_a_reason(tmp_path):
-    with agent(tmp_path / "a", line(told(servers=()))) as path:
+    with agent(tmp_path / "a", line(reported(servers=()))) as path:
         found = discover_servers({"ACCEL_AGENT": path, "NM_HOST": "w1"})
     assert (found.source, found.endpoints()) == ("agent", ())
     assert found.reason == "the agent knows no server for this node"
@@ -180,8 +180,8 @@ def test_an_empty_binding_is_an_answer_with_a_reason(tmp_path):
         (b'{"v": 2}\n', "not of version 1"),
         (b'{"v": 1, "error": "known: servers"}\n', "refused: known: servers"),
         (b'{"v": 1, "node": "w1"}\n', "binding"),
-        (line(told(servers=[{**W9, "port": -1}])), "port"),
-        (line(told(node="w2")), "answers for node 'w2'"),
+        (line(reported(servers=[{**W9, "port": -1}])), "port"),
+        (line(reported(node="w2")), "answers for node 'w2'"),
     ],
 )
 def test_answers_that_are_none(tmp_path, raw, reason):
@@ -225,7 +225,7 @@ def test_addresses_that_are_none(tmp_path, url):
 
 
 def test_the_master_cannot_be_asked_without_a_node(tmp_path):
-    with master(line(told())) as (url, asked):
+    with master(line(reported())) as (url, asked):
         found = discover_servers({"ACCEL_AGENT": str(tmp_path / "no"), "ACCEL_MASTER": url})
     assert "NM_HOST is not set" in found.reason
     assert asked == []
@@ -243,7 +243,7 @@ def test_default_places():
 
 
 def test_where_anybody_could_listen_the_listener_is_checked(tmp_path, monkeypatch):
-    with agent(tmp_path / "a", line(told())) as path:
+    with agent(tmp_path / "a", line(reported())) as path:
         monkeypatch.setattr(discovery, "agent_sockets", lambda environ: [(path, False)])
         assert discover_servers({"NM_HOST": "w1"}).source == "agent"
         user = os.geteuid()
@@ -264,7 +264,7 @@ class _Stranger:
 
 def test_short_and_long_names_of_a_node_are_one(tmp_path):
     own = {**W9, "name": "own", "node": "w1.example.org"}
-    with agent(tmp_path / "a", line(told(servers=[W9, own], node="w1.example.org"))) as path:
+    with agent(tmp_path / "a", line(reported(servers=[W9, own], node="w1.example.org"))) as path:
         found = discover_servers({"ACCEL_AGENT": path, "NM_HOST": "w1"})
     assert found.node == "w1.example.org"
     assert found.endpoints()[0].name == "own"
@@ -272,12 +272,12 @@ def test_short_and_long_names_of_a_node_are_one(tmp_path):
 
 @pytest.mark.parametrize("age_s", [None, "x", float("inf"), float("nan"), [], True])
 def test_an_age_that_is_none_is_not_believed(age_s):
-    assert parse_servers(json.dumps(told(age_s=age_s)).encode(), "w1").age_s in (0.0, 1.0)
+    assert parse_servers(json.dumps(reported(age_s=age_s)).encode(), "w1").age_s in (0.0, 1.0)
 
 
 def test_another_node_is_refused():
     with pytest.raises(ConfigError, match="answers for node"):
-        parse_servers(json.dumps(told(node="w12")).encode(), "w1")
+        parse_servers(json.dumps(reported(node="w12")).encode(), "w1")
 
 
 # ---- over time
@@ -362,7 +362,7 @@ def test_python_3_8_without_site_packages(tmp_path):
         "found = discover_servers(os.environ)\n"
         "print(found.source, found.endpoints()[0].name)\n"
     )
-    with agent(tmp_path / "a", line(told())) as path, master(line(told())) as (url, _):
+    with agent(tmp_path / "a", line(reported())) as path, master(line(reported())) as (url, _):
         for environ in ({"ACCEL_AGENT": path}, {"ACCEL_AGENT": "/no", "NM_HOST": "w1", "ACCEL_MASTER": url}):
             completed = subprocess.run(
                 [OLD, "-S", "-c", program], cwd=ROOT, env=environ, capture_output=True, text=True, check=False

@@ -14,14 +14,14 @@ from yarn_accel.core.server_choice import ChooserSettings
 SERVERS = tuple(Endpoint(name, "10.0.0.1", port, "", name) for port, name in enumerate(("w1", "w2", "w3"), 1))
 BINDING = Binding(SERVERS, {"w1": "/r", "w2": "/r", "w3": "/r", "m1": "/r"}, {"m1": ("w2",)})
 LOAD = {"seq": 7, "queue_s": 1.5, "rates": {"lu": 3.0}, "weight": 2.0, "accepts": True}
-TOLD = {
+REPORTED = {
     "policy": {"name": "container", "max_moves": 2},
     "loads": {"w1": LOAD, "w2": {**LOAD, "accepts": False}},
 }
 
 
 def routing_hints(node="m1", age_s=1.0, binding=BINDING, **changes):
-    return parse_routing_hints({**TOLD, **changes}, binding, node, age_s)
+    return parse_routing_hints({**REPORTED, **changes}, binding, node, age_s)
 
 
 def test_home_settings_and_figures():
@@ -70,7 +70,7 @@ def test_it_comes_with_the_agents_answer_and_is_asked_for_more_often():
         "servers": [{"name": "w1", "host": "h", "port": 1, "node": "w1"}],
         "bound": {"m1": ["w1"]},
     }
-    document = {"v": 1, "node": "m1", "binding": binding, "age_s": 0.5, **TOLD}
+    document = {"v": 1, "node": "m1", "binding": binding, "age_s": 0.5, **REPORTED}
     found = replace(parse_servers(json.dumps(document).encode(), "m1"), source="agent")
     assert found.routing_hints.home == "w1"
     answers, now_s = [DiscoveredServers(), found, found], [0.0]

@@ -162,7 +162,7 @@ def test_allocated_memory_needs_no_copy_and_is_left_as_it_is(serve):
         client.call(Call("k2", "gemm", {}, (left, large())))
 
 
-def test_allocated_memory_is_ordinary_where_none_is_lent(serve):
+def test_allocated_memory_is_ordinary_where_none_is_granted(serve):
     def script(peer):
         request = peer.next_request()
         assert peer.payload == b"a" * MIB
@@ -229,8 +229,10 @@ def test_a_server_that_says_again_for_ever_is_busy(serve):
         client.call(Call("k", "lu"))
 
 
-@pytest.mark.parametrize(("segment", "offset", "text"), [(9, 0, "not lent"), (1, 2 * MIB, "beyond the end")])
-def test_an_answer_outside_the_lent_memory_ends_the_connection(serve, segment, offset, text):
+@pytest.mark.parametrize(
+    ("segment", "offset", "text"), [(9, 0, "not granted"), (1, 2 * MIB, "beyond the end")]
+)
+def test_an_answer_outside_the_granted_memory_ends_the_connection(serve, segment, offset, text):
     def script(peer):
         request = peer.next_request()
         placement = Placement(segment, (offset,))
@@ -264,37 +266,37 @@ def test_descriptors_are_closed(serve):
     assert n_descriptors() <= before + 6  # the script's own sockets and mappings
 
 
-def test_a_segment_lent_again_while_in_use_is_refused():
-    lent = SharedMemory(MIB)
+def test_a_segment_granted_again_while_in_use_is_refused():
+    granted = SharedMemory(MIB)
     fd = os.memfd_create("segment")
     os.ftruncate(fd, 4096)
     try:
-        segment = lent.add(1, fd, 4096, is_reusable=True)
-        view = lent.hold(segment)
+        segment = granted.add(1, fd, 4096, is_reusable=True)
+        view = granted.hold(segment)
         with pytest.raises(RemoteProtocolError, match="in use"):
-            lent.add(1, fd, 4096, is_reusable=True)
+            granted.add(1, fd, 4096, is_reusable=True)
         del view
-        assert lent.segments_to_return() == []
-        assert lent.add(1, fd, 4096, is_reusable=False) is not segment
+        assert granted.segments_to_return() == []
+        assert granted.add(1, fd, 4096, is_reusable=False) is not segment
         with pytest.raises(RemoteProtocolError, match="cannot be mapped"):
-            lent.add(2, fd, 8192, is_reusable=True)
+            granted.add(2, fd, 8192, is_reusable=True)
     finally:
         os.close(fd)
-    assert lent.n_bytes == 4096
+    assert granted.n_bytes == 4096
 
 
 def test_the_best_fitting_free_segment_is_taken():
-    lent = SharedMemory(MIB)
+    granted = SharedMemory(MIB)
     for number, n_bytes in enumerate((8192, 4096, 16384), 1):
         fd = os.memfd_create("segment")
         os.ftruncate(fd, n_bytes)
-        segment = lent.add(number, fd, n_bytes, is_reusable=True)
+        segment = granted.add(number, fd, n_bytes, is_reusable=True)
         os.close(fd)
         segment.n_users = 1
-        lent.release(segment)
-    assert lent.take(5000).id == 1
-    assert lent.take(5000).id == 3
-    assert lent.take(5000) is None
+        granted.release(segment)
+    assert granted.take(5000).id == 1
+    assert granted.take(5000).id == 3
+    assert granted.take(5000) is None
 
 
 def test_reply_memory_is_used_again_when_nothing_holds_it():
@@ -324,7 +326,7 @@ def test_idle_reply_memory_is_bounded():
 
 
 def test_memory_of_a_cancelled_call_goes_back_to_the_server(serve):
-    """Which may still be at work in it, so the next call must not write there before it is lent again."""
+    """Which may still be at work in it, so the next call must not write there before it is granted again."""
     seen = []
 
     def script(peer):
@@ -347,7 +349,7 @@ def test_memory_of_a_cancelled_call_goes_back_to_the_server(serve):
     assert seen == [(1, 2, (1,)), (2, 3, (1, 2))]
 
 
-def test_numpy_arrays_keep_lent_memory(serve):
+def test_numpy_arrays_keep_granted_memory(serve):
     np = pytest.importorskip("numpy")
     pool = ReplyPool()
     array = np.frombuffer(pool.take(MIB), dtype="<f8")[::2]

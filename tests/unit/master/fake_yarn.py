@@ -1,4 +1,4 @@
-"""A small YARN that speaks the real protocol on real sockets: a ResourceManager, nodes, and their agents."""
+"""A small YARN that uses the real protocol on real sockets: a ResourceManager, nodes, and their agents."""
 
 from __future__ import annotations
 
@@ -353,9 +353,9 @@ class FakeYarn:
 
 def heartbeat(node: FakeNode, run: Run | None, **server: Any) -> dict[str, Any]:
     """A heartbeat as an agent sends it; with a server when one runs."""
-    told = None
+    reported = None
     if run is not None:
-        told = {
+        reported = {
             "endpoint": {
                 "name": node.host,
                 "host": "10.0.0.1",
@@ -370,11 +370,11 @@ def heartbeat(node: FakeNode, run: Run | None, **server: Any) -> dict[str, Any]:
             "in_flight": 0.0,
             **server,
         }
-    return {"version": 1, "node": node.host, "devices": [], "server": told, **node.says}
+    return {"version": 1, "node": node.host, "devices": [], "server": reported, **node.says}
 
 
 class Agents:
-    """The agents of all nodes that run one; each speaks with the key it was started with."""
+    """The agents of all nodes that run one; each signs with the key it was started with."""
 
     def __init__(self, yarn: FakeYarn, port: Callable[[], int]) -> None:
         self._yarn = yarn

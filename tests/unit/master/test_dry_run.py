@@ -24,7 +24,7 @@ def written(yarn: FakeYarn, folder: Path, **settings: Any) -> Path:
     return file
 
 
-def test_every_container_and_binding_is_told_and_none_is_made(tmp_path: Path) -> None:
+def test_every_container_and_binding_is_reported_and_none_is_made(tmp_path: Path) -> None:
     async def act() -> tuple[dict[str, Any], FakeYarn]:
         async with FakeYarn(RACKS) as yarn:
             return await preview(written(yarn, tmp_path)), yarn

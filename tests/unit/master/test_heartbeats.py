@@ -1,4 +1,4 @@
-"""Heartbeats as values: who is believed, what the core is told, and what is answered."""
+"""Heartbeats as values: who is believed, what the core gets, and what is answered."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def events(document: dict[str, Any], before: dict[str, Any] | None = None, node:
         ("agent:w1", heartbeat(server=server(endpoint={**ENDPOINT, "port": "7"}))),
     ],
 )
-def test_who_speaks_for_another_or_makes_no_sense_is_refused(sender: str, document: Any) -> None:
+def test_who_reports_for_another_or_makes_no_sense_is_refused(sender: str, document: Any) -> None:
     with pytest.raises(RejectedError):
         parse_heartbeat(sender, document, OURS)
 
@@ -97,10 +97,10 @@ def test_weights_are_those_of_the_devices_else_of_the_node() -> None:
 
 @pytest.mark.parametrize("health", ["starting", "draining", "unhealthy", "silent", "gone", "anything", None])
 def test_only_a_well_server_serves(health: Any) -> None:
-    _, heard = events(heartbeat(server=server(health=health, problems=["no room"])))
+    _, heard = events(heartbeat(server=server(health=health, problems=["no space"])))
     assert not heard.is_healthy
     assert heard.endpoint is None
-    assert "no room" in heard.detail
+    assert "no space" in heard.detail
 
 
 def test_a_server_that_no_other_node_can_reach_does_not_serve() -> None:
@@ -124,7 +124,7 @@ def test_a_server_that_does_not_answer_serves_nobody(health: str, detail: str, i
     assert (found.detail, found.is_hung) == (detail, is_hung)
 
 
-def test_a_server_that_ended_is_told_once() -> None:
+def test_a_server_that_ended_is_reported_once() -> None:
     (_, ended) = events(heartbeat(), before=server())
     assert (ended.container, ended.is_healthy) == (CONTAINER, False)
     assert len(events(heartbeat())) == 1
@@ -177,7 +177,7 @@ def test_agents_read_what_they_are_answered() -> None:
     assert (answer.slots, answer.interval_s, answer.attempt, answer.revision) == (4, 2.0, 3, 7)
 
 
-def test_who_chooses_for_every_request_is_told_how_loaded_servers_are() -> None:
+def test_who_chooses_for_every_request_gets_how_loaded_servers_are() -> None:
     parsed = parse_heartbeat("agent:w2", {**heartbeat(node="w2", server=busy()), "seq": 41}, OURS)
     load = load_of(parsed, WEIGHTS)
     assert load == ServerLoad(41, 1.25, {"lu": 3.1}, 3.0, accepts=False), "its own seq and the admin's weight"

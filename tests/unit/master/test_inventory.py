@@ -30,12 +30,12 @@ def test_what_makes_an_accelerator_node() -> None:
         [
             report("plain"),
             report("gpu", gpus=1),
-            report("told", attributes=(attribute,)),
+            report("attribute", attributes=(attribute,)),
             report("other", attributes=(forged,)),
             report("emulated-7"),
         ]
     )
-    assert {view.host for view in views if view.is_accelerator} == {"gpu", "told", "emulated-7"}
+    assert {view.host for view in views if view.is_accelerator} == {"gpu", "attribute", "emulated-7"}
     assert views[0].slots == 5
     assert views[0].capability == {"memory-mb": 4096, "vcores": 4, "yarn.io/gpu": 0}
 

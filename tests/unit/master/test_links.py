@@ -49,7 +49,7 @@ def ask(number: int) -> cmd.RequestContainer:
 
 
 class Scheduler:
-    """Notes what it is told; ``trouble`` is raised by the next calls, in order."""
+    """Notes what it gets; ``trouble`` is raised by the next calls, in order."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, ...]] = []
@@ -67,8 +67,8 @@ class Scheduler:
     async def allocate(self, asks: Any, releases: Any, *_: Any) -> AllocateResponse:
         self._next()
         self.asked += asks
-        told = [f"{'+' if each.n_containers else '-'}{each.allocation_request_id}" for each in asks[::3]]
-        self.heard.append(("allocate", *told, *(f"release {each.number}" for each in releases)))
+        reported = [f"{'+' if each.n_containers else '-'}{each.allocation_request_id}" for each in asks[::3]]
+        self.heard.append(("allocate", *reported, *(f"release {each.number}" for each in releases)))
         return AllocateResponse()
 
     async def finish(self, status: FinalStatus, *_: Any) -> bool:
@@ -82,7 +82,7 @@ class NoNodes:
 
 
 def play(scheduler: Scheduler, story: Callable[[SchedulerLink, list[Any]], Awaitable[None]]) -> list[Any]:
-    told: list[Any] = []
+    reported: list[Any] = []
 
     async def before_end() -> None:
         scheduler.heard.append(("restored",))
@@ -92,7 +92,7 @@ def play(scheduler: Scheduler, story: Callable[[SchedulerLink, list[Any]], Await
             scheduler,  # type: ignore[arg-type]
             NoNodes(),  # type: ignore[arg-type]
             Inventory(),
-            told.append,
+            reported.append,
             asyncio.get_running_loop().time,
             1,
             lambda: ("w9", 1, ""),
@@ -103,7 +103,7 @@ def play(scheduler: Scheduler, story: Callable[[SchedulerLink, list[Any]], Await
         link.register()
         working = asyncio.create_task(link.run())
         try:
-            telling = asyncio.create_task(story(link, told))
+            telling = asyncio.create_task(story(link, reported))
             await asyncio.wait({working, telling}, return_when=asyncio.FIRST_COMPLETED)
             if telling.done():
                 telling.result()
@@ -114,7 +114,7 @@ def play(scheduler: Scheduler, story: Callable[[SchedulerLink, list[Any]], Await
             working.cancel()
 
     asyncio.run(run())
-    return told
+    return reported
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -134,7 +134,7 @@ def test_asks_made_while_the_resource_manager_is_away_come_when_it_is_back() -> 
     """The adapter keeps the first heartbeat that fails, and no other: what came later must wait here."""
     scheduler = Scheduler()
 
-    async def story(link: SchedulerLink, told: list[Any]) -> None:
+    async def story(link: SchedulerLink, reported: list[Any]) -> None:
         await until(lambda: ("allocate",) in scheduler.heard)
         scheduler.trouble = [UnavailableError("gone")] * 3
         await until(lambda: link.figures.is_away)
@@ -156,21 +156,21 @@ def test_an_answer_is_asked_for_most_often_just_after_the_request() -> None:
     assert (pauses_s[0], pauses_s[-1]) == (0.05, 0.2)
 
 
-def test_the_end_is_told_after_everything_is_restored_and_until_it_is_stored() -> None:
+def test_the_end_is_reported_after_everything_is_restored_and_until_it_is_stored() -> None:
     scheduler = Scheduler()
 
-    async def story(link: SchedulerLink, told: list[Any]) -> None:
-        await until(lambda: told)
+    async def story(link: SchedulerLink, reported: list[Any]) -> None:
+        await until(lambda: reported)
 
-    told = play(scheduler, story)
+    reported = play(scheduler, story)
     assert scheduler.heard[-3:] == [("restored",), ("finish", "SUCCEEDED"), ("finish", "SUCCEEDED")]
-    assert isinstance(told[-1], ev.Unregistered)
+    assert isinstance(reported[-1], ev.Unregistered)
 
 
 def test_a_request_is_taken_back_as_it_was_made_and_only_once() -> None:
     scheduler = Scheduler()
 
-    async def story(link: SchedulerLink, told: list[Any]) -> None:
+    async def story(link: SchedulerLink, reported: list[Any]) -> None:
         link.ask(ask(1))
         await until(lambda: any("+1" in each for each in scheduler.heard))
         for _ in range(2):
@@ -186,10 +186,10 @@ def test_a_request_is_taken_back_as_it_was_made_and_only_once() -> None:
 def test_a_restarted_resource_manager_is_registered_with_when_the_core_says_so() -> None:
     scheduler = Scheduler()
 
-    async def story(link: SchedulerLink, told: list[Any]) -> None:
+    async def story(link: SchedulerLink, reported: list[Any]) -> None:
         await until(lambda: ("allocate",) in scheduler.heard)
         scheduler.trouble = [NotRegisteredError("", "who?")]
-        await until(lambda: any(isinstance(each, ev.Resynced) for each in told))
+        await until(lambda: any(isinstance(each, ev.Resynced) for each in reported))
         n_heard = len(scheduler.heard)
         await asyncio.sleep(0.05)
         assert len(scheduler.heard) == n_heard, "no heartbeat before"
@@ -203,7 +203,7 @@ def test_an_attempt_that_is_over_ends() -> None:
     scheduler = Scheduler()
     scheduler.trouble = [None, AttemptGoneError("", "over")]
 
-    async def never(link: SchedulerLink, told: list[Any]) -> None:
+    async def never(link: SchedulerLink, reported: list[Any]) -> None:
         await asyncio.sleep(60)
 
     with pytest.raises(AttemptGoneError):
@@ -241,16 +241,16 @@ class Nodes:
 
 
 def outcome(nodes: Nodes, action: Callable[[NodeManagerCalls], None]) -> list[Any]:
-    told: list[Any] = []
+    reported: list[Any] = []
 
     async def run() -> None:
-        containers = NodeManagerCalls(nodes, told.append, lambda: 0.0)  # type: ignore[arg-type]
+        containers = NodeManagerCalls(nodes, reported.append, lambda: 0.0)  # type: ignore[arg-type]
         action(containers)
         await until(lambda: not containers._tasks)
         await containers.close()
 
     asyncio.run(run())
-    return told
+    return reported
 
 
 def start(containers: NodeManagerCalls) -> None:
@@ -302,8 +302,8 @@ def test_a_node_that_hangs_holds_up_its_own_calls_only() -> None:
     async def run() -> None:
         hang = asyncio.Event()
         nodes = Nodes(stop=hang)
-        told: list[Any] = []
-        containers = NodeManagerCalls(nodes, told.append, lambda: 0.0)  # type: ignore[arg-type]
+        reported: list[Any] = []
+        containers = NodeManagerCalls(nodes, reported.append, lambda: 0.0)  # type: ignore[arg-type]
         containers.stop(W1, ID)
         start(containers)
         containers.check(W2, ID)

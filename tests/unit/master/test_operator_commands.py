@@ -80,11 +80,11 @@ def play(
     manager: Manager, story: Callable[[OperatorCommands, list[Event]], Awaitable[None]], **options: bool
 ) -> None:
     async def run() -> None:
-        told: list[Event] = []
-        operator = OperatorCommands(manager, told.append, lambda: 0.0, **options)  # type: ignore[arg-type]
+        reported: list[Event] = []
+        operator = OperatorCommands(manager, reported.append, lambda: 0.0, **options)  # type: ignore[arg-type]
         working = asyncio.create_task(operator.work())
         try:
-            await asyncio.wait_for(story(operator, told), 60)
+            await asyncio.wait_for(story(operator, reported), 60)
             assert not working.done()
         finally:
             working.cancel()
@@ -109,16 +109,16 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_slots_are_changed_and_restored_to_what_was_first() -> None:
     manager = Manager(w1=7, w2=7)
 
-    async def story(operator: OperatorCommands, told: list[Event]) -> None:
+    async def story(operator: OperatorCommands, reported: list[Event]) -> None:
         operator.set_slots(SetSlots("w1", 3))
-        await until(lambda: SlotsSet("w1", 3, 0.0) in told)
+        await until(lambda: SlotsSet("w1", 3, 0.0) in reported)
         manager.memory["w1"] = 8192
         operator.set_slots(SetSlots("w1", 4))
-        await until(lambda: SlotsSet("w1", 4, 0.0) in told)
+        await until(lambda: SlotsSet("w1", 4, 0.0) in reported)
         assert (manager.slots, manager.attributes["w1"]) == ({"w1": 4, "w2": 7}, {"accel-slots": "7"})
         operator.set_slots(SetSlots("w1", None))
         operator.set_slots(SetSlots("w2", None))
-        await until(lambda: SlotsSet("w2", None, 0.0) in told and SlotsSet("w1", None, 0.0) in told)
+        await until(lambda: SlotsSet("w2", None, 0.0) in reported and SlotsSet("w1", None, 0.0) in reported)
         await until(lambda: not manager.attributes["w1"])
 
     play(manager, story)
@@ -131,7 +131,7 @@ def test_orders_wait_while_nobody_answers_and_the_newest_counts() -> None:
     manager = Manager(w1=7, w2=7, w3=7)
     manager.attributes["w3"]["accel-bind"] = "of an earlier application"
 
-    async def story(operator: OperatorCommands, told: list[Event]) -> None:
+    async def story(operator: OperatorCommands, reported: list[Event]) -> None:
         manager.trouble = {"map ADD": UnavailableError("gone")}
         operator.set_slots(SetSlots("w1", 3))
         operator.publish(PublishBindings(1, (("w1", "a1"), ("w2", "a1")), (), is_full=True))
@@ -153,9 +153,9 @@ def test_without_the_right_it_is_said_once() -> None:
     manager = Manager(w1=7)
     manager.trouble = {"map ADD": DENIED}
 
-    async def story(operator: OperatorCommands, told: list[Event]) -> None:
+    async def story(operator: OperatorCommands, reported: list[Event]) -> None:
         operator.set_slots(SetSlots("w1", 3))
-        await until(lambda: told)
+        await until(lambda: reported)
         operator.publish(PublishBindings(1, (("w1", "a1"),), ()))
         await until(lambda: operator.refusals["attributes"])
         assert "yarn.admin.acl" in operator.refusals["attributes"]
@@ -164,7 +164,7 @@ def test_without_the_right_it_is_said_once() -> None:
         operator.publish(PublishBindings(2, (("w1", "a2"),), ()))
         await until(lambda: len(manager.calls) > n_calls)
         assert [each for each in manager.calls[n_calls:] if each != "nodes"] == []
-        assert [type(each) for each in told] == [SlotsRefused]
+        assert [type(each) for each in reported] == [SlotsRefused]
 
     play(manager, story)
     assert manager.slots == {"w1": 7}
@@ -174,23 +174,23 @@ def test_a_node_that_is_gone_meanwhile_holds_up_nobody() -> None:
     manager = Manager(w1=7, w2=7)
     manager.trouble = {"update w1": RemoteCallError("x.YarnException", "rm: no such node w1:1")}
 
-    async def story(operator: OperatorCommands, told: list[Event]) -> None:
+    async def story(operator: OperatorCommands, reported: list[Event]) -> None:
         operator.set_slots(SetSlots("w1", 3))
         operator.set_slots(SetSlots("w2", 3))
-        await until(lambda: SlotsSet("w2", 3, 0.0) in told)
-        assert SlotsSet("w1", 3, 0.0) not in told, "not confirmed: it is ordered again"
+        await until(lambda: SlotsSet("w2", 3, 0.0) in reported)
+        assert SlotsSet("w1", 3, 0.0) not in reported, "not confirmed: it is ordered again"
         assert not operator.refusals["slots"]
 
     play(manager, story)
 
 
-def test_a_cluster_without_the_resource_type_is_told_how() -> None:
+def test_a_cluster_without_the_resource_type_gets_a_cure() -> None:
     manager = Manager(w1=0)
 
-    async def story(operator: OperatorCommands, told: list[Event]) -> None:
+    async def story(operator: OperatorCommands, reported: list[Event]) -> None:
         operator.lack(("memory-mb", "vcores"))
         operator.lack(("memory-mb", "vcores"))
-        (refused,) = told
+        (refused,) = reported
         assert isinstance(refused, SlotsRefused)
         assert "resource-types.xml" in refused.why
 
@@ -200,12 +200,12 @@ def test_a_cluster_without_the_resource_type_is_told_how() -> None:
 def test_what_is_switched_off_is_left_alone() -> None:
     manager = Manager(w1=7)
 
-    async def story(operator: OperatorCommands, told: list[Event]) -> None:
+    async def story(operator: OperatorCommands, reported: list[Event]) -> None:
         operator.publish(PublishBindings(1, (("w1", "a1"),), (), is_full=True))
         operator.set_slots(SetSlots("w1", 3))
         operator.lack(("memory-mb",))
         await until(lambda: manager.calls)
-        assert told == []
+        assert reported == []
 
     play(manager, story, has_slots=False, has_attributes=False)
     assert set(manager.calls) == {"nodes"}
@@ -215,7 +215,7 @@ def test_at_the_end_all_is_as_before_whatever_was_left() -> None:
     manager = Manager(w1=3, w2=7)
     manager.attributes["w1"] = {"accel-slots": "7", "accel-bind": "a1", "accel-drained": "true", "rack": "x"}
 
-    async def story(operator: OperatorCommands, told: list[Event]) -> None:
+    async def story(operator: OperatorCommands, reported: list[Event]) -> None:
         await operator.restore()
         operator.publish(PublishBindings(9, (("w2", "a1"),), ()))
         await asyncio.sleep(0.05)

@@ -84,7 +84,7 @@ def test_cards_tell_the_totals():
     assert texts[4].startswith("34.0requests per second")
 
 
-def test_the_tables_have_what_the_picture_has_no_room_for():
+def test_the_tables_have_what_the_picture_has_no_space_for():
     reader = read(four_nodes())
     (first, second) = rows(reader, "Servers")
     assert first[:3] == ["w1", "serves", "w1:7070"]
@@ -120,7 +120,7 @@ def test_events_are_cut():
     assert len(rows(read(scene), "Events")) == MAX_EVENTS
 
 
-def test_problems_are_told_at_the_top_and_only_then():
+def test_problems_stand_at_the_top_and_only_then():
     assert not read(four_nodes()).all("section", "problems")
     assert "no right" in read(four_nodes(), problems=["no right"]).texts("section", "problems")[0]
 
@@ -187,7 +187,7 @@ def test_a_node_that_is_gone_is_seen():
     assert "bad" in drawn(read(scene))["w2"]
 
 
-def test_a_server_that_failed_is_told_with_the_reason():
+def test_a_server_that_failed_is_reported_with_the_reason():
     scene = four_nodes()
     container = next(c for c, place in scene.containers.items() if place == ("w1", "server"))
     scene.tell(ev.ContainerCompleted, container, 137, "out of memory")

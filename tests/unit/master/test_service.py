@@ -50,8 +50,8 @@ def test_every_node_gets_its_containers_secrets_and_binding(tmp_path: Path) -> N
         assert [each["name"] for each in answer["servers"]] == ["a2"], "none of the other rack"
         assert answer["racks"] == {"w3": "/r2", "a2": "/r2"}
         status, text = await all_.get("/v1/servers?node=w3")
-        told = json.loads(text)
-        assert (status, told["binding"]["bound"]) == (200, {"w3": ["a2"]})
+        reported = json.loads(text)
+        assert (status, reported["binding"]["bound"]) == (200, {"w3": ["a2"]})
         # 2 workers of 4 mappers each: a1 with one more node, a2 with two.
         await all_.until(
             "slots",
@@ -141,7 +141,7 @@ def test_the_next_attempt_adopts_what_runs(tmp_path: Path) -> None:
                 await second.until("answers of the second", lambda: second.agents.answers.get("w3"))
                 assert second.agents.answers["w3"]["attempt"] == 2
                 assert second.agents.answers["w3"]["bound"] == ["a2"], (
-                    "nobody was told of no server meanwhile"
+                    "nobody was informed of no server meanwhile"
                 )
                 assert {number for number, run in yarn.runs.items() if not run.is_over} == running
                 explained = await second.control("explain", {"node": "a1"})
@@ -315,16 +315,16 @@ def test_an_order_that_changes_nothing_says_so(tmp_path: Path) -> None:
     async def story(all_: Rig) -> None:
         await serving(all_)
 
-        async def told(verb: str, node: str) -> str:
+        async def reported(verb: str, node: str) -> str:
             return str((await all_.control(verb, {"node": node}))["text"])
 
-        assert "tried again" in await told("undrain", "a1")
-        assert await told("drain", "a1") == "a1 is drained; yarn-accel undrain a1 brings it back"
-        assert await told("drain", "a1") == "a1 is drained already"
-        assert await told("undrain", "a1") == "a1 is drained no more"
-        assert "no accelerator" in await told("drain", "w1")
+        assert "tried again" in await reported("undrain", "a1")
+        assert await reported("drain", "a1") == "a1 is drained; yarn-accel undrain a1 brings it back"
+        assert await reported("drain", "a1") == "a1 is drained already"
+        assert await reported("undrain", "a1") == "a1 is drained no more"
+        assert "no accelerator" in await reported("drain", "w1")
         with pytest.raises(RejectedError, match="'w 1' is no node's name"):
-            await told("drain", "w 1")
+            await reported("drain", "w 1")
 
     play(tmp_path, story)
 

@@ -30,8 +30,8 @@ class Clock:
         return time.monotonic() + self.leapt_s
 
 
-def told(leaps: list[float]) -> list[float]:
-    """What is told of when the clock leaps so far between one look and the next, and nothing passes else."""
+def reported(leaps: list[float]) -> list[float]:
+    """What is reported when the clock leaps so far between one look and the next, and nothing passes else."""
     now_s = 100.0
     found: list[float] = []
 
@@ -57,17 +57,17 @@ def told(leaps: list[float]) -> list[float]:
     return found
 
 
-def test_a_stall_is_told_once_and_without_the_usual_pause() -> None:
-    assert told([0.25, 6.25, 0.25, 2.25]) == [6.0, 2.0]
+def test_a_stall_is_reported_once_and_without_the_usual_pause() -> None:
+    assert reported([0.25, 6.25, 0.25, 2.25]) == [6.0, 2.0]
 
 
 def test_a_little_late_is_no_stall() -> None:
-    assert told([0.25, 0.7, 0.3, 0.7]) == []
+    assert reported([0.25, 0.7, 0.3, 0.7]) == []
 
 
 def test_time_goes_on_where_every_pause_is_too_long() -> None:
     leaps = [1.25] * 8
-    assert sum(leaps) - sum(told(leaps)) == 2.0
+    assert sum(leaps) - sum(reported(leaps)) == 2.0
 
 
 def test_the_watch_itself_finds_a_stall() -> None:
@@ -96,7 +96,7 @@ def serves_no_more(all_: Rig) -> Iterator[str]:
 
 
 def test_a_stall_of_the_master_moves_nobody_and_replaces_nothing(tmp_path: Path) -> None:
-    """Old code took every server for silent in the moment in which it woke."""
+    """Old code marked every server as lost in the moment in which it woke."""
 
     async def run() -> None:
         clock = Clock()
@@ -117,8 +117,8 @@ def test_a_stall_of_the_master_moves_nobody_and_replaces_nothing(tmp_path: Path)
             assert all_.bound() == BOUND
             assert state["service"]["stalled_s"] >= STALL_S - 1.0
             assert "stood still" in [note["what"] for note in state["notes"]]
-            told = text_string_to_metric_families(exposition(families(state)).decode())
-            (counted,) = [each for each in told if each.name.endswith("_stalled_seconds")]
+            reported = text_string_to_metric_families(exposition(families(state)).decode())
+            (counted,) = [each for each in reported if each.name.endswith("_stalled_seconds")]
             assert counted.samples[0].value >= STALL_S - 1.0
             yarn.kill(yarn.nodes["a1"].runs("serve")[0])
             await all_.until("it works on", lambda: yarn.nodes["a1"].runs("serve"))

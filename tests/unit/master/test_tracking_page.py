@@ -141,7 +141,7 @@ def test_the_proxy_and_this_machine_may_look(path, remote):
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("remote", [STRANGER, "2001:db8::1", "::ffff:192.0.2.7", "nonsense"])
-def test_others_are_told_where_to_look(path, remote):
+def test_others_learn_where_to_look(path, remote):
     status, _, text = visit(path, remote=remote, hosts=["10.0.0.1"])
     assert status == 403
     assert ABOUT["proxy_url"] in text

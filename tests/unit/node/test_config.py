@@ -42,7 +42,7 @@ def test_an_empty_file_is_a_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("nod: w1", "nod: unknown key; known: address, "),
         ("interval_s: 0", "interval_s"),
@@ -59,10 +59,10 @@ def test_an_empty_file_is_a_file(tmp_path):
         ("a: [", "not YAML"),
     ],
 )
-def test_settings_that_are_none(tmp_path, text, told):
+def test_settings_that_are_none(tmp_path, text, reported):
     path = tmp_path / "node.yaml"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=told) as caught:
+    with pytest.raises(ConfigError, match=reported) as caught:
         load_config(path, CONTAINER)
     assert str(path) in str(caught.value)
 
@@ -88,7 +88,7 @@ def test_the_key_of_a_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "mode", "told"),
+    ("content", "mode", "reported"),
     [
         ("ab" * 32, 0o640, "others may read it.*chmod 600"),
         ("ab" * 31, 0o600, "31 bytes, 32 expected"),
@@ -96,8 +96,8 @@ def test_the_key_of_a_file(tmp_path):
         ("", 0o600, "0 bytes"),
     ],
 )
-def test_keys_that_are_none(tmp_path, content, mode, told):
-    with pytest.raises(ConfigError, match=told) as caught:
+def test_keys_that_are_none(tmp_path, content, mode, reported):
+    with pytest.raises(ConfigError, match=reported) as caught:
         read_key(keyed(tmp_path, content, mode), {})
     assert not content or content not in str(caught.value)
 
@@ -113,7 +113,7 @@ def test_a_key_that_is_not_there_names_what_makes_it(tmp_path):
 def test_the_key_of_a_container(tmp_path):
     path = tmp_path / "container_tokens"
     config = load_config(None, CONTAINER)
-    for content, told in (
+    for content, reported in (
         (None, "No such file"),
         (b"nonsense", "does not begin with"),
         (write_secrets({"other": b"x"}), "no secret"),
@@ -121,7 +121,7 @@ def test_the_key_of_a_container(tmp_path):
     ):
         if content is not None:
             path.write_bytes(content)
-        with pytest.raises(ConfigError, match=told):
+        with pytest.raises(ConfigError, match=reported):
             read_key(config, {"HADOOP_TOKEN_FILE_LOCATION": str(path)})
     path.write_bytes(write_secrets({KEY_ALIAS: b"k" * 32}))
     assert read_key(config, {"HADOOP_TOKEN_FILE_LOCATION": str(path)}) == b"k" * 32

@@ -1,4 +1,4 @@
-"""The master's word: what is believed of it, and what mappers are told."""
+"""The master's word: what is believed of it, and what mappers get."""
 
 import json
 
@@ -107,7 +107,7 @@ def test_an_earlier_attempt_is_over():
     assert not first.is_older_than(None)
 
 
-# ---- what mappers are told
+# ---- what mappers get
 
 OWN = Endpoint("w2", "10.0.0.2", 7070, "/run/yarn-accel/p.sock", "w2")
 
@@ -140,7 +140,7 @@ def test_without_a_master_this_nodes_own_server_is_there():
     assert names(tell(parse_response(GOOD, "w2"), own=OWN, age_s=11.0)) == ["w2", "w1", "w3"]
 
 
-def test_a_master_that_speaks_decides_about_our_own_server():
+def test_a_master_that_reports_decides_about_our_own_server():
     """It may be draining it."""
     assert names(tell(parse_response(GOOD, "w2"), own=OWN, age_s=9.0)) == ["w1", "w3"]
 
@@ -150,7 +150,7 @@ def test_a_server_named_already_is_not_added_again():
     assert names(tell(answer, own=OWN, age_s=99.0)) == ["w2"]
 
 
-def test_a_dead_server_of_this_node_is_told_to_nobody():
+def test_a_dead_server_of_this_node_is_named_to_nobody():
     answer = parse_response({**GOOD, "bound": ["w1", "w3"]}, "w1")
     facts = {"age_s": 0.1, "reason": "", "own": None, "is_own_down": True, "stale_s": 10.0}
     document = local_response("w1", answer, **facts)

@@ -40,7 +40,7 @@ def test_cpu_pressure_of_an_older_kernel_has_no_full_line():
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("", "is empty"),
         ("full avg10=0.00 avg60=0.00 avg300=0.00 total=0\n", "has no line 'some"),
@@ -50,8 +50,8 @@ def test_cpu_pressure_of_an_older_kernel_has_no_full_line():
         ("most avg10=0.00\n", "neither some nor full"),
     ],
 )
-def test_pressure_that_is_none(text, told):
-    with pytest.raises(CounterError, match=told) as caught:
+def test_pressure_that_is_none(text, reported):
+    with pytest.raises(CounterError, match=reported) as caught:
         parse_pressure(text)
     assert "/proc/pressure/io" in str(caught.value)
 

@@ -1,4 +1,4 @@
-"""A server that is slow, silent or hung, told apart by its answers and its CPU time."""
+"""A server that is slow, silent or hung, distinguished by its answers and its CPU time."""
 
 import pytest
 from hypothesis import given

@@ -19,7 +19,7 @@ ANSWERS = {"servers": lambda: {"v": 1, "node": "w1"}, "status": lambda: {"v": 1,
 QUESTION = b'{"v": 1, "want": "servers"}\n'
 
 
-def at_the_door(tmp_path, act, mode=0o666, users=frozenset(), answers=ANSWERS):
+def at_the_endpoint(tmp_path, act, mode=0o666, users=frozenset(), answers=ANSWERS):
     async def run():
         endpoint = LocalEndpoint(tmp_path / "agent.sock", mode, users, answers)
         await endpoint.open()
@@ -47,7 +47,7 @@ def test_questions_and_answers(tmp_path):
         servers, status = await ask(path), await ask(path, b'{"v": 1, "want": "status"}\n')
         return json.loads(servers), json.loads(status), dict(endpoint.counts)
 
-    servers, status, counts = at_the_door(tmp_path, act)
+    servers, status, counts = at_the_endpoint(tmp_path, act)
     assert servers == {"v": 1, "node": "w1"}
     assert status == {"v": 1, "seq": 3}
     assert counts == {"answered": 2}
@@ -69,7 +69,7 @@ def test_questions_that_are_none(tmp_path, question):
     async def act(endpoint, path):
         return await ask(path, question), dict(endpoint.counts)
 
-    raw, counts = at_the_door(tmp_path, act)
+    raw, counts = at_the_endpoint(tmp_path, act)
     assert counts == {"bad": 1}
     if raw:
         assert "known: servers, status" in json.loads(raw)["error"]
@@ -81,7 +81,7 @@ def test_who_says_nothing_is_sent_away(tmp_path, monkeypatch):
     async def act(endpoint, path):
         return await ask(path, b""), await ask(path, b'{"v": 1'), dict(endpoint.counts)
 
-    assert at_the_door(tmp_path, act) == (b"", b"", {"late": 2})
+    assert at_the_endpoint(tmp_path, act) == (b"", b"", {"late": 2})
 
 
 def test_who_does_not_read_is_not_waited_for(tmp_path, monkeypatch):
@@ -95,7 +95,7 @@ def test_who_does_not_read_is_not_waited_for(tmp_path, monkeypatch):
         writer.transport.abort()
         return endpoint.counts["late"]
 
-    assert at_the_door(tmp_path, act, answers=answers) == 1
+    assert at_the_endpoint(tmp_path, act, answers=answers) == 1
 
 
 def test_one_user_cannot_take_every_place(tmp_path, monkeypatch):
@@ -110,7 +110,7 @@ def test_one_user_cannot_take_every_place(tmp_path, monkeypatch):
         await soon(lambda: not sum(endpoint._open.values()))
         return refused, await ask(path)
 
-    refused, answered = at_the_door(tmp_path, act)
+    refused, answered = at_the_endpoint(tmp_path, act)
     assert refused == b""
     assert json.loads(answered)["node"] == "w1"
 
@@ -125,7 +125,7 @@ def test_the_mode_decides_who_may_connect(tmp_path, mode, is_answered):
     async def act(endpoint, path):
         return await asyncio.to_thread(ask_as_nobody, path)
 
-    assert at_the_door(tmp_path, act, mode=mode) == (
+    assert at_the_endpoint(tmp_path, act, mode=mode) == (
         b'{"v": 1, "node": "w1"}\n' if is_answered else b"refused"
     )
 
@@ -141,7 +141,7 @@ def test_a_user_who_is_not_named_gets_no_answer(tmp_path):
         endpoint._users = frozenset({12345})
         return named, await asyncio.to_thread(ask_as_nobody, path), endpoint.counts["refused"]
 
-    assert at_the_door(tmp_path, act, users=user_ids(("nobody",))) == (
+    assert at_the_endpoint(tmp_path, act, users=user_ids(("nobody",))) == (
         b'{"v": 1, "node": "w1"}\n',
         b"refused",
         1,
@@ -154,10 +154,10 @@ def ask_as_nobody(path):
         "import socket, sys\n"
         "s = socket.socket(socket.AF_UNIX)\n"
         "try:\n"
-        "    s.connect(sys.argv[1]); s.sendall(sys.argv[2].encode()); told = s.recv(65536)\n"
+        "    s.connect(sys.argv[1]); s.sendall(sys.argv[2].encode()); raw = s.recv(65536)\n"
         "except OSError:\n"
-        "    told = b''\n"
-        "sys.stdout.buffer.write(told or b'refused')\n"
+        "    raw = b''\n"
+        "sys.stdout.buffer.write(raw or b'refused')\n"
     )
     python = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable  # noqa: PTH110
     completed = subprocess.run(
@@ -178,7 +178,7 @@ def test_the_socket_of_a_killed_agent_is_replaced(tmp_path):
     async def act(endpoint, path):
         return stat.S_IMODE(os.stat(path).st_mode), await ask(path)  # noqa: PTH116
 
-    mode, raw = at_the_door(tmp_path, act, mode=0o660)
+    mode, raw = at_the_endpoint(tmp_path, act, mode=0o660)
     assert mode == 0o660
     assert json.loads(raw)["node"] == "w1"
     assert not (tmp_path / "agent.sock").exists()
@@ -191,7 +191,7 @@ def test_what_is_no_socket_is_left_alone(tmp_path):
         raise AssertionError("it opened")
 
     with pytest.raises(StartupError, match="already in use"):
-        at_the_door(tmp_path, act)
+        at_the_endpoint(tmp_path, act)
     assert (tmp_path / "agent.sock").read_text() == "precious"
 
 

@@ -34,16 +34,16 @@ def lines(tmp_path_factory):
     """The script's lines for what a state file holds."""
     path = tmp_path_factory.mktemp("agent") / "state.json"
 
-    def told(text, now_s):
+    def reported(text, now_s):
         path.write_text(text, errors="surrogatepass")
         return nm_attributes.lines(path, now_s)
 
-    return told
+    return reported
 
 
 def state(devices=(H200,), at=NOW_S - 1, server="ok", **more):
-    told = None if server is None else {"health": server}
-    return json.dumps({"devices": list(devices), "at": at, "server": told, **more})
+    reported = None if server is None else {"health": server}
+    return json.dumps({"devices": list(devices), "at": at, "server": reported, **more})
 
 
 def parsed(printed):
@@ -89,7 +89,7 @@ def test_a_node_without_accelerators(lines):
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "reported"),
     [
         ("NVIDIA A100-SXM4-40GB", "NVIDIA-A100-SXM4-40GB"),
         ("Tesla V100/PCIe, 32GB (rev. 2)", "Tesla-V100-PCIe-32GB-rev.-2"),
@@ -104,9 +104,9 @@ def test_a_node_without_accelerators(lines):
         ("x" * 400, "x" * 255),
     ],
 )
-def test_nasty_names(lines, name, told):
+def test_nasty_names(lines, name, reported):
     found = parsed(lines(state([{**H200, "name": name}]), NOW_S))
-    assert found.get("accel-gpu-model") == told
+    assert found.get("accel-gpu-model") == reported
     assert found["accel-health"] == "ok"
 
 
@@ -240,14 +240,14 @@ def test_the_node_tells_python_and_c_library_as_a_start_asks_for_them(lines):
     check_node({**have, "glibc": "2.17"}, facts)
 
 
-def test_every_python_of_the_node_is_told(lines, tmp_path, monkeypatch):
+def test_every_python_of_the_node_is_reported(lines, tmp_path, monkeypatch):
     for minor in (8, 9, 10):
         (tmp_path / f"python3.{minor}").write_text("#!/bin/sh\n")
         (tmp_path / f"python3.{minor}").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     own = sys.version_info[1]
-    told = understood(lines("", NOW_S))["accel-python"]
-    assert told == "_".join(f"3.{minor}" for minor in sorted({8, 9, 10, own}))
+    reported = understood(lines("", NOW_S))["accel-python"]
+    assert reported == "_".join(f"3.{minor}" for minor in sorted({8, 9, 10, own}))
 
 
 def test_it_can_be_run_by_its_name(tmp_path):

@@ -117,8 +117,8 @@ def test_a_server_that_is_well(tmp_path):
         pretended.start()
         return await settled(own), changed.is_set()
 
-    report, was_told = watching(tmp_path, act)
-    assert was_told
+    report, was_reported = watching(tmp_path, act)
+    assert was_reported
     assert report["endpoint"] == {
         "name": "w1",
         "host": "10.0.0.1",
@@ -196,8 +196,8 @@ def test_one_that_says_it_is_not_well(tmp_path, stats, health, problems):
     assert (report["health"], report["problems"]) == (health, problems)
 
 
-@pytest.mark.parametrize(("young_s", "is_told"), [(60.0, True), (0.0, False)])
-def test_one_that_is_still_loading_is_asked_again_at_every_look(tmp_path, monkeypatch, young_s, is_told):
+@pytest.mark.parametrize(("young_s", "is_reported"), [(60.0, True), (0.0, False)])
+def test_one_that_is_still_loading_is_asked_again_at_every_look(tmp_path, monkeypatch, young_s, is_reported):
     monkeypatch.setattr(module, "_YOUNG_S", young_s)
 
     async def act(own, pretended, changed):
@@ -207,18 +207,18 @@ def test_one_that_is_still_loading_is_asked_again_at_every_look(tmp_path, monkey
         pretended.stats = GOOD
         changed.clear()
 
-        def is_told_at_a_look():
+        def is_reported_at_a_look():
             own.look()
             return changed.is_set()
 
-        if is_told:
-            return await soon(is_told_at_a_look)
+        if is_reported:
+            return await soon(is_reported_at_a_look)
         for _ in range(50):
             own.look()
             await asyncio.sleep(0.01)
         return changed.is_set()
 
-    assert watching(tmp_path, act) is is_told
+    assert watching(tmp_path, act) is is_reported
 
 
 @pytest.mark.parametrize(("is_well", "expected"), [(True, "ok"), (False, "starting"), (None, "starting")])
@@ -231,7 +231,7 @@ def test_one_that_wrote_that_it_is_well_is_believed_until_it_can_be_asked(tmp_pa
     assert watching(tmp_path, act) == expected
 
 
-def test_the_first_figures_of_such_a_server_are_told_at_once(tmp_path):
+def test_the_first_figures_of_such_a_server_are_reported_at_once(tmp_path):
     async def act(own, pretended, changed):
         pretended.start(is_well=True)
         first = await own.report()

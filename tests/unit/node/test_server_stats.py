@@ -104,7 +104,7 @@ def state(host="0.0.0.0", port=7070, name="w1", unix_path=""):
 
 
 @pytest.mark.parametrize(
-    ("host", "told", "is_local"),
+    ("host", "reported", "is_local"),
     [
         ("0.0.0.0", "node1.example.org", False),
         ("::", "node1.example.org", False),
@@ -115,9 +115,9 @@ def state(host="0.0.0.0", port=7070, name="w1", unix_path=""):
         ("other.example.org", "other.example.org", False),
     ],
 )
-def test_where_others_reach_it(host, told, is_local):
+def test_where_others_reach_it(host, reported, is_local):
     endpoint = endpoint_of(state(host), "node1", "node1.example.org")
-    assert (endpoint.host, endpoint.port, endpoint.node) == (told, 7070, "node1")
+    assert (endpoint.host, endpoint.port, endpoint.node) == (reported, 7070, "node1")
     assert is_local_only(endpoint, "node1.example.org") is is_local
 
 

@@ -47,8 +47,8 @@ EXAMPLES = [
 
 def again(message):
     kind, varying_bytes, header, n_bytes = codec.encode(message)
-    decoded, told = codec.decode(kind, varying_bytes, header)
-    assert told == n_bytes
+    decoded, reported = codec.decode(kind, varying_bytes, header)
+    assert reported == n_bytes
     return decoded
 
 

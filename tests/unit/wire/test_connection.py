@@ -206,7 +206,7 @@ def test_limits_are_checked_before_the_bytes_arrive(make_pair):
         pair.server.next_event()
 
 
-def test_a_closed_connection_is_told_apart_from_one_cut_off(pair, make_pair):
+def test_a_closed_connection_is_distinguished_from_one_cut_off(pair, make_pair):
     pair.server.receive_data(b"")
     assert isinstance(pair.server.next_event(), Closed)
     with pytest.raises(LocalProtocolError, match="closed"):

@@ -89,21 +89,21 @@ def test_a_prolonged_credential_is_refused(make_pair):
     refusal_at_client(pair, AuthenticationError)
 
 
-def test_an_expired_credential_is_refused_and_both_are_told(make_pair):
+def test_an_expired_credential_is_refused_and_both_are_reported(make_pair):
     pair = make_pair(credential=issue(MASTER, "alice", int(NOW_S), "k1"))
     with pytest.raises(AuthenticationError, match="expired"):
         pair.move(pair.client, pair.server)
     assert "expired" in refusal_at_client(pair, AuthenticationError)
 
 
-def test_another_version_is_refused_and_both_are_told(make_pair):
+def test_another_version_is_refused_and_both_are_reported(make_pair):
     pair = make_pair()
-    with pytest.raises(RemoteProtocolError, match="speaks protocol version 2, the client 7"):
+    with pytest.raises(RemoteProtocolError, match="uses protocol version 2, the client 7"):
         pair.move(pair.client, pair.server, rewrite(lambda hello: hello.update(versions=[7])))
     assert "same release" in refusal_at_client(pair, RemoteProtocolError)
 
 
-def test_a_client_of_version_1_is_told_which_version_it_needs(make_pair):
+def test_a_client_of_version_1_learns_which_version_it_needs(make_pair):
     """Its Hello has no capabilities, and its Refused is the one of today."""
     pair = make_pair()
 
@@ -111,7 +111,7 @@ def test_a_client_of_version_1_is_told_which_version_it_needs(make_pair):
         hello.update(versions=[1], checksums=["crc32"])
         del hello["capabilities"]
 
-    with pytest.raises(RemoteProtocolError, match="speaks protocol version 2, the client 1"):
+    with pytest.raises(RemoteProtocolError, match="uses protocol version 2, the client 1"):
         pair.move(pair.client, pair.server, rewrite(as_of_version_1))
     assert b"".join(pair.server.data_to_send())[:3] == b"YA\x05"
 

@@ -1,4 +1,4 @@
-"""Shared memory is lent only where both ends have said that they can."""
+"""Shared memory is granted only where both ends have said that they can."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def lending(make_pair):
     return make_pair(client_options=LENDING, server_options=LENDING).open()
 
 
-def test_a_segment_is_lent_used_and_given_back(lending):
+def test_a_segment_is_granted_used_and_given_back(lending):
     client, server = lending.client, lending.server
     assert lending.tell(client, server, Lend(3, 4096)) == Lend(3, 4096)
     assert lending.tell(server, client, Lent(3, 5, 65536)) == Lent(3, 5, 65536)

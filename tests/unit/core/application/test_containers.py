@@ -32,7 +32,7 @@ def test_the_first_event_registers_and_it_is_repeated_when_nobody_answers():
     assert len(only(driver(ev.Registered, (), 1), cmd.RequestContainer)) == 2
 
 
-def test_a_restarted_rm_is_told_everything_again():
+def test_a_restarted_rm_gets_everything_again():
     driver = Driver(roles=servers_only())
     (ask,) = only(driver.nodes(accelerator()), cmd.RequestContainer)
     assert driver(ev.Resynced) == [cmd.Register()]
@@ -178,7 +178,7 @@ def test_a_launch_without_an_answer_fails_after_its_limit(driver):
     assert only(driver.wait(0.1), cmd.StopContainer) == [cmd.StopContainer(container)]
 
 
-def test_a_container_that_speaks_was_started(driver):
+def test_a_container_that_reports_was_started(driver):
     (ask,) = only(driver.nodes(accelerator()), cmd.RequestContainer)
     driver(ev.ContainersAllocated, (ev.ContainerRef("c1", "a1", 10, ask.request_id),))
     driver.hear("a1", container="c1")
@@ -197,7 +197,7 @@ def test_an_order_to_stop_is_repeated_with_a_release_and_then_forgotten(serving)
     assert "not confirmed" in serving.app.explain("a1")
 
 
-def test_who_was_forgotten_and_speaks_is_stopped_once_more(serving):
+def test_who_was_forgotten_and_reports_is_stopped_once_more(serving):
     serving.nodes(plain("a1"))
     serving.wait(60.0)
     serving.wait(30.0)
@@ -325,7 +325,7 @@ def test_who_is_not_to_blame_is_asked_for_at_once_every_time(serving, status):
     assert retry_s(serving) == 0.0
 
 
-def test_an_end_that_is_told_twice_counts_once(serving):
+def test_an_end_that_is_reported_twice_counts_once(serving):
     serving(ev.ContainerCompleted, "c1", 1, "")
     assert serving(ev.ContainerCompleted, "c1", 1, "") == []
     assert retry_s(serving) == 0.0
@@ -425,7 +425,7 @@ def test_a_server_that_its_nm_has_started_again_is_not_asked_about_any_more(serv
     assert only(serving.wait(29.0), cmd.QueryContainer) == []
 
 
-def test_a_server_that_hangs_is_replaced_while_its_agent_speaks(serving):
+def test_a_server_that_hangs_is_replaced_while_its_agent_reports(serving):
     stops = []
     for _ in range(5):
         serving.hear("a1", "agent")

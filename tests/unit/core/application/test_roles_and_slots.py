@@ -129,7 +129,7 @@ def test_exits_that_last():
 
 def test_a_lasting_failure_waits_as_long_as_any():
     backoff, settings = Backoff(), Settings(max_delay_s=300.0)
-    backoff.failed(settings, 0.0, "no room", 10.0, is_lasting=True)
+    backoff.failed(settings, 0.0, "no space", 10.0, is_lasting=True)
     assert backoff.until_s == 310.0
     backoff.failed(settings, 0.0, "killed", 310.0)
     assert backoff.until_s == 311.0

@@ -25,7 +25,7 @@ from yarn_accel.core.binding import make
 # Serving and binding.
 
 
-def test_a_server_is_published_when_it_speaks_and_withdrawn_when_it_is_silent(serving):
+def test_a_server_is_published_when_it_reports_and_withdrawn_when_it_is_silent(serving):
     assert serving.wait(2.9) == []
     commands = serving.wait(0.1)
     (publication,) = only(commands, cmd.PublishBindings)
@@ -74,10 +74,10 @@ def test_a_heartbeat_that_says_nothing_new_orders_nothing(serving):
 
 
 @pytest.mark.parametrize(
-    ("told", "counted"), [(1200.0, 1200.0), (5e9, 1e9), (1e-9, 0.001), (0.0, 1.0), (float("nan"), 1.0)]
+    ("reported", "counted"), [(1200.0, 1200.0), (5e9, 1e9), (1e-9, 0.001), (0.0, 1.0), (float("nan"), 1.0)]
 )
-def test_a_strong_server_counts_as_strong(serving, told, counted):
-    serving.hear("a1", container="c1", gauges=ev.ServerGauges(8, weight=told))
+def test_a_strong_server_counts_as_strong(serving, reported, counted):
+    serving.hear("a1", container="c1", gauges=ev.ServerGauges(8, weight=reported))
     node = serving.app._cluster.nodes["a1"]
     assert server_binding(node.view, node.instances["server"].report).weight == counted
 
@@ -393,7 +393,7 @@ def test_what_is_found_twice_on_one_node_is_stopped_but_once():
     assert held(driver) == ["c2", "c1"]
 
 
-def test_a_stranger_that_speaks_is_adopted(driver):
+def test_a_stranger_that_reports_is_adopted(driver):
     (ask,) = only(driver.nodes(accelerator()), cmd.RequestContainer)
     commands = driver.hear("a1", container="c7")
     assert [unask.request_id for unask in only(commands, cmd.CancelRequest)] == [ask.request_id]
@@ -422,7 +422,7 @@ def test_a_later_attempt_without_servers_restores_slots():
 
 
 def later_attempt(*views, heard=("a1", "a2"), attempt=2, **settings):
-    """A second attempt: two servers run; what its nodes are published as bound to is told with them."""
+    """A second attempt: two servers run; what its nodes are published as bound to is reported with them."""
     running = ev.ContainerRef("c1", "a1", 10), ev.ContainerRef("c2", "a2", 10)
     driver = Driver(settings=Settings(**settings), roles=servers_only(), attempt=attempt, previous=running)
     driver.nodes(accelerator("a1"), accelerator("a2"), *views, is_complete=True)
@@ -466,7 +466,7 @@ def test_it_does_not_wait_for_ever():
     assert {server for _, server in publication.bound} == {"a1"}
 
 
-def test_it_waits_again_for_those_who_spoke_long_ago():
+def test_it_waits_again_for_those_who_reported_long_ago():
     """The list came late, and agents could not get through: nobody is lost, or moved, for that."""
     driver = later_attempt(heard=("a1", "a2"))
     driver.now_s = 2.6
@@ -486,7 +486,7 @@ def test_it_does_not_wait_for_a_server_that_has_ended():
     assert len(only(driver.wait(1.0), cmd.PublishBindings)) == 1
 
 
-def test_it_waits_until_all_nodes_are_told():
+def test_it_waits_until_all_nodes_are_reported():
     running = (ev.ContainerRef("c1", "a1", 10),)
     driver = Driver(roles=servers_only(), attempt=2, previous=running)
     driver.nodes(accelerator("a1"))

@@ -44,7 +44,7 @@ def test_a_short_stall_gives_its_time_back_and_no_more(serving):
     assert only(serving.wait(0.1), cmd.PublishBindings)
 
 
-def test_a_stall_that_is_told_twice_counts_once(serving):
+def test_a_stall_that_is_reported_twice_counts_once(serving):
     serving.wait(0.5)
     stall(serving, 2.0)
     serving(ev.Stalled, 2.0)
@@ -116,7 +116,7 @@ def test_a_later_attempt_waits_longer_for_what_was_published():
     assert dict(publication.bound) == {"n0": "a1", "n1": "a2", "n2": "a1", "n3": "a2"}
 
 
-def test_people_are_told(serving):
+def test_people_see_it(serving):
     serving.wait(1.0)
     stall(serving, 6.0)
     notes = serving.app.snapshot(serving.now_s)["notes"]

@@ -134,7 +134,7 @@ class VirtualCluster:
     # The shell.
 
     def start_attempt(self):
-        """A new attempt knows nothing but what it is told."""
+        """A new attempt knows nothing but what events say."""
         self.attempt += 1
         self.app = Application(self.settings, ROLES, self.make_policy)
         self.is_rm_registered = False
@@ -188,8 +188,8 @@ class VirtualCluster:
                 self.check_order(command)
                 self.commands.append(command)
             case cmd.SetTimer():
-                is_rung = self.wake_s is not None and self.wake_s <= self.now_s + ROUNDING_S
-                assert self.wake_s is None or is_rung or command.at_s < self.wake_s
+                is_due = self.wake_s is not None and self.wake_s <= self.now_s + ROUNDING_S
+                assert self.wake_s is None or is_due or command.at_s < self.wake_s
                 self.wake_s = command.at_s
             case cmd.PublishBindings():
                 self.take_publication(command)
@@ -222,12 +222,12 @@ class VirtualCluster:
         self.ordered.check((type(command), key), self.now_s, again_s)
 
     def check_end(self):
-        """Before its limit it leaves nothing to YARN that it has not told to stop itself."""
+        """Before its limit it leaves nothing to YARN that it has not ordered to stop itself."""
         if self.now_s < self.stopping_s + self.settings.stop_limit_s:
-            told = {
+            reported = {
                 key for kind, key in self.ordered.at_s if kind in (cmd.StopContainer, cmd.ReleaseContainer)
             }
-            left = [true for true in self.running() if true.container.id not in told and not true.is_lost]
+            left = [true for true in self.running() if true.container.id not in reported and not true.is_lost]
             assert not left, left
 
     def asked(self):
@@ -398,7 +398,7 @@ class VirtualCluster:
                 true.state = "ended"
 
     def heartbeat(self, true, *, has_id=True):
-        """A container speaks, if its network lets it."""
+        """A container reports, if its network lets it."""
         container = true.container
         if true.state != "running" or true.is_mute or self.nodes[container.node].is_cut:
             return

@@ -235,6 +235,6 @@ def test_weights_mean_nothing_to_it():
     assert policy.loads() == {"a": 2.0, "b": 2.0}
 
 
-def test_it_cannot_be_told_to_cross_racks():
+def test_it_cannot_be_set_to_cross_racks():
     with pytest.raises(ConfigError, match="has no setting 'cross_rack'"):
         make("paper", {"cross_rack": "fallback"})

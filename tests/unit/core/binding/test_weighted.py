@@ -1,4 +1,4 @@
-"""Shares by weight, told with numbers one can check by hand; brute force is in tests/property/core."""
+"""Shares by weight, with numbers one can check by hand; brute force is in tests/property/core."""
 
 import pytest
 
