@@ -48,6 +48,9 @@ PHRASES = {
     "for silent": "as lost",
 }
 
+PROTOCOL = re.compile(r"\b_?(?:Lent|max_lent_bytes|take_lent)\b|\blent_bytes\b")
+"""Names of the wire protocol and of its figures, which its versions share."""
+
 EXCEPTIONS: dict[str, frozenset[str]] = {
     # The former name of --runner, which is still taken.
     "jobs/options.py": frozenset({"rung"}),

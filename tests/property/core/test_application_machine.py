@@ -105,7 +105,7 @@ def test_a_stall_alone_changes_nothing(policy, phase_s, stall_s, late):
 
 
 def test_what_a_cut_node_runs_when_the_application_ends_is_left_to_yarn():
-    """It is ordered to stop in vain, and the restarted RM knows of no release: the end of the whole does it."""
+    """It is ordered to stop in vain, and the restarted RM knows of no release: the end of all does it."""
     cluster = VirtualCluster(lambda: make("weighted"))
     noise.populate(cluster)
     cluster.calm(3.0)

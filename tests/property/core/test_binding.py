@@ -190,7 +190,7 @@ def test_with_cross_rack_guests_are_bound_balanced_and_moved_least(name, history
 
 
 def restarted(name, world, homes, **options):
-    """Another policy that is told what there is, and where everybody was bound."""
+    """Another policy that learns what there is, and where everybody was bound."""
     policy = make(name, settings_of(name, options))
     for anode, rack in sorted(world.anodes.items()):
         policy.apply(ANodeAdded(anode, rack, world.weights[anode]))
