@@ -154,7 +154,7 @@ async def record(cluster: Cluster) -> None:
 
 
 def main(name: str, file: str) -> None:
-    transport.ClientConnection = Recording  # type: ignore[misc]
+    transport.RpcClientProtocol = Recording  # type: ignore[misc]
     asyncio.run(record(Cluster.open(name)))
     Path(file).write_text(json.dumps(Recording.all, indent=0), encoding="utf-8")
 

@@ -52,7 +52,7 @@ OVERLAPPING = """(() => {
 async def seen(scene, folder, path=""):
     """The page of a scene in a browser."""
     inner = web.Application()
-    add_routes(inner, scene.states(), PageAccess(()), scene.app.explain)
+    add_routes(inner, scene.documents(), PageAccess(()), scene.app.explain)
     outer = web.Application()
     outer.add_subapp(BELOW.rstrip("/"), inner)
     runner = web.AppRunner(outer, shutdown_timeout=0.1)
@@ -82,7 +82,7 @@ def many_nodes():
     nodes += [(f"r{r}n{i}", f"/dc1/rack{r}", False) for r in (1, 2, 3) for i in range(1, (8, 12, 4)[r - 1])]
     scene = Scene(nodes, "weighted")
     for second in range(40):
-        scene.beat(
+        scene.heartbeat(
             rates={"r1a2": 10.0 + 5 * (second % 9), "r2a1": 4000.0}, silent=("r1n3",) if second > 30 else ()
         )
     scene.report(r2n4="gone")
@@ -99,7 +99,7 @@ def long_names():
     ]
     scene = Scene(nodes, "weighted")
     for _ in range(4):
-        scene.beat()
+        scene.heartbeat()
     scene.tell(ev.DrainRequested, nodes[0][0])
     return scene
 
@@ -107,7 +107,7 @@ def long_names():
 @pytest.mark.parametrize("narrow", [False, True])
 def test_long_names_are_cut_to_their_space(tmp_path, narrow):
     scene = long_names() if narrow else Scene([("gpu1.cluster.example.org", "/default-rack", True)])
-    scene.beat()
+    scene.heartbeat()
 
     async def look():
         async with seen(scene, tmp_path / "profile") as tab:
@@ -164,8 +164,8 @@ def test_it_follows_what_happens(tmp_path):
 def test_it_says_when_the_master_is_away_and_when_it_is_back(tmp_path):
     stale = "getComputedStyle(document.getElementById('stale')).display === 'block'"
     scene = four_nodes()
-    states = scene.states()
-    make = states.part
+    documents = scene.documents()
+    make = documents.part
     is_away = False
 
     async def part(node, rack):
@@ -173,8 +173,8 @@ def test_it_says_when_the_master_is_away_and_when_it_is_back(tmp_path):
             raise web.HTTPBadGateway
         return await make(node, rack)
 
-    states.part = part
-    scene.states = lambda: states
+    documents.part = part
+    scene.documents = lambda: documents
 
     async def look():
         nonlocal is_away
@@ -192,7 +192,7 @@ def test_it_says_when_the_master_is_away_and_when_it_is_back(tmp_path):
 def test_what_agents_say_does_not_run(tmp_path):
     scene = Scene([(EVIL, EVIL, True), ("w2", EVIL, False)])
     for _ in range(3):
-        scene.beat(
+        scene.heartbeat(
             **{EVIL: {"problems": [EVIL], "devices": [{"name": EVIL, "device": EVIL, "health": EVIL}]}}
         )
 

@@ -30,7 +30,7 @@ def test_an_agent_that_hands_on_the_loads_of_a_rack_is_small_too(agents):
             found = [agent.ask() for _ in range(4)]
         share = (cpu_s(agent.process.pid) - before_s) / (time.monotonic() - began_s)
         print(f"\n{beat['agent']['rss_bytes'] / 2**20:.1f} MiB, {share:.2%} of a core")
-        assert [view.rates for view in found[-1].guidance.views] == [load["rates"]] * len(names)
+        assert [view.rates for view in found[-1].routing_hints.views] == [load["rates"]] * len(names)
         assert beat["agent"]["rss_bytes"] <= MAX_RESIDENT_MIB << 20
 
 
