@@ -140,7 +140,7 @@ class ServerChannel:
             self.transport.expect_answer()
         self._submit(call, 0, is_blocking)
 
-    def arrived(self) -> Optional[Tuple[Call, Outcome]]:
+    def arrived(self, is_new: bool = True) -> Optional[Tuple[Call, Outcome]]:
         """The next answer if it is here, or None; never waits.
 
         Raises:
@@ -150,7 +150,7 @@ class ServerChannel:
             if self._again:
                 entry = self._again.popleft()
                 self._submit(entry.call, entry.n_again + 1, is_blocking=False)
-            if not self._take_one():
+            if not self._take_one(is_new):
                 return None
         return self._ready.popleft()
 
@@ -225,12 +225,14 @@ class ServerChannel:
         n_bytes = sum(aligned(spec.nbytes) for spec in specs)
         return self._payload.allocate(specs, self._segment(n_bytes) if n_bytes else None)
 
-    def _take_one(self) -> bool:
+    def _take_one(self, is_new: bool) -> bool:
         """Take one event, or some bytes, without waiting; False when there is neither."""
         try:
             event = self.transport.next_event()
             if event is not NEED_DATA:
                 self._take(event)
+            elif not is_new:
+                return False
             elif not self.transport.pump_now():
                 if self._open:
                     self.transport.check()

@@ -221,13 +221,16 @@ class Client:
         """
         self._connected().submit(call, is_blocking)
 
-    def arrived(self) -> Optional[Tuple[Call, Outcome]]:
+    def arrived(self, is_new: bool = True) -> Optional[Tuple[Call, Outcome]]:
         """The next answer if it is here, or None; never waits, and sends on what has not left.
+
+        Args:
+            is_new: False: only what was received before.
 
         Raises:
             UnavailableError: the server was lost, or silent for too long.
         """
-        return self._connected().arrived()
+        return self._connected().arrived(is_new)
 
     def fileno(self) -> int:
         """The descriptor to wait for until `arrived` makes sense, for who waits for several clients."""

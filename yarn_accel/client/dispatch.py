@@ -102,6 +102,7 @@ class Dispatcher:
         self._lost: Set[Endpoint] = set()
         self._commands: Deque[ev.Command] = collections.deque()
         self._is_carrying_out = False
+        self._look_s = 0.0
         self._outcomes: Deque[Tuple[Call, Outcome]] = collections.deque()
         self._to_compute: Optional[Call] = None
         self._found: Optional[ev.ServersFound] = None
@@ -273,24 +274,33 @@ class Dispatcher:
         for client in self._clients.values():
             poll.register(client.fileno(), select.POLLIN | (select.POLLOUT if client.has_outgoing else 0))
         is_here = any(client.has_answers for client in self._clients.values())
-        wait_s = 0.0 if is_here else min(_LOOK_S, max(0.0, self._state.wake_at_s - time.monotonic()))
-        is_ready = bool(poll.poll(wait_s * 1000))
-        for endpoint in list(self._clients):
-            self._hear(endpoint)
-        self._find(False)
-        self._apply(ev.ClockTick())
-        return (is_ready or is_here) and not self._outcomes
+        now_s = time.monotonic()
+        wait_s = 0.0 if is_here else min(_LOOK_S, max(0.0, self._state.wake_at_s - now_s))
+        ready = {descriptor for descriptor, _ in poll.poll(wait_s * 1000)}
+        is_due = not ready or now_s >= self._look_s
+        if is_due:
+            self._look_s = now_s + _LOOK_S
+        for endpoint, client in list(self._clients.items()):
+            if is_due or client.has_answers or client.fileno() in ready:
+                self._hear(endpoint)
+        if is_due:
+            self._find(False)
+            self._apply(ev.ClockTick())
+        return (bool(ready) or is_here) and not self._outcomes
 
     def _hear(self, endpoint: Endpoint) -> None:
+        is_new = True
         while endpoint in self._clients:
             client = self._clients[endpoint]
             was_draining = client.is_draining
-            found = self._use(endpoint, Client.arrived)
+            found = self._use(endpoint, Client.arrived, is_new)
             if client.is_draining and not was_draining and endpoint in self._clients:
                 self._apply(ev.ServerDraining(endpoint))
             if found is None:
                 return
             self._apply(ev.CallAnswered(endpoint, *found))
+            # What the socket has is looked at when it says so; TLS may hold more than the socket knows of.
+            is_new = client.carrier == "tls"
 
 
 def _fail(order: ev.FailMap) -> None:

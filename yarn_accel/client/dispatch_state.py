@@ -76,6 +76,7 @@ class DispatchState:
         self._calls: List[DispatchedCall] = []
         self._servers: Dict[Endpoint, ServerState] = {}
         self._listed: List[ServerState] = []
+        self._open: List[ServerState] = []
         self._reason, self._may_come = "", False
         self._bound_policy = BoundPolicy()
         self._per_request: Optional[PerRequestPolicy] = None
@@ -102,9 +103,14 @@ class DispatchState:
         self._now_s = now_s
         self._handlers[type(event)](event)
         self.wake_at_s = math.inf
-        self._search()
-        self._place()
-        self._move_one()
+        waiting = [call for call in self._calls if call.server is None and call is not self._computing]
+        if waiting:
+            self._search(waiting)
+            self._place(waiting)
+        elif not self._calls:
+            self._searching_since_s = None
+        if self._per_request is not None:
+            self._move_one(self._per_request)
         self._close_idle()
         commands, self._commands = self._commands, []
         return commands
@@ -120,6 +126,8 @@ class DispatchState:
         assert all(call in self._calls for call in sent), "a call with an outcome is at a server"
         for server in self._servers.values():
             assert server.is_open or not server.calls, "calls are at a server without connection"
+            assert server.is_open == (server in self._open), "an open server is not known as such"
+        assert all(self._servers.get(server.endpoint) is server for server in [*self._listed, *self._open])
 
     # Events
 
@@ -149,6 +157,7 @@ class DispatchState:
                 # One of them may be new: they are tried at once.
                 self._given_up_until_s = -math.inf
                 self._round_s = self._now_s
+                self._forget_servers()
         if event.hints is None:
             self._per_request = None
         elif self._per_request is None:
@@ -156,15 +165,22 @@ class DispatchState:
         else:
             self._per_request = self._per_request.update(event.hints)
         refusing = {view.server for view in event.hints.views if not view.accepts} if event.hints else ()
-        for server in self._servers.values():
+        for server in self._open:
             is_good = server.endpoint in event.endpoints and server.endpoint.name not in refusing
             if server.calls and not is_good and not server.is_doubted:
                 server.is_doubted = True
                 self._commands.append(ev.DoubtServer(server.endpoint))
 
+    def _forget_servers(self) -> None:
+        """Keep those that are listed, open, or whose failure is not long ago."""
+        kept = [*self._listed, *self._open, *([self._connecting] if self._connecting is not None else ())]
+        kept += [server for server in self._servers.values() if self._now_s < server.failed_until_s]
+        self._servers = {server.endpoint: server for server in kept}
+
     def _connected(self, event: ev.ServerConnected) -> None:
         self._connecting = None
         self._servers[event.server].connected()
+        self._open.append(self._servers[event.server])
 
     def _unreachable(self, event: ev.ServerUnreachable) -> None:
         self._connecting = None
@@ -221,10 +237,9 @@ class DispatchState:
             self._deliver(call, event.outcome)
 
     def _abandoned(self, event: ev.MapAbandoned) -> None:
-        for server in self._servers.values():
-            if server.calls:
-                server.calls = []
-                self._close(server, has_failed=False)
+        for server in [each for each in self._open if each.calls]:
+            server.calls = []
+            self._close(server, has_failed=False)
         self._calls.clear()
         self._computing = self._connecting = None
 
@@ -268,12 +283,11 @@ class DispatchState:
 
     # Placing what waits
 
-    def _waiting(self) -> List[DispatchedCall]:
-        return [call for call in self._calls if call.server is None and call is not self._computing]
-
-    def _place(self) -> None:
+    def _place(self, waiting: List[DispatchedCall]) -> None:
         """Send what waits as far as servers may be asked."""
-        for call in self._waiting():
+        for call in waiting:
+            if call is self._computing or call not in self._calls:
+                continue
             if call.n_attempts >= self._settings.max_attempts:
                 self._without_server(call)
                 continue
@@ -343,12 +357,9 @@ class DispatchState:
 
     # Looking for servers
 
-    def _search(self) -> None:
+    def _search(self, waiting: List[DispatchedCall]) -> None:
         """While calls wait and no server is open: ask for servers, and give up when the patience is over."""
-        waiting = self._waiting()
-        if not self._calls:
-            self._searching_since_s = None
-        if not waiting or any(server.is_open and not server.is_draining for server in self._listed):
+        if any(not server.is_draining and server in self._listed for server in self._open):
             return
         if self._now_s >= self._given_up_until_s:
             if self._searching_since_s is None:
@@ -382,21 +393,16 @@ class DispatchState:
 
     # Moving and closing
 
-    def _move_one(self) -> None:
+    def _move_one(self, policy: PerRequestPolicy) -> None:
         """Recall one call from where it waits, if it should be finished earlier elsewhere.
 
         Only the last call at a server is looked at, as it waits longest; alone it may be computed already. It
         is sent elsewhere when its cancellation is confirmed, so no two servers owe the same answer.
         """
-        policy = self._per_request
-        if (
-            policy is None
-            or self._now_s < self._moves_looked_s + MOVE_EVERY_S
-            or self._connecting is not None
-        ):
+        if self._now_s < self._moves_looked_s + MOVE_EVERY_S or self._connecting is not None:
             return
         self._moves_looked_s = self._now_s
-        busy = [server for server in self._servers.values() if server.calls]
+        busy = [server for server in self._open if server.calls]
         if any(call.is_recalled for server in busy for call in server.calls):
             return
         for server in busy:
@@ -414,17 +420,14 @@ class DispatchState:
 
     def _close_idle(self) -> None:
         """Close connections without calls: of servers that drain, are not listed, or that are not bound."""
-        for server in list(self._servers.values()):
-            is_listed = server in self._listed
-            is_wanted = is_listed and (self._per_request is not None or server is self._bound)
-            if server.is_open and not server.calls and (server.is_draining or not is_wanted):
+        for server in [each for each in self._open if not each.calls]:
+            is_wanted = (self._per_request is not None or server is self._bound) and server in self._listed
+            if server.is_draining or not is_wanted:
                 self._close(server, has_failed=server.is_draining)
-            is_known = is_listed or server.is_open or server is self._connecting
-            if not is_known and self._now_s >= server.failed_until_s:
-                del self._servers[server.endpoint]
 
     def _close(self, server: ServerState, has_failed: bool = True) -> None:
         server.is_open = server.is_draining = False
+        self._open.remove(server)
         self._commands.append(ev.CloseServer(server.endpoint))
         if has_failed:
             server.failed(self._now_s, self._jitter())

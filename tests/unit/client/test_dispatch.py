@@ -34,6 +34,7 @@ class ScriptedClient:
     """Stands in for `Client`: answers from its server's script, one item per call."""
 
     has_outgoing = False
+    carrier = "tcp"
 
     def __init__(self, endpoint, credential, **options):
         self.endpoint = endpoint
@@ -67,7 +68,7 @@ class ScriptedClient:
     def doubt(self):
         WORLD.doubted.append(self.endpoint.name)
 
-    def arrived(self):
+    def arrived(self, is_new=True):
         if not self._flying:
             return None
         if self._script[0] == "silence":
