@@ -115,9 +115,9 @@ def _memory(stats: _Stats) -> Iterator[Metric]:
     pool = stats.get("pool", {})
     states = [
         ((state,), pool.get(key))
-        for state, key in (("used", "used_bytes"), ("free", "free_bytes"), ("lent", "lent_bytes"))
+        for state, key in (("used", "used_bytes"), ("free", "free_bytes"), ("shared", "shared_bytes"))
     ]
-    yield _gauge("pool_bytes", "memory of the pool, by state; lent is part of used", ("state",), states)
+    yield _gauge("pool_bytes", "memory of the pool, by state; shared is part of used", ("state",), states)
     yield _gauge("pool_peak_bytes", "most that was ever used", (), [((), pool.get("peak_bytes"))])
     yield _gauge("pool_bound_bytes", "what the pool never passes", (), [((), pool.get("bound_bytes"))])
     yield _gauge("pool_waiting_requests", "requests that wait for memory", (), [((), pool.get("waiting"))])

@@ -183,8 +183,8 @@ def _memory(stats: _Stats) -> Table:
         table.add_row("pool", *_filling({**pool, "bytes": pool.get("used_bytes", pool.get("bytes", 0))}))
         note = f"{pool.get('waiting', 0)} requests wait for memory" if pool.get("waiting") else ""
         table.add_row(
-            "  of it lent; kept warm",
-            _bytes(pool.get("lent_bytes", 0)),
+            "  of it shared; kept warm",
+            _bytes(pool.get("shared_bytes", 0)),
             _bytes(pool.get("free_bytes", 0)),
             "",
             note,

@@ -52,15 +52,15 @@ def test_allocated_inputs_stay_as_they_are_and_cost_no_copy(server, credential, 
             assert np.array_equal(tensor.array(), a)
             del reply
         assert list(server.stats()["open_connections"]) == ["memfd/none"]
-        assert server.stats()["pool"]["lent_bytes"] > 0
+        assert server.stats()["pool"]["shared_bytes"] > 0
         del tensor
 
 
 def test_lent_memory_returns_when_its_connection_ends(server, credential, a, wait_until):
     with Client(server.endpoint, credential) as client:
         client.call(Call("k", "qr", {}, (Tensor.of(a),)))
-        assert server.stats()["pool"]["lent_bytes"] > 0
-    wait_until(lambda: server.stats()["pool"]["lent_bytes"] == 0, "the loans ended")
+        assert server.stats()["pool"]["shared_bytes"] > 0
+    wait_until(lambda: server.stats()["pool"]["shared_bytes"] == 0, "the loans ended")
     assert server.stats()["pool"]["used_bytes"] == 0
 
 
@@ -70,7 +70,7 @@ def test_who_may_borrow_nothing_more_is_served_by_the_socket(start_server, tmp_p
         reply = client.call(Call("k", "qr", {}, (Tensor.of(a),)))
         q, r = (tensor.array() for tensor in reply.tensors.values())
         assert np.abs(q @ r - a).max() < 1e-10
-    assert server.stats()["pool"]["lent_bytes"] <= 256 * 1024
+    assert server.stats()["pool"]["shared_bytes"] <= 256 * 1024
 
 
 def test_a_worker_killed_at_work_on_lent_memory_costs_nothing(start_server, tmp_path, credential, wait_until):

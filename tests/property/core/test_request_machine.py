@@ -227,7 +227,7 @@ class Walk:
         assert world.is_drained
         pool = world.machine.snapshot()["pool"]
         assert pool["used_bytes"] == pool["kept_bytes"]
-        assert pool["lent_bytes"] == 0
+        assert pool["shared_bytes"] == 0
         assert set(world.works) == {work for work in world.remembered.values() if work is not None}
         assert bool(world.machine._state.tenants) == bool(pool["kept_bytes"])
 

@@ -52,7 +52,7 @@ def statistics(uptime_s=10.0, n_done=20, **other):
             "bytes": 5 << 20,
             "used_bytes": 4 << 20,
             "free_bytes": 1 << 20,
-            "lent_bytes": 2 << 20,
+            "shared_bytes": 2 << 20,
             "peak_bytes": 6 << 20,
             "bound_bytes": 8 << 20,
             "waiting": 1,

@@ -51,7 +51,7 @@ def exposed():
         ("open_connections", {"carrier": "memfd", "checksum": "none"}, 1),
         ("queue_bytes", {"queue": "read"}, 1 << 20),
         ("queue_bound_bytes", {"queue": "write"}, 4 << 20),
-        ("pool_bytes", {"state": "lent"}, 2 << 20),
+        ("pool_bytes", {"state": "shared"}, 2 << 20),
         ("pool_bound_bytes", {}, 8 << 20),
         ("pool_waiting_requests", {}, 1),
         ("stage_busy_seconds_total", {"stage": "compute"}, 4.0),

@@ -441,7 +441,7 @@ class MemoryPool:
             "bytes": self.bytes,
             "free_bytes": self.free_bytes,
             "used_bytes": self.used_bytes,
-            "lent_bytes": self.sharing.n_bytes,
+            "shared_bytes": self.sharing.n_bytes,
             "peak_bytes": self.peak_bytes,
             "bound_bytes": self.bound_bytes,
             "waiting": self.n_waiting,

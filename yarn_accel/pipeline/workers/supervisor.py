@@ -16,12 +16,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from yarn_accel.core.quarantine import (
+from yarn_accel.core.device_health import (
     Command,
+    DeviceHealth,
+    DeviceHealthSettings,
     Faulted,
     Passed,
-    Quarantine,
-    QuarantineSettings,
     Rest,
     TimePassed,
     Trust,
@@ -109,7 +109,7 @@ class WorkerSupervisor:
         self._is_closed = False
         self._looked_s = 0.0
         self._tick_s = min(_MAX_TICK_S, config.hang_min_s / 4)
-        self._quarantine = Quarantine(QuarantineSettings(first_rest_s=config.quarantine_s))
+        self._health = DeviceHealth(DeviceHealthSettings(first_rest_s=config.quarantine_s))
         self._gpus = GpuMonitor([slot.device for slot in self._slots], self._gpu_failed, loop.call_soon)
         self._calibration = (
             Calibration(config, listener.measured, loop.call_soon) if config.calibrate else None
@@ -232,8 +232,8 @@ class WorkerSupervisor:
         """A device that has rested has computed something."""
         slot = self._slot_of(process)
         if slot is not None:
-            self._obey(self._quarantine.apply(Passed(slot.device.name, time.monotonic())))
-            process.is_on_probation = self._quarantine.state(slot.device.name) == "probation"
+            self._obey(self._health.apply(Passed(slot.device.name, time.monotonic())))
+            process.is_on_probation = self._health.state(slot.device.name) == "probation"
 
     def _heed(self, process: WorkerProcess, message: dict[str, Any]) -> None:
         if "ready" in message:
@@ -274,7 +274,7 @@ class WorkerSupervisor:
         self._workers[process.worker] = process
         device = slot.device
         process.device = device.name
-        process.is_on_probation = self._quarantine.state(device.name) == "probation"
+        process.is_on_probation = self._health.state(device.name) == "probation"
         process.order(take={"device": device.name, "device_kind": device.kind, "cores": device.cores})
         # A CPU needs no preparation; a GPU worker confirms when its device is ready.
         if device.kind == "cpu":
@@ -331,7 +331,7 @@ class WorkerSupervisor:
         slot.last_fault = f"{process.fate}: {process.detail}"
         if slot.device.kind != "cpu":
             fault = Faulted(slot.device.name, process.fate == "sick", process.detail, time.monotonic())
-            self._obey(self._quarantine.apply(fault))
+            self._obey(self._health.apply(fault))
 
     def _obey(self, commands: Sequence[Command]) -> None:
         """Close or open the places of a device."""
@@ -376,7 +376,7 @@ class WorkerSupervisor:
 
     def _wake_devices(self) -> None:
         """Open the places of devices whose rest is over; a standby takes them at once."""
-        self._obey(self._quarantine.apply(TimePassed(time.monotonic())))
+        self._obey(self._health.apply(TimePassed(time.monotonic())))
         while self._standbys and (slot := self._free_slot()) is not None:
             self._take(slot, self._standbys.pop())
 

@@ -245,7 +245,7 @@ def test_lending_has_a_bound(server, alice, lender):
         if isinstance(event, Goodbye | Closed):
             client = lender()
     stats = statistics(server, alice)
-    assert stats["pool"]["lent_bytes"] <= 17 * MIB
+    assert stats["pool"]["shared_bytes"] <= 17 * MIB
 
 
 def test_one_segment_for_two_requests_at_once(lender):

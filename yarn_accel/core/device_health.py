@@ -16,11 +16,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Faulted", "Passed", "Quarantine", "QuarantineSettings", "Rest", "Resume", "TimePassed", "Trust"]
+__all__ = [
+    "DeviceHealth",
+    "DeviceHealthSettings",
+    "Faulted",
+    "Passed",
+    "Rest",
+    "Resume",
+    "TimePassed",
+    "Trust",
+]
 
 
 @dataclass(frozen=True, slots=True)
-class QuarantineSettings:
+class DeviceHealthSettings:
     """How patient we are.
 
     Attributes:
@@ -102,10 +111,10 @@ class _Device:
         return "resting" if self.until_s else "probation" if self.n_left else "trusted"
 
 
-class Quarantine:
+class DeviceHealth:
     """The state of every device that ever failed; those never heard of are trusted."""
 
-    def __init__(self, settings: QuarantineSettings) -> None:
+    def __init__(self, settings: DeviceHealthSettings) -> None:
         self._settings = settings
         self._devices: dict[str, _Device] = {}
 
