@@ -210,6 +210,7 @@ class Transport:
         try:
             while self._send_some(is_blocking=False):
                 has_moved = True
+            if has_moved and not self._is_probed:
                 self._silence.restart(time.monotonic())
             self._receive(is_blocking=False)
         except BlockingIOError:
