@@ -4,8 +4,8 @@ A fault in ``faults.json`` is one place of the decision code (``old``, which sta
 still runs as ``new``, and is wrong.
 
 Usage: ``python -m tests.planted_faults [--jobs N] [PART ...]`` writes ``results.json`` beside this file,
-where rows of other parts stay. A fault that `make test` finds is not looked for again: what
-it runs is a part of what `make test-all` runs, and its property tests draw the first of the same examples.
+where rows of other parts stay. A fault that `make test` finds is not
+looked for again: `make test-all` runs the same tests, with more examples.
 """
 
 from __future__ import annotations

@@ -242,7 +242,7 @@ class Walk:
         self.world.wait(0.5)
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(seed=st.integers(0, 1 << 32), n_steps=st.integers(20, 200))
 def test_whatever_happens_the_books_are_right(seed, n_steps):
     walk = Walk(seed)
