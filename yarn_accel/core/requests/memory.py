@@ -48,7 +48,6 @@ class MemoryPool:
         kept_bytes: of answers that are remembered where they lie and that nobody is being sent.
         n_waiting: works in the queue.
         must_serve: something changed that may let one of them go on.
-        must_look: somebody waits since a moment ago.
         reading_bytes: inputs that no worker has yet, of all tenants.
         retry_s: when a segment that could not be made is tried again.
     """
@@ -61,7 +60,6 @@ class MemoryPool:
         self.kept_bytes = 0
         self.n_waiting = 0
         self.must_serve = False
-        self.must_look = False
         self.reading_bytes = 0
         self.peak_reading_bytes = 0
         self.retry_s = _NEVER
@@ -116,7 +114,7 @@ class MemoryPool:
         work.state = WorkState.WAITING
         work.owner.waiting.append(work)
         self.n_waiting += 1
-        self.must_serve = self.must_look = True
+        self.must_serve = True
 
     def stop_waiting(self, work: WorkRecord) -> None:
         """Take a work out of the queue."""

@@ -213,8 +213,7 @@ class Preparation:
     def look(self) -> float:
         """Cut off who keeps others from memory, now and then; returns when to look again."""
         memory, now_s = self._memory, self._state.now_s
-        if memory.must_look or now_s >= self._look_s:
-            memory.must_look = False
+        if now_s >= self._look_s:
             self._look_s = now_s + _LOOK_S
             blocked = memory.blocked()
             if blocked is not None:

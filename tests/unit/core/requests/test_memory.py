@@ -50,6 +50,17 @@ def test_free_segments_of_other_sizes_make_space(world):
     assert sum(world.memory.values()) <= 16 * MIB
 
 
+def test_the_segment_that_was_freed_first_is_given_up_first(world):
+    a = world.open()
+    requests = [world.ask(a, what=needs(64, 2 * MIB - 64)) for _ in range(7)]
+    segments = [world.outputs[world.work_of(a, request)][0] for request in requests]
+    for _ in requests:
+        world.finish()
+    world.ask(a, what=needs(64, 4 * MIB - 64))
+    assert segments[0] not in world.memory
+    assert segments[-1] in world.memory
+
+
 def test_what_its_size_class_would_not_allow_still_gets_the_whole_pool():
     world = World(pool_bytes=5 * MIB, queue_bytes=5 * MIB)
     world.worker()
@@ -159,6 +170,7 @@ def stopped(world, tenant="light", n=4, what=REPLY):
         world.stop(connection)
         world.ask(connection, what=what)
         world.finish()
+        world.wait(0.05)
     return connections
 
 
@@ -174,6 +186,19 @@ def test_who_reads_nothing_is_cut_off_when_another_tenant_waits():
     assert world.cut == connections[:1], "the one that stands still for longest, and no more than needed"
     world.finish()
     assert world.kind(other, request) == "ReplyResult"
+
+
+def test_nobody_is_cut_off_for_a_request_of_the_same_tenant():
+    world = World(queue_bytes=16 * MIB, pool_bytes=24 * MIB)
+    world.worker()
+    world.open("other")
+    stopped(world, n=3)
+    world.ask(world.open("other"), what=needs(64, 6 * MIB - 64), digest=None)
+    one = world.open("light")
+    world.ask(one, what=needs(64, 8 * MIB - 64))
+    world.wait(10.0)
+    assert [world.tenants[connection] for connection in world.cut] == []
+    assert one in world.blocked
 
 
 def test_who_stays_within_its_share_is_not_cut_off():

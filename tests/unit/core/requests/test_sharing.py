@@ -51,6 +51,15 @@ def test_a_large_result_gets_shared_memory_of_its_own_that_is_shown_once(world, 
     assert world.answer(a, second).segment == result
 
 
+def test_memory_for_a_result_that_failed_serves_the_next(world, a):
+    segment = world.want(a, 100 * KIB)
+    ask(world, a, segment, 100 * KIB, 200 * KIB)
+    result = world.outputs[world.running[0]][0]
+    world.finish(failure=e.Failure("rejected", "singular", "no"))
+    ask(world, a, segment, 100 * KIB, 200 * KIB)
+    assert world.outputs[world.running[0]][0] == result
+
+
 def test_a_small_result_that_has_no_place_there_travels(world, a):
     segment = world.want(a, 64 * KIB)
     request = ask(world, a, segment, 64 * KIB, 1000)
