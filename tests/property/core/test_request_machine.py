@@ -74,8 +74,8 @@ class Walk:
             queue_bytes=choice([2 * MIB, 8 * MIB]),
             max_queue_delay_s=choice([0.0, 0.0, 0.05]),
             max_attempts=choice([1, 2]),
-            reply_cache_bytes=choice([4 * KIB, 64 * KIB]),
-            reply_cache_age_s=5.0,
+            reply_cache_bytes=choice([8 * KIB, MIB, MIB]),
+            reply_cache_age_s=choice([5.0, 600.0]),
             max_in_flight=6,
             max_batch_size=3,
         )
@@ -105,10 +105,12 @@ class Walk:
         connection, choice = self.one(self.world.free), self.random.choice
         if connection is not None:
             kind = choice(list(KINDS))
-            digest = choice([b"1", b"1", b"1", b"2", None, None])
-            more = {"writes": choice(["", "", "hdfs://nn/out/x"]), "priority": choice([-1, 0, 1])}
+            digest = choice([*[b"1"] * 6, b"2", *[None] * 3])
+            key = choice("abc")
+            writes = "hdfs://nn/out/x" if (key == "c") != (self.random.random() < 0.05) else ""
+            more = {"writes": writes, "priority": choice([-1, 0, 1])}
             more["deadline_s"] = choice([0.0, 0.0, 0.0, 0.3])
-            self.world.ask(connection, f"{kind} {choice('abc')}", KINDS[kind], digest, **more)
+            self.world.ask(connection, f"{kind} {key}", KINDS[kind], digest, **more)
 
     def ask_shared(self):
         world = self.world
@@ -133,7 +135,7 @@ class Walk:
         connection = self.one(self.world.sending)
         if connection is not None:
             request = self.world.works[self.world.sending[connection]]
-            self.world.arrive(*request, self.random.choice([b"1", b"1", b"2"]))
+            self.world.arrive(*request, self.random.choice([*[b"1"] * 6, b"2"]))
 
     def looked(self):
         works, self.world.looks = self.world.looks, []

@@ -278,3 +278,39 @@ def test_six_stopped_clients_of_one_tenant_delay_another_by_less_than_a_second()
             world.finish()
             assert world.now_s - began_s <= 1.0
     assert world.cut
+
+
+def test_memory_goes_to_the_tenant_that_holds_least_for_its_weight():
+    world = World(pool_bytes=16 * MIB, queue_bytes=16 * MIB)
+    light, heavy, third = world.open("light"), world.open("heavy"), world.open("other")
+    world.ask(light, what=needs(64, 2 * MIB - 64), digest=None)
+    world.ask(heavy, what=needs(64, 3 * MIB - 64), digest=None)
+    world.ask(third, what=needs(64, 8 * MIB - 64))
+    waiting = world.open("light"), world.open("heavy")
+    for connection in waiting:
+        world.ask(connection, what=needs(64, 4 * MIB - 64))
+    assert world.blocked.keys() == set(waiting)
+    world.wait(1.0)
+    assert world.blocked.keys() == set(waiting)
+    world.worker()
+    world.finish(world.running[0])
+    order = [world.tenants[world.works[work][0]] for work in world.started[1:]]
+    assert order[0] == "heavy"
+
+
+def test_a_request_for_more_than_a_share_is_served_though_small_ones_keep_coming():
+    world = World(pool_bytes=16 * MIB, queue_bytes=16 * MIB)
+    world.worker()
+    mine, others = world.open("light"), [world.open("other") for _ in range(6)]
+    for connection in others:
+        world.ask(connection, what=needs(64, MIB - 64))
+    large = world.ask(mine, what=needs(64, 14 * MIB))
+    for _ in range(60):
+        world.finish()
+        for connection in others:
+            if connection in world.free:
+                world.ask(connection, what=needs(64, MIB - 64))
+        world.wait(0.1)
+        if world.kind(mine, large):
+            break
+    assert world.kind(mine, large) == "ReplyResult"
