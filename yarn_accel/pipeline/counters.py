@@ -63,7 +63,10 @@ class Counters:
         if name not in COUNTED:
             raise KeyError(name)
         if n:
-            self._note((name, n, tenant))
+            noted = self._noted
+            noted.append((name, n, tenant))
+            if len(noted) >= _MOST_NOTED:
+                self._sum_up()
 
     def n_requests(self) -> int:
         """Requests received so far; cheap."""
@@ -72,8 +75,8 @@ class Counters:
     def requested(self, operation: str, tenant: str) -> None:
         """Count one more request."""
         self._n_requests += 1
-        key = operation, tenant
-        self._requests[key] = self._requests.get(key, 0) + 1
+        requests, key = self._requests, (operation, tenant)
+        requests[key] = requests.get(key, 0) + 1
 
     def answered(
         self,
@@ -92,7 +95,10 @@ class Counters:
             seconds: per stage, and ``total`` from the arrival of its header; not to be changed afterwards.
             bytes_out: bytes of its outputs.
         """
-        self._note((operation, outcome, tenant, seconds, bytes_out))
+        noted = self._noted
+        noted.append((operation, outcome, tenant, seconds, bytes_out))
+        if len(noted) >= _MOST_NOTED:
+            self._sum_up()
 
     def snapshot(self) -> dict[str, Any]:
         """All of them, fit for JSON.
@@ -112,11 +118,6 @@ class Counters:
             "stage_seconds": {name: round(value, 6) for name, value in self._seconds.items()},
             "latency": {"bounds_s": list(LATENCY_BOUNDS_S), "operations": latency},
         }
-
-    def _note(self, entry: _Count | _Answer) -> None:
-        self._noted.append(entry)
-        if len(self._noted) >= _MOST_NOTED:
-            self._sum_up()
 
     def _sum_up(self) -> None:
         """Add what was noted until now."""

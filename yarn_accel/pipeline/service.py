@@ -41,6 +41,8 @@ logger = logging.getLogger(__name__)
 _SWITCH_S = 0.0005
 #: A server is made known when it can compute, or else after so long.
 _WORKERS_S, _LOOK_S = 5.0, 0.02
+#: Objects made before garbage is looked for: a request makes some thirty that are kept for a while.
+_GARBAGE_AFTER = 10_000
 #: What nobody waits for is loaded after the first answer, or after so long without one.
 _FIRST_ANSWER_S = 0.5
 
@@ -129,6 +131,7 @@ class _Service:
                 self._loop.stop()
                 return
         self._report(_readiness(server))
+        gc.set_threshold(_GARBAGE_AFTER)
         gc.enable()
         self._ready_s = now_s
         self._load_late()
@@ -149,6 +152,9 @@ class _Service:
             self._http = HttpServer(lambda: server.stats(STATS_TIMEOUT_S), self._web)
             self._http.start()
         import yarn_accel.pipeline.npz  # noqa: F401 -- the first request by reference finds it loaded
+
+        # What is loaded stays: nobody has to look for garbage among it again.
+        gc.freeze()
 
     def _drain(self) -> None:
         config = self._server.config
