@@ -163,8 +163,8 @@ class Responder:
         segment = self._buffers.by_id[command.segment]
         if command.request_id or command.segment not in session.shared:
             session.shared.add(command.segment)
-            lent = Lent(command.request_id, segment.id, segment.n_bytes)
-            session.send(lent, fd=segment.fd)
+            grant = Lent(command.request_id, segment.id, segment.n_bytes)
+            session.send(grant, fd=segment.fd)
 
     def _remember(self, command: order.Remember) -> None:
         work = self._works[command.work]
@@ -178,7 +178,7 @@ class Responder:
         self._answers.pop(command.answer, None)
 
     def _make_result(self, work: Work) -> Result:
-        """What the client is told, and the payload that goes with it."""
+        """The message for the client, and the payload that goes with it."""
         done, request = work.done, work.request
         assert done is not None
         bytes_out = 0

@@ -174,7 +174,7 @@ class Session:
             config.stall_timeout_s,
             config.min_bytes_per_s,
             front.sent,
-            self._watch_for_room,
+            self._watch_for_space,
         )
         self._reading = _Reading.ON
         self._events = READ
@@ -437,7 +437,7 @@ class Session:
 
     # Watching
 
-    def _watch_for_room(self, is_wanted: bool) -> None:
+    def _watch_for_space(self, is_wanted: bool) -> None:
         if is_wanted != bool(self._events & WRITE):
             self._watch()
 
@@ -487,9 +487,9 @@ class Session:
         if self.is_over:
             return
         self._send_handshake()
-        is_told = self._writer.goodbye(code, message)
+        was_said = self._writer.goodbye(code, message)
         self._end()
-        if self._is_open and not is_told:
+        if self._is_open and not was_said:
             self.carrier.close()
             return
         _Lingering(self.carrier, self._loop)

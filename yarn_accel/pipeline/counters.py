@@ -39,7 +39,7 @@ OTHERS = "(others)"
 #: Summed up when so much was noted.
 _MOST_NOTED = 256
 
-#: A counter, how many more, whose; or all that `answered` was told.
+#: A counter, how many more, whose; or the arguments of `answered`.
 _Count = tuple[str, int, str]
 _Answer = tuple[str, str, str, Mapping[str, float], int]
 

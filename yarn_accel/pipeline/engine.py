@@ -71,7 +71,7 @@ class RequestEngine:
         sessions: the open connections, by number.
         on_drained: called when a drain is over.
         stats_wanted: answers a client that wants the counters.
-        can_compute: whether a worker has come up.
+        can_compute: whether a worker has started.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class RequestEngine:
             if plan is None or not plan.fits(request):
                 plan = session.plan = self._plans.plan(request)
             received = self._received(session, request, Work(session, request, plan, now_s))
-        except Exception as error:  # noqa: BLE001 -- the client is told
+        except Exception as error:  # noqa: BLE001 -- the client gets it as its answer
             self._refuse(session, request, error)
             return
         self._counters.add("bytes_in", plan.payload_bytes, session.tenant)
@@ -576,4 +576,4 @@ def _settings(config: PipelineConfig) -> MachineSettings:
 
 
 def _nothing(*_: Any) -> None:
-    """Nobody is there to be told."""
+    """Nobody waits for this."""

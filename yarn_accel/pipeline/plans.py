@@ -109,9 +109,9 @@ class Plan:
     def _needs(self, request: Request, reads: tuple[str, ...], n_bytes: int, keep_inputs: bool) -> Needs:
         operation, params = self.operation, request.params
         is_known = bool(self.specs) or not self.inputs
-        room, amount, batch_key = _GUESS_BYTES, 2.0 * n_bytes, None
+        output_bytes, amount, batch_key = _GUESS_BYTES, 2.0 * n_bytes, None
         if is_known:
-            room = _output_room(operation, self.specs, params, may_overwrite=not keep_inputs)
+            output_bytes = _output_bytes(operation, self.specs, params, may_overwrite=not keep_inputs)
             amount = operation.flops(self.specs, params) or operation.bytes_moved(self.specs, params)
             if self.inputs_end <= _BATCHED_BYTES:
                 batch_key = (operation.name, self.specs, self.params_text)
@@ -123,7 +123,7 @@ class Plan:
             batch_key,
             self.payload_bytes,
             self.inputs_end,
-            room,
+            output_bytes,
             keep_inputs,
             reads,
             len(self.params_text) + _PER_INPUT_BYTES * len(self.inputs),
@@ -180,10 +180,10 @@ class Plans:
         return Plan(plan.operation, request, sizes, plan.needs[0].reads)
 
 
-def _output_room(
+def _output_bytes(
     operation: Operation, specs: Sequence[TensorSpec], params: Params, may_overwrite: bool
 ) -> int:
-    """Bytes of the output area; where the inputs must stay, with room for a copy to work on."""
+    """Bytes of the output area; where the inputs must stay, with space for a copy to work on."""
     n_bytes = operation.output_bytes(specs, params)
     if operation.overwrites and not may_overwrite:
         n_bytes += lay_out([spec.nbytes for spec in specs])[1]

@@ -38,7 +38,7 @@ class ResponseWriter:
         stall_timeout_s: how long the peer may take beside what `min_bytes_per_s` allows.
         min_bytes_per_s: slowest acceptable rate.
         on_over: called with the number of each reply that was sent (True) or never will be (False).
-        on_blocked: called with whether the socket is to be watched for room.
+        on_blocked: called with whether the socket is to be watched for space.
 
     Attributes:
         is_open: whether the handshake is over; what is posted before is dropped.
@@ -79,7 +79,7 @@ class ResponseWriter:
         Args:
             message: what to say; a result that cannot be encoded is said as `Failed`.
             payload: the data of its tensors; must stay as it is until `on_over`.
-            reply: told to `on_over`; 0: nobody wants to know.
+            reply: passed to `on_over`; 0: nobody wants to know.
             fd: a descriptor that travels with its first byte; -1: none.
 
         Raises:
@@ -249,13 +249,13 @@ class _Frame:
 
     def sum_up(self) -> None:
         """Make the next pieces ready; after the last one comes the checksum."""
-        room = _WHOLE_BYTES if self.n_bytes <= _WHOLE_BYTES else _PIECE_BYTES
-        while self.rest and room:
+        left = _WHOLE_BYTES if self.n_bytes <= _WHOLE_BYTES else _PIECE_BYTES
+        while self.rest and left:
             part = self.rest[0]
-            piece = part[:room]
+            piece = part[:left]
             self.sum.update(piece)
             self.ready.append(piece)
-            room -= len(piece)
+            left -= len(piece)
             if len(piece) == len(part):
                 self.rest.pop(0)
             else:

@@ -43,7 +43,7 @@ __all__ = ["PipelineServer"]
 
 logger = logging.getLogger(__name__)
 
-#: So many connections above the limit are still told why they are refused; more are just closed.
+#: So many connections above the limit still learn why they are refused; more are just closed.
 _POLITE_REFUSALS = 16
 _STATS_S = 10.0
 #: A connection that was quiet for so long gives its buffer back.

@@ -52,7 +52,7 @@ def run(config: PipelineConfig, report: Callable[[str], None], first: WorkerProc
 
     Args:
         config: the settings.
-        report: told one line when the server is ready, and one when it stops.
+        report: called with one line when the server is ready, and one when it stops.
         first: a worker process that was started already, by this thread.
 
     Returns:

@@ -180,10 +180,10 @@ def _needs(work: Work, specs: Sequence[Any]) -> Needs:
     plan, request = work.plan, work.request
     operation = plan.operation
     operation.check(specs, request.params)
-    room = operation.output_bytes(specs, request.params)
+    output_bytes = operation.output_bytes(specs, request.params)
     if operation.overwrites and request.keep_inputs:
-        room += plan.inputs_end
-    return replace(plan.needs[request.keep_inputs], output_bytes=room)
+        output_bytes += plan.inputs_end
+    return replace(plan.needs[request.keep_inputs], output_bytes=output_bytes)
 
 
 def outputs_of(tensors: Sequence[tuple[str, Area]], view_of: Callable[[int], memoryview]) -> dict[str, Array]:

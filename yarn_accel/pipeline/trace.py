@@ -70,7 +70,7 @@ class Trace:
         self._max_pending = max_pending
         self._max_file_bytes = max_file_bytes
         self._n_dropped = 0
-        self._n_told = 0
+        self._n_reported = 0
         self._n_bytes = 0
         self._origin_s = time.monotonic()
         self._lanes: dict[tuple[str, str], _Lane] = {}
@@ -134,8 +134,8 @@ class Trace:
             if n_bytes >= _WRITE_BYTES:
                 self._append(lines)
                 lines, n_bytes = [], 0
-        if self._n_dropped > self._n_told:
-            self._n_told = self._n_dropped
+        if self._n_dropped > self._n_reported:
+            self._n_reported = self._n_dropped
             lines.append(_event("i", f"{self._n_dropped} spans dropped", 1, 0, ts=self._now_us(), s="g"))
         self._append(lines)
 

@@ -1,8 +1,8 @@
 """How fast a device is: small problems measured while a worker has nothing else to do.
 
 A piece takes about 50 ms at most and runs beside the worker's loop, so real work does not wait for it.  What
-was found is kept in a file, by host, device and versions of the libraries, and told again by the next server
-at once.
+was found is kept in a file, by host, device and versions of the libraries, and reported again by the next
+server at once.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Calibration:
         return not any(self._left.values()) and not self._under_way
 
     def welcome(self, device: Device, versions: Mapping[str, str]) -> None:
-        """A worker came up: tell what is known about its device, or plan to find out."""
+        """A worker started: report what is known about its device, or plan to find out."""
         key = "|".join((platform.node(), device.name, *(versions[name] for name in sorted(versions))))
         if self._keys.get(device.name) == key:
             return
@@ -160,7 +160,7 @@ def measure(forms: Forms, operation: str, n: int) -> dict[str, Any] | None:
             "n_bytes": entry.bytes_moved(specs, {}),
             "seconds": best_s,
         }
-    except Exception as error:  # noqa: BLE001 -- an operation that breaks here is told when it is asked for
+    except Exception as error:  # noqa: BLE001 -- an operation that breaks here fails when it is asked for
         logger.debug("cannot measure %s of %d: %s", operation, n, error)
         return None
 

@@ -78,9 +78,9 @@ class ControlWord:
 
     def last_frames(self) -> list[str]:
         """Where the worker was when a fault killed it, innermost first; empty when none did."""
-        told = os.pread(self.fd, _LAST_WORDS_BYTES, _PAGE_BYTES).decode("utf-8", "replace")
+        text = os.pread(self.fd, _LAST_WORDS_BYTES, _PAGE_BYTES).decode("utf-8", "replace")
         # All threads are listed, in no order: the one that failed is called the current one.
-        before, _, after = told.partition("Current thread")
+        before, _, after = text.partition("Current thread")
         lines = (after or before).partition("\n\n")[0].splitlines()
         return [line.strip() for line in lines if " line " in line]
 

@@ -228,7 +228,7 @@ class Executor:
 
         Raises:
             _BadOutcomeError: something else than arrays that may travel, and facts.
-            OutputTooLargeError: no room for what had to be copied.
+            OutputTooLargeError: no space for what had to be copied.
         """
         if not isinstance(getattr(outcome, "arrays", None), dict):
             raise _BadOutcomeError(f"returned {type(outcome).__name__}, not an Outcome")

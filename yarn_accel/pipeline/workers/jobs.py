@@ -36,7 +36,7 @@ class Job(NamedTuple):
         output_segment: where outputs go that do not reuse the memory of an input: ``output_bytes`` from byte
             ``output_offset`` on.
         may_overwrite: whether the operation may destroy its inputs.  When it may not and the operation works
-            in place, the worker copies them into the output area first, which then needs room for both.
+            in place, the worker copies them into the output area first, which then needs space for both.
         likeness: equal for jobs of the same operation, parameters and descriptions of inputs, so that these
             need not be compared; None: they are.
         due_s: not begun after this, monotonic seconds; 0: no deadline.  It is answered by `EXPIRED` then.

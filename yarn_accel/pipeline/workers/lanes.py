@@ -47,7 +47,7 @@ class Lanes:
 
     Args:
         executors: each with its own lane of the control word and its own stream.
-        answer: told the answers to one batch; never called twice at a time.
+        answer: called with the answers to one batch; never called twice at a time.
     """
 
     def __init__(self, executors: Sequence[Executor], answer: Callable[[list[Answer]], None]) -> None:

@@ -1,6 +1,6 @@
 """A worker process: ``python -m yarn_accel.pipeline.workers.main CHANNEL CONTROL PARENT [OPERATIONS ...]``.
 
-It imports what operations need, says that it is ready, and waits: as a standby until it is told to take a
+It imports what operations need, says that it is ready, and waits: as a standby until it is ordered to take a
 place (its cores or its GPU), then for jobs, until the other end of the channel is closed.  The number of
 threads of numerical libraries comes with the environment, since they read it when they are loaded.
 """
@@ -39,7 +39,8 @@ def main(arguments: Sequence[str]) -> int:
     control = ControlWord(control_fd)
     threading.Thread(target=control.keep_ticking, name="tick", daemon=True).start()
     try:
-        # Imported only now: from here on a failure can be told, and the process no longer outlives its owner.
+        # Imported only now: from here on a failure can be reported, and the process no longer outlives its
+        # owner.
         from yarn_accel.pipeline.workers.forms import prepare, versions
         from yarn_accel.pipeline.workers.worker import Worker
 

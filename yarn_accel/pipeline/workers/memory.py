@@ -1,4 +1,4 @@
-"""The worker's view of the shared segments: mapped once, arrays in them without copy, room for outputs."""
+"""The worker's view of the shared segments: mapped once, arrays in them without copy, space for outputs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ALIGNMENT = 64
 
 
 class OutputTooLargeError(Exception):
-    """The outputs need more room than the operation had announced."""
+    """The outputs need more space than the operation had announced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Segments:
 
 
 class OutputArea:
-    """Where one job puts its outputs: room in a segment, handed out in pieces aligned to 64 bytes."""
+    """Where one job puts its outputs: space in a segment, handed out in pieces aligned to 64 bytes."""
 
     __slots__ = ("_free", "_segments", "_stop", "placed", "segment")
 
@@ -88,7 +88,7 @@ class OutputArea:
         """A writable array of undefined content for the output of that name.
 
         Raises:
-            OutputTooLargeError: no room.
+            OutputTooLargeError: no space.
         """
         kind = np.dtype(dtype)
         n_bytes = kind.itemsize

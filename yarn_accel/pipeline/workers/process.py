@@ -164,7 +164,7 @@ class WorkerProcess:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether the socket is to be watched for room, and `flush` to be called then."""
+        """Whether the socket is to be watched for space, and `flush` to be called then."""
         return bool(self._unsent)
 
     def send(self, jobs: Sequence[Job], limit_s: float) -> bool:
@@ -212,7 +212,7 @@ class WorkerProcess:
             _close_all(fds)
 
     def _template(self, job: Job) -> int:
-        """The number of what this job has in common with others; the worker is told of a new one."""
+        """The number of what this job has in common with others; the worker learns of a new one."""
         likeness = job.likeness
         if likeness is None:
             params = encode(job.params) if job.params else "{}"

@@ -150,7 +150,7 @@ class Numbering:
         self._numbers: dict[Hashable, int] = {}
 
     def number(self, key: Hashable) -> tuple[int, bool]:
-        """The number of a key, and whether it is new and must be told to the other end."""
+        """The number of a key, and whether it is new and must be sent to the other end."""
         number = self._numbers.pop(key, None)
         is_new = number is None
         if number is None:
