@@ -36,6 +36,7 @@ _MAX_AGE_S = 30.0
 _MAX_LINE_BYTES = 4096
 _MAX_BODY_BYTES = 1024
 _END_S = 5.0
+_CLOSING_S = 0.01
 _Stats = Mapping[str, Any]
 
 
@@ -101,6 +102,7 @@ class HttpServer:
         except Exception:
             logger.exception("nothing is answered over HTTP any more")
         finally:
+            self._loop.run_until_complete(_end_tasks())
             self._loop.close()
 
     async def _serve(self) -> None:
@@ -111,19 +113,24 @@ class HttpServer:
             ("/stats.json", self._stats_json),
         ):
             application.router.add_get(path, answer, allow_head=False)
-        runner = web.AppRunner(application, access_log=None, max_line_size=_MAX_LINE_BYTES)
+        runner = web.AppRunner(
+            application, access_log=None, max_line_size=_MAX_LINE_BYTES, shutdown_timeout=1.0
+        )
         await runner.setup()
         assert runner.server is not None
-        handlers = runner.server
-
-        loop = self._loop
+        handlers, loop = runner.server, self._loop
+        #: Those that live, and those whose transport comes in the next turn of the loop.
+        living: set[Any] = set()
         accepted: set[Any] = set()
 
         def connected() -> asyncio.Protocol:
-            if len(handlers.connections) + len(accepted) >= MAX_CONNECTIONS:
+            living.difference_update(
+                [each for each in living if each.transport is None and each not in accepted]
+            )
+            if len(living) >= MAX_CONNECTIONS:
                 return _Refused()
             handler: Any = handlers()
-            # The library counts it only when its transport is there, which is in the next turn of the loop.
+            living.add(handler)
             accepted.add(handler)
             loop.call_soon(loop.call_soon, accepted.discard, handler)
             loop.call_later(_MAX_AGE_S, _end, handler)
@@ -133,6 +140,11 @@ class HttpServer:
         await self._is_over.wait()
         listening.close()
         await runner.cleanup()
+        # What was just accepted has a transport in the next turn of the loop, and none in the one after.
+        await asyncio.sleep(_CLOSING_S)
+        for handler in living:
+            _end(handler)
+        await asyncio.sleep(_CLOSING_S)
 
     # Pages
 
@@ -180,6 +192,15 @@ class _Refused(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         """Close it at once."""
         transport.abort()
+
+
+async def _end_tasks() -> None:
+    """End what is still under way, such as a connection that is just being accepted."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.sleep(_CLOSING_S)
 
 
 def _end(handler: Any) -> None:
