@@ -48,7 +48,7 @@ PHRASES = {
     "for silent": "as lost",
 }
 
-PROTOCOL = re.compile(r"\b_?(?:Lent|max_lent_bytes|take_lent)\b|\blent_bytes\b")
+PROTOCOL = re.compile(r"max_lent_bytes|\b(?:Lent|_take_lent)\b")
 """Names of the wire protocol and of its figures, which its versions share."""
 
 EXCEPTIONS: dict[str, frozenset[str]] = {

@@ -11,8 +11,8 @@ from yarn_accel.client.routing_hints import RoutingHints
 from yarn_accel.errors import AccelError
 
 __all__ = [
-    "CallAnswered",
     "CallComputed",
+    "CallFinished",
     "CallSubmitted",
     "ClockTick",
     "CloseServer",
@@ -84,7 +84,7 @@ class ServerLost(NamedTuple):
     error: AccelError
 
 
-class CallAnswered(NamedTuple):
+class CallFinished(NamedTuple):
     """A server answered a call, if only with "not now"."""
 
     server: Endpoint
@@ -114,7 +114,7 @@ DispatchEvent = Union[
     ServerUnreachable,
     ServerDraining,
     ServerLost,
-    CallAnswered,
+    CallFinished,
     CallComputed,
     MapAbandoned,
     ClockTick,

@@ -15,7 +15,7 @@ from yarn_accel.client.calls import Reply
 from yarn_accel.client.rate_history import RateHistory, sent_bytes
 from yarn_accel.client.routing_hints import RoutingHints
 from yarn_accel.client.server_state import DispatchedCall, ServerState
-from yarn_accel.core.server_choice import Request, RequestChooser, ServerView
+from yarn_accel.core.server_choice import RequestChooser, RoutableRequest, ServerView
 
 __all__ = ["BoundPolicy", "PerRequestPolicy", "ServerChoice"]
 
@@ -130,9 +130,9 @@ class PerRequestPolicy:
             return None
         return next(server for server in servers if server.endpoint.name == chosen)
 
-    def _request(self, call: DispatchedCall, server: str = "") -> Request:
+    def _request(self, call: DispatchedCall, server: str = "") -> RoutableRequest:
         n_bytes = sent_bytes(call.call) + self.history.reply_bytes(call.call)
-        return Request(call.call.operation, 1.0, n_bytes, server, call.n_moves)
+        return RoutableRequest(call.call.operation, 1.0, n_bytes, server, call.n_moves)
 
     def _views(self, servers: Sequence[ServerState], now_s: float) -> List[ServerView]:
         """The servers as they should be by now."""

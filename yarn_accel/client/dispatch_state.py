@@ -139,7 +139,7 @@ class DispatchState:
             ev.ServerUnreachable: self._unreachable,
             ev.ServerDraining: self._draining,
             ev.ServerLost: self._lost,
-            ev.CallAnswered: self._answered,
+            ev.CallFinished: self._answered,
             ev.CallComputed: self._computed,
             ev.MapAbandoned: self._abandoned,
             ev.ClockTick: lambda event: None,
@@ -210,7 +210,7 @@ class DispatchState:
         server.calls = []
         self._find_now()
 
-    def _answered(self, event: ev.CallAnswered) -> None:
+    def _answered(self, event: ev.CallFinished) -> None:
         server = self._servers[event.server]
         call = next(each for each in server.calls if each.call is event.call)
         server.calls.remove(call)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Deque, Dict, Optional, Tuple
 
 from yarn_accel.client.calls import Call, Reply, Tensor
-from yarn_accel.core.server_choice import Request, RequestChooser, ServerView
+from yarn_accel.core.server_choice import RequestChooser, RoutableRequest, ServerView
 
 __all__ = ["RateHistory", "sent_bytes"]
 
@@ -73,7 +73,7 @@ class RateHistory:
         link = max(exchanges) if exchanges else view.link_bytes_per_s
         return replace(view, rates={**own, **view.rates}, link_bytes_per_s=link)
 
-    def expected_s(self, view: ServerView, request: Request) -> float:
+    def expected_s(self, view: ServerView, request: RoutableRequest) -> float:
         """Expected seconds of computing a request at an idle server."""
         alone = replace(view, queue_s=0.0, accepts=True)
         chosen = RequestChooser().choose(None, replace(request, server="", n_bytes=0), (alone,))

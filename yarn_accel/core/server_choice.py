@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 from yarn_accel.core.units import format_duration_s
 
-__all__ = ["Choice", "ChooserSettings", "Prediction", "Request", "RequestChooser", "ServerView"]
+__all__ = ["Choice", "ChooserSettings", "Prediction", "RequestChooser", "RoutableRequest", "ServerView"]
 
 #: Units of work per second of an accelerator of weight 1 while nothing was measured anywhere.
 _NOMINAL_RATE = 1e11
@@ -47,7 +47,7 @@ class ChooserSettings:
 
 
 @dataclass(frozen=True)
-class Request:
+class RoutableRequest:
     """One request as far as its place matters.
 
     Attributes:
@@ -130,7 +130,7 @@ class RequestChooser:
         self._settings = settings or ChooserSettings()
         self._sent: dict[str, tuple[int, float]] = {}
 
-    def choose(self, home: str | None, request: Request, views: Iterable[ServerView]) -> Choice:
+    def choose(self, home: str | None, request: RoutableRequest, views: Iterable[ServerView]) -> Choice:
         """Choose among the servers that accept.
 
         Args:
@@ -149,7 +149,9 @@ class RequestChooser:
             self._note(next(view for view in seen if view.server == chosen.server), chosen.compute_s)
         return Choice(chosen.server, reason, chosen.finish_s)
 
-    def _weigh(self, request: Request, best: Prediction, place: Prediction | None) -> tuple[Prediction, str]:
+    def _weigh(
+        self, request: RoutableRequest, best: Prediction, place: Prediction | None
+    ) -> tuple[Prediction, str]:
         """Stay or go, and why."""
         if place is None:
             return best, f"{best} is first"
@@ -163,7 +165,7 @@ class RequestChooser:
             return place, f"stays: {place}; {best} gains too little"
         return best, f"{best} is first; {place} is its place"
 
-    def _predict(self, view: ServerView, request: Request, views: Sequence[ServerView]) -> Prediction:
+    def _predict(self, view: ServerView, request: RoutableRequest, views: Sequence[ServerView]) -> Prediction:
         seq, sent_s = self._sent.get(view.server, (view.seq, 0.0))
         queue_s = view.queue_s + (sent_s if seq == view.seq else 0.0)
         is_there = request.server == view.server
@@ -175,7 +177,7 @@ class RequestChooser:
         self._sent[view.server] = view.seq, compute_s + (sent_s if seq == view.seq else 0.0)
 
 
-def _rate(view: ServerView, request: Request, views: Sequence[ServerView]) -> float:
+def _rate(view: ServerView, request: RoutableRequest, views: Sequence[ServerView]) -> float:
     """Units of work per second; what was not measured is scaled by weight from the servers where it was."""
     rate = view.rates.get(request.operation, 0.0)
     if rate > 0:

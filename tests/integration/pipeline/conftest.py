@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.pipeline import gate_operations
+from tests.integration.pipeline import barrier_operations
 from yarn_accel.client.binding import Endpoint
 from yarn_accel.client.client import Call
 from yarn_accel.wire.credential import issue
@@ -135,7 +135,7 @@ def spawn_server(tmp_path):
 
 @pytest.fixture
 def wait_until():
-    """A function that waits until something is true, and fails with what it was told after a deadline."""
+    """A function that waits until something is true, and fails with its text after a deadline."""
 
     def wait(is_true, what, timeout_s=60.0):
         until_s = time.monotonic() + timeout_s
@@ -148,8 +148,8 @@ def wait_until():
     return wait
 
 
-class Gate:
-    """The test's end of `gate_operations`: what has begun, and when it may go on."""
+class Barrier:
+    """The test's end of `barrier_operations`: what has begun, and when it may go on."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -168,14 +168,14 @@ class Gate:
 
 
 @pytest.fixture
-def gate(tmp_path):
-    """A gate that is closed; whoever still waits there passes at the end."""
-    gate = Gate(tmp_path / "gate")
-    yield gate
-    gate.open()
+def barrier(tmp_path):
+    """A barrier that is closed; whoever still waits there passes at the end."""
+    barrier = Barrier(tmp_path / "barrier")
+    yield barrier
+    barrier.open()
 
 
 @pytest.fixture
 def start_gated(start_server):
-    """A function that starts a server with the operations of `gate_operations`."""
-    return lambda **settings: start_server(extra_operations=(gate_operations.PATH,), **settings)
+    """A function that starts a server with the operations of `barrier_operations`."""
+    return lambda **settings: start_server(extra_operations=(barrier_operations.PATH,), **settings)

@@ -10,7 +10,7 @@ import threading
 import numpy as np
 import pytest
 
-from tests.integration.pipeline import gate_operations
+from tests.integration.pipeline import barrier_operations
 from yarn_accel.client.binding import Endpoint
 from yarn_accel.client.client import Call, Client, Tensor
 from yarn_accel.errors import AccelError
@@ -56,7 +56,7 @@ def test_allocated_inputs_stay_as_they_are_and_cost_no_copy(server, credential, 
         del tensor
 
 
-def test_lent_memory_returns_when_its_connection_ends(server, credential, a, wait_until):
+def test_granted_memory_returns_when_its_connection_ends(server, credential, a, wait_until):
     with Client(server.endpoint, credential) as client:
         client.call(Call("k", "qr", {}, (Tensor.of(a),)))
         assert server.stats()["pool"]["shared_bytes"] > 0
@@ -73,18 +73,20 @@ def test_who_may_borrow_nothing_more_is_served_by_the_socket(start_server, tmp_p
     assert server.stats()["pool"]["shared_bytes"] <= 256 * 1024
 
 
-def test_a_worker_killed_at_work_on_lent_memory_costs_nothing(start_server, tmp_path, credential, wait_until):
+def test_a_worker_killed_at_work_on_granted_memory_costs_nothing(
+    start_server, tmp_path, credential, wait_until
+):
     """The inputs survive in the client's own arrays, whoever wrote to the shared ones."""
-    (tmp_path / "gate").mkdir()
+    (tmp_path / "barrier").mkdir()
     server = start_server(
-        unix_path=str(tmp_path / "socket"), workers=1, extra_operations=(gate_operations.PATH,)
+        unix_path=str(tmp_path / "socket"), workers=1, extra_operations=(barrier_operations.PATH,)
     )
     data = RNG.integers(0, 255, 1_000_000).astype("u1")
     with Client(server.endpoint, credential) as client:
-        client.submit(Call("k", "wait", {"folder": str(tmp_path / "gate")}, (Tensor.of(data),)))
-        wait_until(lambda: (tmp_path / "gate/started").exists(), "the worker is at it")
+        client.submit(Call("k", "wait", {"folder": str(tmp_path / "barrier")}, (Tensor.of(data),)))
+        wait_until(lambda: (tmp_path / "barrier/started").exists(), "the worker is at it")
         os.kill(server.stats()["workers"][0]["pid"], signal.SIGKILL)
-        (tmp_path / "gate/opened").touch()
+        (tmp_path / "barrier/opened").touch()
         reply = client.next_outcome()[1]
         assert not isinstance(reply, AccelError), reply
         assert np.array_equal(reply.tensors["a0"].array(), data)
@@ -154,7 +156,7 @@ def test_a_parked_connection_that_dies_is_noticed(start_server, credential, wait
     wait_until(lambda: not server.stats()["open_connections"], "its end was noticed")
 
 
-def test_a_connection_that_never_speaks_tls_or_anything_ends(start_server, certificate, wait_until):
+def test_a_connection_that_never_uses_tls_or_anything_ends(start_server, certificate, wait_until):
     cert, key = certificate
     server = start_server(tls_cert_file=cert, tls_key_file=key, handshake_timeout_s=0.3)
     with socket.create_connection(("127.0.0.1", server.port)) as sock:

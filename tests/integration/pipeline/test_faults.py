@@ -226,7 +226,7 @@ def test_an_operation_that_never_ends(server, credential, call, operation):
     while thread.is_alive():
         call("echo")
         n_served += thread.is_alive()
-        assert time.monotonic() < started_s + 120, "it was never told"
+        assert time.monotonic() < started_s + 120, "it was never notified"
         time.sleep(0.05)
     thread.join()
     took_s = time.monotonic() - started_s
@@ -375,7 +375,7 @@ def full_disk(tmp_path):
 
 
 def test_a_full_disk_at_remote_write(server, call, full_disk):
-    """The request fails with what happened, leaves no partial file, and works when there is room."""
+    """The request fails with what happened, leaves no partial file, and works when there is space."""
     large = np.random.default_rng(1).standard_normal((500, 500))
     with pytest.raises(StorageError) as caught:
         call("echo", array=large, output_uri=f"file://{full_disk}/a/x.npz")
@@ -511,11 +511,11 @@ def test_the_trace_shows_the_stages_overlapping(server, credential, wait_until):
             assert isinstance(outcome, Reply)
     computing, reading = [], []
 
-    def are_all_told():
+    def are_all_notified():
         spans = spans_of(server)
         computing[:] = times_of(s for s in spans if s["cat"] == "compute" and s["name"] == "qr")
         reading[:] = times_of(s for s in spans if s["cat"] == "read")
         return len(computing) >= 12 and {s["cat"] for s in spans} >= {"read", "compute", "write"}
 
-    wait_until(are_all_told, "all stages of all requests are in the file")
+    wait_until(are_all_notified, "all stages of all requests are in the file")
     assert any(r[0] < c[1] and c[0] < r[1] for r in reading for c in computing), "reading while computing"

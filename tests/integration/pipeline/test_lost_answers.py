@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.integration.pipeline.attackers import RawClient
-from tests.integration.pipeline.conftest import Gate
+from tests.integration.pipeline.conftest import Barrier
 from yarn_accel.client.client import Call, Client, Reply, Tensor
 from yarn_accel.wire import Request
 
@@ -45,47 +45,47 @@ def die(client):
     client.close()
 
 
-def assert_known(server, credential, call, gate):
+def assert_known(server, credential, call, barrier):
     """A new connection that asks for the same gets it, and nothing is computed again."""
     with Client(server.endpoint, credential) as client:
         reply = client.call(call)
     assert np.array_equal(reply.tensors["a0"].array(), ARRAY)
-    assert gate.n_started == 1
+    assert barrier.n_started == 1
     stats = server.stats()
     assert stats["duplicates"] == 1
     assert stats["requests"] == stats["done"] + stats["abandoned"] == 2
 
 
-def test_a_client_that_dies_in_the_middle_of_its_answer(server, credential, carrier, gate, wait_until):
-    gate.open()
-    call = gate.call("same", (Tensor.of(ARRAY),))
+def test_a_client_that_dies_in_the_middle_of_its_answer(server, credential, carrier, barrier, wait_until):
+    barrier.open()
+    call = barrier.call("same", (Tensor.of(ARRAY),))
     client = raw(server, credential, carrier)
     begin(client, call)
     assert client.sock.recv(1000), "the answer is on its way"
     assert server.stats()["done"] == 1
     die(client)
     wait_until(lambda: server.stats()["pool"]["kept_bytes"] >= ARRAY.nbytes, "the answer is kept")
-    assert_known(server, credential, call, gate)
+    assert_known(server, credential, call, barrier)
 
 
-def test_a_client_that_dies_right_before_its_answer(server, credential, carrier, gate, wait_until):
-    call = gate.call("same", (Tensor.of(ARRAY),))
+def test_a_client_that_dies_right_before_its_answer(server, credential, carrier, barrier, wait_until):
+    call = barrier.call("same", (Tensor.of(ARRAY),))
     client = raw(server, credential, carrier)
     begin(client, call)
-    wait_until(lambda: gate.n_started == 1, "it is computed")
+    wait_until(lambda: barrier.n_started == 1, "it is computed")
     die(client)
-    gate.open()
+    barrier.open()
     wait_until(lambda: server.stats()["pool"]["kept_bytes"] >= ARRAY.nbytes, "the answer is kept")
-    assert_known(server, credential, call, gate)
+    assert_known(server, credential, call, barrier)
 
 
-def test_what_is_kept_is_bounded_and_makes_room(start_gated, credential, gate, wait_until):
+def test_what_is_kept_is_bounded_and_makes_space(start_gated, credential, barrier, wait_until):
     """A quarter of the memory at most, and none of it as soon as somebody needs it."""
     server = start_gated(workers=1, pool_bytes=256 * MIB, queue_bytes=256 * MIB, max_request_bytes=224 * MIB)
-    gate.open()
+    barrier.open()
     for number in range(4):
         client = raw(server, credential, "tcp")
-        begin(client, gate.call(f"k{number}", (Tensor.of(ARRAY),)))
+        begin(client, barrier.call(f"k{number}", (Tensor.of(ARRAY),)))
         assert client.sock.recv(1000)
         die(client)
         wait_until(lambda: server.stats()["queues"]["write"]["bytes"] == 0, "its end was noticed")
@@ -96,28 +96,30 @@ def test_what_is_kept_is_bounded_and_makes_room(start_gated, credential, gate, w
     assert large.bytes_in == 224 * MIB
 
 
-def test_a_deadline_that_passes_at_the_worker_is_kept_to(start_gated, credential, tmp_path, gate, wait_until):
+def test_a_deadline_that_passes_at_the_worker_is_kept_to(
+    start_gated, credential, tmp_path, barrier, wait_until
+):
     """Two equal requests go to the worker together; while it is at one, the time of the other is over."""
     server = start_gated(workers=1)
-    second_gate = Gate(tmp_path / "second")
+    second_barrier = Barrier(tmp_path / "second")
     with Client(server.endpoint, credential) as client:
-        client.submit(gate.call("first"))
-        wait_until(lambda: gate.n_started == 1, "the worker is busy")
-        client.submit(second_gate.call("long"))
-        client.submit(second_gate.call("late", deadline_s=1.0))
+        client.submit(barrier.call("first"))
+        wait_until(lambda: barrier.n_started == 1, "the worker is busy")
+        client.submit(second_barrier.call("long"))
+        client.submit(second_barrier.call("late", deadline_s=1.0))
         wait_until(lambda: server.stats()["requests"] == 3, "both wait")
         # The server counts from when it read the request, which was before this.
         due_s = time.monotonic() + 1.0
-        gate.open()
-        wait_until(lambda: second_gate.n_started == 1, "both are with the worker")
+        barrier.open()
+        wait_until(lambda: second_barrier.n_started == 1, "both are with the worker")
         time.sleep(max(0.0, due_s - time.monotonic()) + 0.1)
-        second_gate.open()
+        second_barrier.open()
         outcomes = {call.key: outcome for call, outcome in (client.next_outcome() for _ in range(3))}
         assert isinstance(outcomes["first"], Reply)
         assert isinstance(outcomes["long"], Reply)
         assert outcomes["late"].code == "deadline-exceeded"
-        assert client.call(second_gate.call("late")).info["n"] == 2, "and may be asked for again"
-    assert second_gate.n_started == 2
+        assert client.call(second_barrier.call("late")).info["n"] == 2, "and may be asked for again"
+    assert second_barrier.n_started == 2
     stats = server.stats()
     assert (stats["requests"], stats["done"], stats["rejected"], stats["failed"]) == (4, 3, 1, 0)
     assert (stats["in_flight"], stats["tenants"]["alice"]["rejected"]) == (0, 1)

@@ -107,9 +107,9 @@ def test_a_node_that_is_cut_off_is_lost_soon(two_nodes, server_there, seconds):
     assert "is lost: its node acknowledge" in lost["why"]
 
 
-@pytest.mark.parametrize("n_bytes", [8, 64 << 20], ids=["waiting", "no-room"])
+@pytest.mark.parametrize("n_bytes", [8, 64 << 20], ids=["waiting", "no-space"])
 def test_a_stopped_server_whose_node_is_there_is_waited_for(spawn_server, credential, n_bytes):
-    """Its kernel acknowledges, also while there is no room for what is being sent."""
+    """Its kernel acknowledges, also while there is no space for what is being sent."""
     server = spawn_server("w1", extra_operations=[PLACE], devices=["cpu"]).wait_ready()
     tensor = Tensor.of(np.zeros(n_bytes, "u1"))
     options = {"lost_after_s": 1.0, "carriers": ("tcp",)}

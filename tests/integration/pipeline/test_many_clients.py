@@ -33,7 +33,7 @@ def assert_serves(server, credential):
 
 @pytest.fixture
 def many_files():
-    """Room for descriptors here and, by inheritance, in a server process."""
+    """Space for descriptors here and, by inheritance, in a server process."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 3 * N_IDLE + 500
     if hard != resource.RLIM_INFINITY and hard < wanted:

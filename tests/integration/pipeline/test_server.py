@@ -154,11 +154,11 @@ def test_values_in_messages_name_the_place(start_server, credential):
             client.call(Call("k2", "lu", {}, (Tensor.of(bad),)))
 
 
-def test_a_broken_operation_fails_its_own_request_only(start_gated, credential, gate):
+def test_a_broken_operation_fails_its_own_request_only(start_gated, credential, barrier):
     server = start_gated()
-    gate.open()
+    barrier.open()
     calls = [
-        Call(f"{name}{n}", name, {"folder": str(gate.folder)}, (Tensor.of(np.ones(4)),))
+        Call(f"{name}{n}", name, {"folder": str(barrier.folder)}, (Tensor.of(np.ones(4)),))
         for n in range(3)
         for name in ("boom", "odd", "wait")
     ]
@@ -170,75 +170,75 @@ def test_a_broken_operation_fails_its_own_request_only(start_gated, credential, 
     assert outcomes["odd0"].code == "unsendable-result"
 
 
-def test_out_of_memory_may_be_tried_again(start_gated, credential, gate):
+def test_out_of_memory_may_be_tried_again(start_gated, credential, barrier):
     with Client(start_gated().endpoint, credential) as client, pytest.raises(AccelError) as caught:
         client.call(Call("k", "oom", {}, ()))
     assert caught.value.transient
 
 
-def test_equal_requests_are_computed_once(start_gated, credential, gate, wait_until):
+def test_equal_requests_are_computed_once(start_gated, credential, barrier, wait_until):
     server = start_gated()
-    call = gate.call("same", (Tensor.of(np.arange(10.0)),), {"x": 1})
+    call = barrier.call("same", (Tensor.of(np.arange(10.0)),), {"x": 1})
     with Client(server.endpoint, credential) as first, Client(server.endpoint, credential) as second:
         first.submit(call)
         second.submit(call)
         wait_until(lambda: server.stats()["requests"] == 2, "both requests arrived")
-        gate.open()
+        barrier.open()
         replies = [first.next_outcome()[1], second.next_outcome()[1], first.call(call)]
-    assert gate.n_started == 1
+    assert barrier.n_started == 1
     assert [reply.info["n"] for reply in replies] == [1, 1, 1]
     assert all(np.array_equal(reply.tensors["a0"].array(), np.arange(10.0)) for reply in replies)
     assert server.stats()["duplicates"] == 2
     assert server.stats()["done"] == 3
 
 
-def test_a_key_belongs_to_one_request_of_one_tenant(start_gated, credential, issue_to, gate):
+def test_a_key_belongs_to_one_request_of_one_tenant(start_gated, credential, issue_to, barrier):
     server = start_gated()
-    gate.open()
+    barrier.open()
     with Client(server.endpoint, credential) as alice, Client(server.endpoint, issue_to("bob")) as bob:
-        assert alice.call(gate.call("k", (), {"x": 1})).info["n"] == 1
+        assert alice.call(barrier.call("k", (), {"x": 1})).info["n"] == 1
         with pytest.raises(RejectedError, match="used for another request"):
-            alice.call(gate.call("k", (), {"x": 2}))
-        assert bob.call(gate.call("k", (), {"x": 2})).info["n"] == 2
+            alice.call(barrier.call("k", (), {"x": 2}))
+        assert bob.call(barrier.call("k", (), {"x": 2})).info["n"] == 2
 
 
-def hold(client, gate, wait_until):
+def hold(client, barrier, wait_until):
     """Keep a single worker busy: one request computes, one is with the worker already."""
-    client.submit(gate.call("first"))
-    wait_until(lambda: gate.n_started == 1, "the worker is busy")
-    client.submit(gate.call("next"))
+    client.submit(barrier.call("first"))
+    wait_until(lambda: barrier.n_started == 1, "the worker is busy")
+    client.submit(barrier.call("next"))
     # A connection is read in order: with this answer the server has taken both, before those of others.
     client.ping()
 
 
-def test_a_request_nobody_waits_for_is_not_computed(start_gated, credential, gate, wait_until):
+def test_a_request_nobody_waits_for_is_not_computed(start_gated, credential, barrier, wait_until):
     server = start_gated(workers=1)
     with Client(server.endpoint, credential) as held:
-        hold(held, gate, wait_until)
+        hold(held, barrier, wait_until)
         with Client(server.endpoint, credential) as leaving:
-            leaving.submit(gate.call("second"))
+            leaving.submit(barrier.call("second"))
             wait_until(lambda: server.stats()["requests"] == 3, "the request arrived")
         wait_until(lambda: server.stats()["abandoned"] == 1, "the loss of the connection was noticed")
-        gate.open()
+        barrier.open()
         for _ in range(2):
             held.next_outcome()
-        held.call(gate.call("third"))
-    assert gate.n_started == 3
+        held.call(barrier.call("third"))
+    assert barrier.n_started == 3
 
 
-def test_a_deadline_that_passed_is_not_computed(start_gated, credential, gate, wait_until):
+def test_a_deadline_that_passed_is_not_computed(start_gated, credential, barrier, wait_until):
     server = start_gated(workers=1)
     with Client(server.endpoint, credential) as client:
-        hold(client, gate, wait_until)
-        client.submit(gate.call("second", deadline_s=0.05))
+        hold(client, barrier, wait_until)
+        client.submit(barrier.call("second", deadline_s=0.05))
         assert client.next_outcome()[1].code == "deadline-exceeded"
-        gate.open()
+        barrier.open()
         assert all(isinstance(client.next_outcome()[1], Reply) for _ in range(2))
-    assert gate.n_started == 2
+    assert barrier.n_started == 2
 
 
 def test_both_queues_are_bounded_in_bytes_and_hold_the_clients_back(
-    start_gated, credential, gate, wait_until
+    start_gated, credential, barrier, wait_until
 ):
     """Four times eight requests of 256 KiB against queues of 1 MiB: memory stays within, nothing is lost."""
     bound = 1024 * 1024
@@ -248,15 +248,15 @@ def test_both_queues_are_bounded_in_bytes_and_hold_the_clients_back(
 
     def work(name):
         with Client(server.endpoint, credential) as client:
-            done.extend(client.map((gate.call(f"{name}{n}", (data,)) for n in range(8)), window=8))
+            done.extend(client.map((barrier.call(f"{name}{n}", (data,)) for n in range(8)), window=8))
 
     threads = [threading.Thread(target=work, args=(name,)) for name in "abcd"]
     for thread in threads:
         thread.start()
-    wait_until(lambda: gate.n_started == 1, "the worker is busy")
+    wait_until(lambda: barrier.n_started == 1, "the worker is busy")
     wait_until(lambda: server.stats()["queues"]["read"]["bytes"] == bound, "the read queue is full")
     assert server.stats()["pool"]["used_bytes"] < 4 * bound
-    gate.open()
+    barrier.open()
     for thread in threads:
         thread.join(60)
     assert [type(outcome) for _, outcome in done] == [Reply] * 32
@@ -266,52 +266,52 @@ def test_both_queues_are_bounded_in_bytes_and_hold_the_clients_back(
     assert queues["write"]["peak_bytes"] < bound + 2 * 256 * 1024
 
 
-def test_one_connection_holds_half_of_a_queue_at_most(start_gated, credential, gate, wait_until):
+def test_one_connection_holds_half_of_a_queue_at_most(start_gated, credential, barrier, wait_until):
     bound = 2 * 1024 * 1024
     server = start_gated(workers=1, queue_bytes=bound, max_request_bytes=bound, max_batch_size=1)
     data = Tensor.of(np.zeros(256 * 1024, "u1"))
     with Client(server.endpoint, credential) as greedy, Client(server.endpoint, credential) as other:
         thread = threading.Thread(target=lambda: list(greedy.map(calls, window=12)))
-        calls = [gate.call(f"k{n}", (data,)) for n in range(12)]
+        calls = [barrier.call(f"k{n}", (data,)) for n in range(12)]
         thread.start()
         wait_until(lambda: server.stats()["requests"] == 5, "four are taken, one waits")
         assert server.stats()["queues"]["read"]["bytes"] <= bound // 2
-        other.submit(gate.call("mine", (data,)))
+        other.submit(barrier.call("mine", (data,)))
         wait_until(lambda: server.stats()["requests"] == 6, "the other one is taken")
-        gate.open()
+        barrier.open()
         assert isinstance(other.next_outcome()[1], Reply)
         thread.join(60)
 
 
-def test_progress_is_reported_while_it_takes_long(start_gated, credential, gate):
+def test_progress_is_reported_while_it_takes_long(start_gated, credential, barrier):
     server = start_gated(progress_interval_s=0.05)
     seen = []
 
     def note(call, stage, seconds):
         seen.append((call.key, stage))
         if stage == "compute":
-            gate.open()
+            barrier.open()
 
     with Client(server.endpoint, credential, on_progress=note) as client:
-        client.call(gate.call("k"))
+        client.call(barrier.call("k"))
     assert ("k", "compute") in seen
 
 
-def test_a_drain_finishes_what_is_under_way(start_gated, credential, gate, wait_until):
+def test_a_drain_finishes_what_is_under_way(start_gated, credential, barrier, wait_until):
     server = start_gated()
     drained = []
     with Client(server.endpoint, credential) as client:
-        client.submit(gate.call("k"))
-        wait_until(lambda: gate.n_started == 1, "the request is being computed")
+        client.submit(barrier.call("k"))
+        wait_until(lambda: barrier.n_started == 1, "the request is being computed")
         thread = threading.Thread(target=lambda: drained.append(server.drain(30)))
         thread.start()
         wait_until(lambda: server.stats()["is_draining"], "the drain began")
-        client.submit(gate.call("late"))
+        client.submit(barrier.call("late"))
         first = client.next_outcome()
         assert first[0].key == "late"
         assert "shutting down" in str(first[1])
         assert first[1].retry_after_s > 0
-        gate.open()
+        barrier.open()
         assert isinstance(client.next_outcome()[1], Reply)
         thread.join(60)
         client.ping()
@@ -319,15 +319,15 @@ def test_a_drain_finishes_what_is_under_way(start_gated, credential, gate, wait_
     assert drained == [True]
 
 
-def test_too_many_requests_of_one_connection_are_sent_back(start_gated, credential, gate, wait_until):
+def test_too_many_requests_of_one_connection_are_sent_back(start_gated, credential, barrier, wait_until):
     server = start_gated(max_in_flight=2)
     with Client(server.endpoint, credential) as client:
         for n in range(3):
-            client.submit(gate.call(f"k{n}"))
+            client.submit(barrier.call(f"k{n}"))
         call, outcome = client.next_outcome()
         assert call.key == "k2"
         assert outcome.retry_after_s > 0
-        gate.open()
+        barrier.open()
         assert {client.next_outcome()[0].key for _ in range(2)} == {"k0", "k1"}
     assert server.stats()["busy"] == 1
 

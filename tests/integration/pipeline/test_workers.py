@@ -138,7 +138,7 @@ class Owner:
 
     @property
     def worker(self) -> int:
-        """The worker that came up last."""
+        """The worker that started last."""
         self.wait_for(lambda: len(self.ups) > len(self.downs))
         return self.ups[-1].worker
 
@@ -295,7 +295,7 @@ def test_a_batched_form_gets_equal_jobs_together(owner: Owner) -> None:
         ("broken", "internal", "internal-error", False),
     ],
 )
-def test_errors_are_told_in_the_words_of_the_wire(
+def test_errors_are_reported_in_the_words_of_the_wire(
     owner: Owner, how: str, kind: str, code: str, is_transient: bool
 ) -> None:
     before = owner.worker
@@ -337,14 +337,16 @@ def test_an_unknown_operation_fails_its_job(owner: Owner) -> None:
 
 
 def replaced(owner: Owner, lose: Callable[[int], None]) -> WorkerDown:
-    """Lose the worker; what was told. The process that stood by, and no new one, has its place then."""
+    """Lose the worker; what was reported. The process that stood by, and no new one, has its place then."""
     old, n_downs = owner.worker, len(owner.downs)
     standby = wait_for_standby(owner)
     lose(old)
     owner.wait_for(lambda: len(owner.downs) > n_downs)
     started_s = time.monotonic()
     assert owner.call(1, "double").error is None
-    print(f"\nthe next one answered {1000 * (time.monotonic() - started_s):.1f} ms after the loss was told")
+    print(
+        f"\nthe next one answered {1000 * (time.monotonic() - started_s):.1f} ms after the loss"
+    )
     assert owner.worker != old
     assert pid_of(owner, owner.worker) == standby
     return owner.downs[-1]
@@ -383,15 +385,15 @@ def test_a_crash_costs_one_worker_and_is_explained(owner: Owner, operation: str,
 
 
 def test_only_the_job_a_worker_was_at_is_suspect(owner: Owner, tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    jobs = [owner.job(i, "die", {"value": 99.0, "gate": str(gate)}) for i in (2, 3, 4)]
+    barrier = tmp_path / "barrier"
+    jobs = [owner.job(i, "die", {"value": 99.0, "barrier": str(barrier)}) for i in (2, 3, 4)]
     owner.segments[3].array(Area(3, 64, VECTOR))[0] = 99.0
     more = [owner.job(5, "die", {"value": 99.0})]
 
     def lose(worker: int) -> None:
         owner.pool.send(worker, jobs)
         owner.pool.send(worker, more)
-        gate.touch()
+        barrier.touch()
 
     down = replaced(owner, lose)
     assert down.lost == (
@@ -519,12 +521,12 @@ def test_a_busy_worker_unmaps_when_it_is_done(owner: Owner, tmp_path: Path) -> N
     owner.pool.drop_segment(41)
     first = owner.call(40, "maps").info["segments"]
     owner.call(41, "echo")
-    gate = tmp_path / "gate"
-    owner.pool.send(owner.worker, [owner.job(42, "wait", {"gate": str(gate)})], expected_s=PATIENCE_S)
+    barrier = tmp_path / "barrier"
+    owner.pool.send(owner.worker, [owner.job(42, "wait", {"barrier": str(barrier)})], expected_s=PATIENCE_S)
     owner.pool.drop_segment(41)
     owner.pool.drop_segment(42)
     assert owner.pool.info()[0]["state"] == "busy"
-    gate.touch()
+    barrier.touch()
     owner.wait_for(lambda: 42 in owner.answers)
     assert owner.call(40, "maps").info["segments"] == first
 
@@ -573,10 +575,10 @@ def test_places_and_facts(owner: Owner, tmp_path: Path) -> None:
     assert facts["state"] == "idle"
     assert facts["rss_bytes"] >= facts["own_bytes"] > 0
     assert owner.call(1, "wait").info["affinity"] == facts["affinity"]
-    gate = tmp_path / "gate"
-    owner.pool.send(worker, [owner.job(2, "wait", {"gate": str(gate)})], expected_s=PATIENCE_S)
+    barrier = tmp_path / "barrier"
+    owner.pool.send(worker, [owner.job(2, "wait", {"barrier": str(barrier)})], expected_s=PATIENCE_S)
     assert next(one for one in owner.pool.info() if one["worker"] == worker)["state"] == "busy"
-    gate.touch()
+    barrier.touch()
     owner.wait_for(lambda: 2 in owner.answers)
 
 
@@ -810,7 +812,7 @@ def test_a_sick_gpu_comes_back(gpu_owner: Owner) -> None:
         assert owner.call(1, "gpu").error is None
 
 
-def test_lanes_of_a_lost_gpu_worker_are_told_apart(gpu_owner: Owner) -> None:
+def test_lanes_of_a_lost_gpu_worker_are_distinguished(gpu_owner: Owner) -> None:
     owner = gpu_owner
     owner.call(1, "gpu")
     jobs = [[owner.job(i, "gpu", {"seconds": 9.0}) for i in batch] for batch in ((2, 3), (4, 5))]

@@ -117,7 +117,7 @@ class World:
             if kind == "ok":
                 outcome = RejectedError("cancelled", "the call was cancelled")
                 self.n_cancelled[call.key] = self.n_cancelled.get(call.key, 0) + 1
-        self.apply(ev.CallAnswered(server, call, outcome))
+        self.apply(ev.CallFinished(server, call, outcome))
 
     def lose(self, server):
         if server in self.at:

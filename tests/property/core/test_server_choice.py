@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yarn_accel.core.server_choice import ChooserSettings, Request, RequestChooser, ServerView
+from yarn_accel.core.server_choice import ChooserSettings, RequestChooser, RoutableRequest, ServerView
 
 SERVERS = ("a", "b", "c")
 QUEUES = st.floats(0.0, 10.0)
@@ -29,7 +29,7 @@ SETTINGS = st.builds(
     ChooserSettings, st.sampled_from([0.0, 0.01, 1.0]), st.sampled_from([0.0, 0.1, 0.5]), st.integers(0, 2)
 )
 REQUESTS = st.builds(
-    Request,
+    RoutableRequest,
     st.just("lu"),
     st.sampled_from([0.0, 1e8, 1e9]),
     st.sampled_from([0, 10_000_000]),
@@ -71,14 +71,14 @@ def test_it_is_finished_first_there_or_staying_costs_less_than_the_hysteresis(se
 
 @given(SETTINGS, st.lists(worlds(), max_size=20))
 def test_a_request_whose_servers_stay_is_moved_so_often_at_most(settings, history):
-    chooser, request = RequestChooser(settings), Request("lu", 1e9, 0, server="a")
+    chooser, request = RequestChooser(settings), RoutableRequest("lu", 1e9, 0, server="a")
     for views in history:
         views = [*(view for view in views if view.server != "a"), ServerView("a", 1, 5.0)]
         views += [ServerView(name, 1, 9.0) for name in SERVERS if name not in {view.server for view in views}]
         views = [ServerView(view.server, view.seq, view.queue_s) for view in views]
         chosen = chooser.choose("a", request, views)
         n_moves = request.n_moves + (chosen.server != request.server)
-        request = Request("lu", 1e9, 0, chosen.server, n_moves)
+        request = RoutableRequest("lu", 1e9, 0, chosen.server, n_moves)
     assert request.n_moves <= settings.max_moves
 
 

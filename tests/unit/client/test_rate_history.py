@@ -6,7 +6,7 @@ import pytest
 
 from yarn_accel.client.calls import Call, Reference, Reply, Tensor
 from yarn_accel.client.rate_history import RateHistory, sent_bytes
-from yarn_accel.core.server_choice import Request, ServerView
+from yarn_accel.core.server_choice import RoutableRequest, ServerView
 from yarn_accel.wire import TensorSpec
 
 MB = 1_000_000
@@ -35,7 +35,7 @@ def test_the_rate_is_that_of_its_answers_where_the_agent_knows_none():
     assert known.with_own_rates(view()).rates["lu"] == pytest.approx(2.0)
     assert known.with_own_rates(view(rates={"lu": 9.0})).rates == {"lu": 9.0}
     assert known.with_own_rates(view(server="w2")).rates == {}
-    assert known.expected_s(view(rates={"lu": 4.0}), Request("lu", 1.0, MB)) == pytest.approx(0.25)
+    assert known.expected_s(view(rates={"lu": 4.0}), RoutableRequest("lu", 1.0, MB)) == pytest.approx(0.25)
 
 
 def test_the_link_is_as_fast_as_the_fastest_of_the_last_exchanges():

@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from yarn_accel.core.server_choice import ChooserSettings, Request, RequestChooser, ServerView
+from yarn_accel.core.server_choice import ChooserSettings, RequestChooser, RoutableRequest, ServerView
 
 RATES = {"lu": 1e9}
-LU = Request("lu", 1e9, 0)
+LU = RoutableRequest("lu", 1e9, 0)
 
 
 def view(server, queue_s=0.0, *, seq=1, link=math.inf, rates=None, weight=1.0, accepts=True):
@@ -15,7 +15,7 @@ def view(server, queue_s=0.0, *, seq=1, link=math.inf, rates=None, weight=1.0, a
 
 
 def test_predicted_finish_is_queue_and_transfer_and_compute():
-    chosen = RequestChooser().choose("a", Request("lu", 3e9, 50_000_000), [view("a", 0.25, link=1e8)])
+    chosen = RequestChooser().choose("a", RoutableRequest("lu", 3e9, 50_000_000), [view("a", 0.25, link=1e8)])
     assert chosen.predicted_s == pytest.approx(0.25 + 0.5 + 3.0)
     assert chosen.reason == "a in 3.8 s (250 ms queue, 500 ms transfer, 3.0 s compute) is first"
 
@@ -30,7 +30,7 @@ def test_predicted_finish_is_queue_and_transfer_and_compute():
     ],
 )
 def test_it_goes_where_it_should_be_finished_first(other, expected):
-    request = Request("lu", 1e9, 20_000_000)
+    request = RoutableRequest("lu", 1e9, 20_000_000)
     assert RequestChooser().choose("a", request, [view("a", 1.0), other]).server == expected
 
 
@@ -46,13 +46,13 @@ def test_a_small_gain_is_not_worth_leaving_home():
 
 def test_a_gain_of_milliseconds_is_not_worth_it_however_large_the_share():
     chooser = RequestChooser(ChooserSettings(min_gain_s=0.01, min_gain_share=0.0))
-    tiny = Request("lu", 1e6, 0)
+    tiny = RoutableRequest("lu", 1e6, 0)
     assert chooser.choose("a", tiny, [view("a", 0.009), view("b")]).server == "a"
     assert chooser.choose("a", tiny, [view("a", 0.02, seq=2), view("b", seq=2)]).server == "b"
 
 
 def test_a_waiting_request_pays_the_transfer_only_elsewhere():
-    waiting = Request("lu", 1e9, 100_000_000, server="b")
+    waiting = RoutableRequest("lu", 1e9, 100_000_000, server="b")
     views = [view("a", link=1e8), view("b", 0.9, link=1e8)]
     assert RequestChooser().choose("a", waiting, views).server == "b"
 
@@ -60,14 +60,14 @@ def test_a_waiting_request_pays_the_transfer_only_elsewhere():
 def test_a_waiting_request_moves_so_often_and_no_more():
     chooser = RequestChooser(ChooserSettings(max_moves=1))
     views = [view("a"), view("b", 9.0)]
-    assert chooser.choose("b", Request("lu", 1e9, 0, "b", 0), views).server == "a"
-    stays = chooser.choose("b", Request("lu", 1e9, 0, "b", 1), views)
+    assert chooser.choose("b", RoutableRequest("lu", 1e9, 0, "b", 0), views).server == "a"
+    stays = chooser.choose("b", RoutableRequest("lu", 1e9, 0, "b", 1), views)
     assert (stays.server, "moved 1 times already" in stays.reason) == ("b", True)
 
 
 def test_whose_server_is_gone_may_always_move():
     chooser = RequestChooser(ChooserSettings(max_moves=0))
-    lost = Request("lu", 1e9, 0, server="gone", n_moves=5)
+    lost = RoutableRequest("lu", 1e9, 0, server="gone", n_moves=5)
     assert chooser.choose("gone", lost, [view("a"), view("b", accepts=False)]).server == "a"
 
 
@@ -94,7 +94,7 @@ def test_a_rate_that_was_not_measured_follows_from_the_weights():
 
 def test_where_nothing_was_measured_the_heavier_is_quicker():
     views = [view("a", rates={}), view("b", rates={}, weight=2.0)]
-    assert RequestChooser().choose(None, Request("lu", 1e12, 0), views).server == "b"
+    assert RequestChooser().choose(None, RoutableRequest("lu", 1e12, 0), views).server == "b"
 
 
 def test_the_order_of_the_views_does_not_matter():

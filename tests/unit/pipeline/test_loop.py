@@ -26,7 +26,7 @@ def wait(event):
     assert event.wait(120)
 
 
-def test_a_descriptor_is_told_while_it_is_ready(loop):
+def test_a_descriptor_is_reported_while_it_is_ready(loop):
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     received, is_over = bytearray(), threading.Event()

@@ -1,4 +1,4 @@
-"""Every figure of the statistics has its metric, named by the house rule; a missing part breaks nothing."""
+"""Every figure of the statistics has its metric, named by the rule; a missing part breaks nothing."""
 
 import re
 
@@ -72,10 +72,10 @@ def test_a_figure_and_its_metric(exposed, name, labels, value):
     assert sample(PREFIX + name, labels) == pytest.approx(value)
 
 
-def test_no_sample_is_told_twice():
+def test_no_sample_is_reported_twice():
     for family in families(statistics()):
-        told = [(sample.name, tuple(sorted(sample.labels.items()))) for sample in family.samples]
-        assert len(told) == len(set(told))
+        reported = [(sample.name, tuple(sorted(sample.labels.items()))) for sample in family.samples]
+        assert len(reported) == len(set(reported))
 
 
 def test_names_say_noun_and_unit():

@@ -14,7 +14,7 @@ from typing import Any
 
 from yarn_accel.errors import StartupError
 from yarn_accel.pipeline.workers.execution import error_of
-from yarn_accel.pipeline.workers.jobs import JobError
+from yarn_accel.pipeline.workers.jobs import JobFailure
 from yarn_accel.pipeline.workers.memory import Mapping
 
 __all__ = ["CudaDevice", "CudaStream"]
@@ -78,16 +78,16 @@ class CudaDevice:
             return _nothing
         return lambda: self._unpin(mapping.address)
 
-    def explain(self, error: BaseException) -> JobError:
+    def explain(self, error: BaseException) -> JobFailure:
         """What a failed computation means; an error of the device itself is also put down as `fault`."""
         kind = type(error).__name__
         is_out = isinstance(error, self._cupy.cuda.memory.OutOfMemoryError)
         if is_out or _OUT_OF_MEMORY.get(kind, -1) == getattr(error, "status", None):
             self._cupy.get_default_memory_pool().free_all_blocks()
-            return JobError("unavailable", "out-of-memory", "the GPU is out of memory", "", True)
+            return JobFailure("unavailable", "out-of-memory", "the GPU is out of memory", "", True)
         if kind in _OUT_OF_MEMORY:
             self.fault = f"{kind}: {error}"
-            return JobError("unavailable", "sick-device", self.fault, "", True)
+            return JobFailure("unavailable", "sick-device", self.fault, "", True)
         return error_of(error)
 
     def _unpin(self, address: int) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from yarn_accel.errors import AccelError, RejectedError, StorageError, UnavailableError
-from yarn_accel.pipeline.workers.control import ControlWord, State
-from yarn_accel.pipeline.workers.jobs import EXPIRED, JobError
+from yarn_accel.pipeline.workers.control import ControlWord, LaneState
+from yarn_accel.pipeline.workers.jobs import EXPIRED, JobFailure
 from yarn_accel.pipeline.workers.memory import Array, OutputArea, OutputTooLargeError, Segments
 from yarn_accel.wire.tensors import ITEM_BYTES, MAX_DIMENSIONS, TensorSpec
 
@@ -24,7 +24,7 @@ __all__ = ["Answer", "Executor", "Task", "Template", "error_of"]
 
 _MAX_MESSAGE = 2000
 _MAX_CURE = 500
-_IDLE, _READING, _OVERWRITING = int(State.IDLE), int(State.READING), int(State.OVERWRITING)
+_IDLE, _READING, _OVERWRITING = int(LaneState.IDLE), int(LaneState.READING), int(LaneState.OVERWRITING)
 Tensor = tuple[str, str, tuple[int, ...], str]
 """Name, dtype, shape and order of an output."""
 
@@ -93,7 +93,7 @@ class Answer:
     info: dict[str, Any] = field(default_factory=dict)
     compute_s: float = 0.0
     kernel_s: float = 0.0
-    error: JobError | None = None
+    error: JobFailure | None = None
 
 
 class Executor:
@@ -113,7 +113,7 @@ class Executor:
             for field in (ControlWord.STATE, ControlWord.FIRST, ControlWord.COUNT)
         )
         self.around: Any = None
-        self.explain: Callable[[BaseException], JobError] = error_of
+        self.explain: Callable[[BaseException], JobFailure] = error_of
 
     def run(self, tasks: Sequence[Task]) -> list[Answer]:
         """Answer every task, in order; one whose time is over by the error `EXPIRED`."""
@@ -305,24 +305,24 @@ def _order(array: Array) -> str:
     return "F" if flags.f_contiguous and not flags.c_contiguous else "C"
 
 
-def error_of(error: BaseException) -> JobError:
+def error_of(error: BaseException) -> JobFailure:
     """An exception in the words of the wire."""
     if isinstance(error, AccelError):
         message, cure = _one_line(error.message)[:_MAX_MESSAGE], error.cure[:_MAX_CURE]
         if isinstance(error, RejectedError):
-            return JobError("rejected", error.code, message, cure)
+            return JobFailure("rejected", error.code, message, cure)
         if isinstance(error, StorageError):
-            return JobError("storage", "storage", message, cure, error.transient)
+            return JobFailure("storage", "storage", message, cure, error.transient)
         if isinstance(error, UnavailableError):
-            return JobError("unavailable", "unavailable", message, cure, True)
+            return JobFailure("unavailable", "unavailable", message, cure, True)
     if isinstance(error, MemoryError):
-        return JobError("unavailable", "out-of-memory", "the worker is out of memory", "", True)
+        return JobFailure("unavailable", "out-of-memory", "the worker is out of memory", "", True)
     if isinstance(error, OutputTooLargeError):
-        return JobError("internal", "output-too-large", _one_line(str(error)))
+        return JobFailure("internal", "output-too-large", _one_line(str(error)))
     if isinstance(error, _BadOutcomeError):
-        return JobError("internal", "bad-outcome", "the operation " + _one_line(str(error)))
+        return JobFailure("internal", "bad-outcome", "the operation " + _one_line(str(error)))
     text = _one_line(f"the operation broke: {type(error).__name__}: {error}")
-    return JobError("internal", "internal-error", text[:_MAX_MESSAGE])
+    return JobFailure("internal", "internal-error", text[:_MAX_MESSAGE])
 
 
 def _one_line(text: str) -> str:

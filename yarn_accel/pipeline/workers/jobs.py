@@ -13,7 +13,7 @@ __all__ = [
     "Area",
     "Job",
     "JobDone",
-    "JobError",
+    "JobFailure",
     "Lost",
     "Measured",
 ]
@@ -54,7 +54,7 @@ class Job(NamedTuple):
     due_s: float = 0.0
 
 
-class JobError(NamedTuple):
+class JobFailure(NamedTuple):
     """Why a job has no result, in the words of the wire's ``Failed``."""
 
     kind: str
@@ -65,7 +65,7 @@ class JobError(NamedTuple):
 
 
 #: Of a job whose time was over before it began, wherever it waited.
-EXPIRED = JobError("rejected", "deadline-exceeded", "the deadline passed before the computation began")
+EXPIRED = JobFailure("rejected", "deadline-exceeded", "the deadline passed before the computation began")
 
 
 class JobDone(NamedTuple):
@@ -87,7 +87,7 @@ class JobDone(NamedTuple):
     compute_s: float
     kernel_s: float
     overwritten: bool
-    error: JobError | None = None
+    error: JobFailure | None = None
 
 
 @dataclass(frozen=True, slots=True)

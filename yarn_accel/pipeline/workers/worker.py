@@ -13,7 +13,7 @@ from yarn_accel.pipeline.workers.calibration import WARMING, measure
 from yarn_accel.pipeline.workers.control import N_LANES, ControlWord
 from yarn_accel.pipeline.workers.execution import Answer, Executor, Task, Template, Tensor
 from yarn_accel.pipeline.workers.forms import Forms
-from yarn_accel.pipeline.workers.jobs import JobError
+from yarn_accel.pipeline.workers.jobs import JobFailure
 from yarn_accel.pipeline.workers.lanes import Lanes
 from yarn_accel.pipeline.workers.memory import Segments
 from yarn_accel.pipeline.workers.protocol import (
@@ -113,11 +113,11 @@ class Worker:
             try:
                 text = _encode_facts(answer.info)
             except (TypeError, ValueError, RecursionError) as error:
-                answer.error = JobError("internal", "bad-outcome", f"info is not fit for JSON: {error}")
+                answer.error = JobFailure("internal", "bad-outcome", f"info is not fit for JSON: {error}")
             else:
                 if len(text) <= _MAX_TEXT_BYTES:
                     return text.encode()
-                answer.error = JobError("internal", "bad-outcome", f"info has {len(text)} characters")
+                answer.error = JobFailure("internal", "bad-outcome", f"info has {len(text)} characters")
         return _encode_strict(answer.error).encode()
 
     def _layout(self, tensors: tuple[Tensor, ...]) -> int:

@@ -37,7 +37,7 @@ def test_wrong_secret_forged_tenant_and_expired(server, alice, unharmed):
     ):
         with pytest.raises(AuthenticationError, match=text), Client(server.endpoint, wrong):
             pass
-    # Three saw by themselves that the server's proof is wrong; the last one is told before it is counted.
+    # Three saw by themselves that the server's proof is wrong; the last one is notified before it is counted.
     until_s = time.monotonic() + 60
     while statistics(server, alice)["refused"] <= before:
         assert time.monotonic() < until_s, "the expired one was never counted"

@@ -40,8 +40,8 @@ def hang(arrays: Arrays, params: Params, place: Place) -> Outcome:
 
 
 def die(arrays: Arrays, params: Params, place: Place) -> Outcome:
-    """If its first number is `value`, and not before the file `gate` is there."""
-    while "gate" in params and not Path(params["gate"]).exists():
+    """If its first number is `value`, and not before the file `barrier` is there."""
+    while "barrier" in params and not Path(params["barrier"]).exists():
         time.sleep(0.001)
     if params.get("value", 0.0) == arrays[0].flat[0]:
         os.kill(os.getpid(), signal.SIGSEGV)
@@ -100,10 +100,10 @@ def keep(arrays: Arrays, params: Params, place: Place) -> Outcome:
 
 
 def wait(arrays: Arrays, params: Params, place: Place) -> Outcome:
-    """For some seconds, or until the file `gate` is there."""
-    while "gate" in params and not Path(params["gate"]).exists():
+    """For some seconds, or until the file `barrier` is there."""
+    while "barrier" in params and not Path(params["barrier"]).exists():
         time.sleep(0.01)
-    time.sleep(params.get("seconds", 0.0 if "gate" in params else 0.2))
+    time.sleep(params.get("seconds", 0.0 if "barrier" in params else 0.2))
     return Outcome({}, {"affinity": sorted(os.sched_getaffinity(0)), "modules": "numba" in sys.modules})
 
 

@@ -27,7 +27,7 @@ def control():
     word.close()
 
 
-def test_nothing_is_told_of_a_worker_that_no_fault_killed(control):
+def test_nothing_is_reported_of_a_worker_that_no_fault_killed(control):
     assert control.last_frames() == []
 
 
@@ -43,7 +43,7 @@ def test_the_frames_are_those_of_the_thread_that_failed(control):
 
 
 def test_another_thread_listed_first_is_not_blamed(control):
-    """All threads are told, those that wait as well."""
+    """All threads are notified, those that wait as well."""
     waits = threading.Event()
     thread = threading.Thread(target=waits.wait, daemon=True)
     thread.start()

@@ -92,18 +92,18 @@ def test_faults_that_a_gpu_reports_are_read_once(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(devices, "_nvml", lambda: Nvml)
     monkeypatch.setattr(devices, "read_devices", lambda: [{"device": "cuda:1"}])
-    told: list[tuple[str, str]] = []
+    reported: list[tuple[str, str]] = []
     seen = threading.Event()
 
     def call(task: Callable[[], None]) -> None:
         task()
         seen.set()
 
-    monitor = GpuMonitor([CPU, Device("cuda:1", "cuda")], lambda *fault: told.append(fault), call)
+    monitor = GpuMonitor([CPU, Device("cuda:1", "cuda")], lambda *fault: reported.append(fault), call)
     monitor.start()
     assert seen.wait(60)
     monitor.close()
-    assert told == [("cuda:1", "Xid 79")]
+    assert reported == [("cuda:1", "Xid 79")]
     assert monitor.faults() == []
     assert GpuMonitor([CPU], lambda *fault: None, call).faults() == []
 
@@ -125,8 +125,8 @@ def found(seconds: float) -> dict[str, Any]:
 
 def test_every_problem_is_measured_once_and_then_kept(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "calibration.json"
-    told: list[Measured] = []
-    calibration = made(str(path), told.append)
+    reported: list[Measured] = []
+    calibration = made(str(path), reported.append)
     assert calibration.is_done
     calibration.welcome(CPU, VERSIONS)
     calibration.welcome(CPU, VERSIONS)
@@ -140,7 +140,7 @@ def test_every_problem_is_measured_once_and_then_kept(tmp_path: Path) -> None:
     again: list[Measured] = []
     second = made(str(path), again.append)
     second.welcome(CPU, VERSIONS)
-    assert again == told
+    assert again == reported
     assert second.is_done
     third = made(str(path), again.append)
     third.welcome(CPU, {"numpy": "3"})

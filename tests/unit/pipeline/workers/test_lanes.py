@@ -10,7 +10,7 @@ from yarn_accel.pipeline.workers.execution import Answer
 
 
 class Clock:
-    """Stands until it is told to go on."""
+    """Stands until it is ordered to go on."""
 
     def __init__(self):
         self.now_s = 100.0

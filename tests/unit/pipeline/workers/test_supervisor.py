@@ -46,20 +46,20 @@ class Process:
 
 
 class Listener:
-    """Notes what it is told."""
+    """Notes what it gets."""
 
     def __init__(self) -> None:
-        self.told: list[Any] = []
+        self.reported: list[Any] = []
         self.up = threading.Event()
 
     def worker_started(self, worker: int, device: str, kind: str) -> None:
-        self.told.append(("started", worker, device, kind))
+        self.reported.append(("started", worker, device, kind))
         self.up.set()
 
     def worker_done(self, worker: int, answers: Any) -> None: ...
 
     def worker_lost(self, *facts: Any) -> None:
-        self.told.append(("lost", *facts))
+        self.reported.append(("lost", *facts))
 
     def measured(self, found: Any) -> None: ...
 
@@ -99,19 +99,19 @@ def test_a_process_takes_the_place_of_one_that_is_lost(pool: Any, listener: List
     pool._enter(first)
     pool._enter(second)
     end(pool, first)
-    assert listener.told == [
+    assert listener.reported == [
         ("started", 0, "cpu", "cpu"),
         ("lost", 0, "cpu", "died", (Lost(7, False, True),), "killed by SIGKILL"),
         ("started", 1, "cpu", "cpu"),
     ]
 
 
-def test_a_standby_that_is_lost_is_not_told(pool: Any, listener: Listener) -> None:
+def test_a_standby_that_is_lost_is_not_reported(pool: Any, listener: Listener) -> None:
     first, second = Process(), Process()
     pool._enter(first)
     pool._enter(second)
     end(pool, second)
-    assert listener.told == [("started", 0, "cpu", "cpu")]
+    assert listener.reported == [("started", 0, "cpu", "cpu")]
 
 
 def test_a_lost_worker_takes_nothing(pool: Any, listener: Listener) -> None:

@@ -1,6 +1,6 @@
 """Operations a test can hold, for ``extra_operations``; files carry the word to the worker processes.
 
-``wait`` notes that it began in the folder its parameters name, and computes once the gate there is opened.
+``wait`` notes that it began in the folder its parameters name, and computes once the barrier there is opened.
 """
 
 import time
@@ -13,7 +13,7 @@ from yarn_accel.operations.operation import Operation, Outcome, allocate
 __all__ = ["OPERATIONS", "PATH"]
 
 #: What goes into the configuration.
-PATH = "tests.integration.pipeline.gate_operations:OPERATIONS"
+PATH = "tests.integration.pipeline.barrier_operations:OPERATIONS"
 _PATIENCE_S = 120.0
 
 
@@ -28,7 +28,7 @@ def _wait(arrays, params, place=allocate):
         n_started = file.tell()
     until_s = time.monotonic() + _PATIENCE_S
     while not (folder / "opened").exists():
-        assert time.monotonic() < until_s, "the gate was never opened"
+        assert time.monotonic() < until_s, "the barrier was never opened"
         time.sleep(0.002)
     return Outcome({f"a{index}": array for index, array in enumerate(arrays)}, {"n": n_started})
 

@@ -55,7 +55,7 @@ def echo_at(client, segment, offset, n_bytes=4096, **options):
     )
 
 
-def test_a_lent_memfd_cannot_be_shrunk_grown_or_unsealed(lender):
+def test_a_granted_memfd_cannot_be_shrunk_grown_or_unsealed(lender):
     client = lender()
     segment, fd, n_bytes = client.lend(MIB)
     try:
@@ -229,14 +229,14 @@ def test_lending_has_a_bound(server, alice, lender):
     client = lender()
     event = client.answer(Lend(client.new_id(), 9 * MIB))
     assert isinstance(event, Busy | Failed)
-    n_lent = 0
+    n_granted = 0
     for _ in range(200):
         event = client.answer(Lend(client.new_id(), MIB))
         if isinstance(event, Busy | Failed):
             continue
         os.close(client.fds.pop())
-        n_lent += event.n_bytes
-    assert 7 * MIB <= n_lent <= 8 * MIB
+        n_granted += event.n_bytes
+    assert 7 * MIB <= n_granted <= 8 * MIB
     for n_bytes in (1, 1 << 53):
         event = client.answer(Lend(client.new_id(), n_bytes))
         assert not isinstance(event, Result)
@@ -268,7 +268,7 @@ def test_one_segment_for_two_requests_at_once(lender):
     assert isinstance(client.event(), Result)
 
 
-def test_memory_is_not_lent_where_it_was_not_agreed(raw):
+def test_memory_is_not_granted_where_it_was_not_agreed(raw):
     for options in ({}, {"unix": True}):
         client = raw(**options)
         client.connection._may_lend = True
@@ -288,7 +288,7 @@ def test_a_segment_dies_with_its_connection(server, alice, lender):
         found = other.lend(4 * MIB)
         assert found[0] != segment
         with mmap.mmap(found[1], found[2]) as fresh:
-            assert not any(fresh[:65536]), "lent memory shows nothing of others"
+            assert not any(fresh[:65536]), "granted memory shows nothing of others"
             fresh[:4] = b"new!"
             assert shared[:4] == b"mine"
         os.close(found[1])
