@@ -298,7 +298,7 @@ class Dispatcher:
                 self._apply(ev.ServerDraining(endpoint))
             if found is None:
                 return
-            self._apply(ev.CallAnswered(endpoint, *found))
+            self._apply(ev.CallFinished(endpoint, *found))
             # What the socket has is looked at when it says so; TLS may hold more than the socket knows of.
             is_new = client.carrier == "tls"
 

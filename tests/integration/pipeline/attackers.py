@@ -219,7 +219,7 @@ def not_at_rest(stats):
         "read queue": queues["read"]["bytes"],
         "write queue": queues["write"]["bytes"],
         "pool in use": pool["used_bytes"] - pool.get("kept_bytes", pool["used_bytes"]),
-        "lent": pool["shared_bytes"],
+        "granted": pool["shared_bytes"],
         "waiting for memory": pool["waiting"],
         "connections": max(0, sum(stats["open_connections"].values()) - 1),
         "requests without an end": stats["requests"] - sum(stats[name] for name in ends),

@@ -1,7 +1,7 @@
 """The policy `container` on real servers: counts say where requests went, and that each was answered once.
 
 What the agents and the master do between servers and mappers is done here by the functions they use: figures
-are read off ``/stats.json``, measured, told as JSON, and parsed by the mapper's side.
+are read off ``/stats.json``, measured, written as JSON, and parsed by the mapper's side.
 """
 
 import collections
@@ -27,7 +27,7 @@ POLICY = {"name": "container", "min_gain_s": 0.001, "min_gain_share": 0.1, "max_
 
 
 class Site:
-    """Servers of one rack and what is told of them, as fresh as a second of heartbeats would be."""
+    """Servers of one rack and what is known of them, as fresh as a second of heartbeats would be."""
 
     def __init__(self, servers, every_s=0.3):
         self.servers = {server.endpoint.name: server for server in servers}

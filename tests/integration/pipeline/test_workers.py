@@ -344,9 +344,7 @@ def replaced(owner: Owner, lose: Callable[[int], None]) -> WorkerDown:
     owner.wait_for(lambda: len(owner.downs) > n_downs)
     started_s = time.monotonic()
     assert owner.call(1, "double").error is None
-    print(
-        f"\nthe next one answered {1000 * (time.monotonic() - started_s):.1f} ms after the loss"
-    )
+    print(f"\nthe next one answered {1000 * (time.monotonic() - started_s):.1f} ms after the loss")
     assert owner.worker != old
     assert pid_of(owner, owner.worker) == standby
     return owner.downs[-1]

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from yarn_accel.core.requests.commands import GrantMemory
 from yarn_accel.core.requests.events import Failure, SharedInputs
 from yarn_accel.core.requests.settings import MachineSettings
 from yarn_accel.core.requests.work import ConnectionRecord, Grant, MachineState, TenantRecord, WorkRecord
 
-if TYPE_CHECKING:
-    from yarn_accel.core.requests.memory import MemoryPool
-
-__all__ = ["Sharing"]
+__all__ = ["SegmentSource", "Sharing"]
 
 #: A segment the client returned serves a request of at least this part of it.
 _MOST_WASTE = 4
+
+
+class SegmentSource(Protocol):
+    """Where segments for connections come from: `memory.MemoryPool`."""
+
+    def size_of(self, n_bytes: int) -> int:
+        """Bytes of the segment that is made for so many."""
+
+    def create_shared(self, size: int, connection: int) -> int:
+        """Begin to make a segment; its number, or 0: there is no memory now."""
+
+    def destroy_shared(self, segment: int, size: int, is_created: bool) -> None:
+        """Give a segment up."""
 
 
 class Sharing:
@@ -27,7 +37,7 @@ class Sharing:
         n_bytes: of all of it.
     """
 
-    def __init__(self, settings: MachineSettings, memory: MemoryPool, state: MachineState) -> None:
+    def __init__(self, settings: MachineSettings, memory: SegmentSource, state: MachineState) -> None:
         self.n_bytes = 0
         self._memory = memory
         self._state = state

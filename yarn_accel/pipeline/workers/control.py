@@ -13,7 +13,7 @@ from collections.abc import Container
 from enum import IntEnum
 from typing import Final
 
-__all__ = ["N_LANES", "TICK_S", "ControlWord", "State"]
+__all__ = ["N_LANES", "TICK_S", "ControlWord", "LaneState"]
 
 N_LANES = 2
 """Batches a worker may be at: a GPU worker copies the next one in while it computes."""
@@ -25,7 +25,7 @@ _PAGE_BYTES = 4096
 _LAST_WORDS_BYTES = 16384
 
 
-class State(IntEnum):
+class LaneState(IntEnum):
     """What a lane of a worker is at."""
 
     IDLE = 0
@@ -68,13 +68,13 @@ class ControlWord:
             self.words[self.ALIVE_NS] = time.monotonic_ns()
             time.sleep(TICK_S)
 
-    def job_at(self, jobs: Container[int]) -> tuple[State, int, int]:
+    def job_at(self, jobs: Container[int]) -> tuple[LaneState, int, int]:
         """What the worker is at among these jobs: state, id of the first, how many; 0: at none of them."""
         for lane in range(N_LANES):
             first = self.words[lane * self.LANE + self.FIRST]
             if first in jobs:
                 return self._state(lane), first, self.words[lane * self.LANE + self.COUNT]
-        return State.IDLE, 0, 0
+        return LaneState.IDLE, 0, 0
 
     def last_frames(self) -> list[str]:
         """Where the worker was when a fault killed it, innermost first; empty when none did."""
@@ -90,5 +90,5 @@ class ControlWord:
         self._map.close()
         os.close(self.fd)
 
-    def _state(self, lane: int) -> State:
-        return State(min(self.words[lane * self.LANE + self.STATE], State.OVERWRITING))
+    def _state(self, lane: int) -> LaneState:
+        return LaneState(min(self.words[lane * self.LANE + self.STATE], LaneState.OVERWRITING))

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from yarn_accel.operations import registry
-from yarn_accel.pipeline.workers.control import ControlWord, State
-from yarn_accel.pipeline.workers.jobs import Area, Job, JobDone, JobError, Lost
+from yarn_accel.pipeline.workers.control import ControlWord, LaneState
+from yarn_accel.pipeline.workers.jobs import Area, Job, JobDone, JobFailure, Lost
 from yarn_accel.pipeline.workers.launching import Launched
 from yarn_accel.pipeline.workers.protocol import (
     DONE,
@@ -351,7 +351,7 @@ class WorkerProcess:
         end = text_at + n_text
         facts = self._fact(message[text_at:end])
         if failed:
-            return JobDone(job.id, (), {}, compute_s, kernel_s, overwritten, JobError(*facts)), end
+            return JobDone(job.id, (), {}, compute_s, kernel_s, overwritten, JobFailure(*facts)), end
         layout = self._layouts[layout_number]
         if len(layout.tensors) != n_tensors:
             raise WorkerLiedError("tensors without a description")
@@ -457,12 +457,12 @@ class WorkerProcess:
                 continue
             state, first, count = self.control.job_at(batch.jobs)
             at = list(batch.jobs).index(first) if count else -1
-            is_done = at >= 0 and state is State.IDLE
+            is_done = at >= 0 and state is LaneState.IDLE
             for i, job in enumerate(batch.jobs.values()):
                 if is_done or i < at:
                     lost.append(Lost(job.id, _destroys(job), is_done))
                 elif at >= 0 and i < at + count:
-                    lost.append(Lost(job.id, state is State.OVERWRITING and job.may_overwrite, True))
+                    lost.append(Lost(job.id, state is LaneState.OVERWRITING and job.may_overwrite, True))
                 else:
                     lost.append(Lost(job.id, False, False))
         return tuple(lost)
