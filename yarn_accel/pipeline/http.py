@@ -118,33 +118,14 @@ class HttpServer:
         )
         await runner.setup()
         assert runner.server is not None
-        handlers, loop = runner.server, self._loop
-        #: Those that live, and those whose transport comes in the next turn of the loop.
-        living: set[Any] = set()
-        accepted: set[Any] = set()
-
-        def connected() -> asyncio.Protocol:
-            living.difference_update(
-                [each for each in living if each.transport is None and each not in accepted]
-            )
-            if len(living) >= MAX_CONNECTIONS:
-                return _Refused()
-            handler: Any = handlers()
-            living.add(handler)
-            accepted.add(handler)
-            loop.call_soon(loop.call_soon, accepted.discard, handler)
-            loop.call_later(_MAX_AGE_S, _end, handler)
-            return handler  # type: ignore[no-any-return]
-
-        listening = await loop.create_server(connected, sock=self._listener)
+        connections = _Connections(runner.server)
+        listening = await self._loop.create_server(lambda: _Connection(connections), sock=self._listener)
         await self._is_over.wait()
+        # asyncio cannot finish accepting a connection on a server that is closed: first it accepts no more.
+        self._loop.remove_reader(self._listener)
+        await connections.end()
         listening.close()
         await runner.cleanup()
-        # What was just accepted has a transport in the next turn of the loop, and none in the one after.
-        await asyncio.sleep(_CLOSING_S)
-        for handler in living:
-            _end(handler)
-        await asyncio.sleep(_CLOSING_S)
 
     # Pages
 
@@ -180,18 +161,81 @@ class HttpServer:
         if time.monotonic() < self._until_s:
             return self._latest
         if self._asking is None or self._asking.done():
-            self._asking = asyncio.ensure_future(asyncio.to_thread(self._stats))
-        stats = await asyncio.wait_for(asyncio.shield(self._asking), STATS_TIMEOUT_S)
+            self._asking = asyncio.ensure_future(self._ask())
+        return await asyncio.wait_for(asyncio.shield(self._asking), STATS_TIMEOUT_S)
+
+    async def _ask(self) -> _Stats:
+        """Ask the server, whoever still waits for the answer."""
+        stats = await asyncio.to_thread(self._stats)
         self._latest, self._until_s = stats, time.monotonic() + CACHE_S
         return stats
 
 
-class _Refused(asyncio.Protocol):
-    """A connection above the limit."""
+class _Connections:
+    """The open connections, from the moment they have a transport until that is closed."""
+
+    def __init__(self, make_handler: Callable[[], Any]) -> None:
+        self.make_handler = make_handler
+        self.transports: set[asyncio.Transport] = set()
+        self.is_over = False
+
+    async def end(self) -> None:
+        """Close all of them, and those that are just being accepted."""
+        self.is_over = True
+        await asyncio.sleep(_CLOSING_S)
+        while self.transports:
+            for transport in self.transports:
+                transport.abort()
+            await asyncio.sleep(_CLOSING_S)
+
+
+class _Connection(asyncio.Protocol):
+    """One connection: closed at once above the limit, and when it is too old; else aiohttp's."""
+
+    def __init__(self, connections: _Connections) -> None:
+        self._connections = connections
+        self._handler: Any = None
+        self._transport: Any = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Close it at once."""
-        transport.abort()
+        """Let aiohttp have it, if there is a place."""
+        connections = self._connections
+        is_refused = connections.is_over or len(connections.transports) >= MAX_CONNECTIONS
+        self._transport = transport
+        connections.transports.add(transport)
+        if is_refused:
+            transport.abort()
+            return
+        self._handler = connections.make_handler()
+        self._timer = asyncio.get_running_loop().call_later(_MAX_AGE_S, transport.abort)
+        self._handler.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget it."""
+        self._connections.transports.discard(self._transport)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._handler is not None:
+            self._handler.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`, as the next three."""
+        if self._handler is not None:
+            self._handler.data_received(data)
+
+    def eof_received(self) -> None:
+        """The client sends nothing more."""
+        if self._handler is not None:
+            self._handler.eof_received()
+
+    def pause_writing(self) -> None:
+        """The client reads too slowly."""
+        self._handler.pause_writing()
+
+    def resume_writing(self) -> None:
+        """It reads again."""
+        self._handler.resume_writing()
 
 
 async def _end_tasks() -> None:
@@ -201,12 +245,6 @@ async def _end_tasks() -> None:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     await asyncio.sleep(_CLOSING_S)
-
-
-def _end(handler: Any) -> None:
-    """End a connection that is still there."""
-    if handler.transport is not None:
-        handler.transport.abort()
 
 
 def _health(is_ok: bool, problems: list[str], **more: Any) -> web.Response:

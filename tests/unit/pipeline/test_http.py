@@ -8,7 +8,6 @@ import threading
 import time
 import urllib.error
 import urllib.request
-import warnings
 
 import pytest
 
@@ -34,10 +33,7 @@ def serve(monkeypatch):
     for server in servers:
         server.close()
         assert not server._thread.is_alive()
-    with warnings.catch_warnings():
-        # A connection that comes in the very moment of the end is left to the end of the process.
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
+    gc.collect()
 
 
 def ask(server, path, method="GET", data=None):
