@@ -518,6 +518,7 @@ class _Lingering:
             carrier.close()
             return
         self._timer = loop.call_at(time.monotonic() + _LINGER_S, self._close)
+        loop.at_close.add(self._close)
 
     def _ready(self, _: int) -> None:
         try:
@@ -531,6 +532,7 @@ class _Lingering:
 
     def _close(self) -> None:
         self._timer.cancel()
+        self._loop.at_close.discard(self._close)
         self._loop.forget(self._carrier.fd)
         self._carrier.close()
 

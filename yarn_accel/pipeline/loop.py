@@ -44,7 +44,11 @@ class Timer:
 
 
 class EventLoop:
-    """Calls whoever watches a descriptor, whose time has come, or who was handed over by another thread."""
+    """Calls whoever watches a descriptor, whose time has come, or who was handed over by another thread.
+
+    Attributes:
+        at_close: called by `close`, each once: they free what nobody else knows of.
+    """
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
@@ -58,6 +62,7 @@ class EventLoop:
         self._is_stopped = False
         self._thread = 0
         self.is_closed = False
+        self.at_close: set[Callable[[], None]] = set()
 
     # Descriptors
 
@@ -175,6 +180,8 @@ class EventLoop:
         """Free the descriptors, after `run` has ended."""
         if not self.is_closed:
             self.is_closed = True
+            while self.at_close:
+                self._call(self.at_close.pop())
             self._epoll.close()
             os.close(self._wake_fd)
 

@@ -248,6 +248,18 @@ def test_a_credential_that_expires_on_an_open_connection(start_server, issue_to)
             client.call(Call("k2", "echo"))
 
 
+def test_a_connection_that_still_hears_why_it_ends_goes_with_its_server(start_server):
+    n_before = _n_sockets()
+    server = start_server()
+    with socket.create_connection((server.endpoint.host, server.endpoint.port), 60) as client:
+        client.sendall(b"nothing of this protocol")
+        while client.recv(4096):
+            pass
+        # Closed by its peer, it may still send; the server waits for that for a moment.
+        server.close()
+    assert _n_sockets() == n_before
+
+
 # A killed server
 
 
@@ -313,6 +325,15 @@ def _children(pid):
         for task in os.scandir(f"/proc/{pid}/task")
         for word in _read(f"{task.path}/children").split()
     ]
+
+
+def _n_sockets():
+    """How many sockets this process has."""
+    n_sockets = 0
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            n_sockets += str(link.readlink()).startswith("socket:")
+    return n_sockets
 
 
 def _read(path):
