@@ -25,7 +25,7 @@ from yarn_accel.pipeline.plans import Plans
 from yarn_accel.pipeline.references import normalised
 from yarn_accel.pipeline.storage import outputs_of
 from yarn_accel.pipeline.work import Work, digest_of, failure_of
-from yarn_accel.pipeline.workers.jobs import Job
+from yarn_accel.pipeline.workers.jobs import Area, Job
 from yarn_accel.wire import (
     Lend,
     Placement,
@@ -90,8 +90,6 @@ class RequestEngine:
         self.on_drained: Callable[[], None] = _nothing
         self.stats_wanted: Callable[[Session, StatsRequest], None] = _nothing
         self.can_compute = False
-        #: Seconds that all workers together were busy.
-        self.busy_s = 0.0
         self._config = config
         self._loop = loop
         self._buffers = buffers
@@ -285,7 +283,6 @@ class RequestEngine:
         now_s = time.monotonic()
         results = []
         for done in answers:
-            self.busy_s += done.compute_s
             work = self._works.get(done.job)
             if work is None:
                 continue
@@ -337,9 +334,7 @@ class RequestEngine:
             work = self._adopt(number, command.connection, command.request_id)
         if work is None:
             return
-        work.output_segment = command.output_segment
-        work.output_offset = command.output_offset
-        work.output_bytes = command.output_bytes
+        _set_output(work, command)
         session = work.session
         if work.request.placement is not None:
             self._is_ready(work, time.monotonic())
@@ -398,9 +393,7 @@ class RequestEngine:
     def _read(self, command: order.Read) -> None:
         work = self._works[command.work]
         work.segment = command.segment
-        work.output_segment = command.output_segment
-        work.output_offset = command.output_offset
-        work.output_bytes = command.output_bytes
+        _set_output(work, command)
         view = self._buffers.by_id[command.segment].view
         self._storage.read(work, view, functools.partial(self._inputs_read, work))
 
@@ -420,10 +413,7 @@ class RequestEngine:
         self.feed(event.InputsRead(work.id, found.needs, found.bytes_in, now_s))
 
     def _place_output(self, command: order.PlaceOutput) -> None:
-        work = self._works[command.work]
-        work.output_segment = command.output_segment
-        work.output_offset = command.output_offset
-        work.output_bytes = command.output_bytes
+        _set_output(self._works[command.work], command)
 
     def _run(self, command: order.Run) -> None:
         now_s = time.monotonic()
@@ -534,6 +524,13 @@ class RequestEngine:
         return [view[area.offset : area.offset + area.spec.nbytes] for area in work.inputs]
 
 
+def _set_output(work: Work, command: order.Receive | order.Read | order.PlaceOutput) -> None:
+    """Where the outputs of a work go."""
+    work.output_segment = command.output_segment
+    work.output_offset = command.output_offset
+    work.output_bytes = command.output_bytes
+
+
 def _result_of(done: JobDone) -> event.WorkResult:
     bytes_out = 0
     is_aligned = True
@@ -548,9 +545,7 @@ def _result_of(done: JobDone) -> event.WorkResult:
     return event.WorkResult(done.job, failure, done.compute_s, bytes_out, n_bytes, segments, is_aligned)
 
 
-def _areas(segment: int, offsets: tuple[int, ...], specs: tuple[TensorSpec, ...]) -> Any:
-    from yarn_accel.pipeline.workers.jobs import Area
-
+def _areas(segment: int, offsets: tuple[int, ...], specs: tuple[TensorSpec, ...]) -> tuple[Area, ...]:
     return tuple([Area(segment, at, spec) for at, spec in zip(offsets, specs, strict=True)])
 
 

@@ -229,7 +229,7 @@ class PipelineServer:
             **state,
             "workers": workers,
             "devices": self._workers.gpus(),
-            "stage_busy": {**self._storage.busy_s, "compute": self._engine.busy_s},
+            "stage_busy": {**self._storage.busy_s, "compute": state["busy_s"]},
             **counted,
         }
 
