@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Callable, Dict, Iterator, Mapping, Optional, Sequence, TextIO
 
-from jobs.attempt import Attempt
 from jobs.verbs import TaskContext, parse_verb, run_verb
 from yarn_accel.client.binding import Binding, choose, parse_binding
+from yarn_accel.client.current_attempt import CurrentAttempt
 from yarn_accel.client.discovery import ServerWatch
 from yarn_accel.client.dispatch import Dispatcher
 from yarn_accel.client.dispatch_events import ServersFound
@@ -104,7 +104,7 @@ class _Servers:
         may_come: one may be found later.
     """
 
-    def __init__(self, environ: Mapping[str, str], attempt: Attempt) -> None:
+    def __init__(self, environ: Mapping[str, str], attempt: CurrentAttempt) -> None:
         self._partition = attempt.partition
         self._watch: Optional[ServerWatch] = None
         if (Path.cwd() / BINDING_FILE).exists():
@@ -235,7 +235,7 @@ def _context(
     stdout: BinaryIO,
     stderr: TextIO,
 ) -> TaskContext:
-    attempt = Attempt.from_environ(environ)
+    attempt = CurrentAttempt.from_environ(environ)
     reporter = Reporter(stderr)
     servers = _Servers(environ, attempt)
     credential = servers.credential(environ)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from jobs.attempt import Attempt
 from jobs.factorize.mapper import Dispatch, FactorizeOptions, factorize
 from jobs.factorize.rows import format_row
 from jobs.images.mapper import ImagesOptions, map_records
@@ -20,6 +19,7 @@ from jobs.images.reducer import ClusterOptions, reduce_features
 from jobs.images.rounds import assign_rows, merge_partials, sample_rows, step_rows
 from jobs.images.rows import Centroid, parse_lines
 from yarn_accel.client.client import Call, Reply
+from yarn_accel.client.current_attempt import CurrentAttempt
 from yarn_accel.client.reporter import Reporter
 from yarn_accel.client.typed_bytes import TypedBytesReader, Value, write_pairs
 from yarn_accel.errors import AccelError, ConfigError, StartupError
@@ -40,7 +40,7 @@ class TaskContext:
         folder: where the files that travelled with the job lie.
     """
 
-    attempt: Attempt
+    attempt: CurrentAttempt
     map_calls: Callable[[Iterable[Call], int], Iterator[tuple[Call, Reply | AccelError]]]
     read_bytes: Callable[[str], bytes]
     reporter: Reporter

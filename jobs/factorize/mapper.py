@@ -12,10 +12,10 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Callable, Deque, Dict, Iterable, Iterator, Tuple, Union
 
-from jobs.attempt import Attempt
 from jobs.factorize.manifest import Entry, key_of, parse_entry, records
 from jobs.factorize.rows import STAGES, Done, Reject, Row
 from yarn_accel.client.client import Call, Reference, Reply, Tensor
+from yarn_accel.client.current_attempt import CurrentAttempt
 from yarn_accel.errors import AccelError, RejectedError, StorageError
 from yarn_accel.wire import TensorSpec
 
@@ -50,7 +50,7 @@ def factorize(
     lines: Iterable[str],
     dispatch: Dispatch,
     read_bytes: Callable[[str], bytes],
-    attempt: Attempt,
+    attempt: CurrentAttempt,
     options: FactorizeOptions,
     count: Callable[[str, int], None],
 ) -> Iterator[Row]:
@@ -82,7 +82,7 @@ class _PendingRecords:
     def __init__(
         self,
         read_bytes: Callable[[str], bytes],
-        attempt: Attempt,
+        attempt: CurrentAttempt,
         options: FactorizeOptions,
         count: Callable[[str, int], None],
     ) -> None:

@@ -10,9 +10,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Callable, Deque, Dict, Iterable, Iterator, List, Tuple, Union
 
-from jobs.attempt import Attempt
 from jobs.images.rows import pack_features, pack_reject
 from yarn_accel.client.calls import Call, Reply, Tensor
+from yarn_accel.client.current_attempt import CurrentAttempt
 from yarn_accel.client.typed_bytes import Value
 from yarn_accel.errors import AccelError, RejectedError, RemoteProtocolError
 from yarn_accel.wire import TensorSpec
@@ -46,7 +46,7 @@ class ImagesOptions:
 def map_records(
     records: Iterable[Record],
     dispatch: Dispatch,
-    attempt: Attempt,
+    attempt: CurrentAttempt,
     options: ImagesOptions,
     count: Callable[[str, int], None],
 ) -> Iterator[Tuple[str, bytes]]:
@@ -74,7 +74,9 @@ def map_records(
 class _PendingBatches:
     """What this task has sent and not yet passed on."""
 
-    def __init__(self, attempt: Attempt, options: ImagesOptions, count: Callable[[str, int], None]) -> None:
+    def __init__(
+        self, attempt: CurrentAttempt, options: ImagesOptions, count: Callable[[str, int], None]
+    ) -> None:
         self._attempt = attempt
         self._options = options
         self._count = count

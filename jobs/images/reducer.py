@@ -7,7 +7,6 @@ one reducer, `jobs.images.rounds` does the same in rounds. Standard library only
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Sequence, Tuple
 
-from jobs.attempt import Attempt
 from jobs.images.mapper import FALLBACK_DEVICE, Dispatch, Record
 from jobs.images.rows import (
     Centroid,
@@ -21,6 +20,7 @@ from jobs.images.rows import (
     unpack,
 )
 from yarn_accel.client.calls import Call, Reply, Tensor
+from yarn_accel.client.current_attempt import CurrentAttempt
 from yarn_accel.errors import AccelError, RejectedError, RemoteProtocolError
 from yarn_accel.wire import TensorSpec
 
@@ -47,7 +47,7 @@ class ClusterOptions:
 def reduce_features(
     pairs: Iterable[Record],
     dispatch: Dispatch,
-    attempt: Attempt,
+    attempt: CurrentAttempt,
     options: ClusterOptions,
     count: Callable[[str, int], None],
 ) -> Iterator[Line]:

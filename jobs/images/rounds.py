@@ -14,7 +14,6 @@ import zlib
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
-from jobs.attempt import Attempt
 from jobs.images.mapper import Dispatch, Record
 from jobs.images.reducer import ask, tensor_of_rows
 from jobs.images.rows import (
@@ -31,6 +30,7 @@ from jobs.images.rows import (
     unpack,
 )
 from yarn_accel.client.calls import Call, Reply, Tensor
+from yarn_accel.client.current_attempt import CurrentAttempt
 from yarn_accel.errors import RemoteProtocolError
 from yarn_accel.wire import TensorSpec
 
@@ -69,7 +69,7 @@ def step_rows(
     pairs: Iterable[Record],
     centroids: Mapping[int, Centroid],
     dispatch: Dispatch,
-    attempt: Attempt,
+    attempt: CurrentAttempt,
     count: Callable[[str, int], None],
 ) -> Iterator[Tuple[str, bytes]]:
     """The mapper of a round: cluster number and partial sums, for each cluster that got an image."""
@@ -108,7 +108,7 @@ def assign_rows(
     pairs: Iterable[Record],
     centroids: Mapping[int, Centroid],
     dispatch: Dispatch,
-    attempt: Attempt,
+    attempt: CurrentAttempt,
     count: Callable[[str, int], None],
 ) -> Iterator[Line]:
     """The mapper of the last pass: lines of the index, of rejections, and a summary with the inertia."""
@@ -168,7 +168,7 @@ def _steps(
     pairs: Iterable[Record],
     centroids: Mapping[int, Centroid],
     dispatch: Dispatch,
-    attempt: Attempt,
+    attempt: CurrentAttempt,
     count: Callable[[str, int], None],
 ) -> Iterator[Tuple[Sequence[str], Reply]]:
     """Send a shard's rows in batches; yields the keys of each batch with the answer."""

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from jobs.attempt import Attempt
 from jobs.entry import NO_CREDENTIAL, read_uri
 from jobs.runners.local_tasks import LocalTask, run_locally, uri_of
 from jobs.runners.step import Report, Step, StepResult
 from jobs.verbs import TaskContext, parse_verb, run_verb
+from yarn_accel.client.current_attempt import CurrentAttempt
 from yarn_accel.client.dispatch import Dispatcher
 from yarn_accel.client.fallback import LocalExecutor
 from yarn_accel.client.reporter import GROUP, Reporter
@@ -66,7 +66,7 @@ def _run_task(task: LocalTask) -> Mapping[str, int]:
     task.link_files()
     with task.stdin.open("rb") as stdin, task.stdout.open("wb") as stdout:
         context = TaskContext(
-            attempt=Attempt.from_environ(task.environ()),
+            attempt=CurrentAttempt.from_environ(task.environ()),
             map_calls=dispatcher.map,
             read_bytes=lambda uri: read_uri(uri, {}),
             reporter=reporter,

@@ -35,7 +35,7 @@ from yarn_accel.client.binding import Endpoint
 from yarn_accel.client.call_source import CallSource, Outcome
 from yarn_accel.client.calls import Call, Reference, Reply, Tensor
 from yarn_accel.client.channel import ServerChannel
-from yarn_accel.client.connect import CARRIERS
+from yarn_accel.client.connector import CARRIERS
 from yarn_accel.client.liveness import LOST_AFTER_S
 from yarn_accel.client.memory import ReplyPool
 from yarn_accel.client.transport import Transport

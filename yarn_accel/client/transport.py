@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Callable, Deque, Iterator, List, Optional, Sequence, Tuple
 
 from yarn_accel.client.binding import Endpoint
-from yarn_accel.client.connect import CARRIERS, connect
+from yarn_accel.client.connector import CARRIERS, open_link
 from yarn_accel.client.links import Link, reason
 from yarn_accel.client.liveness import LOST_AFTER_S, SilenceMeter
 from yarn_accel.errors import AccelError, AuthenticationError, RemoteProtocolError, UnavailableError
@@ -107,7 +107,7 @@ class Transport:
         self._sending: List[Buffer] = []
         self._to_send: Deque[Iterator[List[Buffer]]] = collections.deque()
         deadline_s = time.monotonic() + connect_timeout_s
-        self._link = connect(endpoint, connect_timeout_s, lost_after_s, carriers=carriers, tls=tls)
+        self._link = open_link(endpoint, connect_timeout_s, lost_after_s, carriers=carriers, tls=tls)
         self._link.set_timeout(connect_timeout_s)
         offers = _offered(self._link, checksums), Limits(payload_bytes=max_payload_bytes)
         capabilities = _capabilities(self._link, carriers)

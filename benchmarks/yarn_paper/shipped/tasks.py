@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs.attempt import Attempt
 from yarn_accel.client.calls import Call, Reply, Tensor
+from yarn_accel.client.current_attempt import CurrentAttempt
 from yarn_accel.errors import AccelError, RejectedError, StartupError
 from yarn_accel.wire import TensorSpec
 
@@ -73,7 +73,7 @@ class StartBarrier:
     n_mappers: int
     patience_s: float = 60.0
 
-    def wait(self, attempt: Attempt) -> None:
+    def wait(self, attempt: CurrentAttempt) -> None:
         """Say that this task is ready, and wait for the others.
 
         Raises:
@@ -93,7 +93,7 @@ class StartBarrier:
             time.sleep(_POLL_S)
 
 
-def warm_up(dispatch: Dispatch, attempt: Attempt) -> None:
+def warm_up(dispatch: Dispatch, attempt: CurrentAttempt) -> None:
     """Have the connection made, so that no task pays for it."""
     one = Tensor(TensorSpec("|u1", (1,)), b"\0")
     for _, answer in dispatch(iter((Call(attempt.request_key(0, "echo"), "echo", {}, (one,)),))):
@@ -104,7 +104,7 @@ def warm_up(dispatch: Dispatch, attempt: Attempt) -> None:
 def play(
     lines: Iterable[str],
     dispatch: Dispatch,
-    attempt: Attempt,
+    attempt: CurrentAttempt,
     barrier: StartBarrier,
     count: Callable[[str, int], None],
     clock: Callable[[], float] = time.time,
@@ -153,7 +153,7 @@ def play(
 class _Inputs:
     """What the tasks send; equal ones share memory."""
 
-    def __init__(self, attempt: Attempt) -> None:
+    def __init__(self, attempt: CurrentAttempt) -> None:
         self._attempt = attempt
         self._made: dict[tuple[str, int], Tensor] = {}
 

@@ -25,15 +25,15 @@ from benchmarks.yarn_paper.runner import build_archive
 from benchmarks.yarn_paper.running import launch_options, manifest, task_line
 from benchmarks.yarn_paper.shipped import emulation, entry
 from benchmarks.yarn_paper.shipped.tasks import StartBarrier, TaskRow, parse_row, play
-from jobs.attempt import Attempt
 from tests.fixtures.yarn_site import SiteOptions
 from yarn_accel.client.calls import Call, Reply
+from yarn_accel.client.current_attempt import CurrentAttempt
 from yarn_accel.errors import RejectedError, StartupError
 from yarn_accel.launch.config import LaunchConfig
 from yarn_accel.wire import TensorSpec
 
 KEY = Key(EMULATED, "4-2", "paper", "lu", 2, 10)
-ATTEMPT = Attempt("job_1_1", "task_1_1_m_000000", "attempt_1_1_m_000000_0", 0, "w3")
+ATTEMPT = CurrentAttempt("job_1_1", "task_1_1_m_000000", "attempt_1_1_m_000000_0", 0, "w3")
 PARAMS = {"cpu_s": 0.02, "device_s": 0.002}
 
 
@@ -100,7 +100,7 @@ def test_real_tasks_send_matrices_fit_for_their_operation(tmp_path: Path) -> Non
 
 
 def test_behind_a_barrier_nothing_is_sent_before_all_are_there(tmp_path: Path) -> None:
-    barrier, others = StartBarrier(tmp_path, 2), Attempt("j", "task_other", "a", 1, "w4")
+    barrier, others = StartBarrier(tmp_path, 2), CurrentAttempt("j", "task_other", "a", 1, "w4")
     rows: list[TaskRow] = []
     lines = manifest(KEY, 2, {}).splitlines()
     thread = threading.Thread(target=lambda: rows.extend(play(lines, answered, ATTEMPT, barrier, no_count)))

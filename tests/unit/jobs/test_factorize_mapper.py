@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.attempt import Attempt
 from jobs.factorize.mapper import FactorizeOptions, factorize
 from jobs.factorize.rows import Done, Reject, format_row, parse_row
 from yarn_accel.client.client import Reference, Reply, Tensor
+from yarn_accel.client.current_attempt import CurrentAttempt
 from yarn_accel.errors import RejectedError, StorageError, UnavailableError
 
-ATTEMPT = Attempt("job_1_0001", "task_1_0001_m_000003", "attempt_1_0001_m_000003_1", 3, "w2")
+ATTEMPT = CurrentAttempt("job_1_0001", "task_1_0001_m_000003", "attempt_1_0001_m_000003_1", 3, "w2")
 
 
 def line(key: str, operation: str = "lu") -> str:
@@ -91,7 +91,7 @@ def test_each_line_becomes_a_factorization_and_then_a_residual_of_what_was_writt
 
 
 def test_keys_are_the_same_in_every_attempt_and_differ_between_records():
-    twin = Attempt(ATTEMPT.job_id, ATTEMPT.task_id, "attempt_1_0001_m_000003_0", 3, "w4")
+    twin = CurrentAttempt(ATTEMPT.job_id, ATTEMPT.task_id, "attempt_1_0001_m_000003_0", 3, "w4")
     first, second = FakeServer(), FakeServer()
     options = FactorizeOptions()
     for server, attempt in ((first, ATTEMPT), (second, twin)):

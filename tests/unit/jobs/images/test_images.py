@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jobs.attempt import Attempt
 from jobs.images import rounds
 from jobs.images.make_input import DEFAULT_CLUSTERS, PatchPlan, patches
 from jobs.images.mapper import ImagesOptions, map_records
@@ -15,11 +14,12 @@ from jobs.images.purity import purity
 from jobs.images.reducer import ClusterOptions, reduce_features
 from jobs.images.rows import parse_lines
 from yarn_accel.adapters.sequence_file import SequenceFileReader
+from yarn_accel.client.current_attempt import CurrentAttempt
 from yarn_accel.client.fallback import LocalExecutor
 from yarn_accel.client.typed_bytes import TypedBytesReader, encode_pair
 from yarn_accel.errors import AccelError, RejectedError, RemoteProtocolError, UnavailableError
 
-ATTEMPT = Attempt.from_environ({})
+ATTEMPT = CurrentAttempt.from_environ({})
 SAMPLE = Path(rounds.__file__).parent / "sample"
 
 

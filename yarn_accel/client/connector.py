@@ -14,7 +14,7 @@ from yarn_accel.errors import UnavailableError
 if TYPE_CHECKING:
     import ssl
 
-__all__ = ["CARRIERS", "connect"]
+__all__ = ["CARRIERS", "open_link"]
 
 #: Every carrier, best first; ``memfd`` is the Unix socket with shared memory for what is large.
 CARRIERS = ("memfd", "unix", "tls", "tcp")
@@ -23,7 +23,7 @@ _START = "start it there with `yarn-accel pipeline serve`"
 _UNIX_BUFFER_BYTES = 4 * 1024 * 1024
 
 
-def connect(
+def open_link(
     endpoint: Endpoint,
     timeout_s: float,
     lost_after_s: float = LOST_AFTER_S,

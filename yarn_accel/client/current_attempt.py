@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["Attempt"]
+__all__ = ["CurrentAttempt"]
 
 
 @dataclass(frozen=True)
-class Attempt:
+class CurrentAttempt:
     """One try at one task.
 
     A key made of `task_id` is the same in every try, so a server can drop what a speculative twin sends
@@ -26,7 +26,7 @@ class Attempt:
     node: str
 
     @classmethod
-    def from_environ(cls, environ: Mapping[str, str]) -> Attempt:
+    def from_environ(cls, environ: Mapping[str, str]) -> CurrentAttempt:
         """Read the attempt; a process that Hadoop did not start gets the names of a local one."""
         partition = environ.get("mapreduce_task_partition", "0")
         return cls(
