@@ -61,6 +61,9 @@ class Endpoint:
     tls: bool = False
     ca_file: str = ""
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
 
 @dataclass(frozen=True)
 class Binding:

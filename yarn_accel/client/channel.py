@@ -140,6 +140,20 @@ class ServerChannel:
             self.transport.expect_answer()
         self._submit(call, 0, is_blocking)
 
+    def await_bytes(self) -> bool:
+        """Wait for a moment until bytes have moved; whether some have.
+
+        Raises:
+            UnavailableError: the server was lost, or silent for too long.
+        """
+        if self.transport.connection.is_mid_frame and self._take_one(is_new=False):
+            return True
+        try:
+            return self.transport.pump_briefly()
+        except (UnavailableError, RemoteProtocolError) as error:
+            self.close()
+            raise self._lost(error) from None
+
     def arrived(self, is_new: bool = True) -> Optional[Tuple[Call, Outcome]]:
         """The next answer if it is here, or None; never waits.
 

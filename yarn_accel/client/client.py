@@ -232,6 +232,14 @@ class Client:
         """
         return self._connected().arrived(is_new)
 
+    def await_bytes(self) -> bool:
+        """Wait for a moment (`LOOK_S` at most) until bytes have moved, for `arrived`; whether some have.
+
+        Raises:
+            UnavailableError: the server was lost, or silent for too long.
+        """
+        return self._connected().await_bytes()
+
     def fileno(self) -> int:
         """The descriptor to wait for until `arrived` makes sense, for who waits for several clients."""
         return self._connected().transport.fileno()

@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 from yarn_accel.client import dispatch_events as ev
 from yarn_accel.client.binding import Endpoint
 from yarn_accel.client.call_source import Outcome
-from yarn_accel.client.calls import Reply
+from yarn_accel.client.calls import Call, Reply
 from yarn_accel.client.dispatch_policy import BoundPolicy, PerRequestPolicy, ServerChoice
 from yarn_accel.client.rate_history import RateHistory
 from yarn_accel.client.server_state import LONGEST_PAUSE_S, DispatchedCall, ServerState
@@ -37,6 +37,8 @@ MOVE_EVERY_S = 0.25
 _FIND_EVERY_S = 1.0
 #: A server that failed is tried again so briefly while another one works.
 _RETRY_TIMEOUT_S = 1.0
+#: Outcomes after which a call may be sent once more.
+_MAY_COME_AGAIN = (UnavailableError, StorageError)
 
 
 class DispatchSettings(NamedTuple):
@@ -91,6 +93,7 @@ class DispatchState:
         self._given_up_until_s = -math.inf
         self._has_given_up = False
         self._text = ""
+        self._steady: Optional[ServerState] = None
         self._handlers = self._event_handlers()
 
     @property
@@ -101,6 +104,11 @@ class DispatchState:
     def apply(self, event: ev.DispatchEvent, now_s: float) -> List[ev.Command]:
         """Take an event; what is to be done now, in this order."""
         self._now_s = now_s
+        if self._steady is not None:
+            if isinstance(event, ev.CallSubmitted):
+                return self._send_on(event.call, self._steady)
+            if isinstance(event, ev.CallFinished) and not isinstance(event.outcome, _MAY_COME_AGAIN):
+                return self._take_answer(event, self._steady)
         self._handlers[type(event)](event)
         self.wake_at_s = math.inf
         waiting = [call for call in self._calls if call.server is None and call is not self._computing]
@@ -112,6 +120,7 @@ class DispatchState:
         if self._per_request is not None:
             self._move_one(self._per_request)
         self._close_idle()
+        self._steady = self._find_steady()
         commands, self._commands = self._commands, []
         return commands
 
@@ -128,6 +137,38 @@ class DispatchState:
             assert server.is_open or not server.calls, "calls are at a server without connection"
             assert server.is_open == (server in self._open), "an open server is not known as such"
         assert all(self._servers.get(server.endpoint) is server for server in [*self._listed, *self._open])
+
+    # The short way: every call is at the bound server, which takes the next one, too
+
+    def _find_steady(self) -> Optional[ServerState]:
+        """The server that all calls go to and come from until something else happens; None: it depends.
+
+        What `_send_on` and `_take_answer` do is what `apply` would do then; only they do not look around.
+        """
+        server = self._bound
+        if server is None or self._open != [server] or self._listed[:1] != [server]:
+            return None
+        is_free = server.is_ready(self._now_s) and self._now_s >= server.busy_until_s
+        is_quiet = self._connecting is None and self._now_s >= self._given_up_until_s and not self._text
+        has_all = len(server.calls) == len(self._calls) and not any(call.is_recalled for call in server.calls)
+        return server if is_free and is_quiet and has_all and self._per_request is None else None
+
+    def _send_on(self, call: Call, server: ServerState) -> List[ev.Command]:
+        sent = DispatchedCall(call)
+        sent.server = server
+        sent.sent_s = self._now_s
+        self._calls.append(sent)
+        server.calls.append(sent)
+        return [ev.SendCall(server.endpoint, call)]
+
+    def _take_answer(self, event: ev.CallFinished, server: ServerState) -> List[ev.Command]:
+        sent = next(each for each in server.calls if each.call is event.call)
+        server.calls.remove(sent)
+        self._calls.remove(sent)
+        sent.server = None
+        server.record_success()
+        self._searching_since_s, self._has_given_up = None, False
+        return [ev.DeliverOutcome(event.call, event.outcome)]
 
     # Events
 

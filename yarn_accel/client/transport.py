@@ -38,14 +38,14 @@ from yarn_accel.wire import (
 if TYPE_CHECKING:
     import ssl
 
-__all__ = ["PROBE_TOKEN", "Transport", "describe"]
+__all__ = ["LOOK_S", "PROBE_TOKEN", "Transport", "describe"]
 
 #: Payloads longer than this leave in pieces of `_PIECE_BYTES`, each added to the checksum just before; for
 #: shorter ones the additional system calls cost more than the cache gives back.
 _WHOLE_BYTES = 8 * 1024 * 1024
 _PIECE_BYTES = 1024 * 1024
 #: Who waits looks so often whether the node at the other end is still there.
-_LOOK_S = 0.25
+LOOK_S = 0.25
 #: The token of a ping that only asks for a sign of life.
 PROBE_TOKEN = 0
 
@@ -99,7 +99,7 @@ class Transport:
         self.where = describe(endpoint)
         self._lost_after_s = lost_after_s
         self._doubted_s = timeout_s if silent_after_s is None else min(silent_after_s, timeout_s)
-        self._look_s = min(_LOOK_S, timeout_s)
+        self._look_s = min(LOOK_S, timeout_s)
         self._longest_silence_s = timeout_s
         self._silence = SilenceMeter()
         self._is_judged = self._is_probed = False
@@ -188,17 +188,22 @@ class Transport:
         Raises:
             UnavailableError: the server vanished, or was silent for too long.
         """
-        while True:
-            try:
-                if not self._sending and not self._to_send:
-                    self._receive(is_blocking=True)
-                else:
-                    self._move_both_ways()
-                return
-            except BlockingIOError:
-                self.check()
-            except OSError as error:
-                raise self._lost(error) from None
+        while not self.pump_briefly():
+            pass
+
+    def pump_briefly(self) -> bool:
+        """As `pump`, but waits `LOOK_S` at most; whether anything moved."""
+        try:
+            if not self._sending and not self._to_send:
+                self._receive(is_blocking=True)
+            else:
+                self._move_both_ways()
+            return True
+        except BlockingIOError:
+            self.check()
+            return False
+        except OSError as error:
+            raise self._lost(error) from None
 
     def pump_now(self) -> bool:
         """As `pump`, but without waiting; whether anything moved.

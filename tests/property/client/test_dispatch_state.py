@@ -20,12 +20,20 @@ NOT_NOW = UnavailableError("busy", retry_after_s=0.3)
 GONE = UnavailableError("vanished")
 
 
+class LooksAlways(DispatchState):
+    """Never takes the short way."""
+
+    def _find_steady(self):
+        return None
+
+
 class World:
     """Carries commands out as servers would that do what the test says, and checks that they make sense."""
 
     def __init__(self, has_fallback, max_moves):
         self.settings = DispatchSettings(PATIENCE_S, MAX_ATTEMPTS, 3.0, has_fallback)
         self.state = DispatchState(self.settings, lambda: 1.0)
+        self.looks_always = LooksAlways(self.settings, lambda: 1.0)
         self.max_moves = max_moves
         self.now_s = 0.0
         self.reachable = set(SERVERS)
@@ -44,8 +52,11 @@ class World:
         while self.events:
             n_events += 1
             assert n_events < 100, "it goes round in circles"
-            commands = self.state.apply(self.events.pop(0), self.now_s)
+            event = self.events.pop(0)
+            commands = self.state.apply(event, self.now_s)
             self.state.validate()
+            assert repr(commands) == repr(self.looks_always.apply(event, self.now_s))
+            assert self.state.wake_at_s == self.looks_always.wake_at_s
             assert self.state.wake_at_s >= self.now_s
             for command in commands:
                 getattr(self, type(command).__name__)(command)
@@ -175,6 +186,19 @@ STEPS = st.lists(
 )
 
 
+#: An answer ends the time in which a server was busy, else the second "not now" would count as its failure.
+BUSY_TWICE = [
+    ("submit",),
+    ("answer", SERVERS[0], "busy"),
+    ("wait", 1.0),
+    ("answer", SERVERS[0], "ok"),
+    ("submit",),
+    ("wait", 40.0),
+    ("answer", SERVERS[0], "busy"),
+    ("wait", 1.0),
+]
+
+
 def live(world, steps):
     world.apply(ev.ServersFound(SERVERS))
     for name, *arguments in steps:
@@ -196,6 +220,7 @@ def settle(world):
 @given(STEPS, st.booleans(), st.integers(0, 2))
 @example([("submit",), ("toggle", SERVERS[0]), ("toggle", SERVERS[1]), ("toggle", SERVERS[2])], True, 0)
 @example([("submit",), ("submit",), ("drain", SERVERS[0]), ("find", [], None)], True, 0)
+@example(BUSY_TWICE, True, 0)
 def test_every_call_gets_exactly_one_outcome(steps, has_fallback, max_moves):
     world = World(has_fallback, max_moves)
     live(world, steps)

@@ -33,7 +33,7 @@ class World:
 class ScriptedClient:
     """Stands in for `Client`: answers from its server's script, one item per call."""
 
-    has_outgoing = False
+    has_outgoing = has_answers = False
     carrier = "tcp"
 
     def __init__(self, endpoint, credential, **options):
@@ -58,8 +58,14 @@ class ScriptedClient:
         return 0
 
     @property
-    def has_answers(self):
-        return bool(self._flying)
+    def n_in_flight(self):
+        return len(self._flying)
+
+    def await_bytes(self):
+        if self._script[0] == "silence":
+            WORLD.now_s += 0.25
+            return False
+        return True
 
     def submit(self, call, is_blocking):
         assert not is_blocking
@@ -72,7 +78,6 @@ class ScriptedClient:
         if not self._flying:
             return None
         if self._script[0] == "silence":
-            WORLD.now_s += 0.25
             return None
         item = self._script.pop(0)
         if item == "lost":
