@@ -21,6 +21,7 @@ from yarn_accel.errors import AccelError, RejectedError
 from yarn_accel.operations.registry import OPERATIONS
 from yarn_accel.operations.registry import get as find_operation
 from yarn_accel.pipeline.answers import Responder
+from yarn_accel.pipeline.command_failures import connection_to_end, events_of
 from yarn_accel.pipeline.plans import Plans
 from yarn_accel.pipeline.references import normalised
 from yarn_accel.pipeline.storage import outputs_of
@@ -119,10 +120,27 @@ class RequestEngine:
                 for command in apply(events.popleft()):
                     try:
                         handlers[type(command)](command)
-                    except Exception:
-                        logger.exception("could not do %s", command)
+                    except Exception as error:
+                        logger.exception("could not carry out %s", command)
+                        self._fail(command, error)
         finally:
             self._is_feeding = False
+
+    def _fail(self, command: order.Command, error: Exception) -> None:
+        """End what waits for a command that broke."""
+        session = self.sessions.get(connection_to_end(command))
+        if session is not None:
+            try:
+                session.disconnect("internal-error", "the server broke")
+            except Exception:
+                logger.exception("a connection could not be ended in order")
+                session.close()
+        if isinstance(command, order.Receive):
+            # Its inputs are not there, so it must not be computed for others who wait for it.
+            self._works.pop(command.work, None)
+        # A worker that has got them writes to their memory: they are lost when it has ended.
+        if not (isinstance(command, order.Run) and self.workers.withdraw(command.worker, command.works)):
+            self._events.extend(events_of(command, error, time.monotonic()))
 
     def _make_handlers(self) -> dict[type, Callable[[Any], None]]:
         """By command, who carries it out."""

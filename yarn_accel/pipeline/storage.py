@@ -130,7 +130,11 @@ class Storage:
 
     def _finish(self, kind: str, then: _Then, result: Any, took_s: float) -> None:
         self.busy_s[kind] += took_s
-        then(result, took_s)
+        try:
+            then(result, took_s)
+        except Exception as error:
+            logger.exception("what storage found could not be used")
+            then(error, took_s)
 
     # In the threads
 

@@ -126,7 +126,7 @@ class FrameReceiver:
         else:
             self._left -= n_bytes
         if self._end > len(self._buffer) or self._left < 0:
-            raise LocalProtocolError("more bytes trailer than were wanted")
+            raise LocalProtocolError("more bytes reported than were wanted")
 
     def receive_data(self, data: Buffer) -> None:
         """Take bytes that the owner already has; same as reading them into `wanted`, but with a copy."""

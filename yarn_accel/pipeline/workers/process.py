@@ -184,6 +184,10 @@ class WorkerProcess:
         self._tell(b"".join(parts))
         return True
 
+    def has_any(self, jobs: Sequence[int]) -> bool:
+        """Whether it has one of these jobs and has not answered it."""
+        return any(job in batch.jobs for batch in self._batches for job in jobs)
+
     def order(self, **fields: Any) -> None:
         """Send a JSON message."""
         if not self._is_gone:

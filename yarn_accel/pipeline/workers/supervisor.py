@@ -166,6 +166,18 @@ class WorkerSupervisor:
             self._loop.change(process.fd, READ | WRITE)
         return True
 
+    def withdraw(self, worker: int, jobs: Sequence[int]) -> bool:
+        """End a worker that has got one of these jobs, of a batch that could not be handed over as a whole.
+
+        Returns:
+            whether it had one; they are then among what `Listener.worker_lost` reports.
+        """
+        process = self._workers.get(worker)
+        if process is None or not process.has_any(jobs):
+            return False
+        process.kill("died", "a batch could not be handed over")
+        return True
+
     def drop_segment(self, segment: int) -> None:
         """Have every worker unmap a segment: now, or as soon as it has answered what it is at.
 
