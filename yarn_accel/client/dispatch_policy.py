@@ -88,8 +88,13 @@ class PerRequestPolicy:
         if chosen is not None:
             return ServerChoice(named[chosen])
         wanted = [named[view.server] for view in self.hints.views if view.accepts and view.server in named]
-        busy = [server.busy_until_s for server in wanted if server.is_ready(now_s)]
-        return ServerChoice(None, min(busy), "waiting: the servers are busy") if busy else None
+        busy = [server for server in wanted if server.is_ready(now_s)]
+        if not busy:
+            return None
+        first = min(busy, key=lambda server: server.busy_until_s)
+        return ServerChoice(
+            None, first.busy_until_s, first.busy_text or "waiting: no server takes the request"
+        )
 
     def note_sent(self, call: DispatchedCall, servers: Sequence[ServerState], now_s: float) -> None:
         """Take note that a call goes to its server."""
@@ -150,6 +155,5 @@ class PerRequestPolicy:
 
 def _unless_busy(server: ServerState, now_s: float) -> ServerChoice:
     if now_s < server.busy_until_s:
-        text = "waiting for server {}: it is busy".format(server.endpoint.name)
-        return ServerChoice(None, server.busy_until_s, text)
+        return ServerChoice(None, server.busy_until_s, server.busy_text)
     return ServerChoice(server)

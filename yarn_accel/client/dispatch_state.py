@@ -292,6 +292,7 @@ class DispatchState:
             server.busy_since_s = self._now_s
         pause_s = min(error.retry_after_s or STORAGE_PAUSE_S, LONGEST_PAUSE_S)
         server.busy_until_s = self._now_s + pause_s * self._jitter()
+        server.busy_text = "waiting for server {}: {}".format(server.endpoint.name, error.message)
         if self._now_s - server.busy_since_s > self._settings.patience_s:
             server.busy_since_s = None
             server.error = error
@@ -308,11 +309,13 @@ class DispatchState:
     def _storage_failed(self, server: ServerState, error: StorageError) -> None:
         """Turn to another server: HDFS gives each the DataNode of its own node first."""
         others = [each for each in self._listed if each is not server and each.is_ready(self._now_s)]
+        text = "waiting for storage: {}".format(error.message)
         if others:
             server.record_failure(self._now_s)
         elif server.is_ready(self._now_s):
             server.busy_until_s = self._now_s + STORAGE_PAUSE_S * self._jitter()
-        self._tell("waiting for storage: {}".format(error.message))
+            server.busy_text = text
+        self._tell(text)
 
     def _take_back(self, call: DispatchedCall) -> None:
         call.server = None

@@ -59,6 +59,7 @@ class ServerState:
         failed_s: when the connection ended, or could not be opened.
         failed_until_s: others are preferred until then.
         busy_until_s: nothing is sent there before this.
+        busy_text: why, in a sentence: what the server answered, or what its storage did.
         busy_since_s: since when all its answers were "not now"; None: the last one was another.
     """
 
@@ -69,6 +70,7 @@ class ServerState:
         self.error: Optional[AccelError] = None
         self.retry_s = self.failed_until_s = self.busy_until_s = 0.0
         self.busy_since_s: Optional[float] = None
+        self.busy_text = ""
         self.failed_s = -1.0
         self._backoff_s = 0.0
         self._pause_s = 0.0

@@ -199,6 +199,16 @@ def test_a_busy_server_is_asked_again_later(world):
     assert servers_of(outcomes) == ["w1"] * 3
 
 
+def test_what_is_waited_for_is_what_the_server_answered(world):
+    world.scripts = {"w1": [UnavailableError("no memory for it", retry_after_s=1.0)] * 3 + ["ok"]}
+    _, texts = run(world, 1)
+    assert set(texts) == {"waiting for server w1: no memory for it"}
+    storage = StorageError("DataNode gone", transient=True)
+    world.scripts = {"w1": [storage] * 3 + ["ok"]}
+    _, texts = run(world, 1)
+    assert set(texts) == {"waiting for storage: DataNode gone"}
+
+
 def test_a_server_that_stays_busy_beyond_the_patience_is_left(world):
     world.scripts = {"w1": ["ok"] + [UnavailableError("busy", retry_after_s=1.0)] * 60, "w2": ["ok"]}
     outcomes, texts = run(world, 2, patience_s=5.0)
