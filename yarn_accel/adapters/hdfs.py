@@ -36,7 +36,7 @@ from yarn_accel.errors import StartupError, StorageError
 if TYPE_CHECKING:
     import hdfs_native
 
-__all__ = ["Stamp", "Store", "split_uri"]
+__all__ = ["Stamp", "Store", "split_uri", "unfinished_name"]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -228,8 +228,7 @@ class Store:
         with self._open(uri) as (files, path):
             folder = posixpath.dirname(path)
             found = files.names(folder) if files.exists(folder) else []
-            matches = ((name, _TEMPORARY.fullmatch(name)) for name in found)
-            unfinished = [name for name, match in matches if match is not None and match["name"] in names]
+            unfinished = [name for name in found if unfinished_name(name) in names]
             return sum(files.delete(posixpath.join(folder, name)) for name in unfinished)
 
     def mkdirs(self, uri: str) -> None:
@@ -254,6 +253,12 @@ class Store:
             if len(self._clients) > _MAX_CLIENTS:
                 self._clients.popitem(last=False)
             return files
+
+
+def unfinished_name(name: str) -> str | None:
+    """The name that a writer's temporary file was to get; None: it is no such file."""
+    match = _TEMPORARY.fullmatch(name)
+    return match["name"] if match is not None else None
 
 
 def _temporary_name(path: str) -> str:

@@ -3,6 +3,8 @@
 An environment is in use while the folder of an application names it.  `stage` writes the name before it
 uploads anything, and the folder is deleted when its application is over, so a node that joins later still
 finds what it fetches.  Nothing is removed while one folder does not say what its application uses.
+
+What a killed upload left is unused when its file was uploaded by another start, or no application names it.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from yarn_accel.adapters.hdfs import Store
+from yarn_accel.adapters.hdfs import Store, unfinished_name
 from yarn_accel.errors import StartupError
 from yarn_accel.launch.upload import ARCHIVE_PATTERN, SCRIPT_PATTERN
 
@@ -31,7 +33,7 @@ class StoredFile:
     """A packed environment or a bootstrap in the cluster's storage.
 
     Attributes:
-        uri: where it is.
+        uri: where it is; a temporary name for one whose upload has not ended.
         n_bytes: its length.
         used_by: ids of the applications whose folders name it.
         is_recent: one of the newest of its kind, kept for the next start.
@@ -91,8 +93,8 @@ def look(store: Store, staging_uri: str, n_keep: int) -> Survey:
             used.setdefault(name, []).append(posixpath.basename(folder))
     uris = _entries(store, environments_uri(staging_uri))
     kinds = [[uri for uri in uris if is_ours.fullmatch(posixpath.basename(uri))] for is_ours in _KINDS]
-    found = (each for kind in kinds for each in _of_kind(store, kind, used, n_keep))
-    return Survey(tuple(found), tuple(silent))
+    found = [each for kind in kinds for each in _of_kind(store, kind, used, n_keep)]
+    return Survey((*found, *_unfinished(store, uris, used)), tuple(silent))
 
 
 def remove(store: Store, survey: Survey) -> int:
@@ -134,3 +136,13 @@ def _of_kind(
     for place, uri in enumerate(newest_first):
         users = tuple(used.get(posixpath.basename(uri), ()))
         yield StoredFile(uri, stamps[uri].n_bytes, users, is_recent=place < n_keep)
+
+
+def _unfinished(store: Store, uris: Sequence[str], used: dict[str, list[str]]) -> Iterator[StoredFile]:
+    names = {posixpath.basename(uri) for uri in uris}
+    for uri in uris:
+        name = unfinished_name(posixpath.basename(uri))
+        if name is not None and any(is_ours.fullmatch(name) for is_ours in _KINDS):
+            # Once the file is there, who uses it needs no upload any more.
+            users = () if name in names else tuple(used.get(name, ()))
+            yield StoredFile(uri, store.stamp(uri).n_bytes, users, is_recent=False)

@@ -101,6 +101,17 @@ def test_what_is_not_ours_is_not_looked_at(storage) -> None:
     assert storage.look(n_keep=0) == Survey((), ())
 
 
+def test_what_a_killed_upload_left_goes_unless_it_may_still_be_under_way(storage) -> None:
+    uploaded, uploading = storage.archive("a", 1), f"accel-environment-{'b' * 32}.zip"
+    left = [storage.put(f".{name}.{'0' * 32}.tmp", 1) for name in (uploaded, uploading)]
+    forgotten = storage.put(f".accel-environment-{'c' * 32}.zip.{'0' * 32}.tmp", 1)
+    foreign = storage.put(f".notes.txt.{'0' * 32}.tmp", 1)
+    storage.application(1, uploaded, uploading)
+    assert remove(Store(), storage.look()) == 2
+    assert storage.names() == {uploaded, left[1], foreign}
+    assert forgotten not in storage.names()
+
+
 def test_where_nothing_was_started_there_is_nothing(tmp_path) -> None:
     assert look(Store(), f"file://{tmp_path}/nowhere", 1) == Survey((), ())
 
