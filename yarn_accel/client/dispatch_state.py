@@ -35,10 +35,10 @@ GIVEN_UP_S = 30.0
 MOVE_EVERY_S = 0.25
 #: Without a server, those of now are asked for so often.
 _FIND_EVERY_S = 1.0
-#: A server that failed is tried again so briefly while another one works.
-_RETRY_TIMEOUT_S = 1.0
 #: Outcomes after which a call may be sent once more.
 _MAY_COME_AGAIN = (UnavailableError, StorageError)
+#: A connection may take so long while another server can be asked, or on the first try after a failure.
+_SHORT_CONNECT_S = 1.0
 
 
 class DispatchSettings(NamedTuple):
@@ -355,12 +355,16 @@ class DispatchState:
         return choice or self._bound_policy.choose(self._listed, self._now_s)
 
     def _connect(self, server: ServerState) -> None:
-        is_urgent = server.error is None or not any(each.is_open for each in self._listed)
-        timeout_s = self._settings.connect_timeout_s
         self._connecting = server
-        self._commands.append(
-            ev.ConnectServer(server.endpoint, timeout_s if is_urgent else min(timeout_s, _RETRY_TIMEOUT_S))
-        )
+        self._commands.append(ev.ConnectServer(server.endpoint, self._connect_timeout_s(server)))
+
+    def _connect_timeout_s(self, server: ServerState) -> float:
+        """Nothing else happens meanwhile: short while there are others, and longer with each failure."""
+        longest_s = self._settings.connect_timeout_s
+        others = [each for each in self._listed if each is not server and not each.is_draining]
+        if any(each.is_open or each.is_ready(self._now_s) for each in others):
+            return min(longest_s, _SHORT_CONNECT_S)
+        return min(longest_s, server.n_failures * _SHORT_CONNECT_S or longest_s)
 
     def _send(self, call: DispatchedCall, server: ServerState) -> None:
         call.server = server

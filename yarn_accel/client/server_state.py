@@ -57,6 +57,7 @@ class ServerState:
         error: why there is no connection.
         retry_s: it is not connected to before this.
         failed_s: when the connection ended, or could not be opened.
+        n_failures: how often that has happened in a row.
         failed_until_s: others are preferred until then.
         busy_until_s: nothing is sent there before this.
         busy_text: why, in a sentence: what the server answered, or what its storage did.
@@ -72,6 +73,7 @@ class ServerState:
         self.busy_since_s: Optional[float] = None
         self.busy_text = ""
         self.failed_s = -1.0
+        self.n_failures = 0
         self._backoff_s = 0.0
         self._pause_s = 0.0
 
@@ -97,12 +99,14 @@ class ServerState:
         """A connection was opened."""
         self.is_open, self.is_draining, self.is_doubted = True, False, False
         self.error = None
+        self.n_failures = 0
         self.busy_until_s = 0.0
         self.busy_since_s = None
 
     def failed(self, now_s: float, jitter: float) -> None:
         """The connection ended, or none could be opened."""
         self.failed_s = now_s
+        self.n_failures += 1
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S) or _FIRST_PAUSE_S
         self.retry_s = now_s + self._pause_s * jitter
         self.record_failure(now_s)

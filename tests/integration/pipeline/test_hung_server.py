@@ -23,12 +23,22 @@ SILENT = "has been silent for 3 s"
 
 
 @pytest.fixture
-def servers(spawn_server):
-    """Two servers; stopped ones go on at the end, so that they can be killed."""
-    both = [spawn_server(name, extra_operations=[PLACE], devices=["cpu"]) for name in ("w1", "w2")]
-    yield [server.wait_ready() for server in both]
-    for server in both:
+def start_servers(spawn_server):
+    """A function that starts servers; stopped ones go on at the end, so that they can be killed."""
+    started = []
+
+    def start(*names):
+        started.extend(spawn_server(name, extra_operations=[PLACE], devices=["cpu"]) for name in names)
+        return [server.wait_ready() for server in started]
+
+    yield start
+    for server in started:
         server.process.send_signal(signal.SIGCONT)
+
+
+@pytest.fixture
+def servers(start_servers):
+    return start_servers("w1", "w2")
 
 
 class Fallback:
@@ -67,6 +77,27 @@ def test_the_calls_of_a_hung_server_go_to_another_and_its_late_answers_are_dropp
     assert set(where.values()) == {1}
     assert {server for server, _ in where} == {"w1", "w2"}
     assert all(isinstance(outcome, Reply) for outcome in after)
+    assert any(SILENT in text for text in texts), texts
+
+
+def test_where_two_of_three_servers_hang_the_third_answers(start_servers, credential):
+    """The connection to the second is given up after a second, as there is a third."""
+    servers = start_servers("w1", "w2", "w3")
+    texts, answers = [], []
+    calls = [Call(f"third/{number}", "timed", {"seconds": 0.05}) for number in range(16)]
+    stopped_s = 0.0
+    with dispatcher(servers, credential, texts) as calling:
+        for _, outcome in calling.map(iter(calls), window=4):
+            answers.append((outcome.server, time.monotonic() - stopped_s))
+            if len(answers) == 4:
+                stopped_s = time.monotonic()
+                for server in servers[:2]:
+                    server.process.send_signal(signal.SIGSTOP)
+    after_s = next(after_s for server, after_s in answers if server == "w3")
+    print(f"the third answered {after_s:.1f} s after the others were stopped")
+    assert len(answers) == 16
+    assert sum(server == "w1" for server, _ in answers) >= 4
+    assert {server for server, _ in answers} == {"w1", "w3"}
     assert any(SILENT in text for text in texts), texts
 
 

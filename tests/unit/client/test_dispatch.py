@@ -462,4 +462,11 @@ def test_where_there_is_nobody_to_ask_nothing_is_waited_for(world):
 def test_a_server_that_failed_is_tried_again_briefly_while_another_works(world):
     world.scripts = {"w1": ["refuse"], "w2": ["ok"] * 30}
     slowly(world, 12, 1.0)
-    assert world.timeouts == [3.0, 3.0, 1.0]
+    assert world.timeouts == [1.0, 3.0, 1.0]
+
+
+def test_a_connection_gets_more_time_with_each_failure_where_there_is_no_other_server(world):
+    """Short at first: the binding may name another one by now."""
+    world.scripts = {"w1": []}
+    run(world, 1, patience_s=5.0)
+    assert world.timeouts[:5] == [3.0, 1.0, 2.0, 3.0, 3.0]
