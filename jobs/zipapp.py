@@ -22,6 +22,7 @@ _CONTENT = (
     ("yarn_accel.core", ("__init__.py", "server_choice.py", "units.py")),
     ("yarn_accel.wire", ("*.py",)),
     ("yarn_accel.client", ("*.py",)),
+    ("yarn_accel.formats", ("*.py",)),
     ("yarn_accel.operations", ("*.py",)),
     ("jobs", ("__init__.py", "entry.py", "verbs.py")),
     ("jobs.factorize", ("__init__.py", "manifest.py", "mapper.py", "rows.py")),

@@ -36,7 +36,7 @@ from yarn_accel.errors import StartupError, StorageError
 if TYPE_CHECKING:
     import hdfs_native
 
-__all__ = ["Stamp", "Store", "split_uri", "unfinished_name"]
+__all__ = ["OpenFile", "Stamp", "Store", "split_uri", "unfinished_name"]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -108,11 +108,24 @@ class Stamp:
     modified: int
 
 
+class OpenFile(Protocol):
+    """A file that is read from any place."""
+
+    @property
+    def n_bytes(self) -> int:
+        """Its length."""
+        ...
+
+    def read_into(self, start: int, view: memoryview) -> None:
+        """Fill a buffer with the bytes from `start` on."""
+        ...
+
+
 class _Files(Protocol):
     """What `Store` asks of either kind of storage; paths are absolute; errors are the storage's own."""
 
     def stamp(self, path: str) -> tuple[int, int]: ...
-    def read_into(self, path: str, view: memoryview) -> int: ...
+    def opened(self, path: str) -> contextlib.AbstractContextManager[OpenFile]: ...
     def exists(self, path: str) -> bool: ...
     def names(self, path: str) -> list[str]: ...
     def delete(self, path: str) -> bool: ...
@@ -161,10 +174,16 @@ class Store:
     def read_into(self, uri: str, target: memoryview) -> None:
         """Fill a writable flat buffer with a file that has exactly its length."""
         view = target.cast("B") if target.nbytes else target
-        with self._open(uri) as (files, path):
-            n_bytes = files.read_into(path, view)
-            if n_bytes != view.nbytes:
-                raise StorageError(f"{uri}: {n_bytes} bytes, {view.nbytes} expected")
+        with self.opened(uri) as file:
+            if file.n_bytes != view.nbytes:
+                raise StorageError(f"{uri}: {file.n_bytes} bytes, {view.nbytes} expected")
+            file.read_into(0, view)
+
+    @contextlib.contextmanager
+    def opened(self, uri: str) -> Iterator[OpenFile]:
+        """A file that is read in parts; a part beyond its end is an error."""
+        with self._open(uri) as (files, path), files.opened(path) as file:
+            yield file
 
     def write_atomic(self, uri: str, parts: Iterable[Buffer] | Callable[[], Iterable[Buffer]]) -> int:
         """Write a file so that nobody sees a part of it; an existing one is replaced.  Returns its bytes.
@@ -288,25 +307,9 @@ class _HdfsFiles:
             raise IsADirectoryError(path)
         return int(status.length), int(status.modification_time)
 
-    def read_into(self, path: str, view: memoryview) -> int:
-        """Fill a buffer from a file; returns the file's length, whether it fits or not."""
-        reader = self._client.read(path)
-        n_bytes = int(reader.size)
-        if n_bytes != view.nbytes:
-            return n_bytes
-        middle = n_bytes // 2 if n_bytes >= _HALVES_BYTES else n_bytes
-        half = None
-        if middle < n_bytes:
-            half = _second_halves().submit(_fill, reader, view, middle, n_bytes)
-        try:
-            n_read = _fill(reader, view, 0, middle)
-        finally:
-            # Whatever happened here: the memory must not be given back while the other half is written to it.
-            if half is not None:
-                concurrent.futures.wait((half,))
-        if n_read + (half.result() if half is not None else 0) != n_bytes:
-            raise OSError("its length changed while it was read")
-        return n_bytes
+    @contextlib.contextmanager
+    def opened(self, path: str) -> Iterator[OpenFile]:
+        yield _HdfsFile(self._client.read(path))
 
     def exists(self, path: str) -> bool:
         try:
@@ -340,19 +343,44 @@ class _HdfsFiles:
         self._client.rename(source, target, overwrite=True)
 
 
+class _HdfsFile:
+    """A file as the native client reads it."""
+
+    def __init__(self, reader: hdfs_native.FileReader) -> None:
+        self._reader = reader
+        self.n_bytes = int(reader.size)
+
+    def read_into(self, start: int, view: memoryview) -> None:
+        n_bytes = len(view)
+        if start + n_bytes > self.n_bytes:
+            raise OSError("its length changed while it was read")
+        middle = n_bytes // 2 if n_bytes >= _HALVES_BYTES else n_bytes
+        half = None
+        if middle < n_bytes:
+            half = _second_halves().submit(_fill, self._reader, start + middle, view[middle:])
+        try:
+            n_read = _fill(self._reader, start, view[:middle])
+        finally:
+            # Whatever happened here: the memory must not be given back while the other half is written to it.
+            if half is not None:
+                concurrent.futures.wait((half,))
+        if n_read + (half.result() if half is not None else 0) != n_bytes:
+            raise OSError("its length changed while it was read")
+
+
 @functools.cache
 def _second_halves() -> concurrent.futures.ThreadPoolExecutor:
     """The threads that read second halves; as many as files are read at once by the busiest server."""
     return concurrent.futures.ThreadPoolExecutor(64, thread_name_prefix="hdfs-read")
 
 
-def _fill(reader: hdfs_native.FileReader, view: memoryview, start: int, end: int) -> int:
-    """Read a range of a file to the same place of a buffer; returns how many bytes came."""
-    at = start
-    for part in reader.read_range_stream(start, end - start) if end > start else ():
+def _fill(reader: hdfs_native.FileReader, start: int, view: memoryview) -> int:
+    """Read a buffer full of a file from `start` on; returns how many bytes came."""
+    at = 0
+    for part in reader.read_range_stream(start, len(view)) if len(view) else ():
         view[at : at + len(part)] = part
         at += len(part)
-    return at - start
+    return at
 
 
 def _storage_error(uri: str, error: Exception) -> StorageError:

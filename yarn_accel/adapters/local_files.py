@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-__all__ = ["LocalFiles", "write_atomic"]
+__all__ = ["LocalFile", "LocalFiles", "write_atomic"]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -26,6 +26,26 @@ _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 #: Read at once: the kernel takes no more than 2 GiB.
 _MAX_READ_BYTES = 1 << 30
+
+
+class LocalFile:
+    """An open file.
+
+    Attributes:
+        n_bytes: its length.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self.n_bytes = os.fstat(fd).st_size
+
+    def read_into(self, start: int, view: memoryview) -> None:
+        """Fill a buffer with the bytes from `start` on."""
+        at = 0
+        while at < len(view) and (n := os.preadv(self._fd, [view[at : at + _MAX_READ_BYTES]], start + at)):
+            at += n
+        if at != len(view):
+            raise OSError("its length changed while it was read")
 
 
 class LocalFiles:
@@ -45,18 +65,11 @@ class LocalFiles:
             status = os.fstat(fd)
             return status.st_size, status.st_mtime_ns
 
-    def read_into(self, path: str, view: memoryview) -> int:
-        """Fill a buffer from the beginning of a file; returns the file's length, whether it fits or not."""
+    @contextlib.contextmanager
+    def opened(self, path: str) -> Iterator[LocalFile]:
+        """A file that is read in parts."""
         with self._opened(path) as fd:
-            n_bytes = os.fstat(fd).st_size
-            if n_bytes != view.nbytes:
-                return n_bytes
-            at = 0
-            while at < n_bytes and (n := os.readv(fd, [view[at : at + _MAX_READ_BYTES]])):
-                at += n
-            if at != n_bytes:
-                raise OSError("its length changed while it was read")
-            return n_bytes
+            yield LocalFile(fd)
 
     def exists(self, path: str) -> bool:
         """Whether there is something of that name."""

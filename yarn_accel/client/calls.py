@@ -88,7 +88,8 @@ class Reference:
     """An array the server reads itself.
 
     With a spec the file holds exactly the bytes of that array.  Without one it describes itself: an ``.npz``
-    contributes all its arrays in order, an ``.npy`` its array, anything else its bytes as one array of u1.
+    (compressed or not) contributes all its arrays in order, or with ``#name`` behind its URI that one; an
+    ``.npy`` its array; anything else its bytes as one array of u1.
     """
 
     uri: str

@@ -8,10 +8,8 @@ node's numpy and scipy, which it may not have. References are read from ``file:/
 from __future__ import annotations
 
 import contextlib
-import io
 import time
 import uuid
-import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple, TypeVar
 
@@ -19,6 +17,8 @@ from yarn_accel import operations
 from yarn_accel.client.calls import Call, Reference, Reply, Tensor
 from yarn_accel.client.webhdfs import DEFAULT_MAX_BYTES, WebHdfs
 from yarn_accel.errors import RejectedError, StorageError, UnavailableError
+from yarn_accel.formats import BytesInMemory, conversions, describe, is_array_file, load, split_member
+from yarn_accel.formats.npz_writer import npz_parts
 from yarn_accel.wire import TensorSpec
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class LocalExecutor:
             UnavailableError: this node has no numpy, scipy or Pillow.
         """
         operation = operations.get(call.operation)
-        read_s, arrays = _timed(lambda: _with_libraries(lambda: self._arrays(call)))
+        read_s, (arrays, converted) = _timed(lambda: _with_libraries(lambda: self._arrays(call)))
         operation.check([_spec(array) for array in arrays], call.params)
         n_bytes_in = sum(array.nbytes for array in arrays)
         compute_s, outcome = _timed(lambda: _with_libraries(lambda: operation.run(arrays, call.params)))
@@ -60,28 +60,34 @@ class LocalExecutor:
         seconds = {"read": read_s, "queue": 0.0, "compute": compute_s, "write": write_s}
         seconds["total"] = sum(seconds.values())
         n_bytes_out = sum(array.nbytes for array in outcome.arrays.values())
+        if converted:
+            outcome.info["converted"] = converted
         return Reply(outcome.info, tensors, SERVER, DEVICE, seconds, n_bytes_in, n_bytes_out)
 
-    def _arrays(self, call: Call) -> List[np.ndarray[Any, Any]]:
+    def _arrays(self, call: Call) -> Tuple[List[np.ndarray[Any, Any]], List[str]]:
         arrays: List[np.ndarray[Any, Any]] = []
+        converted: List[str] = []
         for position, item in enumerate(call.inputs):
             if isinstance(item, Reference):
-                arrays += _parse(self._read(item.uri), item, position)
+                uri = item.uri if item.spec is not None else split_member(item.uri)[0]
+                found, changes = _parse(self._read(uri), item, position, self._max_bytes)
+                arrays += found
+                converted += changes
             else:
                 # The caller's bytes are not ours to overwrite: operations copy what they may not change.
                 array = _from_buffer(item.data, item.spec, "input {}".format(position))
                 array.flags.writeable = False
                 arrays.append(array)
-        return arrays
+        return arrays, converted
 
     def _outputs(self, call: Call, arrays: Dict[str, np.ndarray[Any, Any]]) -> Dict[str, Tensor]:
         if not call.output_uri:
             return {name: Tensor.of(array) for name, array in arrays.items()}
-        import numpy as np
-
-        packed = io.BytesIO()
-        np.savez(packed, **arrays)  # type: ignore[arg-type]
-        self._write(call.output_uri, packed.getvalue())
+        plain = {
+            name: array if array.flags.c_contiguous or array.flags.f_contiguous else array.copy()
+            for name, array in arrays.items()
+        }
+        self._write(call.output_uri, b"".join(npz_parts(plain)))
         return {}
 
     def _read(self, uri: str) -> bytes:
@@ -91,7 +97,7 @@ class LocalExecutor:
         try:
             size = path.stat().st_size
             if size > self._max_bytes:
-                raise StorageError("{}: {} bytes, the limit is {}".format(uri, size, self._max_bytes))
+                raise _too_large(uri, size, self._max_bytes)
             return path.read_bytes()
         except OSError as error:
             raise StorageError("{}: {}".format(uri, error.strerror)) from error
@@ -141,23 +147,37 @@ def _local_path(uri: str) -> Optional[Path]:
     return Path(uri) if uri.startswith("/") else None
 
 
-def _parse(content: bytes, reference: Reference, position: int) -> List[np.ndarray[Any, Any]]:
-    """The arrays of a file: as its spec says, or as the file itself does."""
+def _parse(
+    content: bytes, reference: Reference, position: int, max_bytes: int
+) -> Tuple[List[np.ndarray[Any, Any]], List[str]]:
+    """The arrays of a file: as its spec says, or as the file itself does; and what reading them changed."""
     import numpy as np
 
-    place = "input {} ({})".format(position, reference.uri)
     if reference.spec is not None:
-        return [_from_buffer(content, reference.spec, place)]
-    if not reference.uri.endswith((".npz", ".npy")):
-        return [np.frombuffer(content, dtype=np.uint8)]
-    try:
-        loaded = np.load(io.BytesIO(content), allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return [loaded]
-        with loaded:
-            return [loaded[name] for name in loaded.files]
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
-        raise RejectedError("broken-file", "{}: {}".format(place, error)) from None
+        place = "input {} ({})".format(position, reference.uri)
+        return [_from_buffer(content, reference.spec, place)], []
+    if not is_array_file(reference.uri):
+        return [np.frombuffer(content, dtype=np.uint8)], []
+    source = BytesInMemory(content)
+    stored = describe(source, reference.uri)
+    n_bytes = sum(each.spec.nbytes for each in stored)
+    if n_bytes > max_bytes:
+        raise _too_large(reference.uri, n_bytes, max_bytes)
+    arrays = []
+    for each in stored:
+        order: Any = each.spec.order
+        memory = np.empty(each.spec.nbytes, dtype=np.uint8)
+        load(each, source, memory.data)
+        arrays.append(memory.view(each.spec.dtype).reshape(each.spec.shape, order=order))
+    return arrays, conversions(stored)
+
+
+def _too_large(uri: str, n_bytes: int, max_bytes: int) -> RejectedError:
+    return RejectedError(
+        "request-too-large",
+        "{}: {} bytes, at most {} are computed without a server".format(uri, n_bytes, max_bytes),
+        cure="let a server compute it",
+    )
 
 
 def _from_buffer(content: Any, spec: TensorSpec, place: str) -> np.ndarray[Any, Any]:

@@ -203,7 +203,7 @@ class Responder:
         work.payload = tuple(payload)
         work.result = Result(
             request.id,
-            done.info,
+            {**done.info, "converted": list(work.plan.converted)} if work.plan.converted else done.info,
             tuple(tensors),
             self._server,
             work.device,

@@ -10,15 +10,14 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from yarn_accel.errors import LocalProtocolError
-from yarn_accel.wire import ITEM_BYTES, TensorSpec
+from yarn_accel.wire import TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
 
     Array = np.ndarray[Any, Any]
 
-__all__ = ["ALIGNMENT_BYTES", "array_at", "flat_bytes", "lay_out", "plain", "spec_of"]
+__all__ = ["ALIGNMENT_BYTES", "array_at", "lay_out", "plain"]
 
 #: Every tensor in a segment begins at a multiple of this.
 ALIGNMENT_BYTES = 64
@@ -41,28 +40,6 @@ def array_at(view: memoryview, spec: TensorSpec) -> Array:
     order: Any = spec.order
     array: Array = np.ndarray(spec.shape, spec.dtype, view, order=order)
     return array
-
-
-def flat_bytes(array: Array) -> memoryview:
-    """The memory of a contiguous array (either order), writable if the array is; no copy."""
-    import numpy as np
-
-    if not array.size:
-        return memoryview(bytearray())
-    order: Any = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
-    return array.reshape(-1, order=order).view(np.uint8).data
-
-
-def spec_of(array: Array) -> TensorSpec:
-    """The description of a contiguous array.
-
-    Raises:
-        LocalProtocolError: an element type that does not travel.
-    """
-    if array.dtype.str not in ITEM_BYTES:
-        raise LocalProtocolError(f"arrays of type {array.dtype} are not sent")
-    is_fortran = array.flags.f_contiguous and not array.flags.c_contiguous
-    return TensorSpec(array.dtype.str, tuple(int(n) for n in array.shape), "F" if is_fortran else "C")
 
 
 def plain(value: Any) -> Any:

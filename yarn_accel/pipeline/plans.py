@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from yarn_accel.core.requests.events import Needs
 from yarn_accel.errors import RejectedError
+from yarn_accel.formats import StoredArray, conversions, split_member
 from yarn_accel.pipeline.arrays import lay_out
 from yarn_accel.pipeline.workers.jobs import Area
 from yarn_accel.wire import RemoteInput, Request, TensorSpec
@@ -15,11 +16,9 @@ from yarn_accel.wire import RemoteInput, Request, TensorSpec
 if TYPE_CHECKING:
     from yarn_accel.operations.operation import Operation, Params
 
-__all__ = ["Plan", "Plans"]
+__all__ = ["Plan", "Plans", "ReferencedFile"]
 
 _likenesses = itertools.count(1)
-#: Output area for a request whose inputs describe themselves only when they are read.
-_GUESS_BYTES = 64 * 1024
 _MAX_AREAS = 64
 #: Kinds of requests remembered for all connections together.
 _MAX_PLANS = 256
@@ -29,13 +28,27 @@ _PER_INPUT_BYTES = 256
 _Input = TensorSpec | RemoteInput
 
 
+class ReferencedFile(NamedTuple):
+    """What a file that a request names gives to it.
+
+    Attributes:
+        specs: of its arrays.
+        arrays: where they lie in the file; empty: the whole file is the one array.
+    """
+
+    specs: tuple[TensorSpec, ...]
+    arrays: tuple[StoredArray, ...] = ()
+
+
 class Plan:
     """What requests of one kind need: same operation, same parameters, same inputs.
 
     Attributes:
         params_text: the parameters, to tell whether another request has the same.
-        specs: of the inputs; empty when some are only known once they are read.
-        offsets: of the inputs in their segment.
+        specs: of the arrays that the inputs are; empty while some are not known yet.
+        offsets: of the arrays in their segment, for each input.
+        files: what the references give; empty: nobody has looked at them.
+        converted: what reading changes in the elements, see `conversions`.
         inputs_end: bytes of the inputs laid out; the outputs begin there.
         payload_bytes: of the inputs that come by value.
         references: the inputs to be read from storage.
@@ -45,6 +58,8 @@ class Plan:
 
     __slots__ = (
         "_areas",
+        "converted",
+        "files",
         "inputs",
         "inputs_end",
         "likeness",
@@ -58,24 +73,32 @@ class Plan:
     )
 
     def __init__(
-        self, operation: Operation, request: Request, sizes: Sequence[int], reads: tuple[str, ...]
+        self,
+        operation: Operation,
+        request: Request,
+        files: Sequence[ReferencedFile],
+        reads: tuple[str, ...],
     ) -> None:
         self.operation = operation
         self.inputs: tuple[_Input, ...] = request.inputs
         self.params_text = _params_text(request)
         self.references = tuple(item for item in self.inputs if isinstance(item, RemoteInput))
-        specs = [item.spec if isinstance(item, RemoteInput) else item for item in self.inputs]
-        self.specs = tuple(spec for spec in specs if spec is not None)
-        n_bytes = _sizes(self.inputs, sizes)
-        self.offsets, self.inputs_end = lay_out(n_bytes)
+        self.files = tuple(files)
+        self.converted = tuple(conversions([array for file in files for array in file.arrays]))
+        groups = _specs_of(self.inputs, self.files)
+        specs = tuple([spec for group in groups for spec in group or ()])
+        offsets, self.inputs_end = lay_out([spec.nbytes for spec in specs])
+        left = iter(offsets)
+        self.offsets = tuple([tuple([next(left) for _ in group or ()]) for group in groups])
         self.payload_bytes = sum(item.nbytes for item in self.inputs if isinstance(item, TensorSpec))
-        if len(self.specs) < len(specs):
-            self.specs = ()
+        is_known = None not in groups
+        self.specs = specs if is_known else ()
         self.likeness: Hashable | None = None
         self._areas: dict[int, tuple[Area, ...]] = {}
-        if self.specs or not specs:
+        if is_known:
             operation.check(self.specs, request.params)
-        self.needs = tuple([self._needs(request, reads, sum(n_bytes), keep) for keep in (False, True)])
+        n_bytes = sum([spec.nbytes for spec in specs])
+        self.needs = tuple([self._needs(request, reads, n_bytes, keep) for keep in (False, True)])
 
     def fits(self, request: Request) -> bool:
         """Whether this is the plan of that request."""
@@ -89,7 +112,7 @@ class Plan:
         """Where the inputs lie in a segment; segments come again, so this is remembered."""
         areas = self._areas.get(segment)
         if areas is None:
-            places = zip(self.offsets, self.specs, strict=True)
+            places = zip(itertools.chain.from_iterable(self.offsets), self.specs, strict=True)
             areas = tuple([Area(segment, offset, spec) for offset, spec in places])
             if len(self._areas) >= _MAX_AREAS:
                 self._areas.clear()
@@ -101,15 +124,15 @@ class Plan:
         if len(self.inputs) == 1 and self.payload_bytes:
             return [view[: self.payload_bytes]]
         return [
-            view[offset : offset + item.nbytes]
-            for item, offset in zip(self.inputs, self.offsets, strict=True)
+            view[offsets[0] : offsets[0] + item.nbytes]
+            for item, offsets in zip(self.inputs, self.offsets, strict=True)
             if isinstance(item, TensorSpec)
         ]
 
     def _needs(self, request: Request, reads: tuple[str, ...], n_bytes: int, keep_inputs: bool) -> Needs:
         operation, params = self.operation, request.params
         is_known = bool(self.specs) or not self.inputs
-        output_bytes, amount, batch_key = _GUESS_BYTES, 2.0 * n_bytes, None
+        output_bytes, amount, batch_key = 0, 2.0 * n_bytes, None
         if is_known:
             output_bytes = _output_bytes(operation, self.specs, params, may_overwrite=not keep_inputs)
             amount = operation.flops(self.specs, params) or operation.bytes_moved(self.specs, params)
@@ -161,8 +184,9 @@ class Plans:
         if plan is None:
             operation = self._find_operation(request.operation)
             uris = [item.uri for item in request.inputs if isinstance(item, RemoteInput)]
-            plan = Plan(operation, request, (), tuple([self._normalised(uri) for uri in uris]))
-            _check_size(plan.payload_bytes, self._max_request_bytes)
+            reads = tuple([self._normalised(split_member(uri)[0]) for uri in uris])
+            _check_size(_by_value(request), self._max_request_bytes)
+            plan = Plan(operation, request, (), reads)
             if not plan.references:
                 plan.likeness = next(_likenesses)
                 if len(self._known) >= _MAX_PLANS:
@@ -170,14 +194,15 @@ class Plans:
                 self._known[kind] = plan
         return plan
 
-    def sized(self, plan: Plan, request: Request, sizes: Sequence[int]) -> Plan:
-        """The plan of the same request, now that the bytes of the referenced inputs are known.
+    def sized(self, plan: Plan, request: Request, files: Sequence[ReferencedFile]) -> Plan:
+        """The plan of the same request, now that it is known what the referenced files hold.
 
         Raises:
             RejectedError: the inputs are wrong or too large together.
         """
-        _check_size(plan.payload_bytes + sum(sizes), self._max_request_bytes)
-        return Plan(plan.operation, request, sizes, plan.needs[0].reads)
+        specs = _by_value(request) + [spec for file in files for spec in file.specs]
+        _check_size(specs, self._max_request_bytes)
+        return Plan(plan.operation, request, files, plan.needs[0].reads)
 
 
 def _output_bytes(
@@ -190,29 +215,45 @@ def _output_bytes(
     return n_bytes
 
 
-def _check_size(n_bytes: int, limit_bytes: int) -> None:
+def _text(spec: TensorSpec) -> str:
+    return f"{'x'.join(map(str, spec.shape)) or 'one'} {spec.dtype}"
+
+
+def _check_size(specs: Sequence[TensorSpec], limit_bytes: int) -> None:
     """Refuse inputs that are too large together.
 
     Raises:
         RejectedError: ``request-too-large``.
     """
+    n_bytes = sum([spec.nbytes for spec in specs])
     if n_bytes > limit_bytes:
         raise RejectedError(
-            "request-too-large", f"{n_bytes} bytes of inputs, at most {limit_bytes} are taken"
+            "request-too-large",
+            f"{n_bytes} bytes of inputs ({', '.join(_text(spec) for spec in specs[:4])}), "
+            f"at most {limit_bytes} are taken",
+            cure=f"raise max_request_bytes of the server to {n_bytes} or more",
         )
+
+
+def _by_value(request: Request) -> list[TensorSpec]:
+    return [item for item in request.inputs if isinstance(item, TensorSpec)]
 
 
 def _params_text(request: Request) -> str:
     return repr(request.params) if request.params else "{}"
 
 
-def _sizes(inputs: Sequence[_Input], sizes: Sequence[int]) -> list[int]:
-    """Bytes of each input; of those to be read what was looked up, else what their descriptions say."""
-    left = iter(sizes)
-    found = []
+def _specs_of(
+    inputs: Sequence[_Input], files: Sequence[ReferencedFile]
+) -> list[tuple[TensorSpec, ...] | None]:
+    """The arrays that each input is; None: not known before its file is looked at."""
+    left = iter(files)
+    found: list[tuple[TensorSpec, ...] | None] = []
     for item in inputs:
-        if isinstance(item, RemoteInput):
-            found.append(next(left, item.spec.nbytes if item.spec is not None else 0))
+        if isinstance(item, TensorSpec):
+            found.append((item,))
+        elif files:
+            found.append(next(left).specs)
         else:
-            found.append(item.nbytes)
+            found.append((item.spec,) if item.spec is not None else None)
     return found

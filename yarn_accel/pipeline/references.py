@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 
 from yarn_accel.adapters.hdfs import Stamp, Store, split_uri
 from yarn_accel.errors import RejectedError, StorageError
-from yarn_accel.wire import RemoteInput
+from yarn_accel.formats import describe, is_array_file, load, split_member
+from yarn_accel.pipeline.plans import ReferencedFile
+from yarn_accel.wire import RemoteInput, TensorSpec
 
-__all__ = ["normalised", "read_unchanged", "stamp_or_none", "stamps_of"]
+__all__ = ["look_at", "normalised", "read_unchanged", "stamp_or_none"]
 
 
 def normalised(uri: str) -> str:
@@ -24,23 +27,32 @@ def normalised(uri: str) -> str:
     return f"{scheme}://{authority}{path}"
 
 
-def stamps_of(store: Store, inputs: Iterable[RemoteInput]) -> list[Stamp]:
-    """What each referenced file looks like now.
+def look_at(store: Store, inputs: Iterable[RemoteInput]) -> tuple[list[Stamp], list[ReferencedFile]]:
+    """What each referenced file looks like now, and what it holds by its headers; no element is read.
 
     Raises:
-        StorageError: one cannot be looked at.
-        RejectedError: ``wrong-length``: one does not have the bytes its spec says.
+        StorageError: one cannot be looked at; transient when it changes meanwhile.
+        RejectedError: ``wrong-length``: one does not have the bytes its spec says; or as `describe`.
     """
-    stamps = []
+    stamps, files = [], []
     for item in inputs:
-        stamp = store.stamp(item.uri)
-        if item.spec is not None and stamp.n_bytes != item.spec.nbytes:
-            raise RejectedError(
-                "wrong-length",
-                f"{item.uri}: {stamp.n_bytes} bytes, its spec says {item.spec.nbytes} ({item.spec})",
-            )
+        uri = item.uri if item.spec is not None else split_member(item.uri)[0]
+        stamp = store.stamp(uri)
         stamps.append(stamp)
-    return stamps
+        if item.spec is not None:
+            if stamp.n_bytes != item.spec.nbytes:
+                raise RejectedError(
+                    "wrong-length",
+                    f"{uri}: {stamp.n_bytes} bytes, its spec says {item.spec.nbytes} ({item.spec})",
+                )
+            files.append(ReferencedFile((item.spec,)))
+        elif is_array_file(item.uri):
+            with _unchanged(store, uri, stamp), store.opened(uri) as source:
+                arrays = describe(source, item.uri)
+            files.append(ReferencedFile(tuple([array.spec for array in arrays]), arrays))
+        else:
+            files.append(ReferencedFile((TensorSpec("|u1", (stamp.n_bytes,)),)))
+    return stamps, files
 
 
 def stamp_or_none(store: Store, uri: str) -> Stamp | None:
@@ -57,13 +69,37 @@ def stamp_or_none(store: Store, uri: str) -> Stamp | None:
         return None
 
 
-def read_unchanged(store: Store, uri: str, stamp: Stamp, view: memoryview) -> None:
-    """Fill a buffer with a file that still looks as it did when the request was judged by it.
+def read_unchanged(
+    store: Store, uri: str, stamp: Stamp, file: ReferencedFile, views: Sequence[memoryview]
+) -> None:
+    """Fill a buffer for each array of a file that still looks as it did when the request was judged by it.
 
     Raises:
         StorageError: it cannot be read; transient when it has changed.
+        RejectedError: as `load`.
     """
-    if view.nbytes == stamp.n_bytes:
-        store.read_into(uri, view)
-    if view.nbytes != stamp.n_bytes or store.stamp(uri) != stamp:
-        raise StorageError(f"{uri}: it was changed while it was read", transient=True)
+    with _unchanged(store, uri, stamp), store.opened(uri) as source:
+        if source.n_bytes != stamp.n_bytes:
+            raise _changed(uri)
+        for number, view in enumerate(views):
+            if file.arrays:
+                load(file.arrays[number], source, view)
+            else:
+                source.read_into(0, view)
+
+
+@contextlib.contextmanager
+def _unchanged(store: Store, uri: str, stamp: Stamp) -> Iterator[None]:
+    """What is done to a file, or goes wrong with it, counts only if the file is the one that was stamped."""
+    try:
+        yield
+    except (RejectedError, StorageError):
+        if store.stamp(uri) == stamp:
+            raise
+        raise _changed(uri) from None
+    if store.stamp(uri) != stamp:
+        raise _changed(uri)
+
+
+def _changed(uri: str) -> StorageError:
+    return StorageError(f"{uri}: it was changed while it was read", transient=True)

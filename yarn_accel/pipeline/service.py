@@ -151,7 +151,10 @@ class _Service:
             server = self._server
             self._http = HttpServer(lambda: server.stats(STATS_TIMEOUT_S), self._web)
             self._http.start()
-        import yarn_accel.pipeline.npz  # noqa: F401 -- the first request by reference finds it loaded
+        # The first request by reference finds them loaded.
+        import numpy  # noqa: F401
+
+        import yarn_accel.formats.npz_writer  # noqa: F401
 
         # What is loaded stays: nobody has to look for garbage among it again.
         gc.freeze()

@@ -11,14 +11,14 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from yarn_accel.core.requests.events import Needs
 from yarn_accel.errors import StorageError, UnavailableError
-from yarn_accel.pipeline.arrays import array_at, flat_bytes, spec_of
-from yarn_accel.pipeline.references import read_unchanged, stamp_or_none, stamps_of
+from yarn_accel.formats import split_member
+from yarn_accel.pipeline.arrays import array_at
+from yarn_accel.pipeline.references import look_at, read_unchanged, stamp_or_none
 from yarn_accel.pipeline.work import digest_of
 from yarn_accel.pipeline.workers.jobs import Area
 from yarn_accel.wire import RemoteInput
@@ -139,35 +139,26 @@ class Storage:
     # In the threads
 
     def _look(self, work: Work, plans: Plans) -> LookedAt:
-        stamps = stamps_of(self._store, work.plan.references)
-        plan = plans.sized(work.plan, work.request, [stamp.n_bytes for stamp in stamps])
+        stamps, files = look_at(self._store, work.plan.references)
+        plan = plans.sized(work.plan, work.request, files)
         return LookedAt(stamps, plan, digest_of((), stamps))
 
     def _read(self, work: Work, view: memoryview) -> InputsTaken:
         plan = work.plan
-        left = iter(work.stamps)
-        areas: list[Area] = []
-        for item, at in zip(plan.inputs, plan.offsets, strict=True):
+        left = zip(work.stamps, plan.files, strict=True)
+        for item, offsets in zip(plan.inputs, plan.offsets, strict=True):
             if isinstance(item, RemoteInput):
-                areas += self._read_file(item, next(left), view, work.segment, at)
-            else:
-                areas.append(Area(work.segment, at, item))
+                stamp, file = next(left)
+                places = zip(offsets, file.specs, strict=True)
+                views = [view[at : at + spec.nbytes] for at, spec in places]
+                uri = item.uri if item.spec is not None else split_member(item.uri)[0]
+                read_unchanged(self._store, uri, stamp, file, views)
         bytes_in = plan.payload_bytes + sum(stamp.n_bytes for stamp in work.stamps)
-        needs = None if plan.specs else _needs(work, [area.spec for area in areas])
-        return InputsTaken(tuple(areas), bytes_in, needs)
-
-    def _read_file(
-        self, item: RemoteInput, stamp: Stamp, memory: memoryview, segment: int, at: int
-    ) -> list[Area]:
-        view = memory[at : at + stamp.n_bytes]
-        read_unchanged(self._store, item.uri, stamp, view)
-        if item.spec is not None:
-            return [Area(segment, at, item.spec)]
-        return _areas_in(view, item.uri, segment, at)
+        return InputsTaken(plan.areas(work.segment), bytes_in, None)
 
     def _write(self, uri: str, outputs: dict[str, Array]) -> Stamp:
         """Write the outputs; once more if the storage may have recovered (a DataNode that was just lost)."""
-        from yarn_accel.pipeline.npz import npz_parts
+        from yarn_accel.formats.npz_writer import npz_parts
 
         try:
             self._store.write_atomic(uri, npz_parts(outputs))
@@ -179,47 +170,9 @@ class Storage:
         return self._store.stamp(uri)
 
 
-def _needs(work: Work, specs: Sequence[Any]) -> Needs:
-    """What a request needs, now that its inputs are known; raises `RejectedError` when they are wrong."""
-    plan, request = work.plan, work.request
-    operation = plan.operation
-    operation.check(specs, request.params)
-    output_bytes = operation.output_bytes(specs, request.params)
-    if operation.overwrites and request.keep_inputs:
-        output_bytes += plan.inputs_end
-    return replace(plan.needs[request.keep_inputs], output_bytes=output_bytes)
-
-
 def outputs_of(tensors: Sequence[tuple[str, Area]], view_of: Callable[[int], memoryview]) -> dict[str, Array]:
     """The outputs of a request as arrays where they lie."""
     return {
         name: array_at(view_of(area.segment)[area.offset : area.offset + area.spec.nbytes], area.spec)
         for name, area in tensors
     }
-
-
-def _areas_in(view: memoryview, uri: str, segment: int, at: int) -> list[Area]:
-    """The arrays of a file that describes itself, moved within its memory to where they are aligned."""
-    import numpy as np
-
-    from yarn_accel.pipeline.npz import read_npy, read_npz
-
-    if uri.endswith(".npz"):
-        arrays = list(read_npz(view, uri).values())
-    elif uri.endswith(".npy"):
-        arrays = [read_npy(view, uri)]
-    else:
-        arrays = [np.frombuffer(view, np.uint8)]
-    areas = []
-    end = 0
-    base = np.frombuffer(view, np.uint8).__array_interface__["data"][0] if len(view) else 0
-    for array in arrays:
-        spec = spec_of(array)
-        begin = array.__array_interface__["data"][0] - base
-        if not spec.nbytes or begin % 64:
-            # Each array lies behind a header longer than what aligning it needs, so it only ever moves down.
-            view[end : end + spec.nbytes] = flat_bytes(array)
-            begin = end
-        areas.append(Area(segment, at + begin, spec))
-        end = begin + -(-spec.nbytes // 64) * 64
-    return areas

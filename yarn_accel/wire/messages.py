@@ -50,7 +50,7 @@ ERROR_KINDS = ("rejected", "storage", "unavailable", "internal")
 
 @dataclass(frozen=True)
 class RemoteInput:
-    """An input the server reads itself: a URI, and its spec (None: .npy, .npz or plain bytes)."""
+    """An input the server reads itself: a URI, and its spec (None: .npy, .npz, .npz#array or plain bytes)."""
 
     uri: str
     spec: Optional[TensorSpec] = None

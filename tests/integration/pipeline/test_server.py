@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from yarn_accel.client.client import Call, Client, Reference, Reply, Tensor
+from yarn_accel.client.fallback import LocalExecutor
 from yarn_accel.errors import AccelError, RejectedError, StorageError
 from yarn_accel.wire import TensorSpec
 
@@ -94,6 +95,7 @@ def bad_calls(folder):
     nan[1, 2] = np.nan
     indefinite = np.diag([1.0, 1.0, -1.0, 1.0])
     (folder / "short").write_bytes(b"1234567")
+    np.savez(folder / "objects.npz", a=np.array([{}], dtype=object))
     np.savez_compressed(folder / "packed.npz", a=np.eye(2))
     (folder / "broken.npz").write_bytes(b"PK nonsense")
     (folder / "folder").mkdir()
@@ -108,8 +110,9 @@ def bad_calls(folder):
         "forbidden-uri ": Call("b6", "lu", {}, (Reference(at + "../../etc/passwd"),)),
         "forbidden-uri  ": Call("b7", "lu", {}, (good,), "file:///etc/cron.d/x"),
         "forbidden-uri   ": Call("b8", "lu", {}, (Reference("http://localhost/x"),)),
-        "bad-npz": Call("b9", "echo", {}, (Reference(at + "packed.npz"),)),
-        "bad-npz ": Call("b10", "echo", {}, (Reference(at + "broken.npz"),)),
+        "bad-npy": Call("b9", "echo", {}, (Reference(at + "objects.npz"),)),
+        "no-such-array": Call("b15", "echo", {}, (Reference(at + "packed.npz#b"),)),
+        "bad-npz": Call("b10", "echo", {}, (Reference(at + "broken.npz"),)),
         "cannot-be-sent": Call("", "lu", {}, (good,)),
         "cannot-be-sent ": Call("b11", "lu", {}, (Tensor(spec, b"short"),)),
         "request-too-large": Call("b12", "echo", {}, (Reference(at + "large"),)),
@@ -141,6 +144,51 @@ def test_a_bad_record_is_named_and_hurts_nobody(server, credential, tmp_path):
     assert stats["done"] == len(good)
     assert stats["requests"] == stats["done"] + stats["rejected"] + stats["failed"]
     assert stats["broken"] == 0
+
+
+def files_of_arrays(folder):
+    """Files that a foreign job may come with: good ones, and bad ones."""
+    matrix = np.random.default_rng(4).standard_normal((6, 6))
+    np.savez_compressed(folder / "compressed.npz", a=matrix, b=np.arange(3))
+    np.savez(folder / "stored.npz", a=matrix)
+    np.save(folder / "big.npy", matrix.astype(">f8"))
+    np.save(folder / "half.npy", matrix.astype("<f2"))
+    np.save(folder / "whole.npy", np.arange(16).reshape(4, 4) % 7)
+    np.save(folder / "text.npy", np.array(["a"]))
+    good = (folder / "stored.npz").read_bytes()
+    (folder / "trailing.npz").write_bytes(good + b"x")
+    (folder / "cut.npz").write_bytes(good[:-30])
+    (folder / "long.npy").write_bytes((folder / "big.npy").read_bytes() + b"x")
+    names = [path.name for path in folder.iterdir() if path.suffix in (".npz", ".npy")]
+    return [f"file://{folder}/{name}" for name in [*names, "compressed.npz#a", "compressed.npz#c"]]
+
+
+def test_a_server_and_a_mapper_by_itself_judge_a_file_alike(server, credential, tmp_path):
+    calls = [Call(uri, "lu", {}, (Reference(uri),)) for uri in files_of_arrays(tmp_path)]
+    with Client(server.endpoint, credential) as client:
+        for call, by_server in client.map(calls, ordered=True):
+            try:
+                by_mapper = LocalExecutor().call(call)
+            except RejectedError as error:
+                assert (by_server.code, by_server.message) == (error.code, error.message)
+                continue
+            assert by_server.info == by_mapper.info, call.key
+            for name, array in by_mapper.arrays().items():
+                np.testing.assert_allclose(by_server.arrays()[name], array)
+
+
+def test_a_file_is_refused_before_it_is_read(start_server, credential, tmp_path):
+    """By the bytes that its header promises; nothing of the kind is in the file."""
+    with (tmp_path / "large.npy").open("wb") as file:
+        header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (5000, 5000), }".ljust(117) + b"\n"
+        file.write(b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header)
+        file.truncate(10 + len(header) + 8 * 5000 * 5000)
+    server = start_server(max_request_bytes=100 << 20)
+    call = Call("k", "lu", {}, (Reference(f"file://{tmp_path}/large.npy"),))
+    with Client(server.endpoint, credential) as client, pytest.raises(RejectedError) as caught:
+        client.call(call)
+    assert caught.value.message == "200000000 bytes of inputs (5000x5000 <f8), at most 104857600 are taken"
+    assert caught.value.cure == "raise max_request_bytes of the server to 200000000 or more"
 
 
 def test_values_in_messages_name_the_place(start_server, credential):

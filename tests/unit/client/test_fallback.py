@@ -83,7 +83,7 @@ def test_a_broken_npz_is_the_records_fault(tmp_path):
     (tmp_path / "x.npz").write_bytes(b"PK\x03\x04 no zip")
     with pytest.raises(RejectedError, match=r"x\.npz") as caught:
         LocalExecutor().call(Call("k", "echo", inputs=(Reference(str(tmp_path / "x.npz")),)))
-    assert caught.value.code == "broken-file"
+    assert caught.value.code == "bad-npz"
 
 
 def test_a_missing_file(tmp_path):
@@ -92,8 +92,24 @@ def test_a_missing_file(tmp_path):
 
 
 def test_a_file_over_the_limit(matrix_uri):
-    with pytest.raises(StorageError, match="3200 bytes, the limit is 3199"):
+    with pytest.raises(RejectedError, match="3200 bytes, at most 3199") as caught:
         LocalExecutor(max_bytes=3199).call(Call("k", "lu", inputs=(Reference(matrix_uri, SPEC),)))
+    assert caught.value.code == "request-too-large"
+
+
+def test_an_archive_that_inflates_beyond_the_limit(tmp_path):
+    np.savez_compressed(tmp_path / "x.npz", a=np.zeros((100, 100)))
+    with pytest.raises(RejectedError, match="80000 bytes, at most 10000") as caught:
+        LocalExecutor(max_bytes=10000).call(Call("k", "lu", inputs=(Reference(f"{tmp_path}/x.npz"),)))
+    assert caught.value.code == "request-too-large"
+
+
+def test_one_array_by_its_name_and_what_reading_it_changed(tmp_path):
+    np.savez_compressed(tmp_path / "x.npz", a=np.eye(2), b=np.arange(3, dtype=">f4"))
+    uri = f"file://{tmp_path}/x.npz#b"
+    reply = LocalExecutor().call(Call("k", "echo", inputs=(Reference(uri),)))
+    assert reply.tensors["input_0"].array().tolist() == [0, 1, 2]
+    assert reply.info["converted"] == [f"file://{tmp_path}/x.npz[b]: >f4 to <f4"]
 
 
 def test_objects_in_an_npy_are_not_unpickled(tmp_path):

@@ -14,10 +14,12 @@ def too_large(needs: Needs, settings: MachineSettings) -> Failure | None:
     """Why inputs are too large, or inputs and outputs together; None: they are not."""
     n_bytes = max(needs.payload_bytes, needs.input_bytes if needs.reads else 0)
     if n_bytes > settings.max_request_bytes:
-        return _too_large(f"{n_bytes} bytes of inputs, at most {settings.max_request_bytes} are taken")
+        text = f"{n_bytes} bytes of inputs, at most {settings.max_request_bytes} are taken"
+        return _too_large(text, f"raise max_request_bytes of the server to {n_bytes} or more")
     if needs.input_bytes + needs.output_bytes > settings.pool_bytes:
         text = f"{needs.input_bytes} bytes of inputs and {needs.output_bytes} of outputs"
-        return _too_large(f"{text}, the server has {settings.pool_bytes}")
+        text = f"{text}, the server has {settings.pool_bytes}"
+        return _too_large(text, f"raise pool_bytes of the server to {needs.input_bytes + needs.output_bytes}")
     return None
 
 
@@ -48,8 +50,8 @@ def _forbidden(uri: str, setting: str) -> Failure:
     return Failure("rejected", "forbidden-uri", f"{uri}: not below any allowed prefix", cure)
 
 
-def _too_large(message: str) -> Failure:
-    return Failure("rejected", "request-too-large", message)
+def _too_large(message: str, cure: str) -> Failure:
+    return Failure("rejected", "request-too-large", message, cure)
 
 
 def key_reused(key: str) -> Failure:

@@ -1,0 +1,308 @@
+"""Reads ``.npy`` and ``.npz`` files in two steps: what is in them, then the elements into given memory.
+
+`describe` reads the directory and the headers, a few KiB, so a file is judged, and memory for it reserved,
+before its elements are read. `load` then fills that memory: from a stored member byte by byte, from a
+compressed one inflated, and no further than the header says. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Callable, Dict, Iterator, List, NamedTuple, Protocol, Sequence, Tuple
+
+from yarn_accel.errors import RejectedError
+from yarn_accel.formats.npy_header import MAX_HEADER_BYTES, BadNpyError, NpyHeader, parse_header
+from yarn_accel.formats.zip_directory import (
+    MAX_MEMBERS,
+    BadZipError,
+    ZipMember,
+    data_start,
+    read_directory,
+)
+from yarn_accel.wire.tensors import TensorSpec
+
+__all__ = [
+    "MAX_MEMBERS",
+    "ByteSource",
+    "BytesInMemory",
+    "StoredArray",
+    "conversions",
+    "describe",
+    "is_array_file",
+    "load",
+    "split_member",
+]
+
+_TAIL_BYTES = 64 * 1024
+_HEAD_BYTES = 1024
+_CHUNK_BYTES = 1 << 20
+
+
+class ByteSource(Protocol):
+    """A file that can be read from any place."""
+
+    @property
+    def n_bytes(self) -> int:
+        """Its length."""
+        ...
+
+    def read_into(self, start: int, view: memoryview) -> None:
+        """Fill a flat buffer with the bytes from ``start`` on."""
+        ...
+
+
+class BytesInMemory:
+    """A file whose content is in memory."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = memoryview(content).cast("B")
+        self.n_bytes = len(self._content)
+
+    def read_into(self, start: int, view: memoryview) -> None:
+        """Fill a flat buffer with the bytes from ``start`` on."""
+        view[:] = self._content[start : start + len(view)]
+
+
+class StoredArray(NamedTuple):
+    """One array in a file.
+
+    Attributes:
+        place: file and array, for messages.
+        spec: of the array as `load` gives it.
+        stored_dtype: the element type in the file.
+        start: where in the file its ``.npy`` begins, compressed or not.
+        n_stored: bytes of the file that it takes.
+        header_bytes: of the header before the elements.
+        is_deflated: whether it is compressed.
+        crc: CRC-32 of the ``.npy``; -1: the file has none.
+    """
+
+    place: str
+    spec: TensorSpec
+    stored_dtype: str
+    start: int
+    n_stored: int
+    header_bytes: int
+    is_deflated: bool
+    crc: int
+
+
+def is_array_file(uri: str) -> bool:
+    """Whether the name says that the file describes its arrays itself."""
+    return split_member(uri)[0].endswith((".npz", ".npy"))
+
+
+def split_member(uri: str) -> Tuple[str, str]:
+    """The URI of the file, and the name of the one array that is meant; empty: all of them.
+
+    >>> split_member("hdfs://nn/data/x.npz#a")
+    ('hdfs://nn/data/x.npz', 'a')
+    >>> split_member("hdfs://nn/data/x.npz")
+    ('hdfs://nn/data/x.npz', '')
+    """
+    name, mark, member = uri.partition(".npz#")
+    return (name + ".npz", member) if mark and member else (uri, "")
+
+
+def describe(source: ByteSource, uri: str) -> Tuple[StoredArray, ...]:
+    """The arrays of a file in its order, or the one that the URI names.
+
+    Raises:
+        RejectedError: ``bad-npz`` or ``bad-npy``: damaged, not such a file, or with something in it that is
+            not taken; ``no-such-array``. The message names file and array.
+    """
+    file_uri, wanted = split_member(uri)
+    read = _Window(source).read
+    if not file_uri.endswith(".npz"):
+        return (_npy(read, source.n_bytes, uri),)
+    try:
+        members = read_directory(read, source.n_bytes)
+    except BadZipError as error:
+        raise RejectedError("bad-npz", "{}: {}".format(file_uri, error)) from None
+    by_name = {_array_name(member): member for member in members}
+    if wanted:
+        if wanted not in by_name:
+            raise RejectedError(
+                "no-such-array",
+                "{}: there is no array {!r}; there are {}".format(file_uri, wanted, _names(by_name)),
+            )
+        by_name = {wanted: by_name[wanted]}
+    return tuple(
+        _member_array(read, member, "{}[{}]".format(file_uri, name)) for name, member in by_name.items()
+    )
+
+
+def load(array: StoredArray, source: ByteSource, view: memoryview) -> None:
+    """Fill a flat writable buffer of ``array.spec.nbytes`` with the elements, in little-endian order.
+
+    Raises:
+        RejectedError: ``bad-npz``: the bytes are not what directory and header say.
+    """
+    fill = _inflate if array.is_deflated else _read_stored
+    crc = fill(array, source, view)
+    if array.crc not in (-1, crc):
+        raise RejectedError("bad-npz", "{}: damaged, its checksum does not match".format(array.place))
+    if array.stored_dtype[0] == ">" and array.spec.nbytes:
+        import numpy as np
+
+        np.frombuffer(view, dtype=array.spec.dtype).byteswap(inplace=True)
+
+
+def conversions(arrays: Sequence[StoredArray]) -> List[str]:
+    """What `load` changes in the elements, in words for ``info["converted"]``."""
+    return [
+        "{}: {} to {}".format(array.place, array.stored_dtype, array.spec.dtype)
+        for array in arrays
+        if array.stored_dtype != array.spec.dtype
+    ]
+
+
+class _Window:
+    """Reads parts of a file of which the last KiB, where the directory is, are read once."""
+
+    def __init__(self, source: ByteSource) -> None:
+        self._source = source
+        self._tail_at = max(0, source.n_bytes - _TAIL_BYTES)
+        self._tail = b""
+
+    def read(self, start: int, n_bytes: int) -> bytes:
+        """At most so many bytes from there."""
+        n_bytes = max(0, min(n_bytes, self._source.n_bytes - start))
+        if start < self._tail_at:
+            return self._fetch(start, n_bytes)
+        if not self._tail:
+            self._tail = self._fetch(self._tail_at, self._source.n_bytes - self._tail_at)
+        return self._tail[start - self._tail_at : start - self._tail_at + n_bytes]
+
+    def _fetch(self, start: int, n_bytes: int) -> bytes:
+        content = bytearray(n_bytes)
+        if n_bytes:
+            self._source.read_into(start, memoryview(content))
+        return bytes(content)
+
+
+_Read = Callable[[int, int], bytes]
+
+
+def _npy(read: _Read, n_bytes: int, place: str) -> StoredArray:
+    head = read(0, _HEAD_BYTES)
+    if _is_short(head):
+        head = read(0, MAX_HEADER_BYTES)
+    header = _parsed(head, place)
+    _check_length(header, n_bytes, place)
+    return StoredArray(place, header.spec, header.stored_dtype, 0, n_bytes, header.n_bytes, False, -1)
+
+
+def _member_array(read: _Read, member: ZipMember, place: str) -> StoredArray:
+    head = read(member.offset, _HEAD_BYTES)
+    try:
+        start = data_start(head, member)
+    except BadZipError as error:
+        raise RejectedError("bad-npz", "{}: {}".format(place, error)) from None
+    skipped = start - member.offset
+    content = head[skipped : skipped + member.n_stored]
+    if member.is_deflated or _is_short(content):
+        content = read(start, min(member.n_stored, MAX_HEADER_BYTES))
+    if member.is_deflated:
+        try:
+            content = zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, MAX_HEADER_BYTES)
+        except zlib.error as error:
+            raise RejectedError("bad-npz", "{}: damaged ({})".format(place, error)) from None
+    header = _parsed(content, place)
+    _check_length(header, member.n_bytes, place)
+    spec, dtype, n_header = header
+    return StoredArray(place, spec, dtype, start, member.n_stored, n_header, member.is_deflated, member.crc)
+
+
+def _is_short(head: bytes) -> bool:
+    """Whether the header goes on behind these bytes."""
+    n_bytes = int.from_bytes(head[8:10] if head[6:7] == b"\1" else head[8:12], "little")
+    return len(head) < 12 or n_bytes + 12 > len(head)
+
+
+def _parsed(head: bytes, place: str) -> NpyHeader:
+    try:
+        return parse_header(head)
+    except BadNpyError as error:
+        raise RejectedError("bad-npy", "{}: {}".format(place, error)) from None
+
+
+def _check_length(header: NpyHeader, n_bytes: int, place: str) -> None:
+    """Refuse a header that says more or less than there is."""
+    if header.n_bytes + header.spec.nbytes != n_bytes:
+        raise RejectedError(
+            "bad-npy",
+            "{}: {} bytes do not make shape {} of {}".format(
+                place, n_bytes - header.n_bytes, header.spec.shape, header.stored_dtype
+            ),
+        )
+
+
+def _read_stored(array: StoredArray, source: ByteSource, view: memoryview) -> int:
+    """Read the elements where they belong; the CRC of all, 0 where nothing is to be compared with it."""
+    if array.spec.nbytes:
+        source.read_into(array.start + array.header_bytes, view)
+    if array.crc == -1:
+        return -1
+    head = bytearray(array.header_bytes)
+    source.read_into(array.start, memoryview(head))
+    return zlib.crc32(view, zlib.crc32(head))
+
+
+def _inflate(array: StoredArray, source: ByteSource, view: memoryview) -> int:
+    """Inflate the elements to where they belong, never beyond; the CRC of all."""
+    left = array.header_bytes
+    crc = at = 0
+    try:
+        for part in _inflated(array, source):
+            crc = zlib.crc32(part, crc)
+            if left >= len(part):
+                left -= len(part)
+                continue
+            part, left = part[left:], 0
+            if at + len(part) > len(view):
+                raise _lying(array, "more")
+            view[at : at + len(part)] = part
+            at += len(part)
+    except zlib.error as error:
+        raise RejectedError("bad-npz", "{}: damaged ({})".format(array.place, error)) from None
+    if at != len(view) or left:
+        raise _lying(array, "fewer")
+    return crc
+
+
+def _inflated(array: StoredArray, source: ByteSource) -> Iterator[bytes]:
+    """The content in pieces of at most 1 MiB, so that a small file cannot make much of itself at once."""
+    inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+    start, end = array.start, array.start + array.n_stored
+    pending = b""
+    while not inflater.eof:
+        if not pending and start < end:
+            chunk = bytearray(min(_CHUNK_BYTES, end - start))
+            source.read_into(start, memoryview(chunk))
+            start += len(chunk)
+            pending = bytes(chunk)
+        part = inflater.decompress(pending, _CHUNK_BYTES)
+        if not part and not inflater.eof and start >= end:
+            return
+        pending = inflater.unconsumed_tail
+        yield part
+    if inflater.unused_data or start < end:
+        raise RejectedError(
+            "bad-npz", "{}: bytes follow the end of its compressed content".format(array.place)
+        )
+
+
+def _lying(array: StoredArray, how: str) -> RejectedError:
+    return RejectedError(
+        "bad-npz", "{}: its compressed content makes {} bytes than its header says".format(array.place, how)
+    )
+
+
+def _array_name(member: ZipMember) -> str:
+    return member.name[:-4] if member.name.endswith(".npy") else member.name
+
+
+def _names(by_name: Dict[str, ZipMember]) -> str:
+    names = list(by_name)
+    return ", ".join(names[:8]) + (" and {} more".format(len(names) - 8) if len(names) > 8 else "")
