@@ -255,6 +255,7 @@ def test_images_are_clustered_by_real_mappers_and_a_real_reducer(runner, store, 
     assert {task.kind for task in found.outcome.tasks} == {"map", "reduce"}
 
 
+@pytest.mark.slow
 def test_images_are_clustered_in_rounds_over_several_reducers(runner, store):
     uri = f"{runner.home('rounds-input')}/part-0.seq"
     content = io.BytesIO()
@@ -278,6 +279,12 @@ def test_a_credential_from_the_administrator_is_enough(hadoop_cluster, site, sto
         HadoopRunner(user, credential_file=given), store, line, FactorizeJob(n_tasks=1), silent
     )
     assert [row.device for row in outcome.results] == ["cpu"]
+
+
+@pytest.mark.slow
+def test_a_forged_credential_is_refused_in_one_line(site, store, manifest, tmp_path):
+    line = next(line for line in manifest.splitlines() if line.startswith("m0"))
+    user = replace(site, master_secret_file=None)
     forged = issue_token_file(tmp_path / "forged", bytes(32), 600, "alice")
     with pytest.raises(JobError, match="does not know the secret behind this credential"):
         run_factorize(
@@ -314,7 +321,7 @@ def scrubbed(hadoop_cluster, tmp_path):
     return run
 
 
-def test_both_jobs_run_with_only_hadoop_conf_dir(hadoop_cluster, scrubbed, tmp_path):
+def test_a_job_runs_with_only_hadoop_conf_dir(hadoop_cluster, scrubbed, tmp_path):
     daemons = {(d.node, d.role): d.pid for d in hadoop_cluster.status().daemons}
     factorized = scrubbed(
         "factorize", "--make", "6", "--tasks", "2", "--verify", "-1", "--no-fallback", "--by", "value"
@@ -322,16 +329,21 @@ def test_both_jobs_run_with_only_hadoop_conf_dir(hadoop_cluster, scrubbed, tmp_p
     assert factorized.returncode == 0, factorized.stderr
     rows = (tmp_path / "out" / "factorize" / "results.tsv").read_text().splitlines()
     assert len(rows) == 7
-    clustered = scrubbed("images", "--make", "80", "--side", "48", "--no-fallback")
-    assert clustered.returncode == 0, clustered.stderr
-    assert len((tmp_path / "out" / "images" / "index.tsv").read_text().splitlines()) == 81
     assert {(d.node, d.role): d.pid for d in hadoop_cluster.status().daemons} == daemons, (
         "nothing was started"
     )
 
 
-def test_a_site_without_servers_computes_on_its_mappers(hadoop_cluster, scrubbed, tmp_path):
-    """Somebody else's configuration names no binding: the mappers have numpy here, so they do the work."""
+@pytest.mark.slow
+def test_images_are_clustered_with_only_hadoop_conf_dir(scrubbed, tmp_path):
+    clustered = scrubbed("images", "--make", "80", "--side", "48", "--no-fallback")
+    assert clustered.returncode == 0, clustered.stderr
+    assert len((tmp_path / "out" / "images" / "index.tsv").read_text().splitlines()) == 81
+
+
+@pytest.fixture
+def conf_without_servers(hadoop_cluster, tmp_path):
+    """Somebody else's configuration: it names no binding."""
     conf_dir = tmp_path / "conf"
     conf_dir.mkdir()
     for path in hadoop_cluster.conf_dir.iterdir():
@@ -342,12 +354,22 @@ def test_a_site_without_servers_computes_on_its_mappers(hadoop_cluster, scrubbed
     for key in ("binding_file", "master_secret_file"):
         settings.pop(key)
     settings_file.write_text(yaml.safe_dump(settings))
-    words = ("factorize", "--make", "2", "--tasks", "1", "--n-max", "64")
-    done = scrubbed(*words, "--python", sys.executable, conf_dir=conf_dir)
+    return conf_dir
+
+
+def test_a_site_without_servers_computes_on_its_mappers(conf_without_servers, scrubbed, tmp_path):
+    """The mappers have numpy here, so they do the work."""
+    words = ("factorize", "--make", "2", "--tasks", "1", "--n-max", "64", "--python", sys.executable)
+    done = scrubbed(*words, conf_dir=conf_without_servers)
     assert done.returncode == 0, done.stderr
     rows = (tmp_path / "out" / "factorize" / "results.tsv").read_text().splitlines()[1:]
     assert {parse_row(row).device for row in rows} == {"cpu:fallback"}
-    refused = scrubbed(*words, "--no-fallback", conf_dir=conf_dir)
+
+
+@pytest.mark.slow
+def test_a_site_without_servers_fails_where_no_fallback_is_wanted(conf_without_servers, scrubbed):
+    words = ("factorize", "--make", "2", "--tasks", "1", "--n-max", "64")
+    refused = scrubbed(*words, "--no-fallback", conf_dir=conf_without_servers)
     assert refused.returncode == 1
     assert "no pipeline server and --no-fallback is set: " in refused.stderr
 

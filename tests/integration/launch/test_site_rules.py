@@ -169,6 +169,7 @@ def test_a_job_submitted_while_the_master_is_dead_is_served(site: Site) -> None:
     site.until("the master is back, this attempt or the next", site.is_whole)
 
 
+@pytest.mark.slow
 def test_a_server_that_crashes_while_the_master_is_away_is_started_in_place(site: Site) -> None:
     """By its NodeManager, a second later, in the same container: nobody else could."""
     host = site.servers[0]
@@ -184,6 +185,7 @@ def test_a_server_that_crashes_while_the_master_is_away_is_started_in_place(site
     assert site.container(host, "server") == container, "the master saw no reason to replace it"
 
 
+@pytest.mark.slow
 def test_a_job_submitted_when_there_is_no_application_uses_its_cpus(site: Site) -> None:
     """Killed the YARN way, nobody restores the nodes: the shares stay, jobs run, and an admin cleans up."""
     application = site.application
@@ -288,6 +290,7 @@ class Hungry:
         await self._master.close()
 
 
+@pytest.mark.slow
 def test_a_preempted_server_is_asked_for_again(site: Site) -> None:
     change(
         site,
@@ -354,6 +357,7 @@ def _changed(site: Site, before: dict[str, str]) -> str:
 # ---- rights
 
 
+@pytest.mark.slow
 def test_without_an_operators_rights_it_says_so_and_serves(site: Site) -> None:
     """``yarn.admin.acl`` names somebody else, and the application runs as a user of no rank."""
     change(site, {"yarn.admin.acl": "operator", "yarn.resourcemanager.scheduler.monitor.enable": "false"})

@@ -85,6 +85,7 @@ def test_daemons_are_killed_and_what_runs_stays(site: Site, batch: Batch, undist
     site.until("all as before", site.is_whole)
 
 
+@pytest.mark.slow
 def test_a_slow_link_and_a_killed_data_node(site: Site, batch: Batch, undisturbed: Result) -> None:
     names = [name for name in ("slow", "datanode") if not why_not(site, name)]
     before = servers(site)
@@ -94,6 +95,7 @@ def test_a_slow_link_and_a_killed_data_node(site: Site, batch: Batch, undisturbe
         pytest.skip(why_not(site, "slow"))
 
 
+@pytest.mark.slow
 def test_a_master_and_an_agent_are_killed_and_a_node_is_cut_off(
     site: Site, batch: Batch, undisturbed: Result
 ) -> None:

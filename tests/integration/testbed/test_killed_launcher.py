@@ -55,7 +55,12 @@ def kill_launcher_at(moment: str) -> None:
     launcher.wait()
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+LATE = ("hdfs-formatted", "workers-started")
+
+
+@pytest.mark.parametrize(
+    "moment", [pytest.param(name, marks=pytest.mark.slow if name in LATE else ()) for name in MOMENTS]
+)
 def test_down_leaves_nothing(moment: str, command: Run, trace: Callable[[str], set[str]]) -> None:
     kill_launcher_at(moment)
     assert trace("killed"), "there was nothing to clear up"

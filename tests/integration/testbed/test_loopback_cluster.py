@@ -40,6 +40,7 @@ def loop(trace: Callable[[str], set[str]]) -> Cluster:
     return Cluster.up(UpOptions(name="loop", nodes=2, racks=2, accel_nodes=1, mode="loopback"))
 
 
+@pytest.mark.slow
 def test_a_loopback_cluster_from_up_to_down(
     loop: Cluster, command: Run, trace: Callable[[str], set[str]]
 ) -> None:

@@ -236,6 +236,7 @@ def test_logs_of_a_daemon_and_of_all(cluster: Cluster, command: Run) -> None:
         assert label in everything
 
 
+@pytest.mark.slow
 def test_two_launchers_of_one_cluster_and_two_clusters_side_by_side(
     cluster: Cluster, command: Run, trace: Callable[[str], set[str]], state_home: Path
 ) -> None:
