@@ -16,7 +16,7 @@ from tests.fixtures.yarn_site import Site, SiteOptions, site_up
 from tests.integration.master.hadoop_settings import change, restart
 from yarn_accel.errors import StartupError
 
-pytestmark = [pytest.mark.hadoop]
+pytestmark = [pytest.mark.hadoop, pytest.mark.slow]
 
 N_ROLLS = 3
 AM_EXPIRY_S, AM_ROLL_S = 6, 19
@@ -62,7 +62,6 @@ def rolled(site: Site) -> list[str]:
     return [each.lower() for each in ROLLED.findall(log.read_text(errors="replace"))]
 
 
-@pytest.mark.slow
 def test_three_rolls_cost_no_call_and_no_container(site: Site) -> None:
     (client,), (server,) = site.others, site.servers
     before = {(host, role): site.container(host, role) for host in site.names for role in ("server", "agent")}
