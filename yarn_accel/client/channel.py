@@ -271,11 +271,12 @@ class ServerChannel:
                     self.transport.send_later(GiveBack(number))
             is_alone = is_blocking and len(self._open) == 1
             self.transport.send(encoded.request, encoded.payload, encoded.n_bytes, is_alone)
-        except LocalProtocolError as error:
+        except (LocalProtocolError, RejectedError) as error:
             del self._open[request_id]
             if used is not None and self.shared_memory is not None:
                 self.shared_memory.release(used)
-            self._ready.append((call, RejectedError("cannot-be-sent", error.message)))
+            is_named = isinstance(error, RejectedError)
+            self._ready.append((call, error if is_named else RejectedError("cannot-be-sent", error.message)))
             return
         except UnavailableError as error:
             if self.is_over:

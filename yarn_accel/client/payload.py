@@ -14,7 +14,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 from yarn_accel.client.calls import Call, Reference, SharedLocation, Tensor
 from yarn_accel.client.memory import POOL_FROM_BYTES, ReplyPool
 from yarn_accel.client.shared_memory import SharedMemory, SharedSegment, aligned
-from yarn_accel.errors import LocalProtocolError, RemoteProtocolError
+from yarn_accel.errors import RejectedError, RemoteProtocolError
 from yarn_accel.wire import Buffer, Placement, RemoteInput, Request, Result, TensorSpec
 
 __all__ = ["SHARED_MEMORY_MIN_BYTES", "EncodedRequest", "PayloadCodec"]
@@ -77,7 +77,8 @@ class PayloadCodec:
             segment: shared memory to put the inputs into, when the caller found some.
 
         Raises:
-            LocalProtocolError: the call cannot be encoded, or is too large for the server.
+            LocalProtocolError: the call cannot be encoded.
+            RejectedError: ``request-too-large``: its inputs are, for the server.
         """
         specs: List[Union[TensorSpec, RemoteInput]] = []
         payload: List[Buffer] = []
@@ -92,8 +93,10 @@ class PayloadCodec:
                 assert isinstance(item, Reference)
                 specs.append(RemoteInput(item.uri, item.spec))
         if n_bytes > self._max_request_bytes:
-            raise LocalProtocolError(
-                "{} bytes of inputs, the server takes {}".format(n_bytes, self._max_request_bytes)
+            raise RejectedError(
+                "request-too-large",
+                "{} bytes of inputs, at most {} are taken".format(n_bytes, self._max_request_bytes),
+                cure="raise max_request_bytes of the server to {} or more".format(n_bytes),
             )
         placement, is_kept = None, False
         if self.shared_memory is not None:

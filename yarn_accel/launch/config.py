@@ -30,7 +30,6 @@ _MIB = 1024 * 1024
 #: YARN carries these numbers as 32 bits with a sign.
 _MAX_INT32 = 2**31 - 1
 _FORBID = ConfigDict(frozen=True, extra="forbid")
-_IN_POOL = ("queue_bytes", "max_request_bytes", "max_shared_memory_bytes")
 
 
 class EnvironmentSettings(BaseModel):
@@ -141,7 +140,6 @@ class LaunchConfig(BaseModel):
     def _check_pipeline(cls, values: dict[str, Any]) -> dict[str, Any]:
         if "master_secret_file" in values:
             raise ValueError("master_secret_file: containers get their secret through credentials")
-        values = _in_proportion(values)
         try:
             parse_config({**values, "master_secret_file": MASTER_SECRET_FILE})
         except ConfigError as error:
@@ -200,20 +198,6 @@ class LaunchConfig(BaseModel):
         buffers_mib = math.ceil((server.pool_bytes * n_counted + server.reply_cache_bytes) / _MIB)
         n_processes = n_workers + server.standby_workers
         return buffers_mib + self.server.overhead_mib + n_processes * self.server.worker_overhead_mib
-
-
-def _in_proportion(values: dict[str, Any]) -> dict[str, Any]:
-    """Add sizes of the buffers in a smaller pool, in the same proportion, where they are not given.
-
-    The pool cannot be smaller than the buffers in it, so `pool_bytes` alone is enough to ask for less memory.
-    """
-    usual = {name: int(PipelineConfig.model_fields[name].default) for name in ("pool_bytes", *_IN_POOL)}
-    pool_bytes = values.get("pool_bytes")
-    if not isinstance(pool_bytes, int) or not _MIB <= pool_bytes < usual["pool_bytes"]:
-        return values
-    sizes = {name: usual[name] * pool_bytes // usual["pool_bytes"] for name in _IN_POOL}
-    sizes["queue_bytes"] = max(sizes["queue_bytes"], _MIB)
-    return {**sizes, **values}
 
 
 def load_launch_config(path: Path) -> LaunchConfig:

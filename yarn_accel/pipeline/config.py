@@ -25,6 +25,7 @@ CORES_MAY_SLEEP = -1
 FORMER_NAMES = {"max_lent_bytes": "max_shared_memory_bytes"}
 
 _MIB = 1024 * 1024
+_SIZES = ("pool_bytes", "queue_bytes", "max_request_bytes", "max_shared_memory_bytes")
 
 
 class Tenant(BaseModel):
@@ -70,9 +71,15 @@ class PipelineConfig(BaseModel):
     )
     extra_operations: tuple[str, ...] = Field((), description="more operations, each module:attribute")
     # Memory
-    pool_bytes: int = Field(1024 * _MIB, ge=_MIB, description="ceiling of all buffers together")
-    queue_bytes: int = Field(512 * _MIB, ge=_MIB, description="bound of each of the two queues")
-    max_request_bytes: int = Field(256 * _MIB, ge=1024, description="largest inputs of one request")
+    pool_bytes: int = Field(
+        1024 * _MIB, ge=_MIB, description="ceiling of all buffers together; follows from max_request_bytes"
+    )
+    queue_bytes: int = Field(
+        512 * _MIB, ge=_MIB, description="bound of each of the two queues; follows from max_request_bytes"
+    )
+    max_request_bytes: int = Field(
+        256 * _MIB, ge=1024, description="largest inputs of one request; alone enough to take larger ones"
+    )
     max_shared_memory_bytes: int = Field(
         512 * _MIB, ge=0, description="shared memory that one connection on this node may use"
     )
@@ -116,6 +123,11 @@ class PipelineConfig(BaseModel):
     trace_file: str = Field("", description="Chrome trace of every stage, for Perfetto; empty: none")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="least level logged")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _derive_sizes(cls, values: Any) -> Any:
+        return _in_proportion(values) if isinstance(values, Mapping) else values
+
     @model_validator(mode="after")
     def _check_together(self) -> PipelineConfig:
         if not self.listen_host and not self.unix_path:
@@ -149,6 +161,25 @@ class PipelineConfig(BaseModel):
 
 
 _DEFAULT_TENANT = Tenant.model_validate({})
+
+
+def _in_proportion(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the sizes of buffers that are not given: in proportion to the pool, or to the largest request.
+
+    A larger request makes all buffers larger, a smaller one none smaller.
+    """
+    usual = {name: int(PipelineConfig.model_fields[name].default) for name in _SIZES}
+    given = {name: values[name] for name in _SIZES if isinstance(values.get(name), int)}
+    request_bytes, pool_bytes = usual["max_request_bytes"], usual["pool_bytes"]
+    if "pool_bytes" in given:
+        sizes = {name: usual[name] * given["pool_bytes"] // pool_bytes for name in _SIZES}
+        sizes["queue_bytes"] = max(sizes["queue_bytes"], _MIB, given.get("max_request_bytes", 0))
+        sizes["max_request_bytes"] = min(sizes["max_request_bytes"], given.get("queue_bytes", 2**63))
+    else:
+        wanted = max(request_bytes, given.get("max_request_bytes", 0))
+        sizes = {name: usual[name] * wanted // request_bytes for name in _SIZES}
+        sizes["pool_bytes"] = max(sizes["pool_bytes"], given.get("queue_bytes", 0))
+    return {**(sizes if given else {}), **values}
 
 
 def parse_config(values: Mapping[str, Any]) -> PipelineConfig:

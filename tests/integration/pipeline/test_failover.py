@@ -97,7 +97,10 @@ def test_a_port_in_use_is_one_line_and_exit_code_3(spawn_server):
     [
         ({"colour": "red"}, "colour: unknown key; known: calibrate"),
         ({"listen_port": 99999}, "listen_port"),
-        ({"queue_bytes": 1 << 20}, "max_request_bytes must not be larger than queue_bytes"),
+        (
+            {"queue_bytes": 1 << 20, "max_request_bytes": 2 << 20},
+            "max_request_bytes must not be larger than queue_bytes",
+        ),
         ({"master_secret_file": "missing"}, "master_secret_file missing"),
     ],
 )

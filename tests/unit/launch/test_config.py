@@ -125,16 +125,9 @@ def test_check_config_finds_what_a_start_would_refuse(tmp_path, text) -> None:
     assert "polic: unknown key; known: " in str(result.exception)
 
 
-def test_a_smaller_pool_makes_the_buffers_in_it_smaller(tmp_path) -> None:
+def test_a_container_grows_with_the_largest_request(tmp_path) -> None:
+    usual = loaded(tmp_path, "")
     small = loaded(tmp_path, "pipeline: {pool_bytes: 134217728}")
-    assert small.pipeline == {
-        "pool_bytes": 128 << 20,
-        "queue_bytes": 64 << 20,
-        "max_request_bytes": 32 << 20,
-        "max_shared_memory_bytes": 64 << 20,
-    }
-    assert small.server_memory_mib < loaded(tmp_path, "").server_memory_mib
-    given = loaded(tmp_path, "pipeline: {pool_bytes: 134217728, max_request_bytes: 1048576}")
-    assert given.pipeline["max_request_bytes"] == 1 << 20
-    assert loaded(tmp_path, "pipeline: {pool_bytes: 1048576}").pipeline["queue_bytes"] == 1 << 20
-    assert loaded(tmp_path, "pipeline: {pool_bytes: 4294967296}").pipeline == {"pool_bytes": 4 << 30}
+    large = loaded(tmp_path, "pipeline: {max_request_bytes: 1073741824}")
+    assert large.pipeline_settings.pool_bytes == 4 << 30
+    assert small.server_memory_mib < usual.server_memory_mib < large.server_memory_mib

@@ -3,7 +3,7 @@
 import pytest
 
 from yarn_accel.errors import ConfigError
-from yarn_accel.pipeline.config import PipelineConfig, load_config
+from yarn_accel.pipeline.config import PipelineConfig, load_config, parse_config
 
 TENANTS = "master_secret_file: x\ntenants:\n  alice: "
 
@@ -42,12 +42,18 @@ def test_every_key_is_described():
         (f"{TENANTS}{{read_prefixes: ['/etc']}}\n", "neither hdfs:// nor file:///"),
         (f"{TENANTS}{{write_prefixes: ['file://host/x']}}\n", "neither hdfs:// nor file:///"),
         (f"{TENANTS}{{weight: 0}}\n", "greater than 0"),
-        ("master_secret_file: x\npool_bytes: 1048576\n", "must not be larger than pool_bytes"),
+        (
+            "master_secret_file: x\npool_bytes: 1048576\nqueue_bytes: 2097152\n",
+            "must not be larger than pool_bytes",
+        ),
         ("master_secret_file: x\ntls_cert_file: x\n", "go together"),
         ("master_secret_file: x\ntls_client_ca_file: x\n", "needs tls_cert_file"),
         ("master_secret_file: x\nchecksums: [md5]\n", "checksums"),
         ("master_secret_file: x\nlisten_host: ''\n", "listen_host or unix_path"),
-        ("master_secret_file: x\nqueue_bytes: 1048576\n", "must not be larger than queue_bytes"),
+        (
+            "master_secret_file: x\nqueue_bytes: 1048576\nmax_request_bytes: 2097152\n",
+            "must not be larger than queue_bytes",
+        ),
         ("- 1\n", "not a mapping"),
         ("a: [\n", "not YAML"),
     ],
@@ -105,3 +111,24 @@ def test_a_master_secret_is_read(tmp_path):
     secret.write_text("ab" * 32 + "\n")
     secret.chmod(0o600)
     assert PipelineConfig(master_secret_file=secret).master_secret() == b"\xab" * 32
+
+
+@pytest.mark.parametrize(
+    ("given", "pool", "queue", "request_mib"),
+    [
+        ({}, 1024, 512, 256),
+        ({"max_request_bytes": 3072}, 12288, 6144, 3072),
+        ({"max_request_bytes": 1}, 1024, 512, 1),
+        ({"pool_bytes": 128}, 128, 64, 32),
+        ({"pool_bytes": 8192}, 8192, 4096, 2048),
+        ({"pool_bytes": 1}, 1, 1, 0.25),
+        ({"pool_bytes": 512, "max_request_bytes": 400}, 512, 400, 400),
+        ({"pool_bytes": 512, "queue_bytes": 100}, 512, 100, 100),
+        ({"queue_bytes": 2048}, 2048, 2048, 256),
+    ],
+)
+def test_the_largest_request_follows_from_one_key(given, pool, queue, request_mib):
+    config = parse_config({"master_secret_file": "x", **{key: n * 2**20 for key, n in given.items()}})
+    assert (config.pool_bytes, config.queue_bytes) == (pool << 20, queue << 20)
+    assert config.max_request_bytes == request_mib * 2**20
+    assert parse_config(config.model_dump()) == config
