@@ -6,7 +6,7 @@
     ├── ConfigError               a setting is wrong: names the key and the known ones        exit 2
     ├── StartupError              something the machine lacks: what, and the cure             exit 3
     ├── ProtocolError
-    │   ├── LocalProtocolError    our own side misused the protocol object (a bug here)
+    │   ├── LocalProtocolError    this side misused the client or the protocol object
     │   └── RemoteProtocolError   the peer sent what the protocol forbids
     ├── AuthenticationError       the peer could not prove its credential, or it expired
     ├── RejectedError             this one record is bad; the rest goes on (has a `code`)
@@ -16,11 +16,12 @@
     └── JobError                  a submitted job failed
 
 ``transient`` says whether trying the same thing again later may work, so a retry is the caller's decision and
-not a guess from the text. ``cure`` is one sentence for the user. Standard library only, Python 3.8: mappers
-import it.
+not a guess from the text. ``code`` is a short stable word for counters and scripts, ``place`` the record that
+an error belongs to, where it belongs to one, and ``cure`` one sentence for the user. Standard library only,
+Python 3.8: mappers import it.
 """
 
-from typing import Optional
+from typing import Any, Optional, Tuple
 
 __all__ = [
     "AccelError",
@@ -44,10 +45,16 @@ class AccelError(Exception):
     Args:
         message: what happened and where (file, line, key, address).
         cure: one sentence that says what to do about it; empty when there is nothing to do.
+
+    Attributes:
+        code: a short stable word for counters and scripts.
+        place: the call of a mapper that this is the outcome of, by its key and its URIs; else empty.
     """
 
     transient = False
     exit_code = 1
+    code = "failed"
+    place = ""
 
     def __init__(self, message: str, *, cure: str = "") -> None:
         super().__init__(message)
@@ -62,20 +69,24 @@ class ConfigError(AccelError):
     """A setting is wrong; the message names the file, the key and the known keys."""
 
     exit_code = 2
+    code = "config"
 
 
 class StartupError(AccelError):
     """The machine lacks something this command needs; ``cure`` says how to get it."""
 
     exit_code = 3
+    code = "startup"
 
 
 class ProtocolError(AccelError):
     """Base of what goes wrong between two ends of a connection."""
 
+    code = "protocol"
+
 
 class LocalProtocolError(ProtocolError):
-    """Our own code misused the protocol object."""
+    """This side misused the client or the protocol object, such as after it was closed."""
 
 
 class RemoteProtocolError(ProtocolError):
@@ -84,6 +95,8 @@ class RemoteProtocolError(ProtocolError):
 
 class AuthenticationError(AccelError):
     """The peer could not prove the credential, or the credential has expired."""
+
+    code = "authentication"
 
 
 class RejectedError(AccelError):
@@ -102,11 +115,15 @@ class RejectedError(AccelError):
         self.code = code
         self.item: Optional[int] = None
 
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return type(self), (self.code, self.message), self.__dict__
+
 
 class UnavailableError(AccelError):
     """No server answered, or every one was busy; another try may work."""
 
     transient = True
+    code = "unavailable"
 
     def __init__(self, message: str, *, cure: str = "", retry_after_s: float = 0.0) -> None:
         super().__init__(message, cure=cure)
@@ -120,6 +137,8 @@ class StorageError(AccelError):
         transient: whether the store may recover by itself (a DataNode that went away) or not (no such file).
     """
 
+    code = "storage"
+
     def __init__(self, message: str, *, cure: str = "", transient: bool = False) -> None:
         super().__init__(message, cure=cure)
         self.transient = transient
@@ -128,6 +147,10 @@ class StorageError(AccelError):
 class ClusterError(AccelError):
     """The cluster launcher could not do what was asked; the message names node, role and log file."""
 
+    code = "cluster"
+
 
 class JobError(AccelError):
     """A submitted job failed; the message carries the first diagnosis found in its logs."""
+
+    code = "job"

@@ -14,12 +14,13 @@ from typing import Callable, Deque, Dict, Iterable, Iterator, Tuple, Union
 
 from jobs.factorize.manifest import Entry, key_of, parse_entry, records
 from jobs.factorize.rows import STAGES, Done, Reject, Row
+from yarn_accel.client.accelerator import is_bad_record
 from yarn_accel.client.client import Call, Reference, Reply, Tensor
 from yarn_accel.client.current_attempt import CurrentAttempt
 from yarn_accel.errors import AccelError, RejectedError, StorageError
 from yarn_accel.wire import TensorSpec
 
-__all__ = ["Dispatch", "FactorizeOptions", "factorize", "is_bad_record"]
+__all__ = ["Dispatch", "FactorizeOptions", "factorize"]
 
 Answers = Iterator[Tuple[Call, Union[Reply, AccelError]]]
 Dispatch = Callable[[Iterable[Call]], Answers]
@@ -37,13 +38,6 @@ class FactorizeOptions:
 
     is_by_value: bool = False
     is_strict: bool = False
-
-
-def is_bad_record(error: BaseException) -> bool:
-    """Whether `error` belongs to one record for good, so that trying the task again cannot help."""
-    if isinstance(error, StorageError):
-        return not error.transient
-    return isinstance(error, RejectedError)
 
 
 def factorize(

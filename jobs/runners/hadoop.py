@@ -9,12 +9,12 @@ from pathlib import Path
 from types import TracebackType
 
 from jobs.credentials import token_file
-from jobs.entry import BINDING_FILE
 from jobs.runners.step import Report, Step, StepResult, TaskRecord
 from jobs.zipapp import ARCHIVE_NAME, build_zipapp
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.client.binding import Binding, format_binding, parse_binding
 from yarn_accel.client.reporter import GROUP
+from yarn_accel.client.task_servers import BINDING_FILE
 from yarn_accel.errors import ConfigError
 from yarn_accel.hadoop.properties import read_properties
 from yarn_accel.hadoop.running import APPLICATION_TYPE, tracking_pages

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from jobs.entry import NO_CREDENTIAL, read_uri
+from jobs.entry import read_uri
 from jobs.runners.local_tasks import LocalTask, run_locally, uri_of
 from jobs.runners.step import Report, Step, StepResult
 from jobs.verbs import TaskContext, parse_verb, run_verb
 from yarn_accel.client.current_attempt import CurrentAttempt
-from yarn_accel.client.dispatch import Dispatcher
-from yarn_accel.client.fallback import LocalExecutor
 from yarn_accel.client.reporter import GROUP, Reporter
+from yarn_accel.client.runners import connect
 from yarn_accel.errors import AccelError, JobError
 
 __all__ = ["InlineRunner"]
@@ -61,13 +59,16 @@ class InlineRunner:
 
 
 def _run_task(task: LocalTask) -> Mapping[str, int]:
-    reporter = Reporter(io.StringIO())
-    dispatcher = Dispatcher((), NO_CREDENTIAL, fallback=LocalExecutor(), on_wait=reporter.status)
+    reporter = Reporter(is_silent=True)
     task.link_files()
-    with task.stdin.open("rb") as stdin, task.stdout.open("wb") as stdout:
+    with (
+        task.stdin.open("rb") as stdin,
+        task.stdout.open("wb") as stdout,
+        connect("inline", count_calls=False, reporter=reporter, environ=task.environ()) as accel,
+    ):
         context = TaskContext(
             attempt=CurrentAttempt.from_environ(task.environ()),
-            map_calls=dispatcher.map,
+            map_calls=accel.map,
             read_bytes=lambda uri: read_uri(uri, {}),
             reporter=reporter,
             stdin=stdin,

@@ -19,13 +19,13 @@ from types import TracebackType
 import yaml
 
 import yarn_accel
-from jobs.entry import BINDING_FILE, TOKEN_VARIABLE
 from jobs.runners.local_tasks import LocalTask, run_locally, uri_of
 from jobs.runners.step import Report, Step, StepResult
 from jobs.zipapp import ARCHIVE_NAME, build_zipapp
 from yarn_accel.adapters.credentials import issue_token_file
 from yarn_accel.client.binding import Binding, Endpoint, format_binding
 from yarn_accel.client.reporter import GROUP
+from yarn_accel.client.task_servers import BINDING_FILE, TOKEN_VARIABLE
 from yarn_accel.errors import JobError, StartupError
 
 __all__ = ["LocalRunner", "parse_stderr"]

@@ -1,1 +1,97 @@
-"""What runs inside a mapper: standard library only, Python 3.8."""
+"""The client of pipeline servers, for mappers and anything else: standard library only, Python 3.8.
+
+::
+
+    from yarn_accel.client import connect
+
+    with connect() as accel:
+        print(accel.lu([[4.0, 3.0], [6.0, 3.0]]).piv)
+
+What is listed here is public and stays; docs/mapper.md shows all of it. Names are loaded when they are first
+used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from yarn_accel.client.accelerator import Accelerator, is_bad_record
+    from yarn_accel.client.asynchronous import AsyncAccelerator, connect_async
+    from yarn_accel.client.binding import Binding, Endpoint
+    from yarn_accel.client.calls import Call, Reference, Reply, Tensor
+    from yarn_accel.client.results import (
+        LU,
+        QR,
+        CholeskyFactor,
+        Clusters,
+        ImageFeatures,
+        MatrixProduct,
+        PackedQR,
+        ResidualCheck,
+        SeparateLU,
+        Solution,
+    )
+    from yarn_accel.client.runners import connect
+    from yarn_accel.errors import (
+        AccelError,
+        AuthenticationError,
+        ConfigError,
+        RejectedError,
+        StartupError,
+        StorageError,
+        UnavailableError,
+    )
+    from yarn_accel.wire.tensors import TensorSpec
+
+__all__ = [
+    "LU",
+    "QR",
+    "AccelError",
+    "Accelerator",
+    "AsyncAccelerator",
+    "AuthenticationError",
+    "Binding",
+    "Call",
+    "CholeskyFactor",
+    "Clusters",
+    "ConfigError",
+    "Endpoint",
+    "ImageFeatures",
+    "MatrixProduct",
+    "PackedQR",
+    "Reference",
+    "RejectedError",
+    "Reply",
+    "ResidualCheck",
+    "SeparateLU",
+    "Solution",
+    "StartupError",
+    "StorageError",
+    "Tensor",
+    "TensorSpec",
+    "UnavailableError",
+    "connect",
+    "connect_async",
+    "is_bad_record",
+]
+
+_MODULES = {
+    "yarn_accel.client.accelerator": ("Accelerator", "is_bad_record"),
+    "yarn_accel.client.asynchronous": ("AsyncAccelerator", "connect_async"),
+    "yarn_accel.client.binding": ("Binding", "Endpoint"),
+    "yarn_accel.client.calls": ("Call", "Reference", "Reply", "Tensor"),
+    "yarn_accel.client.runners": ("connect",),
+    "yarn_accel.wire.tensors": ("TensorSpec",),
+    "yarn_accel.errors": tuple(name for name in __all__ if name.endswith("Error")),
+}
+_PLACES = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError("module {!r} has no attribute {!r}".format(__name__, name))
+    module = importlib.import_module(_PLACES.get(name, "yarn_accel.client.results"))
+    value = globals()[name] = getattr(module, name)
+    return value

@@ -24,14 +24,19 @@ class CallSource:
     """The calls of one `map`.
 
     Args:
-        calls: where they come from; asked for the next one only when there is space for it.
+        calls: where they come from; asked for the next one only when there is space for it. None among them:
+            there is nothing now.
         window: requests in flight.
         ordered: give outcomes in the order of the calls, not in that of completion.
         pack: how many small calls of the same form may travel as one request, or "auto".
     """
 
     def __init__(
-        self, calls: Iterable[Call], window: int, ordered: bool = False, pack: Union[int, str] = 1
+        self,
+        calls: Iterable[Optional[Call]],
+        window: int,
+        ordered: bool = False,
+        pack: Union[int, str] = 1,
     ) -> None:
         if pack != "auto" and (not isinstance(pack, int) or pack < 1):
             raise LocalProtocolError("pack is {!r}: a number from 1 or 'auto' expected".format(pack))
@@ -46,6 +51,11 @@ class CallSource:
         self._n_ahead = 0
         self._order: Deque[Call] = collections.deque()
         self._settled: Dict[int, List[_Settled]] = {}
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether nothing new comes; some of what was there may still wait."""
+        return self._is_exhausted
 
     def next(self) -> Optional[Call]:
         """What to send next; None when that is nothing now, and, with nothing under way, nothing ever."""
@@ -70,10 +80,11 @@ class CallSource:
         if call is not None:
             self._pushed_back = None
         elif not self._is_exhausted and self._n_ahead < self._ahead_limit:
-            call = next(self._calls, None)
-            if call is None:
+            try:
+                call = next(self._calls)
+            except StopIteration:
                 self._is_exhausted = True
-            elif self._ordered:
+            if call is not None and self._ordered:
                 self._order.append(call)
         return call
 

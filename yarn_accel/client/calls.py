@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Dict, Mapping, Optional, Tuple, Union
 
-from yarn_accel.errors import LocalProtocolError
+from yarn_accel.errors import LocalProtocolError, RejectedError
 from yarn_accel.wire import Buffer, TensorSpec
 
 __all__ = ["Call", "Reference", "Reply", "SharedLocation", "Tensor"]
@@ -39,7 +40,11 @@ class Tensor:
 
     @classmethod
     def of(cls, array: Any) -> Tensor:
-        """A numpy array as a tensor, without a copy when it is contiguous in either order."""
+        """A numpy array as a tensor, without a copy when it is contiguous in either order.
+
+        Raises:
+            RejectedError: ``wrong-dtype``: elements of this type do not travel.
+        """
         flags = array.flags
         is_plain = flags.c_contiguous
         order = "F" if flags.f_contiguous and not is_plain else "C"
@@ -48,6 +53,19 @@ class Tensor:
         if not is_plain and not flat.flags.c_contiguous:
             flat = flat.copy()
         return cls(spec, flat.view("u1") if flat.size else b"")
+
+    @classmethod
+    def of_buffer(cls, buffer: Any) -> Tensor:
+        """Bytes, an ``array.array`` or a memoryview as a tensor, without a copy and without numpy.
+
+        Raises:
+            RejectedError: ``wrong-dtype``, or ``wrong-layout``: not contiguous.
+        """
+        view = memoryview(buffer)
+        if not view.c_contiguous:
+            raise RejectedError("wrong-layout", "a buffer of shape {} is not contiguous".format(view.shape))
+        spec = _spec_of(_BUFFER_DTYPES.get(view.format, view.format), view.shape, "C")
+        return cls(spec, view.cast("B") if view.nbytes else b"")
 
     def array(self) -> Any:
         """The tensor as a numpy array on the same memory; needs numpy."""
@@ -80,7 +98,30 @@ class Tensor:
 @functools.lru_cache(1024)
 def _spec_of(dtype: str, shape: Tuple[int, ...], order: str) -> TensorSpec:
     """The same object for equal descriptions, since equal ones are distinguished from others by identity."""
-    return TensorSpec(dtype, tuple(int(n) for n in shape), order)
+    try:
+        return TensorSpec(dtype, tuple(int(n) for n in shape), order)
+    except ValueError as error:
+        raise RejectedError("wrong-dtype", str(error), cure="convert the array first") from None
+
+
+#: Formats of buffers, as Python's ``struct`` names native ones, on a little-endian machine.
+_BUFFER_DTYPES = {
+    "?": "|b1",
+    "b": "|i1",
+    "B": "|u1",
+    "c": "|u1",
+    "h": "<i2",
+    "H": "<u2",
+    "i": "<i4",
+    "I": "<u4",
+    "l": "<i8",
+    "L": "<u8",
+    "q": "<i8",
+    "Q": "<u8",
+    "e": "<f2",
+    "f": "<f4",
+    "d": "<f8",
+}
 
 
 @dataclass(frozen=True)
@@ -104,11 +145,12 @@ class Call:
         key: idempotency key: a call that is sent again (another attempt, a reconnect) carries the same one.
         operation: a name of the table of operations.
         output_uri: when set, the server writes all outputs as one ``.npz`` there, first to a temporary name
-            and
-            then renamed, and the reply carries no tensors.
-        inputs: tensors, references, or numpy arrays, which become tensors without a copy.
+            and then renamed, and the reply carries no tensors.
+        inputs: tensors and references; numpy arrays and buffers become tensors without a copy, texts and
+            paths references, and lists of numbers arrays, for which numpy must be there.
         deadline_s: seconds after which the answer is useless; 0: none.
         priority: from -8 to 7; among the calls of one tenant the higher goes first.
+        tag: anything of the caller's own, such as the line of a manifest; it stays on this node.
     """
 
     key: str
@@ -118,6 +160,29 @@ class Call:
     output_uri: str = ""
     deadline_s: float = 0.0
     priority: int = 0
+    tag: Any = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        operation: str,
+        *inputs: Any,
+        output: str = "",
+        key: str = "",
+        deadline_s: float = 0.0,
+        priority: int = 0,
+        tag: Any = None,
+        **params: Any,
+    ) -> Call:
+        """A call as one writes it; without a key it gets one when it is sent (see `Accelerator`).
+
+        >>> Call.of("lu", "hdfs:///in/A.npy", output="hdfs:///out/A.npz", form="packed").params
+        {'form': 'packed'}
+
+        Raises:
+            RejectedError: ``wrong-dtype`` or ``wrong-layout``: an input cannot travel.
+        """
+        return cls(key, operation, params, inputs, output, deadline_s, priority, tag)
 
     def __post_init__(self) -> None:
         if type(self.inputs) is tuple:
@@ -130,7 +195,25 @@ class Call:
 
 
 def _as_input(item: Any) -> Union[Tensor, Reference]:
-    return item if isinstance(item, (Tensor, Reference)) else Tensor.of(item)
+    if isinstance(item, (Tensor, Reference)):
+        return item
+    if hasattr(item, "dtype") and hasattr(item, "flags"):
+        is_native = item.dtype.byteorder != ">"
+        return Tensor.of(item if is_native else item.astype(item.dtype.newbyteorder("<")))
+    if isinstance(item, str):
+        return Reference(item)
+    if isinstance(item, Path):
+        return Reference("file://{}".format(item.absolute()))
+    try:
+        return Tensor.of_buffer(item)
+    except TypeError:
+        pass
+    try:
+        import numpy as np
+    except ImportError:
+        what = "an input of type {} needs numpy to become an array".format(type(item).__name__)
+        raise RejectedError("wrong-dtype", what, cure="pass a buffer, such as array.array") from None
+    return Tensor.of(np.asarray(item))
 
 
 @dataclass(frozen=True)

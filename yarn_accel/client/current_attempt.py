@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 __all__ = ["CurrentAttempt"]
 
+#: Hadoop Streaming gives a task its job's properties, with underscores for dots.
+_ATTEMPT_VARIABLE = "mapreduce_task_attempt_id"
+
 
 @dataclass(frozen=True)
 class CurrentAttempt:
@@ -17,6 +20,9 @@ class CurrentAttempt:
 
     A key made of `task_id` is the same in every try, so a server can drop what a speculative twin sends
     again.
+
+    Attributes:
+        is_streaming: Hadoop Streaming started this process, or another one that it started.
     """
 
     job_id: str
@@ -24,6 +30,7 @@ class CurrentAttempt:
     attempt_id: str
     partition: int
     node: str
+    is_streaming: bool = True
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> CurrentAttempt:
@@ -32,9 +39,10 @@ class CurrentAttempt:
         return cls(
             job_id=environ.get("mapreduce_job_id", "job_local_0001"),
             task_id=environ.get("mapreduce_task_id", "task_local_0001_m_000000"),
-            attempt_id=environ.get("mapreduce_task_attempt_id", "attempt_local_0001_m_000000_0"),
+            attempt_id=environ.get(_ATTEMPT_VARIABLE, "attempt_local_0001_m_000000_0"),
             partition=int(partition) if partition.isdigit() else 0,
             node=environ.get("NM_HOST", "localhost"),
+            is_streaming=_ATTEMPT_VARIABLE in environ,
         )
 
     def request_key(self, record: int, step: str) -> str:

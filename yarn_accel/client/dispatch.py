@@ -89,6 +89,7 @@ class Dispatcher:
         self._fallback = fallback
         self._on_wait = on_wait or _say_nothing
         self._find_servers = find_servers
+        self._found: Optional[ev.ServersFound] = None
         self._client_options = dict(
             client_options or {},
             timeout_s=timeout_s,
@@ -102,11 +103,10 @@ class Dispatcher:
         self._clients: Dict[Endpoint, Client] = {}
         self._lost: Set[Endpoint] = set()
         self._commands: Deque[ev.Command] = collections.deque()
-        self._is_carrying_out = False
-        self._look_s = 0.0
+        self._is_carrying_out, self._look_s = False, 0.0
         self._outcomes: Deque[Tuple[Call, Outcome]] = collections.deque()
         self._to_compute: Optional[Call] = None
-        self._found: Optional[ev.ServersFound] = None
+        self._wakeup: Optional[Tuple[int, Callable[[], None]]] = None
         self._actions = self._command_actions()
         self._apply(ev.ServersFound(tuple(endpoints)))
 
@@ -128,6 +128,22 @@ class Dispatcher:
         for client in self._clients.values():
             client.close()
 
+    def wake_by(self, descriptor: int, on_wakeup: Callable[[], None]) -> None:
+        """End a wait within `map` when a descriptor becomes readable, as another thread may make it.
+
+        With this the calls of a `map` may be None for "nothing now": it then rests until it is woken.
+
+        Args:
+            on_wakeup: called in the thread of the `map`; reads what the descriptor has. It may `cancel`, and
+                may raise to end the `map`.
+        """
+        self._wakeup = descriptor, on_wakeup
+
+    def cancel(self, call: Call) -> None:
+        """Recall one call of the `map` under way; its outcome is its answer, if that was faster, else a
+        `RejectedError` with the code ``cancelled``. A call within a pack, or without, goes on."""
+        self._apply(ev.CallCancelled(call))
+
     def call(self, call: Call) -> Reply:
         """One call, start to end; raises its error."""
         for _, outcome in self.map((call,), window=1):
@@ -138,7 +154,7 @@ class Dispatcher:
 
     def map(
         self,
-        calls: Iterable[Call],
+        calls: Iterable[Optional[Call]],
         window: int = 4,
         *,
         ordered: bool = False,
@@ -165,8 +181,10 @@ class Dispatcher:
                     self._compute()
                 elif self._state.n_open:
                     self._wait()
-                else:
+                elif source.is_exhausted or self._wakeup is None:
                     return
+                else:
+                    self._rest()
         finally:
             self._abandon()
 
@@ -271,13 +289,11 @@ class Dispatcher:
         Returns:
             whether there was something, so that waiting again makes sense.
         """
-        if len(self._clients) == 1 and self._state.wake_at_s == math.inf:
+        if len(self._clients) == 1 and self._state.wake_at_s == math.inf and self._wakeup is None:
             for endpoint, client in self._clients.items():
                 if not client.has_outgoing and client.n_in_flight and not client.has_answers:
                     return self._wait_for(endpoint)
-        poll = select.poll()
-        for client in self._clients.values():
-            poll.register(client.fileno(), select.POLLIN | (select.POLLOUT if client.has_outgoing else 0))
+        poll = self._poll()
         is_here = any(client.has_answers for client in self._clients.values())
         now_s = time.monotonic()
         wait_s = 0.0 if is_here else min(_LOOK_S, max(0.0, self._state.wake_at_s - now_s))
@@ -291,7 +307,28 @@ class Dispatcher:
         if is_due:
             self._find(False)
             self._apply(ev.ClockTick())
+        self._take_wakeup(ready)
         return (bool(ready) or is_here) and not self._outcomes
+
+    def _rest(self) -> None:
+        """Wait, with nothing under way, until there is something to do or a server ends a connection."""
+        ready = {descriptor for descriptor, _ in self._poll().poll()}
+        for endpoint, client in list(self._clients.items()):
+            if client.fileno() in ready:
+                self._hear(endpoint)
+        self._take_wakeup(ready)
+
+    def _poll(self) -> select.poll:
+        poll = select.poll()
+        for client in self._clients.values():
+            poll.register(client.fileno(), select.POLLIN | (select.POLLOUT if client.has_outgoing else 0))
+        if self._wakeup is not None:
+            poll.register(self._wakeup[0], select.POLLIN)
+        return poll
+
+    def _take_wakeup(self, ready: Set[int]) -> None:
+        if self._wakeup is not None and self._wakeup[0] in ready:
+            self._wakeup[1]()
 
     def _wait_for(self, endpoint: Endpoint) -> bool:
         """`_wait` where a single server has all calls: receiving waits by itself."""

@@ -11,6 +11,7 @@ from yarn_accel.client.routing_hints import RoutingHints
 from yarn_accel.errors import AccelError
 
 __all__ = [
+    "CallCancelled",
     "CallComputed",
     "CallFinished",
     "CallSubmitted",
@@ -99,6 +100,12 @@ class CallComputed(NamedTuple):
     outcome: Outcome
 
 
+class CallCancelled(NamedTuple):
+    """The caller does not want the outcome of this call any more."""
+
+    call: Call
+
+
 class MapAbandoned(NamedTuple):
     """Nobody wants the outcomes any more."""
 
@@ -115,6 +122,7 @@ DispatchEvent = Union[
     ServerDraining,
     ServerLost,
     CallFinished,
+    CallCancelled,
     CallComputed,
     MapAbandoned,
     ClockTick,

@@ -181,6 +181,7 @@ class DispatchState:
             ev.ServerDraining: self._draining,
             ev.ServerLost: self._lost,
             ev.CallFinished: self._answered,
+            ev.CallCancelled: self._cancelled,
             ev.CallComputed: self._computed,
             ev.MapAbandoned: self._abandoned,
             ev.ClockTick: lambda event: None,
@@ -245,6 +246,9 @@ class DispatchState:
         self._tell("looking for another server: {}".format(event.error.message))
         for call in server.calls:
             self._take_back(call)
+            if call.is_cancelled:
+                self._deliver(call, _cancelled())
+                continue
             call.n_attempts += 1
             call.target = ""
             self.counts["resubmitted"] += call.n_attempts < self._settings.max_attempts
@@ -258,7 +262,9 @@ class DispatchState:
         was_recalled = call.is_recalled
         outcome = event.outcome
         self._take_back(call)
-        if isinstance(outcome, UnavailableError):
+        if call.is_cancelled:
+            self._deliver(call, outcome)
+        elif isinstance(outcome, UnavailableError):
             self._busy(server, call, outcome)
         elif was_recalled and isinstance(outcome, RejectedError) and outcome.code == "cancelled":
             call.n_moves += 1
@@ -276,6 +282,18 @@ class DispatchState:
         call, self._computing = self._computing, None
         if call is not None:
             self._deliver(call, event.outcome)
+
+    def _cancelled(self, event: ev.CallCancelled) -> None:
+        """Recall a call from its server, whose answer ends it; one that waits ends at once."""
+        call = next((each for each in self._calls if each.call is event.call), None)
+        if call is None or call is self._computing or call.is_cancelled:
+            return
+        call.is_cancelled = True
+        if call.server is None:
+            self._deliver(call, _cancelled())
+        elif not call.is_recalled:
+            call.is_recalled = True
+            self._commands.append(ev.RecallCall(call.server.endpoint, call.call))
 
     def _abandoned(self, event: ev.MapAbandoned) -> None:
         for server in [each for each in self._open if each.calls]:
@@ -484,3 +502,7 @@ class DispatchState:
         if text != self._text:
             self._text = text
             self._commands.append(ev.TellWait(text))
+
+
+def _cancelled() -> RejectedError:
+    return RejectedError("cancelled", "the call was cancelled")

@@ -13,13 +13,16 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+import time
 from typing import Callable, Dict, Iterator, Optional, TextIO, Tuple
 
-__all__ = ["COUNTER_NAMES", "GROUP", "Reporter"]
+__all__ = ["COUNTER_NAMES", "GROUP", "CounterBatch", "Reporter"]
 
 GROUP = "yarn-accel"
 COUNTER_NAMES = ("records_in", "sent", "done", "cpu_fallback", "rejected", "bytes")
 KEEP_ALIVE_S = 30.0
+#: Counters of single records are written together so often.
+_FLUSH_EVERY_S = 1.0
 _MAX_TEXT = 500
 
 
@@ -28,13 +31,15 @@ class Reporter:
 
     Args:
         stream: where the lines go; the task's standard error unless given.
+        is_silent: write nothing, only add up: nobody reads lines of this form.
 
     Attributes:
         totals: the sum of every counter reported so far, by ``(group, name)``.
     """
 
-    def __init__(self, stream: Optional[TextIO] = None) -> None:
+    def __init__(self, stream: Optional[TextIO] = None, *, is_silent: bool = False) -> None:
         self._stream = sys.stderr if stream is None else stream
+        self._is_silent = is_silent
         self._lock = threading.Lock()
         self.totals: Dict[Tuple[str, str], int] = {}
 
@@ -63,6 +68,11 @@ class Reporter:
         """Show ``text`` (one line) as the task's status, which also counts as a sign of life."""
         with self._lock:
             self._write("reporter:status:" + _line(text))
+
+    def progress(self) -> str:
+        """What was done so far, as a status that keeps Hadoop from killing a task that waits for a server."""
+        names = ("records_in", "sent", "done", "rejected")
+        return ", ".join("{} {}".format(name.replace("_", " "), self.total(name)) for name in names)
 
     def note(self, text: str) -> None:
         """Write one ordinary line to the task's log; never mistaken for a reporter line."""
@@ -93,8 +103,39 @@ class Reporter:
             thread.join()
 
     def _write(self, line: str) -> None:
-        self._stream.write(line + "\n")
-        self._stream.flush()
+        if not self._is_silent:
+            self._stream.write(line + "\n")
+            self._stream.flush()
+
+
+class CounterBatch:
+    """Adds to a reporter's counters about once per second, so that a small record costs no line.
+
+    Args:
+        clock: as `time.monotonic`.
+    """
+
+    def __init__(self, reporter: Reporter, clock: Callable[[], float] = time.monotonic) -> None:
+        self._reporter = reporter
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._amounts: Dict[str, int] = {}
+        self._due_s = clock() + _FLUSH_EVERY_S
+
+    def add(self, name: str, amount: int = 1) -> None:
+        """Add to one of this project's own counters, now or soon."""
+        with self._lock:
+            self._amounts[name] = self._amounts.get(name, 0) + amount
+        if self._clock() >= self._due_s:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is not written."""
+        with self._lock:
+            amounts, self._amounts = self._amounts, {}
+            self._due_s = self._clock() + _FLUSH_EVERY_S
+        for name, amount in amounts.items():
+            self._reporter.count(name, amount)
 
 
 def _line(text: str) -> str:

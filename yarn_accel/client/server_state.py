@@ -27,6 +27,7 @@ class DispatchedCall:
         n_moves: how often it was moved while it waited at a server.
         target: name of the server it is to go to next; empty: any.
         is_recalled: its cancellation was asked for.
+        is_cancelled: the caller asked for that; it goes nowhere else.
         storage_failed_s: when its storage failed first; None: it did not.
         sent_s: when it was sent.
         expected_s: what it should take at its server.
@@ -39,7 +40,7 @@ class DispatchedCall:
         self.n_attempts = 0
         self.n_moves = 0
         self.target = ""
-        self.is_recalled = False
+        self.is_recalled = self.is_cancelled = False
         self.storage_failed_s: Optional[float] = None
         self.sent_s = 0.0
         self.expected_s = 0.0

@@ -40,7 +40,7 @@ class World:
         self.connect_s = 0.0
         self.at = {}
         self.draining = set()
-        self.recalled = set()
+        self.recalled, self.cancelled = set(), set()
         self.computing = None
         self.submitted, self.outcomes, self.n_sent, self.n_cancelled = [], [], {}, {}
         self.events = []
@@ -75,6 +75,7 @@ class World:
         del self.at[command.server]
 
     def SendCall(self, command):
+        assert command.call.key not in self.cancelled, "nobody wants it"
         assert command.server not in self.draining
         assert all(command.call not in calls for calls in self.at.values()), "two servers owe one answer"
         self.at[command.server].append(command.call)
@@ -92,7 +93,7 @@ class World:
 
     def DeliverOutcome(self, command):
         assert all(command.call not in calls for calls in self.at.values())
-        assert getattr(command.outcome, "code", "") != "cancelled"
+        assert command.call.key in self.cancelled or getattr(command.outcome, "code", "") != "cancelled"
         self.outcomes.append(command.call.key)
 
     def FindServers(self, command):
@@ -127,8 +128,19 @@ class World:
             self.recalled.discard(call.key)
             if kind == "ok":
                 outcome = RejectedError("cancelled", "the call was cancelled")
-                self.n_cancelled[call.key] = self.n_cancelled.get(call.key, 0) + 1
+                if call.key not in self.cancelled:
+                    self.n_cancelled[call.key] = self.n_cancelled.get(call.key, 0) + 1
         self.apply(ev.CallFinished(server, call, outcome))
+
+    def cancel(self, which):
+        if which < len(self.submitted):
+            call = self.submitted[which]
+            is_open, is_computing = call.key not in self.outcomes, call is self.computing
+            is_sent = any(call in calls for calls in self.at.values())
+            if is_open and not is_computing:
+                self.cancelled.add(call.key)
+            self.apply(ev.CallCancelled(call))
+            assert is_sent or is_computing or call.key in self.outcomes, "a call that waits ends at once"
 
     def lose(self, server):
         if server in self.at:
@@ -171,6 +183,7 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("submit")),
         st.tuples(st.just("answer"), SERVER, st.sampled_from(["ok", "ok", "ok", "busy", "storage", "bad"])),
+        st.tuples(st.just("cancel"), st.integers(0, 5)),
         st.tuples(st.just("lose"), SERVER),
         st.tuples(st.just("toggle"), SERVER),
         st.tuples(st.just("drain"), SERVER),

@@ -6,13 +6,15 @@ import types
 
 import pytest
 
-from jobs import entry
 from jobs.credentials import token_file
-from jobs.entry import load_credential, main, read_uri
+from jobs.entry import main, read_uri
 from yarn_accel.adapters.credentials import issue_token_file, read_master_secret
+from yarn_accel.client import dispatch, task_servers
 from yarn_accel.client.binding import Binding, Endpoint, format_binding
 from yarn_accel.client.discovery import DiscoveredServers
+from yarn_accel.client.dispatch import Dispatcher
 from yarn_accel.client.dispatch_events import ServersFound
+from yarn_accel.client.task_servers import load_credential
 from yarn_accel.client.token_file import write_secrets
 from yarn_accel.errors import StartupError, StorageError
 from yarn_accel.wire.credential import SECRET_ALIAS
@@ -61,7 +63,7 @@ def test_without_a_binding_and_anybody_to_ask_the_own_cpu_computes_and_says_why(
 
 def test_a_server_found_here_is_no_use_without_a_credential(start, monkeypatch):
     found = DiscoveredServers(Binding((NOBODY,)), "w1", "agent")
-    monkeypatch.setattr(entry, "ServerWatch", lambda environ: types.SimpleNamespace(now=lambda: found))
+    monkeypatch.setattr(task_servers, "ServerWatch", lambda environ: types.SimpleNamespace(now=lambda: found))
     code, lines = start("factorize-map", binding=False)
     assert code == 0
     assert lines[0].startswith("reporter:status:computing on this node's CPU: no credential")
@@ -70,15 +72,15 @@ def test_a_server_found_here_is_no_use_without_a_credential(start, monkeypatch):
 def test_a_mapper_that_begins_without_a_server_uses_one_that_comes_later(start, monkeypatch, tmp_path):
     made = []
 
-    class Kept(entry.Dispatcher):
+    class Kept(Dispatcher):
         def __init__(self, *arguments, **options):
             made.append((arguments, options))
             super().__init__(*arguments, **options)
 
     words = {"found": DiscoveredServers(reason="nobody yet")}
     watch = types.SimpleNamespace(now=lambda is_urgent=False: words["found"])
-    monkeypatch.setattr(entry, "ServerWatch", lambda environ: watch)
-    monkeypatch.setattr(entry, "Dispatcher", Kept)
+    monkeypatch.setattr(task_servers, "ServerWatch", lambda environ: watch)
+    monkeypatch.setattr(dispatch, "Dispatcher", Kept)
     token = issue_token_file(tmp_path / "token", MASTER, 60, "alice")
     code, lines = start("factorize-map", binding=False, HADOOP_TOKEN_FILE_LOCATION=str(token))
     assert (code, lines) == (0, []), "it waits when there is something to compute"

@@ -1,0 +1,218 @@
+"""`connect`: where an `Accelerator` comes from, on a cluster, on one machine, or within this process.
+
+Standard library only, Python 3.8; what a runner needs is imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import itertools
+import os
+import secrets
+import time
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Tuple, Union
+
+from yarn_accel.client.settings import ConnectSettings
+from yarn_accel.errors import AuthenticationError, ConfigError
+
+if TYPE_CHECKING:
+    from yarn_accel.client.accelerator import Accelerator
+    from yarn_accel.client.binding import Binding, Endpoint
+    from yarn_accel.client.dispatch import Dispatcher
+    from yarn_accel.client.reporter import Reporter
+    from yarn_accel.wire.credential import Credential
+
+__all__ = ["connect"]
+
+_NUMBERS = itertools.count(1)
+
+
+def connect(
+    runner: str = "",
+    *,
+    fallback: Optional[bool] = None,
+    window: Optional[int] = None,
+    pack: Union[int, str, None] = None,
+    patience_s: Optional[float] = None,
+    lost_after_s: Optional[float] = None,
+    binding: Union[str, os.PathLike[str], Binding, None] = None,
+    credential: Union[str, os.PathLike[str], Credential, None] = None,
+    tenant: str = "",
+    key_prefix: str = "",
+    count_calls: bool = True,
+    reporter: Optional[Reporter] = None,
+    on_wait: Optional[Callable[[str], None]] = None,
+    environ: Optional[Mapping[str, str]] = None,
+    server_settings: Optional[Mapping[str, Any]] = None,
+    **dispatch_options: Any,
+) -> Accelerator:
+    """Find the pipeline servers of this task; the same code on a cluster, a laptop, and in a test.
+
+    >>> from yarn_accel.client import connect
+    >>> with connect("inline") as accel:
+    ...     accel.cholesky([[4.0]]).l.tolist()
+    [[2.0]]
+
+    Args:
+        runner: ``hadoop`` (default): the servers that a binding, the node's agent or the master names, with
+            the job's credential; ``local``: a server of its own on this machine, which ends with this
+            process; ``inline``: no server, this process computes. Where it is not given, ``ACCEL_RUNNER``
+            says it, so the same file runs everywhere.
+        fallback: whether to compute in this process where no server answers (``ACCEL_FALLBACK``, true);
+            without it such a call fails with `UnavailableError`.
+        window: calls under way at once (``ACCEL_WINDOW``, 4).
+        pack: how many small calls may travel as one request, or "auto" (``ACCEL_PACK``, 1).
+        patience_s: how long to look for a server, bear with a busy one, and wait for storage
+            (``ACCEL_PATIENCE_S``, 60).
+        lost_after_s: after so long without an acknowledgement a server's node is lost
+            (``ACCEL_LOST_AFTER_S``).
+        binding: the servers, or the file that names them; else ``binding.json`` in the working directory,
+            where it is, else whom the node's agent (``ACCEL_AGENT``) or the master (``ACCEL_MASTER``) names.
+        credential: a credential, or a token file; else the file that Hadoop names in
+            ``HADOOP_TOKEN_FILE_LOCATION``.
+        tenant: whom the credential must be for; with ``local``, whom it is made for.
+        key_prefix: of the keys of calls that have none; else the id of the Streaming task, else a random one.
+        count_calls: whether every call is a record to Hadoop's counters; without it the mapper counts.
+        reporter: where counters and status go; else standard error within Hadoop Streaming, else nowhere.
+        on_wait: called with a sentence that says what is being waited for; else the task's status.
+        environ: in place of the process's environment.
+        server_settings: with ``local``, settings of the server, as in its configuration file.
+        dispatch_options: more of `Dispatcher`: ``timeout_s``, ``silent_after_s``, ``max_attempts``,
+            ``client_options``.
+
+    Raises:
+        ConfigError: a setting is wrong; or no server is known, none may come, and there is no fallback.
+        StartupError: a binding names servers and there is no credential, or a local server does not start.
+        AuthenticationError: the credential is another tenant's.
+    """
+    names = ("runner", "fallback", "window", "pack", "patience_s", "lost_after_s")
+    given = locals()
+    environ = os.environ if environ is None else environ
+    settings = ConnectSettings.resolve(environ, **{name: given[name] for name in names})
+    with contextlib.ExitStack() as stack:
+        opening = _Opening(settings, environ, dispatch_options, stack)
+        opening.report_to(reporter, on_wait)
+        if settings.runner == "inline":
+            new_dispatcher = opening.inline()
+        elif settings.runner == "local":
+            new_dispatcher = opening.local(tenant, server_settings or {})
+        else:
+            new_dispatcher = opening.hadoop(binding, credential, tenant)
+        return opening.accelerator(new_dispatcher, key_prefix, count_calls)
+
+
+class _Opening:
+    """What `connect` puts together, step by step."""
+
+    def __init__(
+        self,
+        settings: ConnectSettings,
+        environ: Mapping[str, str],
+        dispatch_options: Mapping[str, Any],
+        resources: contextlib.ExitStack,
+    ) -> None:
+        from yarn_accel.client.current_attempt import CurrentAttempt
+
+        self._settings = settings
+        self._environ = environ
+        self._resources = resources
+        self._attempt = CurrentAttempt.from_environ(environ)
+        self._options = {
+            "patience_s": settings.patience_s,
+            "lost_after_s": settings.lost_after_s,
+            **dispatch_options,
+        }
+
+    def report_to(self, reporter: Optional[Reporter], on_wait: Optional[Callable[[str], None]]) -> None:
+        """Where counters and status go; a task of Hadoop Streaming shows that it is alive, too."""
+        from yarn_accel.client.reporter import Reporter
+
+        is_streaming = self._attempt.is_streaming
+        own = self.reporter = reporter or Reporter(is_silent=not is_streaming)
+        self._options["on_wait"] = on_wait or own.status
+        if is_streaming and reporter is None:
+            self._resources.enter_context(own.keep_alive(own.progress))
+
+    def inline(self) -> Callable[[], Dispatcher]:
+        """No server at all."""
+        from yarn_accel.client.task_servers import NO_CREDENTIAL
+
+        return self._dispatchers((), NO_CREDENTIAL, fallback=True)
+
+    def local(self, tenant: str, server_settings: Mapping[str, Any]) -> Callable[[], Dispatcher]:
+        """A server on this machine that ends with this process."""
+        from yarn_accel.client.local_server import LocalServer
+
+        server = self._resources.enter_context(LocalServer(server_settings, tenant))
+        endpoints = (server.endpoint,)
+        return self._dispatchers(endpoints, server.credential, fallback=self._settings.fallback)
+
+    def hadoop(
+        self,
+        binding: Union[str, os.PathLike[str], Binding, None],
+        credential: Union[str, os.PathLike[str], Credential, None],
+        tenant: str,
+    ) -> Callable[[], Dispatcher]:
+        """Whatever this task finds."""
+        from yarn_accel.client import task_servers as tasks
+
+        servers = tasks.TaskServers(self._environ, self._attempt, binding)
+        found = tasks.task_credential(servers, self._environ, time.time(), credential)
+        if tenant and found is not None and found.tenant != tenant:
+            raise AuthenticationError(
+                "the credential is for tenant {!r}, expected {!r}".format(found.tenant, tenant)
+            )
+        if not servers.first and not (servers.may_come and found is not None):
+            if not self._settings.fallback:
+                raise ConfigError(
+                    "no pipeline server and no fallback: {}".format(servers.reason),
+                    cure="start a pipeline server, or `yarn-accel start`",
+                )
+            self._options["on_wait"]("computing on this node's CPU: {}".format(servers.reason))
+        self._options["node"] = self._attempt.node
+        if found is not None:
+            self._options["find_servers"] = servers.now
+        shown = found or tasks.NO_CREDENTIAL
+        return self._dispatchers(servers.first, shown, fallback=self._settings.fallback)
+
+    def accelerator(
+        self, new_dispatcher: Callable[[], Dispatcher], key_prefix: str, count_calls: bool
+    ) -> Accelerator:
+        """The object, which from now on holds what was opened."""
+        from yarn_accel.client.accelerator import Accelerator, AcceleratorParts, CallKeys
+
+        resources = self._resources.pop_all()
+        accel = Accelerator(
+            AcceleratorParts(
+                new_dispatcher,
+                CallKeys(key_prefix or self._key_prefix(), self._attempt.attempt_id),
+                self._settings.window,
+                self._settings.pack,
+                self.reporter,
+                count_calls,
+                resources,
+            )
+        )
+        if self._attempt.is_streaming:
+            # A mapper that does not close it must not lose what was counted.
+            atexit.register(accel.flush_counters)
+            resources.callback(atexit.unregister, accel.flush_counters)
+        return accel
+
+    def _key_prefix(self) -> str:
+        """The task's id, with a number for the second accelerator of this process and those after it."""
+        number = next(_NUMBERS)
+        if not self._attempt.is_streaming:
+            return "local-" + secrets.token_hex(8)
+        return self._attempt.task_id + (".{}".format(number) if number > 1 else "")
+
+    def _dispatchers(
+        self, endpoints: Tuple[Endpoint, ...], credential: Credential, fallback: bool
+    ) -> Callable[[], Dispatcher]:
+        from yarn_accel.client.dispatch import Dispatcher
+        from yarn_accel.client.fallback import LocalExecutor
+
+        executor = LocalExecutor() if fallback else None
+        options = self._options
+        return lambda: Dispatcher(endpoints, credential, fallback=executor, **options)
