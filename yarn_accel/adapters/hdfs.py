@@ -97,7 +97,8 @@ def split_uri(uri: str) -> tuple[str, str, str]:
         raise StorageError(f"{uri}: the path must be absolute and without '..'")
     if parts.scheme == "file" and parts.netloc:
         raise StorageError(f"{uri}: a file on this machine is written file:///path")
-    return parts.scheme, parts.netloc, posixpath.normpath(path)
+    # Two leading slashes are one here, while POSIX leaves them to the system.
+    return parts.scheme, parts.netloc, posixpath.normpath("/" + path.lstrip("/"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,7 @@ class Store:
 
     Args:
         conf_dir: folder with core-site.xml and hdfs-site.xml; default ``HADOOP_CONF_DIR``.
+        default_fs: what ``hdfs:///`` means; default: what the settings in `conf_dir` say.
         follow_symlinks: whether ``file://`` paths may lead through symbolic links; not where others choose
             the path.
 
@@ -146,8 +148,13 @@ class Store:
     """
 
     def __init__(
-        self, conf_dir: str | os.PathLike[str] | None = None, *, follow_symlinks: bool = True
+        self,
+        conf_dir: str | os.PathLike[str] | None = None,
+        *,
+        default_fs: str = "",
+        follow_symlinks: bool = True,
     ) -> None:
+        self._default_fs = default_fs
         self._conf_dir = os.fspath(conf_dir) if conf_dir else os.environ.get("HADOOP_CONF_DIR", "")
         self._lock = threading.Lock()
         self._local: _Files = LocalFiles(follow_symlinks)
@@ -267,7 +274,10 @@ class Store:
 
     def _files(self, url: str) -> _Files:
         with self._lock:
-            files = self._clients.pop(url, None) or _HdfsFiles(url, self._conf_dir)
+            files = self._clients.pop(url, None)
+            if files is None:
+                named = self._default_fs if url == "hdfs://" else url
+                files = _HdfsFiles(named or url, self._conf_dir)
             self._clients[url] = files
             if len(self._clients) > _MAX_CLIENTS:
                 self._clients.popitem(last=False)

@@ -67,14 +67,19 @@ def application_uri(rm_client: RmClient, config: LaunchConfig, application: str)
     return f"{rm_client.staging_uri(config.environment.staging_uri)}/applications/{application}"
 
 
-def server_document(config: LaunchConfig) -> dict[str, Any]:
+def server_document(config: LaunchConfig, default_fs: str = "") -> dict[str, Any]:
     """The document that a pipeline server's container reads, see `node_server`.
 
     ``server`` has the settings of the pipeline servers with every default but those that each node sets,
     ``agent`` the settings of the agents.
+
+    Args:
+        default_fs: ``fs.defaultFS`` here, which a container may not know.
     """
     left_to_nodes = set(NODE_KEYS - config.pipeline.keys())
     server = config.pipeline_settings.model_dump(mode="json", exclude=left_to_nodes)
+    if not server["default_fs"] and default_fs.startswith("hdfs://"):
+        server["default_fs"] = default_fs
     return {"server": server, "agent": config.agent.settings}
 
 
@@ -163,8 +168,9 @@ def _staged(rm_client: RmClient, config: LaunchConfig, folder: str, plan: Applic
 
 
 def _texts(rm_client: RmClient, config: LaunchConfig) -> dict[str, str]:
+    default_fs = rm_client.site.properties.get("fs.defaultFS", "")
     return {
-        _SERVER_FILE: json.dumps(server_document(config), indent=1, sort_keys=True),
+        _SERVER_FILE: json.dumps(server_document(config, default_fs), indent=1, sort_keys=True),
         _AGENT_FILE: yaml.safe_dump(agent_document(rm_client, config), sort_keys=True),
     }
 

@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from yarn_accel.adapters.credentials import read_master_secret
 from yarn_accel.adapters.settings_file import complaints, read_settings, with_current_names
-from yarn_accel.errors import ConfigError
+from yarn_accel.errors import ConfigError, RejectedError
+from yarn_accel.pipeline.uris import normalised_prefix
 
 __all__ = ["CORES_MAY_SLEEP", "FORMER_NAMES", "PipelineConfig", "Tenant", "load_config", "parse_config"]
 
@@ -34,15 +35,18 @@ class Tenant(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     weight: float = Field(1.0, gt=0, le=1e6, description="share of device-seconds under load")
-    read_prefixes: tuple[str, ...] = Field((), description="what referenced inputs must begin with")
-    write_prefixes: tuple[str, ...] = Field((), description="what output_uri must begin with")
+    read_prefixes: tuple[str, ...] = Field(
+        (), description="folders of referenced inputs; /folder is one of fs.defaultFS"
+    )
+    write_prefixes: tuple[str, ...] = Field((), description="folders of output_uri, written likewise")
 
     @field_validator("read_prefixes", "write_prefixes")
     @classmethod
     def _check_prefixes(cls, prefixes: tuple[str, ...]) -> tuple[str, ...]:
         for prefix in prefixes:
-            if not prefix.startswith(("hdfs://", "file:///")):
-                raise ValueError(f"{prefix!r} begins with neither hdfs:// nor file:///")
+            if not prefix.startswith(("/", "hdfs://", "file:///")):
+                raise ValueError(f"{prefix!r} begins with neither / nor hdfs:// nor file:///")
+            _check_prefix(prefix)
         return prefixes
 
 
@@ -119,6 +123,9 @@ class PipelineConfig(BaseModel):
     progress_interval_s: float = Field(5.0, gt=0, description="how often unfinished requests are reported")
     # Surroundings
     hdfs_conf_dir: str = Field("", description="folder with core-site.xml; default: HADOOP_CONF_DIR")
+    default_fs: str = Field(
+        "", pattern=r"^(hdfs://[^/?#@]+/?)?$", description="what hdfs:/// means; default: fs.defaultFS"
+    )
     state_file: str = Field("", description="JSON with pid, address and start time, written when ready")
     trace_file: str = Field("", description="Chrome trace of every stage, for Perfetto; empty: none")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="least level logged")
@@ -158,6 +165,13 @@ class PipelineConfig(BaseModel):
             ConfigError: not there, not hex, too short, or readable by others.
         """
         return read_master_secret(self.master_secret_file)
+
+
+def _check_prefix(prefix: str) -> None:
+    try:
+        normalised_prefix(prefix)
+    except RejectedError as error:
+        raise ValueError(error.message) from None
 
 
 _DEFAULT_TENANT = Tenant.model_validate({})

@@ -10,7 +10,7 @@ import collections
 import functools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from yarn_accel.core.requests import commands as order
@@ -23,8 +23,8 @@ from yarn_accel.operations.registry import get as find_operation
 from yarn_accel.pipeline.answers import Responder
 from yarn_accel.pipeline.command_failures import connection_to_end, events_of
 from yarn_accel.pipeline.plans import Plans
-from yarn_accel.pipeline.references import normalised
 from yarn_accel.pipeline.storage import outputs_of
+from yarn_accel.pipeline.uris import normalised, normalised_prefix
 from yarn_accel.pipeline.work import Work, digest_of, failure_of
 from yarn_accel.pipeline.workers.jobs import Area, Job
 from yarn_accel.wire import (
@@ -60,6 +60,7 @@ class RequestEngine:
 
     Args:
         config: limits and shares.
+        default_fs: what URIs and prefixes without a host mean; see `references.default_filesystem`.
         loop: the thread all of this belongs to.
         buffers: the memory.
         storage: reads and writes by URI.
@@ -78,6 +79,7 @@ class RequestEngine:
     def __init__(
         self,
         config: PipelineConfig,
+        default_fs: str,
         loop: EventLoop,
         buffers: Buffers,
         storage: Storage,
@@ -87,7 +89,7 @@ class RequestEngine:
     ) -> None:
         self.workers: WorkerSupervisor
         self.sessions: dict[int, Session] = {}
-        self.machine = RequestMachine(_settings(config))
+        self.machine = RequestMachine(_settings(config, default_fs))
         self.on_drained: Callable[[], None] = _nothing
         self.stats_wanted: Callable[[Session, StatsRequest], None] = _nothing
         self.can_compute = False
@@ -97,7 +99,8 @@ class RequestEngine:
         self._storage = storage
         self._counters = counters
         self._trace = trace
-        self._plans = Plans(find_operation, normalised, config.max_request_bytes)
+        self._normalised = functools.partial(normalised, default_fs=default_fs)
+        self._plans = Plans(find_operation, self._normalised, config.max_request_bytes)
         self._works: dict[int, Work] = {}
         self._waiting: dict[tuple[int, int], Work] = {}
         self._events: collections.deque[event.Event] = collections.deque()
@@ -225,7 +228,7 @@ class RequestEngine:
             plan.needs[request.keep_inputs],
             digest,
             work.arrived_s,
-            normalised(request.output_uri) if request.output_uri else "",
+            self._normalised(request.output_uri) if request.output_uri else "",
             request.priority,
             request.deadline_s,
             shared,
@@ -567,9 +570,12 @@ def _areas(segment: int, offsets: tuple[int, ...], specs: tuple[TensorSpec, ...]
     return tuple([Area(segment, at, spec) for at, spec in zip(offsets, specs, strict=True)])
 
 
-def _settings(config: PipelineConfig) -> MachineSettings:
+def _settings(config: PipelineConfig, default_fs: str) -> MachineSettings:
+    def normal(prefixes: Iterable[str]) -> tuple[str, ...]:
+        return tuple([normalised_prefix(prefix, default_fs) for prefix in prefixes])
+
     tenants = {
-        name: TenantSettings(tenant.weight, tuple(tenant.read_prefixes), tuple(tenant.write_prefixes))
+        name: TenantSettings(tenant.weight, normal(tenant.read_prefixes), normal(tenant.write_prefixes))
         for name, tenant in config.tenants.items()
     }
     return MachineSettings(

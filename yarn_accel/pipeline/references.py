@@ -1,30 +1,17 @@
-"""Inputs and outputs by URI: how a URI is compared with what is allowed, and what a file looked like."""
+"""Inputs and outputs by URI: what a file looked like, and whether it still does."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 
-from yarn_accel.adapters.hdfs import Stamp, Store, split_uri
+from yarn_accel.adapters.hdfs import Stamp, Store
 from yarn_accel.errors import RejectedError, StorageError
 from yarn_accel.formats import describe, is_array_file, load, split_member
 from yarn_accel.pipeline.plans import ReferencedFile
 from yarn_accel.wire import RemoteInput, TensorSpec
 
-__all__ = ["look_at", "normalised", "read_unchanged", "stamp_or_none"]
-
-
-def normalised(uri: str) -> str:
-    """A URI as ``scheme://authority/path``, without what a path may be written with twice.
-
-    Raises:
-        RejectedError: ``forbidden-uri``: this is none that could be allowed.
-    """
-    try:
-        scheme, authority, path = split_uri(uri)
-    except StorageError as error:
-        raise RejectedError("forbidden-uri", error.message) from None
-    return f"{scheme}://{authority}{path}"
+__all__ = ["look_at", "read_unchanged", "stamp_or_none"]
 
 
 def look_at(store: Store, inputs: Iterable[RemoteInput]) -> tuple[list[Stamp], list[ReferencedFile]]:

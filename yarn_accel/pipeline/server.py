@@ -31,6 +31,7 @@ from yarn_accel.pipeline.loop import EventLoop
 from yarn_accel.pipeline.storage import Storage
 from yarn_accel.pipeline.tls import TlsCarrier, server_context
 from yarn_accel.pipeline.trace import Trace
+from yarn_accel.pipeline.uris import default_filesystem
 from yarn_accel.pipeline.visibility import visible
 from yarn_accel.pipeline.workers.supervisor import WorkerSupervisor
 from yarn_accel.wire import PROGRESS_INTERVAL_S, VERSION, Drain, Stats, StatsRequest
@@ -84,10 +85,11 @@ class PipelineServer:
         self.counters = Counters()
         self._cores = CpuIdleLimit(config.wake_latency_us, self.counters.n_requests)
         self._buffers = Buffers()
-        store = store or Store(config.hdfs_conf_dir or None, follow_symlinks=False)
+        default_fs = default_filesystem(config.default_fs, config.hdfs_conf_dir)
+        store = store or Store(config.hdfs_conf_dir or None, default_fs=default_fs, follow_symlinks=False)
         self._storage = Storage(config, store, self.loop)
         self._engine = RequestEngine(
-            config, self.loop, self._buffers, self._storage, self.counters, name, self._trace
+            config, default_fs, self.loop, self._buffers, self._storage, self.counters, name, self._trace
         )
         self._engine.stats_wanted = self._answer_stats
         self._workers = WorkerSupervisor(

@@ -52,7 +52,7 @@ def server(tmp_path_factory):
         queue_bytes=128 * MIB,
         max_request_bytes=32 * MIB,
         quarantine_s=0.0,
-        tenants={"alice": {"read_prefixes": ["file:///"], "write_prefixes": ["file:///", "hdfs://"]}},
+        tenants={"alice": {"read_prefixes": ["file:///"], "write_prefixes": ["file:///"]}},
     )
     try:
         process.wait_ready()

@@ -88,6 +88,15 @@ def test_a_node_finds_all_settings_of_a_server_but_its_own(tmp_path) -> None:
     assert (server["name"], server["queue_bytes"]) == ("mine", 1 << 29)
 
 
+def test_a_server_gets_the_default_filesystem_unless_it_is_set(tmp_path) -> None:
+    def default_fs(**pipeline: str) -> str:
+        return server_document(config(tmp_path, pipeline=pipeline), "hdfs://nn:8020")["server"]["default_fs"]
+
+    assert default_fs() == "hdfs://nn:8020"
+    assert default_fs(default_fs="hdfs://mine") == "hdfs://mine"
+    assert server_document(config(tmp_path), "file:///")["server"]["default_fs"] == ""
+
+
 @pytest.mark.parametrize(("workers", "vcores", "expected"), [(0, 3, 3), (5, 3, 5), (None, 2, 2)])
 def test_a_server_has_the_workers_its_container_was_sized_for(tmp_path, workers, vcores, expected) -> None:
     pipeline = {} if workers is None else {"workers": workers}

@@ -39,8 +39,10 @@ def test_every_key_is_described():
         ),
         ("name: w1\n", "master_secret_file: missing"),
         ("master_secret_file: x\nlisten_port: -1\n", "listen_port"),
-        (f"{TENANTS}{{read_prefixes: ['/etc']}}\n", "neither hdfs:// nor file:///"),
-        (f"{TENANTS}{{write_prefixes: ['file://host/x']}}\n", "neither hdfs:// nor file:///"),
+        (f"{TENANTS}{{read_prefixes: ['etc']}}\n", "neither / nor hdfs:// nor file:///"),
+        (f"{TENANTS}{{read_prefixes: ['/data/../etc']}}\n", "absolute and without '..'"),
+        ("master_secret_file: x\ndefault_fs: nn:8020\n", "default_fs"),
+        (f"{TENANTS}{{write_prefixes: ['file://host/x']}}\n", "neither / nor hdfs:// nor file:///"),
         (f"{TENANTS}{{weight: 0}}\n", "greater than 0"),
         (
             "master_secret_file: x\npool_bytes: 1048576\nqueue_bytes: 2097152\n",

@@ -26,8 +26,8 @@ def too_large(needs: Needs, settings: MachineSettings) -> Failure | None:
 def forbidden(tenant: TenantSettings, reads: Iterable[str], writes: str) -> Failure | None:
     """Why a tenant may not read or write one of these URIs; None: it may.
 
-    A prefix ends at a path border: ``hdfs://nn/data`` allows ``hdfs://nn/data/a`` but not
-    ``hdfs://nn/database``.  Without prefixes nothing is allowed.
+    Both are normalised to ``scheme://authority/path``.  A prefix ends at a path border: ``hdfs://nn/data``
+    allows ``hdfs://nn/data/a`` but not ``hdfs://nn/database``.  Without prefixes nothing is allowed.
     """
     for uri in reads:
         if not _is_below(uri, tenant.read_prefixes):
@@ -39,8 +39,7 @@ def forbidden(tenant: TenantSettings, reads: Iterable[str], writes: str) -> Fail
 
 def _is_below(uri: str, prefixes: tuple[str, ...]) -> bool:
     for prefix in prefixes:
-        is_open = prefix == "hdfs://" or prefix.endswith("/")
-        if uri.startswith(prefix) if is_open else uri == prefix or uri.startswith(prefix + "/"):
+        if uri == prefix or uri.startswith(prefix if prefix.endswith("/") else prefix + "/"):
             return True
     return False
 

@@ -16,8 +16,8 @@ class TenantSettings:
 
     Attributes:
         weight: share of device time and of memory under load, above 0.
-        read_prefixes: what referenced inputs must lie below.
-        write_prefixes: what outputs must lie below.
+        read_prefixes: what referenced inputs must lie below, normalised to ``scheme://authority/path``.
+        write_prefixes: what outputs must lie below, normalised likewise.
     """
 
     weight: float = 1.0
