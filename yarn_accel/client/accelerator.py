@@ -11,6 +11,7 @@ import contextlib
 import functools
 import itertools
 import os
+import secrets
 import threading
 from typing import (
     TYPE_CHECKING,
@@ -64,18 +65,16 @@ class CallKeys:
     from other tasks', and is the same in every attempt; a second accelerator of the same process adds its
     number. The position counts the calls of this accelerator, from 1, in the order in which they are made:
     a mapper that makes them in the order of its input makes the same ones again. If it does not, a server
-    refuses the key as used for another request, and the call is sent once more under a key of this attempt.
+    refuses the key as used for another request, and the call is sent once more under a key that nobody has.
 
     Args:
         prefix: of all keys.
-        attempt_id: differs between the attempts at a task.
     """
 
-    def __init__(self, prefix: str, attempt_id: str) -> None:
-        self._prefix = prefix
-        self._attempt_id = attempt_id
+    def __init__(self, prefix: str) -> None:
         self._positions = itertools.count(1)
         self._made = "{}/".format(prefix)
+        self._token = secrets.token_hex(8)
 
     def give(self, call: Call) -> None:
         """Give a call that has no key its own; the position of one that has one stays unused."""
@@ -85,11 +84,11 @@ class CallKeys:
             object.__setattr__(call, "key", "{}{}/{}".format(self._made, position, call.operation))
 
     def other(self, call: Call, error: AccelError) -> Optional[Call]:
-        """The call under a key of this attempt alone, if the error is that its key was used otherwise."""
+        """The call under a key of this object alone, if the error is that its key was used otherwise."""
         is_reused = isinstance(error, RejectedError) and error.code == "key-reused"
         if not is_reused or not call.key.startswith(self._made):
             return None
-        key = "{}/{}".format(self._attempt_id, call.key[len(self._made) :])
+        key = "{}/{}".format(self._token, call.key)
         return Call(
             key, call.operation, call.params, call.inputs, call.output_uri, call.deadline_s, call.priority
         )

@@ -186,7 +186,7 @@ class _Opening:
         accel = Accelerator(
             AcceleratorParts(
                 new_dispatcher,
-                CallKeys(key_prefix or self._key_prefix(), self._attempt.attempt_id),
+                CallKeys(key_prefix or self._key_prefix()),
                 self._settings.window,
                 self._settings.pack,
                 self.reporter,

@@ -1,0 +1,226 @@
+"""What a mapper uses, against real servers: lost, stopped and busy ones, bursts, repeated attempts, its end.
+
+Every outcome is checked for what it says, so an answer that went to another call is seen.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from concurrent.futures import wait
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.integration.pipeline.conftest import ROOT
+from yarn_accel.client import AsyncAccelerator, Binding, Call, Reply, StartupError, connect
+
+LIMIT_S = 120
+SMALL = {"workers": 1, "standby_workers": 0, "calibrate": False}
+
+
+def calls(n_calls):
+    """Products that tell which call they belong to, and take a server some milliseconds."""
+    factor = np.eye(300)
+    return [Call.of("gemm", number * factor, factor, tag=number) for number in range(n_calls)]
+
+
+def connected(servers, credential, **options):
+    options = {"fallback": False, "patience_s": 60.0, "window": 8, "silent_after_s": 3.0, **options}
+    binding = Binding(tuple(server.endpoint for server in servers))
+    return connect(environ={}, binding=binding, credential=credential, **options)
+
+
+def check(pairs, n_calls):
+    """One right answer for each call."""
+    found = {tag: reply.arrays()["c"][0, 0] for tag, reply in pairs}
+    assert len(pairs) == len(found) == n_calls
+    assert all(tag == value for tag, value in found.items())
+
+
+@pytest.fixture
+def two(spawn_server):
+    """Two servers; stopped ones go on at the end, so that they can be killed."""
+    servers = [spawn_server(name) for name in ("w1", "w2")]
+    yield [server.wait_ready() for server in servers]
+    for server in servers:
+        server.process.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
+def test_map_and_submit_survive_the_loss_of_a_server(two, credential, blow):
+    with connected(two, credential) as accel:
+        submitted = [accel.submit(call) for call in calls(60)]
+        pairs = []
+        for call, outcome in accel.map(calls(60)):
+            pairs.append((call.tag, outcome))
+            if len(pairs) == 10:
+                two[0].process.send_signal(blow)
+        check(pairs, 60)
+        check([(number, future.result(LIMIT_S)) for number, future in enumerate(submitted)], 60)
+    totals = accel.reporter.total
+    assert {reply.server for _, reply in pairs} == {"w1", "w2"}
+    assert totals("lost_servers") >= 1
+    assert totals("resubmitted") >= 1
+    assert totals("records_in") == totals("done") == 120
+
+
+def test_thousands_submitted_at_once_keep_the_window(start_server, credential):
+    server = start_server(max_in_flight=16)
+    with connected([server], credential, window=16) as accel:
+        futures = [accel.submit("echo", number.to_bytes(4, "big")) for number in range(5000)]
+        replies = [future.result(LIMIT_S) for future in futures]
+    echoed = [int.from_bytes(reply.tensors["input_0"].data, "big") for reply in replies]
+    assert echoed == list(range(5000))
+    refused = server.stats()["busy"]
+    assert not refused, "more than the window was under way"
+
+
+def test_a_repeated_attempt_computes_nothing_twice_and_another_order_does_no_harm(start_server, credential):
+    server = start_server()
+    attempts = []
+    for order in (range(4), range(4), reversed(range(4))):
+        with connected([server], credential, key_prefix="task_7") as accel:
+            attempts.append([(call.tag, reply) for call, reply in accel.map(calls(4)[n] for n in order)])
+    for pairs in attempts:
+        check(pairs, 4)
+    assert server.stats()["operations"]["gemm"]["done"] == 4 + 4, "the second attempt had its answers"
+    with connected([server], credential, key_prefix="task_7") as accel:
+        submitted = [accel.submit(calls(6)[n]) for n in (5, 4)]
+        check([(n, future.result(LIMIT_S)) for n, future in zip((5, 4), submitted, strict=True)], 2)
+
+
+def test_cancelling_a_future_or_a_task_recalls_its_call(start_gated, credential, barrier, wait_until):
+    server = start_gated(workers=1)
+
+    with connected([server], credential) as accel:
+        held = accel.submit(barrier.call("held"))
+        wait_until(lambda: barrier.n_started == 1, "the first call is being computed")
+        future = accel.submit(barrier.call("future"))
+        wait_until(lambda: server.stats()["requests"] == 2, "the second one is there")
+        assert future.cancel()
+        wait_until(lambda: server.stats()["cancelled"] == 1, "it is recalled")
+
+        async def cancel_a_task():
+            own = AsyncAccelerator(accel)
+            task = asyncio.ensure_future(own.call(barrier.call("task")))
+            while server.stats()["requests"] < 3:  # noqa: ASYNC110 -- it is no coroutine that counts
+                await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        asyncio.run(cancel_a_task())
+        barrier.open()
+        assert isinstance(held.result(LIMIT_S), Reply)
+        assert isinstance(accel.call("echo", b"x"), Reply)
+    assert barrier.n_started == 1, "what was cancelled was never computed"
+    assert accel.reporter.total("cancelled") == 2
+
+
+def test_closing_settles_every_future(start_gated, credential, barrier, wait_until):
+    server = start_gated(workers=1)
+    accel = connected([server], credential)
+    futures = [accel.submit(barrier.call(str(number))) for number in range(50)]
+    wait_until(lambda: barrier.n_started == 1, "the first call is being computed")
+    accel.__exit__(KeyError, KeyError("the mapper's own"), None)
+    assert all(future.cancelled() for future in futures)
+    barrier.open()
+    with connected([server], credential) as accel:
+        futures = [accel.submit(barrier.call(f"more/{number}")) for number in range(50)]
+    assert all(future.result(0).info for future in futures)
+
+
+# A server of one's own
+
+
+def is_alive(pid):
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+
+
+def children(pid):
+    found = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False
+    )
+    return [int(word) for word in found.stdout.split()]
+
+
+def test_a_local_server_is_private_and_ends_with_the_block():
+    with connect("local", server_settings=SMALL, tenant="alice") as accel:
+        reply = accel.call("gemm", [[2.0]], [[3.0]])
+        (dispatcher,) = accel._free
+        (endpoint,) = dispatcher._clients
+        folder = Path(endpoint.unix_path).parent
+        assert (reply.server, reply.device) == ("local", "cpu")
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert stat.S_IMODE((folder / "secret").stat().st_mode) == 0o600
+        pid = json.loads((folder / "state.json").read_text())["pid"]
+        assert b"secret" not in Path(f"/proc/{pid}/environ").read_bytes()
+    assert not folder.exists()
+    assert not is_alive(pid)
+
+
+OWNER = """
+import json, sys
+from yarn_accel.client.local_server import LocalServer
+server = LocalServer(json.loads(sys.argv[1]))
+server.__enter__()
+print(server._guard.pid, server.endpoint.unix_path, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("victim", ["owner", "guard"])
+def test_a_local_server_ends_with_its_owner_whatever_ends_it(victim, wait_until, tmp_path):
+    environ = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, json.dumps(SMALL)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environ,
+        cwd=tmp_path,
+    )
+    with owner:
+        guard, path = owner.stdout.readline().split()
+        pid = json.loads((Path(path).parent / "state.json").read_text())["pid"]
+        workers = children(pid)
+        os.kill(owner.pid if victim == "owner" else int(guard), signal.SIGKILL)
+        gone = [int(guard), pid, *workers]
+        wait_until(lambda: not any(map(is_alive, gone)), "all processes end", LIMIT_S)
+        if victim == "owner":
+            assert not Path(path).parent.exists(), "the guard removes the folder before it ends"
+        owner.kill()
+    assert len(gone) >= 3
+
+
+def test_a_local_server_that_does_not_start_says_why(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    with pytest.raises(StartupError, match="colour: unknown key; known: calibrate") as caught:
+        connect("local", server_settings={"colour": 1})
+    assert "connect('inline')" in caught.value.cure
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr("sys.executable", "no-such-python")
+    with pytest.raises(StartupError, match="'no-such-python' cannot be started"):
+        connect("local")
+
+
+def test_when_a_local_server_is_killed_this_process_computes():
+    with connect("local", server_settings=SMALL, patience_s=0.0) as accel:
+        assert accel.call("gemm", [[2.0]], [[3.0]]).server == "local"
+        (endpoint,) = accel._free[0]._clients
+        os.kill(
+            json.loads((Path(endpoint.unix_path).parent / "state.json").read_text())["pid"], signal.SIGKILL
+        )
+        futures = [accel.submit("gemm", [[2.0]], [[float(number)]]) for number in range(20)]
+        assert not wait(futures, LIMIT_S).not_done
+        assert [future.result().arrays()["c"].item() for future in futures] == [2.0 * n for n in range(20)]
+        assert futures[-1].result().device == "cpu:fallback"
