@@ -19,6 +19,7 @@ from yarn_accel.client.webhdfs import DEFAULT_MAX_BYTES, WebHdfs
 from yarn_accel.errors import RejectedError, StorageError, UnavailableError
 from yarn_accel.formats import BytesInMemory, conversions, describe, is_array_file, load, split_member
 from yarn_accel.formats.npz_writer import npz_parts
+from yarn_accel.operations.operation import converted
 from yarn_accel.wire import TensorSpec
 
 if TYPE_CHECKING:
@@ -52,33 +53,36 @@ class LocalExecutor:
             UnavailableError: this node has no numpy, scipy or Pillow.
         """
         operation = operations.get(call.operation)
-        read_s, (arrays, converted) = _timed(lambda: _with_libraries(lambda: self._arrays(call)))
-        operation.check([_spec(array) for array in arrays], call.params)
+        read_s, (arrays, read_changes) = _timed(lambda: _with_libraries(lambda: self._arrays(call)))
+        specs = operation.computed_specs([_spec(array) for array in arrays], call.params)
+        operation.check(specs, call.params)
         n_bytes_in = sum(array.nbytes for array in arrays)
-        compute_s, outcome = _timed(lambda: _with_libraries(lambda: operation.run(arrays, call.params)))
+        given, changes = converted(arrays, specs)
+        compute_s, outcome = _timed(lambda: _with_libraries(lambda: operation.run(given, call.params)))
         write_s, tensors = _timed(lambda: self._outputs(call, outcome.arrays))
         seconds = {"read": read_s, "queue": 0.0, "compute": compute_s, "write": write_s}
         seconds["total"] = sum(seconds.values())
         n_bytes_out = sum(array.nbytes for array in outcome.arrays.values())
-        if converted:
-            outcome.info["converted"] = converted
+        changes = "; ".join(each for each in (*read_changes, changes) if each)
+        if changes:
+            outcome.info["converted"] = changes
         return Reply(outcome.info, tensors, SERVER, DEVICE, seconds, n_bytes_in, n_bytes_out)
 
     def _arrays(self, call: Call) -> Tuple[List[np.ndarray[Any, Any]], List[str]]:
         arrays: List[np.ndarray[Any, Any]] = []
-        converted: List[str] = []
+        read_changes: List[str] = []
         for position, item in enumerate(call.inputs):
             if isinstance(item, Reference):
                 uri = item.uri if item.spec is not None else split_member(item.uri)[0]
                 found, changes = _parse(self._read(uri), item, position, self._max_bytes)
                 arrays += found
-                converted += changes
+                read_changes.append(changes)
             else:
                 # The caller's bytes are not ours to overwrite: operations copy what they may not change.
                 array = _from_buffer(item.data, item.spec, "input {}".format(position))
                 array.flags.writeable = False
                 arrays.append(array)
-        return arrays, converted
+        return arrays, read_changes
 
     def _outputs(self, call: Call, arrays: Dict[str, np.ndarray[Any, Any]]) -> Dict[str, Tensor]:
         if not call.output_uri:
@@ -149,15 +153,15 @@ def _local_path(uri: str) -> Optional[Path]:
 
 def _parse(
     content: bytes, reference: Reference, position: int, max_bytes: int
-) -> Tuple[List[np.ndarray[Any, Any]], List[str]]:
+) -> Tuple[List[np.ndarray[Any, Any]], str]:
     """The arrays of a file: as its spec says, or as the file itself does; and what reading them changed."""
     import numpy as np
 
     if reference.spec is not None:
         place = "input {} ({})".format(position, reference.uri)
-        return [_from_buffer(content, reference.spec, place)], []
+        return [_from_buffer(content, reference.spec, place)], ""
     if not is_array_file(reference.uri):
-        return [np.frombuffer(content, dtype=np.uint8)], []
+        return [np.frombuffer(content, dtype=np.uint8)], ""
     source = BytesInMemory(content)
     stored = describe(source, reference.uri)
     n_bytes = sum(each.spec.nbytes for each in stored)

@@ -8,7 +8,7 @@ compressed one inflated, and no further than the header says. Nothing is ever un
 from __future__ import annotations
 
 import zlib
-from typing import Callable, Dict, Iterator, List, NamedTuple, Protocol, Sequence, Tuple
+from typing import Callable, Dict, Iterator, NamedTuple, Protocol, Sequence, Tuple
 
 from yarn_accel.errors import RejectedError
 from yarn_accel.formats.npy_header import MAX_HEADER_BYTES, BadNpyError, NpyHeader, parse_header
@@ -148,13 +148,15 @@ def load(array: StoredArray, source: ByteSource, view: memoryview) -> None:
         np.frombuffer(view, dtype=array.spec.dtype).byteswap(inplace=True)
 
 
-def conversions(arrays: Sequence[StoredArray]) -> List[str]:
-    """What `load` changes in the elements, in words for ``info["converted"]``."""
-    return [
-        "{}: {} to {}".format(array.place, array.stored_dtype, array.spec.dtype)
-        for array in arrays
-        if array.stored_dtype != array.spec.dtype
-    ]
+def conversions(arrays: Sequence[StoredArray]) -> str:
+    """What `load` changes in the elements, in words for ``info["converted"]``; empty: nothing."""
+    return "; ".join(
+        [
+            "{}: {} to {}".format(array.place, array.stored_dtype, array.spec.dtype)
+            for array in arrays
+            if array.stored_dtype != array.spec.dtype
+        ]
+    )
 
 
 class _Window:

@@ -17,9 +17,12 @@ __all__ = [
     "centroids",
     "count",
     "factors",
+    "floating",
+    "floating_factors",
     "integer",
     "known",
     "number",
+    "numeric",
     "points",
     "real",
     "shape_text",
@@ -28,6 +31,12 @@ __all__ = [
 Check = Callable[[Sequence[TensorSpec], Params], None]
 
 REAL = ("<f4", "<f8")
+COMPLEX = ("<c8", "<c16")
+NEAREST = {
+    **dict.fromkeys(("|b1", "|i1", "|u1", "<i2", "<u2", "<f2"), "<f4"),
+    **dict.fromkeys(("<i4", "<u4", "<i8", "<u8"), "<f8"),
+}
+"""The element type that inputs of another one are converted to, where floating-point numbers are computed."""
 LBP_BINS = (59, 256)
 MAX_IMAGES = 1 << 20
 MAX_HSV_BINS = 4096
@@ -39,7 +48,10 @@ _FACTORS: Dict[str, Tuple[Tuple[str, int], ...]] = {
     "lu": (("lu", 2), ("piv", 1)),
     "qr": (("q", 2), ("r", 2)),
     "cholesky": (("l", 2),),
+    "svd": (("u", 2), ("s", 1), ("vh", 2)),
+    "eigh": (("w", 1), ("v", 2)),
 }
+_SQUARE = ("cholesky", "eigh")
 
 
 def count(specs: Sequence[TensorSpec], n_inputs: int, what: str) -> None:
@@ -82,11 +94,39 @@ def number(params: Params, name: str, default: float, low: float, high: float) -
     return float(value)
 
 
-def real(spec: TensorSpec, place: str, least_axes: int, most_axes: int) -> None:
-    """A float32 or float64 array with so many axes, none of them empty."""
-    if spec.dtype not in REAL:
+def floating(specs: Sequence[TensorSpec], params: Params, fixed: Optional[int] = None) -> Tuple[str, ...]:
+    """The element types of inputs as floating-point numbers: integers and float16 are converted.
+
+    They become what the first input is that has such a type already, else the nearest one.
+
+    Args:
+        fixed: the number of an input that stays as it is.
+    """
+    dtypes = [spec.dtype for spec in specs]
+    known = [dtype for dtype in dtypes if dtype in REAL or dtype in COMPLEX]
+    others = [NEAREST[dtype] for i, dtype in enumerate(dtypes) if dtype in NEAREST and i != fixed]
+    usual = known[0] if known else max(others, default="")
+    return tuple([usual if dtype in NEAREST and i != fixed else dtype for i, dtype in enumerate(dtypes)])
+
+
+def floating_factors(specs: Sequence[TensorSpec], params: Params) -> Tuple[str, ...]:
+    """As `floating`, for a matrix and its factors; pivots stay whole numbers."""
+    names = [name for name, _ in _FACTORS.get(str(params.get("operation")), ())]
+    return floating(specs, params, 1 + names.index("piv") if "piv" in names else None)
+
+
+def numeric(spec: TensorSpec, place: str, least_axes: int, most_axes: int) -> None:
+    """A real or complex array with so many axes, none of them empty."""
+    real(spec, place, least_axes, most_axes, REAL + COMPLEX)
+
+
+def real(
+    spec: TensorSpec, place: str, least_axes: int, most_axes: int, dtypes: Tuple[str, ...] = REAL
+) -> None:
+    """A float32 or float64 array (or one of other element types) with so many axes, none of them empty."""
+    if spec.dtype not in dtypes:
         raise RejectedError(
-            "wrong-dtype", "{}: expected {}, found {}".format(place, " or ".join(REAL), spec.dtype)
+            "wrong-dtype", "{}: expected {}, found {}".format(place, " or ".join(dtypes), spec.dtype)
         )
     if not least_axes <= len(spec.shape) <= most_axes or min(spec.shape, default=0) < 1:
         axes = " or ".join(str(n) for n in sorted({least_axes, most_axes}))
@@ -104,19 +144,19 @@ def shape_text(spec: TensorSpec) -> str:
 def factors(specs: Sequence[TensorSpec], params: Params) -> None:
     """The matrix and then the factors that ``params["operation"]`` yields, in their order."""
     known(params, ("operation",))
-    names = _FACTORS.get(params.get("operation", ""))
+    names = _FACTORS.get(str(params.get("operation")))
     if names is None:
         raise RejectedError(
             "bad-parameter",
             "operation: expected one of {}, found {!r}".format(", ".join(_FACTORS), params.get("operation")),
         )
     count(specs, 1 + len(names), "the matrix, then " + ", ".join(name for name, _ in names))
-    real(specs[0], "input 0", 2, 2)
-    if params["operation"] == "cholesky":
+    numeric(specs[0], "input 0", 2, 2)
+    if params["operation"] in _SQUARE:
         _square(specs[0])
     n_rows, n_columns = specs[0].shape
     expected = _factor_shapes(params["operation"], n_rows, n_columns)
-    for i, (name, _) in enumerate(names):
+    for i, (name, n_axes) in enumerate(names):
         spec, place = specs[i + 1], "input {} ({})".format(i + 1, name)
         if name == "piv":
             if spec.dtype not in ("<i4", "<i8"):
@@ -124,7 +164,7 @@ def factors(specs: Sequence[TensorSpec], params: Params) -> None:
                     "wrong-dtype", "{}: expected <i4 or <i8, found {}".format(place, spec.dtype)
                 )
         else:
-            real(spec, place, 2, 2)
+            numeric(spec, place, n_axes, n_axes)
         if tuple(spec.shape) != expected[i]:
             raise RejectedError(
                 "wrong-shape",
@@ -208,6 +248,10 @@ def _factor_shapes(operation: str, n_rows: int, n_columns: int) -> Tuple[Tuple[i
         return ((n_rows, n_columns), (n_least,))
     if operation == "qr":
         return ((n_rows, n_least), (n_least, n_columns))
+    if operation == "svd":
+        return ((n_rows, n_least), (n_least,), (n_least, n_columns))
+    if operation == "eigh":
+        return ((n_rows,), (n_rows, n_rows))
     return ((n_rows, n_rows),)
 
 

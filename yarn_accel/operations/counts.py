@@ -17,6 +17,8 @@ from yarn_accel.wire.tensors import TensorSpec
 __all__ = [
     "cholesky_flops",
     "cholesky_output",
+    "eigh_flops",
+    "eigh_output",
     "gemm_flops",
     "gemm_output",
     "images_output",
@@ -33,6 +35,8 @@ __all__ = [
     "solve_output",
     "step_flops",
     "step_output",
+    "svd_flops",
+    "svd_output",
 ]
 
 Specs = Sequence[TensorSpec]
@@ -145,6 +149,40 @@ def solve_output(specs: Specs, params: Params) -> int:
     """The solution, unless it takes the place of b."""
     b = specs[-1]
     return array_bytes(tuple(b.shape), matrices.reply_dtype(b, params))
+
+
+def svd_flops(specs: Specs, params: Params) -> int:
+    """6 m n^2 + 20 n^3 with vectors, 2 m n^2 + 2 n^3 without, for m rows and n columns, m the larger."""
+    size = matrices.sizes(specs[0], params)
+    least, most = size.n_least, max(size.n_rows, size.n_columns)
+    by_rows, by_columns = (6, 20) if params.get("vectors", True) else (2, 2)
+    return size.n_items * (by_rows * most * least**2 + by_columns * least**3)
+
+
+def eigh_flops(specs: Specs, params: Params) -> int:
+    """9 n^3 with vectors, 4/3 n^3 without."""
+    size = matrices.sizes(specs[0], params)
+    per_item = 9 * size.n_rows**3 if params.get("vectors", True) else 4 * size.n_rows**3 // 3
+    return size.n_items * per_item
+
+
+def svd_output(specs: Specs, params: Params) -> int:
+    """Values, and vectors of both sides."""
+    size, dtype = matrices.sizes(specs[0], params), matrices.reply_dtype(specs[0], params)
+    n_bytes = array_bytes((size.n_items, size.n_least), matrices.real_dtype(dtype))
+    if params.get("vectors", True):
+        n_bytes += array_bytes((size.n_items, size.n_rows, size.n_least), dtype)
+        n_bytes += array_bytes((size.n_items, size.n_least, size.n_columns), dtype)
+    return n_bytes
+
+
+def eigh_output(specs: Specs, params: Params) -> int:
+    """Values and vectors."""
+    size, dtype = matrices.sizes(specs[0], params), matrices.reply_dtype(specs[0], params)
+    n_bytes = array_bytes((size.n_items, size.n_rows), matrices.real_dtype(dtype))
+    if params.get("vectors", True):
+        n_bytes += array_bytes((size.n_items, size.n_rows, size.n_rows), dtype)
+    return n_bytes
 
 
 def images_output(specs: Specs, params: Params, texture: bool, colour: bool) -> int:

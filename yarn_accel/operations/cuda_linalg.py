@@ -110,7 +110,7 @@ def _launch(kind: _Kind, items: List[Item]) -> Land:
         n = columns.shape[-1]
         largest = abs(cupy.diagonal(columns, axis1=1, axis2=2)).max(axis=1)
         allowed = n * float(np.finfo(items[0][0][0].dtype).eps) * largest
-        difference = abs(columns - columns.transpose(0, 2, 1)).max(axis=(1, 2))
+        difference = abs(columns - columns.transpose(0, 2, 1).conj()).max(axis=(1, 2))
         sound &= (difference <= allowed) | (params.get("triangle") == "lower")
     results, status = kind.compute(columns, params)
     return _LinalgBatch(kind, items, results, status, sound).land
@@ -211,7 +211,7 @@ def _qr(columns: Array, params: Params) -> Tuple[Results, Array]:
     is_separate = factor_form("qr", params) == "separate"
     status = cupy.zeros(n_items, dtype=np.int32)
     n_bytes = n * (m | 1) * columns.dtype.itemsize
-    is_small = n_bytes <= cuda_source.HOUSEHOLDER_SHARED_BYTES
+    is_small = columns.dtype.kind == "f" and n_bytes <= cuda_source.HOUSEHOLDER_SHARED_BYTES
     if is_small:
         _householder("factor", columns, scalars, (m, n), n_bytes)
     else:
@@ -253,6 +253,8 @@ def _each(routine: str, columns: Array, numbers: Tuple[int, ...], scalars: Array
     solver, handle, letter = library("cusolver", columns)
     ld, status = numbers[0], cupy.empty(1, dtype=np.int32)
     tau = (scalars.data.ptr,) if routine == "orgqr" else ()
+    if letter in "cz":
+        routine = factorization.UNITARY.get(routine, routine)
     n_work = getattr(solver, letter + routine + "_bufferSize")(handle, *numbers, columns.data.ptr, ld, *tau)
     work = cupy.empty(n_work, dtype=columns.dtype)
     for i in range(len(columns)):

@@ -32,7 +32,7 @@ from yarn_accel.operations.cuda_streams import (
     through_streams,
     upload,
 )
-from yarn_accel.operations.factorization import spec_of
+from yarn_accel.operations.factorization import UNITARY, spec_of
 from yarn_accel.operations.matrices import compute_dtype, factor_form, reply_dtype, solve_inputs
 from yarn_accel.operations.operation import Outcome, Params, Place, allocate
 from yarn_accel.operations.residual import row_order
@@ -138,7 +138,7 @@ def _solved(factors: Dict[str, Array], b: Array) -> Array:
         _triangular(factors["l"], b, is_lower=True)
         return _triangular(factors["l"], b, is_lower=True, is_transposed=True)
     if "q" in factors:
-        return _triangular(factors["r"], multiplied(b, factors["q"]))
+        return _triangular(factors["r"], multiplied(b, factors["q"].conj()))
     _apply_reflectors(factors["qr"], factors["tau"], b)
     return _triangular(factors["qr"], b)
 
@@ -146,7 +146,10 @@ def _solved(factors: Dict[str, Array], b: Array) -> Array:
 def _triangular(
     factors: Array, b: Array, is_lower: bool = False, is_unit: bool = False, is_transposed: bool = False
 ) -> Array:
-    """The first rows of b replaced by the solutions with the triangles in the first rows of ``factors``."""
+    """The first rows of b replaced by the solutions with the triangles in the first rows of ``factors``.
+
+    Transposed means conjugated too where numbers are complex.
+    """
     n = factors.shape[-1]
     triangles = factors[:, :n]
     if len(b) > 1 and n <= SMALL_ORDER:
@@ -154,7 +157,10 @@ def _triangular(
         return b[:, :, :n]
     blas, handle, letter = library("cublas", b)
     item_bytes = triangles.dtype.itemsize
-    if item_bytes not in triangles.strides[-2:]:
+    if is_transposed and b.dtype.kind == "c":
+        # cuBLAS conjugates only what it transposes, so these have to be columns.
+        triangles = cupy_module().ascontiguousarray(triangles.transpose(0, 2, 1)).transpose(0, 2, 1)
+    elif item_bytes not in triangles.strides[-2:]:
         triangles = cupy_module().ascontiguousarray(triangles)
     is_columns = triangles.strides[-2] == item_bytes
     step = max(n, triangles.strides[-1 if is_columns else -2] // item_bytes)
@@ -163,7 +169,7 @@ def _triangular(
     flags = (
         blas.CUBLAS_SIDE_LEFT,
         blas.CUBLAS_FILL_MODE_LOWER if lower else blas.CUBLAS_FILL_MODE_UPPER,
-        blas.CUBLAS_OP_T if transposed else blas.CUBLAS_OP_N,
+        _turn(blas, b, is_transposed) if transposed else blas.CUBLAS_OP_N,
         blas.CUBLAS_DIAG_UNIT if is_unit else blas.CUBLAS_DIAG_NON_UNIT,
     )
     one = np.ones(1, dtype=b.dtype)
@@ -186,11 +192,11 @@ def _triangular_together(
     if is_unit:
         packed = cupy.tril(triangles, -1) + cupy.eye(n, dtype=b.dtype)
     else:
-        packed = cupy.triu(triangles.transpose(0, 2, 1) if is_lower else triangles)
+        packed = cupy.triu(triangles.transpose(0, 2, 1).conj() if is_lower else triangles)
         is_transposed ^= is_lower
     columns = cupy.ascontiguousarray(packed.transpose(0, 2, 1))
     blas, handle, letter = library("cublas", b)
-    operation = blas.CUBLAS_OP_T if is_transposed else blas.CUBLAS_OP_N
+    operation = _turn(blas, b, True) if is_transposed else blas.CUBLAS_OP_N
     status = np.zeros(1, dtype=np.int32)
     no_pivots = 0
     factors, right = addresses(columns), addresses(b)
@@ -209,6 +215,11 @@ def _triangular_together(
     )
 
 
+def _turn(blas: Any, b: Array, is_conjugated: bool) -> Any:
+    """Transposed; conjugated too if it must be, and if that makes a difference."""
+    return blas.CUBLAS_OP_C if is_conjugated and b.dtype.kind == "c" else blas.CUBLAS_OP_T
+
+
 def _apply_reflectors(packed: Array, scalars: Array, b: Array) -> None:
     """Q'b in place of b, one item after the other."""
     cupy = cupy_module()
@@ -217,12 +228,13 @@ def _apply_reflectors(packed: Array, scalars: Array, b: Array) -> None:
     columns = cupy.ascontiguousarray(packed.transpose(0, 2, 1))
     scalars = cupy.ascontiguousarray(scalars)
     _, n, m = columns.shape
-    numbers = blas.CUBLAS_SIDE_LEFT, blas.CUBLAS_OP_T, m, b.shape[1], n
+    numbers = blas.CUBLAS_SIDE_LEFT, _turn(blas, b, True), m, b.shape[1], n
     status = cupy.empty(1, dtype=np.int32)
-    n_work = getattr(solver, letter + "ormqr_bufferSize")(
+    routine = letter + (UNITARY["ormqr"] if letter in "cz" else "ormqr")
+    n_work = getattr(solver, routine + "_bufferSize")(
         handle, *numbers, columns.data.ptr, m, scalars.data.ptr, b.data.ptr, m
     )
     work = cupy.empty(n_work, dtype=b.dtype)
     for i in range(len(b)):
         places = columns[i].data.ptr, m, scalars[i].data.ptr, b[i].data.ptr, m
-        getattr(solver, letter + "ormqr")(handle, *numbers, *places, work.data.ptr, n_work, status.data.ptr)
+        getattr(solver, routine)(handle, *numbers, *places, work.data.ptr, n_work, status.data.ptr)

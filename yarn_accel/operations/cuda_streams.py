@@ -15,6 +15,7 @@ from typing import Any, Callable, Iterator, List, Sequence, Tuple
 import numpy as np
 
 from yarn_accel.errors import AccelError, StartupError
+from yarn_accel.operations.factorization import LETTERS
 from yarn_accel.operations.operation import Outcome, Params, Place
 
 __all__ = [
@@ -124,7 +125,7 @@ def library(name: str, array: Array) -> Tuple[Any, int, str]:
     device = importlib.import_module("cupy.cuda.device")
     binding = importlib.import_module("cupy_backends.cuda.libs." + name)
     handle: int = getattr(device, "get_{}_handle".format(name))()
-    return binding, handle, "s" if array.dtype == np.float32 else "d"
+    return binding, handle, LETTERS[array.dtype.str]
 
 
 def addresses(stack: Array) -> Array:

@@ -24,6 +24,8 @@ from yarn_accel.operations.soundness import AtItem, reject_asymmetric, reject_no
 from yarn_accel.wire.tensors import TensorSpec
 
 __all__ = [
+    "LETTERS",
+    "UNITARY",
     "FactorizationPlan",
     "cholesky",
     "cholesky_targets",
@@ -37,6 +39,10 @@ __all__ = [
 ]
 
 Array = Any
+LETTERS = {"<f4": "s", "<f8": "d", "<c8": "c", "<c16": "z"}
+"""What the names of routines begin with, by element type."""
+UNITARY = {"orgqr": "ungqr", "ormqr": "unmqr", "syevd": "heevd"}
+"""Routines that are called otherwise for complex numbers."""
 _SMALL_ORDER = 512
 _ALIAS_BYTES = 1024
 Factor = Callable[[Array, Optional[Array], Array], int]
@@ -110,7 +116,7 @@ def qr(arrays: List[Array], params: Params, place: Place = allocate) -> Outcome:
 
 
 def cholesky(arrays: List[Array], params: Params, place: Place = allocate) -> Outcome:
-    """A = LL' of a symmetric positive definite matrix ``(n, n)`` or its lower triangle.
+    """A = LL' of a symmetric (Hermitian) positive definite matrix ``(n, n)`` or its lower triangle.
 
     Returns:
         ``l``: (n, n) lower triangular, or (n (n + 1) / 2,) in LAPACK's packed storage.
@@ -156,8 +162,9 @@ def sizes_info(matrix: Array) -> Dict[str, Any]:
 
 
 def lapack_routine(name: str, dtype: Any) -> Any:
-    """LAPACK's routine of that name for float32 or float64."""
-    return getattr(lapack, ("s" if np.dtype(dtype) == np.float32 else "d") + name)
+    """LAPACK's routine of that name, as it is called for real numbers, for that element type."""
+    letter = LETTERS[np.dtype(dtype).str]
+    return getattr(lapack, letter + (UNITARY.get(name, name) if letter in "cz" else name))
 
 
 def spec_of(array: Array) -> TensorSpec:
@@ -294,8 +301,8 @@ def _cholesky_one(item: Array, target: Array, dtype: str, n: int) -> None:
         np.copyto(work, lapack_routine("tpttr", dtype)(n, item, uplo="L")[0])
     elif work is not item:
         # The transpose of a symmetric matrix is itself, and one of the two lies in the order wanted.
-        source = item if item.flags.f_contiguous == work.flags.f_contiguous else item.T
-        np.copyto(work, source, casting="same_kind")
+        is_turned = item.flags.f_contiguous != work.flags.f_contiguous and item.dtype.kind == "f"
+        np.copyto(work, item.T if is_turned else item, casting="same_kind")
     _potrf(work)
     if target.ndim == 1:
         columns, side = (work, "L") if work.flags.f_contiguous else (work.T, "U")

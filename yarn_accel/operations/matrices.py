@@ -13,8 +13,9 @@ cholesky         ``form``              of the factor: "separate" (a matrix), "pa
 gemm             ``transpose_a, _b``   read a or b transposed
 solve            ``factors``           whose factors the inputs are: "lu" (default), "qr", "cholesky"
 solve            ``form, triangle``    as the factorization gave them
-all              ``compute``           "f64": compute in float64 whatever the inputs are
-all              ``reply``             "f32": send the results as float32
+svd, eigh        ``vectors``           false: values alone
+all              ``compute``           "f64": compute in float64 (complex128) whatever the inputs are
+all              ``reply``             "f32": send the results as float32 (complex64)
 ===============  ====================  ================================================================
 """
 
@@ -24,7 +25,7 @@ from math import isqrt
 from typing import Any, NamedTuple, Sequence, Tuple
 
 from yarn_accel.errors import RejectedError
-from yarn_accel.operations.checks import count, known, real, shape_text
+from yarn_accel.operations.checks import count, floating, known, numeric, shape_text
 from yarn_accel.operations.operation import Params, aligned_bytes
 from yarn_accel.wire.tensors import ITEM_BYTES, TensorSpec
 
@@ -36,13 +37,17 @@ __all__ = [
     "Sizes",
     "array_bytes",
     "check_cholesky",
+    "check_eigh",
     "check_gemm",
     "check_lu",
     "check_qr",
     "check_solve",
+    "check_svd",
     "compute_dtype",
     "factor_form",
+    "floating_solve",
     "product_sizes",
+    "real_dtype",
     "reply_dtype",
     "sizes",
     "solve_inputs",
@@ -53,6 +58,8 @@ PRECISION = ("compute", "reply")
 FORMS = ("packed", "separate")
 TRIANGLES = ("full", "lower")
 MAX_STACK = 1 << 20
+_DOUBLE = {"<f4": "<f8", "<f8": "<f8", "<c8": "<c16", "<c16": "<c16"}
+_SINGLE = {"<f4": "<f4", "<f8": "<f4", "<c8": "<c8", "<c16": "<c8"}
 _MAX_ORDER = 1 << 31
 """LAPACK counts in 32 bits."""
 
@@ -72,25 +79,25 @@ class Sizes(NamedTuple):
 
 
 def check_lu(specs: Sequence[TensorSpec], params: Params) -> None:
-    """One real matrix or stack."""
+    """One matrix or stack."""
     _check_general(specs, params)
 
 
 def check_qr(specs: Sequence[TensorSpec], params: Params) -> None:
-    """One real matrix or stack."""
+    """One matrix or stack."""
     _check_general(specs, params)
 
 
 def check_cholesky(specs: Sequence[TensorSpec], params: Params) -> None:
-    """One real square matrix, one triangle, or a stack of either."""
+    """One square matrix, one triangle, or a stack of either."""
     count(specs, 1, "the matrix")
     known(params, ("form", "triangle", *PRECISION))
     _check_choices(params)
     if params.get("triangle") == "lower":
-        real(specs[0], "input 0", 1, 2)
+        numeric(specs[0], "input 0", 1, 2)
         triangle_order(specs[0].shape[-1], "input 0")
     else:
-        real(specs[0], "input 0", 2, 3)
+        numeric(specs[0], "input 0", 2, 3)
         _square(specs[0], "input 0")
     _check_stack(specs[0])
 
@@ -106,7 +113,7 @@ def check_gemm(specs: Sequence[TensorSpec], params: Params) -> None:
                 "bad-parameter", "{}: expected true or false, found {!r}".format(name, params[name])
             )
     for i, spec in enumerate(specs):
-        real(spec, "input {} ({})".format(i, "ab"[i]), 2, 3)
+        numeric(spec, "input {} ({})".format(i, "ab"[i]), 2, 3)
         _check_stack(spec)
     _same_dtype(specs, (0, 1))
     _, inner, inner_b, _ = product_sizes(specs, params)
@@ -124,7 +131,7 @@ def check_solve(specs: Sequence[TensorSpec], params: Params) -> None:
     names = solve_inputs(params)
     count(specs, len(names), ", ".join(names))
     packed_axes = int(names[0] == "l" and factor_form("cholesky", params) == "packed")
-    real(specs[0], "input 0 ({})".format(names[0]), 2 - packed_axes, 3 - packed_axes)
+    numeric(specs[0], "input 0 ({})".format(names[0]), 2 - packed_axes, 3 - packed_axes)
     _check_stack(specs[0])
     expected = _solve_shapes(specs[0], params, specs[-1])
     for i, name in enumerate(names):
@@ -135,7 +142,7 @@ def check_solve(specs: Sequence[TensorSpec], params: Params) -> None:
                     "wrong-dtype", "{}: expected <i4 or <i8, found {}".format(place, spec.dtype)
                 )
         else:
-            real(spec, place, len(spec.shape), len(spec.shape))
+            numeric(spec, place, len(spec.shape), len(spec.shape))
         if tuple(spec.shape) != expected[i]:
             raise RejectedError(
                 "wrong-shape",
@@ -167,12 +174,46 @@ def factor_form(operation: str, params: Params) -> str:
 
 def compute_dtype(spec: TensorSpec, params: Params) -> str:
     """The element type of the computation."""
-    return "<f8" if params.get("compute") == "f64" else spec.dtype
+    return _DOUBLE[spec.dtype] if params.get("compute") == "f64" else spec.dtype
 
 
 def reply_dtype(spec: TensorSpec, params: Params) -> str:
     """The element type of the results."""
-    return "<f4" if params.get("reply") == "f32" else compute_dtype(spec, params)
+    dtype = compute_dtype(spec, params)
+    return _SINGLE[dtype] if params.get("reply") == "f32" else dtype
+
+
+def real_dtype(dtype: str) -> str:
+    """The element type of absolute values."""
+    return {"<c8": "<f4", "<c16": "<f8"}.get(dtype, dtype)
+
+
+def floating_solve(specs: Sequence[TensorSpec], params: Params) -> Tuple[str, ...]:
+    """As `floating`, for the inputs of solve; pivots stay whole numbers."""
+    try:
+        names = solve_inputs(params)
+    except (KeyError, TypeError):
+        names = ()
+    return floating(specs, params, names.index("piv") if "piv" in names else None)
+
+
+def check_svd(specs: Sequence[TensorSpec], params: Params) -> None:
+    """One matrix or stack."""
+    count(specs, 1, "the matrix")
+    known(params, ("vectors", *PRECISION))
+    _check_choices(params)
+    if not isinstance(params.get("vectors", True), bool):
+        raise RejectedError(
+            "bad-parameter", "vectors: expected true or false, found {!r}".format(params["vectors"])
+        )
+    numeric(specs[0], "input 0", 2, 3)
+    _check_stack(specs[0])
+
+
+def check_eigh(specs: Sequence[TensorSpec], params: Params) -> None:
+    """One square matrix or a stack."""
+    check_svd(specs, params)
+    _square(specs[0], "input 0")
 
 
 def sizes(spec: TensorSpec, params: Params) -> Sizes:
@@ -218,7 +259,7 @@ def _check_general(specs: Sequence[TensorSpec], params: Params) -> None:
     count(specs, 1, "the matrix")
     known(params, ("form", *PRECISION))
     _check_choices(params)
-    real(specs[0], "input 0", 2, 3)
+    numeric(specs[0], "input 0", 2, 3)
     _check_stack(specs[0])
 
 

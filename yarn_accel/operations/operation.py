@@ -25,6 +25,7 @@ __all__ = [
     "Place",
     "aligned_bytes",
     "allocate",
+    "converted",
     "late",
     "resolve",
 ]
@@ -98,6 +99,9 @@ class Operation:
         forms: by kind of device ("cpu", "cuda"), the name of a function with the signature of ``run``.
         batch: by kind of device, the name of ``run_batch(items)`` for a list of ``(arrays, params, place)``;
             it returns an `Outcome` or an `AccelError` for each. Without one, items are run one by one.
+        computed: ``computed(specs, params)`` is the element type in which ``run`` gets each input; the caller
+            converts them before (see `converted`). Left out: as they come. All other functions here get
+            descriptions with these types.
         takes_stacks: several problems of one shape may come as one request: each input then has one more axis
             in front, along which the problems lie in C order, and so has each result. A fact of ``info`` that
             differs between them is a list with one entry for each. A client sends small calls together so.
@@ -115,6 +119,29 @@ class Operation:
     forms: Mapping[str, str] = field(default_factory=dict)
     batch: Mapping[str, str] = field(default_factory=dict)
     takes_stacks: bool = False
+    computed: Optional[Callable[[Sequence[TensorSpec], Params], Sequence[str]]] = None
+
+    def computed_specs(self, specs: Sequence[TensorSpec], params: Params) -> Tuple[TensorSpec, ...]:
+        """The inputs as ``run`` and ``check`` get them."""
+        if self.computed is None:
+            return tuple(specs)
+        dtypes = self.computed(specs, params)
+        return tuple(
+            [
+                spec if dtype == spec.dtype else TensorSpec(dtype, spec.shape, spec.order)
+                for spec, dtype in zip(specs, dtypes)  # noqa: B905 -- Python 3.8
+            ]
+        )
+
+    def area_bytes(self, specs: Sequence[TensorSpec], params: Params) -> int:
+        """An upper bound for all that must lie in the output area, given the inputs as they come.
+
+        A result in the place of an input that had to be converted lies in none of the inputs.
+        """
+        computed = self.computed_specs(specs, params)
+        pairs = zip(specs, computed)  # noqa: B905 -- Python 3.8
+        n_bytes = sum([aligned_bytes(new.nbytes) for old, new in pairs if new is not old])
+        return n_bytes + self.output_bytes(computed, params)
 
     def form(self, device_kind: str) -> Optional[RunFunction]:
         """The function for that kind of device, imported now; None when there is none.
@@ -131,6 +158,20 @@ class Operation:
         """The function for many at once on that kind of device, imported now; None when there is none."""
         place = self.batch.get(device_kind)
         return None if place is None else resolve(place)
+
+
+def converted(arrays: Sequence[Array], specs: Sequence[TensorSpec]) -> Tuple[List[Array], str]:
+    """Arrays in the element types of these descriptions, and what was changed for ``info["converted"]``.
+
+    What is converted is new memory; integers beyond 2^53 are rounded as numpy rounds them.
+    """
+    found, changes = [], []
+    for i, (array, spec) in enumerate(zip(arrays, specs)):  # noqa: B905 -- Python 3.8
+        if array.dtype.str != spec.dtype:
+            changes.append("input {}: {} to {}".format(i, array.dtype.str, spec.dtype))
+            array = array.astype(spec.dtype, order="K")
+        found.append(array)
+    return found, "; ".join(changes)
 
 
 def resolve(place: str) -> Callable[..., Any]:

@@ -49,6 +49,25 @@ def _linear(
         forms={"cpu": place, "cuda": on_gpu},
         batch={"cuda": on_gpu + "_batch"},
         takes_stacks=True,
+        computed=matrices.floating_solve if name == "solve" else checks.floating,
+    )
+
+
+def _spectral(name: str, summary: str, check: Any, flops: Any, output: Any) -> Operation:
+    """Values and vectors of a matrix, on the CPU only."""
+    place = "spectral." + name
+    return Operation(
+        name,
+        summary,
+        1,
+        check,
+        late(place),
+        flops,
+        counts.moved,
+        output,
+        forms={"cpu": place},
+        takes_stacks=True,
+        computed=checks.floating,
     )
 
 
@@ -72,15 +91,33 @@ def _images(name: str, summary: str, params: Tuple[str, ...]) -> Operation:
 def _clusters(name: str, summary: str, n_inputs: int, check: Any, flops: Any, output: Any) -> Operation:
     """A part of K-means, on the CPU only."""
     place = "kmeans." + name
-    run = late(place)
-    return Operation(name, summary, n_inputs, check, run, flops, counts.moved, output, forms={"cpu": place})
-
-
-def _plain(name: str, summary: str, check: Any, place: str) -> Operation:
-    """An operation without results of its own."""
-    run = late(place)
     return Operation(
-        name, summary, None, check, run, counts.none, counts.moved, counts.none, forms={"cpu": place}
+        name,
+        summary,
+        n_inputs,
+        check,
+        late(place),
+        flops,
+        counts.moved,
+        output,
+        forms={"cpu": place},
+        computed=checks.floating,
+    )
+
+
+def _plain(name: str, summary: str, check: Any, place: str, computed: Any = None) -> Operation:
+    """An operation without results of its own."""
+    return Operation(
+        name,
+        summary,
+        None,
+        check,
+        late(place),
+        counts.none,
+        counts.moved,
+        counts.none,
+        forms={"cpu": place},
+        computed=computed,
     )
 
 
@@ -93,7 +130,13 @@ _table: Dict[str, Operation] = {
     entry.name: entry
     for entry in (
         _plain("echo", "the inputs unchanged", _anything, "echo.echo"),
-        _plain("residual", "how exact factors are", checks.factors, "residual.residual"),
+        _plain(
+            "residual",
+            "how exact factors are",
+            checks.factors,
+            "residual.residual",
+            checks.floating_factors,
+        ),
         _linear(
             "lu",
             "PA = LU with partial pivoting",
@@ -124,6 +167,14 @@ _table: Dict[str, Operation] = {
             matrices.check_solve,
             counts.solve_flops,
             counts.solve_output,
+        ),
+        _spectral("svd", "A = USV'", matrices.check_svd, counts.svd_flops, counts.svd_output),
+        _spectral(
+            "eigh",
+            "A = VWV' of a symmetric matrix",
+            matrices.check_eigh,
+            counts.eigh_flops,
+            counts.eigh_output,
         ),
         _images("lbp", "texture histograms", ("bins",)),
         _images("colour", "colour histograms", ("hsv_bins",)),

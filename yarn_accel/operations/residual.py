@@ -9,6 +9,8 @@ in float64.
 lu         ``factor``                          norm(PA - LU) / (n norm(A) eps)
 qr         ``factor``, ``orthogonality``       norm(A - QR) / (m norm(A) eps), norm(I - Q'Q) / (m eps)
 cholesky   ``factor``                          norm(A - LL') / (n norm(A) eps)
+svd        ``factor``, ``orthogonality``       norm(A - USV') / (max(m, n) norm(A) eps), the worse of U and V
+eigh       ``factor``, ``orthogonality``       norm(A - VWV') / (n norm(A) eps), norm(I - V'V) / (n eps)
 =========  ==================================  ==========================================
 """
 
@@ -39,7 +41,7 @@ def residual(arrays: List[Array], params: Params, place: Place = allocate) -> Ou
     """
     operation = params["operation"]
     eps = float(np.finfo(arrays[0].dtype).eps) / 2
-    matrix = arrays[0].astype(np.float64)
+    matrix = _doubled(arrays[0])
     with np.errstate(all="ignore"):
         ratios: Dict[str, float] = _RATIOS[operation](matrix, arrays[1:], eps)
     worst = max(ratios.values())
@@ -56,36 +58,51 @@ def residual(arrays: List[Array], params: Params, place: Place = allocate) -> Ou
 
 
 def _lu_ratios(matrix: Array, factors: List[Array], eps: float) -> Dict[str, float]:
-    packed = factors[0].astype(np.float64)
+    packed = _doubled(factors[0])
     least = min(packed.shape)
     lower = np.tril(packed[:, :least], -1)
     np.fill_diagonal(lower, 1.0)
     norm = _norm(matrix)
-    difference = matrix[row_order(factors[1], matrix.shape[0])]
-    difference -= lower @ np.triu(packed[:least])
+    difference = matrix[row_order(factors[1], matrix.shape[0])] - lower @ np.triu(packed[:least])
     return {"factor": _ratio(_norm(difference), norm, matrix.shape[1], eps)}
 
 
 def _qr_ratios(matrix: Array, factors: List[Array], eps: float) -> Dict[str, float]:
-    q, r = (factor.astype(np.float64) for factor in factors)
+    q, r = (_doubled(factor) for factor in factors)
     norm, n_rows = _norm(matrix), matrix.shape[0]
-    matrix -= q @ np.triu(r)
-    gram = q.T @ q
-    gram[np.diag_indices_from(gram)] -= 1.0
-    return {
-        "factor": _ratio(_norm(matrix), norm, n_rows, eps),
-        "orthogonality": _ratio(_norm(gram), 1.0, n_rows, eps),
-    }
+    matrix = matrix - q @ np.triu(r)
+    return {"factor": _ratio(_norm(matrix), norm, n_rows, eps), "orthogonality": _gram_ratio(q, eps)}
+
+
+def _svd_ratios(matrix: Array, factors: List[Array], eps: float) -> Dict[str, float]:
+    u, values, vh = (_doubled(factor) for factor in factors)
+    difference = matrix - (u * values) @ vh
+    orthogonality = max(_gram_ratio(u, eps), _gram_ratio(vh.conj().T, eps))
+    ratio = _ratio(_norm(difference), _norm(matrix), max(matrix.shape), eps)
+    return {"factor": ratio, "orthogonality": orthogonality}
+
+
+def _eigh_ratios(matrix: Array, factors: List[Array], eps: float) -> Dict[str, float]:
+    values, vectors = (_doubled(factor) for factor in factors)
+    difference = matrix - (vectors * values) @ vectors.conj().T
+    ratio = _ratio(_norm(difference), _norm(matrix), matrix.shape[0], eps)
+    return {"factor": ratio, "orthogonality": _gram_ratio(vectors, eps)}
 
 
 def _cholesky_ratios(matrix: Array, factors: List[Array], eps: float) -> Dict[str, float]:
-    lower = np.tril(factors[0].astype(np.float64))
+    lower = np.tril(_doubled(factors[0]))
     norm = _norm(matrix)
-    matrix -= lower @ lower.T
+    matrix = matrix - lower @ lower.conj().T
     return {"factor": _ratio(_norm(matrix), norm, matrix.shape[0], eps)}
 
 
-_RATIOS = {"lu": _lu_ratios, "qr": _qr_ratios, "cholesky": _cholesky_ratios}
+_RATIOS = {
+    "lu": _lu_ratios,
+    "qr": _qr_ratios,
+    "cholesky": _cholesky_ratios,
+    "svd": _svd_ratios,
+    "eigh": _eigh_ratios,
+}
 
 
 def row_order(pivots: Array, n_rows: int) -> Array:
@@ -102,6 +119,16 @@ def row_order(pivots: Array, n_rows: int) -> Array:
     for i, j in enumerate(pivots.tolist()):
         order[i], order[j] = order[j], order[i]
     return order
+
+
+def _doubled(array: Array) -> Array:
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+
+
+def _gram_ratio(columns: Array, eps: float) -> float:
+    gram = columns.conj().T @ columns
+    gram[np.diag_indices_from(gram)] -= 1.0
+    return _ratio(_norm(gram), 1.0, columns.shape[0], eps)
 
 
 def _norm(matrix: Array) -> float:

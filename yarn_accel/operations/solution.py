@@ -50,7 +50,7 @@ def solve(arrays: List[Array], params: Params, place: Place = allocate) -> Outco
     if not np.isfinite(x).all():
         # Overflow is the caller's; a bad factor is named.
         for i, matrix in enumerate(matrices):
-            if matrix.dtype.kind == "f":
+            if matrix.dtype.kind in "fc":
                 reject_not_finite(matrix, "input {}".format(i))
     is_vector = x.ndim == 1 + int(is_stack)
     return Outcome({"x": x}, sizes_info(n, b.shape[int(is_stack)], 1 if is_vector else x.shape[-1]))
@@ -96,7 +96,7 @@ def _solve_stack(solver: Solver, arrays: List[Array], n: int, place: Place, dtyp
 
 def _readable(factor: Array, dtype: str) -> Array:
     """A contiguous array of that element type; pivots are whole numbers and stay so."""
-    if factor.dtype.kind != "f":
+    if factor.dtype.kind not in "fc":
         return factor
     if factor.flags.f_contiguous or factor.flags.c_contiguous:
         return factor.astype(dtype, copy=False)
@@ -127,14 +127,15 @@ def _packed_cholesky(factors: List[Array], b: Array) -> Array:
 
 def _orthogonal(factors: List[Array], b: Array) -> Array:
     q, r = factors
-    return _triangular(r, np.asfortranarray((b.T @ q).T))
+    return _triangular(r, np.asfortranarray((b.T @ q.conj()).T))
 
 
 def _packed_orthogonal(factors: List[Array], b: Array) -> Array:
     reflectors, scalars = np.asfortranarray(factors[0]), factors[1]
     ormqr = lapack_routine("ormqr", b.dtype)
-    n_work = int(ormqr("L", "T", reflectors, scalars, b, lwork=-1, overwrite_c=1)[1][0].real)
-    ormqr("L", "T", reflectors, scalars, b, lwork=n_work, overwrite_c=1)
+    turned = "C" if b.dtype.kind == "c" else "T"
+    n_work = int(ormqr("L", turned, reflectors, scalars, b, lwork=-1, overwrite_c=1)[1][0].real)
+    ormqr("L", turned, reflectors, scalars, b, lwork=n_work, overwrite_c=1)
     return _triangular(reflectors, b)
 
 
@@ -151,14 +152,19 @@ _SOLVERS: Dict[Any, Solver] = {
 def _triangular(
     factor: Array, b: Array, is_lower: bool = False, is_unit: bool = False, is_transposed: bool = False
 ) -> Array:
-    """The first rows of b replaced by the solution with the triangle in the first rows of ``factor``."""
+    """The first rows of b replaced by the solution with the triangle in the first rows of ``factor``.
+
+    Transposed means conjugated too where numbers are complex.
+    """
     n = factor.shape[1]
+    is_conjugated = is_transposed and b.dtype.kind == "c"
+    if is_conjugated:
+        factor = np.asfortranarray(factor)
     if not factor.flags.f_contiguous:
         factor, is_lower, is_transposed = factor.T[:, :n], not is_lower, not is_transposed
     trtrs = lapack_routine("trtrs", b.dtype)
-    x, status = trtrs(
-        factor, b, lower=int(is_lower), trans=int(is_transposed), unitdiag=int(is_unit), overwrite_b=1
-    )
+    trans = 2 if is_conjugated else int(is_transposed)
+    x, status = trtrs(factor, b, lower=int(is_lower), trans=trans, unitdiag=int(is_unit), overwrite_b=1)
     if status > 0:
         raise RejectedError("singular", "the triangular factor is 0 at [{0}, {0}]".format(status - 1))
     return x

@@ -35,8 +35,9 @@ def reject_not_finite(array: Array, place: str) -> None:
         RejectedError: ``not-finite``, with ``place`` and the index of the first one in reading order by rows
             for C order and by columns for Fortran order.
     """
-    if array.dtype in (np.float32, np.float64) and 0 < array.size <= _MAX_BLAS_ELEMENTS:
+    if 0 < array.size <= _MAX_BLAS_ELEMENTS // 2 and array.dtype.kind in "fc" and array.dtype.itemsize > 2:
         flat = array.ravel(order="K")
+        flat = flat.view(flat.real.dtype)
         total = blas.sasum(flat) if flat.dtype == np.float32 else blas.dasum(flat)
         if np.isfinite(total):
             return
@@ -45,6 +46,8 @@ def reject_not_finite(array: Array, place: str) -> None:
 
 def reject_asymmetric(matrix: Array, place: str) -> None:
     """Compare the two triangles of a matrix ``(n, n)`` or of each in a stack ``(b, n, n)``.
+
+    A complex triangle is compared with the other one's conjugate.
 
     Differences up to n * eps * max|A| pass: they come from rounding and are within what the residual allows.
     (The largest element of a positive definite matrix lies on its diagonal.)
@@ -107,7 +110,7 @@ def _reject_one(matrix: Array, place: str) -> None:
     n = matrix.shape[0]
     columns = matrix if matrix.flags.f_contiguous else matrix.T
     allowed = n * float(np.finfo(matrix.dtype).eps) * float(np.abs(matrix.diagonal()).max())
-    if columns.flags.f_contiguous:
+    if columns.flags.f_contiguous and matrix.dtype.kind == "f":
         trmv = blas.strmv if matrix.dtype == np.float32 else blas.dtrmv
         weights = _weights(n, matrix.dtype.str)
         difference = trmv(columns, weights, lower=0)
@@ -131,7 +134,7 @@ def _compare_each(matrix: Array, allowed: float, place: str) -> None:
     n = matrix.shape[0]
     for i in range(0, n, _TILE):
         for j in range(0, i + 1, _TILE):
-            tile = matrix[i : i + _TILE, j : j + _TILE] - matrix[j : j + _TILE, i : i + _TILE].T
+            tile = matrix[i : i + _TILE, j : j + _TILE] - matrix[j : j + _TILE, i : i + _TILE].T.conj()
             excess = np.abs(tile) > allowed
             if excess.any():
                 _raise_asymmetric(np.argwhere(excess)[0] + (i, j), place)
@@ -144,7 +147,7 @@ def _compare_small(matrices: Array, place: str) -> None:
     step = max(1, _BLOCK_ELEMENTS // n**2)
     for start in range(0, len(stack), step):
         block = stack[start : start + step]
-        difference = block - block.transpose(0, 2, 1)
+        difference = block - block.transpose(0, 2, 1).conj()
         if not difference.any():
             continue
         largest = np.abs(block.diagonal(axis1=1, axis2=2)).max(axis=1)

@@ -203,7 +203,7 @@ class Responder:
         work.payload = tuple(payload)
         work.result = Result(
             request.id,
-            {**done.info, "converted": list(work.plan.converted)} if work.plan.converted else done.info,
+            _with_conversions(done.info, work.plan.converted),
             tuple(tensors),
             self._server,
             work.device,
@@ -216,3 +216,13 @@ class Responder:
     def _count_duplicate(self, outcome: str) -> None:
         self._counters.add(outcome)
         self._counters.add("duplicates")
+
+
+def _with_conversions(info: Mapping[str, Any], converted: str) -> Mapping[str, Any]:
+    """The facts of a computation, with what reading its inputs changed."""
+    if not converted:
+        return info
+    return {
+        **info,
+        "converted": "; ".join([converted, *([info["converted"]] if "converted" in info else [])]),
+    }

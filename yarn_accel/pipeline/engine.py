@@ -100,7 +100,9 @@ class RequestEngine:
         self._counters = counters
         self._trace = trace
         self._normalised = functools.partial(normalised, default_fs=default_fs)
-        self._plans = Plans(find_operation, self._normalised, config.max_request_bytes)
+        self._plans = Plans(
+            find_operation, self._normalised, config.max_request_bytes, lambda: self.workers.device_kinds
+        )
         self._works: dict[int, Work] = {}
         self._waiting: dict[tuple[int, int], Work] = {}
         self._events: collections.deque[event.Event] = collections.deque()

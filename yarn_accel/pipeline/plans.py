@@ -45,6 +45,7 @@ class Plan:
 
     Attributes:
         params_text: the parameters, to tell whether another request has the same.
+        kinds: of devices that compute it.
         specs: of the arrays that the inputs are; empty while some are not known yet.
         offsets: of the arrays in their segment, for each input.
         files: what the references give; empty: nobody has looked at them.
@@ -62,6 +63,7 @@ class Plan:
         "files",
         "inputs",
         "inputs_end",
+        "kinds",
         "likeness",
         "needs",
         "offsets",
@@ -78,13 +80,15 @@ class Plan:
         request: Request,
         files: Sequence[ReferencedFile],
         reads: tuple[str, ...],
+        kinds: tuple[str, ...],
     ) -> None:
         self.operation = operation
+        self.kinds = kinds
         self.inputs: tuple[_Input, ...] = request.inputs
         self.params_text = _params_text(request)
         self.references = tuple(item for item in self.inputs if isinstance(item, RemoteInput))
         self.files = tuple(files)
-        self.converted = tuple(conversions([array for file in files for array in file.arrays]))
+        self.converted = conversions([array for file in files for array in file.arrays])
         groups = _specs_of(self.inputs, self.files)
         specs = tuple([spec for group in groups for spec in group or ()])
         offsets, self.inputs_end = lay_out([spec.nbytes for spec in specs])
@@ -96,7 +100,7 @@ class Plan:
         self.likeness: Hashable | None = None
         self._areas: dict[int, tuple[Area, ...]] = {}
         if is_known:
-            operation.check(self.specs, request.params)
+            operation.check(operation.computed_specs(self.specs, request.params), request.params)
         n_bytes = sum([spec.nbytes for spec in specs])
         self.needs = tuple([self._needs(request, reads, n_bytes, keep) for keep in (False, True)])
 
@@ -135,13 +139,14 @@ class Plan:
         output_bytes, amount, batch_key = 0, 2.0 * n_bytes, None
         if is_known:
             output_bytes = _output_bytes(operation, self.specs, params, may_overwrite=not keep_inputs)
-            amount = operation.flops(self.specs, params) or operation.bytes_moved(self.specs, params)
+            specs = operation.computed_specs(self.specs, params)
+            amount = operation.flops(specs, params) or operation.bytes_moved(specs, params)
             if self.inputs_end <= _BATCHED_BYTES:
                 batch_key = (operation.name, self.specs, self.params_text)
         return Needs(
             operation.name,
             (operation.name, self.params_text, self.inputs),
-            tuple(operation.forms) or ("cpu",),
+            self.kinds,
             amount,
             batch_key,
             self.payload_bytes,
@@ -160,6 +165,7 @@ class Plans:
         find_operation: the operation of a name; raises `RejectedError` for an unknown one.
         normalised: a URI as the rights are written; raises `RejectedError` for what is none.
         max_request_bytes: largest inputs of one request.
+        device_kinds: what there is to compute on.
     """
 
     def __init__(
@@ -167,10 +173,12 @@ class Plans:
         find_operation: Callable[[str], Operation],
         normalised: Callable[[str], str],
         max_request_bytes: int,
+        device_kinds: Callable[[], tuple[str, ...]],
     ) -> None:
         self._find_operation = find_operation
         self._normalised = normalised
         self._max_request_bytes = max_request_bytes
+        self._device_kinds = device_kinds
         self._known: dict[tuple[str, str, tuple[_Input, ...]], Plan] = {}
 
     def plan(self, request: Request) -> Plan:
@@ -186,7 +194,7 @@ class Plans:
             uris = [item.uri for item in request.inputs if isinstance(item, RemoteInput)]
             reads = tuple([self._normalised(split_member(uri)[0]) for uri in uris])
             _check_size(_by_value(request), self._max_request_bytes)
-            plan = Plan(operation, request, (), reads)
+            plan = Plan(operation, request, (), reads, self._kinds(operation))
             if not plan.references:
                 plan.likeness = next(_likenesses)
                 if len(self._known) >= _MAX_PLANS:
@@ -202,14 +210,19 @@ class Plans:
         """
         specs = _by_value(request) + [spec for file in files for spec in file.specs]
         _check_size(specs, self._max_request_bytes)
-        return Plan(plan.operation, request, files, plan.needs[0].reads)
+        return Plan(plan.operation, request, files, plan.needs[0].reads, plan.kinds)
+
+    def _kinds(self, operation: Operation) -> tuple[str, ...]:
+        """The devices for which it has a form; where there are none of them, all: they run the CPU's."""
+        kinds = self._device_kinds()
+        return tuple([kind for kind in operation.forms or ("cpu",) if kind in kinds]) or kinds
 
 
 def _output_bytes(
     operation: Operation, specs: Sequence[TensorSpec], params: Params, may_overwrite: bool
 ) -> int:
     """Bytes of the output area; where the inputs must stay, with space for a copy to work on."""
-    n_bytes = operation.output_bytes(specs, params)
+    n_bytes = operation.area_bytes(specs, params)
     if operation.overwrites and not may_overwrite:
         n_bytes += lay_out([spec.nbytes for spec in specs])[1]
     return n_bytes

@@ -772,10 +772,10 @@ def test_what_two_lanes_do_at_a_time_is_paid_for_once_and_is_no_lie(gpu_owner: O
     assert all(answer.kernel_s >= 1.5 for answer in answers)
 
 
-def test_an_operation_without_a_form_for_the_gpu_is_rejected(gpu_owner: Owner) -> None:
-    error = gpu_owner.call(1, "double").error
-    assert error is not None
-    assert error.code == "unsupported-device"
+def test_an_operation_without_a_form_for_the_gpu_runs_on_the_cpu_of_its_worker(gpu_owner: Owner) -> None:
+    done = gpu_owner.call(1, "double")
+    assert done.error is None
+    assert done.info["computed_on"] == "cpu"
 
 
 def test_a_full_gpu_fails_its_job_only(gpu_owner: Owner) -> None:

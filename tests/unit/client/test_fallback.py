@@ -109,7 +109,7 @@ def test_one_array_by_its_name_and_what_reading_it_changed(tmp_path):
     uri = f"file://{tmp_path}/x.npz#b"
     reply = LocalExecutor().call(Call("k", "echo", inputs=(Reference(uri),)))
     assert reply.tensors["input_0"].array().tolist() == [0, 1, 2]
-    assert reply.info["converted"] == [f"file://{tmp_path}/x.npz[b]: >f4 to <f4"]
+    assert reply.info["converted"] == f"file://{tmp_path}/x.npz[b]: >f4 to <f4"
 
 
 def test_objects_in_an_npy_are_not_unpickled(tmp_path):

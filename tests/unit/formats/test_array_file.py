@@ -130,7 +130,7 @@ def test_any_order_of_bytes_is_read_and_a_change_is_said(dtype, uri):
     assert found.dtype == array.dtype.newbyteorder("<")
     changed = conversions(describe(BytesInMemory(content), uri))
     place = "x.npz[a]" if uri == "x.npz" else uri
-    assert changed == ([f"{place}: {dtype} to <{dtype[1:]}"] if dtype[0] == ">" else [])
+    assert changed == (f"{place}: {dtype} to <{dtype[1:]}" if dtype[0] == ">" else "")
 
 
 @pytest.mark.parametrize(

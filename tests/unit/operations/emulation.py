@@ -140,9 +140,9 @@ def _current_stream():
 
 def _at(address, shape, dtype):
     """The Fortran-ordered array at an address."""
-    kind = {"<f4": ctypes.c_float, "<f8": ctypes.c_double, "<i4": ctypes.c_int, "<u8": ctypes.c_uint64}[dtype]
-    flat = np.ctypeslib.as_array(ctypes.cast(int(address), ctypes.POINTER(kind)), (int(np.prod(shape)),))
-    return flat.reshape(shape, order="F")
+    n_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    flat = np.ctypeslib.as_array(ctypes.cast(int(address), ctypes.POINTER(ctypes.c_uint8)), (n_bytes,))
+    return flat.view(dtype).reshape(shape, order="F")
 
 
 class Solver:
@@ -150,7 +150,7 @@ class Solver:
 
     CUBLAS_FILL_MODE_LOWER, CUBLAS_FILL_MODE_UPPER = 0, 1
     CUBLAS_SIDE_LEFT = 0
-    CUBLAS_OP_N, CUBLAS_OP_T = 0, 1
+    CUBLAS_OP_N, CUBLAS_OP_T, CUBLAS_OP_C = 0, 1, 2
     CUBLAS_DIAG_NON_UNIT, CUBLAS_DIAG_UNIT = 0, 1
 
     def __getattr__(self, name):
@@ -158,8 +158,10 @@ class Solver:
             raise AttributeError(name)
         if name.endswith("_bufferSize"):
             return lambda *_: 1
-        dtype = {"s": "<f4", "d": "<f8"}[name[0]]
-        return functools.partial(getattr(self, "_" + name[1:]), dtype, name[0])
+        dtype = {"s": "<f4", "d": "<f8", "c": "<c8", "z": "<c16"}[name[0]]
+        real_name = {"ungqr": "orgqr", "unmqr": "ormqr"}.get(name[1:], name[1:])
+        assert (real_name != name[1:]) == (name[0] in "cz" and real_name in ("orgqr", "ormqr"))
+        return functools.partial(getattr(self, "_" + real_name), dtype, name[0])
 
     def _getrf(self, dtype, letter, handle, m, n, a, ld, work, pivots, status):
         matrix = _at(a, (ld, n), dtype)
@@ -191,7 +193,8 @@ class Solver:
 
     def _orgqr(self, dtype, letter, handle, m, n, k, a, ld, tau, work, n_work, status):
         matrix = _at(a, (ld, n), dtype)
-        matrix[...] = getattr(lapack, letter + "orgqr")(matrix, np.array(_at(tau, (k,), dtype)))[0]
+        name = letter + ("ungqr" if letter in "cz" else "orgqr")
+        matrix[...] = getattr(lapack, name)(matrix, np.array(_at(tau, (k,), dtype)))[0]
         _at(status, (1,), "<i4")[0] = 0
 
     def _trsm(self, dtype, letter, handle, side, uplo, trans, diag, m, n, alpha, a, ld, b, ld_b):
@@ -216,11 +219,19 @@ class Solver:
                 self._trsm(dtype, letter, handle, *kind, n, n_right, one.ctypes.data, *place)
 
     def _ormqr(self, dtype, letter, handle, side, trans, m, n, k, a, ld, tau, c, ld_c, work, n_work, status):
-        assert (side, trans) == (self.CUBLAS_SIDE_LEFT, self.CUBLAS_OP_T)
+        is_complex = letter in "cz"
+        assert (side, trans) == (self.CUBLAS_SIDE_LEFT, self.CUBLAS_OP_C if is_complex else self.CUBLAS_OP_T)
         right = _at(c, (ld_c, n), dtype)
         scalars = np.array(_at(tau, (k,), dtype))
-        ormqr = getattr(lapack, letter + "ormqr")
-        right[:m] = ormqr("L", "T", np.array(_at(a, (ld, k), dtype)[:m]), scalars, right[:m], lwork=64 * n)[0]
+        ormqr = getattr(lapack, letter + ("unmqr" if is_complex else "ormqr"))
+        right[:m] = ormqr(
+            "L",
+            "C" if is_complex else "T",
+            np.array(_at(a, (ld, k), dtype)[:m]),
+            scalars,
+            right[:m],
+            lwork=64 * n,
+        )[0]
 
 
 class Codec(types.ModuleType):

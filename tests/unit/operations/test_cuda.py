@@ -49,7 +49,14 @@ CASES += [("cholesky", (3, 20, 20), {"triangle": "lower"}), ("cholesky", (1, 1, 
 
 @pytest.mark.parametrize(
     ("dtype", "order", "extra"),
-    [("<f8", "F", {}), ("<f8", "C", {}), ("<f4", "C", {"compute": "f64"}), ("<f8", "F", {"reply": "f32"})],
+    [
+        ("<f8", "F", {}),
+        ("<f8", "C", {}),
+        ("<f4", "C", {"compute": "f64"}),
+        ("<f8", "F", {"reply": "f32"}),
+        ("<c16", "F", {}),
+        ("<c8", "C", {"compute": "f64"}),
+    ],
 )
 @pytest.mark.parametrize(("name", "shape", "params"), CASES)
 def test_one_request(device, name, shape, params, dtype, order, extra):

@@ -60,9 +60,17 @@ def test_solutions(device, monkeypatch, kind, form, shape, stack, right, order, 
     check(monkeypatch, kind, form, shape, stack, right, dtype, order, precision)
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize(("stack", "right"), [((), (5,)), ((3,), ()), ((3,), (5,))])
+@pytest.mark.parametrize(("kind", "form", "shape"), SOLVED[:9])
+def test_complex_solutions(device, monkeypatch, kind, form, shape, stack, right, order):
+    check(monkeypatch, kind, form, shape, stack, right, "<c16", order, {})
+
+
+@pytest.mark.parametrize("dtype", ["<f8", "<c16"])
 @pytest.mark.parametrize(("kind", "form"), LARGE)
-def test_large_solutions(device, monkeypatch, kind, form):
-    check(monkeypatch, kind, form, (600, 600), (), (3,), "<f8", "F", {})
+def test_large_solutions(device, monkeypatch, kind, form, dtype):
+    check(monkeypatch, kind, form, (600, 600), (), (3,), dtype, "F", {})
 
 
 @pytest.mark.parametrize("stack", [(), (3,)])

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from yarn_accel.errors import AccelError, RejectedError, StorageError, UnavailableError
+from yarn_accel.operations.operation import converted
 from yarn_accel.pipeline.workers.control import ControlWord, LaneState
 from yarn_accel.pipeline.workers.jobs import EXPIRED, JobFailure
 from yarn_accel.pipeline.workers.memory import Array, OutputArea, OutputTooLargeError, Segments
@@ -41,6 +42,8 @@ class Template:
         run: ``run(arrays, params, place)``.
         run_batch: the same for a list of these, when the operation has a batched form for this device.
         layout: per input: shape, dtype, order.
+        computed: the inputs as the operation gets them, where some have to be converted.
+        facts: added to what the operation says of its computation.
     """
 
     operation: str
@@ -49,6 +52,8 @@ class Template:
     run_batch: Callable[..., Any] | None
     overwrites: bool
     layout: tuple[tuple[tuple[int, ...], np.dtype[Any], str], ...]
+    computed: tuple[TensorSpec, ...] = ()
+    facts: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def make(
@@ -146,10 +151,13 @@ class Executor:
             output = OutputArea(self._segments, task.output_segment, task.output_offset, task.output_bytes)
             arrays = self._inputs(task)
             self._announce((task,), (answer,))
+            given, facts = _given(task.template, arrays)
             began_s = perf_counter()
-            outcome = self._call(task.template.run, arrays, task.template.params, output.place)
+            outcome = self._call(task.template.run, given, task.template.params, output.place)
             answer.kernel_s = perf_counter() - began_s
             self._take(answer, task, arrays, output, outcome)
+            if facts:
+                answer.info = {**answer.info, **facts}
         except BaseException as error:  # noqa: BLE001 -- also SystemExit of an operation must not end the worker
             answer.error = self.explain(error)
         answer.compute_s = perf_counter() - started_s
@@ -167,7 +175,10 @@ class Executor:
             self._announce(tasks, answers)
             began_s = perf_counter()
             params = tasks[0].template.params
-            items = [(arrays, params, output.place) for arrays, output in zip(inputs, outputs, strict=True)]
+            given = [_given(tasks[0].template, arrays) for arrays in inputs]
+            items = [
+                (arrays, params, output.place) for (arrays, _), output in zip(given, outputs, strict=True)
+            ]
             outcomes = self._call(tasks[0].template.run_batch, items)
             kernel_s = (perf_counter() - began_s) / len(tasks)
             for answer, task, arrays, output, outcome in zip(
@@ -175,6 +186,9 @@ class Executor:
             ):
                 answer.kernel_s = kernel_s
                 self._take_or_fail(answer, task, arrays, output, outcome)
+            for answer, (_, facts) in zip(answers, given, strict=True):
+                if facts:
+                    answer.info = {**answer.info, **facts}
         except BaseException as error:  # noqa: BLE001 -- also SystemExit of an operation must not end the worker
             for answer in answers:
                 answer.error = self.explain(error)
@@ -273,6 +287,14 @@ class Executor:
                 if first <= address and address + array.nbytes <= first + n_bytes:
                     return segment, address - mapping.address
         return None
+
+
+def _given(template: Template, arrays: list[Array]) -> tuple[list[Array], dict[str, Any]]:
+    """The inputs as the operation takes them, and what is to be said of that."""
+    if not template.computed:
+        return arrays, template.facts
+    found, changes = converted(arrays, template.computed)
+    return found, {**template.facts, "converted": changes}
 
 
 def _end_of_batch(tasks: Sequence[Task], start: int, now_ns: int) -> int:

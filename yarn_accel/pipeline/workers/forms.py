@@ -8,10 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from yarn_accel.errors import RejectedError
 from yarn_accel.operations import registry
 from yarn_accel.operations.library import scipy_version
-from yarn_accel.operations.operation import Operation
 from yarn_accel.pipeline.workers.execution import Template
 from yarn_accel.wire.tensors import TensorSpec
 
@@ -28,18 +26,17 @@ class Forms:
         """What runs jobs of that kind; where it cannot be loaded, something that says so for each job."""
         try:
             operation = registry.get(name)
-            run, run_batch = self._run(operation), operation.batch_form(self.device_kind)
+            run, run_batch = operation.form(self.device_kind), operation.batch_form(self.device_kind)
+            facts = {} if run is not None else {"computed_on": "cpu"}
+            run = run or operation.form("cpu") or operation.run
+            computed = operation.computed_specs(specs, params)
         except Exception as error:  # noqa: BLE001 -- the job must fail, not the worker
             return Template.make(name, params, specs, _failing(error), None, False)
-        return Template.make(name, params, specs, run, run_batch, operation.overwrites)
-
-    def _run(self, operation: Operation) -> Callable[..., Any]:
-        form = operation.form(self.device_kind)
-        if form is None:
-            raise RejectedError(
-                "unsupported-device", f"operation {operation.name} has no form for {self.device_kind}"
-            )
-        return form
+        template = Template.make(name, params, specs, run, run_batch, operation.overwrites)
+        template.facts = facts
+        if computed != tuple(specs):
+            template.computed = computed
+        return template
 
 
 def prepare(extra_operations: Sequence[str]) -> None:

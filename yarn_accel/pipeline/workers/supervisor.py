@@ -115,6 +115,11 @@ class WorkerSupervisor:
             Calibration(config, listener.measured, loop.call_soon) if config.calibrate else None
         )
 
+    @property
+    def device_kinds(self) -> tuple[str, ...]:
+        """The kinds of devices that workers compute on."""
+        return tuple(dict.fromkeys([slot.device.kind for slot in self._slots]))
+
     def start(self) -> None:
         """Start the processes; each announces itself by `Listener.worker_started`."""
         if self._first is not None:
