@@ -1,8 +1,9 @@
 """From encoded images to pixels: decode, bound, and make grey.
 
 Decoding is where hostile input arrives, so an image is refused on its header, before its pixels are decoded,
-when it is too large or of an unexpected kind. Orientation notes (EXIF) are ignored: the pixels are taken as
-stored.
+when it is too large or of an unexpected kind. Only three formats are decoded: others are refused by their
+first bytes, and no decoder sees them. Of channels of 16 bits the upper 8 are taken. Notes of orientation
+(EXIF) are ignored: the pixels are taken as stored.
 """
 
 from __future__ import annotations
@@ -30,7 +31,21 @@ __all__ = [
 
 Array = Any
 FORMATS = ("PNG", "JPEG", "PPM")
-MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
+MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr", "I;16", "I;16B", "I")
+_DEEP_MODES = ("I;16", "I;16B", "I")
+_OTHER_FORMATS = (
+    ("WebP", 8, b"WEBP"),
+    ("GIF", 0, b"GIF8"),
+    ("TIFF", 0, b"II*\0"),
+    ("TIFF", 0, b"MM\0*"),
+    ("BigTIFF", 0, b"II+\0"),
+    ("BigTIFF", 0, b"MM\0+"),
+    ("BMP", 0, b"BM"),
+    ("JPEG 2000", 4, b"jP  "),
+    ("AVIF", 4, b"ftypavif"),
+    ("HEIC", 4, b"ftyphei"),
+)
+"""Name of a format that is not decoded, and the bytes at some place that mark it."""
 MAX_PIXELS = 16 << 20
 _JPEG_START, _JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
 _DECODER_ERRORS = (
@@ -50,9 +65,11 @@ def decode(encoded: bytes, max_pixels: int = MAX_PIXELS) -> Array:
     """The pixels of one PNG, JPEG or PPM image as ``uint8 (height, width, 3)``: red, green, blue.
 
     Raises:
-        RejectedError: ``not-an-image``, ``too-large`` (before anything is decoded), ``unsupported-image`` (a
-            kind of pixel without 8 bits per channel) or ``broken-image`` (damaged or cut short).
+        RejectedError: ``not-an-image``, ``too-large`` (before anything is decoded), ``unsupported-image``
+            (another format, which is named, or a kind of pixel that is not taken) or ``broken-image``
+            (damaged or cut short).
     """
+    _reject_other_formats(encoded)
     try:
         with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
             _reject_unfit(image.size, image.mode, max_pixels)
@@ -148,6 +165,9 @@ def _pixels(image: Image.Image) -> Array:
     `Image.tobytes` goes through pieces of 64 KiB and joins them, which takes longer than decoding a JPEG.
     """
     image.load()
+    if image.mode in _DEEP_MODES:
+        upper = np.clip(np.asarray(image).astype(np.int32) >> 8, 0, 255).astype(np.uint8)
+        return np.repeat(upper[:, :, None], 3, axis=2)
     if image.mode != "RGB":
         image = image.convert("RGB")
     width, height = image.size
@@ -157,6 +177,16 @@ def _pixels(image: Image.Image) -> Array:
     if status < 0:
         raise OSError("pixels could not be read, status {}".format(status))
     return np.frombuffer(content, dtype=np.uint8).reshape(height, width, 3)
+
+
+def _reject_other_formats(encoded: bytes) -> None:
+    for name, at, mark in _OTHER_FORMATS:
+        if encoded.startswith(mark, at):
+            raise RejectedError(
+                "unsupported-image",
+                "a {} image; known: {}".format(name, ", ".join(FORMATS)),
+                cure="convert it to PNG",
+            )
 
 
 def _reject_unfit(size: Tuple[int, int], mode: str, max_pixels: int) -> None:

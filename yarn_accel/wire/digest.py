@@ -7,7 +7,7 @@ deceives it deceives himself.
 import functools
 import hashlib
 import operator
-from typing import Callable, List, Sequence, Tuple
+from typing import Any, Callable, List, Sequence, Tuple
 
 from yarn_accel.wire.checksums import Buffer
 
@@ -33,7 +33,11 @@ def payload_digest(parts: Sequence[Buffer]) -> bytes:
         pieces = _sampler(n_bytes)(views[0])
     else:
         pieces = _samples(views, n_bytes)
-    return _hash(b"".join([n_bytes.to_bytes(8, "big"), *pieces]))
+    digest = _new_hash()(n_bytes.to_bytes(8, "big"))
+    for piece in pieces:
+        digest.update(piece)
+    found: bytes = digest.digest()
+    return found
 
 
 def _starts(n_bytes: int) -> List[int]:
@@ -62,10 +66,11 @@ def _samples(views: List[memoryview], n_bytes: int) -> List[memoryview]:
     return pieces
 
 
-def _hash(data: bytes) -> bytes:
+def _new_hash() -> Callable[[bytes], Any]:
+    """What begins a digest with some bytes; it is fed views, and copies nothing."""
     try:
-        from xxhash import xxh3_128_digest
+        from xxhash import xxh3_128
     except ImportError:
-        return hashlib.blake2b(data, digest_size=16).digest()
-    digest: bytes = xxh3_128_digest(data)
-    return digest
+        return functools.partial(hashlib.blake2b, digest_size=16)
+    begin: Callable[[bytes], Any] = xxh3_128
+    return begin

@@ -1,5 +1,7 @@
 import contextlib
 import io
+import struct
+import zlib
 from fractions import Fraction
 
 import numpy as np
@@ -213,12 +215,48 @@ def test_a_bomb_is_refused_on_its_header():
         pixels.decode(small, max_pixels=4096)
 
 
-def test_more_than_8_bits_per_channel_are_not_guessed_at():
-    stream = io.BytesIO()
-    Image.fromarray(np.zeros((4, 4), np.uint16)).save(stream, "PNG")
-    with pytest.raises(RejectedError, match="I;16") as caught:
-        pixels.decode(stream.getvalue())
+def deep_png(levels, width=0):
+    """A PNG of 16 bits per channel, (height, width) or (height, width, 2, 3 or 4); its header may lie."""
+    height, n_columns, *channels = levels.shape
+    kind = {(): 0, (2,): 4, (3,): 2, (4,): 6}[tuple(channels)]
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in levels)
+
+    def chunk(name, content):
+        return (
+            struct.pack(">L", len(content)) + name + content + struct.pack(">L", zlib.crc32(name + content))
+        )
+
+    header = struct.pack(">LLBBBBB", width or n_columns, height, 16, kind, 0, 0, 0)
+    body = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + body
+
+
+@pytest.mark.parametrize("channels", [(), (2,), (3,), (4,)])
+def test_of_16_bits_per_channel_the_upper_8_are_taken(channels):
+    levels = np.random.default_rng(1).integers(0, 1 << 16, (7, 9, *channels)).astype(np.uint16)
+    upper = (levels >> 8).astype(np.uint8)
+    if channels in ((3,), (4,)):
+        expected = upper[:, :, :3]
+    else:
+        expected = np.repeat((upper[:, :, :1] if channels else upper[:, :, None]), 3, axis=2)
+    np.testing.assert_array_equal(pixels.decode(deep_png(levels)), expected)
+
+
+def test_a_bomb_of_16_bits_is_refused_by_its_header():
+    with pytest.raises(RejectedError, match="50000000 x 1 pixels") as caught:
+        pixels.decode(deep_png(np.zeros((1, 9), np.uint16), width=50_000_000))
+    assert caught.value.code == "too-large"
+
+
+@pytest.mark.parametrize("kind", ["WebP", "GIF", "TIFF", "BMP"])
+def test_other_formats_are_refused_by_their_name_and_never_decoded(kind, monkeypatch):
+    """However large one says it is: its decoder does not see it."""
+    encoded = png(np.zeros((4, 4, 3), np.uint8), kind.upper())
+    monkeypatch.setattr(Image, "open", None)
+    with pytest.raises(RejectedError, match=f"a {kind} image; known: PNG, JPEG, PPM") as caught:
+        pixels.decode(encoded)
     assert caught.value.code == "unsupported-image"
+    assert caught.value.cure == "convert it to PNG"
 
 
 @pytest.mark.parametrize("lengths", [[5, 6], [5], [-1, 11], [2**62, 2**62]])
