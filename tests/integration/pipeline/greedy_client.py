@@ -22,7 +22,7 @@ def leave_unread(client):
     client.sock.settimeout(2.0)
     n_sent = 0
     with contextlib.suppress(OSError):
-        for number in range(256):
+        for number in range(176):
             request = Request(number, f"u{os.getpid()}-{number}", "echo", {}, (_SPEC,))
             client.sock.sendall(client.frame(request, [bytes(MIB)]))
             n_sent += 1
