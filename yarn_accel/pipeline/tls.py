@@ -88,7 +88,7 @@ class TlsCarrier(Carrier):
 
     def send(self, parts: Sequence[Buffer], fd: int = -1) -> int:
         """Encrypt some of these parts and send what goes; see `Carrier.send`."""
-        if len(self._unsent) >= _MOST_UNSENT_BYTES:
+        if len(self._unsent) + self._outgoing.pending >= _MOST_UNSENT_BYTES:
             self.flush()
         part = next((memoryview(part) for part in parts if len(part)), memoryview(b""))[:_SEND_BYTES]
         n_bytes = self._tls.write(part) if len(part) else 0

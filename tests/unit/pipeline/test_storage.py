@@ -1,0 +1,155 @@
+"""The threads that wait for storage: real files, and what comes of each task reaches the loop."""
+
+import os
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from yarn_accel.adapters.hdfs import Store
+from yarn_accel.errors import RejectedError, StorageError, UnavailableError
+from yarn_accel.operations.registry import get
+from yarn_accel.pipeline.config import PipelineConfig
+from yarn_accel.pipeline.loop import EventLoop
+from yarn_accel.pipeline.plans import Plans
+from yarn_accel.pipeline.references import normalised
+from yarn_accel.pipeline.storage import Storage
+from yarn_accel.pipeline.work import Work
+from yarn_accel.wire import RemoteInput, Request, TensorSpec
+
+MATRIX = np.arange(12.0).reshape(3, 4)
+SPEC = TensorSpec("<f8", (3, 4))
+
+
+class Bench:
+    """A storage with its loop; `do` waits for what comes of a task."""
+
+    def __init__(self, folder):
+        self.loop = EventLoop()
+        self.plans = Plans(get, normalised, 1 << 20)
+        config = PipelineConfig(master_secret_file=folder / "secret", read_threads=2, write_threads=1)
+        self.storage = Storage(config, Store(), self.loop)
+        self.storage.start()
+        self._thread = threading.Thread(target=self.loop.run)
+        self._thread.start()
+
+    def do(self, task, *arguments):
+        found, is_over = [], threading.Event()
+
+        def then(result, took_s):
+            assert threading.current_thread() is self._thread
+            found.append(result)
+            is_over.set()
+
+        task(*arguments, then)
+        assert is_over.wait(120)
+        return found[0]
+
+    def work(self, *uris, operation="echo", spec=SPEC):
+        request = Request(1, "k", operation, {}, tuple(RemoteInput(uri, spec) for uri in uris))
+        return Work(SimpleNamespace(tenant="alice"), request, self.plans.plan(request), 0.0)
+
+    def close(self):
+        self.storage.close()
+        self.loop.stop()
+        self._thread.join(120)
+        self.loop.close()
+
+
+@pytest.fixture
+def bench(tmp_path):
+    bench = Bench(tmp_path)
+    yield bench
+    bench.close()
+
+
+@pytest.fixture
+def uri(tmp_path):
+    (tmp_path / "a.f8").write_bytes(MATRIX.tobytes())
+    return f"file://{tmp_path}/a.f8"
+
+
+def looked(bench, work):
+    found = bench.do(bench.storage.look, work, bench.plans)
+    work.stamps, work.plan = found.stamps, found.plan
+    return found
+
+
+def test_a_file_is_looked_at_and_read_where_the_plan_says(bench, uri):
+    work = bench.work(uri, uri)
+    found = looked(bench, work)
+    assert [stamp.n_bytes for stamp in found.stamps] == [96, 96]
+    memory = memoryview(bytearray(work.plan.inputs_end))
+    taken = bench.do(bench.storage.read, work, memory)
+    assert (taken.bytes_in, taken.needs) == (192, None)
+    for area in taken.areas:
+        assert bytes(memory[area.offset : area.offset + 96]) == MATRIX.tobytes()
+    assert bench.storage.busy_s["read"] > 0.0
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.npz"])
+def test_a_file_that_describes_itself_says_what_the_request_needs(bench, tmp_path, name):
+    path = tmp_path / name
+    (np.save if name.endswith(".npy") else np.savez)(path, MATRIX)
+    work = bench.work(f"file://{path}", operation="qr", spec=None)
+    looked(bench, work)
+    memory = memoryview(bytearray(work.plan.inputs_end))
+    taken = bench.do(bench.storage.read, work, memory)
+    (area,) = taken.areas
+    assert area.spec.shape == (3, 4)
+    assert bytes(memory[area.offset : area.offset + 96]) == MATRIX.tobytes()
+    assert work.plan.needs[0].output_bytes > 0
+
+
+def test_a_file_that_changes_between_look_and_read_is_not_used(bench, tmp_path, uri):
+    work = bench.work(uri)
+    looked(bench, work)
+    (tmp_path / "a.f8").write_bytes(MATRIX.tobytes())
+    os.utime(tmp_path / "a.f8", (1, 1))
+    error = bench.do(bench.storage.read, work, memoryview(bytearray(work.plan.inputs_end)))
+    assert isinstance(error, StorageError)
+    assert error.transient
+
+
+def test_what_cannot_be_read_is_an_error_and_the_thread_goes_on(bench, tmp_path, uri):
+    for _ in range(3):
+        error = bench.do(bench.storage.look, bench.work(f"file://{tmp_path}/missing"), bench.plans)
+        assert isinstance(error, StorageError)
+    (tmp_path / "bad.npy").write_bytes(b"no array")
+    error = bench.do(bench.storage.look, bench.work(f"file://{tmp_path}/bad.npy", spec=None), bench.plans)
+    assert isinstance(error, RejectedError | StorageError)
+    assert len(looked(bench, bench.work(uri)).stamps) == 1
+
+
+def test_outputs_are_written_and_looked_at(bench, tmp_path):
+    uri = f"file://{tmp_path}/out/a.npz"
+    assert bench.do(bench.storage.look_at_output, uri) is None
+    stamp = bench.do(bench.storage.write, uri, {"x": MATRIX})
+    assert np.array_equal(np.load(tmp_path / "out" / "a.npz")["x"], MATRIX)
+    assert bench.do(bench.storage.look_at_output, uri) == stamp
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.npz"]
+    (tmp_path / "file").write_text("no folder")
+    error = bench.do(bench.storage.write, f"file://{tmp_path}/file/a.npz", {"x": MATRIX})
+    assert isinstance(error, StorageError)
+
+
+def test_whoever_cannot_use_what_was_found_hears_the_error(bench, tmp_path):
+    heard, is_over = [], threading.Event()
+
+    def then(result, took_s):
+        heard.append(result)
+        if len(heard) == 1:
+            raise TypeError("cannot be used")
+        is_over.set()
+
+    bench.storage.look_at_output(f"file://{tmp_path}/missing", then)
+    assert is_over.wait(120)
+    assert heard[0] is None
+    assert isinstance(heard[1], TypeError)
+
+
+def test_what_still_waits_at_the_end_fails(bench, tmp_path, uri):
+    bench.storage._is_closed = True
+    error = bench.do(bench.storage.look, bench.work(uri), bench.plans)
+    assert isinstance(error, UnavailableError)
