@@ -8,6 +8,7 @@ import collections
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 
 from tests.integration.pipeline.conftest import MASTER, ROOT
 from yarn_accel.client.calls import Call, Reply, Tensor
+from yarn_accel.client.client import Client
 from yarn_accel.client.dispatch import FALLBACK_DEVICE, Dispatcher
 from yarn_accel.errors import UnavailableError
 
@@ -132,6 +134,31 @@ def test_a_server_that_computes_for_long_is_waited_for(servers, credential):
     with dispatcher(servers, credential, texts) as calling:
         reply = calling.call(Call("long", "timed", {"seconds": 9.0}))
     assert (reply.server, calling.counts["lost_servers"], texts) == ("w1", 0, [])
+
+
+@pytest.mark.slow
+def test_a_long_factorization_on_a_very_busy_machine_is_left_alone(servers, credential, issue_to):
+    """A minute of it, with fifteen busy processes beside it for most of the time."""
+    order = 5600
+    matrix = Tensor.of(np.asfortranarray(np.random.default_rng(7).standard_normal((order, order))))
+    texts = []
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(15)]
+    try:
+        timer = threading.Timer(45.0, lambda: [process.kill() for process in busy])
+        timer.start()
+        with dispatcher(servers, credential, texts) as calling:
+            reply = calling.call(Call("long", "qr", {}, (matrix,)))
+            assert calling.counts["lost_servers"] == 0
+    finally:
+        timer.cancel()
+        for process in busy:
+            process.kill()
+            process.wait()
+    with Client(servers[0].endpoint, issue_to("operator")) as client:
+        workers = client.stats()["workers"]
+    print(f"took {reply.seconds['compute']:.1f} s")
+    assert (reply.server, texts) == ("w1", [])
+    assert sum(worker.get("n_lost", 0) for worker in workers) == 0
 
 
 def test_a_caller_that_was_away_blames_nobody(servers, credential):
