@@ -7,7 +7,7 @@ import pytest
 from yarn_accel.errors import RejectedError
 from yarn_accel.operations.registry import get
 from yarn_accel.pipeline.plans import Plans, ReferencedFile
-from yarn_accel.pipeline.references import normalised
+from yarn_accel.pipeline.uris import normalised
 from yarn_accel.wire import RemoteInput, Request, TensorSpec
 
 MATRIX = TensorSpec("<f8", (10, 10), "F")
@@ -16,7 +16,7 @@ FILE = RemoteInput("file:///data/a.f8", MATRIX)
 
 @pytest.fixture
 def plans():
-    return Plans(get, normalised, 1 << 20)
+    return Plans(get, normalised, 1 << 20, lambda: ("cpu",))
 
 
 def request(operation="echo", inputs=(MATRIX,), **options):

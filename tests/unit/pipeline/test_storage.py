@@ -13,8 +13,8 @@ from yarn_accel.operations.registry import get
 from yarn_accel.pipeline.config import PipelineConfig
 from yarn_accel.pipeline.loop import EventLoop
 from yarn_accel.pipeline.plans import Plans
-from yarn_accel.pipeline.references import normalised
 from yarn_accel.pipeline.storage import Storage
+from yarn_accel.pipeline.uris import normalised
 from yarn_accel.pipeline.work import Work
 from yarn_accel.wire import RemoteInput, Request, TensorSpec
 
@@ -27,7 +27,7 @@ class Bench:
 
     def __init__(self, folder):
         self.loop = EventLoop()
-        self.plans = Plans(get, normalised, 1 << 20)
+        self.plans = Plans(get, normalised, 1 << 20, lambda: ("cpu",))
         config = PipelineConfig(master_secret_file=folder / "secret", read_threads=2, write_threads=1)
         self.storage = Storage(config, Store(), self.loop)
         self.storage.start()
