@@ -6,7 +6,7 @@ A `CallSource` hands out what to send next, one call or several as one pack, and
 from __future__ import annotations
 
 import collections
-from typing import Deque, Dict, Iterable, List, Optional, Sequence, Tuple, Union
+from typing import Callable, Deque, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
 from yarn_accel.client.calls import Call, Reply
 from yarn_accel.client.packs import MAX_CALLS, is_packable, pack, pack_size, same_form, split
@@ -20,6 +20,10 @@ _Settled = Tuple[Call, Outcome]
 _WINDOWS_AHEAD = 4
 
 
+def _never(operation: str) -> bool:
+    return False
+
+
 class CallSource:
     """The calls of one `map`.
 
@@ -29,6 +33,8 @@ class CallSource:
         window: requests in flight.
         ordered: give outcomes in the order of the calls, not in that of completion.
         pack: how many small calls of the same form may travel as one request, or "auto".
+        takes_stacks: whether the servers say that an operation takes such a pack; asked for those that this
+            process does not know.
     """
 
     def __init__(
@@ -37,12 +43,14 @@ class CallSource:
         window: int,
         ordered: bool = False,
         pack: Union[int, str] = 1,
+        takes_stacks: Callable[[str], bool] = _never,
     ) -> None:
         if pack != "auto" and (not isinstance(pack, int) or pack < 1):
             raise LocalProtocolError("pack is {!r}: a number from 1 or 'auto' expected".format(pack))
         self._calls = iter(calls)
         self._is_exhausted = False
         self._pack = pack
+        self._takes_stacks = takes_stacks
         self._pushed_back: Optional[Call] = None
         self._singles: Deque[Call] = collections.deque()
         self._packs: Dict[int, Tuple[Call, Sequence[Call]]] = {}
@@ -62,7 +70,7 @@ class CallSource:
         if self._singles:
             return self._singles.popleft()
         first = self._pull()
-        if first is None or self._pack == 1 or not is_packable(first):
+        if first is None or self._pack == 1 or not is_packable(first, self._takes_stacks):
             return first
         return self._packed(first)
 

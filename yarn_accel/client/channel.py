@@ -95,6 +95,7 @@ class ServerChannel:
         assert welcome is not None
         self.is_over = False
         self.is_draining = False
+        self.packable = frozenset(welcome.packable)
         self.shared_memory = SharedMemory(welcome.max_lent_bytes) if transport.carrier == "memfd" else None
         self.transport = transport
         self._payload = PayloadCodec(self.shared_memory, pool, welcome.max_request_bytes, copy_results)

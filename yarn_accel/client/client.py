@@ -192,7 +192,7 @@ class Client:
             UnavailableError: the server was lost; `unanswered` says which requests are open.
         """
         channel = self._connected()
-        source = CallSource(calls, window, ordered, pack)
+        source = CallSource(calls, window, ordered, pack, self.takes_stacks)
         try:
             while True:
                 while channel.n_in_flight < window:
@@ -206,6 +206,10 @@ class Client:
         except GeneratorExit:
             channel.abandon()
             raise
+
+    def takes_stacks(self, operation: str) -> bool:
+        """Whether the server says that several small calls of this operation may travel as one request."""
+        return self._channel is not None and operation in self._channel.packable
 
     def submit(self, call: Call, is_blocking: bool = True) -> None:
         """Send a call; returns when its bytes have left, taking answers that arrive meanwhile.

@@ -166,7 +166,7 @@ class Dispatcher:
             AuthenticationError: every server refuses this credential; waiting would not help.
             RemoteProtocolError: every server has another version of the protocol.
         """
-        source = CallSource(calls, window, ordered, pack)
+        source = CallSource(calls, window, ordered, pack, self._takes_stacks)
         with contextlib.closing(self._answers(source, window)) as answers:
             for call, outcome in answers:
                 yield from source.settle(call, outcome)
@@ -187,6 +187,11 @@ class Dispatcher:
                     self._rest()
         finally:
             self._abandon()
+
+    def _takes_stacks(self, operation: str) -> bool:
+        """Whether every server that is connected says so, and there is one."""
+        clients = self._clients.values()
+        return bool(clients) and all(client.takes_stacks(operation) for client in clients)
 
     def _submit(self, source: CallSource, window: int) -> None:
         """Take calls from the source while there is space, and the ones before have left this process."""

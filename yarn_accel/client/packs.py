@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 from yarn_accel.client.calls import Call, Reply, Tensor
 from yarn_accel.operations import OPERATIONS
@@ -24,13 +24,16 @@ _AUTO_PACK_BYTES = 512 * 1024
 MAX_CALLS = 64
 
 
-def is_packable(call: Call) -> bool:
+def is_packable(call: Call, takes_stacks: Callable[[str], bool]) -> bool:
     """Whether a call may travel in a pack: a small one, all by value, of an operation that takes stacks.
 
-    An operation that this process does not know (`operations.load_more`) does not count as one.
+    Args:
+        takes_stacks: whether the servers say so of an operation that this process does not know.
     """
+    if call.output_uri or not call.inputs:
+        return False
     operation = OPERATIONS.get(call.operation)
-    if operation is None or not operation.takes_stacks or call.output_uri or not call.inputs:
+    if not (takes_stacks(call.operation) if operation is None else operation.takes_stacks):
         return False
     n_bytes = 0
     for item in call.inputs:

@@ -22,6 +22,7 @@ from yarn_accel.errors import AccelError, AuthenticationError, RemoteProtocolErr
 from yarn_accel.wire import (
     MEMFD,
     NONCE_BYTES,
+    PACKING,
     PROGRESS,
     Buffer,
     Checksum,
@@ -394,7 +395,7 @@ def _offered(link: Link, checksums: Optional[Sequence[str]]) -> Sequence[str]:
 
 def _capabilities(link: Link, carriers: Sequence[str]) -> Tuple[str, ...]:
     shares_memory = link.carrier == "unix" and "memfd" in carriers and _can_share()
-    return (PROGRESS, MEMFD) if shares_memory else (PROGRESS,)
+    return (PROGRESS, PACKING, MEMFD) if shares_memory else (PROGRESS, PACKING)
 
 
 def _can_share() -> bool:

@@ -17,12 +17,14 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from yarn_accel.errors import AuthenticationError, ProtocolError, RemoteProtocolError
+from yarn_accel.operations.registry import OPERATIONS
 from yarn_accel.pipeline.loop import READ, WRITE
 from yarn_accel.pipeline.response_writer import ResponseWriter
 from yarn_accel.wire import (
     MEMFD,
     NEED_DATA,
     NONCE_BYTES,
+    PACKING,
     PROGRESS,
     Cancel,
     Closed,
@@ -559,7 +561,8 @@ def _connection(kind: str, config: PipelineConfig, master: bytes, may_lend: bool
         config.max_in_flight,
         Limits(payload_bytes=1 << 40),
         max_lent_bytes=config.max_shared_memory_bytes if may_lend else 0,
-        capabilities=(PROGRESS, MEMFD) if may_lend else (PROGRESS,),
+        capabilities=(PROGRESS, PACKING, MEMFD) if may_lend else (PROGRESS, PACKING),
+        packable=[name for name, operation in OPERATIONS.items() if operation.takes_stacks],
     )
 
 

@@ -10,7 +10,15 @@ from yarn_accel.wire.digest import payload_digest
 from yarn_accel.wire.ends import ClientConnection, ServerConnection
 from yarn_accel.wire.events import NEED_DATA, Closed, Event, NeedData, Opened, PayloadComplete, State
 from yarn_accel.wire.frames import Limits
-from yarn_accel.wire.handshake import MEMFD, NONCE_BYTES, PROGRESS, PROGRESS_INTERVAL_S, VERSION, Welcome
+from yarn_accel.wire.handshake import (
+    MEMFD,
+    NONCE_BYTES,
+    PACKING,
+    PROGRESS,
+    PROGRESS_INTERVAL_S,
+    VERSION,
+    Welcome,
+)
 from yarn_accel.wire.messages import (
     ALIGNMENT_BYTES,
     PRIORITIES,
@@ -47,6 +55,7 @@ __all__ = [
     "MEMFD",
     "NEED_DATA",
     "NONCE_BYTES",
+    "PACKING",
     "PRIORITIES",
     "PROGRESS",
     "PROGRESS_INTERVAL_S",

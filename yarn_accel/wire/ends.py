@@ -1,5 +1,6 @@
 """The two ends of a connection: what the client and the server do in the handshake."""
 
+import dataclasses
 from typing import Optional, Sequence, Tuple
 
 from yarn_accel.errors import (
@@ -89,6 +90,8 @@ class ServerConnection(Connection):
         max_request_bytes, max_in_flight, max_lent_bytes: announced to the client; the limits of what is
             received at all are `limits`.
         capabilities: what else it can do on this carrier (`MEMFD`).
+        packable: operations that take stacks, for clients that ask (`PACKING`); only so many are named as a
+            Welcome holds.
     """
 
     role = "server"
@@ -105,6 +108,7 @@ class ServerConnection(Connection):
         limits: Optional[Limits] = None,
         max_lent_bytes: int = 0,
         capabilities: Sequence[str] = (),
+        packable: Sequence[str] = (),
     ) -> None:
         super().__init__(limits or Limits(), State.AWAIT_HELLO)
         _check_nonce(nonce)
@@ -118,6 +122,7 @@ class ServerConnection(Connection):
         self._welcome = hs.Welcome(
             server, max_request_bytes, max_in_flight, max_lent_bytes, tuple(capabilities)
         )
+        self._packable = tuple([name for name in packable if len(name) <= 64][: hs.MAX_PACKABLE])
         self._offered: Sequence[str] = ()
         self._shown: Optional[Credential] = None
         self._key = b""
@@ -172,6 +177,8 @@ class ServerConnection(Connection):
             )
         self.credential = self._shown
         self._use_keys(self._key, self._transcript)
+        if hs.PACKING in self._offered:
+            self._welcome = dataclasses.replace(self._welcome, packable=self._packable)
         kind, header = hs.encode_handshake(self._welcome)
         self._outbox.append(self._tagged(kind, 0, header, 0))
         self._open(self._offered, self._welcome.capabilities)

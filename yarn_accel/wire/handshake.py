@@ -41,6 +41,7 @@ __all__ = [
     "HANDSHAKE_LIMIT_BYTES",
     "MEMFD",
     "NONCE_BYTES",
+    "PACKING",
     "PROGRESS",
     "PROGRESS_INTERVAL_S",
     "VERSION",
@@ -64,10 +65,14 @@ VERSION = 2
 MEMFD = "memfd"
 #: The capability to report every unanswered request once per `PROGRESS_INTERVAL_S`.
 PROGRESS = "progress"
+#: The capability to say which operations take several small calls as one request.
+PACKING = "packing"
 PROGRESS_INTERVAL_S = 1.0
 NONCE_BYTES = 32
 #: No frame of a handshake has a larger header.
 HANDSHAKE_LIMIT_BYTES = 8192
+#: Most operations that a Welcome names.
+MAX_PACKABLE = 64
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,7 @@ class Welcome:
         max_request_bytes: largest inputs of one request.
         max_in_flight: requests under way on this connection.
         max_lent_bytes: shared memory granted to this connection.
+        packable: operations that take a stack of problems as one request; empty: nothing is said of it.
     """
 
     server: str
@@ -115,6 +121,7 @@ class Welcome:
     max_in_flight: int
     max_lent_bytes: int = 0
     capabilities: Tuple[str, ...] = ()
+    packable: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -165,6 +172,7 @@ _TABLE: Tuple[Tuple[int, Type[Any], Tuple[Field, ...]], ...] = (
             Field("max_in_flight", integer(1, 2**31)),
             Field("max_lent_bytes", integer(0, 2**53)),
             Field("capabilities", _CAPABILITIES),
+            Field("packable", list_of(text(64, 1), MAX_PACKABLE), ()),
         ),
     ),
     (
@@ -239,4 +247,9 @@ def proves(proof: str, role: str, key: bytes, transcript: bytes) -> bool:
 
 
 def _header(message: HandshakeMessage) -> Dict[str, Any]:
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(message).items()}
+    header = {
+        name: list(value) if isinstance(value, tuple) else value for name, value in vars(message).items()
+    }
+    if not header.get("packable", True):
+        del header["packable"]  # A client that did not ask for it does not know it.
+    return header

@@ -164,8 +164,11 @@ def _fits(specs, params):
     """Every input is fine."""
 
 
-def test_an_operation_that_nobody_here_knows_travels_alone():
-    assert not is_packable(Call("k", "of-a-site", {}, (np.eye(2),)))
+def test_an_operation_that_nobody_here_knows_travels_as_the_server_says():
+    call = Call("k", "of-a-site", {}, (np.eye(2),))
+    assert not is_packable(call, lambda name: False)
+    assert is_packable(call, lambda name: name == "of-a-site")
+    assert not is_packable(Call("k", "echo", {}, (np.eye(2),)), lambda name: True), "known here better"
 
 
 def test_the_automatic_size_is_bounded_by_calls_and_bytes():
@@ -174,7 +177,7 @@ def test_the_automatic_size_is_bounded_by_calls_and_bytes():
     assert pack_size(small, "auto") == 64
     assert pack_size(medium, "auto") == 16
     assert pack_size(medium, 3) == 3
-    assert is_packable(small)
+    assert is_packable(small, lambda name: False)
     assert same_form(small, next(matrices(1)))
     for wrong in (0, "all"):
         with pytest.raises(LocalProtocolError, match="'auto'"):

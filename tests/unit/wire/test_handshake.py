@@ -135,6 +135,14 @@ def test_only_what_both_ends_can_do_is_agreed(make_pair):
     assert pair.client.welcome.max_lent_bytes == 1 << 20
 
 
+@pytest.mark.parametrize(("asked", "told"), [(("packing",), ("lu", "site.sums")), ((), ())])
+def test_what_takes_stacks_is_said_to_who_asks(make_pair, asked, told):
+    names = ["lu", "site.sums", "x" * 65, *map(str, range(64))]
+    pair = make_pair(client_options={"capabilities": asked}, server_options={"packable": names}).open()
+    assert pair.client.welcome.packable[:2] == told
+    assert len(pair.client.welcome.packable) == (64 if asked else 0)
+
+
 def test_a_hello_of_a_newer_client_may_say_more(make_pair):
     pair = make_pair()
     assert pair.move(pair.client, pair.server, rewrite(lambda hello: hello.update(future=1))) is NEED_DATA
