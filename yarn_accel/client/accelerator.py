@@ -130,7 +130,7 @@ class Accelerator:
     An input is an array (numpy's, any contiguous buffer, a list of numbers), which travels with the call, or
     a URI, which the server reads by itself; with ``output=URI`` it writes the results there, as one ``.npz``.
     Every method takes, besides what it names, the arguments of `Call.of` (``output``, ``key``,
-    ``deadline_s``, ``priority``) and the parameters of the operation (docs/operations.md).
+    ``deadline_s``, ``priority``) and the parameters of the operation.
 
     A call without a key gets one that every attempt at this task gives the same record; see `CallKeys`.
 

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from yarn_accel.client import Call, Reference, RejectedError, Reply, TensorSpec,
 from yarn_accel.client.accelerator import Accelerator, AcceleratorParts, CallKeys
 from yarn_accel.client.current_attempt import CurrentAttempt
 from yarn_accel.client.reporter import Reporter
+from yarn_accel.client.settings import ConnectSettings
 from yarn_accel.client.task_servers import TaskServers, task_credential
 from yarn_accel.errors import (
     AuthenticationError,
@@ -467,3 +469,9 @@ def test_a_server_that_refuses_the_credential_is_an_error_of_every_call(serve):
         future = accel.submit("echo", b"x")
         assert isinstance(future.exception(120), AuthenticationError)
         assert future.exception().place
+
+
+def test_the_page_for_mappers_has_every_setting():
+    text = (Path(__file__).resolve().parents[3] / "docs" / "mapper.md").read_text(encoding="utf-8")
+    for name in ConnectSettings._fields:
+        assert f"| `{name}` | `ACCEL_{name.upper()}` |" in text, name
