@@ -24,6 +24,7 @@ _CONTENT = (
     ("yarn_accel.client", ("*.py",)),
     ("yarn_accel.formats", ("*.py",)),
     ("yarn_accel.operations", ("*.py",)),
+    ("yarn_accel.spark", ("*.py",)),
     ("jobs", ("__init__.py", "entry.py", "verbs.py")),
     ("jobs.factorize", ("__init__.py", "manifest.py", "mapper.py", "rows.py")),
     ("jobs.images", ("__init__.py", "mapper.py", "reducer.py", "rounds.py", "rows.py")),

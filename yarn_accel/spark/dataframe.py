@@ -1,0 +1,113 @@
+"""`map_in_pandas`: calls for the rows of a DataFrame. Nodes need pandas and pyarrow, as for Spark's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from yarn_accel.client.calls import Call, Reply
+from yarn_accel.errors import ConfigError
+from yarn_accel.spark.counters import SparkCounters
+from yarn_accel.spark.rdd import TaskMapper, next_name
+from yarn_accel.spark.records import RecordMapper, RecordResult, check_mode
+
+__all__ = ["ERROR_COLUMNS", "map_in_pandas"]
+
+ERROR_COLUMNS = ("error_code", "error_message")
+_MAX_ROWS = 1000
+
+
+def map_in_pandas(
+    df: Any,
+    call: Callable[[Any], Call],
+    result: Callable[[Any, Reply], Mapping[str, Any]],
+    schema: str | Any,
+    *,
+    keep: Sequence[str] | None = None,
+    counters: SparkCounters | None = None,
+    mode: str = "PERMISSIVE",
+    window: int | None = None,
+    pack: int | str | None = None,
+    **connect_options: Any,
+) -> Any:
+    """One call for each row of a DataFrame, by ``DataFrame.mapInPandas``: a DataFrame.
+
+    Its columns are those of `keep`, those of `schema`, ``error_code`` and ``error_message``, which are null
+    for a good row; for a bad one those of `schema` are. Rows come in the order in which they finish. What
+    makes a row bad, and the other arguments, are as with `map_partitions`.
+
+    Args:
+        df: its rows are given to `call` and `result` as named tuples: ``row.path`` (``row[1]`` where the name
+            of a column is no Python name).
+        result: the values of the columns of `schema`, by name; one that is missing is null.
+        schema: what `result` adds, as Spark's DDL (``"seconds double, rank int"``) or a StructType.
+        keep: columns of `df` that stay; else all.
+
+    Raises:
+        ConfigError: the mode is unknown, or a column stands twice or does not exist, or the schema has none.
+    """
+    names = list(df.columns) if keep is None else list(keep)
+    added = _fields(schema)
+    columns = [*names, *(name for name, _ in added), *ERROR_COLUMNS]
+    _check_columns(columns, names, df.columns)
+    mapper = TaskMapper(
+        RecordMapper(call, result, check_mode(mode), window, pack),
+        counters,
+        {
+            "application_id": df.sparkSession.sparkContext.applicationId,
+            "name": next_name(),
+            **connect_options,
+        },
+    )
+
+    kept_at = [(name, df.columns.index(name)) for name in names]
+
+    def map_batches(batches: Iterable[Any]) -> Iterator[Any]:
+        rows = (row for batch in batches for row in batch.itertuples(index=False, name="Row"))
+        results = mapper.results(rows)
+        while chunk := list(islice(results, _MAX_ROWS)):
+            yield _frame(chunk, kept_at, columns)
+
+    kept = [(name, df.schema[name].dataType.simpleString()) for name in names]
+    errors = [(name, "string") for name in ERROR_COLUMNS]
+    return df.mapInPandas(map_batches, _ddl([*kept, *added, *errors]))
+
+
+def _fields(schema: str | Any) -> list[Any]:
+    """Name and type of each column."""
+    if isinstance(schema, str):
+        from pyspark.sql.types import _parse_datatype_string
+
+        schema = _parse_datatype_string(schema)
+    if not hasattr(schema, "fields"):
+        raise ConfigError(f"the schema {schema} has no columns", cure='write "name type, name type"')
+    return [(field.name, field.dataType.simpleString()) for field in schema.fields]
+
+
+def _ddl(fields: Iterable[Any]) -> str:
+    return ", ".join("`{}` {}".format(name.replace("`", "``"), kind) for name, kind in fields)
+
+
+def _check_columns(columns: Sequence[str], kept: Sequence[str], existing: Sequence[str]) -> None:
+    missing = [name for name in kept if name not in existing]
+    if missing:
+        what = "the DataFrame has no column {}".format(", ".join(missing))
+        raise ConfigError(what, cure="keep some of {}".format(", ".join(existing)))
+    twice = sorted({name for name in columns if columns.count(name) > 1})
+    if twice:
+        what = "the result would have several columns {}".format(", ".join(twice))
+        raise ConfigError(what, cure="name the others with keep=[...], or rename one")
+
+
+def _frame(chunk: Sequence[RecordResult], kept_at: Sequence[tuple[str, int]], columns: Sequence[str]) -> Any:
+    """A pandas DataFrame; of objects, so that a missing number turns no column into floats."""
+    import pandas as pd
+
+    rows = []
+    for record, value, code, message in chunk:
+        row = {name: record[index] for name, index in kept_at}
+        row.update(value or {})
+        row.update(error_code=code, error_message=message)
+        rows.append([row.get(name) for name in columns])
+    return pd.DataFrame(rows, columns=list(columns), dtype=object)

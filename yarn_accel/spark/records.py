@@ -1,0 +1,173 @@
+"""Records in, one result for each out: what `map_partitions` and `map_in_pandas` do in a task.
+
+Nothing here is Spark's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import reprlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from yarn_accel.client.accelerator import Accelerator, is_bad_record
+from yarn_accel.client.calls import Call, Reply
+from yarn_accel.errors import AccelError, ConfigError, LocalProtocolError, RejectedError
+
+__all__ = ["MODES", "RecordMapper", "RecordResult", "check_mode"]
+
+MODES = ("PERMISSIVE", "FAILFAST")
+"""Named as those of Spark's readers."""
+
+INVALID = "invalid-record"
+_FALLBACK_DEVICE = "cpu:fallback"
+#: So many bad records wait at most until one that is sent has its reply.
+_MAX_WAITING = 1000
+
+
+class RecordResult(NamedTuple):
+    """What became of one record.
+
+    Attributes:
+        record: the record, or what ``keep`` made of it.
+        value: what ``result`` returned; None for a bad record.
+        error_code: a short stable word, such as ``not-finite``; None for a good record.
+        error_message: the cause and its cure, for people; None for a good record.
+    """
+
+    record: Any
+    value: Any
+    error_code: str | None = None
+    error_message: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordMapper:
+    """How records become calls, and replies results; travels from the driver to the tasks.
+
+    Attributes:
+        call: makes the call of a record; runs in the task.
+        result: makes the value of a record and its reply; runs in the task. The reply's arrays are views of
+            memory that is used again: copy what is kept.
+        mode: see `check_mode`.
+        window, pack: as `Accelerator.map`.
+    """
+
+    call: Callable[[Any], Call]
+    result: Callable[[Any, Reply], Any]
+    mode: str = "PERMISSIVE"
+    window: int | None = None
+    pack: int | str | None = None
+
+    def results(
+        self, accel: Accelerator, records: Iterable[Any], count: Callable[[str, int], None]
+    ) -> Iterator[RecordResult]:
+        """One result for each record, as they finish; as many calls as the window says are under way.
+
+        Args:
+            count: adds to a counter.
+
+        Raises:
+            RejectedError: a record is bad, and the mode is FAILFAST.
+            AccelError: a failure that is not the record's: Spark shall try the task again.
+        """
+        task = _TaskRecords(self, records, count)
+        try:
+            while not task.is_exhausted:
+                outcomes: Any = accel.map(task.calls(), self.window, pack=self.pack)
+                with contextlib.closing(outcomes):
+                    for call, outcome in outcomes:
+                        yield task.settle(call.tag, outcome)
+                        yield from task.take_bad()
+                yield from task.take_bad()
+        finally:
+            task.count_cancelled()
+
+
+class _TaskRecords:
+    """The records of one task: how many went in, and those that are bad before they are sent."""
+
+    def __init__(
+        self, mapper: RecordMapper, records: Iterable[Any], count: Callable[[str, int], None]
+    ) -> None:
+        self._mapper = mapper
+        self._records = iter(records)
+        self._count = count
+        self._n_open = 0
+        self._bad: deque[RecordResult] = deque()
+        self.is_exhausted = False
+
+    def calls(self) -> Iterator[Call]:
+        """The calls of the next records; ends early when many bad ones in a row wait to be handed on."""
+        for record in self._records:
+            self._n_open += 1
+            self._count("records_in", 1)
+            try:
+                call = self._mapper.call(record)
+            except (AccelError, ValueError) as error:
+                self._bad.append(self._reject(record, error))
+                if len(self._bad) >= _MAX_WAITING:
+                    return
+                continue
+            if not isinstance(call, Call):
+                what = f"the function for a record's call returned {type(call).__name__!r}"
+                raise LocalProtocolError(what, cure="return yarn_accel.client.Call.of(operation, *inputs)")
+            self._count("sent", 1)
+            yield dataclasses.replace(call, tag=record)
+        self.is_exhausted = True
+
+    def take_bad(self) -> Iterator[RecordResult]:
+        """Those that were not sent."""
+        while self._bad:
+            yield self._settled("rejected", self._bad.popleft())
+
+    def settle(self, record: Any, outcome: Reply | AccelError) -> RecordResult:
+        """The result of a record that was sent."""
+        if isinstance(outcome, AccelError):
+            return self._settled("rejected", self._reject(record, outcome))
+        self._count("bytes", outcome.bytes_in)
+        self._count("cpu_fallback", int(outcome.device == _FALLBACK_DEVICE))
+        try:
+            value = self._mapper.result(record, outcome)
+        except (AccelError, ValueError) as error:
+            return self._settled("rejected", self._reject(record, error))
+        return self._settled("done", RecordResult(record, value))
+
+    def count_cancelled(self) -> None:
+        """Records that nobody waits for any more."""
+        self._count("cancelled", self._n_open)
+
+    def _settled(self, counter: str, result: RecordResult) -> RecordResult:
+        self._n_open -= 1
+        self._count(counter, 1)
+        return result
+
+    def _reject(self, record: Any, error: AccelError | ValueError) -> RecordResult:
+        """The result of a bad record.
+
+        Raises:
+            AccelError: it is not the record's fault, or the mode is FAILFAST.
+        """
+        if isinstance(error, AccelError):
+            if not is_bad_record(error):
+                raise error
+            code, message = error.code, str(error)
+        else:
+            code, message = INVALID, str(error) or type(error).__name__
+        if self._mapper.mode == "FAILFAST":
+            what = f"record {reprlib.repr(record)} is bad ({code}): {message}"
+            raise RejectedError(code, what) from error
+        return RecordResult(record, None, code, message)
+
+
+def check_mode(mode: str) -> str:
+    """The mode in upper case: PERMISSIVE gives bad records an error, FAILFAST fails the job at the first.
+
+    Raises:
+        ConfigError: there is no such mode.
+    """
+    if mode.upper() not in MODES:
+        raise ConfigError(f"mode {mode!r} is unknown", cure="use one of {}".format(", ".join(MODES)))
+    return mode.upper()

@@ -1,0 +1,116 @@
+"""`connect` in a task of Spark: keys that all attempts at the task share, counters that reach the driver."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from yarn_accel import client
+from yarn_accel.client.accelerator import Accelerator
+from yarn_accel.client.reporter import GROUP, Reporter
+from yarn_accel.errors import ConfigError
+from yarn_accel.spark.counters import SparkCounters
+
+__all__ = ["SparkTask", "connect"]
+
+LOGGER = logging.getLogger("yarn_accel.spark")
+_CONTAINER = re.compile(r"container_(?:e\d+_)?(\d+_\d+)_\d+_\d+\Z")
+
+
+@dataclass(frozen=True)
+class SparkTask:
+    """The task that this process runs.
+
+    Attributes:
+        application_id: Spark's, which on YARN is YARN's; empty: unknown.
+        stage: id of the stage, the same in every attempt at it.
+        partition: which part of the stage's data this is.
+    """
+
+    application_id: str
+    stage: int
+    partition: int
+
+    @classmethod
+    def current(cls, application_id: str = "", environ: Mapping[str, str] | None = None) -> SparkTask:
+        """Ask Spark.
+
+        Args:
+            application_id: where the driver has said it; else that of the container of this executor.
+            environ: in place of the process's environment.
+
+        Raises:
+            ConfigError: this process runs no task.
+        """
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        if context is None:
+            raise ConfigError(
+                "this process runs no task of Spark",
+                cure="call it within mapPartitions or mapInPandas, or take yarn_accel.client.connect",
+            )
+        container = (os.environ if environ is None else environ).get("CONTAINER_ID", "")
+        found = _CONTAINER.match(container)
+        if not application_id and found is not None:
+            application_id = "application_" + found.group(1)
+        return cls(application_id, context.stageId(), context.partitionId())
+
+    def key_prefix(self, name: str = "") -> str:
+        """Of idempotency keys: the same in every attempt at this task, and different in all other tasks.
+
+        Empty where the application is unknown, since stages and partitions are counted from 0 in each.
+        """
+        if not self.application_id:
+            return ""
+        parts = (self.application_id, f"stage-{self.stage}", f"part-{self.partition}", name)
+        return "/".join(part for part in parts if part)
+
+
+@contextlib.contextmanager
+def connect(
+    counters: SparkCounters | None = None,
+    *,
+    application_id: str = "",
+    name: str = "",
+    environ: Mapping[str, str] | None = None,
+    **options: Any,
+) -> Iterator[Accelerator]:
+    """As `yarn_accel.client.connect`, within a function that `mapPartitions` or `mapInPandas` calls.
+
+    Every attempt at a task gives its calls the same keys, so a server that has computed one for an attempt
+    that was killed, or for its speculative twin, answers without computing again.
+
+    Args:
+        counters: get, at the end, what was counted here; every call is a record unless ``count_calls=False``.
+        application_id: ``SparkContext.applicationId``; executors on YARN know it by themselves.
+        name: differs between several connections of one task.
+        environ: in place of the process's environment.
+        options: those of `yarn_accel.client.connect`; what it waits for is logged as ``yarn_accel.spark``.
+
+    Raises:
+        ConfigError: this process runs no task of Spark; else as `yarn_accel.client.connect`.
+    """
+    environ = os.environ if environ is None else environ
+    task = SparkTask.current(application_id, environ)
+    reporter = Reporter(is_silent=True)
+    given: dict[str, Any] = {
+        "key_prefix": task.key_prefix(name),
+        "on_wait": LOGGER.warning,
+        **options,
+        # Tasks with different numbers begin with different servers of a binding.
+        "environ": {**environ, "mapreduce_task_partition": str(task.partition)},
+        "reporter": reporter,
+    }
+    try:
+        with client.connect(**given) as accel:
+            yield accel
+    finally:
+        if counters is not None:
+            own = {key: amount for (group, key), amount in reporter.totals.items() if group == GROUP}
+            counters.add(own)
