@@ -390,6 +390,21 @@ def test_a_failed_write_names_the_uri(start_server, credential, tmp_path):
         client.call(call)
 
 
+def test_small_calls_of_a_sites_own_operation_travel_together(spawn_server, credential):
+    """The client does not know the operation: the server says that it takes stacks."""
+    path = "tests.integration.pipeline.stacked_operations:OPERATION"
+    server = spawn_server("w1", workers=1, extra_operations=[path]).wait_ready()
+    calls = [Call(f"k{n}", "sums-of-a-site", {}, (Tensor.of(np.full((2, 3), float(n))),)) for n in range(20)]
+    with Client(server.endpoint, credential) as client:
+        outcomes = dict(
+            (call.key, reply.tensors["sums"].array().tolist())
+            for call, reply in client.map(calls, pack="auto")
+        )
+        n_requests = client.stats()["requests"]
+    assert outcomes == {f"k{n}": [3.0 * n, 3.0 * n] for n in range(20)}
+    assert n_requests == 1
+
+
 def test_a_very_large_request_costs_the_server_nothing(start_server, credential):
     """The client checks first; one that does not is answered while its payload passes by."""
     server = start_server(max_request_bytes=1024 * 1024, queue_bytes=1024 * 1024)

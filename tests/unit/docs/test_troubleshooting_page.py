@@ -1,0 +1,53 @@
+"""docs/troubleshooting.md has every code that the sources can give to an error, and no other."""
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+PLACES = {"RejectedError": 0, "Failure": 1, "JobFailure": 1, "Refused": 0, "_deny": 0, "refuse": 0} | {
+    "_say_goodbye": 0,
+    "goodbye": 0,
+    "Disconnect": 1,
+    "Failed": 2,
+}
+"""Which argument of these is a code."""
+CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+INDIRECT = {"too-many-connections"}
+"""Codes on their way through a variable."""
+
+
+def codes_of(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            arguments = node.args[PLACES[name] : PLACES[name] + 1] if name in PLACES else []
+            texts = [
+                each.value for part in arguments for each in ast.walk(part) if isinstance(each, ast.Constant)
+            ]
+            yield from (text for text in texts if isinstance(text, str) and CODE.fullmatch(text))
+        elif (
+            isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "code" and path.stem == "errors"
+        ):
+            yield ast.literal_eval(node.value)
+
+
+def codes():
+    paths = [path for top in ("yarn_accel", "jobs") for path in (ROOT / top).rglob("*.py")]
+    found = {code for path in paths for code in codes_of(path)}
+    text = "".join(path.read_text(encoding="utf-8") for path in paths)
+    assert all(f'"{code}"' in text for code in INDIRECT)
+    return found | INDIRECT
+
+
+def test_every_code_has_its_cause_and_cure():
+    rows = re.findall(r"^\| `([a-z0-9-]+)` \| (.+) \| (.+) \|$", PAGE, re.MULTILINE)
+    assert sorted(code for code, _, _ in rows) == sorted(codes())
+    assert len(codes()) > 50
+
+
+def test_the_codes_that_operations_name_are_there():
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    named = {word for word in re.findall(r"`([a-z]+(?:-[a-z]+)+)`", page)}
+    assert named <= codes()
