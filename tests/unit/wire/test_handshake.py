@@ -135,11 +135,11 @@ def test_only_what_both_ends_can_do_is_agreed(make_pair):
     assert pair.client.welcome.max_lent_bytes == 1 << 20
 
 
-@pytest.mark.parametrize(("asked", "told"), [(("packing",), ("lu", "site.sums")), ((), ())])
-def test_what_takes_stacks_is_said_to_who_asks(make_pair, asked, told):
+@pytest.mark.parametrize(("asked", "named"), [(("packing",), ("lu", "site.sums")), ((), ())])
+def test_what_takes_stacks_is_said_to_who_asks(make_pair, asked, named):
     names = ["lu", "site.sums", "x" * 65, *map(str, range(64))]
     pair = make_pair(client_options={"capabilities": asked}, server_options={"packable": names}).open()
-    assert pair.client.welcome.packable[:2] == told
+    assert pair.client.welcome.packable[:2] == named
     assert len(pair.client.welcome.packable) == (64 if asked else 0)
 
 
