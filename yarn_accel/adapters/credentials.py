@@ -8,20 +8,27 @@ from __future__ import annotations
 
 import getpass
 import os
+import pwd
 import secrets
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from yarn_accel.client.token_file import write_secrets
+from yarn_accel.adapters.private_file import write_private_file
+from yarn_accel.client.token_file import read_secrets, write_secrets
 from yarn_accel.errors import ConfigError
-from yarn_accel.wire.credential import SECRET_ALIAS, encode, issue
+from yarn_accel.wire.credential import SECRET_ALIAS, Credential, decode, encode, issue
 
 __all__ = [
     "MAKE_AGENTS_SECRET",
     "MIN_SECRET_BYTES",
     "create_master_secret",
+    "issue_for_user",
     "issue_token_file",
+    "read_credential",
     "read_master_secret",
+    "store_own_credential",
+    "token_file_content",
     "write_secret",
 ]
 
@@ -82,6 +89,58 @@ def _cure(path: Path, error: OSError, made_by: str) -> str:
     return ""
 
 
+def issue_for_user(
+    user: str, folder: Path, master: bytes, lifetime_s: float, clock: Callable[[], float] = time.time
+) -> tuple[Path, Credential]:
+    """Write a user's credential to ``folder/USER.credential`` (0600), the user's own.
+
+    It replaces the one before.
+
+    Raises:
+        ConfigError: there is no such user, or the file cannot be written safely; see `write_private_file`.
+        AuthenticationError: the user's name cannot be a tenant's.
+    """
+    try:
+        owner = pwd.getpwnam(user)
+    except KeyError:
+        raise ConfigError(f"this machine has no user {user!r}", cure="issue to --tenant and a FILE") from None
+    credential = issue(master, owner.pw_name, int(clock() + lifetime_s), secrets.token_hex(8))
+    path = folder.absolute() / f"{owner.pw_name}.credential"
+    write_private_file(path.parent, path.name, token_file_content(credential), owner)
+    return path, credential
+
+
+def store_own_credential(path: Path, credential: Credential) -> None:
+    """Write our own credential to a file (0600); replaces the one before.
+
+    Raises:
+        ConfigError: see `write_private_file`.
+    """
+    folder = path.parent.resolve()
+    write_private_file(folder, path.name, token_file_content(credential), pwd.getpwuid(os.geteuid()))
+
+
+def read_credential(path: Path) -> Credential:
+    """The credential in a token file.
+
+    Raises:
+        ConfigError: the file cannot be read, or has none.
+        RemoteProtocolError, AuthenticationError: it is damaged.
+    """
+    try:
+        found = read_secrets(path.read_bytes()).get(SECRET_ALIAS)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    if found is None:
+        raise ConfigError(f"{path}: no credential of this project in this token file")
+    return decode(found)
+
+
+def token_file_content(credential: Credential) -> bytes:
+    """A Hadoop token file that holds this credential alone."""
+    return write_secrets({SECRET_ALIAS: encode(credential)})
+
+
 def issue_token_file(path: Path, master: bytes, lifetime_s: float, tenant: str = "") -> Path:
     """Write a Hadoop token file (0600) with a fresh credential for ``tenant`` (default: the current user).
 
@@ -90,7 +149,7 @@ def issue_token_file(path: Path, master: bytes, lifetime_s: float, tenant: str =
     """
     expires_s = int(time.time() + lifetime_s)
     credential = issue(master, tenant or getpass.getuser(), expires_s, secrets.token_hex(8))
-    _write_private(path, write_secrets({SECRET_ALIAS: encode(credential)}))
+    _write_private(path, token_file_content(credential))
     return path
 
 

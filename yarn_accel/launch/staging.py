@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
+from yarn_accel.adapters.credential_socket import SOCKET_NAME
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import StartupError
 from yarn_accel.launch.cleaning import USES_FILE, environments_uri, uses_document
@@ -91,6 +92,7 @@ def agent_document(rm_client: RmClient, config: LaunchConfig) -> dict[str, Any]:
 def master_document(rm_client: RmClient, config: LaunchConfig, folder_uri: str) -> dict[str, Any]:
     """Settings of the ApplicationMaster."""
     addresses = rm_client.addresses
+    run_dir = config.agent.settings.get("run_dir")
     return {
         "version": _VERSION,
         "plan_file": _PLAN_FILE,
@@ -101,6 +103,8 @@ def master_document(rm_client: RmClient, config: LaunchConfig, folder_uri: str) 
         "user": rm_client.user,
         "application_name": config.app.name,
         "staging_uri": folder_uri,
+        "credential_socket": f"{run_dir}/{SOCKET_NAME}" if run_dir else "",
+        "revoked_file": config.pipeline_settings.revoked_file,
         **config.master.settings,
     }
 

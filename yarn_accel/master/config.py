@@ -26,6 +26,8 @@ SOME_MANAGERS: Mapping[str, Any] = {
     "rm_admin": ["RM:8033"],
 }
 
+#: Of sun_path in unix(7), with its last byte 0.
+_MAX_SOCKET_PATH = 107
 _TIMES = tuple(each.name for each in fields(Settings) if each.name not in ("has_slots", "n_notes"))
 
 
@@ -82,6 +84,19 @@ class MasterConfig(BaseModel):
     page_clients: tuple[str, ...] = Field(
         (), description="addresses that may see the page directly, beside this node and the RMs"
     )
+    # Credentials for users of the master's node
+    credential_socket: str = Field(
+        "",
+        description="Unix socket for `yarn-accel credential request`, with {node} for the node; default: "
+        "beside the agent's; off: none",
+    )
+    credential_hours: float = Field(12.0, gt=0, le=24 * 31, description="longest life of such a credential")
+    shared_users: tuple[str, ...] = Field(
+        ("yarn", "nobody", "mapred", "hdfs"),
+        description="users under whom several people's processes run, who therefore get none; the master's "
+        "own is always one",
+    )
+    revoked_file: str = Field("", description="revoked credentials, as `revoked_file` of the servers")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="least level logged")
 
     @field_validator("rm_client", "rm_scheduler", "rm_admin")
@@ -90,6 +105,15 @@ class MasterConfig(BaseModel):
         for address in addresses:
             _complain(lambda address=address: Address.parse(address))
         return addresses
+
+    @field_validator("credential_socket")
+    @classmethod
+    def _check_credential_socket(cls, path: str) -> str:
+        if path not in ("", "off") and not path.startswith("/"):
+            raise ValueError(f"{path!r} is neither an absolute path nor off")
+        if len(path.encode()) > _MAX_SOCKET_PATH:
+            raise ValueError(f"{path!r} is too long for a Unix socket; {_MAX_SOCKET_PATH} bytes")
+        return path
 
     @field_validator("weights")
     @classmethod

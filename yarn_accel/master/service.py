@@ -34,6 +34,8 @@ from yarn_accel.master.command_executor import CommandExecutor
 from yarn_accel.master.config import MasterConfig, load_config
 from yarn_accel.master.container_environment import ContainerEnvironment, container_environment
 from yarn_accel.master.control_api import ControlApi
+from yarn_accel.master.credential_endpoint import OFF as OFF_SOCKET
+from yarn_accel.master.credential_endpoint import CredentialEndpoint, grant_rules, socket_path
 from yarn_accel.master.inventory import Inventory, attribute_of
 from yarn_accel.master.node_managers import NodeManagerCalls
 from yarn_accel.master.operator_commands import DRAINED, OFF, OperatorCommands
@@ -120,6 +122,7 @@ class Master:
         verifier = RequestVerifier(environment.credentials.key_of, not_before_s=registration.at)
         allowed_hosts = (environment.node, *config.rm_webs, *config.page_clients)
         self._control_api = ControlApi(self._agents, self, verifier, registration.listener, allowed_hosts)
+        self._credentials = self._make_credentials()
         self._broken: asyncio.Future[None] | None = None
         self._n_events, self._apply_s = 0, 0.0
 
@@ -164,6 +167,13 @@ class Master:
             lambda: self.attempt == 1 or self._executor.has_published,
         )
 
+    def _make_credentials(self) -> CredentialEndpoint | None:
+        config, secret = self._config, self._environment.credentials.server
+        if not secret or config.credential_socket == OFF_SOCKET:
+            return None
+        path = socket_path(config, self._environment.node)
+        return CredentialEndpoint(secret, path, grant_rules(config), config.revoked_file)
+
     def _make_about(self) -> dict[str, Any]:
         """Who this application is, for people."""
         proxies = [f"{url.rstrip('/')}/proxy/{self.application}/" for url in self._config.rm_webs]
@@ -184,9 +194,11 @@ class Master:
         return self._registration.port
 
     async def open(self) -> None:
-        """Open the HTTP API."""
+        """Open the HTTP API, and the socket for credentials."""
         self._broken = asyncio.get_running_loop().create_future()
         await self._control_api.open()
+        if self._credentials is not None:
+            await self._credentials.open()
 
     async def work(self) -> None:
         """Register and keep the application as it should be, until it is stopped.
@@ -216,6 +228,8 @@ class Master:
         self._executor.close()
         await self._containers.close()
         await self._control_api.close()
+        if self._credentials is not None:
+            await self._credentials.close()
 
     def tell(self, event: ev.Event) -> None:
         """Apply an event to the core, and execute the commands it returns."""
@@ -347,6 +361,8 @@ class Master:
         texts = {"slots": "slots are not set", "attributes": "bindings are not published as attributes"}
         refusals = self._operator.refusals.items()
         found = [f"{texts[what]}: {why}" for what, why in refusals if why not in ("", OFF)]
+        if self._credentials is not None and self._credentials.problem:
+            found.append(f"users get no credentials: {self._credentials.problem}")
         return [*found, "the resource manager does not answer"] if self._link.figures.is_away else found
 
     def check_known(self, node: str) -> None:

@@ -103,7 +103,10 @@ class Agent:
             config.socket_path,
             int(config.socket_mode, 8),
             user_ids(config.socket_users),
-            {"servers": self.local_response, "status": lambda: {"v": 1, **self._status}},
+            {
+                "servers": lambda *_: self.local_response(),
+                "status": lambda *_: {"v": 1, **self._status},
+            },
         )
         self._observer: Any = None
         self._watching: asyncio.Task[None] | None = None

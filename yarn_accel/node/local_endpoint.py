@@ -1,8 +1,9 @@
-"""The agent's Unix socket: one line of JSON in, one line out.
+"""A Unix socket for users of this node: one line of JSON in, one line out.
 
-``{"v": 1, "want": "servers"}`` returns what `heartbeat_response.local_response` makes; ``"want": "status"``
-returns the last state.  The kernel identifies the caller (SO_PEERCRED).  Requests are short,
-connections few and brief, and no user can use all of them.
+The agent's answers ``{"v": 1, "want": "servers"}`` with what `heartbeat_response.local_response` makes, and
+``"want": "status"`` with the last state; the master's is in `master.credential_endpoint`.  The kernel
+identifies the caller (SO_PEERCRED).  Requests are short, connections few and brief, and when there are too
+many, the user with most of them loses the oldest.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import logging
 import pwd
 import socket
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ MAX_CONNECTIONS = 128
 MAX_PER_USER = 64
 PATIENCE_S = 2.0
 _UCRED = struct.Struct("3i")
+#: What makes the answer to a question of a user, given the uid and the question.
+Handler = Callable[[int, Mapping[str, Any]], "dict[str, Any] | Awaitable[dict[str, Any]]"]
 
 
 def user_ids(names: tuple[str, ...]) -> frozenset[int]:
@@ -62,15 +65,16 @@ class LocalEndpoint:
         path: Path,
         mode: int,
         users: frozenset[int],
-        answers: Mapping[str, Callable[[], dict[str, Any]]],
+        answers: Mapping[str, Handler],
     ) -> None:
         self._path = path
         self._mode = mode
         self._users = users
         self._answers = answers
         self._server: asyncio.Server | None = None
-        self._open: collections.Counter[int] = collections.Counter()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._inode = 0
+        # By user, the oldest first.
+        self._tasks: dict[int, dict[asyncio.Task[None], None]] = {}
         #: How questions ended: answered, refused, bad, late, broken.
         self.counts: collections.Counter[str] = collections.Counter()
 
@@ -87,6 +91,7 @@ class LocalEndpoint:
             try:
                 sock.bind(str(self._path))
                 self._path.chmod(self._mode)
+                self._inode = self._path.lstat().st_ino
                 sock.setblocking(False)
                 self._server = await asyncio.start_unix_server(
                     self._handle, sock=sock, limit=MAX_QUESTION_BYTES, backlog=MAX_CONNECTIONS
@@ -102,50 +107,63 @@ class LocalEndpoint:
         if self._server is None:
             return
         self._server.close()
-        for task in tuple(self._tasks):
+        tasks = [task for some in self._tasks.values() for task in some]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         with contextlib.suppress(OSError):
-            self._path.unlink()
+            # A successor may have put its own there already.
+            if self._path.lstat().st_ino == self._inode:
+                self._path.unlink()
 
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        user = _user(writer)
+        if not self._is_allowed(user):
+            self.counts["refused"] += 1
+            writer.close()
+            return
         task = asyncio.current_task()
         assert task is not None
-        self._tasks.add(task)
-        user = _user(writer)
+        self._tasks.setdefault(user, {})[task] = None
         try:
-            if self._is_allowed(user):
-                self._open[user] += 1
-                try:
-                    await asyncio.wait_for(self._serve(reader, writer), PATIENCE_S)
-                finally:
-                    self._open[user] -= 1
-            else:
-                self.counts["refused"] += 1
+            await asyncio.wait_for(self._serve(user, reader, writer), PATIENCE_S)
         except asyncio.TimeoutError:
             self.counts["late"] += 1
         except OSError:
             self.counts["broken"] += 1
         finally:
-            self._tasks.discard(task)
+            del self._tasks[user][task]
+            if not self._tasks[user]:
+                del self._tasks[user]
             # What is not sent by now is not waited for.
             writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
 
     def _is_allowed(self, user: int) -> bool:
+        """Whether there is a place for a user; if need be, the one with most places loses the oldest."""
         if self._users and user not in self._users and user != 0:
             return False
-        self._open += collections.Counter()  # drops the zeros
-        return self._open.total() < MAX_CONNECTIONS and self._open[user] < MAX_PER_USER
+        n_own = len(self._tasks.get(user, ()))
+        if n_own >= MAX_PER_USER:
+            return False
+        if sum(map(len, self._tasks.values())) < MAX_CONNECTIONS:
+            return True
+        most = max(self._tasks.values(), key=len)
+        if len(most) <= n_own + 1:
+            return False
+        next(iter(most)).cancel()
+        self.counts["displaced"] += 1
+        return True
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, user: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            line = await reader.readline()
+            question = _question(await reader.readline())
         except ValueError:
-            line = b""
-        want = _wanted(line)
-        if want in self._answers:
+            question = {}
+        handler = self._answers.get(str(question.get("want", "")))
+        if handler is not None:
             self.counts["answered"] += 1
-            document = self._answers[want]()
+            answer = handler(user, question)
+            document = answer if isinstance(answer, dict) else await answer
         else:
             self.counts["bad"] += 1
             known = ", ".join(sorted(self._answers))
@@ -154,14 +172,13 @@ class LocalEndpoint:
         await writer.drain()
 
 
-def _wanted(line: bytes) -> str:
+def _question(line: bytes) -> dict[str, Any]:
+    """The question in a line; an empty one where there is none of this version."""
     try:
         question = json.loads(line)
     except (ValueError, RecursionError):
-        return ""
-    if not isinstance(question, dict) or question.get("v") != 1:
-        return ""
-    return str(question.get("want", ""))
+        return {}
+    return question if isinstance(question, dict) and question.get("v") == 1 else {}
 
 
 def _user(writer: asyncio.StreamWriter) -> int:

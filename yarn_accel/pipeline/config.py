@@ -70,6 +70,9 @@ class PipelineConfig(BaseModel):
     http_port: int = Field(-1, ge=-1, le=65535, description="their port; 0: any free one; -1: none")
     # Who may do what
     master_secret_file: Path = Field(description="file with the site's master secret in hex, mode 0600")
+    revoked_file: str = Field(
+        "", description="list of revoked credentials, followed as it changes: TENANT or TENANT KEY_ID a line"
+    )
     tenants: dict[str, Tenant] = Field(
         default_factory=dict, description="rights and shares by tenant; '*' is everybody not named"
     )

@@ -46,6 +46,7 @@ from yarn_accel.wire import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from yarn_accel.adapters.revocation_list import RevocationList
     from yarn_accel.pipeline.carriers import Carrier
     from yarn_accel.pipeline.config import PipelineConfig
     from yarn_accel.pipeline.loop import EventLoop
@@ -123,6 +124,7 @@ class Session:
         front: the server behind.
         active: it is among these while its peer, or what it holds, is to be looked at (`check`).
         refusal: code and message to refuse the connection with; None: let it in.
+        revoked: credentials that count no longer.
 
     Attributes:
         tenant: who the client is, once it has proved it.
@@ -143,6 +145,7 @@ class Session:
     payload: memoryview | None = None
     work = 0
     how_ended = "closed"
+    _key_id = ""
     _is_gathering = False
     _is_open = False
     _frame_due_s = 0.0
@@ -157,9 +160,11 @@ class Session:
         loop: EventLoop,
         front: Front,
         active: set[Session],
-        refusal: tuple[str, str] | None = None,
+        refusal: tuple[str, str] | None,
+        revoked: RevocationList,
     ) -> None:
         self.id = number
+        self._revoked = revoked
         self.carrier = carrier
         self.shared: set[int] = set()
         self.unanswered: set[int] = set()
@@ -169,7 +174,7 @@ class Session:
         self._active = active
         self._refusal = refusal
         may_lend = carrier.kind == "unix" and config.max_shared_memory_bytes > 0
-        self._connection = _connection(carrier.kind, config, master, may_lend)
+        self._connection = _connection(carrier.kind, config, master, may_lend, revoked)
         self._writer = ResponseWriter(
             carrier,
             self._connection,
@@ -394,6 +399,8 @@ class Session:
     def _take_request(self, request: Request) -> None:
         if self.expires_s <= time.time():
             raise AuthenticationError(f"the credential of tenant {self.tenant} has expired")
+        if self._revoked.now().covers(self.tenant, self._key_id):
+            raise AuthenticationError(f"the credential of tenant {self.tenant} was revoked")
         connection = self._connection
         self.request = request
         self.payload = connection.arrived_payload() if connection.payload_left else None
@@ -425,6 +432,7 @@ class Session:
         credential = self._connection.credential
         assert credential is not None
         self.tenant, self.expires_s = credential.tenant, credential.expires_s
+        self._key_id = credential.key_id
         self._is_open = self._writer.is_open = True
         self._front.opened(self)
 
@@ -550,7 +558,9 @@ def _copy(payload: memoryview, views: Sequence[memoryview]) -> None:
         start = end
 
 
-def _connection(kind: str, config: PipelineConfig, master: bytes, may_lend: bool) -> ServerConnection:
+def _connection(
+    kind: str, config: PipelineConfig, master: bytes, may_lend: bool, revoked: RevocationList
+) -> ServerConnection:
     return ServerConnection(
         master,
         secrets.token_bytes(NONCE_BYTES),
@@ -563,6 +573,7 @@ def _connection(kind: str, config: PipelineConfig, master: bytes, may_lend: bool
         max_lent_bytes=config.max_shared_memory_bytes if may_lend else 0,
         capabilities=(PROGRESS, PACKING, MEMFD) if may_lend else (PROGRESS, PACKING),
         packable=[name for name, operation in OPERATIONS.items() if operation.takes_stacks],
+        is_revoked=lambda credential: revoked.now().covers(credential.tenant, credential.key_id),
     )
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from yarn_accel.adapters.hdfs import Store
+from yarn_accel.adapters.revocation_list import RevocationList
 from yarn_accel.core.requests.events import DrainStarted, LostWork, WorkerLost
 from yarn_accel.operations.registry import load_more
 from yarn_accel.pipeline.arrays import plain
@@ -63,7 +64,7 @@ class PipelineServer:
 
     Raises:
         StartupError: an address cannot be listened on, or a file of the configuration not used.
-        ConfigError: operations that cannot be loaded.
+        ConfigError: operations that cannot be loaded, or a list of revoked credentials that cannot be read.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class PipelineServer:
     ) -> None:
         load_more(config.extra_operations)
         self._master = master
+        self._revoked = RevocationList(config.revoked_file)
         self._tls = server_context(config)
         self._trace = Trace(config.trace_file) if config.trace_file else None
         self._listeners = Listeners(config)
@@ -268,6 +270,7 @@ class PipelineServer:
                 self._engine,
                 self._active,
                 refusal,
+                self._revoked,
             )
             self._engine.sessions[session.id] = session
         except OSError as error:

@@ -1,7 +1,7 @@
 """The two ends of a connection: what the client and the server do in the handshake."""
 
 import dataclasses
-from typing import Optional, Sequence, Tuple
+from typing import Callable, Optional, Sequence, Tuple
 
 from yarn_accel.errors import (
     AccelError,
@@ -92,6 +92,7 @@ class ServerConnection(Connection):
         capabilities: what else it can do on this carrier (`MEMFD`).
         packable: operations that take stacks, for clients that ask (`PACKING`); only so many are named as a
             Welcome holds.
+        is_revoked: whether a credential that was proved counts no longer.
     """
 
     role = "server"
@@ -109,6 +110,7 @@ class ServerConnection(Connection):
         max_lent_bytes: int = 0,
         capabilities: Sequence[str] = (),
         packable: Sequence[str] = (),
+        is_revoked: Callable[[Credential], bool] = lambda _: False,
     ) -> None:
         super().__init__(limits or Limits(), State.AWAIT_HELLO)
         _check_nonce(nonce)
@@ -124,6 +126,7 @@ class ServerConnection(Connection):
         )
         self._packable = tuple([name for name in packable if len(name) <= 64][: hs.MAX_PACKABLE])
         self._offered: Sequence[str] = ()
+        self._is_revoked = is_revoked
         self._shown: Optional[Credential] = None
         self._key = b""
         self._transcript = b""
@@ -175,6 +178,10 @@ class ServerConnection(Connection):
             self._deny(
                 "wrong-proof", "the credential was not issued from the secret of server " + self._server
             )
+        assert self._shown is not None
+        if self._is_revoked(self._shown):
+            text = "the credential of tenant {} was revoked".format(self._shown.tenant)
+            self._deny("credential-revoked", text)
         self.credential = self._shown
         self._use_keys(self._key, self._transcript)
         if hs.PACKING in self._offered:
@@ -193,6 +200,8 @@ class ServerConnection(Connection):
 def _refusal(refused: hs.Refused) -> AccelError:
     if refused.code == "version":
         return RemoteProtocolError(refused.message, cure="install the same release on both sides")
+    if refused.code == "credential-revoked":
+        return AuthenticationError(refused.message, cure="ask the administrator of this site why")
     if refused.code in ("credential", "credential-expired", "wrong-proof"):
         return AuthenticationError(refused.message, cure="issue a new credential for this site")
     if refused.code == "checksum":

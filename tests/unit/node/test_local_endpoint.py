@@ -15,7 +15,7 @@ from yarn_accel.errors import ConfigError, StartupError
 from yarn_accel.node import local_endpoint
 from yarn_accel.node.local_endpoint import LocalEndpoint, user_ids
 
-ANSWERS = {"servers": lambda: {"v": 1, "node": "w1"}, "status": lambda: {"v": 1, "seq": 3}}
+ANSWERS = {"servers": lambda *_: {"v": 1, "node": "w1"}, "status": lambda *_: {"v": 1, "seq": 3}}
 QUESTION = b'{"v": 1, "want": "servers"}\n'
 
 
@@ -86,7 +86,7 @@ def test_who_says_nothing_is_sent_away(tmp_path, monkeypatch):
 
 def test_who_does_not_read_is_not_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(local_endpoint, "PATIENCE_S", 0.05)
-    answers = {"servers": lambda: {"v": 1, "long": "x" * 10_000_000}}
+    answers = {"servers": lambda *_: {"v": 1, "long": "x" * 10_000_000}}
 
     async def act(endpoint, path):
         _, writer = await asyncio.open_unix_connection(path, limit=16)
@@ -103,11 +103,11 @@ def test_one_user_cannot_take_every_place(tmp_path, monkeypatch):
 
     async def act(endpoint, path):
         held = [await asyncio.open_unix_connection(path) for _ in range(3)]
-        await soon(lambda: sum(endpoint._open.values()) == 3)
+        await soon(lambda: len(endpoint._tasks.get(os.geteuid(), ())) == 3)
         refused = await ask(path)
         for _, writer in held:
             writer.close()
-        await soon(lambda: not sum(endpoint._open.values()))
+        await soon(lambda: not endpoint._tasks)
         return refused, await ask(path)
 
     refused, answered = at_the_endpoint(tmp_path, act)
