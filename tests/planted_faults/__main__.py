@@ -32,7 +32,7 @@ PARTS = {
     "binding": ("tests/unit/core/binding", "tests/property/core/test_binding.py"),
     "wire": ("tests/unit/wire", "tests/property/wire"),
     "client": ("tests/unit/client", "tests/property/client"),
-    "pipeline": ("tests/unit/pipeline", "tests/integration/pipeline/test_server.py"),
+    "formats": ("tests/unit/formats",),
     "requests": (
         "tests/unit/core/requests",
         "tests/property/core/test_request_machine.py",
@@ -40,7 +40,11 @@ PARTS = {
         "tests/property/core/test_request_scheduler_short_way.py",
     ),
     "node": ("tests/unit/node",),
-    "operations": ("tests/unit/operations/test_linear.py", "tests/property/operations"),
+    "operations": (
+        "tests/unit/operations/test_registry.py",
+        "tests/unit/operations/test_linear.py",
+        "tests/property/operations",
+    ),
     "backfilling": (
         "tests/unit/torque/core/test_availability.py",
         "tests/unit/torque/backfilling",
@@ -129,6 +133,8 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="parts looked at side by side")
     options = parser.parse_args()
     faults = json.loads(FAULTS.read_text(encoding="utf-8"))
+    if unknown := {fault["part"] for fault in faults} - PARTS.keys():
+        raise SystemExit(f"no tests are named for {', '.join(sorted(unknown))}")
     planted = {part: [fault for fault in faults if fault["part"] == part] for part in options.parts or PARTS}
     commit = subprocess.check_output(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, text=True).strip()
     with ThreadPoolExecutor(options.jobs) as pool:

@@ -171,3 +171,17 @@ def test_a_longer_need_says_nothing_of_where_a_shorter_one_begins() -> None:
         spot = table.earliest(need, length_s, not_before_s)
         assert spot is not None
         assert spot.start_s == start_s
+
+
+def test_a_job_of_many_nodes_leaves_them_when_it_ends() -> None:
+    """Rows of many nodes are changed all at once."""
+    n_nodes = 9
+    capacity = np.ones((n_nodes, N_AMOUNTS), np.int64)
+    capacity[:, 4:] = 0
+    table = NodeTable(tuple(NodeName(f"n{i}") for i in range(n_nodes)), capacity, 0.0, resolution_s=1.0)
+    need = NodeNeed((Part(np.arange(n_nodes), count=n_nodes),), key=object())
+    for start_s in (0.0, 10.0, 20.0):
+        spot = table.earliest(need, 10.0, 0.0)
+        assert spot is not None
+        assert spot.start_s == start_s
+        table.take(spot)

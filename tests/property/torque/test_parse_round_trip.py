@@ -6,6 +6,7 @@ import dataclasses
 import string
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -178,6 +179,11 @@ def test_folding_loses_nothing(value: str) -> None:
 @given(st.lists(chunks, min_size=1, max_size=4).map(tuple))
 def test_nodes_specs(found: tuple[Chunk, ...]) -> None:
     assert parse_nodes_spec(format_nodes_spec(found)) == found
+
+
+@pytest.mark.parametrize("word", ["shared", "excl"])
+def test_shared_and_excl_are_no_properties_of_nodes(word: str) -> None:
+    assert parse_nodes_spec(f"2+n3#big:{word}") == parse_nodes_spec("2:big+n3:big")
 
 
 @given(requests)

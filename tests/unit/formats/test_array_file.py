@@ -81,6 +81,13 @@ def test_whatever_wrote_it_the_arrays_are_the_same(writer):
         assert (found[name].dtype, found[name].flags.f_contiguous) == (array.dtype, array.flags.f_contiguous)
 
 
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+def test_headers_of_all_versions_are_read(version):
+    content = saved(np.lib.format.write_array, ARRAYS["q"], version=version)
+    (found,) = read(content, "x.npy").values()
+    assert np.array_equal(found, ARRAYS["q"])
+
+
 def test_numpy_reads_what_we_write_and_every_array_is_aligned_in_the_file():
     content = written(ARRAYS)
     with np.load(io.BytesIO(content)) as loaded:

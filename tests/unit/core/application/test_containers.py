@@ -85,6 +85,18 @@ def test_a_node_that_was_missing_once_is_gone_only_after_it_was_missing_as_long_
         assert ("gone" not in serving.app.explain("a1")) is is_there
 
 
+def test_a_node_that_was_missing_before_gets_the_whole_time_after_a_new_registration(serving):
+    serving.now_s = 100.0
+    serving.nodes(plain(), is_complete=True)
+    serving(ev.Resynced)
+    serving.now_s = 150.0
+    serving(ev.Registered, (serving.container,), 1)
+    for now_s, is_there in ((209.0, True), (210.0, False)):
+        serving.now_s = now_s
+        serving.nodes(plain(), is_complete=True)
+        assert ("gone" not in serving.app.explain("a1")) is is_there
+
+
 # One container in every place.
 
 
@@ -363,6 +375,14 @@ def test_a_server_of_a_lost_node_that_is_back_with_it_is_stopped(serving):
     serving.now_s = 5.0
     assert len(only(serving.hear("a1", container="c1"), cmd.StopContainer)) == 1
     assert serving.app.bound() == {}
+
+
+def test_a_server_to_be_stopped_again_is_released_when_its_node_is_lost(serving):
+    serving.nodes(plain("a1"))
+    assert only(serving.wait(60.0), cmd.StopContainer) == [cmd.StopContainer(serving.container)]
+    serving.now_s += 5.0
+    commands = serving.nodes(plain("a1", is_usable=False))
+    assert only(commands, cmd.ReleaseContainer) == [cmd.ReleaseContainer(serving.container)]
 
 
 def test_a_repeated_request_that_is_answered_is_taken_back(driver):

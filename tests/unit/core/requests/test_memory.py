@@ -83,6 +83,18 @@ def test_who_waits_is_not_read_from_and_served_in_order():
     assert [world.requests[work].key for work in world.works] == ["large", "small"]
 
 
+def test_nobody_passes_who_waits_though_a_segment_of_its_size_is_free():
+    world = World(pool_bytes=8 * MIB)
+    world.worker()
+    a, b, d = world.open(), world.open(), world.open()
+    world.ask(a)
+    world.finish()
+    world.ask(a, what=needs(64, 6 * MIB - 64))
+    world.ask(b, "large", needs(64, 4 * MIB - 64))
+    world.ask(d, "small")
+    assert world.blocked.keys() == {b, d}
+
+
 def test_a_segment_that_cannot_be_made_is_tried_again(world):
     a = world.open()
     world.can_create = False

@@ -106,6 +106,23 @@ def test_compression_follows_the_line_after_an_early_end_only() -> None:
     assert started(printed.apply([], 100)) == [2]
 
 
+def test_an_end_as_planned_moves_no_promise() -> None:
+    policy = Conservative(CountTable(5))
+    submit(policy, 0, job(1, 5, 6), job(2, 1, 6), job(3, 5, 5), job(4, 4, 2))
+    # The fourth leaves a better place to the third, whose turn is over.
+    assert started(policy.apply([Ended(1)], 1)) == [2, 4]
+    assert promised(policy) == {3: 8}
+    policy.apply([Ended(4)], 3)
+    assert promised(policy) == {3: 8}
+
+
+def test_promises_are_given_to_no_more_than_the_depth() -> None:
+    policy = Conservative(CountTable(10), depth=1)
+    submit(policy, 0, job(1, 8, 10))
+    assert started(submit(policy, 1, job(2, 8, 10), job(3, 9, 10), job(4, 2, 25))) == [4]
+    assert promised(policy) == {2: 10}
+
+
 def test_overrun_breaks_promises_and_says_so() -> None:
     policy = Conservative(CountTable(10))
     submit(policy, 0, job(1, 10, 100), job(2, 10, 10))

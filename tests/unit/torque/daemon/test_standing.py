@@ -173,6 +173,15 @@ def test_pauses_grow_and_stay_bounded(gaps: list[float]) -> None:
     assert not pauses.active(now_s)
 
 
+def test_pauses_double_with_every_failure_in_a_row_up_to_the_longest() -> None:
+    pauses: Pauses[str] = Pauses(Steps(10.0, 60.0))
+    now_s, found = 0.0, []
+    for _ in range(4):
+        found.append(pauses.failed("x", now_s, "why"))
+        now_s += found[-1]
+    assert found == [10.0, 20.0, 40.0, 60.0]
+
+
 def test_a_daemon_started_anew_goes_on_with_what_failed() -> None:
     rules = BackOffRules(node_after_jobs=1, pair=Steps(30.0, 1800.0))
     before = Standing(rules)

@@ -21,6 +21,12 @@ def test_the_common_start_is_asked_for_again_until_it_stays() -> None:
     assert split_blocks([first, second], 2, 2, 10, 0.0, math.inf) == (30.0, ((0, 1), (1, 1)))
 
 
+def test_an_offer_of_a_moment_ago_is_asked_for_again() -> None:
+    # From 0.875 on the second is free, and the first has too little from 1 to 1.25.
+    tables = [table(3, (1, 1.0, 1.25)), table(1, (1, 0.0, 0.875))]
+    assert split_blocks(tables, 4, 2, 0.25, 0.0, math.inf) == (1.25, ((0, 3), (1, 1)))
+
+
 def test_a_block_that_never_fits_has_no_common_start() -> None:
     assert split_blocks([table(1), table(1)], 3, 2, 5, 0.0, math.inf) == (math.inf, ())
 

@@ -211,6 +211,7 @@ def test_fair_share_counts_what_started_not_what_waits() -> None:
 def test_trees_of_shares() -> None:
     assert entitlements([], 10) == {"unknown": 1.0}
     assert decayed({"ann": 1.0}, 0.0, 10.0) == {"ann": 1.0}
+    assert decayed({"ann": 8.0}, 15.0, 10.0)["ann"] == pytest.approx(8 / 2**1.5)
     for tree in (
         [Share("a", 1), Share("a", 2)],
         [Share("a", 1, "nobody")],
