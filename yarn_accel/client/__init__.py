@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from yarn_accel.client.results import (
         LU,
         QR,
+        SVD,
         CholeskyFactor,
         Clusters,
+        EigenDecomposition,
         ImageFeatures,
         MatrixProduct,
         PackedQR,
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LU",
     "QR",
+    "SVD",
     "AccelError",
     "Accelerator",
     "AsyncAccelerator",
@@ -57,6 +60,7 @@ __all__ = [
     "CholeskyFactor",
     "Clusters",
     "ConfigError",
+    "EigenDecomposition",
     "Endpoint",
     "ImageFeatures",
     "MatrixProduct",

@@ -38,9 +38,11 @@ from yarn_accel.client.reporter import CounterBatch, Reporter
 from yarn_accel.client.results import (
     LU,
     QR,
+    SVD,
     CholeskyFactor,
     Clusters,
-    Factorization,
+    EigenDecomposition,
+    Factors,
     ImageFeatures,
     MatrixProduct,
     PackedQR,
@@ -322,12 +324,26 @@ class Accelerator:
         """
         return self._run(calls_of.solve(a if calls_of.is_factorization(a) else self.lu(a), b, options))
 
+    def svd(self, a: Any, **options: Any) -> SVD:
+        """A = USV' in the economic form, or with ``vectors=False`` the singular values alone."""
+        return self._run(calls_of.svd(a, options))
+
+    def eigh(self, a: Any, **options: Any) -> EigenDecomposition:
+        """A = VWV' of a symmetric or Hermitian matrix, or with ``vectors=False`` the eigenvalues alone.
+
+        >>> from yarn_accel.client import connect
+        >>> with connect("inline") as accel:
+        ...     accel.eigh([[2.0, 0.0], [0.0, 1.0]]).w.tolist()
+        [1.0, 2.0]
+        """
+        return self._run(calls_of.eigh(a, options))
+
     def gemm(self, a: Any, b: Any, **options: Any) -> MatrixProduct:
         """C = AB, each read transposed with ``transpose_a=True`` or ``transpose_b=True``."""
         return self._run(calls_of.gemm(a, b, options))
 
-    def residual(self, a: Any, factors: Factorization, **options: Any) -> ResidualCheck:
-        """How exact the factors that `lu`, `qr` or `cholesky` returned are, in LAPACK's own ratios."""
+    def residual(self, a: Any, factors: Factors, **options: Any) -> ResidualCheck:
+        """How exact factors, singular values or eigenvalues are, in LAPACK's own ratios."""
         return self._run(calls_of.residual(a, factors, options))
 
     def features(self, images: Union[str, Reference, Sequence[bytes]], **options: Any) -> ImageFeatures:

@@ -23,9 +23,11 @@ from yarn_accel.client.calls import Call, Reference, Reply
 from yarn_accel.client.results import (
     LU,
     QR,
+    SVD,
     CholeskyFactor,
     Clusters,
-    Factorization,
+    EigenDecomposition,
+    Factors,
     ImageFeatures,
     MatrixProduct,
     ResidualCheck,
@@ -136,11 +138,19 @@ class AsyncAccelerator:
         factors = a if calls_of.is_factorization(a) else await self.lu(a)
         return await self._run(calls_of.solve(factors, b, options))
 
+    async def svd(self, a: Any, **options: Any) -> SVD:
+        """See `Accelerator.svd`."""
+        return await self._run(calls_of.svd(a, options))
+
+    async def eigh(self, a: Any, **options: Any) -> EigenDecomposition:
+        """See `Accelerator.eigh`."""
+        return await self._run(calls_of.eigh(a, options))
+
     async def gemm(self, a: Any, b: Any, **options: Any) -> MatrixProduct:
         """See `Accelerator.gemm`."""
         return await self._run(calls_of.gemm(a, b, options))
 
-    async def residual(self, a: Any, factors: Factorization, **options: Any) -> ResidualCheck:
+    async def residual(self, a: Any, factors: Factors, **options: Any) -> ResidualCheck:
         """See `Accelerator.residual`."""
         return await self._run(calls_of.residual(a, factors, options))
 

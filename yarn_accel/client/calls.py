@@ -40,11 +40,13 @@ class Tensor:
 
     @classmethod
     def of(cls, array: Any) -> Tensor:
-        """A numpy array as a tensor, without a copy when it is contiguous in either order.
+        """A numpy array as a tensor, without a copy when it is contiguous in either order and little-endian.
 
         Raises:
             RejectedError: ``wrong-dtype``: elements of this type do not travel.
         """
+        if array.dtype.str[0] == ">":
+            array = array.astype(array.dtype.newbyteorder("<"))
         flags = array.flags
         is_plain = flags.c_contiguous
         order = "F" if flags.f_contiguous and not is_plain else "C"

@@ -11,9 +11,12 @@ from yarn_accel.client.calls import Call, Reference, Reply, Tensor
 from yarn_accel.client.results import (
     LU,
     QR,
+    SVD,
     CholeskyFactor,
     Clusters,
+    EigenDecomposition,
     Factorization,
+    Factors,
     ImageFeatures,
     MatrixProduct,
     PackedQR,
@@ -28,6 +31,7 @@ __all__ = [
     "PreparedCall",
     "R",
     "cholesky",
+    "eigh",
     "features",
     "gemm",
     "is_factorization",
@@ -38,6 +42,7 @@ __all__ = [
     "residual",
     "separate_lu",
     "solve",
+    "svd",
 ]
 
 R = TypeVar("R")
@@ -77,6 +82,16 @@ def cholesky(a: Any, options: Options) -> PreparedCall[CholeskyFactor]:
     return _prepare(CholeskyFactor.of, "cholesky", (a,), options)
 
 
+def svd(a: Any, options: Options) -> PreparedCall[SVD]:
+    """A = USV'."""
+    return _prepare(SVD.of, "svd", (a,), options)
+
+
+def eigh(a: Any, options: Options) -> PreparedCall[EigenDecomposition]:
+    """A = VWV'."""
+    return _prepare(EigenDecomposition.of, "eigh", (a,), options)
+
+
 def gemm(a: Any, b: Any, options: Options) -> PreparedCall[MatrixProduct]:
     """C = AB."""
     return _prepare(MatrixProduct.of, "gemm", (a, b), options)
@@ -96,7 +111,7 @@ def solve(factors: Factorization, b: Any, options: Options) -> PreparedCall[Solu
     return _prepare(Solution.of, "solve", (*inputs, b), {**params, **options})
 
 
-def residual(a: Any, factors: Factorization, options: Options) -> PreparedCall[ResidualCheck]:
+def residual(a: Any, factors: Factors, options: Options) -> PreparedCall[ResidualCheck]:
     """The ratios of LAPACK's tests."""
     operation, _, inputs = factor_inputs(factors)
     call = Call.of("residual", a, *inputs, **options)

@@ -14,9 +14,12 @@ from yarn_accel.errors import RejectedError
 __all__ = [
     "LU",
     "QR",
+    "SVD",
     "CholeskyFactor",
     "Clusters",
+    "EigenDecomposition",
     "Factorization",
+    "Factors",
     "ImageFeatures",
     "MatrixProduct",
     "PackedQR",
@@ -112,6 +115,46 @@ class CholeskyFactor(NamedTuple):
     def of(cls, reply: Reply, output: str = "") -> CholeskyFactor:
         """The result that a reply to ``cholesky`` holds."""
         return cls(_array(reply, "l"), output, reply)
+
+
+class SVD(NamedTuple):
+    """A = USV' of ``(m, n)``, k = min(m, n).
+
+    Attributes:
+        u: ``(m, k)`` with orthonormal columns; None with ``vectors=False``, as is vh.
+        s: ``(k,)`` real, the largest first.
+        vh: ``(k, n)`` with orthonormal rows.
+    """
+
+    u: Any
+    s: Any
+    vh: Any
+    output: str
+    reply: Reply
+
+    @classmethod
+    def of(cls, reply: Reply, output: str = "") -> SVD:
+        """The result that a reply to ``svd`` holds."""
+        return cls(_array(reply, "u"), _array(reply, "s"), _array(reply, "vh"), output, reply)
+
+
+class EigenDecomposition(NamedTuple):
+    """A = VWV' of a symmetric or Hermitian ``(n, n)``.
+
+    Attributes:
+        w: ``(n,)`` real, the smallest first.
+        v: ``(n, n)``, a vector in each column; None with ``vectors=False``.
+    """
+
+    w: Any
+    v: Any
+    output: str
+    reply: Reply
+
+    @classmethod
+    def of(cls, reply: Reply, output: str = "") -> EigenDecomposition:
+        """The result that a reply to ``eigh`` holds."""
+        return cls(_array(reply, "w"), _array(reply, "v"), output, reply)
 
 
 class MatrixProduct(NamedTuple):
@@ -219,16 +262,19 @@ class Clusters(NamedTuple):
 
 
 Factorization = Union[LU, SeparateLU, QR, PackedQR, CholeskyFactor]
+Factors = Union[Factorization, SVD, EigenDecomposition]
 _FACTORS: Mapping[type, Tuple[str, str, Tuple[str, ...]]] = {
     LU: ("lu", "packed", ("lu", "piv")),
     SeparateLU: ("lu", "separate", ("l", "u", "piv")),
     QR: ("qr", "separate", ("q", "r")),
     PackedQR: ("qr", "packed", ("qr", "tau")),
     CholeskyFactor: ("cholesky", "separate", ("l",)),
+    SVD: ("svd", "separate", ("u", "s", "vh")),
+    EigenDecomposition: ("eigh", "separate", ("w", "v")),
 }
 
 
-def factor_inputs(factors: Factorization) -> Tuple[str, str, List[Any]]:
+def factor_inputs(factors: Factors) -> Tuple[str, str, List[Any]]:
     """The operation that made these factors, their form, and what stands for them among a call's inputs."""
     operation, form, names = _FACTORS[type(factors)]
     if factors.output:

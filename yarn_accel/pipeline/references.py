@@ -34,7 +34,7 @@ def look_at(store: Store, inputs: Iterable[RemoteInput]) -> tuple[list[Stamp], l
                 )
             files.append(ReferencedFile((item.spec,)))
         elif is_array_file(item.uri):
-            with _unchanged(store, uri, stamp), store.opened(uri) as source:
+            with _unless_changed(store, uri, stamp), store.opened(uri) as source:
                 arrays = describe(source, item.uri)
             files.append(ReferencedFile(tuple([array.spec for array in arrays]), arrays))
         else:
@@ -65,7 +65,7 @@ def read_unchanged(
         StorageError: it cannot be read; transient when it has changed.
         RejectedError: as `load`.
     """
-    with _unchanged(store, uri, stamp), store.opened(uri) as source:
+    with _unless_changed(store, uri, stamp), store.opened(uri) as source:
         if source.n_bytes != stamp.n_bytes:
             raise _changed(uri)
         for number, view in enumerate(views):
@@ -73,19 +73,19 @@ def read_unchanged(
                 load(file.arrays[number], source, view)
             else:
                 source.read_into(0, view)
+    if store.stamp(uri) != stamp:
+        raise _changed(uri)
 
 
 @contextlib.contextmanager
-def _unchanged(store: Store, uri: str, stamp: Stamp) -> Iterator[None]:
-    """What is done to a file, or goes wrong with it, counts only if the file is the one that was stamped."""
+def _unless_changed(store: Store, uri: str, stamp: Stamp) -> Iterator[None]:
+    """What goes wrong with a file is its own fault only if it is still the one that was stamped."""
     try:
         yield
     except (RejectedError, StorageError):
         if store.stamp(uri) == stamp:
             raise
         raise _changed(uri) from None
-    if store.stamp(uri) != stamp:
-        raise _changed(uri)
 
 
 def _changed(uri: str) -> StorageError:

@@ -129,7 +129,13 @@ def test_factors_products_solutions_and_clusters_have_names(accel):
     triangle = accel.cholesky(DEFINITE, form="packed")
     for factors in (cholesky, triangle):
         assert np.allclose(accel.solve(factors, b).x, np.linalg.solve(DEFINITE, b))
-    for a, factors in ((SQUARE, lu), (SQUARE, qr), (DEFINITE, cholesky)):
+    np.testing.assert_array_equal(accel.lu(SQUARE.astype(">f8")).lu, lu.lu)
+    svd, eigh = accel.svd(SQUARE), accel.eigh(DEFINITE)
+    assert np.allclose((svd.u * svd.s) @ svd.vh, SQUARE)
+    assert np.allclose(DEFINITE @ eigh.v, eigh.v * eigh.w)
+    alone = accel.svd(SQUARE, vectors=False)
+    assert (alone.u, alone.vh) == (None, None)
+    for a, factors in ((SQUARE, lu), (SQUARE, qr), (DEFINITE, cholesky), (SQUARE, svd), (DEFINITE, eigh)):
         check = accel.residual(a, factors)
         assert check.passed
         assert check.residual == max(check.residuals.values()) < check.limit
