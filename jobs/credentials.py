@@ -7,8 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from yarn_accel.adapters.credentials import issue_token_file, read_master_secret
-from yarn_accel.errors import ConfigError
+from yarn_accel.adapters.credentials import issue_job_credential
 
 __all__ = ["token_file"]
 
@@ -20,12 +19,5 @@ def token_file(master_secret_file: Path, lifetime_s: float, scratch: Path | None
     Raises:
         ConfigError: the site's secret cannot be read by this user.
     """
-    try:
-        master = read_master_secret(master_secret_file)
-    except ConfigError as error:
-        ask = (
-            "ask the administrator for a credential (yarn-accel credential issue), give it with --credential"
-        )
-        raise ConfigError(error.message, cure=f"{error.cure}, or {ask}" if error.cure else ask) from None
     with tempfile.TemporaryDirectory(prefix="accel-token-", dir=scratch) as folder:
-        yield issue_token_file(Path(folder) / "credentials", master, lifetime_s)
+        yield issue_job_credential(Path(folder) / "credentials", master_secret_file, lifetime_s)

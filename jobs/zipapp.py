@@ -7,24 +7,16 @@ checksum in HDFS).
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
 import jobs
+from yarn_accel.hadoop.client_archive import client_sources, find_sources, write_archive
 
 __all__ = ["ARCHIVE_NAME", "build_zipapp", "sources"]
 
 ARCHIVE_NAME = "accel-job.pyz"
 
-# What travels: whole folders, or single files of a package whose other modules stay at home.
 _CONTENT = (
-    ("yarn_accel", ("__init__.py", "errors.py")),
-    ("yarn_accel.core", ("__init__.py", "server_choice.py", "units.py")),
-    ("yarn_accel.wire", ("*.py",)),
-    ("yarn_accel.client", ("*.py",)),
-    ("yarn_accel.formats", ("*.py",)),
-    ("yarn_accel.operations", ("*.py",)),
-    ("yarn_accel.spark", ("*.py",)),
     ("jobs", ("__init__.py", "entry.py", "verbs.py")),
     ("jobs.factorize", ("__init__.py", "manifest.py", "mapper.py", "rows.py")),
     ("jobs.images", ("__init__.py", "mapper.py", "reducer.py", "rounds.py", "rows.py")),
@@ -48,29 +40,14 @@ from jobs.entry import main
 sys.exit(main(sys.argv[1:]))
 """
 
-_EPOCH = (1980, 1, 1, 0, 0, 0)
-
 
 def sources() -> dict[str, Path]:
     """Name inside the archive -> file on this machine, sorted by name."""
-    root = Path(jobs.__file__).parent.parent
-    found: dict[str, Path] = {}
-    for package, patterns in _CONTENT:
-        folder = root.joinpath(*package.split("."))
-        for pattern in patterns:
-            for path in folder.glob(pattern):
-                found[f"{package.replace('.', '/')}/{path.name}"] = path
-    return dict(sorted(found.items()))
+    own = find_sources(Path(jobs.__file__).parent.parent, _CONTENT)
+    return dict(sorted({**client_sources(), **own}.items()))
 
 
 def build_zipapp(target: Path) -> Path:
     """Write the archive to `target` and return it; the bytes depend on the sources alone."""
     content = {name: path.read_bytes() for name, path in sources().items()}
-    content["__main__.py"] = _MAIN
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
-        for name in sorted(content):
-            entry = zipfile.ZipInfo(name, _EPOCH)
-            entry.create_system = 3
-            entry.external_attr = 0o644 << 16
-            archive.writestr(entry, content[name])
-    return target
+    return write_archive(target, {**content, "__main__.py": _MAIN})

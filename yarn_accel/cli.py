@@ -49,6 +49,11 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "drain": _verb("drain", "Take the server of NODE out of use; it finishes what it has."),
     "undrain": _verb("undrain", "Take the server of NODE back into use."),
     "stop": _verb("stop", "End the application and restore the cluster."),
+    "streaming": LazyCommand(
+        "yarn_accel.launch.streaming_cli",
+        "command",
+        "Run Hadoop Streaming with a mapper that uses pipeline servers.",
+    ),
     "cluster": LazyCommand(
         "yarn_accel.testbed.cluster_cli",
         "group",

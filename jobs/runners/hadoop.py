@@ -16,9 +16,8 @@ from yarn_accel.client.binding import Binding, format_binding, parse_binding
 from yarn_accel.client.reporter import GROUP
 from yarn_accel.client.task_servers import BINDING_FILE
 from yarn_accel.errors import ConfigError
-from yarn_accel.hadoop.properties import read_properties
 from yarn_accel.hadoop.running import APPLICATION_TYPE, tracking_pages
-from yarn_accel.hadoop.site import HadoopSite, user_name
+from yarn_accel.hadoop.site import SLOT_RESOURCE, HadoopSite, user_name
 from yarn_accel.hadoop.streaming import (
     NLINE_INPUT_FORMAT,
     SEQUENCE_INPUT_FORMAT,
@@ -28,10 +27,7 @@ from yarn_accel.hadoop.streaming import (
     run_streaming,
 )
 
-__all__ = ["SLOT_RESOURCE", "HadoopRunner", "streaming_job"]
-
-SLOT_RESOURCE = "acct/slot"
-"""A mapper that asks for one slot is placed where slots are, so mappers spread over the nodes."""
+__all__ = ["HadoopRunner", "streaming_job"]
 
 
 class HadoopRunner:
@@ -110,7 +106,7 @@ class HadoopRunner:
                 if is_wanted and self._binding_file is None
                 else ()
             )
-            job = streaming_job(step, self._python, files, credentials, _has_slots(self.site), masters)
+            job = streaming_job(step, self._python, files, credentials, self.site.has_slots(), masters)
             result = run_streaming(self.site, job, report).check()
         parts = sorted(uri for uri in Store(self.site.conf_dir).list(step.output_uri) if "/part-" in uri)
         return StepResult(tuple(parts), _counters(result), _tasks(result), result.wall_s, result.job_id)
@@ -181,12 +177,6 @@ def _file_system(site: HadoopSite) -> str:
     if not found:
         raise ConfigError(f"{site.conf_dir}: core-site.xml does not set fs.defaultFS")
     return found
-
-
-def _has_slots(site: HadoopSite) -> bool:
-    types = read_properties(site.conf_dir / "resource-types.xml").get("yarn.resource-types", "")
-    named = f"{types},{site.properties.get('yarn.resource-types', '')}".split(",")
-    return SLOT_RESOURCE in [name.strip() for name in named]
 
 
 def _counters(result: JobResult) -> dict[str, int]:

@@ -57,4 +57,4 @@ def test_an_error_is_one_line_and_its_exit_code(monkeypatch, capsys, tmp_path) -
 
 def test_the_shell_completes_names() -> None:
     context = click.Context(root)
-    assert [item.value for item in root.shell_complete(context, "st")] == ["start", "status", "stop"]
+    assert [item.value for item in root.shell_complete(context, "sta")] == ["start", "status"]

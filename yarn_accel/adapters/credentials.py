@@ -24,6 +24,7 @@ __all__ = [
     "MIN_SECRET_BYTES",
     "create_master_secret",
     "issue_for_user",
+    "issue_job_credential",
     "issue_token_file",
     "read_credential",
     "read_master_secret",
@@ -151,6 +152,22 @@ def issue_token_file(path: Path, master: bytes, lifetime_s: float, tenant: str =
     credential = issue(master, tenant or getpass.getuser(), expires_s, secrets.token_hex(8))
     _write_private(path, token_file_content(credential))
     return path
+
+
+def issue_job_credential(path: Path, master_secret_file: Path, lifetime_s: float) -> Path:
+    """As `issue_token_file`, for the current user, from the file with the site's secret.
+
+    Raises:
+        ConfigError: this user cannot read the secret; or the file exists already.
+    """
+    try:
+        master = read_master_secret(master_secret_file)
+    except ConfigError as error:
+        ask = (
+            "ask the administrator for a credential (yarn-accel credential issue), give it with --credential"
+        )
+        raise ConfigError(error.message, cure=f"{error.cure}, or {ask}" if error.cure else ask) from None
+    return issue_token_file(path, master, lifetime_s)
 
 
 def _write_private(path: Path, content: bytes) -> None:

@@ -20,17 +20,20 @@ from yarn_accel.adapters.settings_file import read_settings
 from yarn_accel.errors import ConfigError, StartupError
 from yarn_accel.hadoop.jars import HadoopInstall, cache_dir, fetched, from_hadoop_home
 from yarn_accel.hadoop.jdk import find_java
-from yarn_accel.hadoop.properties import read_site
+from yarn_accel.hadoop.properties import read_properties, read_site
 
 __all__ = [
     "SITE_FILE",
     "SITE_KEYS",
+    "SLOT_RESOURCE",
     "HadoopSite",
     "SiteSettings",
     "user_name",
 ]
 
 SITE_FILE = "yarn-accel-site.yaml"
+SLOT_RESOURCE = "acct/slot"
+"""A mapper that asks for one slot is placed where slots are, so mappers spread over the nodes."""
 SITE_KEYS: Mapping[str, str] = {
     "binding_file": "which node sends to which pipeline server (JSON)",
     "master_secret_file": "the site's secret that job credentials are derived from (mode 0600)",
@@ -82,6 +85,12 @@ class SiteSettings:
             _path(settings, "binding_file", conf_dir),
             _path(settings, "master_secret_file", conf_dir),
         )
+
+    def has_slots(self) -> bool:
+        """Whether the cluster knows the resource of which mappers ask for one each, to be spread."""
+        types = read_properties(self.conf_dir / "resource-types.xml").get("yarn.resource-types", "")
+        named = f"{types},{self.properties.get('yarn.resource-types', '')}".split(",")
+        return SLOT_RESOURCE in [name.strip() for name in named]
 
     def resolve(self, host: str) -> str:
         """The address to connect to for a host name, through the site's hosts file."""

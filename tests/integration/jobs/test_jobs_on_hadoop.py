@@ -371,7 +371,7 @@ def test_a_site_without_servers_fails_where_no_fallback_is_wanted(conf_without_s
     words = ("factorize", "--make", "2", "--tasks", "1", "--n-max", "64")
     refused = scrubbed(*words, "--no-fallback", conf_dir=conf_without_servers)
     assert refused.returncode == 1
-    assert "no pipeline server and --no-fallback is set: " in refused.stderr
+    assert "no pipeline server and no fallback: " in refused.stderr
 
 
 def test_twin_attempts_of_a_task_do_no_harm(hadoop_cluster, runner, store, manifest, tmp_path):

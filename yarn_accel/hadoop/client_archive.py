@@ -1,0 +1,61 @@
+"""The client as one file that travels with a job: plain Python in a zip, the same bytes every time.
+
+Python imports from it where ``PYTHONPATH`` or ``sys.path`` names it. It is stored, not compressed, with fixed
+times and sorted names, so equal sources give equal bytes (and an equal checksum in HDFS).
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import yarn_accel
+
+__all__ = ["CLIENT_ARCHIVE", "client_sources", "find_sources", "write_archive", "write_client_archive"]
+
+CLIENT_ARCHIVE = "yarn-accel-client.zip"
+
+# What travels: whole folders, or single files of a package whose other modules stay at home.
+_CONTENT = (
+    ("yarn_accel", ("__init__.py", "errors.py")),
+    ("yarn_accel.core", ("__init__.py", "server_choice.py", "units.py")),
+    ("yarn_accel.wire", ("*.py",)),
+    ("yarn_accel.client", ("*.py",)),
+    ("yarn_accel.formats", ("*.py",)),
+    ("yarn_accel.operations", ("*.py",)),
+    ("yarn_accel.spark", ("*.py",)),
+)
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def client_sources() -> dict[str, Path]:
+    """Name inside the archive -> file on this machine, sorted by name."""
+    return find_sources(Path(str(yarn_accel.__file__)).parent.parent, _CONTENT)
+
+
+def find_sources(root: Path, content: Iterable[tuple[str, tuple[str, ...]]]) -> dict[str, Path]:
+    """Files of packages below `root`, by their names inside an archive, sorted."""
+    found: dict[str, Path] = {}
+    for package, patterns in content:
+        folder = root.joinpath(*package.split("."))
+        for pattern in patterns:
+            for path in folder.glob(pattern):
+                found[f"{package.replace('.', '/')}/{path.name}"] = path
+    return dict(sorted(found.items()))
+
+
+def write_client_archive(target: Path) -> Path:
+    """Write the client to `target` and return it."""
+    return write_archive(target, {name: path.read_bytes() for name, path in client_sources().items()})
+
+
+def write_archive(target: Path, content: Mapping[str, bytes]) -> Path:
+    """Write files to the archive `target` and return it; its bytes depend on the content alone."""
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
+        for name in sorted(content):
+            entry = zipfile.ZipInfo(name, _EPOCH)
+            entry.create_system = 3
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, content[name])
+    return target

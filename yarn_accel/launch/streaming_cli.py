@@ -1,0 +1,153 @@
+"""``yarn-accel streaming``: Hadoop Streaming for mappers that use pipeline servers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import click
+
+from yarn_accel.adapters.credentials import issue_job_credential
+from yarn_accel.client.binding import parse_binding
+from yarn_accel.client.task_servers import BINDING_FILE
+from yarn_accel.errors import ConfigError, StartupError
+from yarn_accel.hadoop.client_archive import CLIENT_ARCHIVE, write_client_archive
+from yarn_accel.hadoop.java import java_argv
+from yarn_accel.hadoop.running import APPLICATION_TYPE, tracking_pages
+from yarn_accel.hadoop.site import SLOT_RESOURCE, HadoopSite, SiteSettings
+from yarn_accel.hadoop.streaming import LOG_SETTINGS
+from yarn_accel.hadoop.streaming_arguments import CREDENTIAL_PROPERTY, StreamingAdditions, complete
+
+__all__ = ["command"]
+
+_FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
+_PRINT_FOLDER = "yarn-accel-streaming"
+
+
+@click.command(
+    "streaming",
+    context_settings={"ignore_unknown_options": True},
+    options_metavar="[--print] [--python P] [--credential FILE] [--credential-hours H]",
+)
+@click.option("--print", "is_printed", is_flag=True, help="Print the command instead of running it.")
+@click.option("--python", default="python3", show_default=True, help="Interpreter of the nodes.")
+@click.option("--credential", "credential_file", type=_FILE, help="Token file from the administrator.")
+@click.option(
+    "--credential-hours",
+    type=click.FloatRange(min=0, min_open=True),
+    default=24.0,
+    show_default=True,
+    help="Life of a credential that is derived from the site's secret.",
+)
+@click.argument(
+    "arguments", nargs=-1, type=click.UNPROCESSED, metavar="-input IN -output OUT -mapper FILE ..."
+)
+def command(
+    is_printed: bool,
+    python: str,
+    credential_file: Path | None,
+    credential_hours: float,
+    arguments: tuple[str, ...],
+) -> None:
+    """Run Hadoop Streaming with a mapper that uses pipeline servers.
+
+    All other options are those of `mapred streaming`. Added are the client (for `import yarn_accel`), the
+    Python files that -mapper, -reducer and -combiner name, the job's credential, whom to ask for servers, and
+    a slot for each mapper where the site has them. What is given wins over what would be added.
+
+    With --print the files go into the folder yarn-accel-streaming, and the command that uses them is printed.
+    """
+    site = SiteSettings.read()
+    with _folder(is_printed) as folder:
+        credential = _credential(site, credential_file, credential_hours, folder)
+        additions = _additions(site, python, credential, folder)
+        argv, environ = _launcher(site, complete(arguments, additions))
+        if is_printed:
+            changed = [f"{name}={value}" for name, value in environ.items() if os.environ.get(name) != value]
+            click.echo(shlex.join(["env", *changed, *argv] if changed else argv))
+        else:
+            sys.exit(_run(argv, environ))
+
+
+@contextlib.contextmanager
+def _folder(is_kept: bool) -> Iterator[Path]:
+    """A folder for what travels with the job, private because of the credential in it."""
+    if not is_kept:
+        with tempfile.TemporaryDirectory(prefix="yarn-accel-") as name:
+            yield Path(name)
+        return
+    folder = Path.cwd() / _PRINT_FOLDER
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder}: {error.strerror}") from None
+    yield folder
+
+
+def _credential(site: SiteSettings, given: Path | None, hours: float, folder: Path) -> Path | None:
+    """The token file the job gets; None where the site has no secret, so its tasks compute by themselves."""
+    if given is not None:
+        return given.absolute()
+    if site.master_secret_file is None:
+        return None
+    (folder / "credential").unlink(missing_ok=True)
+    return issue_job_credential(folder / "credential", site.master_secret_file, hours * 3600)
+
+
+def _additions(site: SiteSettings, python: str, credential: Path | None, folder: Path) -> StreamingAdditions:
+    properties, environment = {}, {"PYTHONPATH": CLIENT_ARCHIVE}
+    files = [write_client_archive(folder / CLIENT_ARCHIVE)]
+    if site.has_slots():
+        properties[f"mapreduce.map.resource.{SLOT_RESOURCE}"] = "1"
+    if credential is not None:
+        properties[CREDENTIAL_PROPERTY] = str(credential)
+    if site.binding_file is not None:
+        try:
+            text = site.binding_file.read_text(encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"binding_file {site.binding_file}: {error.strerror}") from None
+        parse_binding(text)
+        (folder / BINDING_FILE).write_text(text, encoding="utf-8")
+        files.append(folder / BINDING_FILE)
+    elif masters := tracking_pages(site, APPLICATION_TYPE):
+        # Where agents and mappers are of different users, mappers cannot know where the agents listen.
+        environment["ACCEL_MASTER"] = ",".join(masters)
+    return StreamingAdditions(python, properties, files, environment)
+
+
+def _launcher(site: SiteSettings, arguments: list[str]) -> tuple[list[str], Mapping[str, str]]:
+    """The program that submits: the site's `mapred`, else Java with the jars; and its environment."""
+    environ = dict(os.environ, HADOOP_CONF_DIR=str(site.conf_dir))
+    own = Path(os.environ.get("HADOOP_HOME", ""), "bin", "mapred")
+    mapred = str(own) if os.environ.get("HADOOP_HOME") and own.is_file() else shutil.which("mapred")
+    if mapred is not None:
+        if site.client_jvm_options:
+            options = [*site.client_jvm_options, os.environ.get("HADOOP_CLIENT_OPTS", "")]
+            environ["HADOOP_CLIENT_OPTS"] = " ".join(options).strip()
+        return [mapred, "streaming", *arguments], environ
+    full = HadoopSite.load()
+    options = [f"-Dlog4j.configuration=file:{LOG_SETTINGS}", *full.client_jvm_options]
+    argv = java_argv(full.install, "streaming", full.conf_dir, jvm_options=options, arguments=arguments)
+    return argv, environ
+
+
+def _run(argv: list[str], environ: Mapping[str, str]) -> int:
+    """Run it on this terminal; ^C is its own business, as it is without us. Its exit status."""
+    try:
+        process = subprocess.Popen(argv, env=environ)
+    except OSError as error:
+        raise StartupError(f"{argv[0]} cannot be started: {error.strerror}") from None
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        status = process.wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return status if status >= 0 else 128 - status
