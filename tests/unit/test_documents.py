@@ -1,4 +1,4 @@
-"""What the pages refer to exists."""
+"""README.md is a screen and some, and what the pages refer to exists."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ import pytest
 
 from tests.fixtures.documents import PAGES, ROOT, blocks, run_page
 
+MOST_README_LINES = 150
 PLACES = (*PAGES, *ROOT.glob("*.md"), *(ROOT / "jobs").glob("*/README.md"), ROOT / "hadoop_conf/README.md")
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= MOST_README_LINES
 
 
 @pytest.mark.parametrize("page", sorted(set(PLACES)), ids=lambda page: str(page.relative_to(ROOT)))
