@@ -11,7 +11,6 @@ import contextlib
 import functools
 import itertools
 import os
-import secrets
 import threading
 from typing import (
     TYPE_CHECKING,
@@ -76,7 +75,7 @@ class CallKeys:
     def __init__(self, prefix: str) -> None:
         self._positions = itertools.count(1)
         self._made = "{}/".format(prefix)
-        self._token = secrets.token_hex(8)
+        self._token = os.urandom(8).hex()
 
     def give(self, call: Call) -> None:
         """Give a call that has no key its own; the position of one that has one stays unused."""

@@ -9,7 +9,6 @@ import atexit
 import contextlib
 import itertools
 import os
-import secrets
 import time
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Tuple, Union
 
@@ -204,7 +203,7 @@ class _Opening:
         """The task's id, with a number for the second accelerator of this process and those after it."""
         number = next(_NUMBERS)
         if not self._attempt.is_streaming:
-            return "local-" + secrets.token_hex(8)
+            return "local-" + os.urandom(8).hex()
         return self._attempt.task_id + (".{}".format(number) if number > 1 else "")
 
     def _dispatchers(

@@ -104,7 +104,7 @@ def _portable(command: str, python: str, scripts: list[Path]) -> str:
     words = command.split(" ")
     for place, word in enumerate(words):
         if word.endswith(".py") and Path(word).is_file():
-            scripts.append(Path(word))
+            scripts.append(Path(word).absolute())
             words[place] = Path(word).name
             if not place:
                 words[0] = f"{python} {words[0]}"
