@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import gc
+import shutil
+import subprocess
+import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,3 +74,19 @@ def table_of_operations() -> Iterator[None]:
     yield
     registry._table.clear()
     registry._table.update(before)
+
+
+@pytest.fixture(scope="session")
+def find_python() -> Callable[[str], str]:
+    """From a version to an interpreter, on PATH or beside the one that runs this test; else skips."""
+
+    def find(version: str) -> str:
+        found = shutil.which(f"python{version}")
+        if found and subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return found
+        beside = sorted(Path(sys.base_prefix).parent.glob(f"{version}.*/bin/python"))
+        if not beside:
+            pytest.skip(f"no Python {version} on this machine")
+        return str(beside[-1])
+
+    return find

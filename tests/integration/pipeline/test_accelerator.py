@@ -16,8 +16,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.integration.pipeline.conftest import ROOT
+from tests.integration.pipeline.conftest import MASTER, ROOT
+from yarn_accel.adapters.credentials import issue_token_file
 from yarn_accel.client import AsyncAccelerator, Binding, Call, Reply, StartupError, connect
+from yarn_accel.client.binding import format_binding
+from yarn_accel.hadoop.client_archive import write_client_archive
 
 LIMIT_S = 120
 SMALL = {"workers": 1, "standby_workers": 0, "calibrate": False}
@@ -133,6 +136,42 @@ def test_closing_settles_every_future(start_gated, credential, barrier, wait_unt
     with connected([server], credential) as accel:
         futures = [accel.submit(barrier.call(f"more/{number}")) for number in range(50)]
     assert all(future.result(0).info for future in futures)
+
+
+OLD_PYTHON = """
+import array, asyncio, sys
+sys.path.insert(0, sys.argv[1])
+from yarn_accel.client import RejectedError, connect, connect_async
+
+options = {"binding": sys.argv[2], "credential": sys.argv[3], "environ": {}, "fallback": False}
+a = memoryview(array.array("d", [4.0, 3.0, 6.0, 3.0])).cast("B").cast("d", (2, 2))
+
+async def main():
+    async with connect_async(**options) as accel:
+        return (await accel.lu(a)).reply.server
+
+with connect(**options) as accel:
+    found = accel.lu(a)
+    print(found.lu.spec.shape, memoryview(found.piv.data).cast("B").cast("i").tolist())
+    print([future.result().server for future in [accel.submit("lu", a) for _ in range(3)]])
+    try:
+        accel.cholesky(a)
+    except RejectedError as error:
+        print(error.code)
+print(asyncio.run(main()), sys.modules.get("numpy"))
+"""
+
+
+def test_an_old_python_with_nothing_installed_is_enough(spawn_server, tmp_path, find_python):
+    python = find_python("3.8")
+    server = spawn_server("w1").wait_ready()
+    archive = write_client_archive(tmp_path / "client.zip")
+    (tmp_path / "binding.json").write_text(format_binding(Binding((server.endpoint,))))
+    token = issue_token_file(tmp_path / "token", MASTER, 3600, "alice")
+    command = [python, "-I", "-S", "-c", OLD_PYTHON, archive, tmp_path / "binding.json", token]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False, timeout=LIMIT_S)
+    assert ran.stderr == ""
+    assert ran.stdout.splitlines() == ["(2, 2) [1, 1]", "['w1', 'w1', 'w1']", "not-symmetric", "w1 None"]
 
 
 # A server of one's own

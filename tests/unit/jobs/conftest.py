@@ -1,13 +1,8 @@
-"""Old interpreters, and a made-up demo record without fault for tests of what is made from one."""
+"""A made-up demo record without fault for tests of what is made from one."""
 
 from __future__ import annotations
 
 import itertools
-import shutil
-import subprocess
-import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -20,23 +15,6 @@ from jobs.images.purity import photograph_of, purity
 from jobs.images.rows import Clustering
 from jobs.outcome import Outcome, RejectedRecord
 from jobs.runners.step import TaskRecord
-
-
-@pytest.fixture(scope="session")
-def find_python() -> Callable[[str], str]:
-    """From a version to an interpreter, on PATH or beside the one that runs this test; else skips."""
-
-    def find(version: str) -> str:
-        found = shutil.which(f"python{version}")
-        if found and subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode == 0:
-            return found
-        beside = sorted(Path(sys.base_prefix).parent.glob(f"{version}.*/bin/python"))
-        if not beside:
-            pytest.skip(f"no Python {version} on this machine")
-        return str(beside[-1])
-
-    return find
-
 
 NODES = ("w1", "w2", "w3", "w4")
 STAGES_S = (0.1, 0.2, 0.5, 0.2, 1.0)
