@@ -122,7 +122,8 @@ ONE_MACHINE: Mapping[str, str] = {
     "datanode_recheck_ms": "5000",
     "heartbeat_ms": "200",
     "nm_expiry_ms": "20000",
-    "am_expiry_ms": "30000",
+    # One that dies is replaced at once; Spark's takes up to a minute to register when all cores are busy.
+    "am_expiry_ms": "120000",
     "rm_recovery_wait_ms": "1000",
     "nm_memory_mib": "4096",
     "disk_limit_percent": "99",
