@@ -11,13 +11,14 @@ from pathlib import Path
 from jobs.runners.hadoop import HadoopRunner
 from jobs.runners.inline import InlineRunner
 from jobs.runners.local import LocalRunner
+from jobs.runners.spark import SparkRunner
 from jobs.runners.step import Runner
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.hadoop.site import HadoopSite
 
 __all__ = ["RUNNERS", "RunnerOptions", "open_runner"]
 
-RUNNERS = ("inline", "local", "hadoop")
+RUNNERS = ("inline", "local", "hadoop", "spark")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,8 @@ def open_runner(
             yield local, Store()
     else:
         site = HadoopSite.load(os.environ if environ is None else environ)
-        hadoop = HadoopRunner(
+        runner_class = SparkRunner if name == "spark" else HadoopRunner
+        hadoop = runner_class(
             site,
             options.python,
             options.credential_hours,

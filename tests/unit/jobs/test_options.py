@@ -43,5 +43,5 @@ def test_the_new_option_wins_over_the_former_one() -> None:
 @pytest.mark.parametrize("job", ["factorize", "images"])
 def test_help_shows_the_new_name_alone(job: str) -> None:
     text = CliRunner().invoke(root, [job, "--help"]).stdout
-    assert "--runner [inline|local|hadoop]" in text
+    assert "--runner [inline|local|hadoop|spark]" in text
     assert "--rung" not in text
