@@ -17,11 +17,14 @@ unexport PYTHONDONTWRITEBYTECODE
 # A copy of this tree whose backfilling policies mypyc has compiled (setup.py); the tree itself runs as it is.
 COMPILED = .compiled
 COPIED = yarn_accel torque_sched benchmarks tests setup.py setup.cfg pyproject.toml README.md
+# A virtual environment of its own for PySpark, which is not part of `make test`.
+SPARK = .venv-spark
+SPARK_PACKAGES = 'pyspark>=3.5,<3.6' 'numpy>=1.26' 'pandas>=2.0' 'pyarrow>=15.0' 'scipy>=1.11'
 # Without what another lane's Python writes there meanwhile.
 COPY = tar --exclude=__pycache__ -cf - $(COPIED) | tar -xf - -C $(COMPILED)
 
 .PHONY: help demo test test-all test-unit test-services test-processes test-hadoop test-application test-compiled \
-	test-in-compiled check unit explore integration compiled bench clean install install-dev
+	test-in-compiled test-spark check unit explore integration compiled bench clean install install-dev
 
 help:
 	@echo "make demo         install what is missing, start a real 4-node Hadoop, run both jobs, write out/demo/report.html"
@@ -30,6 +33,7 @@ help:
 	@echo "make test-services the tests of our own processes, and the compiled backfilling policies"
 	@echo "make test-hadoop  the tests of the cluster, of Hadoop's protocols and of jobs on the real Hadoop"
 	@echo "make test-application the tests of the YARN application on the real Hadoop"
+	@echo "make test-spark   PySpark on the real Hadoop; installs PySpark into $(SPARK) first (870 MB)"
 	@echo "make test-all     the same with all examples and the tests that take long (up to an hour)"
 	@echo "make check        style, types, import contracts, old-Python check"
 	@echo "make unit         tests that need no Hadoop (seconds)"
@@ -101,9 +105,18 @@ test-in-compiled: compiled
 	@cd $(COMPILED) && ../$(PY) -m pytest $(SLOWEST) tests/unit/torque/backfilling tests/unit/torque/core \
 		tests/unit/torque/sim tests/property/torque/test_live_equals_incremental.py
 
+$(SPARK)/.installed: Makefile
+	@test -x $(SPARK)/bin/python || $(PY) -m venv $(SPARK)
+	@$(SPARK)/bin/python -m pip --disable-pip-version-check install --quiet $(SPARK_PACKAGES)
+	@touch $@
+
+test-spark: install-dev $(SPARK)/.installed
+	@SPARK_TEST_PYTHON=$(CURDIR)/$(SPARK)/bin/python $(PY) -m pytest $(SLOWEST) --require spark -m spark \
+		tests/integration/spark
+
 bench:
 	@./bootstrap.sh yarn,bench,peers
 	@$(PY) -m benchmarks all --quick
 
 clean:
-	rm -rf .venv $(COMPILED) build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv $(SPARK) $(COMPILED) build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

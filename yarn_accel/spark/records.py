@@ -21,7 +21,6 @@ __all__ = ["MODES", "RecordMapper", "RecordResult", "check_mode"]
 MODES = ("PERMISSIVE", "FAILFAST")
 """Named as those of Spark's readers."""
 
-INVALID = "invalid-record"
 _FALLBACK_DEVICE = "cpu:fallback"
 #: So many bad records wait at most until one that is sent has its reply.
 _MAX_WAITING = 1000
@@ -150,12 +149,14 @@ class _TaskRecords:
         Raises:
             AccelError: it is not the record's fault, or the mode is FAILFAST.
         """
+        bad: AccelError
         if isinstance(error, AccelError):
-            if not is_bad_record(error):
-                raise error
-            code, message = error.code, str(error)
+            bad = error
         else:
-            code, message = INVALID, str(error) or type(error).__name__
+            bad = RejectedError("invalid-record", str(error) or type(error).__name__)
+        if not is_bad_record(bad):
+            raise bad
+        code, message = bad.code, str(bad)
         if self._mapper.mode == "FAILFAST":
             what = f"record {reprlib.repr(record)} is bad ({code}): {message}"
             raise RejectedError(code, what) from error
