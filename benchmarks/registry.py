@@ -13,6 +13,7 @@ BENCHMARKS: dict[str, str] = {
     "grid": "four sites with the same months of a log (--log FILE), alone, searched and co-allocated; G1-G8",
     "hadoop": "the pseudo-cluster: start, memory, job overhead, container start, HDFS rates",
     "images": "the image job with 50,000 images on the 4-node cluster (quick: 500)",
+    "namenode_calls": "what the factorize job asks of a NameNode per record, by residual and output",
     "pipeline": "the pipeline server against bare sockets, bare LAPACK and its peers",
     "predictor": "jobs of a log (--log FILE) predicted from those before, against the paper's own rule",
     "soak": "half an hour at 80 % load with 64 clients coming and going: is memory flat? (quick: 1 minute)",

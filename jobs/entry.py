@@ -12,14 +12,10 @@ from pathlib import Path
 from typing import BinaryIO, Callable, Mapping, Optional, Sequence, TextIO
 
 from jobs.verbs import TaskContext, parse_verb, run_verb
-from yarn_accel.client.accelerator import Accelerator
-from yarn_accel.client.current_attempt import CurrentAttempt
-from yarn_accel.client.reporter import Reporter
-from yarn_accel.client.runners import connect
-from yarn_accel.client.webhdfs import WebHdfs
-from yarn_accel.errors import AccelError, StorageError
+from yarn_accel.client import Accelerator, CurrentAttempt, Reporter, TaskFiles, connect
+from yarn_accel.errors import AccelError
 
-__all__ = ["main", "read_uri"]
+__all__ = ["main"]
 
 
 def main(
@@ -64,24 +60,9 @@ def _context(
     return TaskContext(
         attempt=CurrentAttempt.from_environ(environ),
         map_calls=accel.map,
-        read_bytes=lambda uri: read_uri(uri, environ),
+        files=TaskFiles(environ),
         reporter=accel.reporter,
         stdin=stdin,
         stdout=stdout,
         folder=Path.cwd(),
     )
-
-
-def read_uri(uri: str, environ: Mapping[str, str]) -> bytes:
-    """Read a ``file:`` or ``hdfs:`` URI (the latter over WebHDFS) into memory.
-
-    Raises:
-        StorageError: it cannot be read.
-    """
-    if not uri.startswith("file:"):
-        return WebHdfs(environ=environ).open(uri)
-    path = uri[len("file://") :] if uri.startswith("file://") else uri[len("file:") :]
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise StorageError("{} cannot be read: {}".format(uri, error.strerror)) from None

@@ -7,21 +7,29 @@ process. Standard library only, Python 3.8.
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from jobs.factorize.mapper import Dispatch, FactorizeOptions, factorize
+from jobs.factorize.factors_file import FactorsFile
+from jobs.factorize.mapper import OUTPUTS, RESIDUALS, Dispatch, FactorizeOptions, factorize
 from jobs.factorize.rows import format_row
 from jobs.images.mapper import ImagesOptions, map_records
 from jobs.images.reducer import ClusterOptions, reduce_features
 from jobs.images.rounds import assign_rows, merge_partials, sample_rows, step_rows
 from jobs.images.rows import Centroid, parse_lines
-from yarn_accel.client.client import Call, Reply
-from yarn_accel.client.current_attempt import CurrentAttempt
-from yarn_accel.client.reporter import Reporter
-from yarn_accel.client.typed_bytes import TypedBytesReader, Value, write_pairs
+from yarn_accel.client import (
+    Call,
+    CurrentAttempt,
+    Reply,
+    Reporter,
+    TaskFiles,
+    TypedBytesReader,
+    TypedValue,
+    write_typed_pairs,
+)
 from yarn_accel.errors import AccelError, ConfigError, StartupError
 
 __all__ = ["CENTROIDS_FILE", "VERBS", "TaskContext", "parse_verb", "run_verb"]
@@ -36,13 +44,13 @@ class TaskContext:
 
     Args:
         map_calls: sends calls, at most so many at once, and yields each with its answer, in any order.
-        read_bytes: reads a URI into memory.
+        files: reads URIs, and hands over output files.
         folder: where the files that travelled with the job lie.
     """
 
     attempt: CurrentAttempt
     map_calls: Callable[[Iterable[Call], int], Iterator[tuple[Call, Reply | AccelError]]]
-    read_bytes: Callable[[str], bytes]
+    files: TaskFiles
     reporter: Reporter
     stdin: BinaryIO
     stdout: BinaryIO
@@ -94,17 +102,25 @@ def run_verb(options: argparse.Namespace, context: TaskContext) -> None:
 
 def _factorize_map(options: argparse.Namespace, context: TaskContext) -> None:
     lines = (line.decode("utf-8", "surrogateescape") for line in context.stdin)
-    rows = factorize(
-        lines,
-        _dispatch(options, context),
-        context.read_bytes,
-        context.attempt,
-        FactorizeOptions(is_by_value=options.by == "value", is_strict=options.strict),
-        context.reporter.count,
-    )
-    for row in rows:
-        context.stdout.write(format_row(row).encode("utf-8", "backslashreplace") + b"\n")
-        context.stdout.flush()
+    with contextlib.ExitStack() as stack:
+        output: FactorsFile | None = None
+        if options.output == "sequence":
+            file = FactorsFile(context.files, context.folder, context.attempt.partition)
+            output = stack.enter_context(file)
+        rows = factorize(
+            lines,
+            _dispatch(options, context),
+            context.files.read,
+            context.attempt,
+            FactorizeOptions(options.by == "value", options.strict, options.residual),
+            context.reporter.count,
+            output.append if output is not None else None,
+        )
+        for row in rows:
+            context.stdout.write(format_row(row).encode("utf-8", "backslashreplace") + b"\n")
+            context.stdout.flush()
+        if output is not None:
+            output.commit()
 
 
 def _images_map(options: argparse.Namespace, context: TaskContext) -> None:
@@ -174,8 +190,8 @@ def _centroids(context: TaskContext) -> Mapping[int, Centroid]:
         raise StartupError(f"no readable {CENTROIDS_FILE} ({error.strerror})") from None
 
 
-def _write(context: TaskContext, pairs: Iterable[tuple[Value, Any]]) -> None:
-    write_pairs(context.stdout, pairs)
+def _write(context: TaskContext, pairs: Iterable[tuple[TypedValue, Any]]) -> None:
+    write_typed_pairs(context.stdout, pairs)
 
 
 _CLUSTER_OPTIONS: Mapping[str, Mapping[str, Any]] = {
@@ -185,7 +201,11 @@ _CLUSTER_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "--restarts": {"type": int, "default": 10},
 }
 _OPTIONS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
-    "factorize-map": {"--by": {"choices": ("reference", "value"), "default": "reference"}},
+    "factorize-map": {
+        "--by": {"choices": ("reference", "value"), "default": "reference"},
+        "--residual": {"choices": RESIDUALS, "default": "sample", "help": "which factors are checked"},
+        "--output": {"choices": OUTPUTS, "default": "npz", "help": "where the factors go"},
+    },
     "images-map": {
         "--bins": {"type": int, "choices": (59, 256), "default": 59},
         "--batch": {"type": int, "default": 256, "help": "images in one request"},

@@ -18,7 +18,7 @@ ARCHIVE_NAME = "accel-job.pyz"
 
 _CONTENT = (
     ("jobs", ("__init__.py", "entry.py", "verbs.py")),
-    ("jobs.factorize", ("__init__.py", "manifest.py", "mapper.py", "rows.py")),
+    ("jobs.factorize", ("__init__.py", "factors_file.py", "manifest.py", "mapper.py", "rows.py")),
     ("jobs.images", ("__init__.py", "mapper.py", "reducer.py", "rounds.py", "rows.py")),
 )
 

@@ -17,7 +17,7 @@ from jobs.runners.hadoop import streaming_job
 from jobs.runners.step import Report, Step, StepResult, TaskRecord
 from jobs.zipapp import ARCHIVE_NAME, build_zipapp
 from yarn_accel.adapters.hdfs import Store
-from yarn_accel.client.reporter import GROUP
+from yarn_accel.client.reporter import COUNTER_GROUP
 from yarn_accel.hadoop.site import HadoopSite
 from yarn_accel.hadoop.streaming import JobResult, run_streaming
 
@@ -114,5 +114,5 @@ class PaperRunner:
             TaskRecord(t.attempt, t.kind.lower(), t.node, t.state, t.start_s, t.finish_s)
             for t in result.tasks
         )
-        counters = dict(result.counters.get(GROUP, {}))
+        counters = dict(result.counters.get(COUNTER_GROUP, {}))
         return StepResult(tuple(parts), counters, tasks, result.wall_s, result.job_id)

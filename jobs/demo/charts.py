@@ -139,7 +139,7 @@ def draw_residuals(axes: Any, rows: Sequence[Done]) -> None:
     """Every residual as a point, by operation and dtype, against LAPACK's limit."""
     groups = _groups(rows)
     for position, group in enumerate(groups.values()):
-        values = np.array([max(row.residual, 1e-4) for row in group])
+        values = np.array([max(row.proven_residual, 1e-4) for row in group])
         spread = np.linspace(-0.22, 0.22, len(values)) if len(values) > 1 else np.zeros(1)
         colour = COLOURS[0] if group[0].dtype == "float64" else COLOURS[1]
         axes.scatter(

@@ -20,8 +20,8 @@ from jobs.factorize.make_input import (
 from jobs.factorize.manifest import key_of
 from jobs.images.make_input import PatchPlan, patches
 from jobs.runners.step import Report
-from yarn_accel.adapters.hdfs import Store
-from yarn_accel.adapters.sequence_file import SequenceFileWriter
+from yarn_accel.client import SequenceFileWriter
+from yarn_accel.storage import Store
 
 __all__ = ["DemoInput", "Images", "InputSize", "load_images", "load_matrices", "make_images", "plan_input"]
 

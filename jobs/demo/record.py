@@ -90,7 +90,7 @@ class DemoRecord:
     @property
     def worst_residual(self) -> float:
         """The largest residual any mapper reported."""
-        return max((row.residual for row in self.factorize.results), default=0.0)
+        return max((row.proven_residual for row in self.factorize.results), default=0.0)
 
 
 def as_json(record: DemoRecord, checks: list[dict[str, Any]]) -> dict[str, Any]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from rich.filesize import decimal
 from rich.table import Table
 
 from jobs.demo.checks import DemoCheck
 from jobs.demo.page import Page
 from jobs.demo.record import DemoRecord
 from jobs.factorize.rows import Done
-from yarn_accel.core.units import format_bytes, format_duration_s
 
 __all__ = ["check_table", "facts", "phase_table", "report_page"]
 
@@ -19,14 +19,14 @@ def facts(record: DemoRecord) -> list[tuple[str, str]]:
     """The run in a few figures: (figure, what it is)."""
     images = record.images.outcome
     return [
-        (format_duration_s(record.total_s), "from nothing to this report"),
+        (f"{record.total_s:.0f} s", "from nothing to this report"),
         (str(len(record.factorize.results)), "matrices factorized"),
         (f"{record.hdfs_bytes / 1e6:.0f} MB", "of input in HDFS"),
         (f"{record.worst_residual:.2f}", "worst residual (limit 30)"),
         (f"{len(images.results):,}", "images clustered"),
         (f"{100 * record.purity.share:.1f} %", "cluster purity"),
         (str(len(record.factorize.rejects) + len(images.rejects)), "bad records, all named"),
-        (format_bytes(record.cluster.rss_bytes), f"resident, {record.cluster.n_daemons} daemons idle"),
+        (decimal(record.cluster.rss_bytes), f"resident, {record.cluster.n_daemons} daemons idle"),
     ]
 
 
@@ -105,7 +105,7 @@ def _rest(page: Page, record: DemoRecord) -> None:
     page.table(
         ("server", "requests", "done", "rejected", "failed", "bytes in", "bytes out"),
         [
-            (s.name, s.requests, s.done, s.rejected, s.failed, *map(format_bytes, (s.bytes_in, s.bytes_out)))
+            (s.name, s.requests, s.done, s.rejected, s.failed, *map(decimal, (s.bytes_in, s.bytes_out)))
             for s in record.servers
         ],
     )
@@ -118,16 +118,16 @@ def _rest(page: Page, record: DemoRecord) -> None:
     page.table(
         ("matrix", "operation", "dtype", "residual", "total s", "server", "node"),
         [
-            (r.key, r.operation, r.dtype, r.residual, r.seconds[-1], r.server, r.node)
+            (r.key, r.operation, r.dtype, r.proven_residual, r.seconds[-1], r.server, r.node)
             for r in record.factorize.results
         ],
         fold=f"all {len(record.factorize.results)} matrices",
     )
     jobs = ", ".join((*record.factorize.job_ids, *record.images.outcome.job_ids))
     page.footer(
-        f"Jobs {jobs}. {record.cluster.n_jars} jars, {format_bytes(record.cluster.jar_bytes)}. "
-        f"Daemons: {format_bytes(record.cluster.rss_bytes)} resident when idle, peaks add up to "
-        f"{format_bytes(record.cluster.peak_bytes)}."
+        f"Jobs {jobs}. {record.cluster.n_jars} jars, {decimal(record.cluster.jar_bytes)}. "
+        f"Daemons: {decimal(record.cluster.rss_bytes)} resident when idle, peaks add up to "
+        f"{decimal(record.cluster.peak_bytes)}."
     )
 
 
@@ -143,7 +143,7 @@ def _groups(rows: Sequence[Done]) -> list[tuple[object, ...]]:
             operation,
             dtype,
             len(found),
-            max(row.residual for row in found),
+            max(row.proven_residual for row in found),
             sum(row.seconds[2] for row in found),
             sum(row.seconds[4] for row in found),
             ", ".join(sorted({row.server for row in found})),

@@ -17,9 +17,9 @@ from types import FrameType
 from jobs.demo.data import DemoInput, Images, InputSize, load_images, load_matrices, make_images, plan_input
 from jobs.demo.record import ClusterFacts, DemoRecord, ServerFacts
 from jobs.demo.servers import read_servers
-from jobs.factorize.job import FactorizeJob, good_entries, run_factorize
+from jobs.factorize.job import FactorizeJob, factors_of, good_entries, run_factorize
 from jobs.factorize.rows import Done
-from jobs.factorize.verify import Check, verify
+from jobs.factorize.verify import Check, drawn, verify
 from jobs.images.job import ImagesJob, ImagesOutcome, run_images
 from jobs.images.make_input import DEFAULT_CLUSTERS
 from jobs.images.purity import purity
@@ -27,9 +27,9 @@ from jobs.outcome import Outcome
 from jobs.runners.hadoop import HadoopRunner
 from jobs.runners.step import Report
 from yarn_accel.adapters.credentials import read_master_secret
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import AccelError
 from yarn_accel.hadoop.site import HadoopSite
+from yarn_accel.storage import Store
 from yarn_accel.testbed import Cluster, UpOptions, take_down
 from yarn_accel.testbed.state import ClusterPaths
 
@@ -169,7 +169,7 @@ class _DemoSteps:
     def factorize(self) -> Outcome[Done]:
         """The first job."""
         with self._phases.phase("factorize"):
-            job = FactorizeJob(self._options.n_tasks)
+            job = FactorizeJob(self._options.n_tasks, residual="all")
             return run_factorize(self.runner, self._store, self._manifest, job, self._report)
 
     def cluster_images(self, uris: tuple[str, ...], n_images: int) -> ImagesOutcome:
@@ -184,7 +184,7 @@ class _DemoSteps:
             self._report("checking factors read back from HDFS")
             done = {row.key for row in factorized.results}
             entries = [entry for entry in good_entries(self._manifest) if entry.key in done]
-            checks = verify(self._read, entries, self._options.n_verified)
+            checks = verify(self._read, factors_of(self._store, drawn(entries, self._options.n_verified)))
             servers = read_servers(self.runner.binding(), read_master_secret(self._master_secret_file))
         return checks, servers
 

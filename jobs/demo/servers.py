@@ -7,7 +7,7 @@ import secrets
 import time
 
 from jobs.demo.record import ServerFacts
-from yarn_accel.client.binding import Binding
+from yarn_accel.client import Binding
 from yarn_accel.client.client import Client
 from yarn_accel.wire.credential import issue
 

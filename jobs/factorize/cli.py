@@ -7,19 +7,27 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.filesize import decimal
 from rich.table import Table
 
 from jobs.console import Progress, results_console
-from jobs.factorize.job import FactorizeJob, good_entries, run_factorize, write_outcome
+from jobs.factorize.job import (
+    FactorizeJob,
+    factors_of,
+    good_entries,
+    parts_uri,
+    run_factorize,
+    write_outcome,
+)
 from jobs.factorize.make_input import balance, make_bytes, manifest_of, plan_matrices
+from jobs.factorize.mapper import OUTPUTS, RESIDUALS
 from jobs.factorize.rows import Done
-from jobs.factorize.verify import LIMIT, verify
+from jobs.factorize.verify import LIMIT, drawn, verify
 from jobs.options import runner_options, with_runner_options
 from jobs.outcome import Outcome
 from jobs.runners.registry import open_runner
 from jobs.runners.step import Report, Runner
-from yarn_accel.adapters.hdfs import Store
-from yarn_accel.core.units import format_bytes, format_duration_s
+from yarn_accel.storage import Store
 
 __all__ = ["factorize", "result_table"]
 
@@ -51,6 +59,20 @@ MAX_FILE_BYTES = 8 << 30
     show_default=True,
     help="Send the matrix's URI, or its bytes.",
 )
+@click.option(
+    "--residual",
+    type=click.Choice(RESIDUALS),
+    default="sample",
+    show_default=True,
+    help="Whose factors servers read back and check: about as much reading as the factorization itself.",
+)
+@click.option(
+    "--output",
+    type=click.Choice(OUTPUTS),
+    default="npz",
+    show_default=True,
+    help="A file of factors for each matrix, or a SequenceFile for each task.",
+)
 @click.option("--tasks", type=click.IntRange(min=1), default=4, show_default=True, help="Map tasks.")
 @click.option(
     "--verify",
@@ -79,13 +101,16 @@ def factorize(manifest: Path | None, **values: Any) -> None:
                 is_by_value=values["by"] == "value",
                 is_strict=values["strict"],
                 is_fallback_allowed=not values["no_fallback"],
+                residual=values["residual"],
+                output=values["output"],
             )
             outcome = run_factorize(runner, store, text, job, progress.report)
-            bad = _verify(store, text, outcome, values["n_verified"], progress)
+            folder_uri = parts_uri(runner) if job.output == "sequence" else ""
+            bad = _verify(store, text, outcome, values["n_verified"], folder_uri, progress)
         results, rejects = write_outcome(outcome, values["out"] / "factorize")
     results_console().print(result_table(outcome))
     click.echo(f"{results}\n{rejects}")
-    bad += [f"{row.key}: residual {row.residual:.3g}" for row in outcome.results if row.residual >= LIMIT]
+    bad += [f"{row.key}: residual {row.residual}" for row in outcome.results if not _is_good(row)]
     for line in bad:
         click.echo(f"jobs: {line} is not below {LIMIT:g}", err=True)
     sys.exit(1 if bad else 0)
@@ -93,7 +118,7 @@ def factorize(manifest: Path | None, **values: Any) -> None:
 
 def result_table(outcome: Outcome[Done]) -> Table:
     """One line for each operation and dtype, and the rejects, as a rich table."""
-    table = Table(title=f"factorize: {format_duration_s(outcome.wall_s)}", title_justify="left")
+    table = Table(title=f"factorize: {outcome.wall_s:.1f} s", title_justify="left")
     for name in (
         "operation",
         "dtype",
@@ -113,15 +138,25 @@ def result_table(outcome: Outcome[Done]) -> Table:
             operation,
             dtype,
             str(len(rows)),
-            format_bytes(sum(row.n_bytes for row in rows)),
+            decimal(sum(row.n_bytes for row in rows)),
             f"{sum(row.seconds[2] for row in rows):.2f}",
             f"{sum(row.seconds[4] for row in rows):.2f}",
-            f"{max(row.residual for row in rows):.3g}",
+            _worst(rows),
             ", ".join(sorted({row.server for row in rows})),
         )
     for reject in outcome.rejects:
         table.add_row("[red]rejected[/red]", "", reject.key, "", "", "", reject.code, "")
     return table
+
+
+def _worst(rows: list[Done]) -> str:
+    residuals = [row.residual for row in rows if row.residual is not None]
+    return f"{max(residuals):.3g} of {len(residuals)}" if residuals else "not checked"
+
+
+def _is_good(row: Done) -> bool:
+    """Whether no check of these factors failed."""
+    return row.residual is None or row.residual < LIMIT
 
 
 def _make(runner: Runner, store: Store, values: dict[str, Any], report: Report) -> str:
@@ -136,15 +171,21 @@ def _make(runner: Runner, store: Store, values: dict[str, Any], report: Report) 
 
 
 def _verify(
-    store: Store, manifest: str, outcome: Outcome[Done], n_verified: int, progress: Progress
+    store: Store,
+    manifest: str,
+    outcome: Outcome[Done],
+    n_verified: int,
+    folder_uri: str,
+    progress: Progress,
 ) -> list[str]:
     """Check factors again here; a line for each that is not good."""
     if n_verified == 0:
         return []
     done = {row.key for row in outcome.results}
-    entries = [entry for entry in good_entries(manifest) if entry.key in done]
+    entries = [entry for entry in good_entries(manifest, not folder_uri) if entry.key in done]
     progress.report("checking factors")
-    checks = verify(lambda uri: store.read_bytes(uri, MAX_FILE_BYTES), entries, max(0, n_verified))
+    factors = factors_of(store, drawn(entries, max(0, n_verified)), folder_uri)
+    checks = verify(lambda uri: store.read_bytes(uri, MAX_FILE_BYTES), factors)
     worst = max((check.residual for check in checks), default=0.0)
     progress.milestone(f"checked the factors of {len(checks)} matrices here: worst ratio {worst:.3g}")
     return [f"{check.key}: ratio {check.residual:.3g}" for check in checks if not check.residual < LIMIT]

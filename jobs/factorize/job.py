@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from jobs.factorize.factors_file import PREFIX
 from jobs.factorize.manifest import Entry, parse_entry, records
 from jobs.factorize.rows import DONE_FIELDS, Done, Reject, format_row, parse_row
 from jobs.outcome import Outcome, RejectedRecord, write_table
 from jobs.runners.step import Report, Runner, Step
-from yarn_accel.adapters.hdfs import Store
+from yarn_accel.client import SequenceFileReader
 from yarn_accel.errors import JobError, RejectedError, StorageError
+from yarn_accel.storage import Store
 
-__all__ = ["FactorizeJob", "good_entries", "run_factorize", "write_outcome"]
+__all__ = ["FactorizeJob", "factors_of", "good_entries", "parts_uri", "run_factorize", "write_outcome"]
 
 MAX_PART_BYTES = 1 << 30
 
@@ -27,6 +29,9 @@ class FactorizeJob:
         is_by_value: mappers read the matrices and send their bytes, instead of sending URIs.
         is_strict: the first bad record fails the job.
         is_fallback_allowed: mappers may compute on their own CPU when no server answers.
+        residual: whose factors are checked by servers: ``none``, a ``sample`` of each task, or ``all``.
+        output: ``npz``: a file for each matrix, at the URI its line names; ``sequence``: one SequenceFile for
+        each task, in the job's output folder.
         window: requests a mapper has in flight.
     """
 
@@ -34,6 +39,8 @@ class FactorizeJob:
     is_by_value: bool = False
     is_strict: bool = False
     is_fallback_allowed: bool = True
+    residual: str = "sample"
+    output: str = "npz"
     window: int = 4
     patience_s: float = 60.0
 
@@ -56,14 +63,15 @@ def run_factorize(
         name=name,
         mapper=_mapper_command(job),
         inputs=(uri,),
-        output_uri=runner.home(f"{name}/output"),
+        output_uri=parts_uri(runner, name),
         lines_per_map=-(-len(lines) // job.n_tasks),
         is_strict=job.is_strict,
     )
     try:
         result = runner.run(step, report)
     finally:
-        _delete_unfinished(store, good_entries(manifest), report)
+        if job.output == "npz":
+            _delete_unfinished(store, good_entries(manifest), report)
     done: list[Done] = []
     rejects: list[RejectedRecord] = []
     for part in result.parts:
@@ -81,12 +89,40 @@ def run_factorize(
     return outcome
 
 
-def good_entries(manifest: str) -> list[Entry]:
-    """The entries of the lines that are manifest lines at all."""
+def parts_uri(runner: Runner, name: str = "factorize") -> str:
+    """The job's output folder: its rows, and with the output ``sequence`` its factors."""
+    return runner.home(f"{name}/output")
+
+
+def factors_of(store: Store, entries: Sequence[Entry], folder_uri: str = "") -> Iterator[tuple[Entry, bytes]]:
+    """The factors of matrices as ``.npz``, as they come.
+
+    Args:
+        folder_uri: the job's output folder with its SequenceFiles; empty: each matrix has a file.
+
+    Raises:
+        StorageError: some are not there.
+    """
+    if not folder_uri:
+        yield from ((entry, store.read_bytes(entry.output_uri, MAX_PART_BYTES)) for entry in entries)
+        return
+    missing = {entry.key: entry for entry in entries}
+    for uri in store.list(folder_uri):
+        if missing and uri.rpartition("/")[2].startswith(PREFIX):
+            with store.stream(uri) as stream:
+                for key, content in SequenceFileReader(stream):
+                    if str(key) in missing and isinstance(content, bytes):
+                        yield missing.pop(str(key)), content
+    if missing:
+        raise StorageError(f"{folder_uri}: no factors of {', '.join(sorted(missing))}")
+
+
+def good_entries(manifest: str, has_output: bool = True) -> list[Entry]:
+    """The entries of the lines that are manifest lines at all; see `parse_entry`."""
     entries = []
     for _, line in records(manifest.splitlines()):
         try:
-            entries.append(parse_entry(line))
+            entries.append(parse_entry(line, has_output=has_output))
         except RejectedError:
             continue
     return entries
@@ -118,6 +154,10 @@ def _mapper_command(job: FactorizeJob) -> tuple[str, ...]:
         "factorize-map",
         "--by",
         "value" if job.is_by_value else "reference",
+        "--residual",
+        job.residual,
+        "--output",
+        job.output,
         "--window",
         str(job.window),
         "--patience-s",

@@ -56,12 +56,13 @@ class Entry:
         return self.shape[0] * self.shape[1] * int(self.wire_dtype[-1])
 
 
-def parse_entry(line: str, place: str = "manifest line") -> Entry:
+def parse_entry(line: str, place: str = "manifest line", has_output: bool = True) -> Entry:
     """Read one manifest line.
 
     Args:
         line: the text, with or without its line end.
         place: how an error names the line, such as ``line 7``.
+        has_output: whether the last field is used, and therefore has to be a URI.
 
     Raises:
         RejectedError: code ``manifest``; the message names the place, the field and the cure.
@@ -88,9 +89,10 @@ def parse_entry(line: str, place: str = "manifest line") -> Entry:
     _check_choice(place, "order", order, ("C", "F"))
     _check_choice(place, "operation", operation, OPERATIONS)
     _check_uri(place, "uri", uri)
-    _check_uri(place, "output_uri", output_uri)
-    if not output_uri.endswith(".npz"):
-        raise _bad(place, "output_uri", "is {}".format(_excerpt(output_uri)), "let it end in .npz")
+    if has_output:
+        _check_uri(place, "output_uri", output_uri)
+        if not output_uri.endswith(".npz"):
+            raise _bad(place, "output_uri", "is {}".format(_excerpt(output_uri)), "let it end in .npz")
     return Entry(key, uri, dtype, _parse_shape(place, shape), order, operation, output_uri)
 
 

@@ -1,8 +1,10 @@
 """The factorize mapper: manifest lines in, one line per matrix out; the work is done by pipeline servers.
 
-Each line becomes two requests. The first factorizes and lets the server write the factors to the store; the
-second (``residual``) reads matrix and factors back from the store and measures them the LAPACK way. Second
-requests go out as soon as their factors are there, so a server is never idle between the two.
+Each line becomes a request, which factorizes and lets the server write the factors to the store, as one file
+for each matrix; or gives them to this process, which keeps them in one file for all (see `factors_file`). For
+the records that are checked a second request (``residual``) reads matrix and factors back and measures them
+the LAPACK way. Second requests go out as soon as their factors are there, so a server is never idle between
+the two.
 
 By reference (the default) only URIs travel and the server reads the matrix; by value this process reads the
 file and sends its bytes. Standard library only, Python 3.8.
@@ -10,20 +12,24 @@ file and sends its bytes. Standard library only, Python 3.8.
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Callable, Deque, Dict, Iterable, Iterator, Tuple, Union
+from typing import Callable, Deque, Dict, Iterable, Iterator, Optional, Set, Tuple, Union
 
 from jobs.factorize.manifest import Entry, key_of, parse_entry, records
 from jobs.factorize.rows import STAGES, Done, Reject, Row
-from yarn_accel.client.accelerator import is_bad_record
-from yarn_accel.client.client import Call, Reference, Reply, Tensor
-from yarn_accel.client.current_attempt import CurrentAttempt
+from yarn_accel.client import Call, CurrentAttempt, Reference, Reply, Tensor, TensorSpec, is_bad_record
 from yarn_accel.errors import AccelError, RejectedError, StorageError
-from yarn_accel.wire import TensorSpec
 
-__all__ = ["Dispatch", "FactorizeOptions", "factorize"]
+__all__ = ["OUTPUTS", "RESIDUALS", "Dispatch", "FactorizeOptions", "KeepFactors", "factorize"]
 
+RESIDUALS = ("none", "sample", "all")
+OUTPUTS = ("npz", "sequence")
+#: A sample is the first record of a task and each so many after it: the same in every attempt.
+SAMPLE_ONE_IN = 16
+
+FALLBACK_DEVICE = "cpu:fallback"
 Answers = Iterator[Tuple[Call, Union[Reply, AccelError]]]
 Dispatch = Callable[[Iterable[Call]], Answers]
+KeepFactors = Callable[[str, Reply], None]
 
 
 @dataclass(frozen=True)
@@ -34,10 +40,16 @@ class FactorizeOptions:
         is_by_value: read the matrix here and send its bytes, instead of sending its URI.
         is_strict: after a bad record take nothing new and raise for the first one, instead of writing
         rejects.
+        residual: of which records the factors are checked: one of `RESIDUALS`.
     """
 
     is_by_value: bool = False
     is_strict: bool = False
+    residual: str = "sample"
+
+    def is_checked(self, position: int) -> bool:
+        """Whether the factors of that record of the task, counted from 0, are checked."""
+        return self.residual == "all" or (self.residual == "sample" and position % SAMPLE_ONE_IN == 0)
 
 
 def factorize(
@@ -47,6 +59,7 @@ def factorize(
     attempt: CurrentAttempt,
     options: FactorizeOptions,
     count: Callable[[str, int], None],
+    keep: Optional[KeepFactors] = None,
 ) -> Iterator[Row]:
     """Turn manifest lines into result rows; every record gives exactly one row.
 
@@ -54,11 +67,12 @@ def factorize(
         dispatch: sends calls and yields each with its answer, in any order.
         read_bytes: reads a URI, used by value only.
         count: adds to a counter by name.
+        keep: gets the factors of every record that is done; None: the server writes them to its output URI.
 
     Raises:
         AccelError: a failure that is not the record's fault, or with ``is_strict`` the first bad record.
     """
-    pending = _PendingRecords(read_bytes, attempt, options, count)
+    pending = _PendingRecords(read_bytes, attempt, options, count, keep)
     for call, answer in dispatch(pending.calls(lines)):
         pending.take(call, answer)
         yield from pending.finished()
@@ -79,11 +93,15 @@ class _PendingRecords:
         attempt: CurrentAttempt,
         options: FactorizeOptions,
         count: Callable[[str, int], None],
+        keep: Optional[KeepFactors],
     ) -> None:
+        self._keep = keep
+        self._n_read = 0
         self._read_bytes = read_bytes
         self._attempt = attempt
         self._options = options
         self._count = count
+        self._checked: Set[int] = set()
         self._entries: Dict[str, Tuple[int, Entry]] = {}
         self._factored: Dict[str, Reply] = {}
         self._next: Deque[Call] = deque()
@@ -96,6 +114,9 @@ class _PendingRecords:
             if self._bad:
                 break
             self._count("records_in", 1)
+            if self._options.is_checked(self._n_read):
+                self._checked.add(number)
+            self._n_read += 1
             while self._next:
                 yield self._sent(self._next.popleft())
             call = self._first_call(number, line)
@@ -112,9 +133,12 @@ class _PendingRecords:
             self._reject(number, entry.key, answer)
         elif call.operation == "residual":
             self._finish(entry, self._factored.pop(call.key), answer)
+        elif number not in self._checked:
+            self._count("bytes", entry.n_bytes)
+            self._finish(entry, answer, None)
         else:
             self._count("bytes", entry.n_bytes)
-            check = self._residual_call(number, entry)
+            check = self._residual_call(number, entry, answer)
             self._entries[check.key] = (number, entry)
             self._factored[check.key] = answer
             self._next.append(check)
@@ -135,7 +159,7 @@ class _PendingRecords:
 
     def _first_call(self, number: int, line: str) -> Union[Call, None]:
         try:
-            entry = parse_entry(line, "manifest line {} of this task".format(number))
+            entry = parse_entry(line, "manifest line {} of this task".format(number), self._keep is None)
             return self._factor_call(number, entry)
         except (RejectedError, StorageError) as error:
             self._reject(number, key_of(line), error)
@@ -160,26 +184,31 @@ class _PendingRecords:
             operation=entry.operation,
             params={},
             inputs=(matrix,),
-            output_uri=entry.output_uri,
+            output_uri=entry.output_uri if self._keep is None else "",
         )
         self._entries[call.key] = (number, entry)
         return call
 
-    def _residual_call(self, number: int, entry: Entry) -> Call:
+    def _residual_call(self, number: int, entry: Entry, factored: Reply) -> Call:
         spec = TensorSpec(entry.wire_dtype, entry.shape, entry.order)
+        factors: Tuple[Union[Tensor, Reference], ...] = (Reference(entry.output_uri),)
+        if self._keep is not None:
+            factors = tuple(factored.tensors.values())
         return Call(
             key=self._attempt.request_key(number, "residual"),
             operation="residual",
             params={"operation": entry.operation},
-            inputs=(Reference(entry.uri, spec), Reference(entry.output_uri, None)),
+            inputs=(Reference(entry.uri, spec), *factors),
         )
 
     def _sent(self, call: Call) -> Call:
         self._count("sent", 1)
         return call
 
-    def _finish(self, entry: Entry, factored: Reply, checked: Reply) -> None:
-        is_fallback = "cpu:fallback" in (factored.device, checked.device)
+    def _finish(self, entry: Entry, factored: Reply, checked: Optional[Reply]) -> None:
+        is_fallback = FALLBACK_DEVICE in (factored.device, checked.device if checked is not None else "")
+        if self._keep is not None:
+            self._keep(entry.key, factored)
         self._count("done", 1)
         if is_fallback:
             self._count("cpu_fallback", 1)
@@ -189,7 +218,7 @@ class _PendingRecords:
                 operation=entry.operation,
                 dtype=entry.dtype,
                 shape=entry.shape,
-                residual=float(checked.info["residual"]),
+                residual=None if checked is None else float(checked.info["residual"]),
                 seconds=tuple(float(factored.seconds.get(stage, 0.0)) for stage in STAGES),
                 n_bytes=entry.n_bytes,
                 server=factored.server,

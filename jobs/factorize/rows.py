@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Union
+from typing import Optional, Union
 
 __all__ = ["DONE_FIELDS", "REJECT_FIELDS", "STAGES", "Done", "Reject", "Row", "format_row", "parse_row"]
 
@@ -23,6 +23,7 @@ DONE_FIELDS = (
     *(stage + "_s" for stage in STAGES),
     *("bytes", "server", "device", "node", "attempt"),
 )
+NOT_CHECKED = "-"
 REJECT_FIELDS = ("key", "status", "code", "message", "node", "attempt")
 
 
@@ -30,21 +31,26 @@ REJECT_FIELDS = ("key", "status", "code", "message", "node", "attempt")
 class Done:
     """A matrix whose factors are on the store.
 
-    ``residual`` is the largest LAPACK ratio (below 30 is good), ``seconds`` follow `STAGES`, ``n_bytes`` is
-    the size of the matrix file.
+    ``residual`` is the largest LAPACK ratio (below 30 is good), None: not checked; ``seconds`` follow
+    `STAGES`, ``n_bytes`` is the size of the matrix file.
     """
 
     key: str
     operation: str
     dtype: str
     shape: tuple[int, int]
-    residual: float
+    residual: Optional[float]
     seconds: tuple[float, ...]
     n_bytes: int
     server: str
     device: str
     node: str
     attempt: str
+
+    @property
+    def proven_residual(self) -> float:
+        """The residual; infinite when it was not checked."""
+        return math.inf if self.residual is None else self.residual
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ def format_row(row: Row) -> str:
         fields = [row.key, "rejected", row.code, " ".join(row.message.split()), row.node, row.attempt]
     else:
         shape = "{}x{}".format(*row.shape)
-        fields = [row.key, "done", row.operation, row.dtype, shape, f"{row.residual:.4g}"]
+        fields = [row.key, "done", row.operation, row.dtype, shape, _format_residual(row.residual)]
         fields += [f"{seconds:.4f}" for seconds in row.seconds]
         fields += [str(row.n_bytes), row.server, row.device, row.node, row.attempt]
     return "\t".join(fields)
@@ -86,13 +92,12 @@ def parse_row(line: str) -> Row:
     if len(fields) != len(DONE_FIELDS) or fields[1] != "done":
         raise ValueError(f"not a line of the factorize job: {line[:120]!r}")
     rows, columns = fields[4].split("x")
-    residual = float(fields[5])
     return Done(
         key=fields[0],
         operation=fields[2],
         dtype=fields[3],
         shape=(int(rows), int(columns)),
-        residual=math.inf if math.isnan(residual) else residual,
+        residual=_parse_residual(fields[5]),
         seconds=tuple(float(text) for text in fields[6:11]),
         n_bytes=int(fields[11]),
         server=fields[12],
@@ -100,3 +105,14 @@ def parse_row(line: str) -> Row:
         node=fields[14],
         attempt=fields[15],
     )
+
+
+def _format_residual(residual: Optional[float]) -> str:
+    return NOT_CHECKED if residual is None else f"{residual:.4g}"
+
+
+def _parse_residual(text: str) -> Optional[float]:
+    if text == NOT_CHECKED:
+        return None
+    residual = float(text)
+    return math.inf if math.isnan(residual) else residual

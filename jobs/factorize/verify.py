@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import io
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from jobs.factorize.manifest import Entry
 
-__all__ = ["LIMIT", "Check", "ratios", "verify"]
+__all__ = ["LIMIT", "Check", "drawn", "ratios", "verify"]
 
 LIMIT = 30.0
 """LAPACK's own threshold: a ratio below it is a pass."""
@@ -42,19 +42,21 @@ class Check:
         return max(values) if np.all(np.isfinite(values)) else float("inf")
 
 
-def verify(
-    read_bytes: Callable[[str], bytes], entries: Sequence[Entry], sample: int = 0, seed: int = 0
-) -> tuple[Check, ...]:
-    """Check `sample` of the entries (0 means all), drawn by `seed`, in the order of `entries`.
+def drawn(entries: Sequence[Entry], sample: int = 0, seed: int = 0) -> list[Entry]:
+    """`sample` of the entries (0 means all), drawn by `seed`, in their order."""
+    if not 0 < sample < len(entries):
+        return list(entries)
+    picked = sorted(random.Random(seed).sample(range(len(entries)), sample))
+    return [entries[index] for index in picked]
+
+
+def verify(read_bytes: Callable[[str], bytes], factors: Iterable[tuple[Entry, bytes]]) -> tuple[Check, ...]:
+    """Check entries, each with its factors as ``.npz``.
 
     Raises:
         StorageError: matrix or factors are not there.
     """
-    chosen = list(entries)
-    if 0 < sample < len(chosen):
-        picked = sorted(random.Random(seed).sample(range(len(chosen)), sample))
-        chosen = [chosen[index] for index in picked]
-    return tuple(_check(read_bytes, entry) for entry in chosen)
+    return tuple(_check(read_bytes(entry.uri), content, entry) for entry, content in factors)
 
 
 def ratios(
@@ -76,11 +78,11 @@ def ratios(
     return {"A-LLt": _ratio(matrix - lower @ lower.T, matrix, columns, eps)}
 
 
-def _check(read_bytes: Callable[[str], bytes], entry: Entry) -> Check:
+def _check(elements: bytes, content: bytes, entry: Entry) -> Check:
     dtype: np.dtype[np.floating[Any]] = np.dtype(entry.wire_dtype)
-    flat = np.frombuffer(read_bytes(entry.uri), dtype=dtype)
+    flat = np.frombuffer(elements, dtype=dtype)
     matrix = flat.reshape(entry.shape, order="F" if entry.order == "F" else "C").astype(np.float64)
-    with np.load(io.BytesIO(read_bytes(entry.output_uri)), allow_pickle=False) as archive:
+    with np.load(io.BytesIO(content), allow_pickle=False) as archive:
         factors = {name: archive[name] for name in archive.files}
     found = ratios(matrix, factors, entry.operation, _unit_roundoff(dtype))
     return Check(entry.key, tuple(found.items()))

@@ -14,9 +14,8 @@ from jobs.images.job import ImagesJob, ImagesOutcome, run_images, write_outcome
 from jobs.options import runner_options, with_runner_options
 from jobs.runners.registry import open_runner
 from jobs.runners.step import Report
-from yarn_accel.adapters.hdfs import Store
-from yarn_accel.adapters.sequence_file import SequenceFileReader
-from yarn_accel.core.units import format_duration_s
+from yarn_accel.client import SequenceFileReader
+from yarn_accel.storage import Store
 
 __all__ = ["images", "make_images", "result_table"]
 
@@ -126,7 +125,7 @@ def result_table(found: ImagesOutcome, is_truth_known: bool) -> Table:
     from jobs.images.purity import purity
 
     outcome, clustering = found.outcome, found.clustering
-    table = Table(title=f"images: {format_duration_s(outcome.wall_s)}", title_justify="left")
+    table = Table(title=f"images: {outcome.wall_s:.1f} s", title_justify="left")
     table.add_column("what")
     table.add_column("value", justify="right")
     table.add_row("images", str(outcome.n_in))

@@ -19,8 +19,8 @@ from jobs.images.rows import Centroid, Clustering, format_centroid, parse_lines
 from jobs.outcome import Outcome, RejectedRecord, write_table
 from jobs.runners.step import Report, Runner, Step, StepResult, TaskRecord
 from jobs.verbs import CENTROIDS_FILE
-from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import JobError
+from yarn_accel.storage import Store
 
 __all__ = ["ImagesJob", "ImagesOutcome", "Indexed", "run_images", "write_outcome"]
 

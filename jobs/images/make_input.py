@@ -20,9 +20,9 @@ from typing import BinaryIO
 import numpy as np
 from PIL import Image
 
-from yarn_accel.adapters.hdfs import Store
-from yarn_accel.adapters.sequence_file import SYNC_INTERVAL_BYTES, SequenceFileWriter
+from yarn_accel.client import SequenceFileWriter
 from yarn_accel.errors import StartupError
+from yarn_accel.storage import Store
 
 __all__ = [
     "ALL_PHOTOGRAPHS",
@@ -126,7 +126,7 @@ def write_files(
     open_file: Callable[[int], AbstractContextManager[BinaryIO]],
     report: Callable[[str], None],
     *,
-    sync_interval_bytes: int = SYNC_INTERVAL_BYTES,
+    sync_interval_bytes: int = 100 << 10,
 ) -> int:
     """Write the patches into ``n_files`` sequence files of equal share, one after the other.
 

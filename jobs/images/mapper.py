@@ -11,15 +11,12 @@ from dataclasses import dataclass
 from typing import Callable, Deque, Dict, Iterable, Iterator, List, Tuple, Union
 
 from jobs.images.rows import pack_features, pack_reject
-from yarn_accel.client.calls import Call, Reply, Tensor
-from yarn_accel.client.current_attempt import CurrentAttempt
-from yarn_accel.client.typed_bytes import Value
+from yarn_accel.client import Call, CurrentAttempt, Reply, Tensor, TensorSpec, TypedValue
 from yarn_accel.errors import AccelError, RejectedError, RemoteProtocolError
-from yarn_accel.wire import TensorSpec
 
 __all__ = ["Dispatch", "ImagesOptions", "Record", "map_records"]
 
-Record = Tuple[Value, Union[Value, RejectedError]]
+Record = Tuple[TypedValue, Union[TypedValue, RejectedError]]
 Dispatch = Callable[[Iterable[Call]], Iterator[Tuple[Call, Union[Reply, AccelError]]]]
 FALLBACK_DEVICE = "cpu:fallback"
 
@@ -158,7 +155,7 @@ class _PendingBatches:
         self._rows.append((key, pack_reject(error)))
 
 
-def _no_image(value: Union[Value, RejectedError]) -> RejectedError:
+def _no_image(value: Union[TypedValue, RejectedError]) -> RejectedError:
     if isinstance(value, RejectedError):
         return value
     return RejectedError("wrong-type", "expected bytes, found {}".format(type(value).__name__))

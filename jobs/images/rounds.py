@@ -29,10 +29,8 @@ from jobs.images.rows import (
     numbers,
     unpack,
 )
-from yarn_accel.client.calls import Call, Reply, Tensor
-from yarn_accel.client.current_attempt import CurrentAttempt
+from yarn_accel.client import Call, CurrentAttempt, Reply, Tensor, TensorSpec
 from yarn_accel.errors import RemoteProtocolError
-from yarn_accel.wire import TensorSpec
 
 __all__ = ["Iterated", "assign_rows", "iterate", "merge_partials", "sample_rows", "step_rows"]
 

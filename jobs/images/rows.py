@@ -18,7 +18,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Tuple, Union
 
-from yarn_accel.client.typed_bytes import Value
+from yarn_accel.client import TypedValue
 from yarn_accel.errors import RejectedError, RemoteProtocolError
 
 __all__ = [
@@ -87,7 +87,7 @@ def pack_reject(error: RejectedError) -> bytes:
     return b"R" + "{}: {}".format(error.code, error).encode("utf-8", "backslashreplace")
 
 
-def unpack(key: Value, value: Union[Value, RejectedError]) -> Union[bytes, Rejection]:
+def unpack(key: TypedValue, value: Union[TypedValue, RejectedError]) -> Union[bytes, Rejection]:
     """Features or the rejection, from a mapper's value.
 
     Raises:

@@ -11,9 +11,7 @@ from types import TracebackType
 from jobs.credentials import token_file
 from jobs.runners.step import Report, Step, StepResult, TaskRecord
 from jobs.zipapp import ARCHIVE_NAME, build_zipapp
-from yarn_accel.adapters.hdfs import Store
-from yarn_accel.client.binding import Binding, format_binding, parse_binding
-from yarn_accel.client.reporter import GROUP
+from yarn_accel.client import COUNTER_GROUP, Binding, format_binding, parse_binding
 from yarn_accel.client.task_servers import BINDING_FILE
 from yarn_accel.errors import ConfigError
 from yarn_accel.hadoop.running import APPLICATION_TYPE, tracking_pages
@@ -26,6 +24,7 @@ from yarn_accel.hadoop.streaming import (
     StreamingJob,
     run_streaming,
 )
+from yarn_accel.storage import Store
 
 __all__ = ["HadoopRunner", "streaming_job"]
 
@@ -180,7 +179,7 @@ def _file_system(site: HadoopSite) -> str:
 
 
 def _counters(result: JobResult) -> dict[str, int]:
-    return dict(result.counters.get(GROUP, {}))
+    return dict(result.counters.get(COUNTER_GROUP, {}))
 
 
 def _tasks(result: JobResult) -> tuple[TaskRecord, ...]:

@@ -7,13 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from jobs.entry import read_uri
 from jobs.runners.local_tasks import LocalTask, run_locally, uri_of
 from jobs.runners.step import Report, Step, StepResult
 from jobs.verbs import TaskContext, parse_verb, run_verb
-from yarn_accel.client.current_attempt import CurrentAttempt
-from yarn_accel.client.reporter import GROUP, Reporter
-from yarn_accel.client.runners import connect
+from yarn_accel.client import COUNTER_GROUP, CurrentAttempt, Reporter, TaskFiles, connect
 from yarn_accel.errors import AccelError, JobError
 
 __all__ = ["InlineRunner"]
@@ -69,7 +66,7 @@ def _run_task(task: LocalTask) -> Mapping[str, int]:
         context = TaskContext(
             attempt=CurrentAttempt.from_environ(task.environ()),
             map_calls=accel.map,
-            read_bytes=lambda uri: read_uri(uri, {}),
+            files=TaskFiles(task.environ()),
             reporter=reporter,
             stdin=stdin,
             stdout=stdout,
@@ -79,4 +76,4 @@ def _run_task(task: LocalTask) -> Mapping[str, int]:
             run_verb(parse_verb(task.arguments), context)
         except AccelError as error:
             raise JobError(f"{task.attempt_id}: {error}") from error
-    return {name: total for (group, name), total in reporter.totals.items() if group == GROUP}
+    return {name: total for (group, name), total in reporter.totals.items() if group == COUNTER_GROUP}

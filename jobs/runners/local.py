@@ -5,36 +5,29 @@ The tasks run from the same zipapp, binding file and token file that a node of a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import subprocess
-import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
-import yaml
-
-import yarn_accel
 from jobs.runners.local_tasks import LocalTask, run_locally, uri_of
 from jobs.runners.step import Report, Step, StepResult
 from jobs.zipapp import ARCHIVE_NAME, build_zipapp
-from yarn_accel.adapters.credentials import issue_token_file
-from yarn_accel.client.binding import Binding, Endpoint, format_binding
-from yarn_accel.client.reporter import GROUP
-from yarn_accel.client.task_servers import BINDING_FILE, TOKEN_VARIABLE
+from yarn_accel.client import COUNTER_GROUP, Binding, LocalServer, format_binding
 from yarn_accel.errors import JobError, StartupError
 
 __all__ = ["LocalRunner", "parse_stderr"]
 
-START_LIMIT_S = 30.0
-STOP_LIMIT_S = 10.0
-_COUNTER = f"reporter:counter:{GROUP},"
-#: The server lives as long as the run and serves its user only.
-_PREFIXES = ["file:///", "hdfs://"]
+#: What a task finds its servers by, in its working directory, and its credential.
+BINDING_FILE = "binding.json"
+TOKEN_VARIABLE = "HADOOP_TOKEN_FILE_LOCATION"
+_COUNTER = f"reporter:counter:{COUNTER_GROUP},"
 
 
 class LocalRunner:
@@ -56,23 +49,22 @@ class LocalRunner:
         self._python = python
         self._n_parallel = n_parallel
         self._n_servers = n_servers
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        self._servers: list[subprocess.Popen[bytes]] = []
+        self._folder: Path | None = None
+        self._resources = contextlib.ExitStack()
         self._n_steps = 0
 
     def __enter__(self) -> LocalRunner:
-        self._temporary = tempfile.TemporaryDirectory(prefix="accel-")
-        try:
+        with contextlib.ExitStack() as resources:
+            self._resources = resources
+            self._folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="accel-")))
             self._start()
-        except BaseException:
-            self._stop()
-            raise
+            self._resources = resources.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop()
+        self._resources.close()
 
     def home(self, name: str) -> str:
         """URI of a local folder of this run."""
@@ -85,38 +77,21 @@ class LocalRunner:
         return run_locally(step, work, self._run_task, self._n_parallel, report)
 
     def _start(self) -> None:
-        scratch = self._scratch()
-        build_zipapp(scratch / ARCHIVE_NAME)
-        master = secrets.token_bytes(32)
-        (scratch / "master").touch(mode=0o600)
-        (scratch / "master").write_text(master.hex() + "\n")
-        issue_token_file(scratch / "token", master, lifetime_s=24 * 3600)
-        endpoints = []
-        for number in range(self._n_servers):
-            socket = scratch / f"s{number}.sock"
-            self._servers.append(_start_server(scratch, f"local{number}", socket))
-            endpoints.append(Endpoint(f"local{number}", "", 0, str(socket), "localhost"))
-        for number, server in enumerate(self._servers):
-            _await_ready(server, scratch, f"local{number}")
-        (scratch / BINDING_FILE).write_text(format_binding(Binding(tuple(endpoints))))
-
-    def _stop(self) -> None:
-        for server in self._servers:
-            server.terminate()
-        for server in self._servers:
-            try:
-                server.wait(STOP_LIMIT_S)
-            except subprocess.TimeoutExpired:
-                server.kill()
-                server.wait()
-        self._servers.clear()
-        if self._temporary is not None:
-            self._temporary.cleanup()
+        build_zipapp(self._scratch() / ARCHIVE_NAME)
+        # All servers take the same credential.
+        secret = secrets.token_bytes(32)
+        servers = [LocalServer({"name": f"local{n}"}, secret=secret) for n in range(self._n_servers)]
+        for server in servers:
+            self._resources.enter_context(server)
+        endpoints = tuple(replace(server.endpoint, node="localhost") for server in servers)
+        (self._scratch() / BINDING_FILE).write_text(format_binding(Binding(endpoints)))
+        if servers:
+            servers[0].write_token_file(self._scratch() / "token")
 
     def _scratch(self) -> Path:
-        if self._temporary is None:
+        if self._folder is None:
             raise JobError("the runner is not open")
-        return Path(self._temporary.name)
+        return self._folder
 
     def _run_task(self, task: LocalTask) -> Mapping[str, int]:
         scratch = self._scratch()
@@ -153,38 +128,3 @@ def parse_stderr(text: str) -> tuple[dict[str, int], str]:
         elif not line.startswith("reporter:") and line.strip() and not first_line:
             first_line = line.strip()
     return dict(counters), first_line
-
-
-def _start_server(scratch: Path, name: str, socket: Path) -> subprocess.Popen[bytes]:
-    config = scratch / f"{name}.yaml"
-    values = {
-        "name": name,
-        "listen_host": "",
-        "tenants": {"*": {"read_prefixes": _PREFIXES, "write_prefixes": _PREFIXES}},
-        "unix_path": str(socket),
-        "master_secret_file": str(scratch / "master"),
-        "state_file": str(scratch / f"{name}.json"),
-    }
-    config.write_text(yaml.safe_dump(values))
-    root = str(Path(str(yarn_accel.__file__)).parent.parent)
-    environ = dict(
-        os.environ, PYTHONPATH=os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    )
-    with (scratch / f"{name}.log").open("wb") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "yarn_accel", "pipeline", "serve", "--config", str(config)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=environ,
-        )
-
-
-def _await_ready(server: subprocess.Popen[bytes], scratch: Path, name: str) -> None:
-    state = scratch / f"{name}.json"
-    deadline_s = time.monotonic() + START_LIMIT_S
-    while not state.exists():
-        if server.poll() is not None or time.monotonic() > deadline_s:
-            lines = (scratch / f"{name}.log").read_text(errors="replace").strip().splitlines()
-            raise StartupError(f"the pipeline server did not start: {lines[-1] if lines else 'no output'}")
-        time.sleep(0.05)

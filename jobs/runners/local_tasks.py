@@ -18,8 +18,14 @@ from typing import BinaryIO
 
 from jobs.factorize.manifest import records
 from jobs.runners.step import Report, Step, StepResult, TaskRecord
-from yarn_accel.adapters.sequence_file import SequenceFileReader, SequenceFileWriter
-from yarn_accel.client.typed_bytes import TypedBytesReader, Value, encode, encode_pair
+from yarn_accel.client import (
+    SequenceFileReader,
+    SequenceFileWriter,
+    TypedBytesReader,
+    TypedValue,
+    encode_typed,
+    encode_typed_pair,
+)
 from yarn_accel.errors import JobError, RejectedError, StorageError
 
 __all__ = ["LocalTask", "RunTask", "path_of", "run_locally", "uri_of"]
@@ -51,6 +57,11 @@ class LocalTask:
         """The id of the only attempt at this task."""
         return f"attempt_{self.run_id}_{self.kind[0]}_{self.index:06d}_0"
 
+    @property
+    def work(self) -> Path:
+        """Where the task puts files that become the job's when it has succeeded."""
+        return self.folder / "work"
+
     def link_files(self, *more: Path) -> None:
         """Put what travels with the job into the task's folder, as ``-files`` does."""
         for source in (*self.step.files, *more):
@@ -63,6 +74,7 @@ class LocalTask:
             "mapreduce_task_id": self.task_id,
             "mapreduce_task_attempt_id": self.attempt_id,
             "mapreduce_task_partition": str(self.index),
+            "mapreduce_task_output_dir": uri_of(self.work),
             "NM_HOST": "localhost",
         }
 
@@ -91,6 +103,8 @@ def run_locally(step: Step, work: Path, run_task: RunTask, n_parallel: int, repo
     for task in last:
         part = output / f"part-{task.index:05d}"
         _keep_output(step, task.stdout, part)
+        for path in task.work.glob("*"):
+            path.replace(output / path.name)
         parts.append(uri_of(part))
     return StepResult(tuple(parts), dict(counters), tuple(done), time.time() - started_s)
 
@@ -169,7 +183,7 @@ def _chunks(lines: Iterable[str], size: int) -> Iterable[list[str]]:
 
 def _as_typed_bytes(path: Path) -> bytes:
     with path.open("rb") as stream:
-        return b"".join(encode_pair(key, value) for key, value in SequenceFileReader(stream))
+        return b"".join(encode_typed_pair(key, value) for key, value in SequenceFileReader(stream))
 
 
 def _keep_output(step: Step, stdout: Path, part: Path) -> None:
@@ -195,7 +209,7 @@ def _shuffle(step: Step, outputs: Sequence[Path]) -> list[bytes]:
     return [b"".join(record for _, record in sorted(part, key=lambda pair: pair[0])) for part in pairs]
 
 
-def _text(value: Value) -> str:
+def _text(value: TypedValue) -> str:
     """A value as Hadoop's text output writes it: bytes in hex."""
     return value.hex(" ") if isinstance(value, bytes) else str(value)
 
@@ -207,10 +221,10 @@ def _keyed(step: Step, path: Path) -> Iterable[tuple[bytes, bytes]]:
                 yield line.rstrip(b"\n").split(b"\t", 1)[0], line
         else:
             for key, value in _pairs(path, stream):
-                yield encode(key), encode_pair(key, value)
+                yield encode_typed(key), encode_typed_pair(key, value)
 
 
-def _pairs(path: Path, stream: BinaryIO) -> Iterable[tuple[Value, Value]]:
+def _pairs(path: Path, stream: BinaryIO) -> Iterable[tuple[TypedValue, TypedValue]]:
     for key, value in TypedBytesReader(stream):
         if isinstance(value, RejectedError):
             raise JobError(f"{path} holds a record that cannot be read: {value}")

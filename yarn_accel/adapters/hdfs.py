@@ -20,6 +20,7 @@ import concurrent.futures
 import contextlib
 import errno
 import functools
+import io
 import os
 import posixpath
 import re
@@ -28,7 +29,7 @@ import urllib.parse
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
 from yarn_accel.adapters.local_files import LocalFiles
 from yarn_accel.errors import StartupError, StorageError
@@ -52,6 +53,7 @@ _RETRIES = {
 _WRITE_BYTES = 4 * 1024 * 1024
 #: The NameNode may name a DataNode that just died, and the native client does not ask for another one.
 _WRITE_TRIES = 4
+_STREAM_BYTES = 4 * 1024 * 1024
 #: From this size on a file is read in two halves at once.
 _HALVES_BYTES = 4 * 1024 * 1024
 #: Name services in use at once; a URI may name any.
@@ -191,6 +193,12 @@ class Store:
         """A file that is read in parts; a part beyond its end is an error."""
         with self._open(uri) as (files, path), files.opened(path) as file:
             yield file
+
+    @contextlib.contextmanager
+    def stream(self, uri: str) -> Iterator[BinaryIO]:
+        """A file as a stream of bytes, from its begin."""
+        with self.opened(uri) as file, io.BufferedReader(_Stream(file), _STREAM_BYTES) as stream:
+            yield cast("BinaryIO", stream)
 
     def write_atomic(self, uri: str, parts: Iterable[Buffer] | Callable[[], Iterable[Buffer]]) -> int:
         """Write a file so that nobody sees a part of it; an existing one is replaced.  Returns its bytes.
@@ -351,6 +359,25 @@ class _HdfsFiles:
 
     def rename(self, source: str, target: str) -> None:
         self._client.rename(source, target, overwrite=True)
+
+
+class _Stream(io.RawIOBase):
+    """An open file, read from its begin."""
+
+    def __init__(self, file: OpenFile) -> None:
+        self._file = file
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        n_bytes = min(len(view), self._file.n_bytes - self._at)
+        if n_bytes:
+            self._file.read_into(self._at, view[:n_bytes])
+        self._at += n_bytes
+        return n_bytes
 
 
 class _HdfsFile:

@@ -19,8 +19,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from yarn_accel.client.accelerator import Accelerator, is_bad_record
     from yarn_accel.client.asynchronous import AsyncAccelerator, connect_async
-    from yarn_accel.client.binding import Binding, Endpoint
+    from yarn_accel.client.binding import Binding, Endpoint, format_binding, parse_binding
     from yarn_accel.client.calls import Call, Reference, Reply, Tensor
+    from yarn_accel.client.current_attempt import CurrentAttempt
+    from yarn_accel.client.local_server import LocalServer
+    from yarn_accel.client.reporter import COUNTER_GROUP, Reporter
     from yarn_accel.client.results import (
         LU,
         QR,
@@ -36,6 +39,15 @@ if TYPE_CHECKING:
         Solution,
     )
     from yarn_accel.client.runners import connect
+    from yarn_accel.client.sequence_file import SequenceFileReader, SequenceFileWriter
+    from yarn_accel.client.task_files import TaskFiles
+    from yarn_accel.client.typed_bytes import (
+        TypedBytesReader,
+        TypedValue,
+        encode_typed,
+        encode_typed_pair,
+        write_typed_pairs,
+    )
     from yarn_accel.errors import (
         AccelError,
         AuthenticationError,
@@ -48,6 +60,7 @@ if TYPE_CHECKING:
     from yarn_accel.wire.tensors import TensorSpec
 
 __all__ = [
+    "COUNTER_GROUP",
     "LU",
     "QR",
     "SVD",
@@ -60,33 +73,58 @@ __all__ = [
     "CholeskyFactor",
     "Clusters",
     "ConfigError",
+    "CurrentAttempt",
     "EigenDecomposition",
     "Endpoint",
     "ImageFeatures",
+    "LocalServer",
     "MatrixProduct",
     "PackedQR",
     "Reference",
     "RejectedError",
     "Reply",
+    "Reporter",
     "ResidualCheck",
     "SeparateLU",
+    "SequenceFileReader",
+    "SequenceFileWriter",
     "Solution",
     "StartupError",
     "StorageError",
+    "TaskFiles",
     "Tensor",
     "TensorSpec",
+    "TypedBytesReader",
+    "TypedValue",
     "UnavailableError",
     "connect",
     "connect_async",
+    "encode_typed",
+    "encode_typed_pair",
+    "format_binding",
     "is_bad_record",
+    "parse_binding",
+    "write_typed_pairs",
 ]
 
 _MODULES = {
     "yarn_accel.client.accelerator": ("Accelerator", "is_bad_record"),
     "yarn_accel.client.asynchronous": ("AsyncAccelerator", "connect_async"),
-    "yarn_accel.client.binding": ("Binding", "Endpoint"),
+    "yarn_accel.client.binding": ("Binding", "Endpoint", "format_binding", "parse_binding"),
     "yarn_accel.client.calls": ("Call", "Reference", "Reply", "Tensor"),
+    "yarn_accel.client.current_attempt": ("CurrentAttempt",),
+    "yarn_accel.client.local_server": ("LocalServer",),
+    "yarn_accel.client.reporter": ("COUNTER_GROUP", "Reporter"),
     "yarn_accel.client.runners": ("connect",),
+    "yarn_accel.client.sequence_file": ("SequenceFileReader", "SequenceFileWriter"),
+    "yarn_accel.client.task_files": ("TaskFiles",),
+    "yarn_accel.client.typed_bytes": (
+        "TypedBytesReader",
+        "TypedValue",
+        "encode_typed",
+        "encode_typed_pair",
+        "write_typed_pairs",
+    ),
     "yarn_accel.wire.tensors": ("TensorSpec",),
     "yarn_accel.errors": tuple(name for name in __all__ if name.endswith("Error")),
 }

@@ -244,3 +244,10 @@ class Reply:
     def arrays(self) -> Dict[str, Any]:
         """The outputs as numpy arrays on the same memory; needs numpy."""
         return {name: tensor.array() for name, tensor in self.tensors.items()}
+
+    def npz(self) -> bytes:
+        """The outputs as one ``.npz``, as the server writes it to an ``output``; numpy is not needed."""
+        from yarn_accel.formats.npz_writer import tensor_npz_parts
+
+        named = ((name, tensor.spec, memoryview(tensor.flat())) for name, tensor in self.tensors.items())
+        return b"".join(tensor_npz_parts(named))

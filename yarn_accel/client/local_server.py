@@ -22,8 +22,9 @@ from typing import Any, Dict, Mapping, Optional
 import yarn_accel
 from yarn_accel.client import server_guard
 from yarn_accel.client.binding import Endpoint
+from yarn_accel.client.token_file import write_secrets
 from yarn_accel.errors import StartupError
-from yarn_accel.wire.credential import Credential, issue
+from yarn_accel.wire.credential import SECRET_ALIAS, Credential, encode, issue
 
 __all__ = ["LocalServer"]
 
@@ -44,6 +45,7 @@ class LocalServer:
     Args:
         settings: in place of the defaults of the server's configuration file.
         tenant: whom the credential is for; empty: the user.
+        secret: 32 bytes that the credentials of several servers are derived from; random unless given.
 
     Attributes:
         endpoint: where it listens.
@@ -56,17 +58,17 @@ class LocalServer:
     endpoint: Endpoint
     credential: Credential
 
-    def __init__(self, settings: Mapping[str, Any], tenant: str = "") -> None:
+    def __init__(self, settings: Mapping[str, Any], tenant: str = "", secret: bytes = b"") -> None:
         self._settings = dict(settings)
         self._tenant = tenant
+        self._secret = secret or secrets.token_bytes(_SECRET_BYTES)
         self._guard: Optional[subprocess.Popen[bytes]] = None
 
     def __enter__(self) -> LocalServer:
         folder = Path(tempfile.mkdtemp(prefix="accel-"))
         try:
-            secret = secrets.token_bytes(_SECRET_BYTES)
             (folder / "secret").touch(mode=0o600)
-            (folder / "secret").write_text(secret.hex() + "\n", encoding="ascii")
+            (folder / "secret").write_text(self._secret.hex() + "\n", encoding="ascii")
             (folder / server_guard.CONFIG_FILE).write_text(json.dumps(self._config(folder)), encoding="utf-8")
             self._guard = _start_guard(folder)
             state = self._await_ready(folder)
@@ -76,11 +78,18 @@ class LocalServer:
             raise
         self.endpoint = Endpoint(state["name"], state["host"], state["port"], state["unix_path"])
         expires_s = int(time.time()) + _LIFETIME_S
-        self.credential = issue(secret, self._tenant or getpass.getuser(), expires_s, secrets.token_hex(8))
+        self.credential = issue(
+            self._secret, self._tenant or getpass.getuser(), expires_s, secrets.token_hex(8)
+        )
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self._end()
+
+    def write_token_file(self, path: Path) -> None:
+        """Write the credential (0600) as Hadoop gives it to a task, by `HADOOP_TOKEN_FILE_LOCATION`."""
+        path.touch(mode=0o600)
+        path.write_bytes(write_secrets({SECRET_ALIAS: encode(self.credential)}))
 
     def _config(self, folder: Path) -> Dict[str, Any]:
         path = str(folder / "socket")

@@ -16,9 +16,9 @@ import threading
 import time
 from typing import Callable, Dict, Iterator, Optional, TextIO, Tuple
 
-__all__ = ["COUNTER_NAMES", "GROUP", "CounterBatch", "Reporter"]
+__all__ = ["COUNTER_GROUP", "COUNTER_NAMES", "CounterBatch", "Reporter"]
 
-GROUP = "yarn-accel"
+COUNTER_GROUP = "yarn-accel"
 COUNTER_NAMES = ("records_in", "sent", "done", "cpu_fallback", "rejected", "bytes")
 KEEP_ALIVE_S = 30.0
 #: Counters of single records are written together so often.
@@ -58,11 +58,11 @@ class Reporter:
 
     def count(self, name: str, amount: int = 1) -> None:
         """Add to one of this project's own counters (group ``yarn-accel``)."""
-        self.counter(GROUP, name, amount)
+        self.counter(COUNTER_GROUP, name, amount)
 
     def total(self, name: str) -> int:
         """The sum of one of this project's own counters so far."""
-        return self.totals.get((GROUP, name), 0)
+        return self.totals.get((COUNTER_GROUP, name), 0)
 
     def status(self, text: str) -> None:
         """Show ``text`` (one line) as the task's status, which also counts as a sign of life."""

@@ -15,9 +15,9 @@ from typing import BinaryIO, Iterable, Iterator, Tuple, Union
 
 from yarn_accel.errors import LocalProtocolError, RejectedError, RemoteProtocolError
 
-__all__ = ["TypedBytesReader", "Value", "encode", "encode_pair", "write_pairs"]
+__all__ = ["TypedBytesReader", "TypedValue", "encode_typed", "encode_typed_pair", "write_typed_pairs"]
 
-Value = Union[bytes, str, int, float, bool]
+TypedValue = Union[bytes, str, int, float, bool]
 
 BYTES = 0
 STRING = 7
@@ -47,7 +47,7 @@ class TypedBytesReader:
         self._max_bytes = max_bytes
         self.offset = 0
 
-    def __iter__(self) -> Iterator[Tuple[Value, Union[Value, RejectedError]]]:
+    def __iter__(self) -> Iterator[Tuple[TypedValue, Union[TypedValue, RejectedError]]]:
         """Every record as ``(key, value)``.
 
         A bad key or value does not end the stream: the value is then a `RejectedError` that says why, and a
@@ -64,19 +64,19 @@ class TypedBytesReader:
             self.offset += 1
             yield self._record(kind[0], start)
 
-    def _record(self, kind: int, start: int) -> Tuple[Value, Union[Value, RejectedError]]:
+    def _record(self, kind: int, start: int) -> Tuple[TypedValue, Union[TypedValue, RejectedError]]:
         bad_key = None
         try:
             key = self._content(kind, start)
         except RejectedError as error:
             key, bad_key = "record at offset {}".format(start), error
         try:
-            value: Union[Value, RejectedError] = self.read()
+            value: Union[TypedValue, RejectedError] = self.read()
         except RejectedError as error:
             value = error
         return key, bad_key or value
 
-    def read(self) -> Value:
+    def read(self) -> TypedValue:
         """The next value.
 
         Raises:
@@ -86,7 +86,7 @@ class TypedBytesReader:
         start = self.offset
         return self._content(self._exactly(1, start)[0], start)
 
-    def _content(self, kind: int, start: int) -> Value:
+    def _content(self, kind: int, start: int) -> TypedValue:
         if kind in (BYTES, STRING):
             return self._sized(kind, start)
         scalar = _SCALARS.get(kind)
@@ -94,10 +94,10 @@ class TypedBytesReader:
             raise RemoteProtocolError(
                 "typed bytes: type {} at offset {} is unknown; known: 0 to 7".format(kind, start)
             )
-        value: Value = scalar.unpack(self._exactly(scalar.size, start))[0]
+        value: TypedValue = scalar.unpack(self._exactly(scalar.size, start))[0]
         return value
 
-    def _sized(self, kind: int, start: int) -> Value:
+    def _sized(self, kind: int, start: int) -> TypedValue:
         (size,) = _LENGTH.unpack(self._exactly(_LENGTH.size, start))
         if size < 0:
             raise RemoteProtocolError("typed bytes: length {} at offset {} is negative".format(size, start))
@@ -142,7 +142,7 @@ class TypedBytesReader:
             n_bytes -= len(self._exactly(min(n_bytes, _SKIP_BYTES), start))
 
 
-def encode(value: Value) -> bytes:
+def encode_typed(value: TypedValue) -> bytes:
     """One value as typed bytes; an ``int`` becomes a long, a ``float`` a double.
 
     Raises:
@@ -162,16 +162,16 @@ def encode(value: Value) -> bytes:
         raise LocalProtocolError("typed bytes: {} does not fit into 64 bits".format(value)) from None
 
 
-def encode_pair(key: Value, value: Value) -> bytes:
+def encode_typed_pair(key: TypedValue, value: TypedValue) -> bytes:
     """One record."""
-    return encode(key) + encode(value)
+    return encode_typed(key) + encode_typed(value)
 
 
-def write_pairs(stream: BinaryIO, pairs: Iterable[Tuple[Value, Value]]) -> int:
+def write_typed_pairs(stream: BinaryIO, pairs: Iterable[Tuple[TypedValue, TypedValue]]) -> int:
     """Write records and flush; returns how many there were."""
     n_pairs = 0
     for key, value in pairs:
-        stream.write(encode_pair(key, value))
+        stream.write(encode_typed_pair(key, value))
         n_pairs += 1
     stream.flush()
     return n_pairs

@@ -18,7 +18,8 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import uuid
-from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
+from pathlib import Path
+from typing import Any, BinaryIO, Dict, Iterator, Mapping, Optional, Tuple, Union
 
 from yarn_accel.errors import StorageError
 
@@ -82,7 +83,7 @@ class WebHdfs:
         """
         folder, _, name = uri.rpartition("/")
         temporary = "{}/.{}.{}.tmp".format(folder, name, uuid.uuid4().hex)
-        self._put(temporary, content)
+        self._put(temporary, content, len(content))
         try:
             self._command("PUT", temporary, "RENAME", destination=_path(uri), renameoptions="OVERWRITE")
         except StorageError:
@@ -90,11 +91,24 @@ class WebHdfs:
                 self._command("DELETE", temporary, "DELETE")
             raise
 
-    def _put(self, uri: str, content: bytes) -> None:
+    def upload(self, uri: str, path: Path) -> None:
+        """Write a file straight to its name, for a folder that nobody else reads or writes yet.
+
+        Raises:
+            StorageError: the store refused or did not answer (then transient), or `path` cannot be read.
+        """
+        try:
+            stream = path.open("rb")
+        except OSError as error:
+            raise StorageError("{} cannot be read: {}".format(path, error.strerror)) from None
+        with stream:
+            self._put(uri, stream, path.stat().st_size)
+
+    def _put(self, uri: str, content: Union[bytes, BinaryIO], n_bytes: int) -> None:
         location = self._location(uri)
         if location is None:
             raise StorageError("{}: the NameNode named no DataNode to write to".format(uri), transient=True)
-        with self._answer(self._stopping, "PUT", uri, "", url=location, content=content):
+        with self._answer(self._stopping, "PUT", uri, "", url=location, content=content, n_bytes=n_bytes):
             pass
 
     def _location(self, uri: str) -> Optional[str]:
@@ -123,11 +137,12 @@ class WebHdfs:
         *,
         query: Optional[Mapping[str, str]] = None,
         url: str = "",
-        content: Optional[bytes] = None,
+        content: Union[bytes, BinaryIO, None] = None,
+        n_bytes: int = 0,
     ) -> Iterator[Any]:
         try:
             url = url or self._url(uri, operation, query or {})
-            with self._request(opener, method, url, content) as response:
+            with self._request(opener, method, url, content, n_bytes) as response:
                 yield response
         except urllib.error.HTTPError as error:
             with error:
@@ -136,9 +151,16 @@ class WebHdfs:
             raise _unreachable(uri, error) from error
 
     def _request(
-        self, opener: urllib.request.OpenerDirector, method: str, url: str, content: Optional[bytes]
+        self,
+        opener: urllib.request.OpenerDirector,
+        method: str,
+        url: str,
+        content: Union[bytes, BinaryIO, None],
+        n_bytes: int = 0,
     ) -> Any:
-        headers = {} if content is None else {"Content-Type": "application/octet-stream"}
+        headers = {}
+        if content is not None:
+            headers = {"Content-Type": "application/octet-stream", "Content-Length": str(n_bytes)}
         request = urllib.request.Request(url, data=content, method=method, headers=headers)
         return opener.open(request, timeout=self._timeout_s)
 

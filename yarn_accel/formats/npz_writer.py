@@ -9,11 +9,14 @@ from __future__ import annotations
 import io
 import struct
 import zipfile
-from typing import Any, Iterator, List, Mapping, Union
+from typing import Any, Iterable, Iterator, List, Mapping, Tuple, Union
 
-__all__ = ["npz_parts"]
+from yarn_accel.wire.tensors import TensorSpec
+
+__all__ = ["npz_parts", "tensor_npz_parts"]
 
 Array = Any
+Buffer = Union[bytes, memoryview]
 _ALIGNMENT_BYTES = 64
 _NPY_PREFIX = struct.Struct("<6sBBH")
 _PIECE_BYTES = 16 * 1024 * 1024
@@ -47,34 +50,42 @@ def npz_parts(arrays: Mapping[str, Array]) -> Iterator[Union[bytes, memoryview]]
 
     Large pieces are views of the memory of the arrays, which are contiguous in either order.
     """
+    yield from tensor_npz_parts((name, _spec_of(array), _flat_bytes(array)) for name, array in arrays.items())
+
+
+def tensor_npz_parts(tensors: Iterable[Tuple[str, TensorSpec, Buffer]]) -> Iterator[Union[bytes, memoryview]]:
+    """As `npz_parts`, of descriptions and flat bytes; numpy is not needed."""
     sink = _Parts()
     # Not seekable, so zipfile puts length and checksum behind each member and never goes back.
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-        for name, array in arrays.items():
+        for name, spec, flat in tensors:
             info = zipfile.ZipInfo(name + ".npy")
             with archive.open(info, "w", force_zip64=True) as member:
-                member.write(_npy_header(array, sink.tell()))
-                for start in range(0, array.nbytes, _PIECE_BYTES):
-                    member.write(_flat_bytes(array)[start : start + _PIECE_BYTES])
+                member.write(_npy_header(spec, sink.tell()))
+                for start in range(0, spec.nbytes, _PIECE_BYTES):
+                    member.write(flat[start : start + _PIECE_BYTES])
             yield from sink.parts
             sink.parts.clear()
     yield from sink.parts
 
 
-def _npy_header(array: Array, at: int) -> bytes:
+def _npy_header(spec: TensorSpec, at: int) -> bytes:
     """The header of an array's ``.npy`` that begins at that byte of the file."""
-    fields = {
-        "descr": array.dtype.str,
-        "fortran_order": array.flags.f_contiguous and not array.flags.c_contiguous,
-        "shape": array.shape,
-    }
+    fields = {"descr": spec.dtype, "fortran_order": spec.order == "F", "shape": spec.shape}
     text = repr(fields).encode("latin-1")
     n_bytes = len(text) + 1 + -(at + _NPY_PREFIX.size + len(text) + 1) % _ALIGNMENT_BYTES
     return _NPY_PREFIX.pack(b"\x93NUMPY", 1, 0, n_bytes) + text.ljust(n_bytes - 1) + b"\n"
 
 
+def _spec_of(array: Array) -> TensorSpec:
+    return TensorSpec(array.dtype.str, array.shape, _order_of(array))
+
+
+def _order_of(array: Array) -> str:
+    return "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
+
+
 def _flat_bytes(array: Array) -> memoryview:
     """The memory of a contiguous array; no copy."""
-    order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
-    flat: memoryview = array.reshape(-1, order=order).view("u1").data
+    flat: memoryview = array.reshape(-1, order=_order_of(array)).view("u1").data
     return flat

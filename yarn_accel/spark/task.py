@@ -12,7 +12,7 @@ from typing import Any
 
 from yarn_accel import client
 from yarn_accel.client.accelerator import Accelerator
-from yarn_accel.client.reporter import GROUP, Reporter
+from yarn_accel.client.reporter import COUNTER_GROUP, Reporter
 from yarn_accel.errors import ConfigError
 from yarn_accel.spark.counters import SparkCounters
 
@@ -112,5 +112,5 @@ def connect(
             yield accel
     finally:
         if counters is not None:
-            own = {key: amount for (group, key), amount in reporter.totals.items() if group == GROUP}
+            own = {key: amount for (group, key), amount in reporter.totals.items() if group == COUNTER_GROUP}
             counters.add(own)

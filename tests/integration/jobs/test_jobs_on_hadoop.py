@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from jobs.demo.servers import read_servers
-from jobs.factorize.job import FactorizeJob, good_entries, run_factorize
+from jobs.factorize.job import FactorizeJob, factors_of, good_entries, run_factorize
 from jobs.factorize.make_input import (
     GARBAGE_LINE,
     balance,
@@ -207,7 +207,7 @@ def test_factorize_uses_the_servers_on_every_node_and_leaks_no_secret(
     monkeypatch.setattr(credentials, "issue", issue)
     before = {server.name: server.done for server in read_servers(runner.binding(), master)}
     with ProcessWatch(needles([], master)) as watch:
-        outcome = run_factorize(runner, store, manifest, FactorizeJob(n_tasks=8), silent)
+        outcome = run_factorize(runner, store, manifest, FactorizeJob(n_tasks=8, residual="all"), silent)
     assert (outcome.n_in, len(outcome.results), len(outcome.rejects)) == (17, 12, 5)
     assert {reject.code for reject in outcome.rejects} == {
         *("manifest", "not-finite", "not-positive-definite", "storage", "wrong-length")
@@ -220,7 +220,7 @@ def test_factorize_uses_the_servers_on_every_node_and_leaks_no_secret(
     assert len(nodes) >= 3, "mappers ask for slots, so they spread"
     done = {row.key for row in outcome.results}
     entries = [entry for entry in good_entries(manifest) if entry.key in done]
-    checks = verify(lambda uri: store.read_bytes(uri, MAX_BYTES), entries)
+    checks = verify(lambda uri: store.read_bytes(uri, MAX_BYTES), factors_of(store, entries))
     assert all(check.residual < LIMIT for check in checks)
 
     words = needles(issued, master)
@@ -395,7 +395,7 @@ def test_twin_attempts_of_a_task_do_no_harm(hadoop_cluster, runner, store, manif
     assert len(rows[0]) == len(rows[1]) == len(entries) == 12
     for first, second in zip(*rows, strict=True):
         assert replace(first, **PLACES) == replace(second, **PLACES)
-    checks = verify(lambda uri: store.read_bytes(uri, MAX_BYTES), entries)
+    checks = verify(lambda uri: store.read_bytes(uri, MAX_BYTES), factors_of(store, entries))
     assert all(check.residual < LIMIT for check in checks)
     folder = runner.home("out")
     assert [uri for uri in store.list(folder) if not uri.endswith(".npz")] == []

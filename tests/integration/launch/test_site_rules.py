@@ -20,7 +20,7 @@ from typing import Any
 import hdfs_native
 import pytest
 
-from jobs.factorize.job import FactorizeJob, good_entries, run_factorize
+from jobs.factorize.job import FactorizeJob, factors_of, good_entries, run_factorize
 from jobs.factorize.make_input import balance, make_bytes, manifest_of, plan_matrices
 from jobs.factorize.verify import LIMIT, verify
 from jobs.runners.hadoop import HadoopRunner
@@ -139,7 +139,7 @@ def factorize(site: Site, patience_s: float) -> dict[str, int]:
     outcome = run_factorize(runner, store, manifest, job, lambda _: None)
     print(f"\njob took {time.monotonic() - began_s:.1f} s, counters {dict(outcome.counters)}")
     assert (len(outcome.results), len(outcome.rejects)) == (8, 0)
-    checks = verify(lambda uri: store.read_bytes(uri, MAX_BYTES), good_entries(manifest))
+    checks = verify(lambda uri: store.read_bytes(uri, MAX_BYTES), factors_of(store, good_entries(manifest)))
     assert len(checks) == 8
     assert all(check.residual < LIMIT for check in checks)
     return dict(outcome.counters)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from yarn_accel.client.binding import Binding, Endpoint, choose, format_binding, parse_binding
 from yarn_accel.client.token_file import read_secrets, write_secrets
-from yarn_accel.client.typed_bytes import TypedBytesReader, encode, encode_pair
+from yarn_accel.client.typed_bytes import TypedBytesReader, encode_typed, encode_typed_pair
 from yarn_accel.client.writable import decode_number, encode_number, n_bytes_after
 from yarn_accel.errors import RejectedError, RemoteProtocolError
 
@@ -41,7 +41,7 @@ def test_any_bytes_as_a_token_file(content, start):
 
 @given(st.lists(st.tuples(VALUES, VALUES), max_size=10))
 def test_typed_bytes(pairs):
-    content = b"".join(encode_pair(key, value) for key, value in pairs)
+    content = b"".join(encode_typed_pair(key, value) for key, value in pairs)
     reader = TypedBytesReader(io.BytesIO(content))
     assert [(type(k), k, type(v), v) for k, v in reader] == [(type(k), k, type(v), v) for k, v in pairs]
     assert reader.offset == len(content)
@@ -52,7 +52,7 @@ def test_any_bytes_as_typed_bytes(content):
     reader = TypedBytesReader(io.BytesIO(content), max_bytes=64)
     with contextlib.suppress(RemoteProtocolError):
         for _key, value in reader:
-            assert isinstance(value, RejectedError) or len(encode(value)) <= 9 + 64
+            assert isinstance(value, RejectedError) or len(encode_typed(value)) <= 9 + 64
     assert reader.offset <= len(content)
 
 

@@ -3,7 +3,8 @@ import struct
 
 import pytest
 
-from yarn_accel.client.typed_bytes import TypedBytesReader, encode, encode_pair, write_pairs
+from yarn_accel.client.typed_bytes import TypedBytesReader, encode_typed, write_typed_pairs
+from yarn_accel.client.typed_bytes import encode_typed_pair as pair
 from yarn_accel.errors import LocalProtocolError, RejectedError, RemoteProtocolError
 
 
@@ -23,7 +24,7 @@ def records(content, **options):
 
 
 def test_a_record_of_text_and_bytes_on_the_wire():
-    assert encode_pair("ké", b"\x00\x01") == b"\x07\x00\x00\x00\x03k\xc3\xa9\x00\x00\x00\x00\x02\x00\x01"
+    assert pair("ké", b"\x00\x01") == b"\x07\x00\x00\x00\x03k\xc3\xa9\x00\x00\x00\x00\x02\x00\x01"
 
 
 def test_every_scalar_type_is_understood():
@@ -35,12 +36,12 @@ def test_every_scalar_type_is_understood():
 
 
 def test_short_reads_are_continued():
-    content = encode_pair("key", b"x" * 100) * 2
+    content = pair("key", b"x" * 100) * 2
     assert list(TypedBytesReader(Dribble(content))) == [("key", b"x" * 100)] * 2
 
 
 def test_an_oversized_value_costs_its_record_only():
-    content = encode_pair("a", b"1234") + encode_pair("big", b"x" * 5000) + encode_pair("c", b"5678")
+    content = pair("a", b"1234") + pair("big", b"x" * 5000) + pair("c", b"5678")
     (first, (key, error), last) = records(content, max_bytes=100)
     assert (first, last) == (("a", b"1234"), ("c", b"5678"))
     assert key == "big"
@@ -50,9 +51,7 @@ def test_an_oversized_value_costs_its_record_only():
 
 
 def test_an_oversized_or_garbled_key_is_replaced_by_its_place():
-    content = (
-        encode_pair("x" * 200, b"1") + b"\x07\x00\x00\x00\x01\xff" + encode(b"2") + encode_pair("c", b"3")
-    )
+    content = pair("x" * 200, b"1") + b"\x07\x00\x00\x00\x01\xff" + encode_typed(b"2") + pair("c", b"3")
     (first, second, third) = records(content, max_bytes=100)
     assert (first[0], first[1].code) == ("record at offset 0", "too-large")
     assert (second[0], second[1].code) == ("record at offset 211", "not-utf8")
@@ -60,7 +59,7 @@ def test_an_oversized_or_garbled_key_is_replaced_by_its_place():
 
 
 def test_every_cut_inside_a_record_is_noticed():
-    content = encode_pair("key", b"value")
+    content = pair("key", b"value")
     for n_bytes in range(1, len(content)):
         with pytest.raises(RemoteProtocolError, match=f"ends at offset {n_bytes} "):
             records(content[:n_bytes])
@@ -75,12 +74,12 @@ def test_unknown_types_and_negative_lengths_name_the_offset():
 
 def test_what_cannot_be_written():
     with pytest.raises(LocalProtocolError, match="list"):
-        encode([])
+        encode_typed([])
     with pytest.raises(LocalProtocolError, match="64 bits"):
-        encode(1 << 70)
+        encode_typed(1 << 70)
 
 
 def test_write_pairs_counts_and_can_be_read_back():
     stream = io.BytesIO()
-    assert write_pairs(stream, [("a", b"1"), (2, 2.5)]) == 2
+    assert write_typed_pairs(stream, [("a", b"1"), (2, 2.5)]) == 2
     assert records(stream.getvalue()) == [("a", b"1"), (2, 2.5)]

@@ -119,6 +119,14 @@ def test_what_is_written_can_be_read(server, hdfs):
     )
 
 
+def test_a_file_is_uploaded_to_its_name_as_a_stream(server, hdfs, tmp_path):
+    (tmp_path / "spool").write_bytes(bytes(range(256)) * 1000)
+    hdfs.upload("hdfs://master:8020/out/_temporary/attempt_1/factors", tmp_path / "spool")
+    assert server.files == {"/out/_temporary/attempt_1/factors": bytes(range(256)) * 1000}
+    assert server.sent_to_namenode == 0
+    assert [query.get("op") for _, _, query in server.seen] == ["CREATE", None]
+
+
 def test_a_refused_rename_leaves_no_temporary_file(server, hdfs):
     server.is_rename_refused = True
     with pytest.raises(StorageError, match="Permission denied: user=joe") as caught:

@@ -7,7 +7,7 @@ import types
 import pytest
 
 from jobs.credentials import token_file
-from jobs.entry import main, read_uri
+from jobs.entry import main
 from yarn_accel.adapters.credentials import issue_token_file, read_master_secret
 from yarn_accel.client import dispatch, task_servers
 from yarn_accel.client.binding import Binding, Endpoint, format_binding
@@ -16,7 +16,7 @@ from yarn_accel.client.dispatch import Dispatcher
 from yarn_accel.client.dispatch_events import ServersFound
 from yarn_accel.client.task_servers import load_credential
 from yarn_accel.client.token_file import write_secrets
-from yarn_accel.errors import StartupError, StorageError
+from yarn_accel.errors import StartupError
 from yarn_accel.wire.credential import SECRET_ALIAS
 
 MASTER = bytes(range(32))
@@ -160,10 +160,3 @@ def test_the_token_file_is_gone_after_the_block(tmp_path):
         assert path.parent.stat().st_mode & 0o777 == 0o700
         assert MASTER not in path.read_bytes()
     assert not path.parent.exists()
-
-
-def test_files_are_read_by_uri(tmp_path):
-    (tmp_path / "a").write_bytes(b"x")
-    assert read_uri(f"file://{tmp_path}/a", {}) == b"x"
-    with pytest.raises(StorageError, match="No such file"):
-        read_uri(f"file://{tmp_path}/b", {})

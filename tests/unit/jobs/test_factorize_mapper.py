@@ -51,16 +51,16 @@ class FakeServer:
         return call, reply(info, self.device)
 
 
-def run(lines, server=None, read_bytes=None, **options):
+def run(lines, server=None, read_bytes=None, keep=None, residual="all", **options):
     counters = Counter()
 
     def count(name, amount):
         counters[name] += amount
 
     server = server or FakeServer()
-    rows = factorize(
-        lines, server, read_bytes or (lambda uri: bytes(128)), ATTEMPT, FactorizeOptions(**options), count
-    )
+    read_bytes = read_bytes or (lambda uri: bytes(128))
+    wanted = FactorizeOptions(residual=residual, **options)
+    rows = factorize(lines, server, read_bytes, ATTEMPT, wanted, count, keep)
     return list(rows), counters
 
 
@@ -90,10 +90,25 @@ def test_each_line_becomes_a_factorization_and_then_a_residual_of_what_was_writt
     assert counters == {"records_in": 1, "sent": 2, "done": 1, "bytes": 128}
 
 
+def test_a_sample_is_the_first_record_and_each_sixteenth_after_it():
+    rows, counters = run([line(f"m{n:02d}") for n in range(33)], residual="sample")
+    assert sorted(row.key for row in rows if row.residual is not None) == ["m00", "m16", "m32"]
+    assert (counters["sent"], counters["done"]) == (36, 33)
+
+
+def test_factors_that_are_kept_are_not_written_by_the_server_and_checked_by_value():
+    kept, server = [], FakeServer()
+    lines = [line("a"), line("b").replace("file:///out/b.npz", "-")]
+    rows, _ = run(lines, server, keep=lambda *pair: kept.append(pair))
+    assert {call.output_uri for call in server.calls} == {""}
+    assert sorted(key for key, _ in kept) == sorted(row.key for row in rows) == ["a", "b"]
+    assert all(len(call.inputs) == 1 for call in server.calls), "the fake's factors are no tensors"
+
+
 def test_keys_are_the_same_in_every_attempt_and_differ_between_records():
     twin = CurrentAttempt(ATTEMPT.job_id, ATTEMPT.task_id, "attempt_1_0001_m_000003_0", 3, "w4")
     first, second = FakeServer(), FakeServer()
-    options = FactorizeOptions()
+    options = FactorizeOptions(residual="all")
     for server, attempt in ((first, ATTEMPT), (second, twin)):
         list(factorize([line("a"), line("a")], server, lambda uri: b"", attempt, options, lambda *_: None))
     keys = [call.key for call in first.calls]
@@ -194,7 +209,7 @@ done_rows = st.builds(
     operation=st.sampled_from(["lu", "qr"]),
     dtype=st.just("float32"),
     shape=st.tuples(st.integers(1, 9999), st.integers(1, 9999)),
-    residual=st.sampled_from([0.0, 0.25, 31.5, float("inf")]),
+    residual=st.sampled_from([None, 0.0, 0.25, 31.5, float("inf")]),
     seconds=st.tuples(*[seconds] * 5),
     n_bytes=st.integers(0, 1 << 40),
     server=names,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from pathlib import Path
 
 import pytest
 
-from jobs.factorize.job import FactorizeJob, good_entries, run_factorize, write_outcome
+from jobs.factorize.job import FactorizeJob, factors_of, good_entries, parts_uri, run_factorize, write_outcome
 from jobs.factorize.make_input import (
     GARBAGE_LINE,
     balance,
@@ -28,7 +27,7 @@ from jobs.runners.local import LocalRunner, parse_stderr
 from jobs.runners.local_tasks import path_of, uri_of
 from jobs.runners.step import Step
 from yarn_accel.adapters.hdfs import Store
-from yarn_accel.client.typed_bytes import encode_pair
+from yarn_accel.client.typed_bytes import encode_typed_pair
 from yarn_accel.errors import JobError, StartupError, StorageError
 
 RUNNERS = ("inline", "local")
@@ -68,8 +67,8 @@ def run_matrices(runner, tmp_path):
             store.write_atomic(f"{input_uri}/{matrix.key}.bin", [make_bytes(matrix)])
     manifest = "# a comment\n" + manifest_of(matrices, input_uri, output_uri) + GARBAGE_LINE + "\n"
 
-    def run(text=manifest, **options):
-        job = FactorizeJob(n_tasks=3, **options)
+    def run(text=manifest, residual="all", **options):
+        job = FactorizeJob(n_tasks=3, residual=residual, **options)
         return run_factorize(runner, store, text, job, silent, name=tmp_path.name)
 
     run.manifest = manifest
@@ -85,7 +84,7 @@ def test_matrices_are_factorized_and_bad_records_are_named(run_matrices, tmp_pat
     assert len(outcome.tasks) == 3
     done = {row.key for row in outcome.results}
     entries = [entry for entry in good_entries(run_matrices.manifest) if entry.key in done]
-    checks = verify(lambda uri: path_of(uri).read_bytes(), entries)
+    checks = verify(lambda uri: path_of(uri).read_bytes(), factors_of(Store(), entries))
     reported = {row.key: row.residual for row in outcome.results}
     for check in checks:
         assert check.residual == pytest.approx(reported[check.key], rel=1e-2, abs=1e-3)
@@ -93,6 +92,43 @@ def test_matrices_are_factorized_and_bad_records_are_named(run_matrices, tmp_pat
     assert len(results.read_text().splitlines()) == 13
     assert len(rejects.read_text().splitlines()) == 6
     assert [path.name for path in (tmp_path / "out").iterdir() if path.suffix != ".npz"] == []
+
+
+@pytest.mark.parametrize("is_by_value", [False, True], ids=["reference", "value"])
+def test_a_task_keeps_its_factors_in_one_file(run_matrices, runner, tmp_path, is_by_value):
+    lines = run_matrices.manifest.splitlines()
+    without = "".join(line.rpartition("\t")[0] + "\t-\n" if "\t" in line else line + "\n" for line in lines)
+    outcome = run_matrices(without, output="sequence", is_by_value=is_by_value)
+    assert (outcome.n_in, len(outcome.results), len(outcome.rejects)) == (17, 12, 5)
+    assert max(row.residual for row in outcome.results) < LIMIT
+    folder_uri = parts_uri(runner, tmp_path.name)
+    names = [uri.rpartition("/")[2] for uri in Store().list(folder_uri)]
+    assert names == [
+        f"{kind}-{n:05d}{end}" for kind, end in (("factors", ".seq"), ("part", "")) for n in range(3)
+    ]
+    done = {row.key for row in outcome.results}
+    entries = [entry for entry in good_entries(without, has_output=False) if entry.key in done]
+    checks = verify(lambda uri: path_of(uri).read_bytes(), factors_of(Store(), entries, folder_uri))
+    assert {check.key for check in checks} == done
+    assert max(check.residual for check in checks) < LIMIT
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_factors_of_a_record_that_was_rejected_are_missed_by_name(run_matrices, runner, tmp_path):
+    run_matrices(output="sequence", residual="none")
+    folder_uri = parts_uri(runner, tmp_path.name)
+    entries = good_entries(run_matrices.manifest)
+    with pytest.raises(StorageError, match="no factors of bad-indefinite, bad-missing, bad-nan, bad-short"):
+        list(factors_of(Store(), entries, folder_uri))
+
+
+@pytest.mark.parametrize(("residual", "n_checked"), [("none", 0), ("sample", 3), ("all", 12)])
+def test_as_many_are_checked_as_wanted(run_matrices, residual, n_checked):
+    good = "".join(line + "\n" for line in run_matrices.manifest.splitlines() if line.startswith("m"))
+    outcome = run_matrices(good, residual=residual)
+    assert len(outcome.results) == 12
+    assert len([row for row in outcome.results if row.residual is not None]) == n_checked
+    assert outcome.counters["sent"] == 12 + n_checked
 
 
 def test_only_the_local_runner_uses_a_server(runners, run_matrices, runner):
@@ -183,7 +219,7 @@ def test_an_output_folder_that_exists_is_an_error(runner, run_matrices):
 
 
 def test_a_text_record_under_typed_bytes_is_rejected_by_type(runners, tmp_path):
-    (tmp_path / "stdin").write_bytes(encode_pair("k", "no bytes"))
+    (tmp_path / "stdin").write_bytes(encode_typed_pair("k", "no bytes"))
     from jobs.runners.inline import _run_task
     from jobs.runners.local_tasks import LocalTask
 
@@ -245,12 +281,9 @@ def test_nothing_is_left_of_a_closed_runner(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with LocalRunner() as runner:
         scratch = Path(path_of(runner.home("x"))).parent
-        pids = [server.pid for server in runner._servers]
         assert (scratch / "token").stat().st_mode & 0o077 == 0
     assert not scratch.exists()
-    for pid in pids:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
+    assert list(tmp_path.iterdir()) == [], "a server's own folder goes with it"
 
 
 def test_stderr_is_read_as_hadoop_reads_it():

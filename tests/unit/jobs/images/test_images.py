@@ -13,10 +13,10 @@ from jobs.images.mapper import ImagesOptions, map_records
 from jobs.images.purity import purity
 from jobs.images.reducer import ClusterOptions, reduce_features
 from jobs.images.rows import parse_lines
-from yarn_accel.adapters.sequence_file import SequenceFileReader
 from yarn_accel.client.current_attempt import CurrentAttempt
 from yarn_accel.client.fallback import LocalExecutor
-from yarn_accel.client.typed_bytes import TypedBytesReader, encode_pair
+from yarn_accel.client.sequence_file import SequenceFileReader
+from yarn_accel.client.typed_bytes import TypedBytesReader, encode_typed_pair
 from yarn_accel.errors import AccelError, RejectedError, RemoteProtocolError, UnavailableError
 
 ATTEMPT = CurrentAttempt.from_environ({})
@@ -73,7 +73,7 @@ def count(counters):
 
 def piped(pairs):
     """The pairs as they arrive on standard input."""
-    return TypedBytesReader(io.BytesIO(b"".join(encode_pair(key, value) for key, value in pairs)))
+    return TypedBytesReader(io.BytesIO(b"".join(encode_typed_pair(key, value) for key, value in pairs)))
 
 
 def clustering_of(lines):
@@ -132,7 +132,7 @@ def test_the_size_of_the_batches_does_not_matter(images, features, server, count
 
 def test_records_that_are_no_bytes_or_too_large_are_rejected(images, server, counters, count):
     stream = io.BytesIO(
-        b"".join(encode_pair(*pair) for pair in [*images[:2], ("text", "x"), ("big", b"x" * 60_000)])
+        b"".join(encode_typed_pair(*pair) for pair in [*images[:2], ("text", "x"), ("big", b"x" * 60_000)])
     )
     records = TypedBytesReader(stream, max_bytes=50_000)
     pairs = dict(map_records(records, server, ATTEMPT, ImagesOptions(), count))

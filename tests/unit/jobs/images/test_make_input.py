@@ -6,7 +6,7 @@ from PIL import Image
 
 from jobs.images.make_input import ALL_PHOTOGRAPHS, PHOTOGRAPHS, PatchPlan, Photograph, patches, write_files
 from jobs.images.purity import photograph_of, purity
-from yarn_accel.adapters.sequence_file import SequenceFileReader
+from yarn_accel.client.sequence_file import SequenceFileReader
 from yarn_accel.errors import StartupError
 
 

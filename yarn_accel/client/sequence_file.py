@@ -6,7 +6,8 @@ Every so often the length -1 and the sync marker stand before a record; a task w
 middle looks for the marker. Numbers are big-endian, texts carry Hadoop's variable-length number.
 
 Both directions stream: memory holds one record. Keys and values of the classes `Text`, `BytesWritable` and
-`TypedBytesWritable` (what Streaming writes under ``-io typedbytes``) are understood.
+`TypedBytesWritable` (what Streaming writes under ``-io typedbytes``) are understood. Standard library only,
+Python 3.8.
 """
 
 from __future__ import annotations
@@ -14,10 +15,9 @@ from __future__ import annotations
 import io
 import os
 import struct
-from collections.abc import Callable, Iterator
-from typing import BinaryIO
+from typing import BinaryIO, Callable, Dict, Iterator, Optional, Tuple
 
-from yarn_accel.client.typed_bytes import TypedBytesReader, Value
+from yarn_accel.client.typed_bytes import TypedBytesReader, TypedValue
 from yarn_accel.client.writable import decode_number, encode_number, n_bytes_after
 from yarn_accel.errors import LocalProtocolError, RejectedError, RemoteProtocolError
 
@@ -47,7 +47,11 @@ class SequenceFileWriter:
     """
 
     def __init__(
-        self, stream: BinaryIO, *, sync: bytes | None = None, sync_interval_bytes: int = SYNC_INTERVAL_BYTES
+        self,
+        stream: BinaryIO,
+        *,
+        sync: Optional[bytes] = None,
+        sync_interval_bytes: int = SYNC_INTERVAL_BYTES,
     ) -> None:
         self._stream = stream
         self._sync = os.urandom(SYNC_BYTES) if sync is None else sync
@@ -108,7 +112,7 @@ class SequenceFileReader:
         self._skip_metadata()
         self._sync = self._take(SYNC_BYTES)
 
-    def __iter__(self) -> Iterator[tuple[Value, Value]]:
+    def __iter__(self) -> Iterator[Tuple[TypedValue, TypedValue]]:
         while True:
             start = self.offset
             head = self._stream.read(_INT.size)
@@ -121,7 +125,7 @@ class SequenceFileReader:
             else:
                 yield self._record(n_record, start)
 
-    def _record(self, n_record: int, start: int) -> tuple[Value, Value]:
+    def _record(self, n_record: int, start: int) -> Tuple[TypedValue, TypedValue]:
         (n_key,) = _INT.unpack(self._take(_INT.size))
         if not 0 <= n_key <= n_record <= self._max_record_bytes:
             raise RemoteProtocolError(
@@ -139,8 +143,8 @@ class SequenceFileReader:
         if self._take(SYNC_BYTES) != self._sync:
             raise RemoteProtocolError(f"sequence file: damaged, another sync marker at offset {start}")
 
-    def _parser(self, class_name: str) -> Callable[[bytes], Value]:
-        parsers: dict[str, Callable[[bytes], Value]] = {
+    def _parser(self, class_name: str) -> Callable[[bytes], TypedValue]:
+        parsers: Dict[str, Callable[[bytes], TypedValue]] = {
             TEXT: _parse_text,
             BYTES: _parse_bytes,
             TYPED_BYTES: _parse_typed_bytes,
@@ -201,7 +205,7 @@ def _parse_bytes(content: bytes) -> bytes:
     return content[_INT.size :]
 
 
-def _parse_typed_bytes(content: bytes) -> Value:
+def _parse_typed_bytes(content: bytes) -> TypedValue:
     """A ``TypedBytesWritable`` is a ``BytesWritable`` that holds one typed-bytes value."""
     inner = _parse_bytes(content)
     reader = TypedBytesReader(io.BytesIO(inner), max_bytes=max(1, len(inner)))

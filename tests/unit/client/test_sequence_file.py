@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yarn_accel.adapters.sequence_file import SequenceFileReader, SequenceFileWriter
+from yarn_accel.client.sequence_file import SequenceFileReader, SequenceFileWriter
 from yarn_accel.errors import LocalProtocolError, RemoteProtocolError
 
 DATA = Path(__file__).parent / "data"
