@@ -14,7 +14,6 @@ from jobs.images.job import ImagesJob, ImagesOutcome, run_images
 from jobs.images.make_input import ALL_PHOTOGRAPHS, PHOTOGRAPHS, PatchPlan, Photograph, store_files
 from jobs.images.purity import purity
 from jobs.runners.hadoop import HadoopRunner
-from yarn_accel.adapters.credentials import read_master_secret
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.hadoop.site import HadoopSite
 from yarn_accel.testbed import Cluster, UpOptions, take_down
@@ -62,7 +61,7 @@ def run(quick: bool, report: Callable[[str], None], record: Report) -> None:
                 job = ImagesJob(k=2 * len(photographs))
                 outcome = run_images(runner, store, uris, n_images, job, report, f"images-{at}")
                 record.add(_rows(label, outcome, note))
-            servers = read_servers(runner.binding(), read_master_secret(cluster.master_secret_file))
+            servers = read_servers(cluster.pipeline_config_files)
         record.add(observed(f"requests done by {server.name}", server.done, "requests") for server in servers)
     finally:
         take_down(NAME, report)

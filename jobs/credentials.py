@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from yarn_accel.adapters.credentials import issue_job_credential
+from yarn_accel.streaming import issue_job_credential
 
 __all__ = ["token_file"]
 

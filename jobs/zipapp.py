@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import jobs
-from yarn_accel.hadoop.client_archive import client_sources, find_sources, write_archive
+from yarn_accel.streaming import client_sources, find_sources, write_archive
 
 __all__ = ["ARCHIVE_NAME", "build_zipapp", "sources"]
 

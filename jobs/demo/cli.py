@@ -12,6 +12,7 @@ import click
 
 from jobs.console import Progress, results_console
 from jobs.demo.checks import DemoCheck, run_checks
+from jobs.demo.cluster import ClusterOptions
 from jobs.demo.data import Images, InputSize
 from jobs.demo.record import DemoRecord, as_json
 from jobs.demo.report import check_table, phase_table, report_page
@@ -19,7 +20,6 @@ from jobs.demo.run import DemoOptions, Phases, demo_cluster, run_demo
 from jobs.factorize.cli import result_table
 from jobs.factorize.job import write_outcome as write_factorize
 from jobs.images.job import write_outcome as write_images
-from yarn_accel.testbed import UpOptions
 
 __all__ = ["demo"]
 
@@ -56,7 +56,7 @@ def demo(out: Path, **values: Any) -> None:
     Fails (exit code 1) when a record was computed on a mapper's own CPU, a server's own counter is 0, a
     residual is 30 or more, records are lost, or a node ran no mapper.
     """
-    up = UpOptions("demo", values["nodes"], values["racks"], values["accel_nodes"], mode=values["mode"])
+    up = ClusterOptions("demo", values["nodes"], values["racks"], values["accel_nodes"], values["mode"])
     size = (
         InputSize(n_matrices=12, n_max=400, n_images=200, n_image_files=2) if values["small"] else InputSize()
     )

@@ -8,12 +8,14 @@ import platform
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
+from jobs.demo.cluster import ClusterOptions, cluster_down, cluster_status, cluster_up
 from jobs.demo.data import DemoInput, Images, InputSize, load_images, load_matrices, make_images, plan_input
 from jobs.demo.record import ClusterFacts, DemoRecord, ServerFacts
 from jobs.demo.servers import read_servers
@@ -26,12 +28,9 @@ from jobs.images.purity import purity
 from jobs.outcome import Outcome
 from jobs.runners.hadoop import HadoopRunner
 from jobs.runners.step import Report
-from yarn_accel.adapters.credentials import read_master_secret
 from yarn_accel.errors import AccelError
-from yarn_accel.hadoop.site import HadoopSite
 from yarn_accel.storage import Store
-from yarn_accel.testbed import Cluster, UpOptions, take_down
-from yarn_accel.testbed.state import ClusterPaths
+from yarn_accel.streaming import HadoopSite
 
 __all__ = ["DemoOptions", "Phases", "demo_cluster", "run_demo"]
 
@@ -49,7 +48,7 @@ class DemoOptions:
         logs_dir: where the daemons' logs go when it fails.
     """
 
-    up: UpOptions = field(default_factory=lambda: UpOptions(name="demo"))
+    up: ClusterOptions = field(default_factory=ClusterOptions)
     size: InputSize = field(default_factory=InputSize)
     n_tasks: int = 8
     n_verified: int = 12
@@ -82,7 +81,7 @@ def demo_cluster(options: DemoOptions, report: Report) -> Iterator[None]:
 
     before = signal.signal(signal.SIGTERM, stop)
     try:
-        take_down(options.up.name)
+        cluster_down(options.up.name, _silent)
         yield
     except AccelError:
         if not options.is_kept:
@@ -92,7 +91,7 @@ def demo_cluster(options: DemoOptions, report: Report) -> Iterator[None]:
         try:
             if not options.is_kept:
                 report("taking the cluster down")
-                take_down(options.up.name)
+                cluster_down(options.up.name, _silent)
         finally:
             signal.signal(signal.SIGTERM, before)
 
@@ -101,8 +100,14 @@ def _keep_logs(options: DemoOptions, report: Report) -> None:
     """Copy what the error may name before it goes with the cluster."""
     with contextlib.suppress(OSError):
         shutil.rmtree(options.logs_dir, ignore_errors=True)
-        shutil.copytree(ClusterPaths.of(options.up.name).logs_dir, options.logs_dir)
-        report(f"the daemons' logs are kept in {options.logs_dir}")
+        status = cluster_status(options.up.name)
+        if status is not None:
+            shutil.copytree(status["logs_dir"], options.logs_dir)
+            report(f"the daemons' logs are kept in {options.logs_dir}")
+
+
+def _silent(_: str) -> None:
+    """Report nothing."""
 
 
 def run_demo(options: DemoOptions, phases: Phases, report: Report) -> tuple[DemoRecord, Images]:
@@ -117,17 +122,17 @@ def run_demo(options: DemoOptions, phases: Phases, report: Report) -> tuple[Demo
     with ThreadPoolExecutor(1) as pool:
         cutting = pool.submit(make_images, data.plan)
         with phases.phase("start the cluster, cut the photographs"):
-            cluster = Cluster.up(options.up, report)
+            cluster = cluster_up(options.up, report)
             images = cutting.result()
-    idle_bytes = cluster.status().rss_bytes
-    steps = _DemoSteps(options, cluster, data, phases, report)
+    conf_dir = Path(cluster["conf_dir"])
+    steps = _DemoSteps(options, conf_dir, data, phases, report)
     n_bytes, image_uris = steps.load(images)
     factorized, clustered = steps.factorize(), steps.cluster_images(image_uris, len(images))
-    checks, servers = steps.look(factorized)
+    checks, servers = steps.look(factorized, cluster["pipeline_config_files"])
     record = DemoRecord(
         started_at=started_at,
         machine=_machine(),
-        cluster=_cluster_facts(cluster, steps.runner.site, idle_bytes),
+        cluster=_cluster_facts(cluster, cluster_status(options.up.name) or cluster, steps.runner.site),
         phases=phases.seconds,
         hdfs_bytes=n_bytes,
         spoilt=data.spoilt(),
@@ -144,17 +149,16 @@ class _DemoSteps:
     """What happens between the cluster's start and its end, phase by phase."""
 
     def __init__(
-        self, options: DemoOptions, cluster: Cluster, data: DemoInput, phases: Phases, report: Report
+        self, options: DemoOptions, conf_dir: Path, data: DemoInput, phases: Phases, report: Report
     ) -> None:
-        site = HadoopSite.load({**os.environ, "HADOOP_CONF_DIR": str(cluster.conf_dir)})
+        site = HadoopSite.load({**os.environ, "HADOOP_CONF_DIR": str(conf_dir)})
         # In the cluster's own folder, so that taking it down also removes what a killed demo left.
-        self.runner = HadoopRunner(site, scratch=cluster.conf_dir.parent)
+        self.runner = HadoopRunner(site, scratch=conf_dir.parent)
         self._options = options
         self._data = data
         self._phases = phases
         self._report = report
-        self._store = Store(cluster.conf_dir)
-        self._master_secret_file = cluster.master_secret_file
+        self._store = Store(conf_dir)
         self._manifest = data.manifest(self.runner.home("matrices"), self.runner.home("factors"))
 
     def load(self, images: Images) -> tuple[int, tuple[str, ...]]:
@@ -178,33 +182,35 @@ class _DemoSteps:
             job = ImagesJob(k=DEFAULT_CLUSTERS)
             return run_images(self.runner, self._store, uris, n_images, job, self._report)
 
-    def look(self, factorized: Outcome[Done]) -> tuple[tuple[Check, ...], tuple[ServerFacts, ...]]:
+    def look(
+        self, factorized: Outcome[Done], config_files: Sequence[str]
+    ) -> tuple[tuple[Check, ...], tuple[ServerFacts, ...]]:
         """Check some factors here, and ask the servers what they did."""
         with self._phases.phase("check the factors, read the counters"):
             self._report("checking factors read back from HDFS")
             done = {row.key for row in factorized.results}
             entries = [entry for entry in good_entries(self._manifest) if entry.key in done]
             checks = verify(self._read, factors_of(self._store, drawn(entries, self._options.n_verified)))
-            servers = read_servers(self.runner.binding(), read_master_secret(self._master_secret_file))
+            servers = read_servers(config_files)
         return checks, servers
 
     def _read(self, uri: str) -> bytes:
         return self._store.read_bytes(uri, MAX_FILE_BYTES)
 
 
-def _cluster_facts(cluster: Cluster, site: HadoopSite, rss_bytes: int) -> ClusterFacts:
-    plan, status = cluster.plan, cluster.status()
+def _cluster_facts(idle: Mapping[str, Any], now: Mapping[str, Any], site: HadoopSite) -> ClusterFacts:
+    workers = idle["workers"]
     return ClusterFacts(
-        mode=plan.mode.value,
-        nodes={node.name: node.rack for node in plan.workers},
-        node_hosts=tuple(node.host for node in plan.workers),
-        accelerated=tuple(node.host for node in plan.accel_nodes),
-        n_daemons=len(status.daemons),
+        mode=idle["mode"],
+        nodes={node["name"]: node["rack"] for node in workers},
+        node_hosts=tuple(node["host"] for node in workers),
+        accelerated=tuple(node["host"] for node in workers if node["is_accelerated"]),
+        n_daemons=len(now["daemons"]),
         hadoop_version=site.install.version,
         n_jars=site.install.n_jars,
         jar_bytes=site.install.n_bytes,
-        rss_bytes=rss_bytes,
-        peak_bytes=status.peak_bytes,
+        rss_bytes=idle["rss_bytes"],
+        peak_bytes=now["peak_bytes"],
     )
 
 

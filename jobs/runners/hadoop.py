@@ -12,19 +12,22 @@ from jobs.credentials import token_file
 from jobs.runners.step import Report, Step, StepResult, TaskRecord
 from jobs.zipapp import ARCHIVE_NAME, build_zipapp
 from yarn_accel.client import COUNTER_GROUP, Binding, format_binding, parse_binding
-from yarn_accel.client.task_servers import BINDING_FILE
 from yarn_accel.errors import ConfigError
-from yarn_accel.hadoop.running import APPLICATION_TYPE, tracking_pages
-from yarn_accel.hadoop.site import SLOT_RESOURCE, HadoopSite, user_name
-from yarn_accel.hadoop.streaming import (
+from yarn_accel.storage import Store
+from yarn_accel.streaming import (
+    APPLICATION_TYPE,
+    BINDING_FILE,
     NLINE_INPUT_FORMAT,
     SEQUENCE_INPUT_FORMAT,
     SEQUENCE_OUTPUT_FORMAT,
+    SLOT_RESOURCE,
+    HadoopSite,
     JobResult,
     StreamingJob,
     run_streaming,
+    tracking_pages,
+    user_name,
 )
-from yarn_accel.storage import Store
 
 __all__ = ["HadoopRunner", "streaming_job"]
 

@@ -13,8 +13,8 @@ from jobs.runners.inline import InlineRunner
 from jobs.runners.local import LocalRunner
 from jobs.runners.spark import SparkRunner
 from jobs.runners.step import Runner
-from yarn_accel.hadoop.site import HadoopSite
 from yarn_accel.storage import Store
+from yarn_accel.streaming import HadoopSite
 
 __all__ = ["RUNNERS", "RunnerOptions", "open_runner"]
 

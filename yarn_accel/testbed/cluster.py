@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from yarn_accel.errors import ClusterError, ConfigError, StartupError
 from yarn_accel.hadoop.jdk import find_java
@@ -180,6 +181,23 @@ class Cluster:
     def master_secret_file(self) -> Path:
         """The pipeline servers' master secret."""
         return self._paths.master_secret_file
+
+    @property
+    def pipeline_config_files(self) -> tuple[Path, ...]:
+        """The settings of each pipeline server, for `yarn-accel pipeline stats --config FILE`."""
+        return tuple(self._paths.pipeline_config(node.name) for node in self._plan.accel_nodes)
+
+    def description(self) -> dict[str, Any]:
+        """What a program asks of a cluster: the status as JSON, the workers, and where files are."""
+        return {
+            **self.status().as_json(),
+            "workers": [
+                {"name": node.name, "host": node.host, "rack": node.rack, "is_accelerated": node.is_accel}
+                for node in self._plan.workers
+            ],
+            "pipeline_config_files": [str(path) for path in self.pipeline_config_files],
+            "logs_dir": str(self._paths.logs_dir),
+        }
 
     def status(self) -> ClusterStatus:
         """Look at every daemon now."""

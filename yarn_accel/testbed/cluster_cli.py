@@ -87,14 +87,18 @@ def _name_option(command: Callable[..., None]) -> Callable[..., None]:
 )
 @click.option("--mode", default="auto", show_default=True, type=click.Choice(["auto", "netns", "loopback"]))
 @click.option("--pipeline/--no-pipeline", default=True, show_default=True, help="Run pipeline servers.")
+@click.option("--json", "as_json", is_flag=True, help="Print what `status --json` prints.")
 @click.pass_context
-def up(ctx: click.Context, /, **values: Any) -> None:
+def up(ctx: click.Context, /, as_json: bool, **values: Any) -> None:
     """Bring the cluster NAME up, or repair it, or find that all is well.
 
     For a cluster that exists, options that are not given keep their values.
     """
     given = {key: value for key, value in values.items() if _is_given(ctx, key)}
     cluster = Cluster.up(_merge_options(values, given), _say)
+    if as_json:
+        click.echo(json.dumps(cluster.description(), indent=1))
+        return
     status = cluster.status()
     _say(f"memory: {_memory(status)}")
     click.echo(f"export HADOOP_CONF_DIR={shlex.quote(str(cluster.conf_dir))}")
@@ -117,10 +121,13 @@ def status(name: str, as_json: bool) -> None:
 
     Without NAME: the only cluster there is.
     """
-    found = Cluster.open(name).status()
+    cluster = Cluster.open(name)
     if as_json:
-        click.echo(json.dumps(found.as_json(), indent=1))
+        description = cluster.description()
+        click.echo(json.dumps(description, indent=1))
+        sys.exit(0 if description["is_healthy"] else 1)
     else:
+        found = cluster.status()
         console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
         console.print(_table(found))
         click.echo(f"HADOOP_CONF_DIR={found.conf_dir}")

@@ -205,7 +205,7 @@ def test_factorize_uses_the_servers_on_every_node_and_leaks_no_secret(
 
     genuine = credentials.issue
     monkeypatch.setattr(credentials, "issue", issue)
-    before = {server.name: server.done for server in read_servers(runner.binding(), master)}
+    before = {server.name: server.done for server in read_servers(hadoop_cluster.pipeline_config_files)}
     with ProcessWatch(needles([], master)) as watch:
         outcome = run_factorize(runner, store, manifest, FactorizeJob(n_tasks=8, residual="all"), silent)
     assert (outcome.n_in, len(outcome.results), len(outcome.rejects)) == (17, 12, 5)
@@ -213,7 +213,7 @@ def test_factorize_uses_the_servers_on_every_node_and_leaks_no_secret(
         *("manifest", "not-finite", "not-positive-definite", "storage", "wrong-length")
     }
     assert outcome.counters.get("cpu_fallback", 0) == 0
-    after = {server.name: server.done for server in read_servers(runner.binding(), master)}
+    after = {server.name: server.done for server in read_servers(hadoop_cluster.pipeline_config_files)}
     assert len(after) == 2
     assert all(after[name] > before[name] for name in after)
     nodes = {task.node for task in outcome.tasks if task.state == "SUCCEEDED"}
