@@ -23,14 +23,14 @@ from jobs.runners import spark_program
 from jobs.runners.hadoop import HadoopRunner
 from jobs.runners.step import Report, Step, StepResult
 from jobs.zipapp import build_zipapp
-from yarn_accel.adapters.hdfs import Store
-from yarn_accel.client.binding import format_binding
-from yarn_accel.client.task_servers import BINDING_FILE, TOKEN_VARIABLE
+from yarn_accel.client import format_binding
 from yarn_accel.errors import ConfigError, JobError, StartupError
-from yarn_accel.hadoop.running import APPLICATION_TYPE, tracking_pages
+from yarn_accel.storage import Store
+from yarn_accel.streaming import APPLICATION_TYPE, BINDING_FILE, tracking_pages
 
 __all__ = ["SparkRunner", "find_spark_submit"]
 
+TOKEN_VARIABLE = "HADOOP_TOKEN_FILE_LOCATION"
 PY_FILES = "accel-job.zip"
 _FAILURE = re.compile(r"JobError: (.*)")
 _N_LINES = 8
