@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from yarn_accel.adapters.revocation_list import RevocationList
 from yarn_accel.pipeline.carriers import SocketCarrier
 from yarn_accel.pipeline.config import PipelineConfig
 from yarn_accel.pipeline.connections import Session
@@ -53,15 +54,14 @@ class Server:
 class Ends:
     """A session, and the client at its other end."""
 
-    def __init__(self, loop, folder, lifetime_s=3600, **options):
+    def __init__(self, loop, folder, lifetime_s=3600, refusal=None):
         ours, theirs = socket.socketpair()
         self.loop, self.theirs, self.server = loop, theirs, Server()
         self.theirs.settimeout(120)
         settings = PipelineConfig(master_secret_file=folder / "secret", name="w1")
         carrier = SocketCarrier(ours, "unix")
-        self.session = loop.ask(
-            lambda: Session(1, carrier, settings, MASTER, loop, self.server, set(), **options), 120.0
-        )
+        rest = loop, self.server, set(), refusal, RevocationList("")
+        self.session = loop.ask(lambda: Session(1, carrier, settings, MASTER, *rest), 120.0)
         credential = issue(MASTER, "alice", int(time.time()) + lifetime_s, "k1")
         self.client = ClientConnection(credential, os.urandom(32), ("none",))
 
