@@ -23,7 +23,7 @@ CYCLE = 16
 SHORT, NOT_FINITE = 3, 5
 #: The record at which a task waits until something has happened, if it shall.
 MEETING = 40
-DEADLINE_S = 240.0
+DEADLINE_S = 480.0
 
 
 def call_of(number: int) -> Call:
