@@ -118,6 +118,7 @@ def test_cancelling_a_future_or_a_task_recalls_its_call(start_gated, credential,
                 await task
 
         asyncio.run(cancel_a_task())
+        wait_until(lambda: server.stats()["cancelled"] == 2, "it is recalled, too")
         barrier.open()
         assert isinstance(held.result(LIMIT_S), Reply)
         assert isinstance(accel.call("echo", b"x"), Reply)
