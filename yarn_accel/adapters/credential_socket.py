@@ -84,8 +84,8 @@ def request_credential(
     why = f" ({'; '.join(failures)})" if failures else ""
     raise UnavailableError(
         f"no master gives out credentials on this node{why}",
-        cure="run this on the master's node (AM Host in `yarn application -status`), or ask the administrator "
-        "for one: yarn-accel credential issue",
+        cure="run this on the master's node (AM Host in `yarn application -status`), or ask the "
+        "administrator for one: yarn-accel credential issue",
     )
 
 
