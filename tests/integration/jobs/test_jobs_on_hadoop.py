@@ -324,7 +324,8 @@ def scrubbed(hadoop_cluster, tmp_path):
 def test_a_job_runs_with_only_hadoop_conf_dir(hadoop_cluster, scrubbed, tmp_path):
     daemons = {(d.node, d.role): d.pid for d in hadoop_cluster.status().daemons}
     factorized = scrubbed(
-        "factorize", "--make", "6", "--tasks", "2", "--verify", "-1", "--no-fallback", "--by", "value"
+        *("factorize", "--make", "6", "--tasks", "2", "--verify", "-1", "--no-fallback", "--by", "value"),
+        *("--output", "sequence"),
     )
     assert factorized.returncode == 0, factorized.stderr
     rows = (tmp_path / "out" / "factorize" / "results.tsv").read_text().splitlines()
