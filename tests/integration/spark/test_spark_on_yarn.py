@@ -172,10 +172,10 @@ def test_the_factorize_job_is_in_spark_as_inline(
     ):
         monkeypatch.setenv(name, environ[name])
     hadoop = replace(HadoopSite.load(site.environ), binding_file=None)
-    job = FactorizeJob(n_tasks=4, is_fallback_allowed=False)
+    job = FactorizeJob(n_tasks=4, is_fallback_allowed=False, residual="all")
     spark = factorized(SparkRunner(hadoop, PYTHON, scratch=tmp_path), Store(hadoop.conf_dir), job)
     with InlineRunner(tmp_path / "inline") as runner:
-        inline = factorized(runner, Store(), FactorizeJob())
+        inline = factorized(runner, Store(), FactorizeJob(residual="all"))
     assert spark.job_ids[0].startswith("application_")
     assert {(row.key, row.operation, row.shape) for row in spark.results} == {
         (row.key, row.operation, row.shape) for row in inline.results
@@ -184,7 +184,7 @@ def test_the_factorize_job_is_in_spark_as_inline(
         (each.key, each.code) for each in inline.rejects
     }
     assert len(spark.rejects) == 5
-    assert all(row.residual < LIMIT and row.device != "cpu:fallback" for row in spark.results)
+    assert all(row.proven_residual < LIMIT and row.device != "cpu:fallback" for row in spark.results)
     assert len({row.attempt for row in spark.results}) == 4
     print(f"\n{spark.wall_s:.1f} s, {dict(spark.counters)}")
 
