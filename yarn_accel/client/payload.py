@@ -61,13 +61,17 @@ class PayloadCodec:
         self._copy_results = copy_results
 
     def segment_bytes(self, call: Call) -> int:
-        """Bytes of shared memory that the inputs of this call need; 0: none."""
+        """Bytes of shared memory that the inputs of this call need; 0: none.
+
+        A server takes inputs there only if none is a reference.
+        """
         if self.shared_memory is None:
             return 0
         n_bytes = 0
         for item in call.inputs:
-            if type(item) is Tensor:
-                n_bytes += aligned(item.spec.nbytes)
+            if type(item) is not Tensor:
+                return 0
+            n_bytes += aligned(item.spec.nbytes)
         return n_bytes if n_bytes >= SHARED_MEMORY_MIN_BYTES and self._location_of(call) is None else 0
 
     def encode(self, call: Call, request_id: int, segment: Optional[SharedSegment]) -> EncodedRequest:
@@ -195,11 +199,11 @@ class PayloadCodec:
         return Placement(segment.id, tuple(placed)), segment, False
 
     def _location_of(self, call: Call) -> Optional[SharedLocation]:
-        """Where all inputs by value lie already: in one segment of this connection, or nowhere."""
+        """Where all inputs lie already: in one segment of this connection, or nowhere."""
         found: Optional[SharedLocation] = None
         for item in call.inputs:
             if type(item) is not Tensor:
-                continue
+                return None
             location = item.location
             if location is None or location.memory is not self.shared_memory:
                 return None

@@ -192,6 +192,13 @@ def children(pid):
     return [int(word) for word in found.stdout.split()]
 
 
+def test_arrays_too_large_for_the_socket_travel_beside_a_reference(tmp_path):
+    matrix = np.random.default_rng(0).standard_normal((400, 400))
+    np.save(tmp_path / "a.npy", matrix)
+    with connect("local", fallback=False, server_settings=SMALL) as accel:
+        assert accel.residual(tmp_path / "a.npy", accel.lu(matrix)).residual < 30
+
+
 def test_a_local_server_is_private_and_ends_with_the_block():
     with connect("local", server_settings=SMALL, tenant="alice") as accel:
         reply = accel.call("gemm", [[2.0]], [[3.0]])
