@@ -1,0 +1,75 @@
+"""The mapper of docs/mapper.md as a job of a real Hadoop, submitted by `yarn-accel streaming`."""
+
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jobs.runners.hadoop import HadoopRunner
+from yarn_accel.adapters.hdfs import Store
+from yarn_accel.hadoop.history import HistoryClient
+from yarn_accel.hadoop.site import HadoopSite
+
+pytestmark = [pytest.mark.hadoop]
+
+ROOT = Path(__file__).resolve().parents[3]
+MAX_BYTES = 1 << 24
+
+
+@pytest.fixture
+def mapper(tmp_path):
+    """The first mapper of the page, as a file in an empty folder."""
+    page = (ROOT / "docs" / "mapper.md").read_text(encoding="utf-8")
+    found = re.search(r"cat > my_mapper.py <<'END'\n(.*?)^END$", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "my_mapper.py").write_text(found[1], encoding="utf-8")
+    return tmp_path
+
+
+def test_the_first_mapper_of_the_page_runs_on_the_servers(hadoop_cluster, mapper):
+    environ = {
+        "PATH": os.environ["PATH"],
+        "HADOOP_CONF_DIR": str(hadoop_cluster.conf_dir),
+        "PYTHONPATH": str(ROOT),
+    }
+    site = HadoopSite.load(environ)
+    store, home = Store(site.conf_dir), HadoopRunner(site).home("streaming")
+    matrices = {f"m{n}.npy": np.random.default_rng(n).standard_normal((64, 64)) for n in range(3)}
+    for name, matrix in {**matrices, "bad.npy": np.full((4, 4), np.nan)}.items():
+        packed = io.BytesIO()
+        np.save(packed, matrix)
+        store.write_atomic(f"{home}/in/{name}", [packed.getvalue()])
+    uris = [f"{home}/in/{name}" for name in (*matrices, "bad.npy", "missing.npy")]
+    store.write_atomic(f"{home}/uris", ["".join(uri + "\n" for uri in uris).encode()])
+    job = ["-D", "mapreduce.job.reduces=0", "-input", f"{home}/uris", "-output", f"{home}/out"]
+    done = subprocess.run(
+        [sys.executable, "-m", "yarn_accel", "streaming", *job, "-mapper", "my_mapper.py"],
+        env={**environ, "HOME": os.environ.get("HOME", "/")},
+        cwd=mapper,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    parts = [uri for uri in store.list(f"{home}/out") if "/part-" in uri]
+    text = b"".join(store.read_bytes(uri, MAX_BYTES) for uri in parts).decode()
+    rows = {line.split("\t")[0]: line.split("\t")[1:] for line in text.splitlines()}
+    assert {uri: row[0] for uri, row in rows.items()} == {
+        **dict.fromkeys(uris[:3], "done"),
+        **dict.fromkeys(uris[3:], "rejected"),
+    }
+    assert {rows[uri][1] for uri in uris[:3]} == {"cpu"}, "a server computed, not the mapper"
+    assert [rows[uri][1] for uri in uris[3:]] == ["not-finite", "storage"]
+    for uri in uris[:3]:
+        with np.load(io.BytesIO(store.read_bytes(f"{uri}.lu.npz", MAX_BYTES))) as factors:
+            assert factors["lu"].shape == (64, 64)
+    job_id = re.search(r"Running job: (job_\w+)", done.stderr)[1]
+    counters = HistoryClient(site.history_web())
+    counters.wait_for_job(job_id, 120)
+    own = counters.counters(job_id)["yarn-accel"]
+    assert (own["records_in"], own["done"], own["rejected"]) == (5, 3, 2)
