@@ -11,6 +11,7 @@ PLACES = {"RejectedError": 0, "Failure": 1, "JobFailure": 1, "Refused": 0, "_den
     "goodbye": 0,
     "Disconnect": 1,
     "Failed": 2,
+    "CredentialRefusal": 0,
 }
 """Which argument of these is a code."""
 CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
