@@ -358,6 +358,7 @@ def conf_without_servers(hadoop_cluster, tmp_path):
     return conf_dir
 
 
+@pytest.mark.slow
 def test_a_site_without_servers_computes_on_its_mappers(conf_without_servers, scrubbed, tmp_path):
     """The mappers have numpy here, so they do the work."""
     words = ("factorize", "--make", "2", "--tasks", "1", "--n-max", "64", "--python", sys.executable)

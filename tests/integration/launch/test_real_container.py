@@ -184,6 +184,7 @@ def test_a_node_that_does_not_fit_is_reported_with_code_and_message(yarn, shared
     assert not (shared / "reported").exists()
 
 
+@pytest.mark.slow
 def test_the_real_environment_runs_in_a_container(yarn, shared) -> None:
     packed = pack(folder=shared / "packed")
     began = time.monotonic()

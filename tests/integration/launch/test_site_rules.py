@@ -48,7 +48,7 @@ from yarn_accel.hadoop.java import java_argv
 from yarn_accel.launch.rm_client import RmClient, kill
 from yarn_accel.master.inventory import GPU
 
-pytestmark = [pytest.mark.hadoop]
+pytestmark = [pytest.mark.hadoop, pytest.mark.slow]
 
 SLOTS = 9
 PREEMPTION = "yarn.resourcemanager.monitor.capacity.preemption"
@@ -169,7 +169,6 @@ def test_a_job_submitted_while_the_master_is_dead_is_served(site: Site) -> None:
     site.until("the master is back, this attempt or the next", site.is_whole)
 
 
-@pytest.mark.slow
 def test_a_server_that_crashes_while_the_master_is_away_is_started_in_place(site: Site) -> None:
     """By its NodeManager, a second later, in the same container: nobody else could."""
     host = site.servers[0]
@@ -185,7 +184,6 @@ def test_a_server_that_crashes_while_the_master_is_away_is_started_in_place(site
     assert site.container(host, "server") == container, "the master saw no reason to replace it"
 
 
-@pytest.mark.slow
 def test_a_job_submitted_when_there_is_no_application_uses_its_cpus(site: Site) -> None:
     """Killed the YARN way, nobody restores the nodes: the shares stay, jobs run, and an admin cleans up."""
     application = site.application
@@ -290,7 +288,6 @@ class Hungry:
         await self._master.close()
 
 
-@pytest.mark.slow
 def test_a_preempted_server_is_asked_for_again(site: Site) -> None:
     change(
         site,
@@ -357,7 +354,6 @@ def _changed(site: Site, before: dict[str, str]) -> str:
 # ---- rights
 
 
-@pytest.mark.slow
 def test_without_an_operators_rights_it_says_so_and_serves(site: Site) -> None:
     """``yarn.admin.acl`` names somebody else, and the application runs as a user of no rank."""
     change(site, {"yarn.admin.acl": "operator", "yarn.resourcemanager.scheduler.monitor.enable": "false"})

@@ -74,6 +74,7 @@ def test_masters_die_five_times_and_what_runs_is_adopted(site: Site, caller: Cal
     print(f"\n{len(caller.answers)} answers meanwhile, none failed")
 
 
+@pytest.mark.slow
 def test_daemons_are_killed_and_what_runs_stays(site: Site, batch: Batch, undisturbed: Result) -> None:
     before = servers(site)
     write(site, PATIENT)
@@ -124,6 +125,7 @@ def test_a_drained_node_ends_what_it_has(site: Site, caller: Caller) -> None:
     site.until("all as before", site.is_whole)
 
 
+@pytest.mark.slow
 def test_an_accelerator_node_joins_while_a_job_runs(site: Site, batch: Batch, undisturbed: Result) -> None:
     host = site.late[0]
     performed = struck(site, batch, undisturbed, "join")

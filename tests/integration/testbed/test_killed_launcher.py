@@ -69,6 +69,7 @@ def test_down_leaves_nothing(moment: str, command: Run, trace: Callable[[str], s
     assert trace("killed") == set()
 
 
+@pytest.mark.slow
 def test_up_finishes_what_was_begun(command: Run, trace: Callable[[str], set[str]]) -> None:
     kill_launcher_at("first-daemon-started")
     done = command("up", "killed", "--link", "10gbit")

@@ -256,6 +256,7 @@ def test_without_server_but_with_numpy_the_mapper_computes(tmp_path):
     assert {row.device for row in outcome.results} == {"cpu:fallback"}
 
 
+@pytest.mark.slow
 def test_mappers_and_reducers_work_on_the_oldest_python(find_python, tmp_path, image_files):
     store, uri = Store(), uri_of(tmp_path / "in")
     matrices = plan_matrices(12, 8, 16)
