@@ -11,6 +11,8 @@ LANE = $(MAKE) --no-print-directory --keep-going
 # The tests that start the application; the two lanes on Hadoop take about as long as each other.
 APPLICATION = tests/integration/master tests/integration/launch/test_start.py
 
+OF_TORQUE = tests/integration/torque
+
 # What is once compiled is not compiled again by each of the processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -23,14 +25,15 @@ SPARK_PACKAGES = 'pyspark>=3.5,<3.6' 'numpy>=1.26' 'pandas>=2.0' 'pyarrow>=15.0'
 # Without what another lane's Python writes there meanwhile.
 COPY = tar --exclude=__pycache__ -cf - $(COPIED) | tar -xf - -C $(COMPILED)
 
-.PHONY: help demo test test-all test-unit test-services test-processes test-hadoop test-application test-compiled \
+.PHONY: help demo test test-all test-unit test-services test-torque test-daemons test-hadoop test-application test-compiled \
 	test-in-compiled test-spark check unit explore integration compiled bench clean install install-dev
 
 help:
 	@echo "make demo         install what is missing, start a real 4-node Hadoop, run both jobs, write out/demo/report.html"
-	@echo "make test         install what is missing, run the checks and the tests (what CI runs), in four lanes:"
+	@echo "make test         install what is missing, run the checks and the tests (what CI runs), in five lanes:"
 	@echo "make test-unit    the checks, and the tests inside one process"
-	@echo "make test-services the tests of our own processes, and the compiled backfilling policies"
+	@echo "make test-services the tests of the processes of yarn_accel, and of the documentation"
+	@echo "make test-torque  the tests of the processes of torque_sched, and the compiled backfilling policies"
 	@echo "make test-hadoop  the tests of the cluster, of Hadoop's protocols and of jobs on the real Hadoop"
 	@echo "make test-application the tests of the YARN application on the real Hadoop"
 	@echo "make test-spark   PySpark on the real Hadoop; installs PySpark into $(SPARK) first (870 MB)"
@@ -52,10 +55,10 @@ install-dev:
 demo: install
 	@$(PY) -m jobs demo
 
-# Most tests wait, for daemons to start and for heartbeats, so the lanes run beside each other.
+# Many tests wait, for daemons to start and for heartbeats, so the lanes run beside each other.
 test: install-dev
 	@$(PY) -m tests.lanes unit='$(LANE) test-unit' services='$(LANE) test-services' \
-		hadoop='$(LANE) test-hadoop' application='$(LANE) test-application'
+		torque='$(LANE) test-torque' hadoop='$(LANE) test-hadoop' application='$(LANE) test-application'
 
 test-all:
 	@TEST_EXAMPLES=all $(MAKE) --no-print-directory test QUICK=
@@ -63,10 +66,13 @@ test-all:
 test-unit: check
 	@$(PY) -m pytest $(SLOWEST) -m "not hadoop$(QUICK)" tests/test_architecture.py tests/unit tests/property
 
-test-services: test-processes test-compiled
+test-services: install-dev
+	@$(PY) -m pytest $(SLOWEST) -m "not hadoop$(QUICK)" tests/integration --ignore=$(OF_TORQUE)
 
-test-processes: install-dev
-	@$(PY) -m pytest $(SLOWEST) -m "not hadoop$(QUICK)" tests/integration
+test-torque: test-daemons test-compiled
+
+test-daemons: install-dev
+	@$(PY) -m pytest $(SLOWEST) -m "not hadoop$(QUICK)" $(OF_TORQUE)
 
 test-hadoop: install-dev
 	@$(PY) -m pytest $(SLOWEST) --require hadoop -m "hadoop$(QUICK)" tests/integration \
