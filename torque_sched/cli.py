@@ -1,37 +1,80 @@
-"""The ``torque-sched`` command: it only parses arguments and calls."""
+"""The ``torque-sched`` command: it only parses arguments and calls.
+
+A command is imported when it is called, so that each loads only what it needs.
+"""
 
 from __future__ import annotations
 
+import importlib
 import io
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
 from torque_sched import __version__
-from torque_sched.commands.check_config import check_config
-from torque_sched.commands.cycle import cycle
-from torque_sched.commands.doctor import doctor
-from torque_sched.commands.emulate import emulate
-from torque_sched.commands.explain import explain
-from torque_sched.commands.install import install
-from torque_sched.commands.parse import parse
-from torque_sched.commands.replay import replay
-from torque_sched.commands.report import report
-from torque_sched.commands.reserve import reserve
-from torque_sched.commands.serve import serve
-from torque_sched.commands.showbf import showbf
-from torque_sched.commands.showstart import showstart
-from torque_sched.commands.simulate import simulate
-from torque_sched.commands.simulate_grid import simulate_grid
-from torque_sched.commands.site import site
-from torque_sched.commands.status import status
-from torque_sched.commands.top import top
-from torque_sched.commands.whatif import whatif
 
-__all__ = ["main"]
+__all__ = ["COMMANDS", "main"]
+
+#: Every command with its line in the list: the first sentence of its own help.
+COMMANDS: Mapping[str, str] = {
+    "check-config": "Print the settings in effect: our own file, and what pbs_sched's own files say.",
+    "cycle": "Run one cycle and print every decision.",
+    "doctor": "Examine commands, rights, versions, clock, names and ports.",
+    "emulate": "Run an EMULATED Torque in DIRECTORY: put its commands, DIRECTORY/bin, first on PATH.",
+    "explain": "Say why JOB waits, node by node, its guaranteed start, what it will use; or all about NODE.",
+    "install": "Put torque-sched in pbs_sched's place.",
+    "parse": "Show what was understood of an output saved in FILE (``-`` for standard input).",
+    "replay": "Decide every cycle of JOURNAL (a file, or a folder of them) again.",
+    "report": "Tell of the last DAYS, or write a page that needs no other file and names no other address.",
+    "reserve": "Keep nodes for somebody: from the next cycle on no other job may run into that time.",
+    "serve": "Schedule in pbs_sched's place (or, with --shadow, beside it).",
+    "showbf": "Show free slots and GPUs, and until when: what asks for no more and no longer can start now.",
+    "showstart": "Say when JOB will start, whether that is guaranteed, and why.",
+    "simulate": "Simulate the log of a machine under a policy, and show its figures.",
+    "simulate-grid": "Simulate the grid paper's four ways to run a job, with exact run times.",
+    "site": "Link this Torque with those of other sites: jobs run there, or as blocks at several at once.",
+    "status": "Show the scheduler's last cycle, the cluster, and why jobs wait.",
+    "top": "Show the busiest nodes, the queue and the daemon until Ctrl-C.",
+    "whatif": "Say what would become of a job; nothing is submitted.",
+}
 
 
-@click.group(invoke_without_command=True)
+class _Commands(click.Group):
+    """Imports a command when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        name = cmd_name.replace("-", "_")
+        command: click.Command = getattr(importlib.import_module(f"torque_sched.commands.{name}"), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        # click would import every command to guess what a wrong name should have been.
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            ctx.fail(f"No such command {args[0]!r}; there are {', '.join(COMMANDS)}.")
+        return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        from click.shell_completion import CompletionItem
+
+        return [
+            CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)
+        ]
+
+
+@click.group(cls=_Commands, invoke_without_command=True)
 @click.version_option(__version__, prog_name="torque-sched")
 @click.pass_context
 def main(context: click.Context) -> None:
@@ -45,17 +88,3 @@ def main(context: click.Context) -> None:
             stream.reconfigure(errors="replace")
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
-
-
-main.add_command(parse)
-main.add_command(serve)
-main.add_command(cycle)
-main.add_command(check_config)
-main.add_command(install)
-main.add_command(doctor)
-for command in (status, top, explain, whatif, showstart, showbf, reserve, report, replay):
-    main.add_command(command)
-main.add_command(emulate)
-main.add_command(simulate)
-main.add_command(simulate_grid)
-main.add_command(site)

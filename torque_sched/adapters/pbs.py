@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from torque_sched.adapters.cluster_clock import ClusterClock
 from torque_sched.adapters.commands import Commands, Completed
 from torque_sched.core.model import Job, JobId, Node, NodeName, Queue, Server
 from torque_sched.core.snapshot import Snapshot
@@ -48,10 +49,12 @@ class Look:
     problems: tuple[RecordError, ...] = ()
     query_s: float = 0.0
     """Longest of the four commands, and ``pbsnodes`` asked again."""
+    clock_ahead_s: float = 0.0
+    """How far this host's clock is ahead of the server's where that matters (`ClusterClock.ahead_s`)."""
 
 
 def read_snapshot(
-    outputs: Mapping[str, bytes], now_s: float, seen: dict[str, Job] | None = None
+    outputs: Mapping[str, bytes], now_s: float, seen: dict[str, Job] | None = None, silent_s: float = 0.0
 ) -> tuple[Snapshot, tuple[RecordError, ...]]:
     """The snapshot in four outputs, and the records that were damaged and left out.
 
@@ -59,11 +62,12 @@ def read_snapshot(
         outputs: by the names of :data:`QUERIES`.
         now_s: when they were asked for, seconds since the epoch.
         seen: the same dict each time, so that unchanged jobs are not read again.
+        silent_s: as `Snapshot` has it.
 
     Raises:
         SnapshotError: an output is unusable, or does not list the jobs the server counts.
     """
-    return _snapshot(_parse(outputs, seen), now_s)
+    return _snapshot(_parse(outputs, seen), now_s, silent_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +105,10 @@ def _parse_nodes(output: bytes) -> Parsed[Node]:
         raise SnapshotError(error.message, cure=error.cure) from error
 
 
-def _snapshot(parts: _Parts, now_s: float) -> tuple[Snapshot, tuple[RecordError, ...]]:
+def _snapshot(parts: _Parts, now_s: float, silent_s: float) -> tuple[Snapshot, tuple[RecordError, ...]]:
     nodes, jobs, queues, server = parts.nodes, parts.jobs, parts.queues, parts.server
     problems = (*nodes.problems, *jobs.problems, *queues.problems)
-    snapshot = Snapshot(now_s, server, queues.items, nodes.items, jobs.items, len(problems))
+    snapshot = Snapshot(now_s, server, queues.items, nodes.items, jobs.items, len(problems), silent_s)
     if not nodes.items:
         raise SnapshotError("pbsnodes names no node", cure="add nodes to the server's nodes file")
     counted = sum(server.state_count.values())
@@ -122,7 +126,7 @@ class Pbs:
 
     Args:
         commands: runs them.
-        clock: seconds since the epoch.
+        clock: seconds since the epoch; a `ClusterClock` learns from each look how far this host's is off.
         query_timeout_s: for each of the four queries.
         order_timeout_s: for a qrun or a qalter.
         note: told, once for each look, what a look still waits for after `NOTE_AFTER_S`.
@@ -176,7 +180,9 @@ class Pbs:
         self._note(f"no answer yet from {which}; waiting until {until} (query_timeout_s)")
 
     async def _look(self) -> Look:
-        now_s = self._clock()
+        clock = self._clock
+        moment = clock.moment() if isinstance(clock, ClusterClock) else None
+        now_s = clock()
         answers = await asyncio.gather(*(self._query(name) for name in QUERIES), return_exceptions=True)
         for answer in answers:
             if isinstance(answer, BaseException):
@@ -189,8 +195,12 @@ class Pbs:
             again = await self._query("nodes")
             outputs["nodes"], query_s = again.stdout, query_s + again.wall_s
             parts = replace(parts, nodes=_parse_nodes(again.stdout))
-        snapshot, problems = _snapshot(parts, now_s)
-        return Look(snapshot, outputs, problems, query_s)
+        silent_s = ahead_s = 0.0
+        if isinstance(clock, ClusterClock) and moment is not None:
+            silent_s = clock.observe(parts.nodes.items, moment)
+            now_s, ahead_s = clock.time_of(moment), clock.ahead_s
+        snapshot, problems = _snapshot(parts, now_s, silent_s)
+        return Look(snapshot, outputs, problems, query_s, ahead_s)
 
     async def _query(self, name: str) -> Completed:
         argv = QUERIES[name]
@@ -273,4 +283,4 @@ def look_once(
     Raises:
         SnapshotError: there is none to be had now.
     """
-    return asyncio.run(Pbs(Commands(env), time.time, query_timeout_s=timeout_s, note=note).look())
+    return asyncio.run(Pbs(Commands(env), ClusterClock(), query_timeout_s=timeout_s, note=note).look())

@@ -1,12 +1,19 @@
-"""Small files of ours that others read while we run: the old text or the new, nothing between."""
+"""Small files of ours that others read while we run: the old text or the new, nothing between.
+
+A folder may belong to another account than the process, so nothing that lies there is followed or believed.
+"""
 
 from __future__ import annotations
 
 import os
+import secrets
+import stat
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["lives", "write_atomic"]
+__all__ = ["lives", "read_trusted", "write_atomic"]
+
+_MAX_BYTES = 1 << 20
 
 
 def write_atomic(path: Path, text: str, mode: int = 0o644) -> None:
@@ -17,8 +24,9 @@ def write_atomic(path: Path, text: str, mode: int = 0o644) -> None:
     Raises:
         OSError: it cannot be written; the old one is still there.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(temporary, flags, mode)
     try:
         with open(fd, "w", encoding="utf-8") as file:  # noqa: PTH123 -- has a mode
             file.write(text)
@@ -27,6 +35,28 @@ def write_atomic(path: Path, text: str, mode: int = 0o644) -> None:
         with suppress(OSError):
             temporary.unlink()
         raise
+
+
+def read_trusted(path: Path) -> str:
+    """The text of a file that nobody but root or this process's user can have written.
+
+    Raises:
+        FileNotFoundError: there is none.
+        OSError: it is a link, no plain file, somebody else's, one that others may write, or too long.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(fd, "rb") as file:  # noqa: PTH123 -- has flags
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(f"{path} is no plain file")
+        if status.st_uid not in {0, os.geteuid()}:
+            raise OSError(f"{path} belongs to uid {status.st_uid}")
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or status.st_nlink != 1:
+            raise OSError(f"{path} can be written by others, or has another name")
+        data = file.read(_MAX_BYTES + 1)
+    if len(data) > _MAX_BYTES:
+        raise OSError(f"{path} is longer than {_MAX_BYTES} bytes")
+    return data.decode("utf-8")
 
 
 def lives(pid: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,6 +17,7 @@ from torque_sched.adapters.settings_file import described
 from torque_sched.commands.parse import plain
 from torque_sched.commands.serve import with_options
 from torque_sched.commands.status import options_of
+from torque_sched.daemon.place import command_environment
 from torque_sched.errors import TorqueSchedError
 
 __all__ = ["check_config"]
@@ -27,7 +29,7 @@ __all__ = ["check_config"]
 def check_config(home: Path | None, config_file: Path | None, callers_file: Path | None) -> None:
     """Print the settings in effect: our own file, and what pbs_sched's own files say.
 
-    Exit code 1 when something was not understood, 2 when the daemon would not start with it.
+    Exit code 2 when the daemon would not start with it, 0 also where there are warnings.
     """
     from torque_sched.daemon.c_policy import SettingsInForce, read_c_files
     from torque_sched.daemon.config import read_config
@@ -49,9 +51,17 @@ def check_config(home: Path | None, config_file: Path | None, callers_file: Path
     click.echo(f"# of pbs_sched's files in {options.sched_priv}: {', '.join(read) or 'none'}")
     for line in _told(in_force):
         click.echo(f"# {line}")
-    for warning in c_files.warnings:
+    for warning in (*c_files.warnings, *_missing_commands(config.commands)):
         click.echo(f"warning: {warning}", err=True)
-    sys.exit(1 if c_files.warnings else 0)
+
+
+def _missing_commands(folder: str) -> Iterator[str]:
+    """Torque's commands that the daemon would not find."""
+    path = command_environment(folder).get("PATH")
+    for name in ("pbsnodes", "qstat", "qrun", "qalter"):
+        if shutil.which(name, path=path) is None:
+            where = f"in {folder} or on PATH" if folder else "on PATH"
+            yield f"{name} is not {where}: set `commands` to the folder of Torque's commands"
 
 
 def _told(in_force: Any) -> Iterator[str]:

@@ -28,11 +28,13 @@ def doctor(home: Path | None, config_file: Path | None, port: int | None) -> Non
 
     Nothing is changed; only pbsnodes and qstat are run.
     """
+    from torque_sched.adapters.account import act_as_owner
     from torque_sched.daemon.checks import Level, examine
     from torque_sched.daemon.place import Options, pbs_home
 
     is_wrong = False
     options = Options(pbs_home(home), config_file=config_file, port=port)
+    act_as_owner(options.sched_priv)
     for check in chain(examine(options, notes("doctor")), _troubles(options)):
         click.echo(check.line)
         is_wrong = is_wrong or check.level == Level.WRONG

@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.pass_context
 def emulate(context: click.Context, directory: Path) -> None:
-    """Run an EMULATED Torque in DIRECTORY: its commands are in DIRECTORY/bin, put that first on PATH."""
+    """Run an EMULATED Torque in DIRECTORY: put its commands, DIRECTORY/bin, first on PATH."""
     context.obj = directory
 
 

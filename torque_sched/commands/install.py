@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from torque_sched.adapters.home import HIGHEST_TRUSTED_UID
-from torque_sched.daemon.packaging import Step, apply, command_folders, plan, undo
+from torque_sched.daemon.packaging import RECORDS, Step, apply, command_folders, plan, record_of, undo
 from torque_sched.daemon.place import pbs_home
 from torque_sched.errors import TorqueSchedError
 
@@ -38,6 +38,7 @@ _UNITS = Path("/etc/systemd/system")
 @click.option("--units", type=_THERE, help=f"systemd's folder. [{_UNITS}, if it is there]")
 @click.option("--no-shim", is_flag=True, help="Leave pbs_sched as it is; only the unit.")
 @click.option("--no-unit", is_flag=True, help="No systemd unit; only the shim.")
+@click.option("--records", type=_FOLDER, help=f"Where what was done is recorded. [root: {RECORDS}]")
 @click.option("--user", default="root", show_default=True, help="The unit's user: root or an operator.")
 def install(
     act: str,
@@ -46,13 +47,15 @@ def install(
     units: Path | None,
     no_shim: bool,
     no_unit: bool,
+    records: Path | None,
     user: str,
 ) -> None:
     """Put torque-sched in pbs_sched's place. No daemon is stopped or started: that stays with you."""
     place = pbs_home(home)
+    record = record_of(place, records)
     try:
         if act == "undo":
-            for line in undo(place):
+            for line in undo(record):
                 click.echo(line)
             click.echo(f"next: stop torque-sched, {_owned(place)}start pbs_sched")
             return
@@ -62,13 +65,14 @@ def install(
                 "put them there, or set `commands` in torque_sched.yaml",
                 err=True,
             )
-        steps = plan(place, None if no_shim else _sbin(sbin), None if no_unit else _units(units), user)
+        shim, unit = None if no_shim else _sbin(sbin), None if no_unit else _units(units)
+        steps = plan(place, shim, unit, user, record=record)
         for step in steps:
             click.echo(("" if act == "apply" else "would ") + step.told)
         if not steps:
             click.echo("nothing to do")
         elif act == "apply":
-            apply(steps, place)
+            apply(steps, record)
             for line in _next(steps, place, user):
                 click.echo(line)
     except TorqueSchedError as error:

@@ -30,7 +30,7 @@ def showbf(
     shows_names: bool,
     as_json: bool,
 ) -> None:
-    """Show free slots and GPUs, and until when: a job that asks for no more and no longer can start now."""
+    """Show free slots and GPUs, and until when: what asks for no more and no longer can start now."""
     from torque_sched.commands.status import notes, options_of, out
     from torque_sched.core.units import duration_s
     from torque_sched.policies.backfilling.show import showbf as free_nodes

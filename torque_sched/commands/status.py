@@ -18,17 +18,20 @@ __all__ = ["notes", "options_of", "out", "status"]
 
 
 def options_of(home: Path | None, config_file: Path | None, *, shadow: bool = False) -> Any:
-    """Where the files of the scheduler of this home are.
+    """Where the files of the scheduler of this home are; root acts as their owner from then on.
 
     Raises:
         click.BadParameter: what was named is no folder; a host without one may still ask the server.
     """
+    from torque_sched.adapters.account import act_as_owner
     from torque_sched.daemon.place import DEFAULT_HOME, Options, pbs_home
 
     place = pbs_home(home)
     if not place.is_dir() and (place != DEFAULT_HOME or place.exists()):
         raise click.BadParameter(f"{place} is no folder", param_hint="'-d' or PBS_HOME")
-    return Options(place, config_file=config_file, shadow=shadow)
+    options = Options(place, config_file=config_file, shadow=shadow)
+    act_as_owner(options.sched_priv)
+    return options
 
 
 def notes(command: str) -> Callable[[str], None]:

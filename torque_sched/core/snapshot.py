@@ -17,7 +17,8 @@ class Snapshot:
     """One complete look at server, queues, nodes and jobs; frozen, so a decision can be replayed.
 
     Nodes are in the server's order (that of its nodes file), jobs in the order ``qstat`` printed them.
-    ``problems`` counts records that were damaged and left out; their text is in the log.
+    ``problems`` counts records that were damaged and left out; their text is in the log. For ``silent_s`` no
+    node that is up has reported anything new, by the monotonic clock of who looks.
     """
 
     now_s: float
@@ -26,6 +27,18 @@ class Snapshot:
     nodes: tuple[Node, ...]
     jobs: tuple[Job, ...]
     problems: int = 0
+    silent_s: float = 0.0
+
+    def report_age_s(self, at_s: float) -> float:
+        """How old a report is that the server stamped ``at_s``, whatever this host's clock says."""
+        return self._newest_report_s - at_s + self.silent_s
+
+    @functools.cached_property
+    def _newest_report_s(self) -> float:
+        return max(
+            (n.status.rectime_s for n in self.nodes if n.is_up and n.status and n.status.rectime_s),
+            default=self.now_s,
+        )
 
     @functools.cached_property
     def queue_by_name(self) -> Mapping[QueueName, Queue]:
@@ -52,6 +65,13 @@ class Snapshot:
     def running(self) -> tuple[Job, ...]:
         """Jobs that hold slots (R, and E until the server lets go); suspended ones are not here."""
         return tuple(j for j in self.jobs if j.state in _HOLDING and not j.is_array_parent)
+
+    @functools.cached_property
+    def has_gpu_work(self) -> bool:
+        """Whether a job with GPUs waits or runs on a cluster that has some."""
+        if not any(node.gpus for node in self.nodes):
+            return False
+        return any(job.request.n_gpus for job in (*self.queued, *self.running))
 
     @functools.cached_property
     def suspended(self) -> tuple[Job, ...]:

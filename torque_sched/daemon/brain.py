@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from torque_sched.core.decisions import Decision, Hold, Start
+from torque_sched.core.decisions import Decision, Hold, Reserve, Start
 from torque_sched.core.model import Job, JobId, NodeName
 from torque_sched.core.snapshot import Snapshot
 from torque_sched.daemon.c_policy import SettingsInForce
@@ -65,6 +65,8 @@ class PolicyBrain:
         self._reservations = reservations
         self._dedicated = dedicated
         self._last_node: NodeName | None = None
+        self._kept: frozenset[JobId] = frozenset()
+        self._gpu_work_s: float | None = None
 
     def settings_at(self, now_s: float) -> Settings:
         """Those in force at a time."""
@@ -74,6 +76,8 @@ class PolicyBrain:
         """Everything beside the snapshot that this decision may look at; learns from the snapshot."""
         pending = (*standing.pending, *starting(snapshot, standing.pending))
         self.history.observe(snapshot)
+        if snapshot.has_gpu_work:
+            self._gpu_work_s = snapshot.now_s
         return Context(
             pending=pending,
             back_off=standing.back_off(snapshot.now_s),
@@ -84,6 +88,8 @@ class PolicyBrain:
             reservations=(*self._reservations, *self.history.reservations(snapshot.now_s)),
             dedicated=self._dedicated,
             last_node=self._last_node,
+            kept=self._kept,
+            gpu_work_s=self._gpu_work_s,
             promises=self.history.promises.carried(snapshot),
         )
 
@@ -100,6 +106,8 @@ class PolicyBrain:
         self, snapshot: Snapshot, decisions: tuple[Decision, ...], standing: Standing
     ) -> list[tuple[JobId, Change]]:
         """Keep what is promised and what is left alone, before anything is said or done."""
+        reserved = (each for each in decisions if isinstance(each, Reserve))
+        self._kept = frozenset(each.job for each in reserved if each.promise is None)
         return self.history.decided(snapshot, decisions, standing.pauses())
 
     def held(self, jobs: Iterable[Job], snapshot: Snapshot, context: Context) -> tuple[Hold, ...]:

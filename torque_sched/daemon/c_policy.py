@@ -171,9 +171,7 @@ def _order(config: Config, files: CFiles, policy: CPolicy) -> Any:
 
 
 def _backfill(config: Config, files: CFiles, policy: CPolicy) -> Any:
-    # The day that is shipped is nobody's wish; another time is.
-    is_wish = files.sched is not None and files.sched.max_starve_s != SchedConfig().max_starve_s
-    starve_s = files.sched.max_starve_s if files.sched is not None and is_wish else None
+    starve_s = files.sched.max_starve_s if files.sched is not None else None
     if config.backfill is not None:
         told = {"max_starve_s": starve_s} if starve_s and config.backfill.name == "drain" else {}
         return _made(new_backfill, config.backfill.name, {**told, **config.backfill.values})

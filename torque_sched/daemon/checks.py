@@ -20,7 +20,7 @@ from torque_sched.core.model import Server
 from torque_sched.core.snapshot import Snapshot
 from torque_sched.core.states import NodeState
 from torque_sched.daemon.c_policy import CFiles, SettingsInForce, read_c_files
-from torque_sched.daemon.clocks import silence_of_all
+from torque_sched.daemon.clocks import clock_text
 from torque_sched.daemon.config import Config, read_config
 from torque_sched.daemon.event_port import addresses_of
 from torque_sched.daemon.place import Options, command_environment, server_host, this_user
@@ -31,7 +31,6 @@ __all__ = ["Check", "Level", "avoided_nodes", "examine", "rights"]
 _NEEDED = ("pbsnodes", "qstat", "qrun", "qalter")
 _USEFUL = ("qdel", "qmgr")
 _LEARNS_AT_S = 60.0
-_CLOCK_S = 30.0
 _KEPT_BY_6_S = 300.0
 """``keep_completed`` of Torque 6 where it is not set; earlier ones forget jobs at once."""
 _REPORTS_S = 60.0
@@ -194,7 +193,6 @@ def _cluster(options: Options, config: Config, note: Callable[[str], None]) -> I
         yield check(look)
     yield from avoided_nodes(snapshot)
     yield from _unknown_nodes(options.home / "server_priv" / "nodes", look)
-    yield from _silence(look, config.rules()[0].dead_after_s)
     hosts = (snapshot.server.name, server_host(options.home))
     is_root_there = os.geteuid() == 0 and any(_is_here(each) for each in hosts)
     yield rights(snapshot.server, this_user(), is_root_there=is_root_there)
@@ -235,18 +233,9 @@ def _clock(look: Look) -> Check:
     seen = [node.status.rectime_s for node in look.snapshot.nodes if node.status and node.status.rectime_s]
     if not seen:
         return _warning("clock", "no node has reported yet", "are the moms running?")
-    ahead_s = max(seen) - look.snapshot.now_s
-    if ahead_s > _CLOCK_S:
-        return _wrong(
-            "clock", f"the server's is {ahead_s:.0f} s ahead of this host's", "run chrony or ntpd on both"
-        )
-    return _ok("clock", f"newest report {-ahead_s:.0f} s old")
-
-
-def _silence(look: Look, limit_s: float) -> Iterator[Check]:
-    if text := silence_of_all(look.snapshot, limit_s):
-        cure = "run chrony or ntpd on the server and here (nodes.dead_after_s: 0 trusts the server)"
-        yield _wrong("reports", text, cure)
+    if text := clock_text(look.clock_ahead_s):
+        return _warning("clock", text, "run chrony or ntpd on both")
+    return _ok("clock", f"newest report {look.snapshot.now_s - max(seen):.0f} s old")
 
 
 def _nodes(look: Look) -> Check:

@@ -1,21 +1,31 @@
-"""Clocks that differ: the server's reports then look old, and no node gets a job though all are up."""
+"""What is said where this host's clock is not the server's, or where no node reports any more."""
 
 from __future__ import annotations
 
-from torque_sched.core.snapshot import Snapshot
+from collections.abc import Iterator
 
-__all__ = ["silence_of_all"]
+from torque_sched.adapters.pbs import Look
+
+__all__ = ["clock_text", "clock_troubles"]
 
 
-def silence_of_all(snapshot: Snapshot, dead_after_s: float) -> str:
-    """What is said when the server calls nodes up and every report of theirs is too old for us; else empty.
+def clock_text(ahead_s: float) -> str:
+    """How far this host's clock is off, in words; empty: not so far that it matters."""
+    if not ahead_s:
+        return ""
+    how = "ahead of" if ahead_s > 0 else "behind"
+    return f"this host's clock is {abs(ahead_s):.0f} s {how} the server's, whose time counts"
+
+
+def clock_troubles(look: Look, dead_after_s: float) -> Iterator[str]:
+    """What `status` shows and the log says once.
 
     Args:
-        snapshot: times of reports are the server's, `Snapshot.now_s` is this host's.
-        dead_after_s: a node that is silent for so long gets no job; 0: the server is trusted.
+        look: the last one.
+        dead_after_s: while nothing new comes from any node for so long, none gets a job; 0: never mind.
     """
-    up = [node.status.rectime_s for node in snapshot.nodes if node.is_up and node.status]
-    ages_s = [snapshot.now_s - at_s for at_s in up if at_s]
-    if not dead_after_s or not ages_s or min(ages_s) <= dead_after_s:
-        return ""
-    return f"the newest is {min(ages_s):.0f} s old though nodes are up: none of them gets a job"
+    if text := clock_text(look.clock_ahead_s):
+        yield f"clock: {text} (run chrony or ntpd on both)"
+    silent_s = look.snapshot.silent_s
+    if dead_after_s and silent_s > dead_after_s:
+        yield f"reports of nodes: nothing new for {silent_s:.0f} s: no node gets a job (see the moms' logs)"

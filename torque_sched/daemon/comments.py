@@ -7,7 +7,7 @@ only differences are written, so a call that was lost is simply due again next t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from torque_sched.core.decisions import Decision, Hold, Start
@@ -16,7 +16,14 @@ from torque_sched.core.reasons import Reason, run_failure_comment
 from torque_sched.core.snapshot import Snapshot
 from torque_sched.core.states import JobState
 
-__all__ = ["IDS_PER_CALL", "CommentCall", "CommentPlan", "plain_comment", "with_an_old_comment"]
+__all__ = [
+    "IDS_PER_CALL",
+    "CommentCall",
+    "CommentPace",
+    "CommentPlan",
+    "plain_comment",
+    "with_an_old_comment",
+]
 
 IDS_PER_CALL = 2000
 """Far below the kernel's limit for an argument list: an id takes at most some 100 bytes."""
@@ -34,6 +41,32 @@ class CommentCall:
 
     text: str
     jobs: tuple[JobId, ...]
+
+
+@dataclass(slots=True)
+class CommentPace:
+    """For how many jobs one call may be, so that it does not hold up the next cycle.
+
+    Attributes:
+        call_s: how long a call is to take.
+        n_jobs: so many jobs are taken by the next one.
+    """
+
+    call_s: float = 0.2
+    n_jobs: int = 64
+
+    def parts(self, call: CommentCall) -> Iterator[CommentCall]:
+        """The call in parts, each as long as is right when it is made."""
+        at = 0
+        while at < len(call.jobs):
+            jobs = call.jobs[at : at + self.n_jobs]
+            at += len(jobs)
+            yield CommentCall(call.text, jobs)
+
+    def took(self, n_jobs: int, wall_s: float) -> None:
+        """Learn from a call; it grows to the double at most, and shrinks at once."""
+        fitting = int(self.call_s / max(wall_s, 1e-4) * n_jobs)
+        self.n_jobs = max(1, min(fitting, 2 * max(self.n_jobs, n_jobs), IDS_PER_CALL))
 
 
 def plain_comment(text: str) -> str:
@@ -78,7 +111,7 @@ class CommentPlan:
         failure_text: Callable[[JobId], str],
         started_comment: Callable[[float], str],
     ) -> list[CommentCall]:
-        """What is to be written, newly started jobs first.
+        """What is to be written: newly started jobs first, then those never told anything, the newest first.
 
         Args:
             snapshot: with the comments the jobs have.
@@ -95,18 +128,21 @@ class CommentPlan:
             if running.comment.startswith(_WAITING) and running.state is JobState.RUNNING:
                 at_s = running.start_s if running.start_s is not None else snapshot.now_s
                 groups.setdefault(started_comment(at_s), []).append(running.id)
+        untold: dict[str, list[JobId]] = {}
+        others: dict[str, list[JobId]] = {}
         for decision in decisions:
             found = snapshot.job_by_id.get(decision.job)
             if found is None or decision.job in started:
                 continue
             text = _wanted(decision, failure_text(decision.job))
             if text and self._is_due(found, text, snapshot.now_s):
-                groups.setdefault(text, []).append(decision.job)
+                (others if found.comment else untold).setdefault(text, []).append(decision.job)
         for gone in self._written_s.keys() - snapshot.job_by_id.keys():
             del self._written_s[gone]
+        told = (*groups.items(), *((text, jobs[::-1]) for text, jobs in untold.items()), *others.items())
         return [
             CommentCall(text, tuple(jobs[at : at + IDS_PER_CALL]))
-            for text, jobs in groups.items()
+            for text, jobs in told
             for at in range(0, len(jobs), IDS_PER_CALL)
         ]
 

@@ -84,6 +84,12 @@ class _Steps(BaseModel):
     first_s: float = Field(gt=0, description="the first pause")
     longest_s: float = Field(gt=0, description="the longest; each pause is twice the one before")
 
+    @model_validator(mode="after")
+    def _grow(self) -> _Steps:
+        if self.first_s > self.longest_s:
+            raise ValueError(f"first_s {self.first_s:g} is above longest_s {self.longest_s:g}")
+        return self
+
 
 def _rules(section: BaseModel, rules: type[Any]) -> Any:
     """The dataclass a section stands for."""

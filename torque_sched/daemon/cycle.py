@@ -17,7 +17,7 @@ from torque_sched.core.decisions import Decision, Hold, Reserve, Start
 from torque_sched.core.model import Job, JobId, NodeName
 from torque_sched.core.reasons import Reason, started_comment
 from torque_sched.core.snapshot import Snapshot
-from torque_sched.daemon.comments import CommentPlan, with_an_old_comment
+from torque_sched.daemon.comments import CommentPace, CommentPlan, with_an_old_comment
 from torque_sched.daemon.finding import Finding
 from torque_sched.daemon.standing import Standing
 from torque_sched.errors import ConfigError
@@ -109,6 +109,8 @@ class CycleReport:
     """Promises whose jobs were first seen running in this cycle."""
     n_commented: int = 0
     n_comments_left: int = 0
+    is_interrupted: bool = False
+    """Comments gave way to the next cycle: something has happened, and starts go first."""
     query_total_s: float = 0.0
     """The four commands and reading what they printed."""
     decide_s: float = 0.0
@@ -167,12 +169,15 @@ class Cycle:
         deletes_impossible: bool = False,
         offlines_black_holes: bool = False,
     ) -> None:
+        self.is_wanted: Callable[[], bool] = lambda: False
+        """Whether the next cycle is wanted now, so that no more comments are written in this one."""
         self._pbs = pbs
         self._brain = brain
         self._standing = standing
         self._comments = comments
         self._limits = limits
         self._clock = clock
+        self._pace = CommentPace()
         self._lock = lock
         self._deletes_impossible = deletes_impossible
         self._offlines_black_holes = offlines_black_holes
@@ -197,6 +202,7 @@ class Cycle:
                 report.look = await self._pbs.look()
                 report.query_total_s = time.monotonic() - began_s
                 snapshot = report.look.snapshot
+                report.at_s = snapshot.now_s
                 acts = not dry and snapshot.server.scheduling
                 self._decide(report, snapshot, acts)
                 if acts:
@@ -262,17 +268,21 @@ class Cycle:
         calls = self._comments.plan(
             snapshot, decided, report.started_s, self._standing.failure_text, comment_of_start
         )
+        report.n_comments_left = sum(len(call.jobs) for call in calls)
         deadline_s = time.monotonic() + self._limits.comments_s
-        for at, call in enumerate(calls):
-            if time.monotonic() > deadline_s:
-                report.n_comments_left = sum(len(each.jobs) for each in calls[at:])
+        for call in (part for whole in calls for part in self._pace.parts(whole)):
+            report.is_interrupted = bool(report.n_commented) and self.is_wanted()
+            if report.is_interrupted or time.monotonic() > deadline_s:
                 return
+            began_s = time.monotonic()
             result = await self._pbs.comment(call.jobs, call.text)
             if result.kind in _STOPS_ALL:
                 report.stopped_by = result
                 return
+            self._pace.took(len(call.jobs), time.monotonic() - began_s)
             self._comments.written(call, self._clock())
             report.n_commented += len(call.jobs)
+            report.n_comments_left -= len(call.jobs)
 
     async def _clear_away(self, report: CycleReport) -> None:
         """What a site may allow besides: jobs that can never run, nodes that swallow jobs."""

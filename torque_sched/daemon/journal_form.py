@@ -74,6 +74,7 @@ def line_of(
         "cycle": number,
         "at_s": report.at_s,
         "now_s": report.look.snapshot.now_s,
+        "silent_s": report.look.snapshot.silent_s,
         "mode": mode,
         "cause": cause,
         "wall_s": {
@@ -143,7 +144,7 @@ def read_journal(place: Path) -> Iterator[JournalledCycle]:
 
 def _cycle_of(line: Mapping[str, Any]) -> JournalledCycle:
     outputs = {name: _unpacked(text) for name, text in line["outputs"].items()}
-    snapshot, _ = read_snapshot(outputs, line["now_s"])
+    snapshot, _ = read_snapshot(outputs, line["now_s"], silent_s=line.get("silent_s", 0.0))
     config = Config(**line["config"])
     in_force = SettingsInForce(config, c_files_of(dict(line["c_files"]), config))
     return JournalledCycle(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
+from torque_sched.adapters.cluster_clock import ClusterClock
 from torque_sched.adapters.commands import Commands
 from torque_sched.adapters.cycle_lock import CycleLock
 from torque_sched.adapters.home import LockFile
@@ -45,8 +45,9 @@ async def _cycle(
 ) -> CycleReport:
     history = open_history(options, config, c_files, in_memory=dry)
     try:
+        clock = ClusterClock()
         pbs = Pbs(
-            Commands(command_environment(config.commands)), time.time,
+            Commands(command_environment(config.commands)), clock,
             query_timeout_s=config.query_timeout_s, order_timeout_s=config.order_timeout_s,
             note=note,
         )  # fmt: skip
@@ -55,10 +56,10 @@ async def _cycle(
             reservations=tuple(each.value() for each in config.reservations), dedicated=c_files.dedicated,
         )  # fmt: skip
         standing = Standing(config.back_off_rules(), config.black_hole_rules())
-        standing.restore(history.pauses, time.time())
+        standing.restore(history.pauses, clock())
         comments = CommentPlan(config.comment_refresh_s) if config.comments else None
         lock = CycleLock(options.cycle_lock, config.order_timeout_s)
-        cycle = Cycle(pbs, brain, standing, comments, config.cycle_limits(), time.time, lock=lock)
+        cycle = Cycle(pbs, brain, standing, comments, config.cycle_limits(), clock, lock=lock)
         return await cycle.run(dry=dry)
     finally:
         history.close()

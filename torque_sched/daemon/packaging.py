@@ -1,11 +1,13 @@
 """The pbs_sched shim and the systemd unit, and putting them in place so that all can be undone.
 
-What is replaced is kept beside itself with `KEPT` at the end of its name; a record in ``sched_priv`` says
-what was done, and undoing follows it backwards.
+What is replaced is kept beside itself with `KEPT` at the end of its name; a record says what was done, and
+undoing follows it backwards. The record lies in a folder of root's alone: ``sched_priv`` may belong to an
+ordinary account, which could otherwise have root move and remove any file.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shlex
@@ -15,24 +17,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from torque_sched.adapters.state_file import write_atomic
+from torque_sched.adapters.home import check_folder
+from torque_sched.adapters.state_file import read_trusted, write_atomic
 from torque_sched.errors import StartupError
 
 __all__ = [
     "KEPT",
-    "RECORD",
+    "RECORDS",
     "Step",
     "apply",
     "command_folders",
     "plan",
     "program",
+    "record_of",
     "shim_text",
     "undo",
     "unit_text",
 ]
 
 KEPT = ".torque-original"
-RECORD = "torque_sched_install.json"
+RECORDS = Path("/var/lib/torque-sched")
+"""Where root keeps the records of installations."""
 _MARK = b"in pbs_sched's place"
 """Stands near the beginning of all that we write."""
 _LOOKED_AT = 4096
@@ -106,6 +111,29 @@ serve(["--daemon", "-d", {str(home)!r}, *sys.argv[1:]], prog_name="pbs_sched")
 """
 
 
+_HARDENING = """\
+ProtectSystem=strict
+ProtectHome=read-only
+NoNewPrivileges=yes
+# root's requests to the server come from ports below 1024; files may be of the user that the unit names.
+CapabilityBoundingSet=CAP_NET_BIND_SERVICE CAP_DAC_OVERRIDE CAP_CHOWN CAP_SETUID CAP_SETGID
+RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+PrivateDevices=yes
+ProtectClock=yes
+ProtectControlGroups=yes
+ProtectHostname=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+SystemCallArchitectures=native
+SystemCallFilter=@system-service
+# No PrivateTmp: trqauthd listens on a socket in /tmp."""
+
+
 def unit_text(command: Sequence[str], home: Path, folders: Sequence[str], user: str = "root") -> str:
     """A systemd unit; with another user than root that user must be a Torque operator and own sched_priv."""
     path = os.pathsep.join(dict.fromkeys((*folders, *_PATH)))
@@ -124,13 +152,29 @@ SuccessExitStatus=1
 Restart=always
 RestartSec=5
 UMask=0022
+# It writes to these folders only; what the settings name elsewhere is added by `systemctl edit`.
+ReadWritePaths={home}/sched_priv {home}/sched_logs
+{_HARDENING}
 
 [Install]
 WantedBy=multi-user.target
 """
 
 
-def plan(home: Path, sbin: Path | None, units: Path | None, user: str = "root") -> list[Step]:
+def record_of(home: Path, records: Path | None = None) -> Path:
+    """Where what was done for this home is recorded.
+
+    Args:
+        home: the PBS home.
+        records: the folder; None: `RECORDS` for root, ``sched_priv`` for an ordinary user.
+    """
+    folder = records or (RECORDS if os.geteuid() == 0 else home / "sched_priv")
+    return folder / f"install-{hashlib.sha256(os.fsencode(home)).hexdigest()[:16]}.json"
+
+
+def plan(
+    home: Path, sbin: Path | None, units: Path | None, user: str = "root", *, record: Path
+) -> list[Step]:
     """What would be put where.
 
     Args:
@@ -138,6 +182,7 @@ def plan(home: Path, sbin: Path | None, units: Path | None, user: str = "root") 
         sbin: the folder of pbs_sched; None: no shim.
         units: systemd's folder; None: no unit.
         user: for the unit.
+        record: what was done before (`record_of`).
 
     Raises:
         StartupError: the record of what was done before cannot be read, or no shim can be made.
@@ -150,7 +195,7 @@ def plan(home: Path, sbin: Path | None, units: Path | None, user: str = "root") 
         wanted.append(
             (units.absolute() / "torque-sched.service", unit_text(command, home, folders, user), 0o644)
         )
-    known = {step.path: step.kept for step in _recorded(home / "sched_priv" / RECORD)}
+    known = {step.path: step.kept for step in _recorded(record)}
     return [_step(path, text, mode, known) for path, text, mode in wanted]
 
 
@@ -165,16 +210,16 @@ def _step(path: Path, text: str, mode: int, known: Mapping[str, str]) -> Step:
     return Step(str(path), text, mode, kept, is_again=bool(kept) or path.exists())
 
 
-def apply(steps: Sequence[Step], home: Path) -> None:
+def apply(steps: Sequence[Step], record: Path) -> None:
     """Do it; a second time changes nothing but the texts.
 
     Raises:
         StartupError: a file cannot be written; what was done before it is undone.
     """
-    record = home / "sched_priv" / RECORD
     before = _recorded(record)
     done: list[Step] = []
     try:
+        record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         for step in steps:
             if step.kept and not step.is_again:
                 Path(step.path).replace(step.kept)
@@ -183,7 +228,7 @@ def apply(steps: Sequence[Step], home: Path) -> None:
             Path(step.path).chmod(step.mode)
         rest = [step for step in before if step.path not in {each.path for each in done}]
         entries = [asdict(replace(step, is_again=False)) for step in (*rest, *done)]
-        write_atomic(record, json.dumps(entries, indent=1) + "\n")
+        write_atomic(record, json.dumps(entries, indent=1) + "\n", 0o600)
     except OSError as error:
         _take_back(step for step in reversed(done) if not step.is_again)
         raise StartupError(
@@ -191,13 +236,12 @@ def apply(steps: Sequence[Step], home: Path) -> None:
         ) from error
 
 
-def undo(home: Path) -> list[str]:
+def undo(record: Path) -> list[str]:
     """Put everything back; returns what was done, a line each.
 
     Raises:
         StartupError: nothing was installed, or a file cannot be put back.
     """
-    record = home / "sched_priv" / RECORD
     steps = _recorded(record)
     if not steps:
         raise StartupError(f"nothing is recorded in {record}", cure="nothing was installed with this home")
@@ -236,8 +280,11 @@ def _is_ours(path: Path) -> bool:
 
 def _recorded(record: Path) -> list[Step]:
     try:
-        return [Step(**entry) for entry in json.loads(record.read_text(encoding="utf-8"))]
+        if record.parent.exists():
+            check_folder(record.parent)
+        return [Step(**entry) for entry in json.loads(read_trusted(record))]
     except FileNotFoundError:
         return []
     except (OSError, ValueError, TypeError) as error:
-        raise StartupError(f"{record}: {error}", cure="repair or remove it by hand") from error
+        cure = f"remove it, and put back by hand what has {KEPT} at the end of its name"
+        raise StartupError(f"{record}: {error}", cure=cure) from error

@@ -21,7 +21,7 @@ from torque_sched.adapters.state_file import write_atomic
 from torque_sched.core.decisions import Decision, Hold, Reserve, Start
 from torque_sched.core.model import JobId
 from torque_sched.core.reasons import log_text_for
-from torque_sched.daemon.clocks import silence_of_all
+from torque_sched.daemon.clocks import clock_troubles
 from torque_sched.daemon.config import Config
 from torque_sched.daemon.cycle import CycleReport
 from torque_sched.daemon.journal_form import line_of, plain
@@ -77,6 +77,7 @@ class Records:
         self._reasons: dict[JobId, str] = {}
         self._last_decisions: Any = None
         self._failed: set[str] = set()
+        self._told: set[str] = set()
         self._writing: asyncio.Task[None] | None = None
         self.n_cycles = 0
 
@@ -195,14 +196,13 @@ class Records:
 
     def _clocks(self, look: Look) -> list[str]:
         """Told in the log once, and by `status` as long as it lasts."""
-        text = silence_of_all(look.snapshot, self._config.rules()[0].dead_after_s)
-        if not text:
-            self._failed.discard("clocks")
-            return []
-        if "clocks" not in self._failed:
-            logger.error("reports of nodes: %s (do the clocks differ? see torque-sched doctor)", text)
-        self._failed.add("clocks")
-        return [f"reports of nodes: {text} (do the clocks differ?)"]
+        found = list(clock_troubles(look, self._config.rules()[0].dead_after_s))
+        kinds = {text.partition(":")[0] for text in found}
+        for text in found:
+            if text.partition(":")[0] not in self._told:
+                logger.warning("%s", text)
+        self._told = kinds
+        return found
 
     def _keep(self, report: CycleReport, cause: str) -> None:
         """Into the journal, unless nothing happened that the last line does not tell."""

@@ -93,7 +93,7 @@ class Service:
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _running: asyncio.Task[float] | None = None
     _retry_due: bool = False
-    _next_start_s: float | None = None
+    _next_start_monotonic_s: float | None = None
 
     # -- what may happen
 
@@ -138,6 +138,7 @@ class Service:
     async def run(self) -> Ending:
         """Until it is told to stop."""
         await self._start_up()
+        self.cycle.is_wanted = self._wake.is_set
         try:
             pause_s = 0.0
             self.wake("start")
@@ -175,8 +176,8 @@ class Service:
         left_s = max(0.0, self.pace.timer_s - (time.monotonic() - began_s))
         if self._retry_due:
             return
-        if self._next_start_s is not None:
-            left_s = min(left_s, max(self.pace.settle_s, self._next_start_s - time.time()))
+        if self._next_start_monotonic_s is not None:
+            left_s = min(left_s, max(self.pace.settle_s, self._next_start_monotonic_s - time.monotonic()))
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._wake.wait(), left_s)
 
@@ -217,10 +218,14 @@ class Service:
             self._last_failure = ""
         self.on_report(report, cause)
         self._retry_due = report.is_unfinished or report.lost_the_server
-        self._next_start_s = report.next_start_s
+        next_s = report.next_start_s
+        passed_s = time.monotonic() - report.total_s - report.at_s
+        self._next_start_monotonic_s = None if next_s is None else next_s + passed_s
         if report.lost_the_server:
             return self.pace.retry_s
-        return max(self.pace.settle_s, 1.0) if report.is_unfinished else self.pace.settle_s
+        if report.is_unfinished and not report.is_interrupted:
+            return max(self.pace.settle_s, 1.0)
+        return self.pace.settle_s
 
     def _failed(self, error: TorqueSchedError) -> None:
         if error.message != self._last_failure:

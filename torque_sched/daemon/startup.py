@@ -6,11 +6,11 @@ import asyncio
 import logging
 import os
 import socket
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from torque_sched.adapters.cluster_clock import ClusterClock
 from torque_sched.adapters.commands import Commands
 from torque_sched.adapters.cycle_lock import CycleLock
 from torque_sched.adapters.home import LockFile, check_folder
@@ -267,9 +267,8 @@ async def _serve(prepared: Prepared, ready: Callable[[], None]) -> Ending:
 
 def _cycle(prepared: Prepared, history: History, commands: Commands) -> Cycle:
     config = prepared.config
-    pbs = Pbs(
-        commands, time.time, query_timeout_s=config.query_timeout_s, order_timeout_s=config.order_timeout_s
-    )
+    clock = ClusterClock()
+    pbs = Pbs(commands, clock, query_timeout_s=config.query_timeout_s, order_timeout_s=config.order_timeout_s)
     brain = PolicyBrain(
         prepared.in_force,
         history,
@@ -277,14 +276,14 @@ def _cycle(prepared: Prepared, history: History, commands: Commands) -> Cycle:
         dedicated=prepared.c_files.dedicated,
     )
     standing = Standing(config.back_off_rules(), config.black_hole_rules())
-    standing.restore(history.pauses, time.time())
+    standing.restore(history.pauses, clock())
     return Cycle(
         pbs,
         brain,
         standing,
         CommentPlan(config.comment_refresh_s) if config.comments else None,
         config.cycle_limits(),
-        time.time,
+        clock,
         lock=CycleLock(prepared.options.cycle_lock, config.order_timeout_s),
         deletes_impossible=config.delete_impossible,
         offlines_black_holes=config.offline_black_holes,

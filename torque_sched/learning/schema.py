@@ -85,6 +85,9 @@ def open_file(path: Path | None) -> sqlite3.Connection:
         StartupError: the file is no history, damaged, newer, or cannot be written.
     """
     name = str(path) if path is not None else ":memory:"
+    if path is not None and path.exists() and not path.is_file():
+        # SQLite would wait for ever for what comes out of a FIFO.
+        raise StartupError(f"the history {name} is no file", cure="move it away to begin a new one")
     try:
         db = sqlite3.connect(name, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
         try:

@@ -3,7 +3,8 @@
 A cycle starts what fits, in order. A large job then never starts if small ones always fit first. So an
 aged job gets the nodes that can be free soonest, and until then only what ends earlier, or what the aged job
 leaves over, may start there: the nodes drain for it. As ends of running jobs only get nearer, so does its
-start.
+start. The order stays as it is: a job that goes first by priority or fair share takes what is free, and only
+what was kept before it came is kept from it.
 """
 
 from __future__ import annotations
@@ -54,11 +55,12 @@ class AgedReservations:
     """Nodes drain for the jobs that have waited longest.
 
     Attributes:
-        after_s: a job that waited so long is aged: it goes before all others, and nodes are kept for it.
+        after_s: a job that waited so long is aged: nodes are kept for it, its place in the order stays. The
+            default is a day, as ``max_starve`` of the sched_config that Torque ships.
         depth: for how many aged jobs at once.
     """
 
-    after_s: float = 3600.0
+    after_s: float = 86_400.0
     depth: int = 4
 
     def keeper(self, search: Search, now_s: float) -> Keeper:
@@ -181,12 +183,20 @@ class _Keeper:
         return plan.as_reserve(job)
 
     @property
+    def stops_others(self) -> bool:
+        return False
+
+    @property
     def drains_for(self) -> Job | None:
         return None
 
 
 class _Drain(_Keeper):
     _starving: Job | None = None
+
+    @property
+    def stops_others(self) -> bool:
+        return True
 
     def reserve(self, job: Job, shape: Shape) -> Reserve | None:
         if self._starving is None and self.is_urgent(job):

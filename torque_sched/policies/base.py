@@ -56,7 +56,12 @@ class Keeper(Protocol):
     """Keeps nodes for waiting jobs during one cycle."""
 
     def is_urgent(self, job: Job) -> bool:
-        """Whether the job has waited so long that it goes before all others."""
+        """Whether the job has waited so long that nodes may be kept for it."""
+        ...
+
+    @property
+    def stops_others(self) -> bool:
+        """Whether urgent jobs go before all others, because nothing starts while one of them waits."""
         ...
 
     def reserve(self, job: Job, shape: Shape) -> Reserve | None:

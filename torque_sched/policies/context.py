@@ -149,6 +149,8 @@ class Context:
         reservations: nodes kept for somebody, also maintenance.
         dedicated: dedicated time, past and future.
         last_node: where the last job went; `round_robin` goes on after it.
+        kept: jobs for which the cycle before kept nodes.
+        gpu_work_s: when a job with GPUs last waited or ran; None: never, as far as anybody knows.
         promises: what the cycle before promised to waiting jobs.
         freed: whether anything may have become free since those promises were made; if surely not, they
             cannot become sooner, and nobody tries.
@@ -163,5 +165,7 @@ class Context:
     reservations: tuple[Reservation, ...] = ()
     dedicated: tuple[Window, ...] = ()
     last_node: NodeName | None = None
+    kept: frozenset[JobId] = frozenset()
+    gpu_work_s: float | None = None
     promises: Mapping[JobId, Promise] = field(default_factory=dict)
     freed: bool = True

@@ -1,15 +1,16 @@
 """The rooms of one cycle, and its decisions where jobs are taken one by one.
 
-Those that waited long come first, then as the order says. What concerns the job alone is asked first
+Jobs come as the order says; waiting long moves nobody ahead. What concerns the job alone is asked first
 (`gate`), then limits (`limits`), then nodes (`search`). A start is booked at once, so later jobs of the cycle
-see it. A job that finds no nodes may have nodes kept for it (`backfill`), or is told why (`why`). Free
-amounts only shrink meanwhile, so a shape that did not fit is not tried again.
+see it. A job that finds no nodes may have nodes kept for it (`backfill`), or is told why (`why`). The nodes
+that the cycle before kept are kept again before anybody is placed, or a job ahead in the order would take
+them each time. Free amounts only shrink meanwhile, so a shape that did not fit is not tried again.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from torque_sched.core.decisions import Decision, Hold, NodeShare, Reserve, Start
@@ -53,16 +54,29 @@ class Cycle:
         """One for every queued job, of a backfill that takes jobs one by one."""
         urgent = [job for job in self.snapshot.queued if self.keeper.is_urgent(job)]
         self._urgent = frozenset(job.id for job in urgent)
-        others = [job for job in self.snapshot.queued if job.id not in self._urgent]
-        for jobs in (urgent, others):
+        groups: tuple[Sequence[Job], ...] = (self.snapshot.queued,)
+        if self.keeper.stops_others:
+            groups = (urgent, [job for job in self.snapshot.queued if job.id not in self._urgent])
+        for jobs in groups:
             turns = self.settings.order.turns(jobs, self.snapshot, self.context)
+            again = {} if self.keeper.stops_others else self._keep_again(urgent, turns)
             for job in turns:
-                yield self._decide(job, turns)
+                yield self._decide(job, turns, again.get(job.id))
 
-    def _decide(self, job: Job, turns: Turns) -> Decision:
-        if job.queue in self._blocked:
+    def _keep_again(self, urgent: Sequence[Job], turns: Turns) -> dict[JobId, Decision]:
+        """Starts on nodes that were kept and are free now, and the nodes that are kept on."""
+        again: dict[JobId, Decision] = {}
+        for job in urgent:
+            if job.id in self.context.kept and self.check(job) is None:
+                decision = self._place(job, turns)
+                if not isinstance(decision, Hold):
+                    again[job.id] = decision
+        return again
+
+    def _decide(self, job: Job, turns: Turns, again: Decision | None = None) -> Decision:
+        if job.queue in self._blocked and again is None:
             return Hold(job.id, Reason.STRICT_FIFO)
-        decision = self.check(job) or self._place(job, turns)
+        decision = again or self.check(job) or self._place(job, turns)
         # Nobody waits for a job that can never run.
         is_passed = isinstance(decision, Start) or decision.reason.is_for_good
         if self.settings.queues.strict and not is_passed:

@@ -93,18 +93,26 @@ def open_ledger(
     ledger = Ledger(snapshot, nodes)
     used_gpus = _occupy_by_jobs(ledger, context, rules)
     loads = _placed_loads(snapshot, context)
+    kept_per_gpu = rules.cores_per_idle_gpu if _is_gpu_work(snapshot, context, rules) else 0
     for entry in nodes:
         _open_gpus(entry, used_gpus.get(entry.name, {}), gpu_rules)
         measured = context.measured.get(entry.name) or measured_by_mom(entry.node)
-        _open_load(entry, measured, loads.get(entry.name, ()), snapshot.now_s, rules)
-        _close(entry, snapshot.now_s, context, rules)
+        _open_load(entry, measured, loads.get(entry.name, ()), snapshot, rules)
+        _close(entry, snapshot, context, rules)
         _forget_memory(entry, memory)
-        entry.kept_per_gpu = rules.cores_per_idle_gpu
+        entry.kept_per_gpu = kept_per_gpu
         entry.unknown_is_mean = rules.unknown_is_mean
     _open_pending(ledger, context)
     _open_reservations(ledger, context.reservations)
     _open_ticks(ledger, context.last_node)
     return ledger
+
+
+def _is_gpu_work(snapshot: Snapshot, context: Context, rules: NodeRules) -> bool:
+    if not rules.cores_per_idle_gpu or snapshot.has_gpu_work:
+        return True
+    seen_s = context.gpu_work_s
+    return seen_s is not None and 0 <= snapshot.now_s - seen_s <= rules.gpu_work_recent_s
 
 
 def _forget_memory(entry: NodeLedger, rules: MemoryRules) -> None:
@@ -231,14 +239,14 @@ def _open_load(
     entry: NodeLedger,
     measured: Measured | None,
     placed: Iterable[tuple[float, Load]],
-    now_s: float,
+    snapshot: Snapshot,
     rules: NodeRules,
 ) -> None:
     """Sample, uncertainty if it is old, and the jobs it cannot contain yet."""
     node, capacity = entry.node, entry.capacity
     if node.status is not None:
         entry.loadave = node.status.loadave or 0.0
-    is_stale = measured is None or now_s - measured.sample_s > rules.stale_after_s
+    is_stale = measured is None or snapshot.report_age_s(measured.sample_s) > rules.stale_after_s
     if measured is not None:
         entry.add_load(measured.load)
     if is_stale:
@@ -252,34 +260,34 @@ def _open_load(
             entry.loadave += load.cpu_cores
 
 
-def _close(entry: NodeLedger, now_s: float, context: Context, rules: NodeRules) -> None:
+def _close(entry: NodeLedger, snapshot: Snapshot, context: Context, rules: NodeRules) -> None:
     """Why a node takes no job at all, if so."""
     node = entry.node
     words = ", ".join(sorted(state.value for state in node.states)) or node.power_state
     if not node.is_up:
         entry.block(Refusal.UNUSABLE, words)
     elif node.status is not None:
-        _close_by_status(entry, now_s, rules)
+        _close_by_status(entry, snapshot, rules)
     if NodeState.BUSY in node.states and rules.avoid_busy:
         entry.block(Refusal.BUSY, words)
     if node.note and rules.avoid_noted:
         entry.block(Refusal.NOTED, node.note)
     pause = context.back_off.nodes.get(entry.name)
-    if pause is not None and pause.until_s > now_s:
+    if pause is not None and pause.until_s > snapshot.now_s:
         entry.block(Refusal.BACK_OFF, pause.why)
     if NodeState.JOB_EXCLUSIVE in node.states and entry.slots_free:
         # All slots are free or not, the server gives none: a job took the node alone.
         entry.is_closed = True
 
 
-def _close_by_status(entry: NodeLedger, now_s: float, rules: NodeRules) -> None:
+def _close_by_status(entry: NodeLedger, snapshot: Snapshot, rules: NodeRules) -> None:
     status = entry.node.status
     if status is None:
         return
     if status.message.startswith("ERROR"):
         entry.block(Refusal.UNUSABLE, status.message)
     if rules.dead_after_s and status.rectime_s is not None:
-        age_s = now_s - status.rectime_s
+        age_s = snapshot.report_age_s(status.rectime_s)
         if age_s > rules.dead_after_s:
             entry.block(Refusal.UNUSABLE, f"no report for {age_s:.0f} s")
 

@@ -26,11 +26,14 @@ class NodeRules:
         avoid_busy: leave out nodes whose mom says busy (the server itself would accept jobs there).
         avoid_noted: leave out nodes with a note. Notes outlive their cause, hence off.
         stale_after_s: a load report older than this is not trusted: the uncertainty is added to it.
-        dead_after_s: a node that has not reported for so long gets no job; 0: rely on the server.
+        dead_after_s: a node whose last report is so much older than the newest of all gets no job, nor does
+            any while nothing new has come for so long; 0: rely on the server.
         stale_uncertainty: share of a node's capacity added to a stale load.
         sample_lag_s: a load average contains a job that was started at least so long before it; what the
             sampler measured contains the jobs that it lists.
-        cores_per_idle_gpu: slots of a GPU node that jobs without GPU leave free, per idle GPU.
+        cores_per_idle_gpu: slots of a GPU node that jobs without GPU leave free, per idle GPU, while there is
+            work for GPUs.
+        gpu_work_recent_s: there is work for GPUs while a job with GPUs waits or runs, and so long after.
         keep_suspended_slots: slots of suspended jobs stay theirs though ``pbsnodes`` shows them free.
         unknown_is_mean: a job without any history is taken to use as much as the mean job of its node (the
             paper's N = 0); otherwise what it asks for.
@@ -44,6 +47,7 @@ class NodeRules:
     stale_uncertainty: float = 0.25
     sample_lag_s: float = 60.0
     cores_per_idle_gpu: int = 1
+    gpu_work_recent_s: float = 600.0
     keep_suspended_slots: bool = True
     unknown_is_mean: bool = False
     rates: Mapping[str, Rates] = field(default_factory=dict)

@@ -9,6 +9,7 @@ from torque_sched.core.decisions import Hold
 from torque_sched.core.model import Job, NodeName
 from torque_sched.core.reasons import Reason
 from torque_sched.policies.needs import Fit, Piece, Shape
+from torque_sched.policies.never import lacking
 from torque_sched.policies.node_ledger import NodeLedger
 from torque_sched.policies.refusals import Refusal
 from torque_sched.policies.search import Search, Who
@@ -74,7 +75,7 @@ class Why:
             else:
                 fits = len(capable)
             if fits < piece.count:
-                return self._too_few(piece, shape, fits)
+                return lacking(piece, shape, self._search.matching(piece, shape), fits)
         if len(shape.pieces) == 1:
             return ""
         return self._too_much_of_a_node(shape) or self._too_much_of_all(shape)
@@ -104,24 +105,6 @@ class Why:
                 has = f"{node.np} and {node.node.gpus}"
                 return f"asks for {slots} processors and {gpus} GPUs of {name}, which has {has}"
         return ""
-
-    def _too_few(self, piece: Piece, shape: Shape, fits: int) -> str:
-        wanted = [f"ppn={piece.ppn}"]
-        if piece.gpus:
-            wanted.append(f"gpus={piece.gpus}")
-        wanted += sorted(piece.properties)
-        if piece.name is not None:
-            wanted.append(piece.name)
-        if shape.host is not None:
-            wanted.append(f"host={shape.host}")
-        memory = piece.with_swap_bytes
-        if memory:
-            wanted.append(f"{memory / 1024**2:.0f} MiB")
-        of_kind = len(self._search.matching(piece, shape))
-        return (
-            f"asks for {piece.count} times {':'.join(wanted)}, which fits {fits} times; "
-            f"{of_kind} of {len(self._search.ledger.nodes)} nodes are of that kind"
-        )
 
     def fits_alone(self, shape: Shape) -> bool:
         """Whether the nodes have room now for each piece by itself, as long as only accounts are asked."""

@@ -19,6 +19,7 @@ from torque_sched.policies.context import Context, KnownPredictions, PendingStar
 from torque_sched.policies.decide import decide
 from torque_sched.policies.load import Load
 from torque_sched.policies.needs import demand_of_memory
+from torque_sched.policies.order import FcfsOrder
 from torque_sched.policies.registry import BACKFILLS, ORDERS, PLACEMENTS
 from torque_sched.policies.rules import NodeRules, QueueRules
 from torque_sched.policies.settings import Settings
@@ -235,13 +236,15 @@ def test_what_is_kept_is_enough_for_the_job(world: tuple[Snapshot, Settings, Con
     st.booleans(),
 )
 def test_aging_prevents_starvation(stream: list[tuple[int, int]], n_nodes: int, has_limits: bool) -> None:
-    """Small jobs never stop coming and always fit first; the wide job starts all the same.
+    """Small jobs of higher priority never stop coming and always fit first; the wide job starts all the same.
 
     After it is aged (10 minutes) it waits at most for what runs then: 20 minutes.
     """
     hosts = [node(f"n{i}", 2) for i in range(n_nodes)]
     wide = job(1, f"{n_nodes}:ppn=2", qtime_s=NOW_S)
-    made = Settings(backfill=AgedReservations(after_s=600.0), nodes=NodeRules(dead_after_s=0))
+    aged = AgedReservations(after_s=600.0)
+    made = Settings(order=FcfsOrder(by_priority=True), backfill=aged, nodes=NodeRules(dead_after_s=0))
+    kept: frozenset[JobId] = frozenset()
     runs: list[tuple[float, Job]] = []
     waits: list[Job] = []
     for minute in range(60):
@@ -251,10 +254,14 @@ def test_aging_prevents_starvation(stream: list[tuple[int, int]], n_nodes: int, 
         limit = 60.0 * length if has_limits else None
         for copy in range(n_nodes):
             number = 10 + 10 * minute + copy
-            waits.append(job(number, f"1:ppn={ppn}", qtime_s=now_s, walltime_s=limit, user=str(length)))
+            waits.append(
+                job(number, f"1:ppn={ppn}", qtime_s=now_s, priority=9, walltime_s=limit, user=str(length))
+            )
         plain = snapshot(hosts, [*(one for _, one in runs), wide, *waits])
         shot = Snapshot(now_s, plain.server, plain.queues, plain.nodes, plain.jobs)
-        for decision in decide(shot, made, Context()):
+        decisions = decide(shot, made, Context(kept=kept))
+        kept = frozenset(each.job for each in decisions if isinstance(each, Reserve))
+        for decision in decisions:
             if not isinstance(decision, Start):
                 continue
             if decision.job == wide.id:

@@ -121,8 +121,9 @@ def test_a_failed_node_and_a_reservation_put_promises_off_and_it_is_told(
     running = {
         torque.submit("-l", "nodes=node2:ppn=4,walltime=2000", runtime_s=1000),
         torque.submit("-l", "nodes=node3:ppn=8,walltime=600", runtime_s=1000),
+        torque.submit("-l", "nodes=node4:ppn=4,walltime=9000", runtime_s=1000),
     }
-    until(lambda: daemon.running() == running, "two starts")
+    until(lambda: daemon.running() == running, "three starts")
     job = torque.submit("-l", "nodes=1:ppn=4,walltime=60", runtime_s=1)
     assert promise_of(daemon, job).promise.allocation[0].node == "node3"
 
@@ -148,9 +149,9 @@ def test_a_failed_node_and_a_reservation_put_promises_off_and_it_is_told(
 def test_promises_are_the_same_after_kill_9(torque: EmulatedTorque, serve: Serve) -> None:
     daemon = serve(**CONSERVATIVE)
     torque.submit_many(
-        {"arguments": ["-l", "nodes=1:ppn=4,walltime=900"], "runtime_s": 800} for _ in range(3)
+        {"arguments": ["-l", "nodes=1:ppn=4,walltime=900"], "runtime_s": 800} for _ in range(4)
     )
-    until(lambda: len(daemon.running()) == 3, "three starts")
+    until(lambda: len(daemon.running()) == 4, "four starts")
     jobs = torque.submit_many(
         {"arguments": ["-l", f"nodes=1:ppn={ppn},walltime={walltime}"], "runtime_s": 5}
         for ppn, walltime in ((8, 600), (4, 300), (8, 60), (5, 120), (4, 900))

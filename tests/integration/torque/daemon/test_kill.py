@@ -7,12 +7,13 @@ import sqlite3
 import time
 from collections.abc import Callable
 
+from tests.examples import ALL
 from torque_sched.daemon.journal_form import read_journal
 from torque_sched.emulation import EmulatedTorque, Fault
 
 from .conftest import Daemon, spy, starts, until
 
-KILLS = 8
+KILLS = 8 if ALL else 4
 
 
 def comment(daemon: Daemon, job: str) -> str:

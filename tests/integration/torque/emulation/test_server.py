@@ -245,7 +245,7 @@ def test_hanging_mom_blocks_a_synchronous_qrun_only(torque: EmulatedTorque) -> N
     assert torque.run("qrun", "-a", "-H", "node1", second).returncode == 0
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_servers_lose_nothing_they_told(tmp_path: Path, seed: int) -> None:
     """Jobs are submitted and started from four threads while the server dies again and again."""
     chance = random.Random(seed)

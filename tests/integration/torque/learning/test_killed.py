@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+from tests.examples import ALL
 from torque_sched.learning.store import Store
 
 WRITER = """
@@ -31,11 +32,11 @@ while True:
 
 
 def test_killed_at_random_points_it_holds_whole_cycles_and_nothing_twice(tmp_path: Path) -> None:
-    """Fifteen writers, each killed with SIGKILL somewhere in its transactions, go on from one another."""
+    """Writers, each killed with SIGKILL somewhere in its transactions, go on from one another."""
     path = tmp_path / "history.sqlite"
     choose = random.Random(7)
     reached = 0
-    for _ in range(15):
+    for _ in range(15 if ALL else 5):
         writer = subprocess.Popen(
             [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True
         )
@@ -57,7 +58,7 @@ def test_killed_at_random_points_it_holds_whole_cycles_and_nothing_twice(tmp_pat
         assert len(store.balance()) == n_cycles
         reached = n_cycles
         store.close()
-    assert reached > 15
+    assert reached > 5
 
 
 PROMISER = """
@@ -82,7 +83,7 @@ def test_killed_at_random_points_it_holds_the_promises_of_one_cycle(tmp_path: Pa
     path = tmp_path / "history.sqlite"
     choose = random.Random(5)
     reached_s = float("inf")
-    for _ in range(8):
+    for _ in range(8 if ALL else 4):
         writer = subprocess.Popen(
             [sys.executable, "-c", PROMISER, str(path)], stdout=subprocess.PIPE, text=True
         )

@@ -106,7 +106,8 @@ def test_swapping_and_going_back(c_scheduler: TorqueSite, head: Head) -> None:
     assert site.torque.pbs_sched is not None
     shutil.copy(site.torque.pbs_sched, original)
     kept = original.read_bytes()
-    words = ("install", "--sbin", str(sbin), "--units", str(units))
+    records = ("--records", str(site.folder / "records"))
+    words = ("install", "--sbin", str(sbin), "--units", str(units), *records)
     assert "would write" in head.says(*words)
     assert original.read_bytes() == kept
     head.says(*words, "--apply")
@@ -120,7 +121,7 @@ def test_swapping_and_going_back(c_scheduler: TorqueSite, head: Head) -> None:
         assert lock_pid(site)
     finally:
         ends(site)
-    head.says("install", "--undo")
+    head.says("install", "--undo", *records)
     assert original.read_bytes() == kept
     assert not list(units.iterdir())
     site.must(str(original), "-d", home)

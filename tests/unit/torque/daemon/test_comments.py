@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
+from torque_sched.adapters.pbs import Look
 from torque_sched.core.decisions import Hold, NodeShare, Start
 from torque_sched.core.model import Job, JobId, NodeName, QueueName, Server
 from torque_sched.core.reasons import Reason
 from torque_sched.core.snapshot import Snapshot
 from torque_sched.core.states import HoldType, JobState
+from torque_sched.daemon.brain import PolicyBrain
+from torque_sched.daemon.c_policy import CFiles, SettingsInForce
 from torque_sched.daemon.comments import (
     IDS_PER_CALL,
     CommentCall,
+    CommentPace,
     CommentPlan,
     plain_comment,
     with_an_old_comment,
 )
-from torque_sched.daemon.cycle import comment_of_start
+from torque_sched.daemon.config import Config
+from torque_sched.daemon.cycle import Cycle, CycleLimits, comment_of_start
+from torque_sched.daemon.standing import Standing
+from torque_sched.learning import History
+from torque_sched.parse.qrun import RunKind, RunResult
 
 LIMIT = "Not Running: Queue job limit has been reached."
 
@@ -41,9 +50,64 @@ def test_only_what_differs_is_written_grouped_by_text() -> None:
     jobs = (waiting(1, LIMIT), waiting(2), waiting(3, "other"), waiting(4))
     calls = plan(CommentPlan(), snapshot(*jobs), hold(1), hold(2), hold(3), hold(4, Reason.STRICT_FIFO))
     assert calls == [
-        CommentCall(LIMIT, (JobId("2.head"), JobId("3.head"))),
+        CommentCall(LIMIT, (JobId("2.head"),)),
         CommentCall("Not Running: Strict fifo order", (JobId("4.head"),)),
+        CommentCall(LIMIT, (JobId("3.head"),)),
     ]
+
+
+def test_who_was_told_nothing_yet_is_told_first_and_the_newest_before_all() -> None:
+    """After a burst a new job does not wait until the whole burst was told."""
+    jobs = (waiting(1, "old"), waiting(2), waiting(3))
+    calls = plan(CommentPlan(), snapshot(*jobs), hold(1), hold(2), hold(3))
+    assert [job for call in calls for job in call.jobs] == ["3.head", "2.head", "1.head"]
+
+
+def test_a_call_is_as_long_as_its_time_allows() -> None:
+    pace = CommentPace(call_s=0.2, n_jobs=64)
+    call = CommentCall("text", tuple(JobId(f"{number}.head") for number in range(300)))
+    sizes = []
+    for part in pace.parts(call):
+        sizes.append(len(part.jobs))
+        pace.took(len(part.jobs), 0.001 * len(part.jobs))
+    assert sizes == [64, 128, 108]
+    pace.took(100, 10.0)
+    assert pace.n_jobs == 2
+    pace.took(1, 1000.0)
+    assert pace.n_jobs == 1
+    for _ in range(20):
+        pace.took(pace.n_jobs, 0.0)
+    assert pace.n_jobs == IDS_PER_CALL
+
+
+class CommentsOnly:
+    """A server that shows jobs and takes comments; ``n`` of them in all."""
+
+    def __init__(self, jobs: tuple[Job, ...]) -> None:
+        self.jobs, self.n, self.sizes = jobs, 0, []  # type: ignore[var-annotated]
+
+    async def look(self) -> Look:
+        return Look(replace(snapshot(*self.jobs), server=Server(scheduling=True)), {})
+
+    async def comment(self, jobs: tuple[JobId, ...], _text: str) -> RunResult:
+        self.sizes.append(len(jobs))
+        return RunResult(RunKind.STARTED, "")
+
+
+def test_comments_give_way_to_what_happens_meanwhile() -> None:
+    """Starts go first: whatever is left to say waits for the next cycle, which begins at once."""
+    pbs = CommentsOnly(tuple(waiting(n) for n in range(2000)))
+    history = History.open(None)
+    brain = PolicyBrain(SettingsInForce(Config(), CFiles()), history)
+    cycle = Cycle(pbs, brain, Standing(), CommentPlan(), CycleLimits(comments_s=1e9), lambda: 1000.0)  # type: ignore[arg-type]
+    cycle.is_wanted = lambda: True
+    report = asyncio.run(cycle.run())
+    assert (pbs.sizes, report.n_commented, report.n_comments_left) == ([64], 64, 1936)
+    assert (report.is_interrupted, report.is_unfinished) == (True, True)
+    cycle.is_wanted = lambda: False
+    report = asyncio.run(cycle.run())
+    assert (sum(pbs.sizes[1:]), report.n_comments_left, report.is_interrupted) == (2000, 0, False)
+    history.close()
 
 
 def test_long_lists_are_cut() -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from torque_sched.daemon.packaging import KEPT, apply, command_folders, plan, shim_text, undo, unit_text
+from torque_sched.daemon import packaging
+from torque_sched.daemon.packaging import KEPT, apply, command_folders, record_of, shim_text, unit_text
 from torque_sched.errors import StartupError
 
 HOME = Path("/opt/tor'que/home")
@@ -47,7 +51,7 @@ def test_commands_are_found_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (tmp_path / folder / name).chmod(0o755)
     monkeypatch.setenv("PATH", os.pathsep.join(str(tmp_path / each) for each in "ab"))
     assert command_folders() == (str(tmp_path / "a"), str(tmp_path / "b"))
-    [step] = plan(tmp_path, tmp_path, None)
+    [step] = packaging.plan(tmp_path, tmp_path, None, record=tmp_path / "record")
     assert f"#!{sys.executable}\n" in step.text
     assert str(tmp_path / "a") in step.text
 
@@ -57,8 +61,20 @@ def a_home(place: Path) -> Path:
     return place
 
 
+def record(home: Path) -> Path:
+    return record_of(home, home.parent / "records")
+
+
+def plan(home: Path, sbin: Path) -> list[packaging.Step]:
+    return packaging.plan(home, sbin, None, record=record(home))
+
+
 def install(home: Path, sbin: Path) -> None:
-    apply(plan(home, sbin, None), home)
+    apply(plan(home, sbin), record(home))
+
+
+def undo(home: Path) -> list[str]:
+    return packaging.undo(record(home))
 
 
 @pytest.fixture
@@ -73,7 +89,7 @@ def test_an_original_that_an_upgrade_put_over_ours_is_kept_and_comes_back(tmp_pa
     home, program = a_home(tmp_path / "home"), sbin / "pbs_sched"
     install(home, sbin)
     program.write_text("of Torque 6.1.3")
-    [step] = plan(home, sbin, None)
+    [step] = plan(home, sbin)
     assert step.told == f"write {program}, keep what is there as {program}{KEPT}"
     install(home, sbin)
     assert Path(f"{program}{KEPT}").read_text() == "of Torque 6.1.3"
@@ -109,3 +125,74 @@ def test_a_folder_named_from_here_is_found_again_from_elsewhere(
     monkeypatch.chdir("/")
     assert undo(home) == [f"{sbin}/pbs_sched: the original is back"]
     assert (sbin / "pbs_sched").read_text() == "of Torque 6.1.2"
+
+
+NOBODY = 65534
+
+
+def a_lie(folder: Path, target: Path) -> str:
+    """A record that would have root move one file over another, and remove the first."""
+    return json.dumps([{"path": str(target), "text": "", "mode": 0o644, "kept": str(folder / "evil")}])
+
+
+@pytest.mark.parametrize(
+    "trick", ["symlink", "dangling symlink", "hard link", "fifo", "other owner", "open to all"]
+)
+def test_a_record_that_somebody_else_could_have_written_is_not_followed(
+    tmp_path: Path, sbin: Path, trick: str
+) -> None:
+    home = a_home(tmp_path / "home")
+    install(home, sbin)
+    before = (sbin / "pbs_sched").read_text()
+    mine, elsewhere = record(home), tmp_path / "elsewhere"
+    elsewhere.write_text(a_lie(tmp_path, sbin / "pbs_sched"))
+    mine.unlink()
+    if trick == "symlink":
+        mine.symlink_to(elsewhere)
+    elif trick == "dangling symlink":
+        mine.symlink_to(tmp_path / "nowhere")
+    elif trick == "hard link":
+        mine.hardlink_to(elsewhere)
+    elif trick == "fifo":
+        os.mkfifo(mine)
+    else:
+        mine.write_text(elsewhere.read_text())
+        if trick == "open to all":
+            mine.chmod(0o666)
+        elif os.geteuid() != 0:
+            pytest.skip("only root can give a file away")
+        else:
+            os.chown(mine, NOBODY, NOBODY)
+    with pytest.raises(StartupError, match="remove it, and put back by hand"):
+        undo(home)
+    assert (sbin / "pbs_sched").read_text() == before
+
+
+def test_a_record_in_a_folder_of_somebody_else_is_not_followed(tmp_path: Path, sbin: Path) -> None:
+    home = a_home(tmp_path / "home")
+    install(home, sbin)
+    record(home).parent.chmod(0o777)
+    with pytest.raises(StartupError, match="writable for group or others"):
+        undo(home)
+
+
+def test_what_lies_in_sched_priv_is_no_record_of_roots(tmp_path: Path, sbin: Path) -> None:
+    home = a_home(tmp_path / "home")
+    own = home / "sched_priv" / record(home).name
+    own.write_text(a_lie(tmp_path, sbin / "pbs_sched"))
+    with pytest.raises(StartupError, match="nothing is recorded"):
+        undo(home)
+    assert packaging.RECORDS in record_of(home).parents or os.geteuid() != 0
+
+
+def test_the_unit_is_hardened(tmp_path: Path) -> None:
+    text = unit_text(("/bin/true",), Path("/var/spool/torque"), ())
+    assert "ReadWritePaths=/var/spool/torque/sched_priv /var/spool/torque/sched_logs" in text
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        pytest.skip("systemd-analyze is not installed")
+    unit = tmp_path / "torque-sched.service"
+    unit.write_text(text)
+    words = ["security", "--offline=yes", "--no-pager", "--threshold=45", str(unit)]
+    done = subprocess.run([program, *words], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -93,6 +93,7 @@ def test_the_effective_settings_can_be_read_back(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("timer: 3", "timer: unknown key; known: addresses, "),
+        ("back_off: {job: {first_s: 3, longest_s: 2}}", "first_s 3 is above longest_s 2"),
         ("back_off: {job: {frist_s: 1, longest_s: 2}}", "back_off.job.frist_s: unknown key; known: first_s"),
         (
             "reservations: [{name: a, nodes: [n1], start_s: 1, end_s: 2, user: [u]}]",

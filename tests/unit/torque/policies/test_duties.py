@@ -206,7 +206,7 @@ def test_what_can_never_fit_is_told_and_not_deleted() -> None:
         [node("n1", 4), node("n2", 4, state="down")], [job(1, "1:ppn=5"), job(2, "3"), job(3, "2:ppn=4")]
     )
     assert got.reason(1) is Reason.NEVER_FITS
-    assert "ppn=5" in got[1].comment  # type: ignore[union-attr]
+    assert "5 slots: the largest node has 4 slots" in got[1].comment  # type: ignore[union-attr]
     assert got.reason(2) is Reason.NEVER_FITS
     # A node that is down may come back.
     assert got.reason(3) is Reason.NODES_UNUSABLE
@@ -387,9 +387,33 @@ def test_a_busy_gpu_of_a_job_is_not_dirty() -> None:
     assert answers(nodes, jobs).started == [1]
 
 
-def test_cores_are_kept_for_idle_gpus() -> None:
+@pytest.mark.parametrize("off_s", [0.0, 600.0, -600.0])
+def test_a_node_is_silent_by_the_reports_of_the_others_whatever_our_clock_says(off_s: float) -> None:
+    fresh, silent = (node(name, rectime_s=NOW_S + off_s - ago) for name, ago in (("n1", 10), ("n2", 311)))
+    assert answers([silent, fresh], [job(1), job(2, "1:ppn=4")]).started == [1]
+    assert answers([silent], [job(1)]).started == [1]  # There is nobody to judge it by.
+    for silent_s, started in ((300.0, [1]), (301.0, [])):
+        shot = replace(snapshot([fresh], [job(1)]), silent_s=silent_s)
+        assert [each.job[:1] for each in decide(shot, Settings(), Context()) if isinstance(each, Start)] == [
+            str(number) for number in started
+        ]
+
+
+def test_a_day_without_gpu_jobs_loses_no_slot() -> None:
+    nodes = [node("n1", 12, gpus=2), node("n2", 12)]
+    jobs = [job(i) for i in range(1, 25)]
+    assert len(answers(nodes, jobs).started) == 24
+    long_ago, rules = Context(gpu_work_s=NOW_S - 601), NodeRules(gpu_work_recent_s=600)
+    assert len(answers(nodes, jobs, Settings(nodes=rules), long_ago).started) == 24
+    # A clock that was set back is no reason to keep slots for as long as it was ahead.
+    assert len(answers(nodes, jobs, Settings(nodes=rules), Context(gpu_work_s=NOW_S + 5)).started) == 24
+    for work in (running(99, "n1/11+n1-gpu/0", "1:gpus=1"), job(99, "1:gpus=3")):
+        assert len(answers(nodes, [work, *jobs]).started) == 22
+
+
+def test_cores_are_kept_for_idle_gpus_where_there_was_work_for_them_lately() -> None:
     nodes = [node("n1", 4, gpus=2)]
-    got = answers(nodes, [job(i) for i in (1, 2, 3)])
+    got = answers(nodes, [job(i) for i in (1, 2, 3)], context=Context(gpu_work_s=NOW_S - 599))
     assert got.started == [1, 2]
     assert "slots kept for its idle GPUs" in got[3].comment  # type: ignore[union-attr]
     assert answers(nodes, [job(1, "1:ppn=2"), job(2, "1:ppn=2:gpus=2")]).started == [1, 2]
@@ -407,7 +431,6 @@ def test_cores_are_kept_for_idle_gpus() -> None:
         ({"state": "reserve"}, Reason.NODES_UNUSABLE),
         ({"power_state": "Sleep"}, Reason.NODES_UNUSABLE),
         ({"state": "busy"}, Reason.NODES_TOO_LOADED),
-        ({"rectime_s": NOW_S - 301}, Reason.NODES_UNUSABLE),
         ({"message": "ERROR disk"}, Reason.NODES_UNUSABLE),
         ({"state": "job-exclusive"}, Reason.NO_FREE_SLOTS),
         ({"note": "fan"}, None),

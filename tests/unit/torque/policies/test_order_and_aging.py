@@ -47,7 +47,7 @@ from torque_sched.policies.registry import (
 from torque_sched.policies.rules import QueueRules
 from torque_sched.policies.settings import Settings
 
-OLD_S = NOW_S - 7200
+OLD_S = NOW_S - 25 * 3600
 
 
 def order_of(order: Any, jobs: list[Job], context: Context | None = None, **changes: Any) -> list[int]:
@@ -279,10 +279,46 @@ def test_without_walltimes_the_nodes_drain_from_now_on() -> None:
     assert got.started == []
 
 
-def test_an_aged_job_goes_before_all_others() -> None:
-    order = COrder(keys=("short_walltime_first",))
-    jobs = [job(1, walltime_s=5.0), job(2, "1:ppn=4", walltime_s=900.0, qtime_s=OLD_S)]
-    assert answers([node("n1", 4)], jobs, Settings(order=order)).started == [2]
+@pytest.mark.parametrize(
+    ("order", "newcomer"),
+    [
+        (COrder(keys=("high_priority_first",)), {"priority": 9}),
+        (FcfsOrder(by_priority=True), {"priority": 9}),
+        (COrder(keys=("short_walltime_first",)), {}),
+        (FairShareOrder((Share("ann", 1), Share("bob", 1))), {"user": "bob"}),
+    ],
+)
+def test_waiting_long_moves_no_job_ahead(order: Any, newcomer: dict[str, Any]) -> None:
+    """The old queue must not stand before who goes first by priority, length or an unused share."""
+    jobs = [job(i, "1:ppn=4", walltime_s=900.0, qtime_s=OLD_S) for i in (1, 2, 3, 4, 5)]
+    jobs.append(job(6, walltime_s=500.0, **newcomer))
+    context = Context(usage={"ann": 1000.0})
+    got = answers([node("n1", 4)], jobs, Settings(order=order), context)
+    assert got.started == [6]
+    assert got.reserved(1)
+
+
+def test_nodes_kept_for_an_aged_job_are_its_own_before_who_came_later_and_goes_first() -> None:
+    """What was kept stays kept, or ever new jobs of high priority would starve it."""
+    settings = Settings(order=FcfsOrder(by_priority=True))
+    jobs = [job(1, "1:ppn=4", qtime_s=OLD_S, walltime_s=900.0), job(2, priority=9, walltime_s=900.0)]
+    kept = Context(kept=frozenset({JobId("1.head")}))
+    assert answers([node("n1", 4)], jobs, settings, kept).started == [1]
+    busy = running(9, "n1/0", walltime_s=1000.0)
+    waits = answers([node("n1", 4)], [busy, *jobs], settings, kept)
+    assert waits.started == []
+    assert waits.reserved(1)
+    assert waits.reason(2) is Reason.RESERVED_FOR_OTHERS
+    # Kept or not, what is only ahead of it in line and asks for other nodes starts.
+    other = answers([node("n1", 4), node("n2", 1)], [busy, *jobs], settings, kept)
+    assert other.started == [2]
+    # A job that is not aged any more, as it was held and let go, has no claim.
+    young = [replace(jobs[0], qtime_s=NOW_S - 5), jobs[1]]
+    assert answers([node("n1", 4)], young, settings, kept).started == [2]
+
+
+def test_a_stock_sched_config_and_the_default_keep_nodes_after_a_day() -> None:
+    assert AgedReservations().after_s == 24 * 3600.0
 
 
 def test_nodes_are_kept_for_as_many_aged_jobs_as_set() -> None:
@@ -307,7 +343,8 @@ def test_help_starving_jobs_drains_the_whole_cluster() -> None:
 
 
 def test_a_wide_aged_job_starts_once_its_nodes_are_free() -> None:
-    got = answers([node("n1", 4), node("n2", 4)], [job(1), job(2, "2:ppn=4", qtime_s=OLD_S), job(3)])
+    jobs = [job(1), job(2, "2:ppn=4", qtime_s=OLD_S), job(3)]
+    got = answers([node("n1", 4), node("n2", 4)], jobs, context=Context(kept=frozenset({JobId("2.head")})))
     assert got.started == [2]
 
 

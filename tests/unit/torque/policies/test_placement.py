@@ -116,7 +116,7 @@ def test_jobs_without_gpu_come_to_gpu_nodes_last_where_a_site_wants_that() -> No
     """8 slots without GPU: the first 8 jobs take them, the rest leaves a slot for each idle GPU."""
     nodes = [node("g1", 8, gpus=2), node("n1", 8)]
     last = Settings(placement=ProjectedPlacement(gpu_node_penalty=1.0))
-    got = answers(nodes, [job(number) for number in range(1, 17)], last)
+    got = answers(nodes, [job(number) for number in range(1, 17)], last, Context(gpu_work_s=NOW_S))
     assert [got.hosts(number).partition(":")[0] for number in range(1, 9)] == ["n1"] * 8
     assert [got.hosts(number).partition(":")[0] for number in range(9, 15)] == ["g1"] * 6
     assert got.reason(15) is got.reason(16) is Reason.NO_FREE_SLOTS
