@@ -15,7 +15,7 @@ from jobs.images.make_input import ALL_PHOTOGRAPHS, PHOTOGRAPHS, PatchPlan, Phot
 from jobs.images.purity import purity
 from jobs.runners.hadoop import HadoopRunner
 from yarn_accel.adapters.hdfs import Store
-from yarn_accel.hadoop.site import HadoopSite
+from yarn_accel.hadoop.site import SiteSettings
 from yarn_accel.testbed import Cluster, UpOptions, take_down
 
 __all__ = ["run"]
@@ -52,7 +52,7 @@ def run(quick: bool, report: Callable[[str], None], record: Report) -> None:
     note = f"{n_images} images of 64 x 64, PNG, {n_files} mappers, 2 servers" + ("; quick" if quick else "")
     try:
         cluster = Cluster.up(UpOptions(name=NAME, nodes=4, racks=2, accel_nodes=2), report)
-        site = HadoopSite.load({"HADOOP_CONF_DIR": str(cluster.conf_dir)})
+        site = SiteSettings.read({"HADOOP_CONF_DIR": str(cluster.conf_dir)})
         store = Store(cluster.conf_dir)
         with HadoopRunner(site) as runner:
             for at, (label, photographs) in enumerate(sets.items()):

@@ -18,7 +18,7 @@ from jobs.runners.hadoop import HadoopRunner
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.adapters.rest import get_json
 from yarn_accel.errors import JobError
-from yarn_accel.hadoop.site import HadoopSite
+from yarn_accel.hadoop.site import SiteSettings
 from yarn_accel.testbed import Cluster, UpOptions, take_down
 
 __all__ = ["run"]
@@ -31,6 +31,7 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
     "npz, residual all": {"residual": "all"},
     "npz, residual sample": {"residual": "sample"},
     "npz, residual none": {"residual": "none"},
+    "sequence, residual sample": {"residual": "sample", "output": "sequence"},
     "sequence, residual none": {"residual": "none", "output": "sequence"},
 }
 _OF_DATANODES = {
@@ -54,7 +55,7 @@ class _Measuring:
     """Runs forms of the job on a cluster and counts."""
 
     def __init__(self, cluster: Cluster, report: Callable[[str], None]) -> None:
-        site = HadoopSite.load({"HADOOP_CONF_DIR": str(cluster.conf_dir)})
+        site = SiteSettings.read({"HADOOP_CONF_DIR": str(cluster.conf_dir)})
         self._runner = HadoopRunner(site)
         self._store = Store(cluster.conf_dir)
         self._report = report

@@ -19,6 +19,7 @@ SECTIONS = (
     "kernels",
     "small",
     "fairness",
+    "stopped",
     "gpu",
 )
 

@@ -18,6 +18,7 @@ from benchmarks.pipeline.links import link_rows
 from benchmarks.pipeline.setting import Setting
 from benchmarks.pipeline.small import small_rows
 from benchmarks.pipeline.stages import stage_rows
+from benchmarks.pipeline.stopped import stopped_rows
 from benchmarks.pipeline.workers import worker_rows
 from benchmarks.result import Row, not_measured
 from yarn_accel.errors import StartupError
@@ -39,6 +40,7 @@ _ALONE: Mapping[str, Callable[[Setting], Iterable[list[Row]]]] = {
     "kernels": kernel_rows,
     "small": small_rows,
     "fairness": fairness_rows,
+    "stopped": stopped_rows,
     "gpu": gpu_rows,
 }
 

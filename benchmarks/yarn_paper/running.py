@@ -24,7 +24,6 @@ from jobs.images.job import ImagesJob, run_images
 from jobs.images.make_input import PHOTOGRAPHS, PatchPlan, store_files
 from jobs.runners.step import Step, StepResult
 from tests.fixtures.yarn_site import ROOT, Site, SiteOptions, site_up
-from yarn_accel.hadoop.site import HadoopSite
 
 __all__ = ["Ground", "ground_up", "launch_options", "manifest", "task_line"]
 
@@ -131,8 +130,7 @@ class Ground:
         self._workers = list(site.names)
         own = write_distribution(folder.parent / "site-packages")
         site.environ["PYTHONPATH"] = f"{own}:{ROOT}"
-        hadoop = HadoopSite.load(site.environ)
-        self._runner = PaperRunner(hadoop, sys.executable, folder)
+        self._runner = PaperRunner(site.cluster.conf_dir, sys.executable, folder)
 
     def settle(self, stop: Stop) -> None:
         """Have the application run as this stop wants it, or not at all."""
