@@ -22,11 +22,14 @@ COPIED = yarn_accel torque_sched benchmarks tests setup.py setup.cfg pyproject.t
 # A virtual environment of its own for PySpark, which is not part of `make test`.
 SPARK = .venv-spark
 SPARK_PACKAGES = 'pyspark>=3.5,<3.6' 'numpy>=1.26' 'pandas>=2.0' 'pyarrow>=15.0' 'scipy>=1.11'
+# What of NVIDIA's and CuPy's wheels works without a GPU, and the emulated CUDA built there; not part of `make test`.
+CUDA = .venv-cuda
+ON_A_GPU = tests/unit/operations tests/unit/pipeline/workers/test_cuda_device.py
 # Without what another lane's Python writes there meanwhile.
 COPY = tar --exclude=__pycache__ -cf - $(COPIED) | tar -xf - -C $(COMPILED)
 
 .PHONY: help demo test test-all test-unit test-services test-torque test-daemons test-hadoop test-application test-compiled \
-	test-in-compiled test-spark check unit explore integration compiled bench clean install install-dev
+	test-in-compiled test-spark test-cuda-emulated check unit explore integration compiled bench clean install install-dev
 
 help:
 	@echo "make demo         install what is missing, start a real 4-node Hadoop, run both jobs, write out/demo/report.html"
@@ -37,6 +40,7 @@ help:
 	@echo "make test-hadoop  the tests of the cluster, of Hadoop's protocols and of jobs on the real Hadoop"
 	@echo "make test-application the tests of the YARN application on the real Hadoop"
 	@echo "make test-spark   PySpark on the real Hadoop; installs PySpark into $(SPARK) first (870 MB)"
+	@echo "make test-cuda-emulated the CUDA forms with the real CuPy on an emulated CUDA; installs into $(CUDA) first (250 MB)"
 	@echo "make test-all     the same with all examples and the tests that take long (up to an hour)"
 	@echo "make check        style, types, import contracts, old-Python check"
 	@echo "make unit         tests that need no Hadoop (seconds)"
@@ -55,10 +59,11 @@ install-dev:
 demo: install
 	@$(PY) -m jobs demo
 
-# Many tests wait, for daemons to start and for heartbeats, so the lanes run beside each other.
+# Many tests wait, for daemons to start and for heartbeats, so the lanes run beside each other. The lanes on Hadoop
+# wait most: the others take what these leave.
 test: install-dev
-	@$(PY) -m tests.lanes unit='$(LANE) test-unit' services='$(LANE) test-services' \
-		torque='$(LANE) test-torque' hadoop='$(LANE) test-hadoop' application='$(LANE) test-application'
+	@$(PY) -m tests.lanes unit='nice -n 5 $(LANE) test-unit' services='nice -n 5 $(LANE) test-services' \
+		torque='nice -n 5 $(LANE) test-torque' hadoop='$(LANE) test-hadoop' application='$(LANE) test-application'
 
 test-all:
 	@TEST_EXAMPLES=all $(MAKE) --no-print-directory test QUICK=
@@ -120,9 +125,13 @@ test-spark: install-dev $(SPARK)/.installed
 	@SPARK_TEST_PYTHON=$(CURDIR)/$(SPARK)/bin/python $(PY) -m pytest $(SLOWEST) --require spark -m spark \
 		tests/integration/spark
 
+test-cuda-emulated: install-dev
+	@$(PY) -m tests.emulated_cuda -m pytest $(SLOWEST) --require gpu tests/emulated_cuda
+	@$(PY) -m tests.emulated_cuda -m pytest $(SLOWEST) --require gpu -m gpu $(ON_A_GPU)
+
 bench:
 	@./bootstrap.sh yarn,bench,peers
 	@$(PY) -m benchmarks all --quick
 
 clean:
-	rm -rf .venv $(SPARK) $(COMPILED) build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv $(SPARK) $(CUDA) $(COMPILED) build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -19,7 +19,8 @@ def root() -> None:
     """Example jobs of cluster-accel: Hadoop Streaming, with the heavy work done by pipeline servers.
 
     Every job has three runners: ``inline`` (this process, no server), ``local`` (a server and processes on
-    this machine) and ``hadoop`` (the cluster that HADOOP_CONF_DIR names; nothing is started).
+    this machine) and ``hadoop`` (the cluster that HADOOP_CONF_DIR names; nothing is started). factorize also
+    has ``spark``: the same cluster, by spark-submit.
 
     Exit codes: 0 fine, 1 failed, 2 wrong usage or configuration, 3 could not start.
     """

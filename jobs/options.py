@@ -40,8 +40,8 @@ _OPTIONS = (
     click.option("--rung", type=click.Choice((*RENAMED_RUNNERS, *RUNNERS)), is_eager=True, hidden=True,
                  expose_value=False, callback=_take_rung),
     click.option("--runner", type=click.Choice(RUNNERS), callback=_runner,
-                 help="Where it runs: in this process, with a server on this machine, on a cluster  "
-                      "[default: local]"),
+                 help="Where it runs: in this process, with a server on this machine, on a cluster by Hadoop "
+                      "Streaming or by Spark  [default: local]"),
     click.option("--out", type=_FOLDER, default=Path("out"), show_default=True,
                  help="Folder for the tables."),
     click.option("--home", type=_FOLDER, default=None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import shutil
 import subprocess
 import sys
@@ -15,12 +16,17 @@ import pytest
 from hypothesis import settings
 
 from tests.examples import examples
+from tests.fixtures import fake_nvml
 
 # The same tree gets the same examples each time; `make explore` looks for new ones.
 COMMON = {"deadline": None, "print_blob": True, "max_examples": examples(100)}
 settings.register_profile("steady", **COMMON, derandomize=True)
 settings.register_profile("explore", **COMMON, derandomize=False)
 settings.load_profile("steady")
+
+# Threads of OpenBLAS wait for each other in a loop, which costs most of the CPU where others work, too. Read
+# when numpy is loaded, here and in what tests start; servers set it for their workers themselves.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 NEEDS_ROOT = "needs root"
 """Stays a skip: an ordinary user runs all that needs no root."""
@@ -90,3 +96,26 @@ def find_python() -> Callable[[str], str]:
         return str(beside[-1])
 
     return find
+
+
+@pytest.fixture(scope="session")
+def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The emulated NVML; processes started with `Node.environment` find it."""
+    library = fake_nvml.build(tmp_path_factory.mktemp("nvml"))
+    if library is None:
+        pytest.skip(fake_nvml.NO_COMPILER)
+    return library
+
+
+@pytest.fixture
+def eight_gpus(nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> fake_nvml.Node:
+    """This process sees eight emulated GPUs, and a test changes them; see `fake_nvml.eight_gpus`."""
+    from yarn_accel.pipeline import nvml
+
+    node = fake_nvml.eight_gpus(tmp_path / "nvml-state")
+    fake_nvml.preload(nvml_library)
+    monkeypatch.setenv(fake_nvml.STATE_VARIABLE, str(node.path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("NVIDIA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(nvml, "_library", nvml._Library())
+    return node

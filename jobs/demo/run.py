@@ -132,7 +132,7 @@ def run_demo(options: DemoOptions, phases: Phases, report: Report) -> tuple[Demo
     record = DemoRecord(
         started_at=started_at,
         machine=_machine(),
-        cluster=_cluster_facts(cluster, cluster_status(options.up.name) or cluster, steps.runner.site),
+        cluster=_cluster_facts(cluster, cluster_status(options.up.name) or cluster, steps.site),
         phases=phases.seconds,
         hdfs_bytes=n_bytes,
         spoilt=data.spoilt(),
@@ -151,9 +151,9 @@ class _DemoSteps:
     def __init__(
         self, options: DemoOptions, conf_dir: Path, data: DemoInput, phases: Phases, report: Report
     ) -> None:
-        site = HadoopSite.load({**os.environ, "HADOOP_CONF_DIR": str(conf_dir)})
+        self.site = HadoopSite.load({**os.environ, "HADOOP_CONF_DIR": str(conf_dir)})
         # In the cluster's own folder, so that taking it down also removes what a killed demo left.
-        self.runner = HadoopRunner(site, scratch=conf_dir.parent)
+        self.runner = HadoopRunner(self.site, scratch=conf_dir.parent)
         self._options = options
         self._data = data
         self._phases = phases

@@ -66,6 +66,7 @@ def run_factorize(
         output_uri=parts_uri(runner, name),
         lines_per_map=-(-len(lines) // job.n_tasks),
         is_strict=job.is_strict,
+        has_task_files=job.output == "sequence",
     )
     try:
         result = runner.run(step, report)

@@ -14,7 +14,7 @@ from jobs.runners.local import LocalRunner
 from jobs.runners.spark import SparkRunner
 from jobs.runners.step import Runner
 from yarn_accel.storage import Store
-from yarn_accel.streaming import HadoopSite
+from yarn_accel.streaming import SiteSettings
 
 __all__ = ["RUNNERS", "RunnerOptions", "open_runner"]
 
@@ -52,7 +52,8 @@ def open_runner(
     """Open the runner called `name`; what it started is stopped at the end of the block.
 
     Raises:
-        StartupError: a server did not start, or HADOOP_CONF_DIR is not set (hadoop).
+        StartupError: a server did not start, or HADOOP_CONF_DIR is not set (hadoop, spark), or there is no
+            Spark.
         ConfigError: the site's configuration is wrong.
     """
     if name == "inline":
@@ -62,7 +63,7 @@ def open_runner(
         with LocalRunner(options.home, options.python, n_servers=options.n_servers) as local:
             yield local, Store()
     else:
-        site = HadoopSite.load(os.environ if environ is None else environ)
+        site = SiteSettings.read(os.environ if environ is None else environ)
         runner_class = SparkRunner if name == "spark" else HadoopRunner
         hadoop = runner_class(
             site,

@@ -19,11 +19,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from jobs.credentials import token_file
 from jobs.runners import spark_program
 from jobs.runners.hadoop import HadoopRunner
 from jobs.runners.step import Report, Step, StepResult
 from jobs.zipapp import build_zipapp
-from yarn_accel.client import format_binding
+from yarn_accel.client import Binding, format_binding, parse_binding
 from yarn_accel.errors import ConfigError, JobError, StartupError
 from yarn_accel.storage import Store
 from yarn_accel.streaming import APPLICATION_TYPE, BINDING_FILE, tracking_pages
@@ -32,8 +33,14 @@ __all__ = ["SparkRunner", "find_spark_submit"]
 
 TOKEN_VARIABLE = "HADOOP_TOKEN_FILE_LOCATION"
 PY_FILES = "accel-job.zip"
-_FAILURE = re.compile(r"JobError: (.*)")
+_TASK_FAILURE = re.compile(r"JobError: (.*)")
+#: The last line of a traceback of Python, in an executor or the driver; where Java failed its reason follows.
+_FAILURE = re.compile(r"Traceback \(most recent call last\):\n(?: .*\n|\n)*(\S.*)(?:\n: (\S.*))?")
+#: Stage 0 reads the manifest.
+_TASKS_DONE = re.compile(r"Finished task \S+ in stage [1-9]\S* .*\((\d+/\d+)\)")
+_ACCEPTED = re.compile(r"Submitted application (application_\d+_\d+)")
 _N_LINES = 8
+_PAUSE_S = 0.5
 
 
 class SparkRunner(HadoopRunner):
@@ -41,18 +48,28 @@ class SparkRunner(HadoopRunner):
 
     name = "spark"
 
+    def __enter__(self) -> SparkRunner:
+        """Look for Spark, before anything is written.
+
+        Raises:
+            StartupError: there is none.
+        """
+        find_spark_submit(os.environ)
+        return self
+
     def run(self, step: Step, report: Report) -> StepResult:
         """Submit a step and wait.
 
         Raises:
-            ConfigError: the step has a reducer, or passes typed bytes: only text is mapped.
+            ConfigError: the step has a reducer, passes typed bytes, or its tasks hand over files.
             StartupError: there is no Spark.
             JobError: a task failed; the message is the first line that it wrote.
         """
-        if step.reducer or step.io != "text" or step.files:
+        if step.reducer or step.io != "text" or step.files or step.has_task_files:
+            what = "has tasks that hand over files" if step.has_task_files else "is another kind of step"
             raise ConfigError(
-                f"the runner spark maps lines of text, and {step.name} is another kind of step",
-                cure="use --runner hadoop",
+                f"the runner spark maps lines of text to lines of text, and {step.name} {what}",
+                cure="use --runner hadoop" + (", or --output npz" if step.has_task_files else ""),
             )
         began_s = time.monotonic()
         with contextlib.ExitStack() as stack:
@@ -60,7 +77,7 @@ class SparkRunner(HadoopRunner):
             folder = Path(stack.enter_context(temporary))
             argv, environ = self._submission(step, folder, stack)
             report(f"{step.name}: submitted to Spark")
-            found = _submit(argv, environ, folder)
+            found = _submit(argv, environ, folder, lambda text: report(f"{step.name}: {text}"))
         parts = sorted(uri for uri in Store(self.site.conf_dir).list(step.output_uri) if "/part-" in uri)
         return StepResult(
             tuple(parts), found["counters"], (), time.monotonic() - began_s, found["application"]
@@ -77,9 +94,10 @@ class SparkRunner(HadoopRunner):
         argv += ["--py-files", str(build_zipapp(folder / PY_FILES))]
         if step.is_strict:
             argv.append("--conf=spark.task.maxFailures=1")
-        is_wanted = self._has_credentials
-        if self._binding_file is not None:
-            binding = self.binding()
+        is_wanted = self._credential_file is not None or self.site.master_secret_file is not None
+        binding_file = self._binding_file or self.site.binding_file
+        if binding_file is not None:
+            binding = _read_binding(binding_file)
             is_wanted = bool(binding.servers)
             (folder / BINDING_FILE).write_text(format_binding(binding))
             argv += ["--files", str(folder / BINDING_FILE)]
@@ -91,6 +109,24 @@ class SparkRunner(HadoopRunner):
         argv += ["--output", step.output_uri, "--result", str(folder / "result.json")]
         argv += ["--lines", str(step.lines_per_map), "--", *step.mapper]
         return argv, environ
+
+    def _credentials(self) -> contextlib.AbstractContextManager[Path]:
+        """The token file the job gets: the one the user was given, else one from the site's secret."""
+        if self._credential_file is not None:
+            return contextlib.nullcontext(self._credential_file)
+        if self.site.master_secret_file is None:
+            raise ConfigError(
+                "the site has servers, but there is no credential for them",
+                cure="ask the administrator for one (yarn-accel credential issue), give it with --credential",
+            )
+        return token_file(self.site.master_secret_file, self._credential_hours * 3600, self._scratch)
+
+
+def _read_binding(file: Path) -> Binding:
+    try:
+        return parse_binding(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"binding_file {file} cannot be read: {error.strerror}") from error
 
 
 def find_spark_submit(environ: Mapping[str, str]) -> str:
@@ -116,21 +152,40 @@ def find_spark_submit(environ: Mapping[str, str]) -> str:
     return found
 
 
-def _submit(argv: list[str], environ: Mapping[str, str], folder: Path) -> dict[str, Any]:
+def _submit(argv: list[str], environ: Mapping[str, str], folder: Path, report: Report) -> dict[str, Any]:
     """Run ``spark-submit`` to its end: what the program wrote."""
     log = folder / "spark-submit.log"
     with log.open("wb") as out:
-        done = subprocess.run(argv, env=dict(environ), stdout=out, stderr=out, check=False)
-    if done.returncode != 0:
-        raise JobError(_diagnosis(log.read_text(errors="replace"), done.returncode))
+        process = subprocess.Popen(argv, env=dict(environ), stdout=out, stderr=out)
+    try:
+        while process.poll() is None:
+            _report_progress(log.read_text(errors="replace"), report)
+            time.sleep(_PAUSE_S)
+    finally:
+        process.terminate()
+        process.wait()
+    if process.returncode != 0:
+        raise JobError(_diagnosis(log.read_text(errors="replace"), process.returncode))
     found: dict[str, Any] = json.loads((folder / "result.json").read_text())
     return found
 
 
+def _report_progress(log: str, report: Report) -> None:
+    """Say how far it is, where the log says so: that is for the user's log4j to decide."""
+    for pattern, words in ((_TASKS_DONE, "{} tasks done"), (_ACCEPTED, "{} submitted")):
+        found = pattern.findall(log)
+        if found:
+            report(words.format(found[-1]))
+            return
+
+
 def _diagnosis(log: str, code: int) -> str:
-    """What a failed submission failed of: the task's own line, else the end of the log."""
-    named = _FAILURE.search(log)
-    if named is not None:
-        return named.group(1).strip()
+    """What a failed submission failed of: the task's own line, else the first error, else the log's end."""
+    task = _TASK_FAILURE.search(log)
+    if task is not None:
+        return task.group(1).strip()
+    failure = _FAILURE.search(log)
+    if failure is not None:
+        return f"spark-submit ended with {code}: {failure.group(2) or failure.group(1)}"
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     return f"spark-submit ended with {code}: {' | '.join(lines[-_N_LINES:]) or 'it wrote nothing'}"

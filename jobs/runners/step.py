@@ -28,6 +28,7 @@ class Step:
         n_reduces: reduce tasks when there is a reducer.
         files: local files that travel with the job into each task's working directory.
         is_strict: a bad record fails the job, so a task is not tried again.
+        has_task_files: tasks hand over files, which Hadoop commits with their lines (`TaskFiles`).
     """
 
     name: str
@@ -41,6 +42,7 @@ class Step:
     n_reduces: int = 0
     files: tuple[Path, ...] = ()
     is_strict: bool = False
+    has_task_files: bool = False
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -64,7 +66,7 @@ class StepResult:
         parts: URIs of the output parts, sorted.
         counters: our own counters by name (`records_in`, `sent`, `done`, `rejected`, `cpu_fallback`,
         `bytes`).
-        job_id: the YARN job; empty but for the runner `hadoop`.
+        job_id: YARN's id of it; empty for the runners `inline` and `local`.
     """
 
     parts: tuple[str, ...]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,9 @@ import pytest
 
 from yarn_accel.errors import StartupError
 from yarn_accel.testbed import Cluster, UpOptions, take_down
+from yarn_accel.testbed.class_archives import ensure_archive
+from yarn_accel.testbed.maven import ensure_hadoop
+from yarn_accel.testbed.single_node import SingleNode
 
 CLUSTER_NAME = "test"
 LOG_LINES = 12
@@ -30,6 +34,25 @@ def hadoop_cluster() -> Iterator[Cluster]:
         raise
     yield cluster
     take_down(CLUSTER_NAME)
+
+
+@pytest.fixture(scope="session")
+def environment() -> Iterator[dict[str, Any]]:
+    """A section of ``launch.yaml``: the nodes of all sites unpack into one folder, so once."""
+    with tempfile.TemporaryDirectory(prefix="yarn-accel-environment-") as folder:
+        yield {"environment": {"cache_dir": folder}}
+
+
+@pytest.fixture(scope="session")
+def single_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SingleNode]:
+    """One node for tests of what needs a real Hadoop but no cluster; its daemons map the class archive."""
+    try:
+        install = ensure_hadoop(lambda _line: None)
+        archive = ensure_archive(install, lambda _line: None)
+    except StartupError as error:
+        pytest.skip(f"no Hadoop here: {error}")
+    with SingleNode(install, tmp_path_factory.mktemp("node"), lambda _line: None, archive=archive) as node:
+        yield node
 
 
 @pytest.hookimpl(wrapper=True)

@@ -195,7 +195,7 @@ class Accelerator:
 
     # Any operation
 
-    def call(self, operation: Union[str, Call], *inputs: Any, **options: Any) -> Reply:
+    def call(self, operation: Union[str, Call], /, *inputs: Any, **options: Any) -> Reply:
         """One call, start to end.
 
         >>> from yarn_accel.client import connect
@@ -257,7 +257,7 @@ class Accelerator:
         finally:
             self._give_back(dispatcher)
 
-    def submit(self, operation: Union[str, Call], *inputs: Any, **options: Any) -> Future[Reply]:
+    def submit(self, operation: Union[str, Call], /, *inputs: Any, **options: Any) -> Future[Reply]:
         """As `call`, but returns at once, with a future of the reply.
 
         >>> from yarn_accel.client import connect

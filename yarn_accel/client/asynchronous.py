@@ -82,7 +82,7 @@ class AsyncAccelerator:
             raise LocalProtocolError("not connected yet", cure="async with connect_async(...) as accel:")
         return self._accel
 
-    async def call(self, operation: Union[str, Call], *inputs: Any, **options: Any) -> Reply:
+    async def call(self, operation: Union[str, Call], /, *inputs: Any, **options: Any) -> Reply:
         """See `Accelerator.call`."""
         return await asyncio.wrap_future(self.accelerator.submit(operation, *inputs, **options))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, Mapping, Optional, Tuple, Union
 
-from yarn_accel.errors import LocalProtocolError, RejectedError
+from yarn_accel.errors import LocalProtocolError, RejectedError, StartupError
 from yarn_accel.wire import Buffer, TensorSpec
 
 __all__ = ["Call", "Reference", "Reply", "SharedLocation", "Tensor"]
@@ -168,6 +168,7 @@ class Call:
     def of(
         cls,
         operation: str,
+        /,
         *inputs: Any,
         output: str = "",
         key: str = "",
@@ -183,6 +184,7 @@ class Call:
 
         Raises:
             RejectedError: ``wrong-dtype`` or ``wrong-layout``: an input cannot travel.
+            StartupError: a list needs numpy, which is not there.
         """
         return cls(key, operation, params, inputs, output, deadline_s, priority, tag)
 
@@ -213,8 +215,11 @@ def _as_input(item: Any) -> Union[Tensor, Reference]:
     try:
         import numpy as np
     except ImportError:
-        what = "an input of type {} needs numpy to become an array".format(type(item).__name__)
-        raise RejectedError("wrong-dtype", what, cure="pass a buffer, such as array.array") from None
+        # The record is as good as on a node that has numpy.
+        raise StartupError(
+            "an input of type {} needs numpy, which this node does not have".format(type(item).__name__),
+            cure="install numpy there, or pass a buffer, such as array.array",
+        ) from None
     return Tensor.of(np.asarray(item))
 
 

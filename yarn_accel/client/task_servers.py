@@ -35,7 +35,10 @@ NO_CREDENTIAL = Credential("nobody", 1, "none", b"")
 """For a dispatcher that has no server to show a credential to."""
 
 _NO_SERVER = "start a pipeline server, or `yarn-accel start`"
-_SUBMIT = "submit with `yarn-accel streaming`, or with mapreduce.job.credentials.binary"
+_SUBMIT = (
+    "submit with `yarn-accel streaming`, with mapreduce.job.credentials.binary, or with "
+    "HADOOP_TOKEN_FILE_LOCATION set for spark-submit"
+)
 
 
 class TaskServers:

@@ -33,6 +33,8 @@ __all__ = [
     "split_member",
 ]
 
+_NPY_CURE = "write it again as plain numbers with numpy.save"
+_NPZ_CURE = "write it again with numpy.savez or numpy.savez_compressed"
 _TAIL_BYTES = 64 * 1024
 _HEAD_BYTES = 1024
 _CHUNK_BYTES = 1 << 20
@@ -118,7 +120,7 @@ def describe(source: ByteSource, uri: str) -> Tuple[StoredArray, ...]:
     try:
         members = read_directory(read, source.n_bytes)
     except BadZipError as error:
-        raise RejectedError("bad-npz", "{}: {}".format(file_uri, error)) from None
+        raise RejectedError("bad-npz", "{}: {}".format(file_uri, error), cure=_NPZ_CURE) from None
     by_name = {_array_name(member): member for member in members}
     if wanted:
         if wanted not in by_name:
@@ -141,7 +143,9 @@ def load(array: StoredArray, source: ByteSource, view: memoryview) -> None:
     fill = _inflate if array.is_deflated else _read_stored
     crc = fill(array, source, view)
     if array.crc not in (-1, crc):
-        raise RejectedError("bad-npz", "{}: damaged, its checksum does not match".format(array.place))
+        raise RejectedError(
+            "bad-npz", "{}: damaged, its checksum does not match".format(array.place), cure=_NPZ_CURE
+        )
     if array.stored_dtype[0] == ">" and array.spec.nbytes:
         import numpy as np
 
@@ -200,7 +204,7 @@ def _member_array(read: _Read, member: ZipMember, place: str) -> StoredArray:
     try:
         start = data_start(head, member)
     except BadZipError as error:
-        raise RejectedError("bad-npz", "{}: {}".format(place, error)) from None
+        raise RejectedError("bad-npz", "{}: {}".format(place, error), cure=_NPZ_CURE) from None
     skipped = start - member.offset
     content = head[skipped : skipped + member.n_stored]
     if member.is_deflated or _is_short(content):
@@ -209,7 +213,7 @@ def _member_array(read: _Read, member: ZipMember, place: str) -> StoredArray:
         try:
             content = zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, MAX_HEADER_BYTES)
         except zlib.error as error:
-            raise RejectedError("bad-npz", "{}: damaged ({})".format(place, error)) from None
+            raise RejectedError("bad-npz", "{}: damaged ({})".format(place, error), cure=_NPZ_CURE) from None
     header = _parsed(content, place)
     _check_length(header, member.n_bytes, place)
     spec, dtype, n_header = header
@@ -226,7 +230,7 @@ def _parsed(head: bytes, place: str) -> NpyHeader:
     try:
         return parse_header(head)
     except BadNpyError as error:
-        raise RejectedError("bad-npy", "{}: {}".format(place, error)) from None
+        raise RejectedError("bad-npy", "{}: {}".format(place, error), cure=_NPY_CURE) from None
 
 
 def _check_length(header: NpyHeader, n_bytes: int, place: str) -> None:
@@ -237,6 +241,7 @@ def _check_length(header: NpyHeader, n_bytes: int, place: str) -> None:
             "{}: {} bytes do not make shape {} of {}".format(
                 place, n_bytes - header.n_bytes, header.spec.shape, header.stored_dtype
             ),
+            cure=_NPY_CURE,
         )
 
 
@@ -267,7 +272,9 @@ def _inflate(array: StoredArray, source: ByteSource, view: memoryview) -> int:
             view[at : at + len(part)] = part
             at += len(part)
     except zlib.error as error:
-        raise RejectedError("bad-npz", "{}: damaged ({})".format(array.place, error)) from None
+        raise RejectedError(
+            "bad-npz", "{}: damaged ({})".format(array.place, error), cure=_NPZ_CURE
+        ) from None
     if at != len(view) or left:
         raise _lying(array, "fewer")
     return crc
@@ -291,13 +298,17 @@ def _inflated(array: StoredArray, source: ByteSource) -> Iterator[bytes]:
         yield part
     if inflater.unused_data or start < end:
         raise RejectedError(
-            "bad-npz", "{}: bytes follow the end of its compressed content".format(array.place)
+            "bad-npz",
+            "{}: bytes follow the end of its compressed content".format(array.place),
+            cure=_NPZ_CURE,
         )
 
 
 def _lying(array: StoredArray, how: str) -> RejectedError:
     return RejectedError(
-        "bad-npz", "{}: its compressed content makes {} bytes than its header says".format(array.place, how)
+        "bad-npz",
+        "{}: its compressed content makes {} bytes than its header says".format(array.place, how),
+        cure=_NPZ_CURE,
     )
 
 

@@ -53,9 +53,14 @@ def client_error(lines: Sequence[str]) -> str:
 
 
 def first_error_line(stderr: str) -> str:
-    """The first line of a task's standard error that the task itself wrote."""
+    """The first line of a task's standard error that the task itself wrote; a traceback's is its last one."""
+    is_traceback = False
     for line in stderr.splitlines():
-        if line.strip() and not _NOISE.match(line):
+        if not line.strip() or _NOISE.match(line):
+            continue
+        if line.startswith("Traceback (most recent call last)"):
+            is_traceback = True
+        elif not (is_traceback and line[0].isspace()):
             return line.strip()
     return ""
 

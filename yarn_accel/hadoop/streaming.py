@@ -1,8 +1,7 @@
 """Hadoop Streaming jobs: the argument list, the run, and what came of it.
 
 :meth:`StreamingJob.argv` is pure. :func:`run_streaming` starts Hadoop's own Java client with it, turns the
-client's log into progress, and asks the history server for counters and attempts. A secret never travels in
-an argument: only the path of a credentials file does.
+client's log into progress, and asks the history server for counters and attempts.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from yarn_accel.adapters.commands import CompletedCommand, stream
 from yarn_accel.adapters.rest import get_json, request_json
@@ -21,7 +21,7 @@ from yarn_accel.errors import AccelError, ConfigError, JobError, StartupError
 from yarn_accel.hadoop.diagnosis import client_error, failed_attempt_diagnosis
 from yarn_accel.hadoop.history import Counters, HistoryClient, TaskAttempt
 from yarn_accel.hadoop.java import java_argv
-from yarn_accel.hadoop.site import HadoopSite, user_name
+from yarn_accel.hadoop.site import HadoopSite, SiteSettings, user_name
 
 __all__ = [
     "LOG_SETTINGS",
@@ -30,6 +30,7 @@ __all__ = [
     "TaskAttempt",
     "client_argv",
     "run_streaming",
+    "watch_client",
 ]
 
 LOG_SETTINGS = Path(__file__).with_name("log4j.properties")
@@ -62,8 +63,6 @@ class StreamingJob:
         output_format: class name; empty: text lines.
         io: ``typedbytes``, ``text``, ``rawbytes``, or empty for text.
         n_reduces: number of reducers; None: 1 with a reducer, else 0.
-        credentials_file: local file in Hadoop's token storage format whose secrets the tasks get.
-        environment: variables of mapper and reducer.
     """
 
     name: str
@@ -77,8 +76,6 @@ class StreamingJob:
     output_format: str = ""
     io: str = ""
     n_reduces: int | None = None
-    credentials_file: Path | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
 
     def argv(self) -> list[str]:
         """Arguments for Hadoop Streaming: the generic options must come first. Pure.
@@ -94,8 +91,6 @@ class StreamingJob:
         if self.input_format == NLINE_INPUT_FORMAT:
             # Otherwise each line comes with its byte offset as key.
             properties.setdefault("stream.map.input.ignoreKey", "true")
-        if self.credentials_file is not None:
-            properties["mapreduce.job.credentials.binary"] = str(self.credentials_file)
         argv = [part for name, value in properties.items() for part in ("-D", f"{name}={value}")]
         if self.files:
             argv += ["-files", ",".join(_checked(name) for name in self.files)]
@@ -109,8 +104,6 @@ class StreamingJob:
             ("-io", self.io),
         ):
             argv += [option, value] if value else []
-        for name, value in self.environment.items():
-            argv += ["-cmdenv", f"{name}={value}"]
         return argv
 
 
@@ -126,6 +119,7 @@ class JobResult:
         wall_s: seconds from the start of the client to its end.
         diagnostics: empty for a job that succeeded; else the first line of standard error of the first
             attempt that failed, or Hadoop's own text.
+        tracking_url: the job's page.
     """
 
     job_id: str
@@ -134,11 +128,35 @@ class JobResult:
     tasks: list[TaskAttempt] = field(repr=False)
     wall_s: float
     diagnostics: str = ""
+    tracking_url: str = ""
 
     @property
     def ok(self) -> bool:
         """Whether the job succeeded."""
         return self.state == "SUCCEEDED"
+
+    def facts(self) -> dict[str, Any]:
+        """All of it in a form for JSON; times are Unix seconds."""
+        return {
+            "job_id": self.job_id,
+            "application_id": self.job_id.replace("job_", "application_"),
+            "state": self.state,
+            "diagnostics": self.diagnostics,
+            "tracking_url": self.tracking_url,
+            "seconds": self.wall_s,
+            "counters": self.counters,
+            "tasks": [
+                {
+                    "attempt": task.attempt,
+                    "kind": task.kind.lower(),
+                    "node": task.node,
+                    "state": task.state,
+                    "start_s": task.start_s,
+                    "finish_s": task.finish_s,
+                }
+                for task in self.tasks
+            ],
+        }
 
     def check(self) -> JobResult:
         """This result, when the job succeeded.
@@ -184,16 +202,37 @@ def run_streaming(
         ConfigError: the job is not well-formed.
     """
     _check_files(job)
+    environ = {**os.environ, "HADOOP_CONF_DIR": str(site.conf_dir)}
+    return watch_client(site, client_argv(site, job, jvm_options), environ, report, job.name)
+
+
+def watch_client(
+    site: SiteSettings,
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    report: Callable[[str], None],
+    name: str,
+) -> JobResult:
+    """Run a program that submits one job and waits for it, as `run_streaming` does.
+
+    Args:
+        argv: such as ``mapred streaming ...``, with its `environ`; it logs to its standard error.
+        name: of the job, in what is reported.
+    """
     _check_resourcemanager(site)
-    argv = client_argv(site, job, jvm_options)
-    watch = _Watch(job.name, report)
+    watch = _Watch(name, report)
     try:
-        done = stream(argv, watch.line, env={**os.environ, "HADOOP_CONF_DIR": str(site.conf_dir)})
+        done = stream(argv, watch.line, env=environ)
     except BaseException:
         _kill(site, watch.job_id)
         raise
+    if not watch.job_id and done.ok:
+        raise JobError(
+            f"{argv[0]} did not say which job it ran",
+            cure="let it log to the console: unset HADOOP_ROOT_LOGGER and HADOOP_LOGLEVEL",
+        )
     if not watch.job_id:
-        raise JobError(f"job {job.name} was not accepted: {client_error(done.stderr.splitlines())}")
+        raise JobError(f"job {name} was not accepted: {client_error(done.stderr.splitlines())}")
     return _collect(site, watch.job_id, done)
 
 
@@ -220,15 +259,16 @@ class _Watch:
                 self._report(shown)
 
 
-def _collect(site: HadoopSite, job_id: str, done: CompletedCommand) -> JobResult:
+def _collect(site: SiteSettings, job_id: str, done: CompletedCommand) -> JobResult:
     history = HistoryClient(site.history_web())
+    page = f"{site.history_web()}/jobhistory/job/{job_id}"
     try:
         summary = history.wait_for_job(job_id, HISTORY_PATIENCE_S if done.ok else FAILED_PATIENCE_S)
         counters, attempts = history.counters(job_id), history.attempts(job_id)
     except AccelError as error:
         state, diagnostics = _application(site, job_id)
         if state in ("FAILED", "KILLED"):
-            return JobResult(job_id, state, {}, [], done.wall_s, diagnostics or done.last_line())
+            return JobResult(job_id, state, {}, [], done.wall_s, diagnostics or done.last_line(), page)
         raise JobError(
             f"{job_id} is {state or 'lost'} (client status {done.exit_code}), no history of it: {error}",
             cure="see that the JobHistoryServer runs",
@@ -240,10 +280,10 @@ def _collect(site: HadoopSite, job_id: str, done: CompletedCommand) -> JobResult
         diagnostics = (
             diagnostics or " ".join(str(summary.get("diagnostics") or "").split()) or done.last_line()
         )
-    return JobResult(job_id, state, counters, attempts, done.wall_s, diagnostics)
+    return JobResult(job_id, state, counters, attempts, done.wall_s, diagnostics, page)
 
 
-def _application(site: HadoopSite, job_id: str) -> tuple[str, str]:
+def _application(site: SiteSettings, job_id: str) -> tuple[str, str]:
     """State and diagnostics of a job's application, which the ResourceManager knows without a history."""
     for web in site.resourcemanager_webs():
         try:
@@ -259,8 +299,7 @@ def _application(site: HadoopSite, job_id: str) -> tuple[str, str]:
 
 
 def _check_files(job: StreamingJob) -> None:
-    names = [*job.files, *([str(job.credentials_file)] if job.credentials_file else [])]
-    for name in names:
+    for name in job.files:
         path = name.split("#")[0]
         if "://" not in path and not Path(path).exists():
             raise JobError(f"job {job.name} ships {path}, which does not exist")
@@ -272,7 +311,7 @@ def _checked(name: str) -> str:
     return name
 
 
-def _check_resourcemanager(site: HadoopSite) -> None:
+def _check_resourcemanager(site: SiteSettings) -> None:
     """Hadoop's client would try a dead address for a quarter of an hour."""
     failures = []
     for host, port in site.resourcemanagers():
@@ -287,7 +326,7 @@ def _check_resourcemanager(site: HadoopSite) -> None:
     )
 
 
-def _kill(site: HadoopSite, job_id: str) -> None:
+def _kill(site: SiteSettings, job_id: str) -> None:
     if not job_id:
         return
     application = job_id.replace("job_", "application_")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from yarn_accel.errors import ConfigError
 
-__all__ = ["CREDENTIAL_PROPERTY", "StreamingAdditions", "complete", "is_request_for_help"]
+__all__ = ["CREDENTIAL_PROPERTY", "StreamingAdditions", "complete", "is_request_for_help", "job_name"]
 
 CREDENTIAL_PROPERTY = "mapreduce.job.credentials.binary"
 _GENERIC = ("-D", "-files", "-archives", "-libjars", "-conf", "-fs", "-jt", "-tokenCacheFile")
@@ -42,6 +42,12 @@ class StreamingAdditions:
 def is_request_for_help(arguments: Sequence[str]) -> bool:
     """Whether no job is to run."""
     return any(flag in arguments for flag in ("-help", "-info"))
+
+
+def job_name(arguments: Sequence[str]) -> str:
+    """The name that the user gives the job; empty: none."""
+    properties = dict(value.partition("=")[::2] for option, value in _split(arguments)[0] if option == "-D")
+    return properties.get("mapreduce.job.name", "")
 
 
 def complete(arguments: Sequence[str], additions: StreamingAdditions) -> list[str]:

@@ -109,9 +109,13 @@ class ServerRole(RoleSettings):
         "auto", description="yarn.io/gpu to ask for; auto: all of a node's, where the site gives out GPUs"
     )
     devices: str = Field(
-        "all", pattern=r"^(all|none|[1-9]\d*)$", description="GPUs locked, unless gpus is a number above 0"
+        "all",
+        pattern=r"^(all|none|[1-9]\d*)$",
+        description="GPUs locked, of those the server sees; as many as gpus where that is a number above 0",
     )
-    devices_dir: str = Field("", description="node-wide folder of these locks; default: below /var/tmp")
+    devices_dir: str = Field(
+        "", description="node-wide folder below which each user has one of these locks; default: /var/tmp"
+    )
     overhead_mib: int = Field(248, ge=0, description="memory of the server beside its buffers")
     worker_overhead_mib: int = Field(256, ge=0, description="memory of each worker beside its buffers")
     buffers_counted: Literal["once", "per_process"] = Field(
@@ -191,7 +195,7 @@ class LaunchConfig(BaseModel):
         # Neither cores nor GPUs of the nodes are known here: what the container asks for is what it gets.
         n_devices = int(self.server.devices) if self.server.devices.isdecimal() else 0
         n_gpus = self.server.gpus if isinstance(self.server.gpus, int) else 0
-        n_workers = max(server.workers, n_gpus, n_devices)
+        n_workers = max(server.workers, max(n_gpus, n_devices) * server.workers_per_gpu)
         # A worker keeps what it has touched mapped, so in time each has every buffer in its resident set
         # (72 LU of 18 MB, 2 workers: 1177 MiB resident in all, 553 MiB real).  A standby has none yet.
         n_counted = 1 + n_workers if self.server.buffers_counted == "per_process" else 1

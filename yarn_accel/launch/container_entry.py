@@ -13,6 +13,7 @@ import json
 import os
 import runpy
 import sys
+from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from yarn_accel.launch.device_lock import take_from_environment
 from yarn_accel.launch.log_rotation import rotate_output
 from yarn_accel.pipeline.workers.launching import Launched, launch
 
-__all__ = ["SERVE", "main"]
+__all__ = ["SERVE", "keep_kernels", "main"]
 
 #: The words before the file of a server's settings.
 SERVE = ("launch", "serve")
@@ -49,12 +50,21 @@ def _serve(settings_file: Path) -> int:
     # `pipeline.service` enables it again when the server is ready.
     gc.disable()
     document = _read(settings_file)
+    keep_kernels(os.environ, Path())
     worker = _first_worker(settings_file, document)
     # Loaded only now, while the worker loads its libraries, which takes longest.
     from yarn_accel.launch.node_server import node_config
     from yarn_accel.pipeline.serve import serve
 
     return serve(node_config(document, os.environ), worker)
+
+
+def keep_kernels(environ: MutableMapping[str, str], folder: Path) -> None:
+    """Have the server's workers keep compiled kernels in the container's folder, unless the site says where.
+
+    CuPy's own choice is the home folder, which containers of YARN cannot write.
+    """
+    environ.setdefault("CUPY_CACHE_DIR", str(folder.absolute() / "cupy-kernels"))
 
 
 def _read(path: Path) -> dict[str, Any]:

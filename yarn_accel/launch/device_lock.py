@@ -1,8 +1,8 @@
-"""One lock per device and node, where YARN does not assign GPUs itself.
+"""One lock per device and node: of the GPUs that a server sees, it uses those that it locked.
 
-A lock is an open file in a folder that the whole node shares, locked by the process that serves the device.
-The kernel releases it however that process ends.  The file's text names the holder and counts only while the
-lock is held.
+A lock is an open file, locked by the process that serves the device; the kernel releases it however that
+process ends.  The file's text names the holder and counts only while the lock is held.  Each user of the node
+has a folder of locks that nobody else can write; everybody can see there which of them are held.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, MutableMapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from yarn_accel.errors import ConfigError, StartupError
+from yarn_accel.pipeline.gpu_visibility import CUDA_VARIABLE, visible_gpus
+from yarn_accel.pipeline.nvml import list_gpus
 
 __all__ = [
     "DEFAULT_FOLDER",
@@ -27,18 +29,20 @@ __all__ = [
     "DeviceLocks",
     "DevicesTaken",
     "Holder",
-    "gpu_uuids",
     "take_from_environment",
 ]
 
 #: Exit code of a container whose devices somebody else holds; beside the bootstrap's.
 EXIT_DEVICES = 116
-DEFAULT_FOLDER = Path("/var/tmp/yarn-accel-devices")
+DEFAULT_FOLDER = Path("/var/tmp")
+#: Below it, with the number of the user.
+_OF_USER = "yarn-accel-devices-"
 #: In the container's environment: ``all``, or how many devices to take; absent or empty: none.
 VARIABLE = "ACCEL_DEVICES"
 FOLDER_VARIABLE = "ACCEL_DEVICES_DIR"
 _MAX_TEXT_BYTES = 4096
 _OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_LOOK = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class DevicesTaken(StartupError):
@@ -65,7 +69,7 @@ class DeviceLocks:
     """The locks that this process holds, until `release` or its end.
 
     Args:
-        folder: the same for every process of the node; made so that every user can add files.
+        folder: the same for every process of the node; every user can add a folder to it.
         container: how we name ourselves to those who come later.
     """
 
@@ -91,12 +95,12 @@ class DeviceLocks:
             lock = self._open(device)
         except OSError as error:
             raise StartupError(
-                f"{self._path(device)}: {error.strerror}", cure="set `devices_dir:` in the launch settings"
+                f"{self._own / _file_of(device)}: {error.strerror}",
+                cure="set `devices_dir:` in the launch settings",
             ) from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = _read(lock)
+        # Ours first, then the others': of two users at a time perhaps none gets it, and never both.
+        holder = _lock(lock, fcntl.LOCK_EX) or self._other_user(device)
+        if holder is not None:
             os.close(lock)
             return holder
         _write(lock, self._container)
@@ -136,29 +140,68 @@ class DeviceLocks:
             if lock is not None:
                 os.close(lock)
 
-    def _path(self, device: str) -> Path:
-        return self._folder / (re.sub(r"[^A-Za-z0-9._-]", "_", device) + ".lock")
+    @property
+    def _own(self) -> Path:
+        return self._folder / f"{_OF_USER}{os.geteuid()}"
 
     def _open(self, device: str) -> int:
-        """Open the device's file, or make it; links are not followed."""
+        """Open the device's file in our own folder, or make both; links are not followed."""
         with contextlib.suppress(FileExistsError):
             self._folder.mkdir()
             self._folder.chmod(0o1777)
-        path = self._path(device)
-        # Opening an existing file of somebody else with O_CREAT is refused in such a folder
-        # (fs.protected_regular), so the two cases are asked for apart.
+        with contextlib.suppress(FileExistsError):
+            self._own.mkdir(0o700)
+        folder = os.open(self._own, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            lock = os.open(path, _OPEN)
-        except FileNotFoundError:
-            try:
-                lock = os.open(path, _OPEN | os.O_CREAT | os.O_EXCL)
-                os.fchmod(lock, 0o666)
-            except FileExistsError:
-                lock = os.open(path, _OPEN)
+            _check_ours(os.fstat(folder))
+            os.fchmod(folder, 0o755)
+            lock = os.open(_file_of(device), _OPEN | os.O_CREAT, 0o600, dir_fd=folder)
+        finally:
+            os.close(folder)
         if not stat.S_ISREG(os.fstat(lock).st_mode):
             os.close(lock)
             raise OSError(errno.EPERM, "not a regular file")
+        os.fchmod(lock, 0o644)
         return lock
+
+    def _other_user(self, device: str) -> Holder | None:
+        """Another user who holds the device; only files of the user whom the folder names count."""
+        for folder in sorted(self._folder.glob(f"{_OF_USER}*")):
+            if folder == self._own:
+                continue
+            try:
+                lock = os.open(folder / _file_of(device), _LOOK)
+            except OSError:
+                continue
+            try:
+                found = os.fstat(lock)
+                is_theirs = stat.S_ISREG(found.st_mode) and folder.name == f"{_OF_USER}{found.st_uid}"
+                holder = _lock(lock, fcntl.LOCK_SH) if is_theirs else None
+            finally:
+                os.close(lock)
+            if holder is not None:
+                return holder
+        return None
+
+
+def _file_of(device: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]", "_", device) + ".lock"
+
+
+def _check_ours(folder: os.stat_result) -> None:
+    if folder.st_uid != os.geteuid():
+        raise OSError(errno.EPERM, f"the folder belongs to user {folder.st_uid}")
+    if folder.st_mode & 0o022:
+        raise OSError(errno.EPERM, "other users can write the folder")
+
+
+def _lock(lock: int, kind: int) -> Holder | None:
+    """Lock the file; returns None when that is done, else who holds it."""
+    try:
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _read(lock)
+    return None
 
 
 def _write(lock: int, container: str) -> None:
@@ -178,29 +221,11 @@ def _read(lock: int) -> Holder:
         return Holder(0, 0, "somebody unknown", "an unknown time")
 
 
-def gpu_uuids() -> tuple[str, ...]:
-    """The GPUs of this machine as ``CUDA_VISIBLE_DEVICES`` takes them; empty without a driver."""
-    try:
-        import pynvml
-    except ImportError:
-        return ()
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return ()
-    try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        return tuple(str(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles)
-    except pynvml.NVMLError:
-        return ()
-    finally:
-        pynvml.nvmlShutdown()
-
-
 def take_from_environment(environ: MutableMapping[str, str]) -> DeviceLocks | None:
     """Lock what ``ACCEL_DEVICES`` asks for and hide all other GPUs from CUDA; keep the result until the end.
 
-    ``all`` locks every GPU of the node. A node without any is no error: its CPU serves.
+    ``all`` locks every GPU, and every part of one that MIG divides, that the environment shows and that can
+    be used. A node without any is no error: its CPU serves.
 
     Raises:
         ConfigError: the variable is neither ``all`` nor a number.
@@ -213,16 +238,7 @@ def take_from_environment(environ: MutableMapping[str, str]) -> DeviceLocks | No
         raise ConfigError(f"{VARIABLE}={asked}: neither `all` nor a number of devices")
     folder = Path(environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER)
     locks = DeviceLocks(folder, environ.get("CONTAINER_ID", ""))
-    taken = locks.take_some(_visible(environ), None if asked == "all" else int(asked))
-    environ["CUDA_VISIBLE_DEVICES"] = ",".join(taken)
+    visible = [gpu.uuid for gpu in visible_gpus(list_gpus(), environ) if not gpu.fault]
+    taken = locks.take_some(visible, None if asked == "all" else int(asked))
+    environ[CUDA_VARIABLE] = ",".join(taken)
     return locks
-
-
-def _visible(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The GPUs that the administrator does not hide by UUID or index."""
-    uuids = gpu_uuids()
-    shown = environ.get("CUDA_VISIBLE_DEVICES")
-    if shown is None:
-        return uuids
-    names = [name.strip() for name in shown.split(",")]
-    return tuple(uuid for index, uuid in enumerate(uuids) if uuid in names or str(index) in names)

@@ -81,19 +81,8 @@ class ApplicationPlan:
     exit_reasons: Mapping[int, str]
 
     def to_json(self) -> str:
-        """The plan as text; `from_json` takes it back."""
+        """The plan as text; `master.launch_plan` reads it."""
         return json.dumps(asdict(self), sort_keys=True)
-
-    @classmethod
-    def from_json(cls, text: str) -> ApplicationPlan:
-        """Raises ValueError, KeyError or TypeError when it is not such a text."""
-        values = json.loads(text)
-        roles = {}
-        for name, role in values["roles"].items():
-            resources = tuple(FileResource(**resource) for resource in role.pop("resources"))
-            whole = tuple(role.pop("whole", ()))
-            roles[name] = RolePlan(resources=resources, whole=whole, **role)
-        return cls(roles, {int(code): reason for code, reason in values["exit_reasons"].items()})
 
 
 def make_plan(
@@ -142,9 +131,12 @@ def _counted_gpus(config: LaunchConfig) -> dict[str, int]:
 
 
 def _locked_devices(config: LaunchConfig) -> str:
-    """The devices that the server locks itself: none where YARN certainly assigns the GPUs.
+    """The devices that the server locks itself, of those that it sees.
 
-    With ``auto``, that is known of a node only when its container is requested. So the server locks what it
-    sees; where YARN assigned it, nobody else holds it.
+    As many as YARN counts for it, where it does: unless the site isolates GPUs, YARN says to no container
+    which ones it has, and the lock chooses. Where the site does, the server sees only its own.
     """
-    return "" if _counted_gpus(config) or config.server.devices == "none" else config.server.devices
+    server = config.server
+    if server.devices != "none" and (counted := _counted_gpus(config)):
+        return str(counted[_GPU])
+    return "" if server.devices == "none" else server.devices

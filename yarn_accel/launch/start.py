@@ -26,6 +26,7 @@ from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import AccelError, JobError, StartupError, UnavailableError
 from yarn_accel.hadoop.site import SITE_FILE
 from yarn_accel.launch.config import LaunchConfig
+from yarn_accel.launch.gpu_environment import check_gpu_environment
 from yarn_accel.launch.node_compatibility import (
     EXIT_REASONS,
     CompatibilityReport,
@@ -105,6 +106,7 @@ async def dry_run(rm_client: RmClient, config: LaunchConfig, report: ProgressRep
             (
                 *sized,
                 *_rights_warnings(config),
+                *check_gpu_environment(config, nodes),
                 *_compatibility_warnings(packed, nodes),
                 *check_sizes(staged.plan, None, nodes),
             ),
@@ -134,7 +136,7 @@ async def start(
             return StartedApplication(running[0], is_new=False)
         nodes = await manager.nodes()
         config, sized = fitted(config, rm_client.site.properties, nodes)
-        _warn([*sized, *_rights_warnings(config)], report)
+        _warn([*sized, *_rights_warnings(config), *check_gpu_environment(config, nodes)], report)
         secret_file = pipeline_secret_file(rm_client)
         pipeline = read_master_secret(secret_file)
         if rm_client.site.master_secret_file is None:

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport
+from yarn_accel.core.units import format_bytes
 
 __all__ = ["n_serving", "status_table"]
 
@@ -54,7 +55,7 @@ def _head(
     serving, there_are = n_serving(answer)
     words = [
         f"{report.id} {report.name} ({report.user}, queue {report.queue})",
-        f"attempt {answer.get('attempt', _DASH)}",
+        f"attempt {answer.get('attempt', _DASH)} on {_cell(answer.get('node'))}",
         f"policy {state.get('policy', _DASH)}",
         f"{serving} of {there_are} accelerator nodes serve",
     ]
@@ -95,7 +96,7 @@ def _server(node: Mapping[str, Any]) -> str:
     if not node.get("is_accelerator"):
         return _DASH
     if node.get("is_serving"):
-        return "serves"
+        return _serving(_mapping(node.get("heard")))
     place = _mapping(_mapping(node.get("places")).get("server"))
     held = _items(place.get("containers"))
     if held:
@@ -106,6 +107,20 @@ def _server(node: Mapping[str, Any]) -> str:
         why = " ".join(str(place.get("last_failure", "")).split())
         return f"failed, again in {retry_in_s:.0f} s: {why[:_MAX_REASON]}"
     return "asked for" if place.get("asked_for_s") is not None else "none"
+
+
+def _serving(heard: Mapping[str, Any]) -> str:
+    """What it computes on, on a node with GPUs, and how much of them processes of others use."""
+    server = _mapping(heard.get("server"))
+    devices, others = server.get("computes_on"), server.get("gpu_other_bytes")
+    if not devices or not heard.get("devices"):
+        return "serves"
+    words = f"serves on {devices}"[:_MAX_REASON]
+    return (
+        f"{words}, others use {format_bytes(others)}"
+        if isinstance(others, (int, float)) and others
+        else words
+    )
 
 
 def _running(load: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shlex
 import shutil
@@ -12,19 +13,27 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import FrameType
 
 import click
 
 from yarn_accel.adapters.credentials import issue_job_credential
+from yarn_accel.adapters.local_files import write_atomic
+from yarn_accel.client.archive import CLIENT_ARCHIVE, write_client_archive
 from yarn_accel.client.binding import parse_binding
 from yarn_accel.client.task_servers import BINDING_FILE
 from yarn_accel.errors import ConfigError, StartupError
-from yarn_accel.hadoop.client_archive import CLIENT_ARCHIVE, write_client_archive
 from yarn_accel.hadoop.java import java_argv
 from yarn_accel.hadoop.running import APPLICATION_TYPE, tracking_pages
 from yarn_accel.hadoop.site import SLOT_RESOURCE, HadoopSite, SiteSettings
-from yarn_accel.hadoop.streaming import LOG_SETTINGS
-from yarn_accel.hadoop.streaming_arguments import CREDENTIAL_PROPERTY, StreamingAdditions, complete
+from yarn_accel.hadoop.streaming import LOG_SETTINGS, watch_client
+from yarn_accel.hadoop.streaming_arguments import (
+    CREDENTIAL_PROPERTY,
+    StreamingAdditions,
+    complete,
+    is_request_for_help,
+    job_name,
+)
 
 __all__ = ["command"]
 
@@ -35,9 +44,15 @@ _PRINT_FOLDER = "yarn-accel-streaming"
 @click.command(
     "streaming",
     context_settings={"ignore_unknown_options": True},
-    options_metavar="[--print] [--python P] [--credential FILE] [--credential-hours H]",
+    options_metavar="[--print | --result FILE] [--python P] [--credential FILE] [--binding FILE]",
 )
 @click.option("--print", "is_printed", is_flag=True, help="Print the command instead of running it.")
+@click.option(
+    "--result",
+    "result_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Show progress in short, and write there as JSON what came of the job.",
+)
 @click.option("--python", default="python3", show_default=True, help="Interpreter of the nodes.")
 @click.option("--credential", "credential_file", type=_FILE, help="Token file from the administrator.")
 @click.option(
@@ -47,14 +62,17 @@ _PRINT_FOLDER = "yarn-accel-streaming"
     show_default=True,
     help="Life of a credential that is derived from the site's secret.",
 )
+@click.option("--binding", "binding_file", type=_FILE, help="Which node sends to which server.")
 @click.argument(
     "arguments", nargs=-1, type=click.UNPROCESSED, metavar="-input IN -output OUT -mapper FILE ..."
 )
 def command(
     is_printed: bool,
+    result_file: Path | None,
     python: str,
     credential_file: Path | None,
     credential_hours: float,
+    binding_file: Path | None,
     arguments: tuple[str, ...],
 ) -> None:
     """Run Hadoop Streaming with a mapper that uses pipeline servers.
@@ -64,17 +82,36 @@ def command(
     a slot for each mapper where the site has them. What is given wins over what would be added.
 
     With --print the files go into the folder yarn-accel-streaming, and the command that uses them is printed.
+    With --result a failed job is one line with its reason; what ends this command ends the job.
     """
     site = SiteSettings.read()
+    if is_request_for_help(arguments):
+        sys.exit(_run(*_launcher(site, list(arguments))))
+    if result_file is not None:
+        _check_result(result_file, is_printed, arguments)
     with _folder(is_printed) as folder:
         credential = _credential(site, credential_file, credential_hours, folder)
-        additions = _additions(site, python, credential, folder)
+        additions = _additions(site, python, credential, binding_file or site.binding_file, folder)
         argv, environ = _launcher(site, complete(arguments, additions))
         if is_printed:
             changed = [f"{name}={value}" for name, value in environ.items() if os.environ.get(name) != value]
             click.echo(shlex.join(["env", *changed, *argv] if changed else argv))
+        elif result_file is not None:
+            _run_watched(site, argv, environ, job_name(arguments) or "job", result_file)
         else:
             sys.exit(_run(argv, environ))
+
+
+def _check_result(path: Path, is_printed: bool, arguments: tuple[str, ...]) -> None:
+    """Refuse before the job what would fail after it; a result of an earlier job is no more there."""
+    for option, is_given in (("--print", is_printed), ("-background", "-background" in arguments)):
+        if is_given:
+            raise ConfigError(f"--result needs the end of the job, and {option} does not wait for it")
+    try:
+        write_atomic(path, "")
+        path.unlink()
+    except OSError as error:
+        raise ConfigError(f"--result {path}: {error.strerror}") from None
 
 
 @contextlib.contextmanager
@@ -102,19 +139,25 @@ def _credential(site: SiteSettings, given: Path | None, hours: float, folder: Pa
     return issue_job_credential(folder / "credential", site.master_secret_file, hours * 3600)
 
 
-def _additions(site: SiteSettings, python: str, credential: Path | None, folder: Path) -> StreamingAdditions:
+def _additions(
+    site: SiteSettings, python: str, credential: Path | None, binding_file: Path | None, folder: Path
+) -> StreamingAdditions:
     properties, environment = {}, {"PYTHONPATH": CLIENT_ARCHIVE}
     files = [write_client_archive(folder / CLIENT_ARCHIVE)]
     if site.has_slots():
         properties[f"mapreduce.map.resource.{SLOT_RESOURCE}"] = "1"
     if credential is not None:
         properties[CREDENTIAL_PROPERTY] = str(credential)
-    if site.binding_file is not None:
+    if binding_file is not None:
         try:
-            text = site.binding_file.read_text(encoding="utf-8")
+            text = binding_file.read_text(encoding="utf-8")
         except OSError as error:
-            raise ConfigError(f"binding_file {site.binding_file}: {error.strerror}") from None
-        parse_binding(text)
+            raise ConfigError(f"binding_file {binding_file}: {error.strerror}") from None
+        if parse_binding(text).servers and credential is None:
+            raise ConfigError(
+                "the site has servers, but there is no credential for them",
+                cure="ask the administrator for one (yarn-accel credential issue), give it with --credential",
+            )
         (folder / BINDING_FILE).write_text(text, encoding="utf-8")
         files.append(folder / BINDING_FILE)
     elif masters := tracking_pages(site, APPLICATION_TYPE):
@@ -151,3 +194,27 @@ def _run(argv: list[str], environ: Mapping[str, str]) -> int:
     finally:
         signal.signal(signal.SIGINT, before)
     return status if status >= 0 else 128 - status
+
+
+def _run_watched(
+    site: SiteSettings, argv: list[str], environ: Mapping[str, str], name: str, result_file: Path
+) -> None:
+    """Run it, with its progress on standard error; ^C and SIGTERM end the job on the cluster, too.
+
+    Raises:
+        JobError: the job failed; what came of it is written first.
+    """
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = {each: signal.signal(each, interrupt) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        result = watch_client(site, argv, environ, lambda line: click.echo(line, err=True), name)
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    write_atomic(result_file, json.dumps(result.facts(), indent=1) + "\n")
+    result.check()

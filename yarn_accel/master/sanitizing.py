@@ -17,7 +17,7 @@ _MAX_NUMBER = 1e18
 
 _DEVICE_TEXTS = ("device", "name", "health")
 _DEVICE_NUMBERS = ("index", "temperature_c", "memory_bytes", "memory_total_bytes", "utilisation")
-_SERVER_TEXTS = ("health", "started_at")
+_SERVER_TEXTS = ("health", "started_at", "computes_on")
 _SERVER_NUMBERS = (
     *(
         "pid",
@@ -28,7 +28,7 @@ _SERVER_NUMBERS = (
         "pool_used_bytes",
         "pool_bound_bytes",
     ),
-    *("requests", "done", "rejected", "failed", "busy", "workers", "device_s"),
+    *("requests", "done", "rejected", "failed", "busy", "workers", "device_s", "gpu_other_bytes"),
     *("read_busy_s", "compute_busy_s", "write_busy_s"),
 )
 _PRESSURES = ("io_some_avg10", "io_full_avg10")

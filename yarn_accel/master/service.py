@@ -328,7 +328,8 @@ class Master:
     async def status(self) -> dict[str, Any]:
         """For the admin's command."""
         state = await self.documents.whole()
-        return {"application": self.application, "attempt": self.attempt, "state": state}
+        about = {"application": self.application, "attempt": self.attempt, "node": self._environment.node}
+        return {**about, "state": state}
 
     def state(self) -> dict[str, Any]:
         """Everything, as values that JSON can carry."""

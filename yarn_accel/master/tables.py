@@ -75,7 +75,7 @@ def _server_row(host: str, node: _Node, colour: str, loads: Mapping[str, float])
         _named(host, colour),
         element("span", word, class_=f"keep {kind}"),
         server.get("address", ""),
-        list(_devices(node)),
+        [*_devices(node), *_computes_on(node)],
         _operations(rates),
         f"{rates['requests_per_s']:,.1f}" if rates else "",
         _figure(server, "in_flight"),
@@ -142,6 +142,16 @@ def _devices(node: _Node) -> Iterator[Child]:
             words.append(f"{each['temperature_c']:.0f} °C")
         yield "; " if i else None
         yield _spaced(words, " ·")
+
+
+def _computes_on(node: _Node) -> Iterator[Child]:
+    """What the server computes on, where the node has GPUs."""
+    heard = node["heard"] or _NOTHING
+    devices = (heard.get("server") or _NOTHING).get("computes_on", "")
+    if heard.get("devices") and devices:
+        yield f"; computes on {devices}"
+        if others := heard["server"].get("gpu_other_bytes"):
+            yield f"; processes of others use {format_bytes(others)}"
 
 
 def _operations(rates: Mapping[str, Any]) -> list[Child]:

@@ -17,8 +17,8 @@ _Device = dict[str, Any]
 
 
 def device_health(device: Mapping[str, Any], hot_celsius: float) -> str:
-    """``ok``, ``hot``, or ``failed`` when the driver tells neither name nor memory."""
-    if device.get("name") is None or device.get("memory_total_bytes") is None:
+    """``ok``, ``hot``, or ``failed`` when the driver reports a fault, or no name."""
+    if device.get("fault") or device.get("name") is None:
         return "failed"
     temperature_c = device.get("temperature_c")
     return "hot" if temperature_c is not None and temperature_c >= hot_celsius else "ok"

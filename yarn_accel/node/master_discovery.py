@@ -79,7 +79,6 @@ class RestDiscovery:
         get: Callable[..., Any] = get_json,
     ) -> None:
         self._rm_urls = list(rm_urls)
-        self._application_id = application_id
         self._timeout_s = timeout_s
         self._get = get
         one = f"/ws/v1/cluster/apps/{application_id}"

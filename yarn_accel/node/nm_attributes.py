@@ -31,7 +31,7 @@ def _collect(found: "dict[str, str]", path: str, now_s: float) -> None:
     devices = [d for d in state["devices"] if d["health"] != "lost"]
     gib = [int(d["memory_total_bytes"]) >> 30 for d in devices if d["memory_total_bytes"]]
     found.update({"gpus": str(len(devices)), "gpu-memory-gib": str(min(gib, default="")), "server": said[0]})
-    found["gpu-model"] = "_".join(sorted({d["name"] for d in devices}))
+    found["gpu-model"] = "_".join(sorted({d["name"] for d in devices if d["name"]}))
     found["health"] = "sick" if set(said) - WELL else "ok" if -5 < now_s - state["at"] < STALE_S else "stale"
 
 

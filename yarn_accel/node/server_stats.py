@@ -37,6 +37,8 @@ _SUMS = {
     "queue_bytes": ("queues", "bytes"),
     "queue_bound_bytes": ("queues", "bound_bytes"),
 }
+_MAX_DEVICES_CHARACTERS = 200
+_NOT_AT_WORK = ("absent", "quarantined", "standby")
 _MAX_PROBLEMS, _MAX_PROBLEM_CHARACTERS = 8, 200
 
 
@@ -46,7 +48,7 @@ class ServerStateFile:
 
     Attributes:
         container: the YARN container it runs in; empty: none, or it does not say.
-        is_well: whether it could compute, and knew of no problem, when it wrote the file.
+        is_well: whether it could compute when it wrote the file.
     """
 
     pid: int
@@ -118,7 +120,9 @@ def parse_stats(text: str) -> dict[str, Any]:
     """The figures of a heartbeat, from the JSON of ``/stats.json``, as far as it has them.
 
     ``operations`` maps an operation to how many were ``done`` and the ``compute_s`` they took;
-    ``computing_workers`` are ``workers`` without standbys; ``problems`` are texts.
+    ``computing_workers`` are ``workers`` without standbys and places that rest, ``computes_on`` is the
+    devices they have, in one text; ``gpu_other_bytes`` is the GPU memory that processes of others use;
+    ``problems`` are texts.
 
     Raises:
         RemoteProtocolError: these are not the statistics of a pipeline server.
@@ -145,7 +149,9 @@ def parse_stats(text: str) -> dict[str, Any]:
     if isinstance(workers, list):
         states = [each.get("state") for each in workers if isinstance(each, dict)]
         figures["workers"] = float(len(states))
-        figures["computing_workers"] = float(len(states) - states.count("standby"))
+        figures["computing_workers"] = float(sum(state not in _NOT_AT_WORK for state in states))
+        figures["computes_on"] = _computes_on(workers)
+    figures |= _used_by_others(stats.get("devices"))
     problems = health.get("problems")
     figures["is_healthy"] = health.get("ok") is True
     figures["is_draining"] = stats.get("is_draining") is True
@@ -155,6 +161,18 @@ def parse_stats(text: str) -> dict[str, Any]:
     ]
     figures["operations"] = _operations(stats.get("operations"))
     return figures
+
+
+def _computes_on(workers: list[Any]) -> str:
+    at_work = [each for each in workers if isinstance(each, dict) and each.get("state") not in _NOT_AT_WORK]
+    devices = [str(each.get("device", "")) for each in at_work]
+    return " ".join(dict.fromkeys(device for device in devices if device))[:_MAX_DEVICES_CHARACTERS]
+
+
+def _used_by_others(devices: Any) -> dict[str, float]:
+    rows = [each for each in devices if isinstance(each, dict)] if isinstance(devices, list) else []
+    known = [n_bytes for each in rows if (n_bytes := _number(each.get("other_bytes"))) is not None]
+    return {"gpu_other_bytes": sum(known)} if known else {}
 
 
 def _operations(table: Any) -> dict[str, dict[str, float]]:

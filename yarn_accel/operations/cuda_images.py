@@ -6,14 +6,14 @@ The kernels give the same whole numbers as the CPU from the same pixels, bit for
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Callable, List, Sequence, Tuple
 
 import numpy as np
 
 from yarn_accel.operations import cuda_decoding, cuda_source
 from yarn_accel.operations import features as images
-from yarn_accel.operations.cuda_streams import cupy_module
+from yarn_accel.operations.cuda_streams import cupy_module, with_memory
 from yarn_accel.operations.operation import Outcome, Params, Place, allocate
 
 __all__ = ["colour", "features", "lbp"]
@@ -79,7 +79,8 @@ def _together(group: Sequence[Array]) -> Array:
 def _in_groups(part: Callable[..., Array]) -> Callable[..., Array]:
     def parts(group: Sequence[Array], *rest: Any) -> Array:
         starts = range(0, len(group), _MAX_GROUP)
-        return np.concatenate([part(group[start : start + _MAX_GROUP], *rest) for start in starts])
+        groups = [group[start : start + _MAX_GROUP] for start in starts]
+        return np.concatenate([with_memory(partial(part, each, *rest)) for each in groups])
 
     return parts
 

@@ -30,6 +30,7 @@ from yarn_accel.operations.cuda_streams import (
     through_streams,
     triangle_indices,
     upload,
+    with_memory,
 )
 from yarn_accel.operations.matrices import compute_dtype, factor_form, sizes
 from yarn_accel.operations.operation import Outcome, Params, Place, allocate
@@ -135,8 +136,9 @@ def _finish(flight: _LinalgBatch, item: Item, first: int, n: int, sound: Array, 
             info["singular_at"] = statuses.tolist() if plan.size.is_stack else int(statuses[0])
     for result, target in targets.items():
         found = flight.results[result][first : first + n]
-        is_triangle = name == "cholesky" and factor_form(name, params) == "packed"
-        download(_packed(found) if is_triangle else found, target)
+        if name == "cholesky" and factor_form(name, params) == "packed":
+            found = with_memory(partial(_packed, found), found.nbytes)
+        download(found, target)
     return Outcome(targets, info)
 
 

@@ -5,11 +5,13 @@ See `cuda_streams` for how requests get to the GPU and back.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, List, Sequence
 
 from yarn_accel.operations.cuda_streams import (
     Item,
     Land,
+    attempt,
     cupy_module,
     download,
     only,
@@ -57,12 +59,15 @@ def _launch(items: List[Item]) -> Land:
         product = multiplied(a, b)
     n_each = len(product) // len(items)
 
+    def finish(found: Array, place: Place) -> Outcome:
+        target = place("c", plan.shape, plan.reply, plan.order)
+        download(found, target)
+        return Outcome({"c": target}, dict(plan.info))
+
     def land() -> List[Any]:
-        outcomes = []
-        for i, (_, _, place) in enumerate(items):
-            target = place("c", plan.shape, plan.reply, plan.order)
-            download(product[i * n_each : (i + 1) * n_each], target)
-            outcomes.append(Outcome({"c": target}, dict(plan.info)))
-        return outcomes
+        return [
+            attempt(partial(finish, product[i * n_each : (i + 1) * n_each], place))
+            for i, (_, _, place) in enumerate(items)
+        ]
 
     return land

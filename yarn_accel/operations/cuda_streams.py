@@ -3,23 +3,28 @@
 Small requests of one shape are gathered in pinned memory, copied in at once and computed by one call. Large
 ones go one by one: one is copied in and another copied out while a third is computed. Every stream that a
 caller uses has three of its own, so the lanes of a worker, each on a stream, overlap in the same way.
+
+Host memory that the GPU copies from is held until an event behind the copy has passed. Where the GPU's memory
+is short, what is under way is finished, free blocks are given back and the group is tried once more, alone.
 """
 
 from __future__ import annotations
 
 import importlib
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby
-from typing import Any, Callable, Iterator, List, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple, TypeVar
 
 import numpy as np
 
-from yarn_accel.errors import AccelError, StartupError
+from yarn_accel.errors import AccelError, RejectedError, StartupError, UnavailableError
 from yarn_accel.operations.factorization import LETTERS
+from yarn_accel.operations.gpu_errors import asked_bytes, is_out_of_memory, shortage
 from yarn_accel.operations.operation import Outcome, Params, Place
 
 __all__ = [
     "SMALL_ORDER",
+    "GpuMemoryError",
     "Item",
     "Land",
     "addresses",
@@ -31,6 +36,7 @@ __all__ = [
     "through_streams",
     "triangle_indices",
     "upload",
+    "with_memory",
 ]
 
 Array = Any
@@ -40,6 +46,15 @@ Land = Callable[[], List[Any]]
 SMALL_ORDER = 512
 _N_STREAMS = 3
 _MAX_CALLERS = 64
+_T = TypeVar("_T")
+_held: Dict[int, List[Tuple[Any, Array]]] = {}
+"""By stream: an event behind a copy, and the host memory that is copied from until then."""
+
+
+class GpuMemoryError(UnavailableError):
+    """The memory of the GPU is in use; later there may be enough."""
+
+    code = "out-of-memory"
 
 
 def cupy_module() -> Any:
@@ -74,17 +89,62 @@ def through_streams(items: Sequence[Item], launch: Callable[[List[Item]], Land])
     try:
         for i, group in enumerate(_groups(items)):
             stream = streams[i % _N_STREAMS]
-            with stream:
-                flights.append((stream, launch(group)))
+            land = _launched(stream, group, launch)
+            if land is None:
+                while flights:
+                    outcomes += _land(*flights.pop(0))
+                land = _launched_alone(stream, group, launch)
+            flights.append((stream, land))
             if len(flights) == _N_STREAMS:
                 outcomes += _land(*flights.pop(0))
-        for flight in flights:
-            outcomes += _land(*flight)
+        while flights:
+            outcomes += _land(*flights.pop(0))
     finally:
         # After an error too: nothing may still be copied when the callers' memory is theirs again.
         for stream in streams:
             stream.synchronize()
+            _held.pop(stream.ptr, None)
     return outcomes
+
+
+def with_memory(work: Callable[[], _T], held_bytes: int = 0) -> _T:
+    """What ``work`` returns; where memory was short, after free blocks are given back and on a second try.
+
+    Args:
+        work: computes on the current stream, and may be begun again.
+        held_bytes: what the request already has on the device.
+
+    Raises:
+        RejectedError: ``too-large``: it can never have enough, with the figures.
+        GpuMemoryError: there is not enough now.
+    """
+    try:
+        return work()
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+    # Only here, where no frame of the error holds memory any more.
+    cupy = cupy_module()
+    cupy.cuda.get_current_stream().synchronize()
+    pool = cupy.get_default_memory_pool()
+    pool.free_all_blocks()
+    before_bytes = pool.used_bytes()
+    try:
+        return work()
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        own_bytes = held_bytes + max(0, pool.used_bytes() - before_bytes)
+        free_bytes, total_bytes = cupy.cuda.runtime.memGetInfo()
+        why = shortage(own_bytes, asked_bytes(error), pool.get_limit(), free_bytes, total_bytes)
+        if why is None:
+            message = "others use the GPU's memory: {} MiB of {} MiB are free".format(
+                free_bytes >> 20, total_bytes >> 20
+            )
+            raise GpuMemoryError(message) from None
+        raise RejectedError(
+            "too-large", "the computation {}".format(why), cure="send a smaller problem, or to a CPU"
+        ) from None
 
 
 def upload(arrays: Sequence[Array], n_axes: int) -> Array:
@@ -97,15 +157,14 @@ def upload(arrays: Sequence[Array], n_axes: int) -> Array:
     is_columns = first.ndim == n_axes == 2 and first.flags.f_contiguous
     hosts = [array.T if is_columns else array for array in arrays]
     if len(hosts) == 1:
-        on_device = cupy.empty(hosts[0].shape, dtype=first.dtype)
-        on_device.set(np.ascontiguousarray(hosts[0]), stream=cupy.cuda.get_current_stream())
+        host = np.ascontiguousarray(hosts[0])
     else:
-        pinned = importlib.import_module("cupyx").empty_pinned(
-            (len(hosts), *hosts[0].shape), dtype=first.dtype
-        )
-        np.stack(hosts, out=pinned)
-        # CuPy keeps pinned memory until the copy from it is done.
-        on_device = cupy.asarray(pinned)
+        host = importlib.import_module("cupyx").empty_pinned((len(hosts), *hosts[0].shape), dtype=first.dtype)
+        np.stack(hosts, out=host)
+    on_device = cupy.empty(host.shape, dtype=first.dtype)
+    stream = cupy.cuda.get_current_stream()
+    on_device.set(host, stream=stream)
+    _hold(stream, host)
     stack = on_device.reshape(-1, *hosts[0].shape[-n_axes:])
     return stack.swapaxes(-1, -2) if is_columns else stack
 
@@ -115,7 +174,7 @@ def download(result: Array, target: Array) -> None:
     cupy = cupy_module()
     is_rows = target.flags.c_contiguous
     value = result.reshape(target.shape) if is_rows else result[0].T
-    contiguous = cupy.ascontiguousarray(value, dtype=target.dtype)
+    contiguous = with_memory(lambda: cupy.ascontiguousarray(value, dtype=target.dtype), result.nbytes)
     stream = cupy.cuda.get_current_stream()
     contiguous.get(stream=stream, out=target if is_rows else target.T, blocking=False)
 
@@ -142,7 +201,7 @@ def triangle_indices(n: int) -> Tuple[Array, Array]:
     return cupy.asarray(rows), cupy.asarray(columns)
 
 
-def attempt(work: Callable[[], Outcome]) -> Any:
+def attempt(work: Callable[[], Any]) -> Any:
     """The outcome, or the error that says why there is none."""
     try:
         return work()
@@ -156,6 +215,35 @@ def only(outcomes: List[Any]) -> Outcome:
         raise outcomes[0]
     outcome: Outcome = outcomes[0]
     return outcome
+
+
+def _hold(stream: Any, host: Array) -> None:
+    """Keep host memory until what was asked of the stream so far is done, and let go of what is."""
+    still = [(event, memory) for event, memory in _held.get(stream.ptr, ()) if not event.done]
+    event = cupy_module().cuda.Event(disable_timing=True)
+    event.record(stream)
+    _held[stream.ptr] = [*still, (event, host)]
+
+
+def _launched(stream: Any, group: List[Item], launch: Callable[[List[Item]], Land]) -> Any:
+    """The `Land` of a group; None: memory was short."""
+    try:
+        with stream:
+            return launch(group)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        return None
+
+
+def _launched_alone(stream: Any, group: List[Item], launch: Callable[[List[Item]], Land]) -> Land:
+    """The `Land` of a group for which memory was short; where it still is, one that says so for each item."""
+    with stream:
+        found = attempt(partial(with_memory, partial(launch, group)))
+    if isinstance(found, AccelError):
+        return lambda: [found] * len(group)
+    land: Land = found
+    return land
 
 
 def _land(stream: Any, land: Land) -> List[Any]:

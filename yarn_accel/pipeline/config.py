@@ -96,6 +96,9 @@ class PipelineConfig(BaseModel):
     workers: int = Field(0, ge=0, le=256, description="CPU worker processes; 0: one per core group")
     cores_per_worker: int = Field(1, ge=1, le=256, description="cores (and BLAS threads) of a CPU worker")
     devices: tuple[str, ...] = Field(("auto",), description="cpu, cuda:0, ...; auto: every GPU, else cpu")
+    workers_per_gpu: int = Field(
+        1, ge=1, le=16, description="worker processes that share one GPU or MIG part"
+    )
     standby_workers: int = Field(1, ge=0, le=8, description="idle processes that replace lost ones at once")
     pin_workers: bool = Field(True, description="bind each CPU worker to its core group")
     wake_latency_us: int = Field(
@@ -108,6 +111,12 @@ class PipelineConfig(BaseModel):
     hang_factor: float = Field(20.0, ge=1, description="stuck: this many times the expected seconds")
     max_attempts: int = Field(2, ge=1, le=10, description="workers one request may cost before it fails")
     quarantine_s: float = Field(30.0, ge=0, description="first rest of a sick device; doubled each time")
+    probe_gpus: bool = Field(
+        True, description="a worker computes small cases of all operations before it serves"
+    )
+    gpu_memory_share: float = Field(
+        0.9, gt=0, le=1, description="part of a GPU's memory that the workers on it take together"
+    )
     calibrate: bool = Field(True, description="measure each worker in the background when it is idle")
     calibration_file: str = Field("", description="where weights are kept; default: the user's cache folder")
     # Batches and queues

@@ -10,21 +10,21 @@ import collections
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from yarn_accel.core.requests import commands as order
 from yarn_accel.core.requests import events as event
 from yarn_accel.core.requests.machine import RequestMachine
-from yarn_accel.core.requests.settings import MachineSettings, TenantSettings
 from yarn_accel.errors import AccelError, RejectedError
 from yarn_accel.operations.registry import OPERATIONS
 from yarn_accel.operations.registry import get as find_operation
 from yarn_accel.pipeline.answers import Responder
 from yarn_accel.pipeline.command_failures import connection_to_end, events_of
+from yarn_accel.pipeline.machine_settings import machine_settings
 from yarn_accel.pipeline.plans import Plans
 from yarn_accel.pipeline.storage import outputs_of
-from yarn_accel.pipeline.uris import normalised, normalised_prefix
+from yarn_accel.pipeline.uris import normalised
 from yarn_accel.pipeline.work import Work, digest_of, failure_of
 from yarn_accel.pipeline.workers.jobs import Area, Job
 from yarn_accel.wire import (
@@ -60,7 +60,7 @@ class RequestEngine:
 
     Args:
         config: limits and shares.
-        default_fs: what URIs and prefixes without a host mean; see `references.default_filesystem`.
+        default_fs: what URIs and prefixes without a host mean; see `uris.default_filesystem`.
         loop: the thread all of this belongs to.
         buffers: the memory.
         storage: reads and writes by URI.
@@ -89,7 +89,7 @@ class RequestEngine:
     ) -> None:
         self.workers: WorkerSupervisor
         self.sessions: dict[int, Session] = {}
-        self.machine = RequestMachine(_settings(config, default_fs))
+        self.machine = RequestMachine(machine_settings(config, default_fs))
         self.on_drained: Callable[[], None] = _nothing
         self.stats_wanted: Callable[[Session, StatsRequest], None] = _nothing
         self.can_compute = False
@@ -158,7 +158,6 @@ class RequestEngine:
             order.Drained: self._drained,
             order.Look: self._look,
             order.LookAtOutput: self._look_at_output,
-            order.PlaceOutput: self._place_output,
             order.Read: self._read,
             order.Receive: self._receive,
             order.Release: self._release,
@@ -433,10 +432,7 @@ class RequestEngine:
         if self._trace is not None:
             name = work.request.operation
             self._trace.span("read", "storage", name, now_s - took_s, now_s, id=work.id)
-        self.feed(event.InputsRead(work.id, found.needs, found.bytes_in, now_s))
-
-    def _place_output(self, command: order.PlaceOutput) -> None:
-        _set_output(self._works[command.work], command)
+        self.feed(event.InputsRead(work.id, found.bytes_in, now_s))
 
     def _run(self, command: order.Run) -> None:
         now_s = time.monotonic()
@@ -547,7 +543,7 @@ class RequestEngine:
         return [view[area.offset : area.offset + area.spec.nbytes] for area in work.inputs]
 
 
-def _set_output(work: Work, command: order.Receive | order.Read | order.PlaceOutput) -> None:
+def _set_output(work: Work, command: order.Receive | order.Read) -> None:
     """Where the outputs of a work go."""
     work.output_segment = command.output_segment
     work.output_offset = command.output_offset
@@ -570,30 +566,6 @@ def _result_of(done: JobDone) -> event.WorkResult:
 
 def _areas(segment: int, offsets: tuple[int, ...], specs: tuple[TensorSpec, ...]) -> tuple[Area, ...]:
     return tuple([Area(segment, at, spec) for at, spec in zip(offsets, specs, strict=True)])
-
-
-def _settings(config: PipelineConfig, default_fs: str) -> MachineSettings:
-    def normal(prefixes: Iterable[str]) -> tuple[str, ...]:
-        return tuple([normalised_prefix(prefix, default_fs) for prefix in prefixes])
-
-    tenants = {
-        name: TenantSettings(tenant.weight, normal(tenant.read_prefixes), normal(tenant.write_prefixes))
-        for name, tenant in config.tenants.items()
-    }
-    return MachineSettings(
-        pool_bytes=config.pool_bytes,
-        queue_bytes=config.queue_bytes,
-        max_request_bytes=config.max_request_bytes,
-        max_shared_bytes=config.max_shared_memory_bytes,
-        max_in_flight=config.max_in_flight,
-        reply_cache_bytes=config.reply_cache_bytes,
-        reply_cache_age_s=config.reply_cache_age_s,
-        max_attempts=config.max_attempts,
-        max_batch_size=config.max_batch_size,
-        max_batch_bytes=config.max_batch_bytes,
-        max_queue_delay_s=config.max_queue_delay_us / 1e6,
-        tenants=tenants,
-    )
 
 
 def _nothing(*_: Any) -> None:

@@ -51,6 +51,7 @@ _WORKER_COUNTERS = {
 _DEVICE_GAUGES = {
     "device_temperature_celsius": ("temperature of a device", "temperature_c"),
     "device_memory_bytes": ("memory in use on a device", "memory_bytes"),
+    "device_other_memory_bytes": ("of that, in use by processes of others", "other_bytes"),
     "device_utilisation_ratio": ("share of the last moment in which a kernel ran", "utilisation"),
 }
 

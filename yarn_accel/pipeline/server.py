@@ -34,6 +34,7 @@ from yarn_accel.pipeline.tls import TlsCarrier, server_context
 from yarn_accel.pipeline.trace import Trace
 from yarn_accel.pipeline.uris import default_filesystem
 from yarn_accel.pipeline.visibility import visible
+from yarn_accel.pipeline.workers.slots import has_places, problems_of
 from yarn_accel.pipeline.workers.supervisor import WorkerSupervisor
 from yarn_accel.wire import PROGRESS_INTERVAL_S, VERSION, Drain, Stats, StatsRequest
 
@@ -188,13 +189,13 @@ class PipelineServer:
 
     @property
     def is_well(self) -> bool:
-        """Whether it can compute, and an operator need not know of anything."""
-        return self._engine.can_compute and not _problems(self._workers.info())
+        """Whether it can compute, now too."""
+        return self._engine.can_compute and has_places(self._workers.info())
 
     @property
     def knows_how_it_is(self) -> bool:
         """Whether it can compute, or knows that it cannot yet."""
-        return self._engine.can_compute or bool(_problems(self._workers.info()))
+        return self._engine.can_compute or not has_places(self._workers.info())
 
     @property
     def n_done(self) -> int:
@@ -219,14 +220,13 @@ class PipelineServer:
         for name, tenant in state.pop("tenants").items():
             counted["tenants"].setdefault(name, {"device_s": 0.0})["queued"] = tenant["queued"]
         workers = self._workers.info()
-        problems = _problems(workers)
         return {
             "server": self.config.name,
             "protocol_version": VERSION,
             "pid": os.getpid(),
             "uptime_s": round(time.monotonic() - self._started_s, 3),
             "is_draining": self._is_draining,
-            "health": {"ok": not problems and not self._is_draining, "problems": problems},
+            "health": {"ok": has_places(workers) and not self._is_draining, "problems": problems_of(workers)},
             "open_connections": carriers,
             "idle_connections": sum(session.is_idle for session in sessions if session not in self._active),
             "cores": self._cores.snapshot(),
@@ -290,12 +290,3 @@ class PipelineServer:
 
 def _nothing() -> None:
     """Nobody waits for the end of a drain any more."""
-
-
-def _problems(workers: list[dict[str, Any]]) -> list[str]:
-    """What an operator should know, in one line each."""
-    return [
-        f"{worker['device']}: {worker['state']}{': ' + fault if (fault := worker['last_fault']) else ''}"
-        for worker in workers
-        if worker["state"] in ("absent", "quarantined")
-    ]

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from yarn_accel.core.requests.events import Needs
 from yarn_accel.errors import StorageError, UnavailableError
 from yarn_accel.formats import split_member
 from yarn_accel.pipeline.arrays import array_at
@@ -48,11 +47,10 @@ class LookedAt(NamedTuple):
 
 
 class InputsTaken(NamedTuple):
-    """The inputs of a request, read: where they lie, their bytes, and what is needed beyond the plan."""
+    """The inputs of a request, read: where they lie, and their bytes."""
 
     areas: tuple[Area, ...]
     bytes_in: int
-    needs: Needs | None
 
 
 class Storage:
@@ -154,7 +152,7 @@ class Storage:
                 uri = item.uri if item.spec is not None else split_member(item.uri)[0]
                 read_unchanged(self._store, uri, stamp, file, views)
         bytes_in = plan.payload_bytes + sum(stamp.n_bytes for stamp in work.stamps)
-        return InputsTaken(plan.areas(work.segment), bytes_in, None)
+        return InputsTaken(plan.areas(work.segment), bytes_in)
 
     def _write(self, uri: str, outputs: dict[str, Array]) -> Stamp:
         """Write the outputs; once more if the storage may have recovered (a DataNode that was just lost)."""

@@ -236,15 +236,16 @@ def _workers(after: _Stats, before: _Stats, window_s: float) -> Table:
 
 
 def _devices(devices: Sequence[_Stats]) -> Table:
-    table = _table("device", "name", ">temperature", ">memory", ">used", "")
+    table = _table("device", "name", ">temperature", ">memory", ">of others", ">used", "")
     for each in devices:
         total, share = each.get("memory_total_bytes"), each.get("utilisation")
         temperature = each.get("temperature_c")
         table.add_row(
             str(each.get("device", "")),
-            str(each.get("name", "")),
+            str(each.get("name") or each.get("fault") or ""),
             "" if temperature is None else f"{temperature} °C",
             _bytes(each.get("memory_bytes") or 0) + (f" / {_bytes(total)}" if total else ""),
+            _bytes(each["other_bytes"]) if each.get("other_bytes") else "",
             "" if share is None else f"{share:.0%}",
             _bar(share or 0),
         )

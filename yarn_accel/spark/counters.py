@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["COUNTER_NAMES", "SparkCounters"]
+from yarn_accel.errors import ConfigError
+
+__all__ = ["COUNTER_NAMES", "SparkCounters", "spark_context"]
 
 COUNTER_NAMES = (
     *("records_in", "sent", "done", "rejected", "cancelled", "cpu_fallback", "bytes"),
@@ -26,10 +28,13 @@ class SparkCounters:
 
     Args:
         spark: the SparkSession, or its SparkContext.
+
+    Raises:
+        ConfigError: it is a session of Spark Connect, which has neither.
     """
 
     def __init__(self, spark: Any) -> None:
-        context = getattr(spark, "sparkContext", spark)
+        context = spark_context(spark)
         self._accumulators = {name: context.accumulator(0) for name in COUNTER_NAMES}
 
     def add(self, amounts: dict[str, int]) -> None:
@@ -42,3 +47,16 @@ class SparkCounters:
     def value(self) -> dict[str, int]:
         """All counters by name; on the driver only, as with an accumulator."""
         return {name: int(each.value) for name, each in self._accumulators.items()}
+
+
+def spark_context(spark: Any) -> Any:
+    """The SparkContext of a session, or the one given.
+
+    Raises:
+        ConfigError: the session has none.
+    """
+    context = getattr(spark, "sparkContext", spark)
+    if not hasattr(context, "accumulator"):
+        what = "this session has no SparkContext, as with Spark Connect"
+        raise ConfigError(what, cure="submit the program with spark-submit")
+    return context

@@ -8,7 +8,7 @@ from typing import Any
 
 from yarn_accel.client.calls import Call, Reply
 from yarn_accel.errors import ConfigError
-from yarn_accel.spark.counters import SparkCounters
+from yarn_accel.spark.counters import SparkCounters, spark_context
 from yarn_accel.spark.rdd import TaskMapper, next_name
 from yarn_accel.spark.records import RecordMapper, RecordResult, check_mode
 
@@ -45,8 +45,11 @@ def map_in_pandas(
         keep: columns of `df` that stay; else all.
 
     Raises:
-        ConfigError: the mode is unknown, or a column stands twice or does not exist, or the schema has none.
+        ConfigError: the mode is unknown, or a column stands twice or does not exist, or the schema has none;
+            or this PySpark is too old, or Spark Connect.
     """
+    if not hasattr(df, "sparkSession"):
+        raise ConfigError("this PySpark is too old for map_in_pandas", cure="take PySpark 3.5")
     names = list(df.columns) if keep is None else list(keep)
     added = _fields(schema)
     columns = [*names, *(name for name, _ in added), *ERROR_COLUMNS]
@@ -55,7 +58,7 @@ def map_in_pandas(
         RecordMapper(call, result, check_mode(mode), window, pack),
         counters,
         {
-            "application_id": df.sparkSession.sparkContext.applicationId,
+            "application_id": spark_context(df.sparkSession).applicationId,
             "name": next_name(),
             **connect_options,
         },

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import io
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -15,10 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
 
 from jobs.demo.servers import read_servers
-from jobs.factorize.job import FactorizeJob, factors_of, good_entries, run_factorize
+from jobs.factorize.job import FactorizeJob, factors_of, good_entries, parts_uri, run_factorize
 from jobs.factorize.make_input import (
     GARBAGE_LINE,
     balance,
@@ -34,12 +34,15 @@ from jobs.images.job import ImagesJob, run_images
 from jobs.images.make_input import PatchPlan, write_files
 from jobs.images.purity import purity
 from jobs.runners.hadoop import HadoopRunner
+from jobs.runners.step import Report, Step, StepResult
 from jobs.zipapp import ARCHIVE_NAME, build_zipapp
-from yarn_accel.adapters import credentials
+from tests.fixtures.hadoop_conf import conf_without
 from yarn_accel.adapters.credentials import issue_token_file, read_master_secret
 from yarn_accel.adapters.hdfs import Store
+from yarn_accel.client import SequenceFileReader
+from yarn_accel.client.task_servers import load_credential
 from yarn_accel.errors import JobError, StorageError
-from yarn_accel.hadoop.site import HadoopSite
+from yarn_accel.hadoop.site import SiteSettings
 from yarn_accel.testbed import Cluster
 from yarn_accel.wire.credential import Credential, encode
 
@@ -47,6 +50,7 @@ pytestmark = [pytest.mark.hadoop]
 
 ROOT = Path(__file__).resolve().parents[3]
 MAX_BYTES = 1 << 28
+CREDENTIAL_FILE = re.compile(rb"mapreduce\.job\.credentials\.binary=([^\0]+)")
 
 
 def silent(_: str) -> None:
@@ -55,7 +59,7 @@ def silent(_: str) -> None:
 
 @pytest.fixture(scope="module")
 def site(hadoop_cluster):
-    return HadoopSite.load({"PATH": os.environ["PATH"], "HADOOP_CONF_DIR": str(hadoop_cluster.conf_dir)})
+    return SiteSettings.read({"HADOOP_CONF_DIR": str(hadoop_cluster.conf_dir)})
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +68,8 @@ def store(site):
 
 
 @pytest.fixture
-def runner(site):
-    return HadoopRunner(site)
+def runner(site, tmp_path):
+    return HadoopRunner(site, scratch=tmp_path)
 
 
 @pytest.fixture
@@ -95,12 +99,17 @@ def needles(credentials: list[Credential], master: bytes) -> dict[str, bytes]:
 class ProcessWatch:
     """Reads environment and arguments of every process, again and again, while a job runs.
 
+    Args:
+        master: the site's secret.
+        folder: files of credentials elsewhere belong to tests that run beside these.
+
     Attributes:
-        words: what nobody may show, by name; replaced, not changed, while it watches.
+        issued: the credentials in the files that processes name; empty before the first is seen.
     """
 
-    def __init__(self, words: dict[str, bytes]) -> None:
-        self.words = words
+    def __init__(self, master: bytes, folder: Path) -> None:
+        self._master, self._folder = master, os.fsencode(folder)
+        self.issued: dict[bytes, Credential] = {}
         self.leaks: set[str] = set()
         self.mappers: set[str] = set()
         self._done = threading.Event()
@@ -115,15 +124,20 @@ class ProcessWatch:
         self._thread.join()
 
     def _watch(self) -> None:
-        while not self._done.wait(0.05):
+        while not self._done.wait(0.15):
+            words = needles([*self.issued.values()], self._master)
             for folder in Path("/proc").glob("[0-9]*"):
                 try:
                     content = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
                 except OSError:
                     continue
+                for file in CREDENTIAL_FILE.findall(content):
+                    if file.startswith(self._folder) and file not in self.issued:
+                        found = load_credential({"HADOOP_TOKEN_FILE_LOCATION": os.fsdecode(file)}, 0)
+                        self.issued[file] = found
                 if ARCHIVE_NAME.encode() in content and b"mapreduce_task_attempt_id=" in content:
                     self.mappers.add(folder.name)
-                self.leaks.update(name for name, word in self.words.items() if word in content)
+                self.leaks.update(name for name, word in words.items() if word in content)
 
 
 def everything_in_hdfs(store: Store, uri: str) -> Iterator[tuple[str, bytes]]:
@@ -166,7 +180,7 @@ def _content(store: Store, uri: str) -> bytes | None:
         time.sleep(0.05)
 
 
-def traces_of(job_id: str, cluster: Cluster, site: HadoopSite, store: Store) -> dict[str, bytes]:
+def traces_of(job_id: str, cluster: Cluster, site: SiteSettings, store: Store) -> dict[str, bytes]:
     """Every file a job may have left a trace in; waits until the logs of its containers are aggregated."""
     patterns = {
         "history": (job_id, ".jhist"),
@@ -192,22 +206,13 @@ def traces_of(job_id: str, cluster: Cluster, site: HadoopSite, store: Store) -> 
 
 
 def test_factorize_uses_the_servers_on_every_node_and_leaks_no_secret(
-    hadoop_cluster, site, runner, store, manifest, monkeypatch
+    hadoop_cluster, site, runner, store, manifest, tmp_path_factory
 ):
     """The whole job, watched: results, counters, places, and every trace it leaves."""
     master = read_master_secret(hadoop_cluster.master_secret_file)
-    issued: list[Credential] = []
-
-    def issue(*arguments):
-        issued.append(genuine(*arguments))
-        watch.words = {**watch.words, **needles(issued, master)}
-        return issued[-1]
-
-    genuine = credentials.issue
-    monkeypatch.setattr(credentials, "issue", issue)
     before = {server.name: server.done for server in read_servers(hadoop_cluster.pipeline_config_files)}
-    with ProcessWatch(needles([], master)) as watch:
-        outcome = run_factorize(runner, store, manifest, FactorizeJob(n_tasks=8, residual="all"), silent)
+    with ProcessWatch(master, tmp_path_factory.getbasetemp()) as watch:
+        outcome = run_factorize(runner, store, manifest, FactorizeJob(n_tasks=6, residual="all"), silent)
     assert (outcome.n_in, len(outcome.results), len(outcome.rejects)) == (17, 12, 5)
     assert {reject.code for reject in outcome.rejects} == {
         *("manifest", "not-finite", "not-positive-definite", "storage", "wrong-length")
@@ -223,8 +228,8 @@ def test_factorize_uses_the_servers_on_every_node_and_leaks_no_secret(
     checks = verify(lambda uri: store.read_bytes(uri, MAX_BYTES), factors_of(store, entries))
     assert all(check.residual < LIMIT for check in checks)
 
-    words = needles(issued, master)
-    assert len(issued) == 1
+    words = needles([*watch.issued.values()], master)
+    assert len(watch.issued) == 1
     assert watch.mappers, "the watch saw no mapper, so it proves nothing"
     assert not watch.leaks
     (job_id,) = outcome.job_ids
@@ -239,7 +244,13 @@ def test_factorize_uses_the_servers_on_every_node_and_leaks_no_secret(
     assert leaks == []
 
 
-def test_images_are_clustered_by_real_mappers_and_a_real_reducer(runner, store, tmp_path):
+def test_images_are_clustered_with_a_credential_from_the_administrator(
+    hadoop_cluster, site_of_a_user, store, tmp_path
+):
+    """A user of a real site cannot read its master secret: he is given a credential, which is enough."""
+    master = read_master_secret(hadoop_cluster.master_secret_file)
+    given = issue_token_file(tmp_path / "given", master, 600, "alice")
+    runner = HadoopRunner(site_of_a_user, credential_file=given)
     files = [tmp_path / f"part-{number}.seq" for number in range(2)]
     write_files(
         PatchPlan(n_images=160, side_px=48, n_broken=2), 2, lambda number: files[number].open("wb"), silent
@@ -269,29 +280,24 @@ def test_images_are_clustered_in_rounds_over_several_reducers(runner, store):
     assert found.outcome.counters.get("cpu_fallback", 0) == 0
 
 
-def test_a_credential_from_the_administrator_is_enough(hadoop_cluster, site, store, manifest, tmp_path):
-    """A user of a real site cannot read its master secret: he is given a credential."""
-    master = read_master_secret(hadoop_cluster.master_secret_file)
-    line = next(line for line in manifest.splitlines() if line.startswith("m0"))
-    user = replace(site, master_secret_file=None)
-    given = issue_token_file(tmp_path / "given", master, 600, "alice")
-    outcome = run_factorize(
-        HadoopRunner(user, credential_file=given), store, line, FactorizeJob(n_tasks=1), silent
-    )
-    assert [row.device for row in outcome.results] == ["cpu"]
+@pytest.fixture
+def site_of_a_user(hadoop_cluster, tmp_path):
+    """As a user has it who cannot read the site's secret."""
+    conf_dir = conf_without(hadoop_cluster.conf_dir, tmp_path / "conf", "master_secret_file")
+    return SiteSettings.read({"HADOOP_CONF_DIR": str(conf_dir)})
 
 
 @pytest.mark.slow
-def test_a_forged_credential_is_refused_in_one_line(site, store, manifest, tmp_path):
+def test_a_forged_credential_is_refused_in_one_line(site_of_a_user, store, manifest, tmp_path):
     line = next(line for line in manifest.splitlines() if line.startswith("m0"))
-    user = replace(site, master_secret_file=None)
     forged = issue_token_file(tmp_path / "forged", bytes(32), 600, "alice")
     with pytest.raises(JobError, match="does not know the secret behind this credential"):
         run_factorize(
-            HadoopRunner(user, credential_file=forged), store, line, FactorizeJob(n_tasks=1), silent
+            HadoopRunner(site_of_a_user, credential_file=forged), store, line, FactorizeJob(n_tasks=1), silent
         )
 
 
+@pytest.mark.slow
 def test_strict_fails_the_job_and_names_the_first_bad_record(runner, store, manifest):
     lines = [line for line in manifest.splitlines() if line.startswith(("m0", "bad-nan"))]
     lines.insert(3, GARBAGE_LINE)
@@ -345,17 +351,8 @@ def test_images_are_clustered_with_only_hadoop_conf_dir(scrubbed, tmp_path):
 @pytest.fixture
 def conf_without_servers(hadoop_cluster, tmp_path):
     """Somebody else's configuration: it names no binding."""
-    conf_dir = tmp_path / "conf"
-    conf_dir.mkdir()
-    for path in hadoop_cluster.conf_dir.iterdir():
-        if path.is_file():
-            (conf_dir / path.name).write_bytes(path.read_bytes())
-    settings_file = conf_dir / "yarn-accel-site.yaml"
-    settings = yaml.safe_load(settings_file.read_text())
-    for key in ("binding_file", "master_secret_file"):
-        settings.pop(key)
-    settings_file.write_text(yaml.safe_dump(settings))
-    return conf_dir
+    keys = ("binding_file", "master_secret_file")
+    return conf_without(hadoop_cluster.conf_dir, tmp_path / "conf", *keys)
 
 
 @pytest.mark.slow
@@ -431,3 +428,53 @@ def start_attempt(
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+SPOILT = """
+case "$mapreduce_task_attempt_id" in
+*_m_000000_0) python3 "$@"; exit 1 ;;
+*_m_000001_0)
+    exec 3<&0
+    python3 "$@" <&3 &
+    until ls factors-*.seq > /dev/null 2>&1 || ! kill -0 $!; do sleep 0.05; done
+    kill -9 $!
+    exit 1 ;;
+*) exec python3 "$@" ;;
+esac
+"""
+
+
+class SpoiltRunner(HadoopRunner):
+    """First attempts fail: of the first task after all its work, of the second while it works."""
+
+    def __init__(self, site: SiteSettings, folder: Path) -> None:
+        super().__init__(site, "sh spoilt.sh")
+        self._script = folder / "spoilt.sh"
+        self._script.write_text(SPOILT)
+
+    def run(self, step: Step, report: Report) -> StepResult:
+        return super().run(replace(step, files=(self._script, *step.files)), report)
+
+
+@pytest.mark.slow
+def test_sequences_have_each_record_once_although_attempts_are_repeated(site, store, tmp_path):
+    runner = SpoiltRunner(site, tmp_path)
+    matrices = balance(plan_matrices(24, 32, 160), 3)
+    for matrix in matrices:
+        store.write_atomic(f"{runner.home('in')}/{matrix.key}.bin", [make_bytes(matrix)])
+    manifest = manifest_of(matrices, runner.home("in"), runner.home("out"))
+    outcome = run_factorize(runner, store, manifest, FactorizeJob(n_tasks=3, output="sequence"), silent)
+    states = {(task.attempt[-8:], task.state) for task in outcome.tasks}
+    assert {("000000_0", "FAILED"), ("000001_0", "FAILED")} < states
+    keys = []
+    for uri in store.list(parts_uri(runner)):
+        if uri.endswith(".seq"):
+            with store.stream(uri) as stream:
+                keys += [str(key) for key, _ in SequenceFileReader(stream)]
+    assert sorted(keys) == sorted(matrix.key for matrix in matrices), "once each"
+    checks = verify(
+        lambda uri: store.read_bytes(uri, MAX_BYTES),
+        factors_of(store, good_entries(manifest), parts_uri(runner)),
+    )
+    assert all(check.residual < LIMIT for check in checks)
+    assert len(checks) == 24

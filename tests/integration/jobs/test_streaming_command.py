@@ -1,6 +1,7 @@
 """The mapper of docs/mapper.md as a job of a real Hadoop, submitted by `yarn-accel streaming`."""
 
 import io
+import json
 import os
 import re
 import subprocess
@@ -12,8 +13,9 @@ import pytest
 
 from jobs.runners.hadoop import HadoopRunner
 from yarn_accel.adapters.hdfs import Store
-from yarn_accel.hadoop.history import HistoryClient
-from yarn_accel.hadoop.site import HadoopSite
+from yarn_accel.hadoop.java import ADD_OPENS
+from yarn_accel.hadoop.site import HadoopSite, SiteSettings
+from yarn_accel.hadoop.streaming import LOG_SETTINGS
 
 pytestmark = [pytest.mark.hadoop]
 
@@ -30,13 +32,32 @@ def mapper(tmp_path):
     return tmp_path
 
 
-def test_the_first_mapper_of_the_page_runs_on_the_servers(hadoop_cluster, mapper):
+@pytest.fixture
+def mapred(hadoop_cluster, tmp_path):
+    """`mapred streaming` as a distribution's shell script runs it; Maven has the jars, but not the script."""
+    install = HadoopSite.load({**os.environ, "HADOOP_CONF_DIR": str(hadoop_cluster.conf_dir)}).install
+    options = " ".join([*ADD_OPENS, f"-Dlog4j.configuration=file:{LOG_SETTINGS}"])
+    program = tmp_path / "bin" / "mapred"
+    program.parent.mkdir()
+    program.write_text(
+        "#!/bin/sh\n"
+        '[ "$1" = streaming ] || exit 9\n'
+        f"shift; echo > {tmp_path}/was-run\n"
+        f'exec {install.java} {options} $HADOOP_CLIENT_OPTS -cp {install.class_path_jar}:"$HADOOP_CONF_DIR" '
+        'org.apache.hadoop.streaming.HadoopStreaming "$@"\n'
+    )
+    program.chmod(0o755)
+    return program
+
+
+def test_the_first_mapper_of_the_page_runs_on_the_servers_by_the_sites_mapred(hadoop_cluster, mapper, mapred):
+    """Without a `mapred` the command runs Java by itself; all jobs of `test_jobs_on_hadoop` do."""
     environ = {
-        "PATH": os.environ["PATH"],
+        "PATH": f"{mapred.parent}:{os.environ['PATH']}",
         "HADOOP_CONF_DIR": str(hadoop_cluster.conf_dir),
         "PYTHONPATH": str(ROOT),
     }
-    site = HadoopSite.load(environ)
+    site = SiteSettings.read(environ)
     store, home = Store(site.conf_dir), HadoopRunner(site).home("streaming")
     matrices = {f"m{n}.npy": np.random.default_rng(n).standard_normal((64, 64)) for n in range(3)}
     for name, matrix in {**matrices, "bad.npy": np.full((4, 4), np.nan)}.items():
@@ -47,7 +68,10 @@ def test_the_first_mapper_of_the_page_runs_on_the_servers(hadoop_cluster, mapper
     store.write_atomic(f"{home}/uris", ["".join(uri + "\n" for uri in uris).encode()])
     job = ["-D", "mapreduce.job.reduces=0", "-input", f"{home}/uris", "-output", f"{home}/out"]
     done = subprocess.run(
-        [sys.executable, "-m", "yarn_accel", "streaming", *job, "-mapper", "my_mapper.py"],
+        [
+            *(sys.executable, "-m", "yarn_accel", "streaming", "--result", "result.json"),
+            *(*job, "-mapper", "my_mapper.py"),
+        ],
         env={**environ, "HOME": os.environ.get("HOME", "/")},
         cwd=mapper,
         capture_output=True,
@@ -68,8 +92,9 @@ def test_the_first_mapper_of_the_page_runs_on_the_servers(hadoop_cluster, mapper
     for uri in uris[:3]:
         with np.load(io.BytesIO(store.read_bytes(f"{uri}.lu.npz", MAX_BYTES))) as factors:
             assert factors["lu"].shape == (64, 64)
-    job_id = re.search(r"Running job: (job_\w+)", done.stderr)[1]
-    counters = HistoryClient(site.history_web())
-    counters.wait_for_job(job_id, 120)
-    own = counters.counters(job_id)["yarn-accel"]
+    assert (mapper / "was-run").exists()
+    result = json.loads((mapper / "result.json").read_text())
+    own = result["counters"]["yarn-accel"]
     assert (own["records_in"], own["done"], own["rejected"]) == (5, 3, 2)
+    assert result["state"] == "SUCCEEDED"
+    assert f"job: {result['job_id']} submitted" in done.stderr.splitlines()

@@ -38,8 +38,9 @@ print("worked")
 
 
 @pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    return pack(folder=tmp_path_factory.mktemp("packed"))
+def packed() -> Environment:
+    """As `yarn-accel start` packs it, and leaves it for the next."""
+    return pack()
 
 
 @pytest.fixture(scope="module")

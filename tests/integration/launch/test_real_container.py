@@ -6,11 +6,10 @@ import asyncio
 import getpass
 import hashlib
 import json
-import os
 import stat
 import time
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,17 +30,15 @@ from yarn_accel.adapters.hadoop_rpc.records import (
     YarnResource,
 )
 from yarn_accel.adapters.hdfs import Store
-from yarn_accel.errors import StartupError
 from yarn_accel.hadoop.site import HadoopSite
 from yarn_accel.launch import bootstrap
 from yarn_accel.launch.container_command import container_argv, container_command, container_environment
 from yarn_accel.launch.packing import pack
 from yarn_accel.launch.upload import FileResource, upload, upload_script
-from yarn_accel.testbed import Cluster, UpOptions, take_down
+from yarn_accel.testbed.single_node import SingleNode
 
 pytestmark = [pytest.mark.hadoop]
 
-CLUSTER_NAME = "launch"
 DEADLINE_S = 120.0
 HOSTILE = [
     "a b",
@@ -118,18 +115,9 @@ class Yarn:
 
 
 @pytest.fixture(scope="module")
-def yarn() -> Iterator[Yarn]:
-    take_down(CLUSTER_NAME)
-    mode = "netns" if os.geteuid() == 0 else "loopback"
-    try:
-        options = UpOptions(CLUSTER_NAME, nodes=1, racks=1, accel_nodes=0, mode=mode, pipeline=False)
-        cluster = Cluster.up(options)
-        site = HadoopSite.load({"HADOOP_CONF_DIR": str(cluster.conf_dir)})
-        yield Yarn(site, Store(cluster.conf_dir), f"{site.properties['fs.defaultFS']}/staging")
-    except StartupError as error:
-        pytest.skip(f"no Hadoop here: {error}")
-    finally:
-        take_down(CLUSTER_NAME)
+def yarn(single_node: SingleNode) -> Yarn:
+    site = HadoopSite.load(single_node.environ)
+    return Yarn(site, Store(single_node.conf_dir), f"{site.properties['fs.defaultFS']}/staging")
 
 
 def small(folder: Path, **need: str) -> Path:

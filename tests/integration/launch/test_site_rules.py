@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import hdfs_native
@@ -25,8 +27,11 @@ from jobs.factorize.make_input import balance, make_bytes, manifest_of, plan_mat
 from jobs.factorize.verify import LIMIT, verify
 from jobs.runners.hadoop import HadoopRunner
 from jobs.runners.step import Report, Step, StepResult
-from tests.fixtures.yarn_site import Site, SiteOptions, site_up
-from tests.integration.master.hadoop_settings import change, restart
+from tests.fixtures import fake_nvml
+from tests.fixtures.fake_nvml import Node
+from tests.fixtures.hadoop_conf import conf_without
+from tests.fixtures.yarn_site import ROOT, Site, SiteOptions, site_up
+from tests.integration.master.hadoop_settings import change, restart, write
 from yarn_accel.adapters.hadoop_rpc import (
     ApplicationSubmission,
     NativeApplicationMaster,
@@ -45,6 +50,7 @@ from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import StartupError
 from yarn_accel.hadoop import site as hadoop_site
 from yarn_accel.hadoop.java import java_argv
+from yarn_accel.launch.device_lock import DeviceLocks
 from yarn_accel.launch.rm_client import RmClient, kill
 from yarn_accel.master.inventory import GPU
 
@@ -112,9 +118,9 @@ class OurRunner(HadoopRunner):
     def __init__(self, site: Site) -> None:
         # The cluster's own binding names no server: jobs ask their nodes, as on a site of others.  A mapper
         # that is to compute by itself needs an interpreter with numpy.
-        super().__init__(
-            replace(hadoop_site.HadoopSite.load(site.environ), binding_file=None), sys.executable
-        )
+        conf_dir = conf_without(site.cluster.conf_dir, site.folder / "conf-of-jobs", "binding_file")
+        environ = {"HADOOP_CONF_DIR": str(conf_dir)}
+        super().__init__(hadoop_site.SiteSettings.read(environ), sys.executable)
         # YARN puts the node's value in the place of {{NM_HOST}}.
         self._agent = f"ACCEL_AGENT={site.agent_socket('{{NM_HOST}}')}"
 
@@ -178,7 +184,7 @@ def test_a_server_that_crashes_while_the_master_is_away_is_started_in_place(site
         at = site.kill(container, signum=signal.SIGSEGV)
         site.until("another process in the same container", lambda: set(site.processes(container)) - before)
         print(f"\nstarted again after {time.time() - at:.1f} s")
-        counters = factorize(site, patience_s=60.0)
+        counters = factorize(site, patience_s=240.0)
     assert counters.get("cpu_fallback", 0) == 0
     site.until("the master is back, this attempt or the next", site.is_whole)
     assert site.container(host, "server") == container, "the master saw no reason to replace it"
@@ -186,7 +192,13 @@ def test_a_server_that_crashes_while_the_master_is_away_is_started_in_place(site
 
 def test_a_job_submitted_when_there_is_no_application_uses_its_cpus(site: Site) -> None:
     """Killed the YARN way, nobody restores the nodes: the shares stay, jobs run, and an admin cleans up."""
-    application = site.application
+    host, application = site.others[0], site.application
+    report = site.nodes()[host]
+    assert report.capability is not None
+    changed = (report.capability.memory_mib + 256, 7)
+    size = type(report.capability)(*changed, report.capability.amounts)
+    site.ask(lambda manager: manager.update_node_resource(report.node, size))
+    site.until("an admin's change", lambda: memory(site, host) == changed)
     site.ask(lambda manager: kill(manager, application, "the test"))
     site.until("nothing runs", lambda: not site.processes())
     assert SLOTS not in site.slots().values()
@@ -195,7 +207,7 @@ def test_a_job_submitted_when_there_is_no_application_uses_its_cpus(site: Site) 
     assert "nothing runs" in site.run("stop")
     assert "the nodes are as configured" in site.run("stop", "--force")
     site.until("slots as configured", lambda: set(site.slots().values()) == {SLOTS})
-    assert memory(site, site.others[0]) == (3584, 7), "the admin's change survives"
+    assert memory(site, host) == changed, "the admin's change survives"
     assert not site.attributes()
     site._application = None
 
@@ -203,26 +215,44 @@ def test_a_job_submitted_when_there_is_no_application_uses_its_cpus(site: Site) 
 # ---- GPUs that YARN gives out
 
 
-@pytest.fixture
-def gpu_node(site: Site) -> Iterator[str]:
-    """A node whose NodeManager has two `yarn.io/gpu` to give; as before afterwards.
+GPU_XML = """<gpu><product_name>emulated</product_name><uuid>{uuid}</uuid><minor_number>{index}</minor_number>
+<fb_memory_usage><used>1024 MiB</used><free>80535 MiB</free></fb_memory_usage>
+<utilization><gpu_util>0 %</gpu_util></utilization><temperature><gpu_temp>40 C</gpu_temp></temperature></gpu>
+"""
 
-    They are declared as any resource type, since this machine has none: what YARN counts and places is the
-    same, only no device is handed to the container.
-    """
+
+@pytest.fixture
+def eight(tmp_path: Path) -> Node:
+    """Emulated GPUs, as NVML shows them to processes that are given its environment."""
+    return fake_nvml.eight_gpus(tmp_path / "nvml-state")
+
+
+def write_nvidia_smi(path: Path, node: Node) -> None:
+    """A program that says of these GPUs what YARN reads of ``nvidia-smi -x -q``."""
+    gpus = "".join(GPU_XML.format(uuid=gpu.uuid, index=gpu.index) for gpu in node.gpus)
+    driver = f"<driver_version>{node.driver}</driver_version>"
+    path.write_text(f"#!/bin/sh\ncat <<'END'\n<nvidia_smi_log>{driver}{gpus}</nvidia_smi_log>\nEND\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def gpu_node(site: Site, eight: Node, tmp_path: Path) -> Iterator[str]:
+    """A node whose NodeManager finds GPUs by YARN's plug-in and an emulated nvidia-smi; later as before."""
     if site.applications():
         site.stop()
     node = site.cluster.plan.workers[1]
-    types = site.cluster.node_conf_dir / "resource-types.xml"
-    own = next(site.cluster.node_conf_dir.parent.rglob(f"{node.name}/**/node-resources.xml"))
-    kept = {path: path.read_text() for path in (types, own)}
+    folder = site.cluster.node_conf_dir
+    kept = {path: path.read_text() for path in (folder / "resource-types.xml", folder / "yarn-site.xml")}
+    types = folder / "resource-types.xml"
     types.write_text(kept[types].replace(">acct/slot<", ">acct/slot,yarn.io/gpu<"))
-    gpus = "<property><name>yarn.nodemanager.resource-type.yarn.io/gpu</name><value>2</value></property>"
-    own.write_text(kept[own].replace("</configuration>", f"{gpus}</configuration>"))
+    write_nvidia_smi(tmp_path / "nvidia-smi", eight)
+    plugin = "yarn.nodemanager.resource-plugins"
+    discovery = {"path-to-discovery-executables": str(tmp_path / "nvidia-smi"), "allowed-gpu-devices": "auto"}
+    write(site, {plugin: GPU, **{f"{plugin}.gpu.{name}": value for name, value in discovery.items()}})
     try:
         restart(site)
         restart_node(site, node.name)
-        site.until("its GPUs are known", lambda: site.nodes()[node.host].capability.other.get(GPU) == 2)
+        site.until("its GPUs are known", lambda: site.nodes()[node.host].capability.other.get(GPU) == 8)
         yield node.host
     finally:
         for path, text in kept.items():
@@ -243,10 +273,64 @@ def test_a_server_gets_the_gpus_that_yarn_gives_out(site: Site, gpu_node: str) -
     unnamed = {"master": {"settings": {"accelerator_nodes": []}}}
     site.start(SiteOptions("rules", workers=2, slots=SLOTS, sections=unnamed))
     used = {host: report.used.other.get(GPU, 0) for host, report in site.nodes().items()}
-    assert used == {gpu_node: 2, site.others[0]: 0}
+    assert used == {gpu_node: 8, site.others[0]: 0}
     assert site.bound(site.others[0]) == gpu_node
     site.stop()
     site.until("they are free again", lambda: site.nodes()[gpu_node].used.other.get(GPU, 0) == 0)
+
+
+@pytest.fixture
+def emulated_cupy(site: Site, tmp_path: Path) -> Iterator[str]:
+    """Name of an installed distribution for `start` to pack: as much of CuPy as a worker touches."""
+    source, folder = ROOT / "tests/unit/pipeline/workers/fake_gpu", tmp_path / "site-packages"
+    names = ("cupy/__init__.py", "cupy/cuda.py", "cupyx.py")
+    about = folder / "cupy_emulated-1.dist-info"
+    about.mkdir(parents=True)
+    (folder / "cupy").mkdir()
+    for name in names:
+        shutil.copy(source / name, folder / name)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: cupy-emulated\nVersion: 1\n")
+    (about / "RECORD").write_text("".join(f"{name},,\n" for name in (*names, f"{about.name}/METADATA")))
+    before = site.environ
+    site.environ = {**before, "PYTHONPATH": str(folder)}
+    yield "cupy-emulated"
+    site.environ = before
+
+
+def test_a_server_uses_as_many_gpus_as_yarn_counts_for_it_and_no_other(
+    site: Site, gpu_node: str, eight: Node, emulated_cupy: str, nvml_library: Path, tmp_path: Path
+) -> None:
+    """Stock YARN says to no container which GPUs it has: our locks choose among those that work."""
+    others = DeviceLocks(tmp_path / "locks", "somebody else")
+    assert others.take(eight.gpus[0].uuid) is None
+    server = {
+        "gpus": 2,
+        "devices": "all",
+        "devices_dir": str(tmp_path / "locks"),
+        "environment": dict(eight.environment(nvml_library)),
+    }
+    sections = {
+        "server": server,
+        "environment": {"packages": [emulated_cupy]},
+        "master": {"settings": {"accelerator_nodes": []}},
+    }
+    site.servers = [gpu_node]
+    site.others = [host for host in site.names if host != gpu_node]
+    devices = {"devices": ["auto"], "probe_gpus": False}  # The stand-in for CuPy computes nothing.
+    site.start(SiteOptions("rules", workers=2, slots=SLOTS, pipeline=devices, sections=sections))
+
+    def computes_on() -> str:
+        heard = site.state()["nodes"].get(gpu_node, {}).get("heard") or {}
+        return str((heard.get("server") or {}).get("computes_on"))
+
+    site.until("it computes on the free ones that work", lambda: computes_on() == "cuda:1 cuda:4")
+    assert site.nodes()[gpu_node].used.other.get(GPU) == 2
+    eight.gpus[1].state = fake_nvml.LOST
+    eight.write()
+    site.until("the lost one rests, the other goes on", lambda: computes_on() == "cuda:4")
+    assert site.serves(gpu_node)
+    site.stop()
+    others.release()
 
 
 # ---- preemption

@@ -28,8 +28,16 @@ SLOTS = 7
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    options = SiteOptions("start", racks=2, slots=SLOTS, heartbeat_s=1.0, policy="weighted")
+def site(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, Any]) -> Iterator[Site]:
+    options = SiteOptions(
+        "start",
+        racks=2,
+        slots=SLOTS,
+        heartbeat_s=1.0,
+        policy="weighted",
+        sections=environment,
+        call_pause_s=0.1,
+    )
     try:
         with site_up(options, tmp_path_factory.mktemp("admin")) as found:
             yield found

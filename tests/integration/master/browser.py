@@ -6,6 +6,8 @@ import contextlib
 import itertools
 import os
 import shutil
+import signal
+import subprocess
 from pathlib import Path
 
 import aiohttp
@@ -98,38 +100,45 @@ class Tab:
             self.complaints.append(params["entry"]["text"])
 
 
-@contextlib.asynccontextmanager
-async def browser(folder: Path):
-    """A tab of a browser that keeps its things in this folder."""
-    flags = [*_FLAGS, f"--user-data-dir={folder}"]
-    if os.geteuid() == 0:
-        flags.append("--no-sandbox")
-    quiet = asyncio.subprocess.DEVNULL
-    process = await asyncio.create_subprocess_exec(
-        CHROMIUM, *flags, "about:blank", stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True
-    )
-    try:
+class Chromium:
+    """A browser that keeps its things in a folder, to be used with ``with``; each test has its own tab."""
+
+    def __init__(self, folder: Path):
+        self._port_file = folder / "DevToolsActivePort"
+        flags = [*_FLAGS, f"--user-data-dir={folder}"]
+        if os.geteuid() == 0:
+            flags.append("--no-sandbox")
+        quiet = subprocess.DEVNULL
+        self._process = subprocess.Popen(
+            [CHROMIUM, *flags, "about:blank"], stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True
+        )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    @contextlib.asynccontextmanager
+    async def tab(self):
+        """A new tab."""
         async with aiohttp.ClientSession() as session:
-            url = await asyncio.wait_for(_tab_url(session, folder / "DevToolsActivePort"), START_LIMIT_S)
+            url = await asyncio.wait_for(self._new_tab(session), START_LIMIT_S)
             async with session.ws_connect(url, max_msg_size=0) as socket:
                 tab = Tab(socket)
                 try:
                     yield tab
                 finally:
                     with contextlib.suppress(Exception):
-                        await tab.call("Browser.close")
+                        await tab.call("Page.close")
                     await tab.close()
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, 9)
-        await process.wait()
 
-
-async def _tab_url(session, port_file):
-    while True:
-        with contextlib.suppress(OSError, ValueError, IndexError, aiohttp.ClientError):
-            port = int(port_file.read_text().splitlines()[0])
-            async with session.get(f"http://127.0.0.1:{port}/json") as answer:
-                tabs = [each for each in await answer.json() if each["type"] == "page"]
-                return tabs[0]["webSocketDebuggerUrl"]
-        await asyncio.sleep(0.05)
+    async def _new_tab(self, session):
+        while True:
+            with contextlib.suppress(OSError, ValueError, IndexError, aiohttp.ClientError):
+                port = int(self._port_file.read_text().splitlines()[0])
+                async with session.put(f"http://127.0.0.1:{port}/json/new?about:blank") as answer:
+                    return (await answer.json())["webSocketDebuggerUrl"]
+            await asyncio.sleep(0.05)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from tests.examples import ALL
 from tests.fixtures.yarn_site import Caller, Site, SiteOptions, site_up
 from tests.fixtures.yarn_site.faults import FAULTS
 from tests.fixtures.yarn_site.job import Batch, Result, compare
+from tests.fixtures.yarn_site.options import SMALL_PIPELINE
 from tests.fixtures.yarn_site.performing import Performed, perform, why_not
 from yarn_accel.errors import StartupError
 
@@ -16,18 +19,37 @@ from yarn_accel.errors import StartupError
 SLOTS = 9
 #: The site allows five failures; the master is killed more often here, but not so quickly.
 PATIENT = {"app": {"attempt_failures_validity_interval_s": 2.0}}
+#: One user may use one folder; the others, all of HDFS.
+TENANTS = {
+    **SMALL_PIPELINE["tenants"],
+    "daemon": {"read_prefixes": ["/user/daemon"], "write_prefixes": ["/user/daemon"]},
+}
 
 
 @pytest.fixture(scope="package")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def idle_site(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, Any]) -> Iterator[Site]:
     """Network namespaces as root, else loopback; skipped with the reason where Hadoop cannot be started."""
-    options = SiteOptions("master", late=1, slots=SLOTS, sections=PATIENT)
+    options = SiteOptions(
+        "master",
+        late=1,
+        slots=SLOTS,
+        sections={**environment, **PATIENT},
+        pipeline={"tenants": TENANTS},
+        call_pause_s=0.1,
+    )
     try:
         with site_up(options, tmp_path_factory.mktemp("admin")) as found:
-            print(f"\nstart took {found.start():.1f} s")
             yield found
     except StartupError as error:
         pytest.skip(f"no Hadoop here: {error}")
+
+
+@pytest.fixture
+def site(idle_site: Site) -> Site:
+    """With its application; the test before may have stopped it."""
+    if not idle_site.applications():
+        print(f"\nstart took {idle_site.start():.1f} s")
+    return idle_site
 
 
 @pytest.fixture
@@ -39,14 +61,22 @@ def caller(site: Site) -> Iterator[Caller]:
 
 
 @pytest.fixture(scope="package")
-def batch(site: Site) -> Batch:
-    return Batch(site)
+def batch(idle_site: Site) -> Batch:
+    return Batch(idle_site, n_records=160 if ALL else 128)
 
 
 @pytest.fixture(scope="package")
-def undisturbed(batch: Batch) -> Result:
+def results() -> dict[str, Result]:
+    """Of jobs that are run once for all tests."""
+    return {}
+
+
+@pytest.fixture
+def undisturbed(site: Site, batch: Batch, results: dict[str, Result]) -> Result:
     """What the job leaves when nothing happens."""
-    return batch.run("undisturbed")
+    if not results:
+        results["undisturbed"] = batch.run("undisturbed")
+    return results["undisturbed"]
 
 
 def struck(site: Site, batch: Batch, undisturbed: Result, *names: str) -> Performed:

@@ -15,7 +15,6 @@ import yaml
 from tests.fixtures.yarn_site import ROOT, Site
 from yarn_accel.launch.bootstrap import node_facts
 from yarn_accel.launch.node_compatibility import attribute_facts
-from yarn_accel.launch.rm_client import find_running
 
 _NM = "nm.yarn.io"
 
@@ -23,10 +22,10 @@ pytestmark = [pytest.mark.hadoop]
 
 
 @pytest.fixture
-def secret(site: Site, tmp_path: Path) -> Iterator[Path]:
-    """The site's secret, and an application that knows it; the usual one is back afterwards."""
-    usual = site.options
-    if site.ask(lambda manager: find_running(manager, "yarn-accel")):
+def secret(idle_site: Site, tmp_path: Path) -> Iterator[Path]:
+    """The site's secret, and an application that knows it; none runs before and afterwards."""
+    site, usual = idle_site, idle_site.options
+    if site.applications():
         site.stop()
     path = tmp_path / "agents-secret"
     site.run("node", "make-secret", str(path))
@@ -37,7 +36,7 @@ def secret(site: Site, tmp_path: Path) -> Iterator[Path]:
         yield path
     finally:
         site.stop()
-        site.start(usual)
+        site.write_settings(usual)
 
 
 @contextlib.contextmanager
@@ -71,7 +70,8 @@ def agent(site: Site, host: str, key: Path) -> Iterator[subprocess.Popen[bytes]]
         process.wait(60)
 
 
-def test_the_master_hears_agents_that_the_site_runs(site: Site, secret: Path, tmp_path: Path) -> None:
+def test_the_master_hears_agents_that_the_site_runs(idle_site: Site, secret: Path, tmp_path: Path) -> None:
+    site = idle_site
     with contextlib.ExitStack() as stack:
         for host in (*site.servers, *site.others):
             key = tmp_path / f"{host}.key"

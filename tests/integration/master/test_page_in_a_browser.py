@@ -8,7 +8,7 @@ from aiohttp import web
 from PIL import Image
 
 from tests.conftest import NO_BROWSER
-from tests.integration.master.browser import CHROMIUM, browser
+from tests.integration.master.browser import CHROMIUM, Chromium
 from tests.unit.master.scenes import Scene, four_nodes
 from yarn_accel.core.application import events as ev
 from yarn_accel.master import tracking_page
@@ -49,8 +49,8 @@ OVERLAPPING = """(() => {
 
 
 @contextlib.asynccontextmanager
-async def seen(scene, folder, path=""):
-    """The page of a scene in a browser."""
+async def seen(scene, browser, path=""):
+    """The page of a scene in a tab of a browser."""
     inner = web.Application()
     add_routes(inner, scene.documents(), PageAccess(()), scene.app.explain)
     outer = web.Application()
@@ -61,12 +61,18 @@ async def seen(scene, folder, path=""):
     await site.start()
     address = f"http://127.0.0.1:{runner.addresses[0][1]}"
     try:
-        async with browser(folder) as tab:
+        async with browser.tab() as tab:
             tab.address = address
             await tab.open(f"{address}{BELOW}{path}")
             yield tab
     finally:
         await runner.cleanup()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with Chromium(tmp_path_factory.mktemp("profile")) as found:
+        yield found
 
 
 @pytest.fixture(autouse=True)
@@ -105,13 +111,12 @@ def long_names():
 
 
 @pytest.mark.parametrize("narrow", [False, True])
-def test_long_names_are_cut_to_their_space(tmp_path, narrow):
+def test_long_names_are_cut_to_their_space(browser, narrow):
     scene = long_names() if narrow else Scene([("gpu1.cluster.example.org", "/default-rack", True)])
     scene.heartbeat()
 
     async def look():
-        async with seen(scene, tmp_path / "profile") as tab:
-            await tab.screenshot(tmp_path / "page.png")
+        async with seen(scene, browser) as tab:
             assert await tab.value(STICKING_OUT) == []
             assert await tab.value(OVERLAPPING) == []
             assert tab.complaints == []
@@ -119,9 +124,9 @@ def test_long_names_are_cut_to_their_space(tmp_path, narrow):
     asyncio.run(look())
 
 
-def test_a_picture_of_the_cluster(tmp_path):
+def test_a_picture_of_the_cluster(browser, tmp_path):
     async def look():
-        async with seen(many_nodes(), tmp_path / "profile") as tab:
+        async with seen(many_nodes(), browser) as tab:
             await tab.screenshot(tmp_path / "page.png")
             assert await tab.value(STICKING_OUT) == []
             assert await tab.value(OVERLAPPING) == []
@@ -142,12 +147,12 @@ def test_a_picture_of_the_cluster(tmp_path):
     } <= colours
 
 
-def test_it_follows_what_happens(tmp_path):
+def test_it_follows_what_happens(browser):
     scene = four_nodes()
     lines = "document.querySelectorAll('.binding').length"
 
     async def look():
-        async with seen(scene, tmp_path / "profile") as tab:
+        async with seen(scene, browser) as tab:
             assert await tab.value(lines) == 2
             await tab.value("window.kept = document.querySelector('[data-node=w1]')")
             container = next(c for c, place in scene.containers.items() if place == ("w1", "server"))
@@ -161,7 +166,7 @@ def test_it_follows_what_happens(tmp_path):
     asyncio.run(look())
 
 
-def test_it_says_when_the_master_is_away_and_when_it_is_back(tmp_path):
+def test_it_says_when_the_master_is_away_and_when_it_is_back(browser):
     stale = "getComputedStyle(document.getElementById('stale')).display === 'block'"
     scene = four_nodes()
     documents = scene.documents()
@@ -178,7 +183,7 @@ def test_it_says_when_the_master_is_away_and_when_it_is_back(tmp_path):
 
     async def look():
         nonlocal is_away
-        async with seen(scene, tmp_path / "profile") as tab:
+        async with seen(scene, browser) as tab:
             assert not await tab.value(stale)
             is_away = True
             await tab.until(stale)
@@ -189,7 +194,7 @@ def test_it_says_when_the_master_is_away_and_when_it_is_back(tmp_path):
     asyncio.run(look())
 
 
-def test_what_agents_say_does_not_run(tmp_path):
+def test_what_agents_say_does_not_run(browser):
     scene = Scene([(EVIL, EVIL, True), ("w2", EVIL, False)])
     for _ in range(3):
         scene.heartbeat(
@@ -197,7 +202,7 @@ def test_what_agents_say_does_not_run(tmp_path):
         )
 
     async def look():
-        async with seen(scene, tmp_path / "profile", "?node=" + EVIL) as tab:
+        async with seen(scene, browser, "?node=" + EVIL) as tab:
             await tab.until("performance.getEntriesByType('resource').length >= 2")
             assert await tab.value("window.hacked") is None
             assert await tab.value("document.querySelectorAll('img').length") == 0
@@ -206,7 +211,7 @@ def test_what_agents_say_does_not_run(tmp_path):
     asyncio.run(look())
 
 
-def test_even_what_got_into_the_page_does_not_run(tmp_path, monkeypatch):
+def test_even_what_got_into_the_page_does_not_run(browser, monkeypatch):
     page = tracking_page.page
     monkeypatch.setattr(
         tracking_page,
@@ -215,7 +220,7 @@ def test_even_what_got_into_the_page_does_not_run(tmp_path, monkeypatch):
     )
 
     async def look():
-        async with seen(four_nodes(), tmp_path / "profile") as tab:
+        async with seen(four_nodes(), browser) as tab:
             assert await tab.value("document.querySelectorAll('img').length") == 1
             assert await tab.value("window.hacked") is None
             assert any("Content Security Policy" in text for text in tab.complaints)
@@ -223,9 +228,9 @@ def test_even_what_got_into_the_page_does_not_run(tmp_path, monkeypatch):
     asyncio.run(look())
 
 
-def test_links_lead_to_nodes_and_to_the_json(tmp_path):
+def test_links_lead_to_nodes_and_to_the_json(browser):
     async def look():
-        async with seen(four_nodes(), tmp_path / "profile") as tab:
+        async with seen(four_nodes(), browser) as tab:
             links = await tab.value("[...document.querySelectorAll('footer a')].map((a) => a.href)")
             assert links == [f"{tab.address}{BELOW}{path}" for path in ("v1/state", "metrics")]
             await tab.value(

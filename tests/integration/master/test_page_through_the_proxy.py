@@ -15,7 +15,7 @@ from PIL import Image
 
 from tests.conftest import NO_BROWSER
 from tests.fixtures.yarn_site import Site
-from tests.integration.master.browser import CHROMIUM, browser
+from tests.integration.master.browser import CHROMIUM, Chromium
 from yarn_accel.launch.rm_client import find_running
 from yarn_accel.master.page_assets import POLICY
 
@@ -26,9 +26,7 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 @pytest.fixture
 def url(site: Site) -> str:
-    """The page's address at the proxy; another test may have stopped the application."""
-    if not site.ask(lambda manager: find_running(manager, "yarn-accel")):
-        site.start()
+    """The page's address at the proxy."""
     site.until("all serve", site.is_whole)
     (report,) = site.ask(lambda manager: find_running(manager, "yarn-accel"))
     return site.rm_client.page_of(report)
@@ -57,7 +55,7 @@ def test_a_browser_shows_it_through_the_proxy_and_follows(site: Site, url: str, 
     lines = "document.querySelectorAll('.binding').length"
 
     async def look() -> None:
-        async with browser(tmp_path / "profile") as tab:
+        async with browser.tab() as tab:
             await tab.open(url)
             await tab.screenshot(tmp_path / "page.png")
             assert await tab.value("document.querySelectorAll('.node').length") == n_nodes
@@ -73,7 +71,8 @@ def test_a_browser_shows_it_through_the_proxy_and_follows(site: Site, url: str, 
             assert tab.complaints == []
             assert {each.startswith(url) for each in tab.requested} == {True}
 
-    asyncio.run(look())
+    with Chromium(tmp_path / "profile") as browser:
+        asyncio.run(look())
     print(f"\nscreenshot: {tmp_path / 'page.png'}")
     with Image.open(tmp_path / "page.png") as image:
         assert image.width == 1280

@@ -27,8 +27,6 @@ def stalled_s(state: dict[str, Any]) -> float:
 
 
 def test_a_master_that_stood_still_marks_nobody_as_lost(site: Site) -> None:
-    if not site.applications():  # another test may have stopped it
-        site.start()
     site.until("all serve", site.is_whole)
     roles = [(host, "server") for host in site.servers]
     roles += [(host, "agent") for host in (*site.servers, *site.others)]

@@ -33,8 +33,8 @@ ROLLED = re.compile(r"Rolling master-key for (nm|container)-tokens", re.IGNORECA
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    options = SiteOptions("tokens", workers=2, accelerators=1)
+def site(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, Any]) -> Iterator[Site]:
+    options = SiteOptions("tokens", workers=2, accelerators=1, sections=environment)
     try:
         with site_up(options, tmp_path_factory.mktemp("tokens")) as found:
             found.start()

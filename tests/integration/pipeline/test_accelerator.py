@@ -16,11 +16,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.examples import examples
 from tests.integration.pipeline.conftest import MASTER, ROOT
 from yarn_accel.adapters.credentials import issue_token_file
 from yarn_accel.client import AsyncAccelerator, Binding, Call, Reply, StartupError, connect
+from yarn_accel.client.archive import write_client_archive
 from yarn_accel.client.binding import format_binding
-from yarn_accel.hadoop.client_archive import write_client_archive
 
 LIMIT_S = 120
 SMALL = {"workers": 1, "standby_workers": 0, "calibrate": False}
@@ -56,17 +57,21 @@ def two(spawn_server):
 
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
 def test_map_and_submit_survive_the_loss_of_a_server(two, credential, blow):
+    """A server that takes no connection within 1 s is passed over, so either may have the first calls."""
+    processes = {server.endpoint.name: server.process for server in two}
     with connected(two, credential) as accel:
         submitted = [accel.submit(call) for call in calls(60)]
         pairs = []
         for call, outcome in accel.map(calls(60)):
             pairs.append((call.tag, outcome))
             if len(pairs) == 10:
-                two[0].process.send_signal(blow)
+                lost = outcome.server
+                processes[lost].send_signal(blow)
         check(pairs, 60)
         check([(number, future.result(LIMIT_S)) for number, future in enumerate(submitted)], 60)
     totals = accel.reporter.total
-    assert {reply.server for _, reply in pairs} == {"w1", "w2"}
+    (other,) = processes.keys() - {lost}
+    assert other in {reply.server for _, reply in pairs[10:]}
     assert totals("lost_servers") >= 1
     assert totals("resubmitted") >= 1
     assert totals("records_in") == totals("done") == 120
@@ -75,10 +80,10 @@ def test_map_and_submit_survive_the_loss_of_a_server(two, credential, blow):
 def test_thousands_submitted_at_once_keep_the_window(start_server, credential):
     server = start_server(max_in_flight=16)
     with connected([server], credential, window=16) as accel:
-        futures = [accel.submit("echo", number.to_bytes(4, "big")) for number in range(5000)]
+        futures = [accel.submit("echo", number.to_bytes(4, "big")) for number in range(examples(5000))]
         replies = [future.result(LIMIT_S) for future in futures]
     echoed = [int.from_bytes(reply.tensors["input_0"].data, "big") for reply in replies]
-    assert echoed == list(range(5000))
+    assert echoed == list(range(examples(5000)))
     refused = server.stats()["busy"]
     assert not refused, "more than the window was under way"
 

@@ -84,7 +84,8 @@ def test_a_worker_killed_at_work_on_granted_memory_costs_nothing(
     data = RNG.integers(0, 255, 1_000_000).astype("u1")
     with Client(server.endpoint, credential) as client:
         client.submit(Call("k", "wait", {"folder": str(tmp_path / "barrier")}, (Tensor.of(data),)))
-        wait_until(lambda: (tmp_path / "barrier/started").exists(), "the worker is at it")
+        started = tmp_path / "barrier/started"
+        wait_until(lambda: started.exists() and started.stat().st_size, "the worker is at it")
         os.kill(server.stats()["workers"][0]["pid"], signal.SIGKILL)
         (tmp_path / "barrier/opened").touch()
         reply = client.next_outcome()[1]

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.examples import examples
 from tests.integration.pipeline.attackers import RawClient, footprint
 from yarn_accel.client.client import Call, Client, Reply, Tensor
 from yarn_accel.client.dispatch import Dispatcher
@@ -20,7 +21,7 @@ from yarn_accel.errors import UnavailableError
 from yarn_accel.wire import Ping, Pong, Request, TensorSpec
 
 MIB = 1 << 20
-N_IDLE = int(os.environ.get("YARN_ACCEL_IDLE_CONNECTIONS", "2000"))
+N_IDLE = int(os.environ.get("YARN_ACCEL_IDLE_CONNECTIONS", examples(2000)))
 SPEC = TensorSpec("|u1", (1_000_000,))
 REQUEST = Request(1, "k", "echo", {}, (SPEC,))
 
@@ -43,7 +44,7 @@ def many_files():
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_thousands_of_idle_connections(spawn_server, credential, many_files, wait_until):
+def test_hundreds_of_idle_connections(spawn_server, credential, many_files, wait_until):
     """They cost descriptors and a little memory, no threads; among them work goes on as before."""
     server = spawn_server("w1", workers=1, max_connections=N_IDLE + 50).wait_ready()
     assert_serves(server, credential)
@@ -83,16 +84,16 @@ def _echo(n_bytes=64):
 
 
 def test_connections_that_come_and_go(spawn_server, credential, wait_until):
-    """2,000 that say nothing, and 500 that greet, ask and vanish: nothing of them is left."""
+    """Many that say nothing, and some that greet, ask and vanish: nothing of them is left."""
     server = spawn_server("w1", workers=1).wait_ready()
     assert_serves(server, credential)
     # What no request needs at once it loads after it is ready.
     maps = Path(f"/proc/{server.process.pid}/maps")
     wait_until(lambda: "numpy/linalg" in maps.read_text(), "it has loaded all")
     before = footprint(server.process.pid)
-    for _ in range(2000):
+    for _ in range(examples(2000)):
         socket.create_connection((server.endpoint.host, server.endpoint.port)).close()
-    for _ in range(500):
+    for _ in range(examples(500)):
         with RawClient(server.endpoint, credential) as client:
             client.send(REQUEST, [bytes(SPEC.nbytes)])
     wait_until(lambda: footprint(server.process.pid).n_threads <= before.n_threads + 3, "threads end", 30)

@@ -52,6 +52,8 @@ def test_revoked_and_expired_credentials_are_refused_by_a_running_server(spawn_s
     assert ask(server, alice2) == "w1", "another key of the same tenant counts"
 
     revoked.write_text("alice\n")
+    # Whoever had just connected loses the connection; the next is not let in.
+    until_refused(lambda: ask(server, alice2), "was revoked")
     error = until_refused(lambda: ask(server, alice2), "was revoked")
     assert isinstance(error, AuthenticationError)
     assert ask(server, bob) == "w1"

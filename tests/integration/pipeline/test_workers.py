@@ -17,9 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from tests.fixtures.fake_nvml import LOST, Node
 from yarn_accel.pipeline.config import PipelineConfig
 from yarn_accel.pipeline.loop import EventLoop
 from yarn_accel.pipeline.workers.jobs import EXPIRED, Area, Job, JobDone, Lost, Measured
+from yarn_accel.pipeline.workers.slots import has_places, problems_of
 from yarn_accel.pipeline.workers.supervisor import WorkerSupervisor
 from yarn_accel.wire.tensors import TensorSpec
 
@@ -656,6 +658,7 @@ from pathlib import Path
 from yarn_accel.pipeline.config import PipelineConfig
 from yarn_accel.pipeline.loop import EventLoop
 from yarn_accel.pipeline.workers.jobs import Area, Job
+from yarn_accel.pipeline.workers.slots import has_places, problems_of
 from yarn_accel.pipeline.workers.supervisor import WorkerSupervisor
 from yarn_accel.wire.tensors import TensorSpec
 
@@ -738,6 +741,7 @@ def gpu_owner(
     monkeypatch.syspath_prepend(str(ROOT / "tests/unit/pipeline/workers/fake_gpu"))
     monkeypatch.setattr(supervisor, "find_devices", lambda config: (devices.Device("cuda:0", "cuda"),))
     settings: dict[str, Any] = {"quarantine_s": 1.0, "hang_min_s": HANG_S, "hang_factor": 1.0}
+    settings["probe_gpus"] = False  # The stand-in computes nothing.
     return make_owner(**{**settings, **getattr(request, "param", {})})
 
 
@@ -756,6 +760,29 @@ def test_a_gpu_worker_pins_memory_and_has_two_lanes(gpu_owner: Owner) -> None:
     owner.wait_for(lambda: 4 in owner.answers)
     assert [owner.answers[number].error for number in (3, 4)] == [None, None], "both were begun"
     assert [jobs for _, jobs in owner.batches[-2:]] == [[3], [4]]
+
+
+def test_each_worker_sees_its_own_gpu_and_a_lost_one_stops_no_other(
+    make_owner: Callable[..., Owner], eight_gpus: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tests/unit/pipeline/workers/fake_gpu"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7,5")
+    owner = make_owner(devices=("auto",), quarantine_s=600.0, standby_workers=0, probe_gpus=False)
+    owner.wait_for(lambda: len(owner.ups) == 3)
+    for up in owner.ups:
+        owner.pool.send(up.worker, [owner.job(up.worker, "gpu")])
+    owner.wait_for(lambda: len(owner.answers) == 3)
+    seen = {up.device: owner.answers[up.worker].info["visible"] for up in owner.ups}
+    parts = {f"cuda:5:{part.part}": part.uuid for part in eight_gpus.parts}
+    assert seen == {"cuda:7": eight_gpus.gpus[7].uuid, **parts}
+    eight_gpus.gpus[7].state = LOST
+    eight_gpus.write()
+    owner.wait_for(lambda: owner.downs)
+    assert owner.downs[0].reason == "sick"
+    states = {row["device"]: row["state"] for row in owner.pool.info()}
+    assert states == {"cuda:7": "quarantined", "cuda:5:0": "idle", "cuda:5:2": "idle"}
+    assert has_places(owner.pool.info()), "the server is well"
+    assert problems_of(owner.pool.info()) == ["cuda:7: quarantined: sick: GPU is lost"]
 
 
 def test_what_two_lanes_do_at_a_time_is_paid_for_once_and_is_no_lie(gpu_owner: Owner) -> None:
@@ -796,6 +823,7 @@ def test_a_sick_gpu_rests(gpu_owner: Owner) -> None:
     owner.wait_for(lambda: owner.downs)
     assert owner.downs[0].reason == "sick"
     assert owner.pool.info()[0]["state"] == "quarantined"
+    assert not has_places(owner.pool.info()), "a server without any other is not well"
     assert len(owner.ups) == 1, "nobody took its place"
 
 

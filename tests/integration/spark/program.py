@@ -10,18 +10,19 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 
-from yarn_accel.client import Call
-from yarn_accel.spark import SparkCounters, map_in_pandas, map_partitions
+from yarn_accel.client import Call, parse_binding
+from yarn_accel.spark import RecordResult, SparkCounters, map_in_pandas, map_partitions
 
 SIDE = 24
 CYCLE = 16
 #: Of each cycle, one is bad for the function that makes the call, and one for the server.
 SHORT, NOT_FINITE = 3, 5
-#: The record at which a task waits until something has happened, if it shall.
+#: The record at which a task waits until something has happened, if it shall; some before it are answered.
 MEETING = 40
 DEADLINE_S = 480.0
 
@@ -53,22 +54,35 @@ def facts(reply) -> dict:
     }
 
 
-def meet(folder: str, number: int) -> None:
-    """At one record of the first attempt: say that it is reached, and wait for the file ``go-on``."""
+def meet(folder: str, number: int, servers: list[str]) -> None:
+    """At one record of the first attempt: say that it is reached, and wait for the file ``go-on``.
+
+    Args:
+        servers: who has answered this task so far.
+    """
     from pyspark import TaskContext
 
     if not folder or number != MEETING or TaskContext.get().attemptNumber():
         return
     place = Path(folder)
-    names = ("CONTAINER_ID", "NM_HOST")
-    text = json.dumps({**{name: os.environ[name] for name in names}, "executor": os.getppid()})
-    (place / "reached.part").write_text(text)
+    (place / "reached.part").write_text(
+        json.dumps({"container": os.environ["CONTAINER_ID"], "server": servers[-1]})
+    )
     (place / "reached.part").replace(place / "reached")
     until_s = time.monotonic() + DEADLINE_S
     while not (place / "go-on").exists():
         if time.monotonic() > until_s:
             raise TimeoutError("nothing happened")
         time.sleep(0.05)
+
+
+def fail_once(results: Iterable[RecordResult]) -> Iterator[RecordResult]:
+    """The first attempt at a task fails when it has all results."""
+    from pyspark import TaskContext
+
+    yield from results
+    if TaskContext.get().attemptNumber() == 0:
+        raise RuntimeError("this attempt fails, as was asked for")
 
 
 def main() -> None:
@@ -79,6 +93,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--meet", default="")
     parser.add_argument("--mode", default="PERMISSIVE")
+    parser.add_argument("--binding", type=Path)
+    parser.add_argument("--fail-once", action="store_true")
     options = parser.parse_args()
     from pyspark.sql import SparkSession
 
@@ -89,24 +105,28 @@ def main() -> None:
     folder, n_parts = options.meet, 4
     settings = {"counters": counters, "mode": options.mode, "fallback": False, "patience_s": 120.0}
 
-    def rdd_call(number):
-        meet(folder, number)
+    if options.binding:
+        settings["binding"] = parse_binding(options.binding.read_text())
+    servers = []  # a copy of it travels with the functions below
+
+    def number_call(number):
+        meet(folder, number, servers)
         return call_of(number)
 
-    def row_call(row):
-        meet(folder, row.id)
-        return call_of(row.id)
+    def result(record, reply):
+        servers.append(reply.server)
+        return facts(reply)
 
     if options.kind == "rdd":
         numbers = spark.sparkContext.parallelize(range(options.records), n_parts)
-        mapped = map_partitions(numbers, rdd_call, lambda number, reply: facts(reply), **settings)
+        mapped = map_partitions(numbers, number_call, result, **settings)
+        if options.fail_once:
+            mapped = mapped.mapPartitions(fail_once)
         rows = [(each.record, each.value, *each[2:]) for each in mapped.collect()]
     else:
         frame = spark.range(0, options.records, 1, n_parts)
         schema = "value double, server string, container string, attempt int"
-        mapped = map_in_pandas(
-            frame, row_call, lambda row, reply: facts(reply), schema, pack="auto", **settings
-        )
+        mapped = map_in_pandas(frame, lambda row: number_call(row.id), result, schema, pack=4, **settings)
         names = ("value", "server", "container", "attempt")
         rows = [
             (row.id, None if row.error_code else {name: row[name] for name in names}, *row[-2:])

@@ -32,11 +32,15 @@ from jobs.runners.spark import SparkRunner
 from jobs.runners.step import Runner
 from tests.fixtures.yarn_site import Site
 from tests.integration.spark import program
-from tests.integration.spark.conftest import PYTHON, Submitter
+from tests.integration.spark.conftest import PYTHON, RUN_DIR, Submitter
 from yarn_accel.adapters.hdfs import Store
-from yarn_accel.client import connect
+from yarn_accel.client import Binding, Endpoint, connect, format_binding
+from yarn_accel.client.client import Client
+from yarn_accel.client.discovery import discover_servers
+from yarn_accel.client.token_file import read_secrets
 from yarn_accel.hadoop.site import HadoopSite
 from yarn_accel.spark.records import RecordMapper
+from yarn_accel.wire.credential import SECRET_ALIAS, decode
 
 pytestmark = [pytest.mark.spark]
 
@@ -116,11 +120,10 @@ def test_what_is_killed_costs_no_record(
     try:
         reached = await_file(meeting / "reached", submitter, process)
         if victim == "executor":
-            (pid,) = executor_processes(site, reached["CONTAINER_ID"])
+            (pid,) = executor_processes(site, reached["container"])
             os.kill(pid, signal.SIGKILL)
         else:
-            host = str(site.bound(reached["NM_HOST"]) or reached["NM_HOST"])
-            site.kill(site.container(host, "server"))
+            site.kill(site.container(reached["server"], "server"))
         (meeting / "go-on").touch()
         found = submitter.result(process, out)
     finally:
@@ -131,12 +134,44 @@ def test_what_is_killed_costs_no_record(
     containers = {facts["container"] for _, facts, _, _ in found["rows"] if facts}
     if victim == "executor":
         assert max(attempts) >= 1, "the task of the killed executor ran again"
-        assert reached["CONTAINER_ID"] not in {
+        assert reached["container"] not in {
             facts["container"] for _, facts, _, _ in found["rows"] if facts and facts["attempt"]
         }
     else:
         assert attempts == {0}, f"no task was tried again in {containers}"
         assert found["counters"]["lost_servers"] >= 1, "it was in use"
+
+
+def test_a_repeated_task_is_answered_without_computing(
+    site: Site, run: Run, expected, tmp_path: Path
+) -> None:
+    """The first attempt at each task fails after its last record; the second makes calls of the same keys."""
+    site.until("all serve", site.is_whole)
+    host = site.others[0]
+    agent = f"{RUN_DIR.format(node=host)}/agent.sock"
+    server = discover_servers({"ACCEL_AGENT": agent, "NM_HOST": host}).endpoints()[0]
+    binding = tmp_path / "binding.json"
+    binding.write_text(format_binding(Binding((server,))))
+    before = stats_of(server, site)
+    found = run("rdd", N_RECORDS, "--binding", str(binding), "--fail-once")
+    after = stats_of(server, site)
+    check(found, expected)
+    done = [facts for _, facts, _, _ in found["rows"] if facts]
+    assert {(facts["server"], facts["attempt"]) for facts in done} == {(server.name, 1)}
+    assert after["done"] - before["done"] == len(done)
+    assert after["duplicates"] - before["duplicates"] >= len(done)
+
+
+def stats_of(server: Endpoint, site: Site) -> dict[str, int]:
+    """How many QRs a server has computed, and how many requests it has answered from another one's answer."""
+    credential = decode(read_secrets(site.token_file().read_bytes())[SECRET_ALIAS])
+    address = next(node.address for node in site.cluster.plan.workers if node.host == server.host)
+    with Client(replace(server, host=address), credential, carriers=("tcp",)) as client:
+        stats = client.stats()
+    return {
+        "done": stats["operations"].get("qr", {}).get("done", 0),
+        "duplicates": stats["duplicates"],
+    }
 
 
 def executor_processes(site: Site, container: str) -> list[int]:
@@ -172,7 +207,7 @@ def test_the_factorize_job_is_in_spark_as_inline(
     ):
         monkeypatch.setenv(name, environ[name])
     hadoop = replace(HadoopSite.load(site.environ), binding_file=None)
-    job = FactorizeJob(n_tasks=4, is_fallback_allowed=False, residual="all")
+    job = FactorizeJob(n_tasks=3, is_fallback_allowed=False, residual="all")
     spark = factorized(SparkRunner(hadoop, PYTHON, scratch=tmp_path), Store(hadoop.conf_dir), job)
     with InlineRunner(tmp_path / "inline") as runner:
         inline = factorized(runner, Store(), FactorizeJob(residual="all"))
@@ -185,7 +220,7 @@ def test_the_factorize_job_is_in_spark_as_inline(
     }
     assert len(spark.rejects) == 5
     assert all(row.proven_residual < LIMIT and row.device != "cpu:fallback" for row in spark.results)
-    assert len({row.attempt for row in spark.results}) == 4
+    assert len({row.attempt for row in spark.results}) == job.n_tasks
     print(f"\n{spark.wall_s:.1f} s, {dict(spark.counters)}")
 
 

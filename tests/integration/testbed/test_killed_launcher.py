@@ -55,7 +55,8 @@ def kill_launcher_at(moment: str) -> None:
     launcher.wait()
 
 
-LATE = ("hdfs-formatted", "workers-started")
+#: After a daemon has started; the test below has one started, too.
+LATE = ("first-daemon-started", "hdfs-formatted", "workers-started")
 
 
 @pytest.mark.parametrize(

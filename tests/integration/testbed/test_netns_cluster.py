@@ -133,6 +133,7 @@ def test_killed_daemons_come_back_one_by_one_or_all_together(cluster: Cluster, c
     assert {key: pids(cluster)[key] for key in same} == {key: before[key] for key in same}
 
 
+@pytest.mark.slow
 def test_start_names_the_daemon_that_is_waited_for_in_vain(cluster: Cluster, command: Run) -> None:
     cluster.kill("w2", "datanode")
     cluster.kill("master", "namenode")

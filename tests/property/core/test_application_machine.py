@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from tests.examples import examples
+from tests.examples import ALL, examples
 from tests.unit.core.application import noise
 from tests.unit.core.application.virtual_cluster import AGENT, VirtualCluster
 from yarn_accel.core.binding import make
@@ -48,7 +48,7 @@ TestApplicationMachine = ApplicationMachine.TestCase
 TestApplicationMachine.settings = settings(max_examples=examples(50), stateful_step_count=30, deadline=None)
 
 
-@pytest.mark.parametrize("seed", range(examples(40)))
+@pytest.mark.parametrize("seed", range(40 if ALL else 15))
 def test_long_noise_ends_well(seed):
     """Longer stories than hypothesis tells; the same each time."""
     rng = random.Random(seed)
@@ -60,7 +60,7 @@ def test_long_noise_ends_well(seed):
     noise.assert_calm_ends_well(cluster)
 
 
-@pytest.mark.parametrize("seed", range(examples(30)))
+@pytest.mark.parametrize("seed", range(30 if ALL else 9))
 def test_the_next_attempt_moves_nobody_when_nothing_else_changed(seed):
     """Whatever came before: once all is calm, the bindings survive the ApplicationMaster."""
     rng = random.Random(seed)

@@ -143,13 +143,8 @@ class Walk:
             kind = self.world.requests[work].key.split()[0]
             self.world.apply(e.Looked(work, b"stamps", FOUND[kind], self.world.now_s))
 
-    def read(self, is_larger=None):
-        is_larger = self.random.random() < 0.2 if is_larger is None else is_larger
-        works, self.world.reads = self.world.reads, []
-        for work in works:
-            kind = self.world.requests[work].key.split()[0]
-            what = dataclasses.replace(FOUND[kind], output_bytes=MIB) if is_larger else None
-            self.world.apply(e.InputsRead(work, what, 1000, self.world.now_s))
+    def read(self):
+        self.world.read()
 
     def wrote(self):
         self.world.wrote(self.random.choice(["x", "x", "y", None]))
@@ -237,7 +232,7 @@ class Walk:
         for work in list(self.world.sending.values()):
             self.world.arrive(*self.world.works[work], b"1")
         self.looked()
-        self.read(False)
+        self.read()
         self.checked()
         self.wrote()
         self.world.finish()

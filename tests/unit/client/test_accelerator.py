@@ -47,6 +47,14 @@ def accel():
         yield accel
 
 
+def test_an_operation_may_have_a_parameter_called_operation(accel):
+    factors = accel.lu(SQUARE)
+    calls = [Call.of("residual", SQUARE, *factors[:2], operation="lu")]
+    replies = [accel.submit("residual", SQUARE, *factors[:2], operation="lu").result()]
+    replies += [accel.call("residual", SQUARE, *factors[:2], operation="lu"), accel.call(*calls)]
+    assert all(reply.info["passed"] for reply in replies)
+
+
 class Dispatcher:
     """Stands in for the real one: answers from a function, in order."""
 

@@ -131,11 +131,15 @@ def test_without_numpy_the_cure_is_named():
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from yarn_accel.client.calls import Call, Tensor\n"
         "from yarn_accel.client.fallback import LocalExecutor\n"
-        "from yarn_accel.errors import UnavailableError\n"
+        "from yarn_accel.errors import StartupError, UnavailableError\n"
         "from yarn_accel.wire import TensorSpec\n"
         "try:\n"
         "    LocalExecutor().call(Call('k', 'lu', inputs=(Tensor(TensorSpec('<f8', (1, 1)), bytes(8)),)))\n"
         "except UnavailableError as error:\n"
+        "    print(error)\n"
+        "try:\n"
+        "    Call.of('lu', [[1.0]])\n"
+        "except StartupError as error:\n"
         "    print(error)\n"
     )
     root = str(Path(__file__).parents[3])
@@ -143,3 +147,4 @@ def test_without_numpy_the_cure_is_named():
     completed = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
     assert "No module named 'numpy'" in completed.stdout
     assert "install numpy, scipy and Pillow on the node, or start a pipeline server" in completed.stdout
+    assert "type list needs numpy, which this node does not have: install numpy there, or" in completed.stdout

@@ -90,3 +90,14 @@ def test_lines_of_the_machinery_are_not_the_task_s_own():
     noise = "log4j:WARN x\nreporter:counter:a,b,1\nreporter:status:s\nOpenJDK 64-Bit Server VM warning: y\n\n"
     assert first_error_line(noise + "mine\nother") == "mine"
     assert first_error_line(noise) == ""
+
+
+def test_a_traceback_is_the_line_that_names_the_exception():
+    traceback = (
+        "Traceback (most recent call last):\n"
+        '  File "my_mapper.py", line 1, in <module>\n'
+        "    import numpy\n"
+        "ModuleNotFoundError: No module named 'numpy'\n"
+        "INFO: x\n"
+    )
+    assert first_error_line(traceback) == "ModuleNotFoundError: No module named 'numpy'"

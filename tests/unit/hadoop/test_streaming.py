@@ -64,14 +64,6 @@ def test_lines_of_a_manifest_come_without_their_offset():
     assert not any("ignoreKey" in part for part in job().argv())
 
 
-def test_only_the_path_of_the_credentials_file_is_an_argument(tmp_path: Path):
-    path = tmp_path / "secret.token"
-    path.write_text("s3cr3t-value")
-    argv = job(credentials_file=path).argv()
-    assert f"mapreduce.job.credentials.binary={path}" in argv
-    assert "s3cr3t-value" not in " ".join(argv)
-
-
 @pytest.mark.parametrize("name", ["/a,b", "/a b"])
 def test_a_name_that_hadoop_would_split_is_refused(name: str):
     with pytest.raises(ConfigError, match="cannot be shipped"):

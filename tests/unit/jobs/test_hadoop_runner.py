@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from jobs.outcome import Outcome, RejectedRecord, write_table
-from jobs.runners.hadoop import HadoopRunner, streaming_job
+from jobs.runners.hadoop import HadoopRunner, streaming_arguments
 from jobs.runners.step import Step
 from yarn_accel.errors import ConfigError, JobError
-from yarn_accel.hadoop.jars import HadoopInstall
-from yarn_accel.hadoop.site import HadoopSite
-
-FILES = (Path("/x/accel-job.pyz"), Path("/x/binding.json"))
+from yarn_accel.hadoop.site import SiteSettings
+from yarn_accel.hadoop.streaming_arguments import StreamingAdditions, complete
 
 
-def argv(step: Step, **options) -> list[str]:
-    options = {"credentials": None, "has_slots": True, **options}
-    return streaming_job(step, "python3.9", FILES, **options).argv()
+def argv(step: Step) -> list[str]:
+    """As Hadoop gets them, without what the command adds."""
+    words = streaming_arguments(step, "python3.9", Path("/x/accel-job.pyz"))
+    assert complete(words, StreamingAdditions()) == words, "generic options first"
+    return words
 
 
 def lines_step(**options) -> Step:
@@ -40,23 +40,15 @@ def option(words: list[str], name: str) -> str:
     return words[words.index(name) + 1]
 
 
-def test_a_manifest_is_cut_by_lines_and_mappers_ask_for_slots():
-    words = argv(lines_step(lines_per_map=7))
+def test_a_manifest_is_cut_by_lines():
+    words = argv(lines_step(lines_per_map=7, files=(Path("/y/centroids.tsv"),)))
     found = properties(words)
     assert found["mapreduce.input.lineinputformat.linespermap"] == "7"
     assert found["stream.map.input.ignoreKey"] == "true"
-    assert found["mapreduce.map.resource.acct/slot"] == "1"
     assert found["mapreduce.job.reduces"] == "0"
     assert option(words, "-inputformat").endswith("NLineInputFormat")
     assert option(words, "-mapper") == "python3.9 accel-job.pyz factorize-map --by value"
-    assert option(words, "-files") == "/x/accel-job.pyz,/x/binding.json"
-    assert max(i for i, word in enumerate(words) if word == "-D") < words.index("-input"), (
-        "generic options first"
-    )
-
-
-def test_a_cluster_without_the_resource_is_not_asked_for_it():
-    assert "mapreduce.map.resource.acct/slot" not in properties(argv(lines_step(), has_slots=False))
+    assert option(words, "-files") == "/x/accel-job.pyz,/y/centroids.tsv"
 
 
 def test_images_travel_as_typed_bytes_one_task_for_each_file():
@@ -81,22 +73,11 @@ def test_a_strict_job_is_not_tried_again():
     assert "mapreduce.map.maxattempts" not in properties(argv(lines_step()))
 
 
-def test_the_credential_travels_by_the_name_of_its_file_only():
-    words = argv(lines_step(), credentials=Path("/private/token"))
-    assert properties(words)["mapreduce.job.credentials.binary"] == "/private/token"
-    assert sum("/private/token" in word for word in words) == 1
-
-
-def test_mappers_get_the_masters_to_ask_when_no_agent_answers():
-    words = argv(lines_step(), masters=("http://rm/proxy/a/", "http://rm/proxy/b/"))
-    assert option(words, "-cmdenv") == "ACCEL_MASTER=http://rm/proxy/a/,http://rm/proxy/b/"
-    assert "-cmdenv" not in argv(lines_step())
-
-
 @pytest.fixture
 def site(tmp_path):
-    install = HadoopInstall(Path("java"), tmp_path, tmp_path / "cp.jar", tmp_path / "s.jar", "3.5.0", 0, 0)
-    return HadoopSite(conf_dir=tmp_path, install=install, properties={"fs.defaultFS": "hdfs://nn:8020/"})
+    setting = "<configuration><property><name>fs.defaultFS</name><value>hdfs://nn:8020/</value></property></configuration>"
+    (tmp_path / "core-site.xml").write_text(setting)
+    return SiteSettings.read({"HADOOP_CONF_DIR": str(tmp_path)})
 
 
 def test_data_goes_below_the_users_home_of_the_sites_file_system(site):
@@ -114,21 +95,16 @@ def test_they_are_whose_hadoop_takes_them_for(site, monkeypatch):
     assert HadoopRunner(site).home("x").startswith(f"hdfs://nn:8020/user/{name}/")
 
 
-def test_a_site_without_a_binding_names_no_server(site, tmp_path):
-    assert HadoopRunner(site).binding().servers == ()
-    with pytest.raises(ConfigError, match="cannot be read"):
-        HadoopRunner(site, binding_file=tmp_path / "none").binding()
-
-
-def test_servers_without_a_master_secret_are_a_configuration_error(site, tmp_path):
+def test_what_the_command_refuses_is_an_error_of_the_same_kind(site, tmp_path):
+    """Servers without a credential for them: it says so before anything is submitted."""
     path = tmp_path / "binding"
     path.write_text('{"version": 1, "servers": [{"name": "a", "host": "h", "port": 1}]}')
-    with pytest.raises(ConfigError, match="no credential for them: ask the administrator"):
+    with pytest.raises(ConfigError, match=r"^the site has servers, .* no credential for them: ask the admin"):
         HadoopRunner(site, binding_file=path).run(lines_step(), print)
 
 
-def test_a_site_without_a_file_system_is_a_configuration_error(tmp_path, site):
-    bare = HadoopSite(conf_dir=site.conf_dir, install=site.install, properties={})
+def test_a_site_without_a_file_system_is_a_configuration_error(site):
+    bare = SiteSettings(site.conf_dir, properties={})
     with pytest.raises(ConfigError, match=r"fs\.defaultFS"):
         HadoopRunner(bare)
 

@@ -163,11 +163,20 @@ def image_files(tmp_path_factory):
     return plan, [uri_of(folder / f"part-{number}.seq") for number in range(2)]
 
 
-@pytest.mark.parametrize("n_rounds", [0, 20], ids=["one-reducer", "rounds"])
-def test_images_are_clustered_by_their_photograph(runner, tmp_path, image_files, n_rounds):
+@pytest.mark.parametrize(
+    ("kind", "n_rounds"),
+    [
+        ("inline", 0),
+        ("local", 0),
+        ("inline", 20),
+        # Each round starts processes; what they do is the same as in the two above.
+        pytest.param("local", 20, marks=pytest.mark.slow),
+    ],
+)
+def test_images_are_clustered_by_their_photograph(runners, tmp_path, image_files, kind, n_rounds):
     plan, inputs = image_files
     job = ImagesJob(n_rounds=n_rounds, sample_one_in=2, n_reduces=2)
-    found = run_images(runner, Store(), inputs, 98, job, silent, name=tmp_path.name)
+    found = run_images(runners[kind], Store(), inputs, 98, job, silent, name=tmp_path.name)
     assert {row.key for row in found.outcome.results} == {key for key, _ in patches(plan, range(96))}
     assert [(reject.key, reject.code) for reject in found.outcome.rejects] == [
         ("broken/000096", "broken-image"),

@@ -13,7 +13,7 @@ import pytest
 
 from jobs.factorize.make_input import GARBAGE_LINE, make_bytes, manifest_of, plan_flawed, plan_matrices
 from jobs.factorize.rows import Reject, parse_row
-from jobs.runners.spark import SparkRunner, find_spark_submit
+from jobs.runners.spark import SparkRunner, _report_progress
 from jobs.runners.spark_program import run_task, split_lines
 from jobs.runners.step import Step
 from yarn_accel.errors import ConfigError, JobError, StartupError
@@ -96,7 +96,9 @@ def test_a_strict_step_is_tried_once(spark, runner):
     assert "--conf=spark.task.maxFailures=1" in spark.seen()["argv"]
 
 
-@pytest.mark.parametrize("more", [{"reducer": ("images-reduce",)}, {"io": "typedbytes"}])
+@pytest.mark.parametrize(
+    "more", [{"reducer": ("images-reduce",)}, {"io": "typedbytes"}, {"has_task_files": True}]
+)
 def test_other_steps_are_refused_before_anything_starts(runner, more):
     with pytest.raises(ConfigError, match="--runner hadoop"):
         runner.run(Step("i", ("images-map",), ("hdfs://nn/a",), "hdfs://nn/out", **more), silent)
@@ -108,6 +110,18 @@ def test_other_steps_are_refused_before_anything_starts(runner, more):
         ("x\n  yarn_accel.errors.JobError: accel-job: record A1 (not-finite): no\nat org.x", "record A1"),
         ("one\ntwo", r"ended with 3: one \| two"),
         ("", "it wrote nothing"),
+        (
+            "Traceback (most recent call last):\n  File x\npyspark.errors.E: [PYTHON_VERSION]\n x",
+            r"ended with 3: pyspark\.errors\.E: \[PYTHON_VERSION\]$",
+        ),
+        (
+            "Traceback (most recent call last):\n  x\npy4j.P: An error.\n: java.net.E: refused\n\tat",
+            r"ended with 3: java\.net\.E: refused$",
+        ),
+        (
+            "Lost task: E: Traceback (most recent call last):\n  x\n\n  y\np.E: wrong Python\nPlease",
+            r"ended with 3: p\.E: wrong Python$",
+        ),
     ],
 )
 def test_a_failure_is_one_line(spark, runner, words, message):
@@ -117,9 +131,24 @@ def test_a_failure_is_one_line(spark, runner, words, message):
     assert "\n" not in str(raised.value)
 
 
-def test_without_spark_it_says_what_to_install(tmp_path):
-    with pytest.raises(StartupError, match="SPARK_HOME"):
-        find_spark_submit({"PATH": str(tmp_path)})
+def test_progress_is_what_sparks_log_says():
+    reported = []
+    log = "INFO Submitted application application_1_0001\n"
+    _report_progress("starting", reported.append)
+    _report_progress(log, reported.append)
+    log += "INFO Finished task 0.0 in stage 0.0 (TID 0) in 9 ms on w1 (executor 1) (1/1)\n"
+    _report_progress(log, reported.append)
+    log += "INFO Finished task 0.0 in stage 1.0 (TID 1) in 9 ms on w1 (executor 1) (1/4)\n"
+    _report_progress(log, reported.append)
+    submitted = "application_1_0001 submitted"
+    assert reported == [submitted, submitted, "1/4 tasks done"]
+
+
+def test_without_spark_it_says_what_to_install(runner, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    with pytest.raises(StartupError, match="SPARK_HOME"), runner:
+        pass
 
 
 def test_lines_become_the_inputs_of_tasks():

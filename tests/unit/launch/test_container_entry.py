@@ -11,7 +11,7 @@ import pytest
 from yarn_accel import __version__
 from yarn_accel.launch import bootstrap
 from yarn_accel.launch.config import LaunchConfig
-from yarn_accel.launch.container_entry import SERVE
+from yarn_accel.launch.container_entry import SERVE, keep_kernels
 from yarn_accel.launch.device_lock import EXIT_DEVICES
 from yarn_accel.launch.staging import server_document
 
@@ -77,3 +77,11 @@ def test_devices_held_by_another_end_it_with_a_code_of_its_own(tmp_path) -> None
     assert EXIT_DEVICES not in [
         getattr(bootstrap, name) for name in dir(bootstrap) if name.startswith("EXIT_")
     ]
+
+
+def test_kernels_are_kept_in_the_containers_folder_unless_the_site_says_where(tmp_path) -> None:
+    environ: dict[str, str] = {}
+    keep_kernels(environ, tmp_path)
+    assert environ == {"CUPY_CACHE_DIR": str(tmp_path / "cupy-kernels")}
+    keep_kernels(environ, tmp_path / "other")
+    assert environ == {"CUPY_CACHE_DIR": str(tmp_path / "cupy-kernels")}

@@ -1,19 +1,26 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import stat
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.fixtures.fake_nvml import Node
 from yarn_accel.errors import ConfigError, StartupError
 from yarn_accel.launch import device_lock
 from yarn_accel.launch.device_lock import DeviceLocks, DevicesTaken, take_from_environment
+from yarn_accel.pipeline.config import PipelineConfig
+from yarn_accel.pipeline.nvml import Gpu
+from yarn_accel.pipeline.workers import devices
+from yarn_accel.pipeline.workers.devices import find_devices
 
 HOLD = """
 import sys
@@ -86,39 +93,102 @@ def test_too_few_free_ones_take_none_and_name_the_holder(holder, tmp_path, n_wan
     assert DeviceLocks(tmp_path / "locks").take("GPU-0") is None
 
 
-def test_the_folder_is_for_every_user_of_the_node(tmp_path) -> None:
-    old = os.umask(0o077)
+def own(folder: Path) -> Path:
+    return folder / f"yarn-accel-devices-{os.geteuid()}"
+
+
+@pytest.mark.parametrize("umask", [0o077, 0])
+def test_only_their_user_writes_locks_and_everybody_sees_them(tmp_path, umask) -> None:
+    old = os.umask(umask)
     try:
         DeviceLocks(tmp_path / "locks").take("GPU-1")
     finally:
         os.umask(old)
     assert stat.S_IMODE((tmp_path / "locks").stat().st_mode) == 0o1777
-    assert stat.S_IMODE((tmp_path / "locks/GPU-1.lock").stat().st_mode) == 0o666
+    assert stat.S_IMODE(own(tmp_path / "locks").stat().st_mode) == 0o755
+    assert stat.S_IMODE((own(tmp_path / "locks") / "GPU-1.lock").stat().st_mode) == 0o644
+
+
+def test_a_folder_that_others_can_write_is_refused(tmp_path) -> None:
+    own(tmp_path).mkdir()
+    own(tmp_path).chmod(0o777)
+    with pytest.raises(StartupError, match="other users can write the folder"):
+        DeviceLocks(tmp_path).take("GPU-1")
+
+
+def test_a_link_in_place_of_the_folder_is_refused(tmp_path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    own(tmp_path).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StartupError, match="devices_dir"):
+        DeviceLocks(tmp_path).take("GPU-1")
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def as_another_user(work: Callable[[], int]) -> int:
+    """What `work` returns in a process of user 65534; 99: it failed."""
+    child = os.fork()
+    if not child:
+        outcome = 99
+        with contextlib.suppress(BaseException):
+            os.setuid(65534)
+            outcome = work()
+        os._exit(outcome)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.fixture
+def shared_folder() -> Iterator[Path]:
+    """A folder that every user can enter, which pytest's own are not."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder, "locks")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_another_user_takes_a_device_we_gave_back_but_not_one_we_hold() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        ours = DeviceLocks(Path(folder, "locks"))
-        ours.take_some(["GPU-1", "GPU-2"])
-        ours.release("GPU-1")
-        child = os.fork()
-        if not child:
-            outcome = 9
-            with contextlib.suppress(BaseException):
-                os.setuid(65534)
-                locks = DeviceLocks(Path(folder, "locks"))
-                outcome = 2 * (locks.take("GPU-1") is None) + (locks.take("GPU-2") is None)
-            os._exit(outcome)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+def test_another_user_takes_a_device_we_gave_back_but_not_one_we_hold(shared_folder: Path) -> None:
+    ours = DeviceLocks(shared_folder)
+    ours.take_some(["GPU-1", "GPU-2"])
+    ours.release("GPU-1")
+
+    def take() -> int:
+        locks = DeviceLocks(shared_folder)
+        return 2 * (locks.take("GPU-1") is None) + (locks.take("GPU-2") is None)
+
+    assert as_another_user(take) == 2
+    assert ours.take("GPU-1") is None, "that process has ended"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_folder_or_a_lock_that_another_user_made_in_our_name_counts_for_nothing(
+    shared_folder: Path,
+) -> None:
+    DeviceLocks(shared_folder).take("GPU-0")
+    stranger = shared_folder / "yarn-accel-devices-12345"
+
+    def forge() -> int:
+        stranger.mkdir()
+        (stranger / "GPU-1.lock").touch()
+        return 0
+
+    assert as_another_user(forge) == 0
+    with (stranger / "GPU-1.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert DeviceLocks(shared_folder).take("GPU-1") is None
+    own(shared_folder).rename(shared_folder / "away")
+    assert as_another_user(lambda: own_of_root(shared_folder).mkdir() or 0) == 0
+    with pytest.raises(StartupError, match="the folder belongs to user 65534"):
+        DeviceLocks(shared_folder).take("GPU-2")
+
+
+def own_of_root(folder: Path) -> Path:
+    return folder / "yarn-accel-devices-0"
 
 
 def test_nobody_leads_us_to_another_file(tmp_path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("precious")
-    (tmp_path / "locks").mkdir()
-    (tmp_path / "locks/GPU-1.lock").symlink_to(victim)
+    own(tmp_path / "locks").mkdir(parents=True)
+    (own(tmp_path / "locks") / "GPU-1.lock").symlink_to(victim)
     with pytest.raises(StartupError, match="devices_dir"):
         DeviceLocks(tmp_path / "locks").take("GPU-1")
     assert victim.read_text() == "precious"
@@ -126,12 +196,12 @@ def test_nobody_leads_us_to_another_file(tmp_path) -> None:
 
 def test_a_name_cannot_leave_the_folder(tmp_path) -> None:
     DeviceLocks(tmp_path / "locks").take("../x/y")
-    assert [path.name for path in (tmp_path / "locks").iterdir()] == [".._x_y.lock"]
+    assert [path.name for path in own(tmp_path / "locks").iterdir()] == [".._x_y.lock"]
 
 
 def test_a_pipe_in_its_place_does_not_stop_us(tmp_path) -> None:
-    (tmp_path / "locks").mkdir()
-    os.mkfifo(tmp_path / "locks/GPU-1.lock")
+    own(tmp_path / "locks").mkdir(parents=True)
+    os.mkfifo(own(tmp_path / "locks") / "GPU-1.lock")
     with pytest.raises(StartupError, match="not a regular file"):
         DeviceLocks(tmp_path / "locks").take("GPU-1")
 
@@ -140,7 +210,7 @@ def test_nonsense_in_a_held_file_is_not_repeated(tmp_path) -> None:
     first = DeviceLocks(tmp_path)
     first.take("0")
     for text in ("", "[]", '{"pid": 1}', "\x1b[31m{"):
-        (tmp_path / "0.lock").write_text(text)
+        (own(tmp_path) / "0.lock").write_text(text)
         holder = DeviceLocks(tmp_path).take("0")
         assert holder is not None
         assert holder.container == "somebody unknown"
@@ -148,7 +218,8 @@ def test_nonsense_in_a_held_file_is_not_repeated(tmp_path) -> None:
 
 @pytest.fixture
 def two_gpus(monkeypatch):
-    monkeypatch.setattr(device_lock, "gpu_uuids", lambda: ("GPU-a", "GPU-b"))
+    gpus = [Gpu(f"cuda:{i}", uuid, i, parent_uuid=uuid) for i, uuid in enumerate(("GPU-a", "GPU-b"))]
+    monkeypatch.setattr(device_lock, "list_gpus", lambda: gpus)
 
 
 def test_cuda_sees_what_was_taken(two_gpus, tmp_path) -> None:
@@ -168,8 +239,25 @@ def test_what_the_administrator_hides_stays_hidden(two_gpus, tmp_path) -> None:
     assert environ["CUDA_VISIBLE_DEVICES"] == "GPU-b"
 
 
+def test_a_server_computes_on_what_it_locked(eight_gpus: Node, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(devices.importlib.util, "find_spec", lambda name: object())
+    asked = {"ACCEL_DEVICES_DIR": str(tmp_path)}
+    first, second = {**asked, "ACCEL_DEVICES": "3"}, {**asked, "ACCEL_DEVICES": "all"}
+    first["CUDA_VISIBLE_DEVICES"] = "GPU-4,2,GPU-2,5,7"
+    first_locks = take_from_environment(first)
+    assert first_locks is not None
+    config = PipelineConfig(master_secret_file=Path("/none"))
+    assert [device.name for device in find_devices(config, first)] == ["cuda:4", "cuda:5:0", "cuda:5:2"]
+    with pytest.raises(DevicesTaken, match=r"MIG-50000002-.* is held by"):
+        take_from_environment({**second, "NVIDIA_VISIBLE_DEVICES": "GPU-5"})
+    second["CUDA_VISIBLE_DEVICES"] = "0,3,1"
+    second_locks = take_from_environment(second)
+    assert second_locks is not None
+    assert [device.name for device in find_devices(config, second)] == ["cuda:0", "cuda:1"]
+
+
 def test_all_of_none_is_fine_and_one_of_none_is_not(monkeypatch, tmp_path) -> None:
-    monkeypatch.setattr(device_lock, "gpu_uuids", lambda: ())
+    monkeypatch.setattr(device_lock, "list_gpus", list)
     environ = {"ACCEL_DEVICES": "all", "ACCEL_DEVICES_DIR": str(tmp_path)}
     assert take_from_environment(environ) is not None
     with pytest.raises(DevicesTaken, match="1 devices wanted, 0 here"):

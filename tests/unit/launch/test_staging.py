@@ -13,7 +13,6 @@ from yarn_accel.launch.bootstrap import node_facts
 from yarn_accel.launch.config import LaunchConfig
 from yarn_accel.launch.node_server import NODE_KEYS
 from yarn_accel.launch.packing import Environment, Requirement
-from yarn_accel.launch.plan import ApplicationPlan
 from yarn_accel.launch.staging import check_settings, server_document, stage, stage_dry_run
 from yarn_accel.master.config import load_config as load_master
 from yarn_accel.node.config import load_config as load_agent
@@ -58,7 +57,7 @@ def test_every_role_finds_what_its_command_names(ours, packed, tmp_path) -> None
             path = content(resource.uri)
             assert path.stat().st_size == resource.n_bytes
             assert path.stat().st_mtime_ns // 1_000_000 == resource.modified_ms
-    assert ApplicationPlan.from_json(staged.delivered["plan.json"]) == staged.plan
+    assert staged.delivered["plan.json"] == staged.plan.to_json()
 
 
 def test_the_documents_are_what_their_readers_take(ours, packed, tmp_path) -> None:

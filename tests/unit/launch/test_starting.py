@@ -202,7 +202,8 @@ def test_a_folder_that_a_failed_start_cannot_remove_is_named(scene, monkeypatch)
     assert any("may be left, remove it" in line and str(app(1)) in line for line in scene.lines)
 
 
-def test_a_container_that_cannot_be_is_refused_before_the_submission(scene) -> None:
+def test_a_container_that_cannot_be_is_refused_before_the_submission(scene, monkeypatch) -> None:
+    monkeypatch.setattr(starting, "check_gpu_environment", lambda config, nodes: [])
     scene.yarn.maximum = YarnResource.of(4000, 8)
     with pytest.raises(ConfigError, match=r"role server needs memory-mb 6000.*maximum-allocation-mb"):
         scene.start()

@@ -33,7 +33,7 @@ def node(**values: Any) -> dict[str, Any]:
 
 
 def answer(**nodes: Any) -> dict[str, Any]:
-    return {"attempt": 2, "state": {"policy": "paper", "nodes": nodes, "notes": []}}
+    return {"attempt": 2, "node": "w9", "state": {"policy": "paper", "nodes": nodes, "notes": []}}
 
 
 def row(text: str, name: str) -> str:
@@ -49,11 +49,35 @@ def test_who_serves_whom() -> None:
         )
     )
     assert f"{app(1)} yarn-accel (alice" in text
-    assert "attempt 2, policy paper, 1 of 1 accelerator nodes serve" in text
+    assert "attempt 2 on w9, policy paper, 1 of 1 accelerator nodes serve" in text
     assert PAGE in text
     assert row(text, "w1").split() == ["w1", "/r1", "usable", "serves", "-", "w2", "w3", "3/8", "-"]
     assert row(text, "w2").split() == ["w2", "/r1", "usable", "-", "w1", "-", "-", "4"]
     assert row(text, "w3").endswith("4 (not set yet)")
+
+
+@pytest.mark.parametrize(
+    ("heard", "word"),
+    [
+        ({"devices": [{"device": "cuda:0"}], "server": {"computes_on": "cpu"}}, "serves on cpu  "),
+        (
+            {"devices": [{"device": "cuda:0"}], "server": {"computes_on": "cuda:0 cuda:1"}},
+            "serves on cuda:0 cuda:1  ",
+        ),
+        (
+            {
+                "devices": [{"device": "cuda:0"}],
+                "server": {"computes_on": "cuda:0", "gpu_other_bytes": 2**30},
+            },
+            "serves on cuda:0, others use 1.0 GiB  ",
+        ),
+        ({"devices": [], "server": {"computes_on": "cpu"}}, "serves  "),
+        ({"devices": [{"device": "cuda:0"}], "server": {}}, "serves  "),
+        (None, "serves  "),
+    ],
+)
+def test_on_a_node_with_gpus_it_says_what_computes(heard: object, word: str) -> None:
+    assert word in row(drawn(answer(w1=node(is_serving=True, heard=heard))), "w1")
 
 
 @pytest.mark.parametrize(

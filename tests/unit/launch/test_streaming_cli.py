@@ -1,18 +1,23 @@
 """`yarn-accel streaming` with a program in place of the site's `mapred`."""
 
 import json
+import os
 import shlex
 import subprocess
 import sys
+import threading
 import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from yarn_accel.cli import root
 from yarn_accel.client.task_servers import load_credential
-from yarn_accel.errors import ConfigError
+from yarn_accel.errors import ConfigError, JobError
 
+ROOT = Path(__file__).resolve().parents[3]
 MAPRED = f"""#!{sys.executable}
 import json, os, shutil, sys
 arguments = sys.argv[1:]
@@ -23,8 +28,13 @@ for name in credential:
     shutil.copy(name, os.environ["SHIPPED"])
 with open(os.environ["SHIPPED"] + "/call.json", "w") as out:
     json.dump([arguments, os.environ.get("HADOOP_CLIENT_OPTS"), os.environ["HADOOP_CONF_DIR"]], out)
+print(os.environ.get("SAYS", ""), file=sys.stderr, flush=True)
+if os.environ.get("HANGS"):
+    sys.stdin.close()
+    __import__("signal").pause()
 sys.exit(int(os.environ.get("STATUS", "0")))
 """
+SAYS = "INFO mapreduce.Job: Running job: job_1_0002\nINFO mapreduce.Job:  map 100% reduce 0%"
 SETTING = "<configuration><property><name>{}</name><value>{}</value></property></configuration>"
 
 
@@ -127,3 +137,173 @@ def test_a_secret_of_another_user_says_whom_to_ask(site):
     failed = streaming()
     assert isinstance(failed.exception, ConfigError)
     assert "yarn-accel credential issue" in failed.exception.cure
+
+
+class _Answers(BaseHTTPRequestHandler):
+    """A ResourceManager and a history server, for one job."""
+
+    def do_GET(self):
+        path = self.path.partition("/job_1_0002")[2]
+        attempt = {"id": "attempt_1", "type": "MAP", "nodeHttpAddress": "w1:8042", "state": "SUCCEEDED"}
+        group = {
+            "counterGroupName": "yarn-accel",
+            "counter": [{"name": "done", "totalCounterValue": 3}],
+        }
+        self.answer(
+            {
+                "": {"job": {"state": self.server.state, "diagnostics": "no disk"}},
+                "/counters": {"jobCounters": {"counterGroup": [group]}},
+                "/tasks": {"tasks": {"task": [{"id": "t", "type": "MAP"}]}},
+                "/tasks/t/attempts": {"taskAttempts": {"taskAttempt": [attempt]}},
+            }[path]
+        )
+
+    def do_PUT(self):
+        self.server.commands.append((self.path, self.rfile.read(int(self.headers["Content-Length"]))))
+        self.answer({"state": "KILLED"})
+
+    def answer(self, content):
+        data = json.dumps(content).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def hadoop(site, monkeypatch):
+    """The site's services, as far as --result asks them; and a `mapred` that says which job it runs."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Answers) as server:
+        server.state, server.commands = "SUCCEEDED", []
+        server.web = f"127.0.0.1:{server.server_port}"
+        names = ("yarn.resourcemanager.address", "yarn.resourcemanager.webapp.address")
+        names += ("mapreduce.jobhistory.webapp.address",)
+        settings = "".join(SETTING.format(name, server.web) for name in names)
+        text = settings.replace("</configuration><configuration>", "")
+        (site / "conf" / "yarn-site.xml").write_text(text)
+        monkeypatch.setenv("SAYS", SAYS)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_a_result_says_what_came_of_the_job(site, hadoop):
+    done = streaming("--result", "result.json", "-D", "mapreduce.job.name=mine")
+    assert done.exit_code == 0, done.output
+    assert done.stderr == "mine: job_1_0002 submitted\nmine: map 100 %, reduce 0 %\n"
+    found = json.loads((site / "result.json").read_text())
+    assert found.pop("seconds") > 0
+    assert found == {
+        "job_id": "job_1_0002",
+        "application_id": "application_1_0002",
+        "state": "SUCCEEDED",
+        "diagnostics": "",
+        "tracking_url": f"http://{hadoop.web}/jobhistory/job/job_1_0002",
+        "counters": {"yarn-accel": {"done": 3}},
+        "tasks": [
+            {
+                "attempt": "attempt_1",
+                "kind": "map",
+                "node": "w1",
+                "state": "SUCCEEDED",
+                "start_s": 0,
+                "finish_s": 0,
+            }
+        ],
+    }
+
+
+def test_a_failed_job_is_one_line_and_has_a_result(site, hadoop, monkeypatch):
+    monkeypatch.setenv("STATUS", "5")
+    hadoop.state = "FAILED"
+    failed = streaming("--result", "result.json")
+    assert isinstance(failed.exception, JobError)
+    assert str(failed.exception) == "job_1_0002 failed: no disk"
+    assert json.loads((site / "result.json").read_text())["state"] == "FAILED"
+
+
+def test_a_job_that_was_not_accepted_leaves_no_result_of_another(site, hadoop, monkeypatch):
+    monkeypatch.setenv("SAYS", "ERROR streaming.StreamJob: Error Launching job : Output is there already")
+    monkeypatch.setenv("STATUS", "5")
+    (site / "result.json").write_text("{}")
+    failed = streaming("--result", "result.json")
+    assert isinstance(failed.exception, JobError)
+    assert "was not accepted: " in str(failed.exception)
+    assert "Output is there already" in str(failed.exception)
+    assert not (site / "result.json").exists()
+
+
+def test_a_client_that_does_not_name_its_job_is_an_error(hadoop, monkeypatch):
+    monkeypatch.setenv("SAYS", "")
+    failed = streaming("--result", "result.json")
+    assert isinstance(failed.exception, JobError)
+    assert "HADOOP_ROOT_LOGGER" in failed.exception.cure
+
+
+@pytest.mark.parametrize("words", [("--print",), ("-background",)])
+def test_a_result_needs_the_end_of_the_job(site, words):
+    failed = streaming("--result", "result.json", *words)
+    assert isinstance(failed.exception, ConfigError)
+    assert words[0] in str(failed.exception)
+    assert not (site / "shipped" / "call.json").exists()
+
+
+def test_a_result_that_cannot_be_written_is_refused_before_the_job(site):
+    failed = streaming("--result", "my_mapper.py/result.json")
+    assert isinstance(failed.exception, ConfigError)
+    assert "result.json" in str(failed.exception)
+    assert not (site / "shipped" / "call.json").exists()
+
+
+def test_what_ends_the_command_ends_the_job(site, hadoop, monkeypatch):
+    monkeypatch.setenv("HANGS", "1")
+    words = (
+        "-m",
+        "yarn_accel",
+        "streaming",
+        "--result",
+        "r",
+        "-input",
+        "i",
+        "-output",
+        "o",
+        "-mapper",
+        "cat",
+    )
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        [sys.executable, *words], stderr=subprocess.PIPE, text=True, env=environ
+    ) as command:
+        try:
+            first = command.stderr.readline()
+        finally:
+            command.terminate()
+        command.stderr.read()
+    assert (first, command.returncode) == ("job: job_1_0002 submitted\n", 1)
+    ((path, sent),) = hadoop.commands
+    assert path.startswith("/ws/v1/cluster/apps/application_1_0002/state")
+    assert json.loads(sent) == {"state": "KILLED"}
+
+
+def test_servers_without_a_credential_for_them_are_refused(site):
+    (site / "conf" / "yarn-accel-site.yaml").write_text("{}")
+    (site / "mine.json").write_text('{"version": 1, "servers": [{"name": "a", "host": "h", "port": 1}]}')
+    failed = streaming("--binding", "mine.json")
+    assert isinstance(failed.exception, ConfigError)
+    assert "no credential for them" in str(failed.exception)
+    (site / "token").write_bytes(b"HDTS\0\0\0")
+    assert streaming("--binding", "mine.json", "--credential", "token").exit_code == 0
+    assert (site / "shipped" / "binding.json").read_text() == (site / "mine.json").read_text()
+
+
+def test_a_request_for_help_is_the_sites_own(site):
+    shipped = site / "shipped"
+    (shipped.parent / "bin" / "mapred").write_text('#!/bin/sh\necho "$@" > $SHIPPED/help\n')
+    assert CliRunner().invoke(root, ["streaming", "-help"]).exit_code == 0
+    assert (shipped / "help").read_text() == "streaming -help\n"

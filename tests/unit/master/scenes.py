@@ -162,6 +162,8 @@ def server(host, n_done, rate, health="ok"):
         "failed": 1,
         "busy": 0,
         "workers": 2,
+        "computes_on": "cpu",
+        "gpu_other_bytes": 3 * 2**30,
         "device_s": n_done * 0.03,
         "read_busy_s": n_done * 0.011,
         "compute_busy_s": n_done * 0.042,

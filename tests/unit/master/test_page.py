@@ -89,6 +89,7 @@ def test_the_tables_have_what_the_picture_has_no_space_for():
     (first, second) = rows(reader, "Servers")
     assert first[:3] == ["w1", "serves", "w1:7070"]
     assert "7.0 GiB of 23.0 GiB" in first[3]
+    assert first[3].endswith("; computes on cpu; processes of others use 3.0 GiB")
     assert first[4] == "lu 12.0/s, 30 ms each"
     assert first[8:] == ["48.0 MiB of 512 MiB", "144", "2, 1", "1", "1.00"]
     assert second[0] == "w3"

@@ -342,6 +342,7 @@ def test_who_may_say_what(tmp_path: Path) -> None:
             await all_.control("stop", sender="not a name")
         status = await all_.control("status")
         assert status["state"]["nodes"]["w1"]["bound"] == "a1"
+        assert status["node"] == "127.0.0.1", "where the master runs"
         assert json.loads(json.dumps(status)) == status
         assert (await all_.get("/v1/servers?node=" + "x" * 400))[0] == 400
         assert (await all_.get("/healthz"))[0] == 200

@@ -20,7 +20,8 @@ GPU1 = {**GPU0, "device": "cuda:1"}
         ({"temperature_c": 89}, "ok"),
         ({"temperature_c": 90}, "hot"),
         ({"name": None}, "failed"),
-        ({"memory_total_bytes": None}, "failed"),
+        ({"fault": "GPU is lost"}, "failed"),
+        ({"memory_total_bytes": None}, "ok"),
     ],
 )
 def test_health(changes, health):

@@ -110,6 +110,12 @@ def test_nasty_names(lines, name, reported):
     assert found["accel-health"] == "ok"
 
 
+def test_a_gpu_that_failed_has_no_name(lines):
+    failed = {**H200, "name": None, "memory_total_bytes": None, "health": "failed"}
+    found = parsed(lines(state([H200, failed]), NOW_S))
+    assert (found["accel-gpu-model"], found["accel-health"]) == ("NVIDIA-H200", "sick")
+
+
 def test_two_models(lines):
     found = parsed(
         lines(state([H200, {**H200, "name": "NVIDIA A30", "memory_total_bytes": 24 << 30}, H200]), NOW_S)

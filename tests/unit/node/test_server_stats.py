@@ -38,7 +38,8 @@ def test_figures_from_what_the_server_really_writes():
     assert found["device_s"] == pytest.approx(sum(each["device_s"] for each in stats["tenants"].values()))
     assert found["pool_used_bytes"] == stats["pool"]["used_bytes"]
     assert found["compute_busy_s"] == stats["stage_busy"]["compute"]
-    assert (found["workers"], found["computing_workers"]) == (3, 1)
+    assert (found["workers"], found["computing_workers"], found["computes_on"]) == (3, 1, "cpu:0")
+    assert found["gpu_other_bytes"] == 1 << 30
     assert stats["operations"]
     for operation, counts in stats["operations"].items():
         assert found["operations"][operation]["done"] == counts["done"]
@@ -129,3 +130,16 @@ def test_only_a_unix_socket():
     endpoint = endpoint_of(state("", port=0, name="", unix_path="/run/p.sock"), "w1", "10.0.0.1")
     assert (endpoint.name, endpoint.host, endpoint.unix_path) == ("w1:0", "", "/run/p.sock")
     assert is_local_only(endpoint, "10.0.0.1")
+
+
+def test_what_it_computes_on_is_what_works():
+    states = (
+        ("cuda:0", "idle"),
+        ("cuda:1", "quarantined"),
+        ("cuda:2", "absent"),
+        ("cuda:0", "busy"),
+        ("", "standby"),
+    )
+    workers = [{"device": device, "state": state} for device, state in (*states, ("cuda:3:1", "starting"))]
+    found = figures(workers=[*workers, 7])
+    assert (found["computes_on"], found["computing_workers"]) == ("cuda:0 cuda:3:1", 3)

@@ -99,6 +99,8 @@ def test_the_reasons_of_cholesky_are_those_of_the_cpu(device):
     with pytest.raises(RejectedError, match="item 2: the leading minor of order 5 of 9") as caught:
         get("cholesky").form("cuda")([stack], {})
     assert caught.value.code == "not-positive-definite"
+    with pytest.raises(RejectedError, match=r"^the leading minor of order 5 of 9"):
+        get("cholesky").form("cuda")([np.asfortranarray(stack[2])], {})
     stack[1, 0, 5] += 1.0
     with pytest.raises(RejectedError, match=r"item 1: input 0: \[5, 0\] and \[0, 5\] differ"):
         get("cholesky").form("cuda")([stack], {})

@@ -83,6 +83,15 @@ def test_a_jpeg_of_two_sizes_is_left_to_the_cpu(codec, monkeypatch):
     assert codec.n_decoded == 0
 
 
+def test_a_jpeg_that_the_gpus_decoder_does_not_open_is_left_to_the_cpu(codec, monkeypatch):
+    """Emulated."""
+    monkeypatch.setattr(codec, "CodeStream", lambda _: 1 / 0, raising=False)
+    images = packed_images([picture((20, 30))])
+    expected = get("lbp").run(images, {}).arrays["features"]
+    np.testing.assert_array_equal(get("lbp").form("cuda")(images, {}).arrays["features"], expected)
+    assert codec.n_decoded == 0
+
+
 def test_without_the_gpus_decoder_the_cpu_decodes(codec, monkeypatch):
     """Emulated."""
     images = packed_images([picture((20, 30))])

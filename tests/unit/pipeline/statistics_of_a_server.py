@@ -34,6 +34,7 @@ def statistics(uptime_s=10.0, n_done=20, **other):
         "temperature_c": 41,
         "memory_bytes": 3 << 30,
         "utilisation": 0.5,
+        "other_bytes": 1 << 30,
     }
     return {
         "server": "w1",

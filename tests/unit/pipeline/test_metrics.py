@@ -60,6 +60,7 @@ def exposed():
         ("worker_processes", {"device": "cpu:0", "state": "busy"}, 1),
         ("worker_processes", {"device": "", "state": "standby"}, 2),
         ("device_temperature_celsius", {"device": "cuda:0"}, 41),
+        ("device_other_memory_bytes", {"device": "cuda:0"}, 1 << 30),
         ("device_utilisation_ratio", {"device": "cuda:0"}, 0.5),
         ("request_seconds_bucket", {"operation": "lu", "le": "0.1"}, 0),
         ("request_seconds_bucket", {"operation": "lu", "le": "0.3"}, 20),

@@ -14,7 +14,7 @@ import yarn_accel.spark
 from tests.unit.spark.conftest import FakeRdd, FakeTask
 from yarn_accel.client import Call, ConfigError
 from yarn_accel.client.accelerator import CallKeys
-from yarn_accel.spark import SparkCounters, connect, map_partitions, write_py_files
+from yarn_accel.spark import SparkCounters, connect, map_in_pandas, map_partitions, write_py_files
 from yarn_accel.spark.task import SparkTask
 
 CONTAINER = {"CONTAINER_ID": "container_e17_1700000000000_0042_02_000005"}
@@ -108,6 +108,18 @@ def test_a_session_is_as_good_as_its_context(context):
         sparkContext = context
 
     assert SparkCounters(Session()).value["done"] == 0
+
+
+def test_a_session_of_spark_connect_and_an_old_pyspark_are_refused():
+    class Session:
+        @property
+        def sparkContext(self):
+            raise AttributeError("[JVM_ATTRIBUTE_NOT_SUPPORTED]")
+
+    with pytest.raises(ConfigError, match=r"Spark Connect: submit the program with spark-submit"):
+        SparkCounters(Session())
+    with pytest.raises(ConfigError, match=r"too old for map_in_pandas: take PySpark 3\.5"):
+        map_in_pandas(object(), lambda row: None, lambda row, reply: {}, "x int")
 
 
 def test_every_listed_name_is_there():

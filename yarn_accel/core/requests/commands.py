@@ -21,7 +21,6 @@ __all__ = [
     "GrantMemory",
     "Look",
     "LookAtOutput",
-    "PlaceOutput",
     "Read",
     "Receive",
     "Release",
@@ -115,15 +114,6 @@ class Read(NamedTuple):
 
     work: int
     segment: int
-    output_segment: int
-    output_offset: int
-    output_bytes: int
-
-
-class PlaceOutput(NamedTuple):
-    """The outputs of a work go elsewhere than `Receive` or `Read` said."""
-
-    work: int
     output_segment: int
     output_offset: int
     output_bytes: int
@@ -264,7 +254,6 @@ Command = (
     | Look
     | LookAtOutput
     | Read
-    | PlaceOutput
     | Write
     | Run
     | ReplyResult

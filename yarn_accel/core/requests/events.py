@@ -170,16 +170,9 @@ class OutputLooked(NamedTuple):
 
 
 class InputsRead(NamedTuple):
-    """The referenced inputs of a work are in its memory.
-
-    Attributes:
-        needs: what is known now, `output_bytes` above all, for inputs that only describe themselves when they
-            are read; None: as before.
-        bytes_in: of all inputs.
-    """
+    """The referenced inputs of a work, `bytes_in` in all, are in its memory."""
 
     work: int
-    needs: Needs | None
     bytes_in: int
     now_s: float
 

@@ -188,19 +188,6 @@ class MemoryPool:
         self._make(segment, work)
         return False
 
-    def take_more(self, work: WorkRecord, n_bytes: int) -> bool:
-        """Another free segment for a work that has one, at once or not at all.
-
-        Waiting for more while holding some could block others who do the same.
-        """
-        free = self._free.get(self.size_of(n_bytes))
-        if self.n_waiting or not free:
-            return False
-        segment = work.more = free.pop()
-        self.free_bytes -= segment.n_bytes
-        work.owner.held_bytes += segment.n_bytes
-        return True
-
     def created(self, segment: int) -> WorkRecord | None:
         """A segment is there; returns the work that waits for nothing more now."""
         work, made = self._pending.pop(segment)
@@ -277,18 +264,14 @@ class MemoryPool:
         if work.is_charged:
             work.is_charged = False
             work.owner.held_bytes -= work.segment_bytes
-        self._free_segments(work)
+        self._free_segment(work)
         self.leave_share(work)
         self.stop_reading(work)
         work.is_placed = work.is_read = False
 
     def free(self, work: WorkRecord) -> None:
         """Nothing of a work is needed any more."""
-        if work.more is None and work.arena is not None:
-            segment, work.arena = work.arena, None
-            self._give(segment)
-        else:
-            self._free_segments(work)
+        self._free_segment(work)
         if work.share_bytes:
             self.leave_share(work)
         if work.reading_bytes:
@@ -321,13 +304,10 @@ class MemoryPool:
 
     # Below
 
-    def _free_segments(self, work: WorkRecord) -> None:
+    def _free_segment(self, work: WorkRecord) -> None:
         segment, work.arena = work.arena, None
         if segment is not None:
             self._give(segment)
-            if work.more is not None:
-                self._give(work.more)
-                work.more = None
 
     def _give(self, segment: SegmentRecord) -> None:
         size = segment.n_bytes

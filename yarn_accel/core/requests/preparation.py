@@ -6,7 +6,6 @@ from yarn_accel.core.requests.admission import key_reused, too_large
 from yarn_accel.core.requests.commands import (
     Admit,
     LookAtOutput,
-    PlaceOutput,
     Read,
     Receive,
     ReplyBusy,
@@ -20,7 +19,6 @@ from yarn_accel.core.requests.events import (
     Failure,
     InputsRead,
     Looked,
-    Needs,
     OutputLooked,
     SegmentCreated,
     SegmentFailed,
@@ -37,7 +35,6 @@ __all__ = ["Preparation"]
 
 _SHARE_RETRY_S = 0.1
 _OUTPUT_ALIGNMENT = 64
-_BUSY_MEMORY = Failure("storage", "storage", "no memory for the outputs just now", "", True)
 _NO_MEMORY = Failure(
     "unavailable", "out-of-memory", "clients hold too much of the memory as shared memory", "", True
 )
@@ -152,8 +149,6 @@ class Preparation:
             return
         work.is_read = True
         work.n_bytes = event.bytes_in
-        if event.needs is not None and not self._complete(work, event.needs):
-            return
         self._computing.queue(work)
 
     def storage_failed(self, event: StorageFailed) -> None:
@@ -337,29 +332,3 @@ class Preparation:
             self.find_memory(work)
         else:
             self._computing.queue(work)
-
-    def _complete(self, work: WorkRecord, needs: Needs) -> bool:
-        """The inputs described themselves; whether their outputs fit."""
-        payload_bytes, is_enough = work.needs.payload_bytes, needs.output_bytes <= work.output_bytes
-        work.needs = needs
-        work.batch_key = needs.batch_key
-        if is_enough:
-            return True
-        failure = too_large(needs, self._settings)
-        if failure is not None:
-            self.fail(work, failure)
-        elif self._memory.take_more(work, needs.output_bytes):
-            assert work.more is not None
-            work.memory_bytes = needs.input_bytes + needs.output_bytes
-            work.output_segment, work.output_offset = work.more.id, 0
-            work.output_bytes = needs.output_bytes
-            self._state.out.append(PlaceOutput(work.id, work.output_segment, 0, work.output_bytes))
-            return True
-        elif payload_bytes:
-            self.fail(work, _BUSY_MEMORY)
-        else:
-            # All over again, with memory for both: who kept some while it waits for more could block others.
-            work.memory_bytes = needs.input_bytes + needs.output_bytes
-            self._memory.give_up(work)
-            self.find_memory(work)
-        return False

@@ -208,10 +208,6 @@ class Scheduler:
             used_s = 0.0
         return lost
 
-    def has_worker(self, number: int) -> bool:
-        """Whether a worker takes batches."""
-        return number in self._workers
-
     def advance(self, now_s: float) -> list[QueueEntry]:
         """Let time pass; returns the entries whose deadline passed before they were started."""
         self._hear(now_s)

@@ -207,7 +207,6 @@ class WorkRecord(QueueEntry):
         is_placed: its payload may come, or has come.
         is_read: its referenced inputs are in its memory.
         arena: its own memory; None: none yet, or its inputs lie in shared memory and it needs no other.
-        more: another piece, when its outputs turned out to need it.
         input_grant, output_grant: the shared memory its inputs lie in, and that was taken for its outputs.
         is_input_free: the client may use `input_grant` again, while the answer leaves.
         is_shown: the client knows what lies in `output_grant`, and will return it.
@@ -232,7 +231,6 @@ class WorkRecord(QueueEntry):
     is_placed = False
     is_read = False
     arena: SegmentRecord | None = None
-    more: SegmentRecord | None = None
     input_grant: Grant | None = None
     output_grant: Grant | None = None
     is_input_free = False
@@ -282,8 +280,7 @@ class WorkRecord(QueueEntry):
     @property
     def segment_bytes(self) -> int:
         """Memory of its own that it holds."""
-        arena, more = self.arena, self.more
-        return (arena.n_bytes if arena is not None else 0) + (more.n_bytes if more is not None else 0)
+        return 0 if self.arena is None else self.arena.n_bytes
 
     def validate(self) -> None:
         """Check that it has what its state asks for.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from yarn_accel.pipeline.workers.devices import Device
     from yarn_accel.pipeline.workers.forms import Forms
 
-__all__ = ["PROBLEMS", "WARMING", "Calibration", "measure"]
+__all__ = ["PROBLEMS", "WARMING", "Calibration", "measure", "png_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -171,7 +171,7 @@ def _problem(operation: str, n: int) -> tuple[list[Any], list[TensorSpec]]:
     random = np.random.default_rng(n)
     arrays: list[Any]
     if operation in ("lbp", "colour"):
-        arrays = [np.frombuffer(_picture(random.integers(0, 256, (n, n, 3), np.uint8)), np.uint8)]
+        arrays = [np.frombuffer(png_of(random.integers(0, 256, (n, n, 3), np.uint8)), np.uint8)]
         arrays.append(np.array([arrays[0].size], np.int64))
     else:
         matrix = np.asfortranarray(random.standard_normal((n, n)))
@@ -186,7 +186,8 @@ def _run_aside(task: Callable[[], None]) -> None:
     threading.Thread(target=task, name="calibration", daemon=True).start()
 
 
-def _picture(pixels: Any) -> bytes:
+def png_of(pixels: Any) -> bytes:
+    """An image, bytes ``(height, width, 3)``, as a PNG file."""
     from PIL import Image
 
     buffer = io.BytesIO()

@@ -6,13 +6,16 @@ Imported only in a worker that takes the place of a GPU; needs CuPy.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
-import os
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 from yarn_accel.errors import StartupError
+from yarn_accel.operations.gpu_errors import Blame, blame_of, driver_fault
+from yarn_accel.pipeline.nvml import load_nvml
+from yarn_accel.pipeline.workers.devices import Device
 from yarn_accel.pipeline.workers.execution import error_of
 from yarn_accel.pipeline.workers.jobs import JobFailure
 from yarn_accel.pipeline.workers.memory import Mapping
@@ -21,32 +24,42 @@ __all__ = ["CudaDevice", "CudaStream"]
 
 logger = logging.getLogger(__name__)
 
+_ON_CPU = "send it to a server that computes on its CPU, and report the message"
+_PROBE_CURE = "do not use this GPU, or mend its driver and CuPy: see docs/gpu.md"
+_CUDA_MAJOR = 12
+"""Of the CuPy that the extras `gpu` and `gpu-site` bring."""
 _PORTABLE = 1
 """cudaHostRegisterPortable"""
-_OUT_OF_MEMORY = {"CUDARuntimeError": 2, "CUDADriverError": 2, "CUSOLVERError": 2, "CUBLASError": 3}
-"""CuPy's exceptions for errors of the device, and the status of each that only says that memory is short."""
 
 
 class CudaDevice:
-    """One GPU.
+    """One GPU, the only one that CUDA shows this process, as its number 0.
+
+    Args:
+        device: which.
+        memory_share: the part of its memory that this process may take, 0 to 1.
 
     Attributes:
-        fault: an error of the device itself, once there was one.
+        fault: an error of the device itself, or of what is installed, once there was one: it rests.
+        broken: an error that ended what this process has on the device, once there was one: another process
+            may be well.
 
     Raises:
         StartupError: CuPy is missing, or the device cannot be used.
     """
 
-    def __init__(self, name: str) -> None:
-        # Numbers as NVML counts; read when CUDA starts, which it has not done in a standby process.
-        os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-        os.environ["CUDA_VISIBLE_DEVICES"] = name.partition(":")[2]
-        self.fault = ""
+    def __init__(self, device: Device, memory_share: float = 1.0) -> None:
+        self._name = name = device.name
+        self.fault = self.broken = ""
         try:
             import cupy
 
+            # Two lanes that import it first, at a time, can get it half initialised.
+            importlib.import_module("cupyx")
             self._cupy = cupy
             self._runtime = cupy.cuda.runtime
+            _, total_bytes = self._runtime.memGetInfo()
+            cupy.get_default_memory_pool().set_limit(size=int(total_bytes * memory_share))
             with self.stream():
                 cupy.zeros(64) @ cupy.zeros(64)
         except ImportError as error:
@@ -54,7 +67,23 @@ class CudaDevice:
                 f"{name}: CuPy cannot be imported: {error}", cure="pip install 'cluster-accel[gpu]'"
             ) from error
         except Exception as error:
-            raise StartupError(f"{name} cannot be used: {type(error).__name__}: {error}") from error
+            text = f"{name} cannot be used: {type(error).__name__}: {error}"
+            raise StartupError(text, cure=_driver_fault()) from error
+
+    def probe(self) -> None:
+        """Compute a small case of each operation, which loads each library and compiles each kernel.
+
+        Raises:
+            StartupError: one cannot be computed, or is not what the CPU computes.
+        """
+        from yarn_accel.pipeline.workers.gpu_probe import probe
+
+        try:
+            with self.stream():
+                probe()
+        except Exception as error:
+            text = error.message if isinstance(error, StartupError) else f"{type(error).__name__}: {error}"
+            raise StartupError(f"{self._name} failed its start probe: {text}", cure=_PROBE_CURE) from error
 
     def stream(self) -> CudaStream:
         """A stream for one lane: what is asked for within it is complete when it is left."""
@@ -79,15 +108,20 @@ class CudaDevice:
         return lambda: self._unpin(mapping.address)
 
     def explain(self, error: BaseException) -> JobFailure:
-        """What a failed computation means; an error of the device itself is also put down as `fault`."""
-        kind = type(error).__name__
-        is_out = isinstance(error, self._cupy.cuda.memory.OutOfMemoryError)
-        if is_out or _OUT_OF_MEMORY.get(kind, -1) == getattr(error, "status", None):
+        """What a failed computation means; who bears it is put down as `fault` or `broken`."""
+        blame = blame_of(error)
+        text = f"{type(error).__name__}: {error}"
+        if blame is Blame.MEMORY:
             self._cupy.get_default_memory_pool().free_all_blocks()
             return JobFailure("unavailable", "out-of-memory", "the GPU is out of memory", "", True)
-        if kind in _OUT_OF_MEMORY:
-            self.fault = f"{kind}: {error}"
-            return JobFailure("unavailable", "sick-device", self.fault, "", True)
+        if blame is Blame.REQUEST:
+            return JobFailure("rejected", "gpu-refused", f"the GPU's library refused it: {text}", _ON_CPU)
+        if blame is Blame.PROCESS:
+            self.broken = text
+            return JobFailure("unavailable", "gpu-failed", text, "", True)
+        if blame is not Blame.NONE:
+            self.fault = text
+            return JobFailure("unavailable", "sick-device", text, "", True)
         return error_of(error)
 
     def _unpin(self, address: int) -> None:
@@ -113,6 +147,17 @@ class CudaStream:
                 self._stream.synchronize()
         finally:
             self._stream.__exit__(kind, error, trace)
+
+
+def _driver_fault() -> str:
+    """Why the driver is too old, if NVML says which it is."""
+    nvml = load_nvml()
+    if nvml is None:
+        return ""
+    try:
+        return driver_fault(nvml.nvmlSystemGetDriverVersion(), _CUDA_MAJOR)
+    except nvml.NVMLError:
+        return ""
 
 
 def _nothing() -> None:

@@ -1,71 +1,98 @@
-"""Which devices there are: groups of CPU cores, and GPUs as NVML counts them."""
+"""Which devices there are for the workers of a server: groups of CPU cores, and GPUs that it may use."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
+import itertools
 import logging
+import os
+import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from yarn_accel.errors import ConfigError
-from yarn_accel.pipeline.nvml import read_devices
+from yarn_accel.errors import ConfigError, StartupError
+from yarn_accel.operations.gpu_errors import Blame, xid_blame
+from yarn_accel.pipeline.gpu_visibility import CUDA_VARIABLE, doubtful_numbers, visible_gpus
+from yarn_accel.pipeline.nvml import Gpu, list_gpus, list_processes, load_nvml, read_devices
 from yarn_accel.pipeline.workers.affinity import core_groups
 
 if TYPE_CHECKING:
     from yarn_accel.pipeline.config import PipelineConfig
 
-__all__ = ["Device", "GpuMonitor", "find_devices"]
+__all__ = ["Device", "GpuMonitor", "find_devices", "used_by_others"]
 
 logger = logging.getLogger(__name__)
 
 _ASK_S = 0.25
+_ASK_FOR_PROCESSES = 8
+"""Each so many times."""
 CUPY_MISSING = "CuPy is not installed: pip install 'cluster-accel[gpu]'"
+_GPU_NAME = re.compile(r"cuda:\d+(:\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What one worker computes with.
+    """What one worker computes with; it travels to the worker as JSON.
 
     Attributes:
-        name: ``cpu`` or ``cuda:0``, as results name it.
+        name: ``cpu``, ``cuda:3`` or, for part 1 of a GPU that MIG divides, ``cuda:3:1``, as results name it;
+            numbered as ``nvidia-smi`` does, whatever of it this process may use.
         kind: ``cpu`` or ``cuda``.
         cores: bound to these; empty: to none.
         fault: why it cannot be used; empty when it can.
+        uuid: of the GPU, or of the part.
+        product: the model of the GPU.
+        memory_bytes: of the GPU, or of the part; 0: unknown.
+        n_sharing: workers of this server on it; each has that part of its memory.
     """
 
     name: str
     kind: str
     cores: tuple[int, ...] = ()
     fault: str = ""
+    uuid: str = ""
+    product: str = ""
+    memory_bytes: int = 0
+    n_sharing: int = 1
 
-    @property
-    def index(self) -> int:
-        """The number of a GPU, as NVML counts them."""
-        return int(self.name.partition(":")[2] or 0)
+    def environment(self) -> dict[str, str]:
+        """What makes CUDA see this GPU and no other, as its number 0; to be set before CUDA starts."""
+        return {CUDA_VARIABLE: self.uuid} if self.kind == "cuda" else {}
 
 
-def find_devices(config: PipelineConfig) -> tuple[Device, ...]:
+def find_devices(config: PipelineConfig, environ: Mapping[str, str] | None = None) -> tuple[Device, ...]:
     """The devices of a server, one for each worker it shall have.
 
     ``auto`` is every GPU that can be used, else the CPU.
 
+    Args:
+        config: its `devices`.
+        environ: says which GPUs may be used, see `gpu_visibility`; None: this process's.
+
     Raises:
         ConfigError: a device that no machine has.
+        StartupError: none of the devices can be used; says why of each.
     """
+    gpus = _GpuTable(os.environ if environ is None else environ, config.workers_per_gpu)
     found: list[Device] = []
     for name in config.devices:
         if name == "auto":
-            gpus = [gpu for gpu in _gpus() if not gpu.fault]
-            found += gpus or _cpus(config)
+            found += gpus.usable() or _cpus(config)
         elif name == "cpu":
             found += _cpus(config)
-        elif name.startswith("cuda:") and name[5:].isdigit():
-            found.append(_gpu(name))
+        elif _GPU_NAME.fullmatch(name):
+            found += gpus.named(name)
         else:
             raise ConfigError(f"devices: {name!r} is none of auto, cpu, cuda:0, cuda:1, ...")
+    if found and all(device.fault for device in found):
+        raise StartupError(
+            "no device can be used: " + "; ".join(f"{device.name}: {device.fault}" for device in found),
+            cure="`devices: [auto]` takes what there is, and the CPU where there is no GPU",
+        )
     return tuple(found)
 
 
@@ -74,37 +101,70 @@ def _cpus(config: PipelineConfig) -> list[Device]:
     return [Device("cpu", "cpu", group if config.pin_workers else ()) for group in groups]
 
 
-def _gpus() -> list[Device]:
-    nvml = _nvml()
-    if nvml is None:
-        return []
-    gpus = [_gpu(f"cuda:{i}") for i in range(nvml.nvmlDeviceGetCount())]
-    for gpu in gpus:
-        if gpu.fault:
-            logger.warning("%s is not used: %s", gpu.name, gpu.fault)
-    return gpus
+class _GpuTable:
+    """The GPUs of this machine, those that the environment shows, and those that workers can use."""
+
+    def __init__(self, environ: Mapping[str, str], n_sharing: int) -> None:
+        self._gpus = list_gpus()
+        self._visible = visible_gpus(self._gpus, environ)
+        self._n_sharing = n_sharing
+        if doubtful_numbers(self._gpus, environ):
+            logger.warning(
+                "%s=%s: taken as the numbers of nvidia-smi; CUDA itself counts the fastest GPU first unless "
+                "CUDA_DEVICE_ORDER=PCI_BUS_ID: better name UUIDs",
+                CUDA_VARIABLE,
+                environ[CUDA_VARIABLE],
+            )
+
+    def usable(self) -> list[Device]:
+        """A device for every worker on a GPU that can be used; what is left out is logged."""
+        found = [device for gpu in self._visible for device in self._devices(gpu)]
+        faults = dict.fromkeys((device.name, device.fault) for device in found if device.fault)
+        for name, fault in faults:
+            logger.warning("%s is not used: %s", name, fault)
+        return [device for device in found if not device.fault]
+
+    def named(self, name: str) -> list[Device]:
+        """The workers' devices on a GPU, or on all of its parts; one with a fault where there is none."""
+        gpus = [gpu for gpu in self._gpus if gpu.name == name or gpu.name.startswith(name + ":")]
+        shown = [gpu for gpu in gpus if gpu in self._visible]
+        if shown:
+            return [device for gpu in shown for device in self._devices(gpu)]
+        if gpus:
+            fault = f"it is not among the GPUs that {CUDA_VARIABLE} shows this server"
+        elif self._gpus:
+            fault = f"this machine has {', '.join(gpu.name for gpu in self._gpus)}"
+        elif load_nvml() is not None:
+            fault = "the driver shows no GPU; of one that MIG divides only the parts count"
+        else:
+            fault = "there is no NVIDIA driver on this machine"
+        return [Device(name, "cuda", fault=fault)]
+
+    def _devices(self, gpu: Gpu) -> list[Device]:
+        fault = gpu.fault or (CUPY_MISSING if importlib.util.find_spec("cupy") is None else "")
+        device = Device(
+            gpu.name,
+            "cuda",
+            fault=fault,
+            uuid=gpu.uuid,
+            product=gpu.product,
+            memory_bytes=gpu.memory_bytes,
+            n_sharing=self._n_sharing,
+        )
+        return [device] * self._n_sharing
 
 
-def _gpu(name: str) -> Device:
-    nvml = _nvml()
-    if nvml is None:
-        return Device(name, "cuda", fault="there is no NVIDIA driver on this machine")
-    if int(name[5:]) >= nvml.nvmlDeviceGetCount():
-        return Device(name, "cuda", fault=f"this machine has {nvml.nvmlDeviceGetCount()} GPUs")
-    if importlib.util.find_spec("cupy") is None:
-        return Device(name, "cuda", fault=CUPY_MISSING)
-    return Device(name, "cuda")
+def used_by_others(processes: Mapping[int, int], own: Collection[int]) -> int | None:
+    """Bytes of a device that processes of others use; None: unknown.
 
-
-def _nvml() -> Any:
-    """NVML ready for use, or None where there is no driver."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-    except Exception:  # noqa: BLE001 -- no package, no library, no driver: all mean no GPU
+    Args:
+        processes: id and bytes of each process on the device, as the driver counts them.
+        own: ids of our workers there. While the driver names none of them, it may count in another way than
+            this container, so its ids say nothing.
+    """
+    if processes.keys().isdisjoint(own):
         return None
-    return pynvml
+    return sum(n_bytes for pid, n_bytes in processes.items() if pid not in own)
 
 
 class GpuMonitor:
@@ -112,11 +172,13 @@ class GpuMonitor:
 
     Args:
         devices: those that workers compute on.
-        on_fault: called with device and fault of each Xid or uncorrectable memory error.
+        on_fault: called with device and fault of each Xid, of each uncorrectable memory error, and at every
+            look of a GPU that does not answer.
         call_soon: has a function called by the thread that `on_fault` belongs to.
 
     Attributes:
         latest: what `read_devices` said a moment ago.
+        processes: what `list_processes` said some seconds ago.
     """
 
     def __init__(
@@ -126,17 +188,19 @@ class GpuMonitor:
         call_soon: Callable[[Callable[[], None]], None],
     ) -> None:
         self.latest: list[dict[str, Any]] = []
+        self.processes: dict[str, dict[int, int]] = {}
         self._on_fault = on_fault
         self._call_soon = call_soon
-        self._nvml: Any = _nvml() if any(device.kind == "cuda" for device in devices) else None
-        self._devices = [device for device in devices if device.kind == "cuda" and not device.fault]
-        self._names: dict[int, str] = {}
+        self._uuids = {d.name: d.uuid for d in devices if d.kind == "cuda" and not d.fault}
+        self._events: Any = None
+        self._registered: set[str] = set()
+        self._places: dict[tuple[int, int | None], str] = {}
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gpus", daemon=True)
 
     def start(self) -> None:
         """Ask from now on, where there is something to ask."""
-        if self._nvml is not None:
+        if self._uuids:
             self._thread.start()
 
     def close(self) -> None:
@@ -144,36 +208,81 @@ class GpuMonitor:
         self._closing.set()
 
     def _run(self) -> None:
-        self._register()
-        while True:
+        for n_asked in itertools.count():
             for name, fault in self.faults():
                 self._call_soon(functools.partial(self._on_fault, name, fault))
-            self.latest = read_devices()
+            if n_asked % _ASK_FOR_PROCESSES == 0:
+                self.processes = list_processes()
             if self._closing.wait(_ASK_S):
                 return
 
-    def _register(self) -> None:
-        nvml = self._nvml
-        self._events = nvml.nvmlEventSetCreate()
-        kinds = nvml.nvmlEventTypeXidCriticalError | nvml.nvmlEventTypeDoubleBitEccError
-        for device in self._devices:
-            try:
-                handle = nvml.nvmlDeviceGetHandleByIndex(device.index)
-                nvml.nvmlDeviceRegisterEvents(handle, kinds, self._events)
-                self._names[nvml.nvmlDeviceGetIndex(handle)] = device.name
-            except nvml.NVMLError as error:
-                logger.info("%s reports no faults: %s", device.name, error)
-
     def faults(self) -> list[tuple[str, str]]:
-        """Device and fault, of everything new."""
+        """Ask once; device and fault, of what was reported since and of each GPU that does not answer now."""
+        nvml = load_nvml()
+        found = self._reported(nvml)
+        self.latest = read_devices()
+        faults = {row["device"]: row["fault"] for row in self.latest}
+        failed = {name: faults[name] for name in self._uuids if faults.get(name)}
+        found += failed.items()
+        # One GPU that fails has every wait for events fail: the others are registered anew without it.
+        healthy = self._uuids.keys() - failed.keys()
+        if nvml is not None and healthy != self._registered:
+            self._register(nvml, healthy)
+        return found
+
+    def _reported(self, nvml: Any) -> list[tuple[str, str]]:
         found: list[tuple[str, str]] = []
-        nvml = self._nvml
-        while nvml is not None and self._names:
+        while nvml is not None and self._events is not None:
             try:
                 event = nvml.nvmlEventSetWait_v2(self._events, 0)
-            except nvml.NVMLError:
+                index = nvml.nvmlDeviceGetIndex(event.device)
+            except nvml.NVMLError_Timeout:
                 break
-            name = self._names.get(nvml.nvmlDeviceGetIndex(event.device), "")
+            except nvml.NVMLError as error:
+                logger.warning("the GPUs' faults are asked for anew: %s", error)
+                self._forget(nvml)
+                break
             is_xid = event.eventType == nvml.nvmlEventTypeXidCriticalError
-            found.append((name, f"Xid {event.eventData}" if is_xid else "uncorrectable memory error"))
+            fault = f"Xid {event.eventData}" if is_xid else "uncorrectable memory error"
+            if is_xid and xid_blame(event.eventData) is not Blame.DEVICE:
+                # CUDA gives the process that bears it an error of its own.
+                logger.warning("GPU %d: %s, which is no fault of the device", index, fault)
+                continue
+            found += [(name, fault) for name in self._named(index, event.gpuInstanceId)]
         return found
+
+    def _named(self, index: int, instance: int) -> list[str]:
+        """The devices that an event is about: a GPU, one part of it, or all of its parts."""
+        of_gpu = {part: name for (at, part), name in self._places.items() if at == index}
+        return [of_gpu[instance]] if instance in of_gpu else list(of_gpu.values())
+
+    def _forget(self, nvml: Any) -> None:
+        if self._events is not None:
+            with contextlib.suppress(nvml.NVMLError):
+                nvml.nvmlEventSetFree(self._events)
+        self._events = None
+        self._registered = set()
+        self._places = {}
+
+    def _register(self, nvml: Any, healthy: set[str]) -> None:
+        gpus = {gpu.uuid: gpu for gpu in list_gpus() if not gpu.fault}
+        self._forget(nvml)
+        self._registered = set(healthy)
+        try:
+            self._events = nvml.nvmlEventSetCreate()
+        except nvml.NVMLError as error:
+            logger.warning("GPUs report no faults: %s", error)
+            return
+        kinds = nvml.nvmlEventTypeXidCriticalError | nvml.nvmlEventTypeDoubleBitEccError
+        for name in sorted(healthy):
+            gpu = gpus.get(self._uuids[name])
+            if gpu is None:
+                continue
+            try:
+                # A part has no events of its own: those of its GPU name it.
+                handle = nvml.nvmlDeviceGetHandleByUUID(gpu.parent_uuid)
+                nvml.nvmlDeviceRegisterEvents(handle, kinds, self._events)
+            except nvml.NVMLError as error:
+                logger.info("%s reports no faults: %s", name, error)
+                continue
+            self._places[gpu.index, gpu.instance[0] if gpu.instance else None] = name

@@ -336,7 +336,7 @@ def error_of(error: BaseException) -> JobFailure:
         if isinstance(error, StorageError):
             return JobFailure("storage", "storage", message, cure, error.transient)
         if isinstance(error, UnavailableError):
-            return JobFailure("unavailable", "unavailable", message, cure, True)
+            return JobFailure("unavailable", error.code, message, cure, True)
     if isinstance(error, MemoryError):
         return JobFailure("unavailable", "out-of-memory", "the worker is out of memory", "", True)
     if isinstance(error, OutputTooLargeError):

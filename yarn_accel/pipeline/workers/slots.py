@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from yarn_accel.pipeline.workers.devices import Device
 from yarn_accel.pipeline.workers.process import WorkerProcess
 
-__all__ = ["Slot", "memory_facts", "slot_facts"]
+__all__ = ["Slot", "has_places", "memory_facts", "problems_of", "slot_facts"]
+
+_OUT = ("absent", "quarantined")
+"""States of a place whose device cannot be used."""
 
 
 @dataclass(slots=True, eq=False)
@@ -58,6 +62,20 @@ def slot_facts(slot: Slot, process: WorkerProcess | None, start_fault: str) -> d
         **memory_facts(process.pid),
         **facts,
     }
+
+
+def has_places(facts: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether any place can be used, of what is said of each; one lost device stops no other."""
+    return any(each["state"] not in (*_OUT, "standby") for each in facts)
+
+
+def problems_of(facts: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What an operator should know, in one line each."""
+    return [
+        f"{each['device']}: {each['state']}{': ' + fault if (fault := each['last_fault']) else ''}"
+        for each in facts
+        if each["state"] in _OUT
+    ]
 
 
 def memory_facts(pid: int) -> dict[str, int]:

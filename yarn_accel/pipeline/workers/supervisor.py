@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -28,7 +29,7 @@ from yarn_accel.core.device_health import (
 )
 from yarn_accel.pipeline.loop import READ, WRITE
 from yarn_accel.pipeline.workers.calibration import Calibration
-from yarn_accel.pipeline.workers.devices import GpuMonitor, find_devices
+from yarn_accel.pipeline.workers.devices import Device, GpuMonitor, find_devices, used_by_others
 from yarn_accel.pipeline.workers.launching import launch
 from yarn_accel.pipeline.workers.process import SegmentLike, WorkerLiedError, WorkerProcess
 from yarn_accel.pipeline.workers.slots import Slot, memory_facts, slot_facts
@@ -205,8 +206,10 @@ class WorkerSupervisor:
         ]
 
     def gpus(self) -> list[dict[str, Any]]:
-        """The GPUs of this machine as they were a moment ago."""
-        return self._gpus.latest
+        """The GPUs of this machine as they were a moment ago, and what of them processes of others use."""
+        own = {process.pid for process in self._workers.values()}
+        used = {name: used_by_others(found, own) for name, found in self._gpus.processes.items()}
+        return [{**row, "other_bytes": used.get(row["device"])} for row in self._gpus.latest]
 
     def _limit_s(self, expected_s: float) -> float:
         return max(self._config.hang_min_s, self._config.hang_factor * expected_s)
@@ -261,6 +264,8 @@ class WorkerSupervisor:
             self._confirm(process)
         elif "sick" in message:
             process.kill("sick", str(message["sick"]))
+        elif "broken" in message:
+            process.kill("died", str(message["broken"]))
         elif "unfit" in message:
             process.is_unfit = True
             process.detail = self._start_fault = str(message["unfit"])
@@ -292,10 +297,15 @@ class WorkerSupervisor:
         device = slot.device
         process.device = device.name
         process.is_on_probation = self._health.state(device.name) == "probation"
-        process.order(take={"device": device.name, "device_kind": device.kind, "cores": device.cores})
+        probe = self._config.probe_gpus
+        process.order(take=asdict(device), memory_share=self._memory_share(device), probe=probe)
         # A CPU needs no preparation; a GPU worker confirms when its device is ready.
         if device.kind == "cpu":
             self._open(slot, process)
+
+    def _memory_share(self, device: Device) -> float:
+        """The part of the device's memory for each of the workers that share it."""
+        return self._config.gpu_memory_share / sum(slot.device.name == device.name for slot in self._slots)
 
     def _confirm(self, process: WorkerProcess) -> None:
         slot = self._slot_of(process)

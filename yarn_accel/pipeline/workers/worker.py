@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -75,6 +76,8 @@ class Worker:
         self._channel.send(b"".join(parts))
         if self._device is not None and self._device.fault:
             self._channel.send(encode_object(sick=self._device.fault))
+        elif self._device is not None and self._device.broken:
+            self._channel.send(encode_object(broken=self._device.broken))
 
     def _tasks(self, message: bytes) -> list[Task]:
         _, n_jobs = HEAD.unpack_from(message)
@@ -143,20 +146,27 @@ class Worker:
                 order["operation"], order["params"], specs_from(order["specs"])
             )
         if "take" in order:
-            self._take(order["take"])
+            self._take(order["take"], order["memory_share"], order["probe"])
         if "measure" in order:
             self._measure(order["measure"])
 
-    def _take(self, place: dict[str, Any]) -> None:
+    def _take(self, place: dict[str, Any], memory_share: float, probe: bool) -> None:
         if place["cores"]:
             bind_to(place["cores"])
-        if place["device_kind"] == "cuda":
-            self._prepare_gpu(place["device"])
+        if place["kind"] == "cuda":
+            self._prepare_gpu(place, memory_share, probe)
 
-    def _prepare_gpu(self, name: str) -> None:
+    def _prepare_gpu(self, place: dict[str, Any], memory_share: float, probe: bool) -> None:
+        from yarn_accel.pipeline.workers.devices import Device
+
+        assigned = Device(**{**place, "cores": tuple(place["cores"])})
+        # CUDA reads it when it starts, which it has not done in a standby process.
+        os.environ.update(assigned.environment())
         from yarn_accel.pipeline.workers.cuda import CudaDevice
 
-        self._device = device = CudaDevice(name)
+        self._device = device = CudaDevice(assigned, memory_share)
+        if probe:
+            device.probe()
         self._segments.on_map = device.pin
         self._forms = Forms("cuda")
         executors = [Executor(self._segments, self._control, lane) for lane in range(N_LANES)]

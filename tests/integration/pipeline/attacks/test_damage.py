@@ -7,6 +7,7 @@ import struct
 
 import pytest
 
+from tests.examples import examples
 from tests.integration.pipeline.attackers import Mutator, bombard, footprint, read_to_the_end, settled
 from yarn_accel.errors import AccelError
 from yarn_accel.wire import (
@@ -19,7 +20,7 @@ from yarn_accel.wire import (
 )
 
 MIB = 1 << 20
-N_FRAMES = int(os.environ.get("YARN_ACCEL_ATTACK_FRAMES", "10400"))
+N_FRAMES = int(os.environ.get("YARN_ACCEL_ATTACK_FRAMES", examples(10400)))
 MATRIX = TensorSpec("<f8", (4, 4))
 
 

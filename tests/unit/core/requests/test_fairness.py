@@ -124,7 +124,7 @@ def test_under_overload_device_seconds_are_shared_by_weight(sizes, n_workers, ke
         simulation.come(tenant)
     simulation.go_on(20.0)
     before = simulation.used_s.copy()
-    simulation.go_on(720.0)
+    simulation.go_on(270.0)
     shares = simulation.shares(before)
     for tenant, weight in WEIGHTS.items():
         assert shares[tenant] == pytest.approx(weight / 7, rel=0.05)

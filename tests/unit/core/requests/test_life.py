@@ -58,32 +58,6 @@ def test_a_payload_beside_references_is_received_when_their_sizes_are_known(worl
     assert world.kind(a, request) == "ReplyResult"
 
 
-def test_inputs_that_turn_out_larger_get_memory_for_both_and_are_read_again(world):
-    a = world.open()
-    request = world.ask(a, what=needs(reads=READS))
-    world.looked(FOUND)
-    more = needs(reads=READS, input_bytes=256, output_bytes=MIB)
-    world.read(more)
-    assert len(world.reads) == 1
-    world.read(more)
-    assert world.outputs[world.running[0]][1] == 256
-    world.finish()
-    assert world.kind(a, request) == "ReplyResult"
-
-
-def test_outputs_that_turn_out_larger_go_to_a_free_segment_if_there_is_one(world):
-    a = world.open()
-    world.finish(world.ask(a, what=needs(MIB, 0)))
-    world.finish()
-    request = world.ask(a, what=needs(reads=READS))
-    world.looked(FOUND)
-    world.read(needs(reads=READS, input_bytes=256, output_bytes=MIB))
-    assert world.outputs[world.running[0]][1] == 0
-    world.finish()
-    assert world.kind(a, request) == "ReplyResult"
-    assert world.used_bytes == 0
-
-
 def test_an_output_is_written_and_its_answer_has_no_payload(world):
     a = world.open()
     request = world.ask(a, writes="hdfs://nn/out/y")

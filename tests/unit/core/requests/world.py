@@ -184,10 +184,10 @@ class World:
         for work in works:
             self.apply(e.OutputLooked(work, stamp, self.now_s))
 
-    def read(self, what=None):
+    def read(self):
         works, self.reads = self.reads, []
         for work in works:
-            self.apply(e.InputsRead(work, what, 100, self.now_s))
+            self.apply(e.InputsRead(work, 100, self.now_s))
 
     def wrote(self, stamp="stamp"):
         works, self.writes = self.writes, []
@@ -269,7 +269,7 @@ class World:
             if isinstance(event, e.Received):
                 self._received = event
             commands = self.machine.apply(event)
-            if isinstance(event, e.InputsRead | e.WorkerLost):
+            if isinstance(event, e.WorkerLost):
                 self._notice_given_up()
             for command in commands:
                 getattr(self, f"_{type(command).__name__}")(command)
@@ -382,9 +382,6 @@ class World:
         self._use(command.work, command.segment)
         self._place(command)
         self.reads.append(command.work)
-
-    def _PlaceOutput(self, command):
-        self._place(command)
 
     def _Write(self, command):
         assert command.work in self.works

@@ -151,7 +151,9 @@ def on_gpu(arrays: Arrays, params: Params, place: Place) -> Outcome:
     time.sleep(params.get("seconds", 0.0))
     output = place("a", arrays[0].shape, "<f8", "C")
     np.multiply(arrays[0], 3, out=output)
-    return Outcome({"a": output}, {"pinned": len(cupy.cuda.runtime.PINNED), "n_streams": cupy.cuda.n_entered})
+    cuda = cupy.cuda
+    seen = {"pinned": len(cuda.runtime.PINNED), "n_streams": cuda.n_entered, "visible": cuda.VISIBLE}
+    return Outcome({"a": output}, seen)
 
 
 OPERATIONS = (

@@ -10,6 +10,7 @@ import pytest
 
 from yarn_accel.errors import RejectedError, StartupError
 from yarn_accel.pipeline.workers.cuda import CudaDevice
+from yarn_accel.pipeline.workers.devices import Device
 from yarn_accel.pipeline.workers.memory import Mapping
 
 
@@ -33,8 +34,6 @@ def library_error(name, status):
 @pytest.fixture
 def fake(monkeypatch):
     """A device without a GPU; `log` has what was asked of it."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setenv("CUDA_DEVICE_ORDER", "")
     log = []
 
     class Stream:
@@ -54,15 +53,20 @@ def fake(monkeypatch):
         CUDARuntimeError=type("CUDARuntimeError", (RuntimeError,), {}),
         hostRegister=lambda *arguments: log.append(arguments),
         hostUnregister=lambda address: log.append(address),
+        memGetInfo=lambda: (3 << 30, 16 << 30),
     )
     memory = types.SimpleNamespace(OutOfMemoryError=OutOfMemoryError)
-    pool = types.SimpleNamespace(free_all_blocks=lambda: log.append("freed"))
+    pool = types.SimpleNamespace(
+        free_all_blocks=lambda: log.append("freed"), set_limit=lambda size: log.append(("limit", size))
+    )
     cupy = types.ModuleType("cupy")
     cupy.cuda = types.SimpleNamespace(Stream=Stream, runtime=runtime, memory=memory)
     cupy.zeros = np.zeros
     cupy.get_default_memory_pool = lambda: pool
     monkeypatch.setitem(sys.modules, "cupy", cupy)
-    device = CudaDevice("gpu:3")
+    monkeypatch.setitem(sys.modules, "cupyx", types.ModuleType("cupyx"))
+    device = CudaDevice(Device("cuda:3", "cuda"), 0.25)
+    assert log[0] == ("limit", 4 << 30)
     log.clear()
     return device, log
 
@@ -86,18 +90,25 @@ def test_memory_that_is_short_is_no_fault_of_the_device(fake, error):
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("error", "code", "fault", "broken"),
     [
-        library_error("CUDARuntimeError", 700),
-        library_error("CUSOLVERError", 6),
-        library_error("CUBLASError", 13),
+        (library_error("CUDARuntimeError", 214), "sick-device", True, False),
+        (RuntimeError("CuPy failed to load libcuda.so.1: OSError: ..."), "sick-device", True, False),
+        (library_error("CUSOLVERError", 4), "sick-device", True, False),
+        (library_error("CUDARuntimeError", 700), "gpu-failed", False, True),
+        (library_error("CUDARuntimeError", 719), "gpu-failed", False, True),
+        (library_error("CUSOLVERError", 6), "gpu-failed", False, True),
+        (library_error("CUBLASError", 13), "gpu-failed", False, True),
+        (library_error("CUBLASError", 7), "gpu-refused", False, False),
+        (library_error("CUDARuntimeError", 1), "gpu-refused", False, False),
     ],
-    ids=lambda error: type(error).__name__,
 )
-def test_an_error_of_the_device_is_put_down(fake, error):
+def test_who_bears_an_error_is_put_down(fake, error, code, fault, broken):
+    """The device rests, the process is replaced, or nobody but the request pays."""
     device, _ = fake
-    assert device.explain(error).code == "sick-device"
-    assert type(error).__name__ in device.fault
+    failure = device.explain(error)
+    assert (failure.code, failure.is_transient) == (code, fault or broken)
+    assert (type(error).__name__ in device.fault, type(error).__name__ in device.broken) == (fault, broken)
 
 
 def test_an_error_of_the_request_is_its_own(fake):
@@ -116,12 +127,29 @@ def test_a_stream_is_waited_for_unless_its_work_failed(fake):
     assert log == [("stream", True), "synchronized", "left", ("stream", True), "left"]
 
 
+def test_a_gpu_that_cannot_be_used_says_why(fake, monkeypatch):
+    monkeypatch.setattr(sys.modules["cupy"], "zeros", lambda n: 1 / 0)
+    with pytest.raises(StartupError, match=r"^cuda:1 cannot be used: ZeroDivisionError"):
+        CudaDevice(Device("cuda:1", "cuda"))
+
+
+def test_a_buffer_that_cannot_be_pinned_is_used_as_it_is(fake, monkeypatch, caplog):
+    device, log = fake
+    runtime = sys.modules["cupy"].cuda.runtime
+
+    def refuse(*_):
+        raise runtime.CUDARuntimeError("refused")
+
+    monkeypatch.setattr(runtime, "hostRegister", refuse)
+    device.pin(Mapping(mmap.mmap(-1, 4096), 1))()
+    assert "a buffer of 4096 bytes is not pinned: refused" in caplog.text
+    assert log == []
+
+
 def test_without_cupy_it_says_what_is_missing(monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setenv("CUDA_DEVICE_ORDER", "")
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(StartupError, match="CuPy cannot be imported"):
-        CudaDevice("gpu:0")
+        CudaDevice(Device("cuda:0", "cuda"))
 
 
 @pytest.mark.gpu
@@ -129,9 +157,7 @@ def test_without_cupy_it_says_what_is_missing(monkeypatch):
 def test_a_gpu_copies_from_and_to_pinned_memory(monkeypatch):
     import cupy
 
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setenv("CUDA_DEVICE_ORDER", "")
-    device = CudaDevice("gpu:0")
+    device = CudaDevice(Device("cuda:0", "cuda"))
     assert {"cupy", "cuda", "gpu"} <= set(device.versions())
     memory = mmap.mmap(-1, 1 << 20)
     values = np.frombuffer(memory, np.float64)

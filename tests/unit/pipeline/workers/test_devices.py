@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from yarn_accel.errors import ConfigError
+from tests.fixtures.fake_nvml import LOST, GpuRow, Node
+from yarn_accel.errors import ConfigError, StartupError
 from yarn_accel.pipeline.config import PipelineConfig
 from yarn_accel.pipeline.workers import affinity, devices
 from yarn_accel.pipeline.workers.calibration import PROBLEMS, Calibration, measure
-from yarn_accel.pipeline.workers.devices import Device, GpuMonitor, find_devices
+from yarn_accel.pipeline.workers.devices import Device, GpuMonitor, find_devices, used_by_others
 from yarn_accel.pipeline.workers.jobs import Measured
 
 CPU = Device("cpu", "cpu")
@@ -41,28 +42,68 @@ def test_cores_of_this_machine_can_be_shared() -> None:
     assert affinity.thread_environment(3)["OPENBLAS_NUM_THREADS"] == "3"
 
 
-def test_auto_is_every_gpu_that_can_be_used_else_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "_gpus", lambda: [])
-    assert [one.name for one in find_devices(config(workers=3))] == ["cpu"] * 3
-    assert find_devices(config(workers=1, pin_workers=False)) == (CPU,)
-    gpus = [Device("cuda:0", "cuda", fault="no CuPy"), Device("cuda:1", "cuda")]
-    monkeypatch.setattr(devices, "_gpus", lambda: gpus)
-    assert find_devices(config()) == (gpus[1],)
-
-
-def test_a_gpu_that_is_asked_for_and_cannot_be_used_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Nvml:
-        nvmlDeviceGetCount = staticmethod(lambda: 2)
-
-    monkeypatch.setattr(devices, "_nvml", lambda: None)
-    assert "driver" in find_devices(config(devices=("cuda:0",)))[0].fault
-    monkeypatch.setattr(devices, "_nvml", lambda: Nvml)
-    assert "2 GPUs" in find_devices(config(devices=("cuda:2",)))[0].fault
-    monkeypatch.setattr(devices.importlib.util, "find_spec", lambda name: None)
-    assert "pip install" in find_devices(config(devices=("cuda:1",)))[0].fault
+@pytest.fixture
+def has_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices.importlib.util, "find_spec", lambda name: object())
-    gpu = find_devices(config(devices=("cuda:1",)))[0]
-    assert (gpu.index, gpu.fault) == (1, "")
+
+
+def names(found: Iterable[Device]) -> list[str]:
+    return [device.name for device in found]
+
+
+def test_auto_without_a_gpu_is_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "list_gpus", list)
+    assert names(find_devices(config(workers=3))) == ["cpu"] * 3
+    assert find_devices(config(workers=1, pin_workers=False)) == (CPU,)
+
+
+def test_auto_is_every_gpu_that_can_be_used(
+    eight_gpus: Node, has_cupy: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = find_devices(config())
+    assert names(found) == [f"cuda:{name}" for name in ("0", "1", "4", "5:0", "5:2", "6", "7")]
+    assert "cuda:2 is not used: GPU is lost" in caplog.text
+    assert "cuda:3 is not used: Insufficient Permissions" in caplog.text
+    uuids = [device.environment()["CUDA_VISIBLE_DEVICES"] for device in found]
+    assert uuids[2:4] == [eight_gpus.gpus[4].uuid, eight_gpus.parts[0].uuid]
+    assert find_devices(config(), {"CUDA_VISIBLE_DEVICES": "6,1"}) == (found[5], found[1])
+    assert names(find_devices(config(workers=1), {"CUDA_VISIBLE_DEVICES": ""})) == ["cpu"]
+
+
+def test_workers_that_share_a_gpu_know_how_many(eight_gpus: Node, has_cupy: None) -> None:
+    first, second = find_devices(config(workers_per_gpu=2, devices=("cuda:5:2",)))
+    assert first == second
+    assert (first.n_sharing, first.memory_bytes) == (2, 40448 << 20)
+
+
+def test_what_is_asked_for_beside_others_and_cannot_be_used_says_why(
+    eight_gpus: Node, has_cupy: None
+) -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": "1,2,5"}
+    asked = ("cuda:0", "cuda:1", "cuda:2", "cuda:5", "cuda:9")
+    found = find_devices(config(devices=asked), environ)
+    assert names(found) == ["cuda:0", "cuda:1", "cuda:2", "cuda:5:0", "cuda:5:2", "cuda:9"]
+    faults = {device.name: device.fault for device in found if device.fault}
+    assert set(faults) == {"cuda:0", "cuda:2", "cuda:9"}
+    assert "CUDA_VISIBLE_DEVICES" in faults["cuda:0"]
+    assert faults["cuda:2"] == "GPU is lost"
+    assert "this machine has cuda:0, cuda:1" in faults["cuda:9"]
+
+
+def test_a_server_none_of_whose_devices_can_be_used_is_refused(
+    eight_gpus: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(StartupError, match=r"cuda:1: CuPy is not installed: pip install"):
+        find_devices(config(devices=("cuda:1",)))
+    eight_gpus.gpus, eight_gpus.parts = [GpuRow(0, "GPU-0", is_mig=True)], []
+    eight_gpus.write()
+    with pytest.raises(StartupError, match="the driver shows no GPU; of one that MIG divides only"):
+        find_devices(config(devices=("cuda:0",)))
+    monkeypatch.setattr(devices, "list_gpus", list)
+    monkeypatch.setattr(devices, "load_nvml", lambda: None)
+    with pytest.raises(StartupError, match="no NVIDIA driver"):
+        find_devices(config(devices=("cuda:0",)))
 
 
 @pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:x", ""])
@@ -71,27 +112,37 @@ def test_an_unknown_device_is_a_wrong_setting(name: str) -> None:
         find_devices(config(devices=(name,)))
 
 
-def test_faults_that_a_gpu_reports_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Event:
-        device, eventType, eventData = "handle", 8, 79
+def test_xids_are_reported_once_and_a_lost_gpu_hides_none_of_the_others(
+    eight_gpus: Node, has_cupy: None
+) -> None:
+    monitor = GpuMonitor(find_devices(config()), lambda *fault: None, lambda task: None)
+    assert monitor.faults() == []
+    eight_gpus.xids += [(1, 79, -1), (3, 31, -1), (6, 48, -1)]
+    eight_gpus.write()
+    assert monitor.faults() == [("cuda:1", "Xid 79"), ("cuda:6", "uncorrectable memory error")]
+    eight_gpus.gpus[0].state = LOST
+    eight_gpus.write()
+    assert monitor.faults() == [("cuda:0", "GPU is lost")]
+    eight_gpus.xids += [(7, 13, -1), (7, 94, -1), (7, 74, -1)]
+    eight_gpus.write()
+    assert monitor.faults() == [("cuda:7", "Xid 74"), ("cuda:0", "GPU is lost")], "13 is a program's own"
+    eight_gpus.gpus[0].state = 0
+    eight_gpus.write()
+    assert monitor.faults() == []
 
-    class Nvml:
-        nvmlEventTypeXidCriticalError, nvmlEventTypeDoubleBitEccError = 8, 2
-        NVMLError = RuntimeError
-        events: list[Event] = [Event()]  # noqa: RUF012
-        nvmlEventSetCreate = staticmethod(object)
-        nvmlDeviceGetHandleByIndex = staticmethod(lambda index: f"handle-{index}")
-        nvmlDeviceGetIndex = staticmethod(lambda handle: 1)
-        nvmlDeviceRegisterEvents = staticmethod(lambda handle, kinds, events: None)
 
-        @classmethod
-        def nvmlEventSetWait_v2(cls, events: Any, timeout_ms: int) -> Event:
-            if not cls.events:
-                raise cls.NVMLError("timeout")
-            return cls.events.pop()
+def test_a_fault_of_a_part_rests_that_part_and_one_of_its_gpu_all_parts(
+    eight_gpus: Node, has_cupy: None
+) -> None:
+    monitor = GpuMonitor(find_devices(config()), lambda *fault: None, lambda task: None)
+    monitor.faults()
+    eight_gpus.xids += [(5, 95, eight_gpus.parts[1].gpu_instance), (5, 79, -1)]
+    eight_gpus.write()
+    assert monitor.faults() == [("cuda:5:2", "Xid 95"), ("cuda:5:0", "Xid 79"), ("cuda:5:2", "Xid 79")]
 
-    monkeypatch.setattr(devices, "_nvml", lambda: Nvml)
-    monkeypatch.setattr(devices, "read_devices", lambda: [{"device": "cuda:1"}])
+
+def test_the_thread_reports_to_its_owner(eight_gpus: Node, has_cupy: None) -> None:
+    eight_gpus.write()
     reported: list[tuple[str, str]] = []
     seen = threading.Event()
 
@@ -99,13 +150,23 @@ def test_faults_that_a_gpu_reports_are_read_once(monkeypatch: pytest.MonkeyPatch
         task()
         seen.set()
 
-    monitor = GpuMonitor([CPU, Device("cuda:1", "cuda")], lambda *fault: reported.append(fault), call)
+    monitor = GpuMonitor([CPU, *find_devices(config())], lambda *fault: reported.append(fault), call)
     monitor.start()
+    eight_gpus.gpus[4].state = LOST
+    eight_gpus.write()
     assert seen.wait(60)
     monitor.close()
-    assert reported == [("cuda:1", "Xid 79")]
-    assert monitor.faults() == []
+    assert set(reported) == {("cuda:4", "GPU is lost")}
+    assert len(monitor.latest) == 9
     assert GpuMonitor([CPU], lambda *fault: None, call).faults() == []
+
+
+def test_memory_of_others_is_known_once_one_of_ours_is_seen() -> None:
+    processes = {71: 300, 72: 40, 73: 8}
+    assert used_by_others(processes, {72}) == 308
+    assert used_by_others(processes, {71, 72, 73, 74}) == 0
+    assert used_by_others(processes, {99}) is None
+    assert used_by_others({}, {72}) is None
 
 
 # Calibration

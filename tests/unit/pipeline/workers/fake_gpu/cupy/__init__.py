@@ -17,6 +17,8 @@ zeros = np.zeros
 class _Pool:
     def free_all_blocks(self) -> None: ...
 
+    def set_limit(self, size: int) -> None: ...
+
 
 def get_default_memory_pool() -> Any:
     return _Pool()

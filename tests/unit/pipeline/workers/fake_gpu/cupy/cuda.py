@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import os
 from typing import Any
 
-__all__ = ["Stream", "memory", "runtime"]
+__all__ = ["VISIBLE", "Stream", "memory", "runtime"]
 
 n_entered = 0
+#: As CUDA reads it: once, when it is loaded.
+VISIBLE = os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
 class Stream:
@@ -28,7 +31,8 @@ class runtime:
     OutOfMemoryError = memory.OutOfMemoryError
     PINNED: set[int] = set()  # noqa: RUF012
 
-    class CUDARuntimeError(RuntimeError): ...
+    class CUDARuntimeError(RuntimeError):
+        status = 214  # cudaErrorECCUncorrectable
 
     @staticmethod
     def hostRegister(address: int, n_bytes: int, flags: int) -> None:
@@ -41,6 +45,10 @@ class runtime:
     @staticmethod
     def getDeviceProperties(index: int) -> dict[str, Any]:
         return {"name": b"fake"}
+
+    @staticmethod
+    def memGetInfo() -> tuple[int, int]:
+        return 1 << 34, 1 << 34
 
     @staticmethod
     def runtimeGetVersion() -> int:

@@ -1,7 +1,7 @@
 """The client as one file that travels with a job: plain Python in a zip, the same bytes every time.
 
-Python imports from it where ``PYTHONPATH`` or ``sys.path`` names it. It is stored, not compressed, with fixed
-times and sorted names, so equal sources give equal bytes (and an equal checksum in HDFS).
+Python imports from it where ``PYTHONPATH`` or ``sys.path`` names it. With fixed times and sorted names equal
+sources give equal bytes (and an equal checksum in HDFS).
 """
 
 from __future__ import annotations
@@ -45,17 +45,20 @@ def find_sources(root: Path, content: Iterable[tuple[str, tuple[str, ...]]]) -> 
     return dict(sorted(found.items()))
 
 
-def write_client_archive(target: Path) -> Path:
+def write_client_archive(target: Path, *, is_compressed: bool = False) -> Path:
     """Write the client to `target` and return it."""
-    return write_archive(target, {name: path.read_bytes() for name, path in client_sources().items()})
+    content = {name: path.read_bytes() for name, path in client_sources().items()}
+    return write_archive(target, content, is_compressed=is_compressed)
 
 
-def write_archive(target: Path, content: Mapping[str, bytes]) -> Path:
+def write_archive(target: Path, content: Mapping[str, bytes], *, is_compressed: bool = False) -> Path:
     """Write files to the archive `target` and return it; its bytes depend on the content alone."""
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
+    compression = zipfile.ZIP_DEFLATED if is_compressed else zipfile.ZIP_STORED
+    with zipfile.ZipFile(target, "w") as archive:
         for name in sorted(content):
             entry = zipfile.ZipInfo(name, _EPOCH)
             entry.create_system = 3
             entry.external_attr = 0o644 << 16
+            entry.compress_type = compression
             archive.writestr(entry, content[name])
     return target

@@ -1,0 +1,255 @@
+// The functions of cuBLAS and cuSOLVER that this project and CuPy's products call, by LAPACK, each a piece of
+// work on its handle's stream. Arrays have to be a GPU's memory, and a workspace is written over.
+#include <cuda_runtime_api.h>
+#include <library_types.h>
+
+#include <complex>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+#include "emulated.h"
+
+using emulated::is_device;
+using C32 = std::complex<float>;
+using C64 = std::complex<double>;
+
+struct Handle {
+    cudaStream_t stream = nullptr;
+    int pointer_mode = 0, math_mode = 0;
+};
+
+namespace {
+constexpr int NOT_INITIALIZED = 1, INVALID_VALUE_BLAS = 7, INVALID_VALUE_SOLVER = 3, FAILED_BLAS = 13,
+              FAILED_SOLVER = 6, NOT_SUPPORTED_BLAS = 15, WORK_NUMBERS = 64;
+
+int begin_blas(Handle* handle, std::function<void()> work) {
+    if (!handle) return NOT_INITIALIZED;
+    return emulated::enqueue(handle->stream, [=] { return work(), 0; }) ? FAILED_BLAS : 0;
+}
+int begin_solver(Handle* handle, std::function<void()> work) {
+    if (!handle) return NOT_INITIALIZED;
+    return emulated::enqueue(handle->stream, [=] { return work(), 0; }) ? FAILED_SOLVER : 0;
+}
+// What LAPACK needs beside the caller's workspace, which is written over to show that it is there.
+template <class T>
+std::vector<T> own_work(T* work, int n_work, int n) {
+    memset((void*)work, 0xFF, n_work * sizeof(T));
+    return std::vector<T>(64 * (size_t)n);
+}
+char trans_of(int operation) { return "NTC"[operation]; }
+char uplo_of(int fill) { return "LU"[fill]; }
+char side_of(int side) { return "LR"[side]; }
+char diag_of(int diagonal) { return "NU"[diagonal]; }
+int refused(const char* function, const char* what, int status) {
+    fprintf(stderr, "emulated CUDA: %s: %s is not a GPU's memory\n", function, what);
+    return status;
+}
+#define NEEDS(place, n, status) \
+    if (!is_device(place, (n) * sizeof *(place))) return refused(__func__, #place, status)
+}  // namespace
+
+extern "C" {
+#define ROUTINES(l, org, orm) \
+    void scipy_##l##gemm_(...); \
+    void scipy_##l##trsm_(...); \
+    void scipy_##l##getrf_(...); \
+    void scipy_##l##potrf_(...); \
+    void scipy_##l##geqrf_(...); \
+    void scipy_##l##org##_(...); \
+    void scipy_##l##orm##_(...);
+ROUTINES(s, orgqr, ormqr)
+ROUTINES(d, orgqr, ormqr)
+ROUTINES(c, ungqr, unmqr)
+ROUTINES(z, ungqr, unmqr)
+
+#define HANDLES(library, version) \
+    int library##Create##version(Handle** handle) { return *handle = new Handle, 0; } \
+    int library##Destroy##version(Handle* handle) { return delete handle, 0; } \
+    int library##SetStream##version(Handle* handle, cudaStream_t stream) { return handle->stream = stream, 0; } \
+    int library##GetStream##version(Handle* handle, cudaStream_t* stream) { return *stream = handle->stream, 0; }
+HANDLES(cublas, _v2)
+HANDLES(cusolverDn, )
+int cublasGetVersion_v2(Handle*, int* version) { return *version = 120900, 0; }
+int cublasGetPointerMode_v2(Handle* handle, int* mode) { return *mode = handle->pointer_mode, 0; }
+int cublasSetPointerMode_v2(Handle* handle, int mode) { return handle->pointer_mode = mode, 0; }
+int cublasGetMathMode(Handle* handle, int* mode) { return *mode = handle->math_mode, 0; }
+int cublasSetMathMode(Handle* handle, int mode) { return handle->math_mode = mode, 0; }
+
+#define PRODUCTS(L, l, T) \
+    int cublas##L##gemm_v2(Handle* handle, int ta, int tb, int m, int n, int k, const T* alpha, const T* a, \
+                           int lda, const T* b, int ldb, const T* beta, T* c, int ldc) { \
+        NEEDS(a, 1, INVALID_VALUE_BLAS); \
+        NEEDS(b, 1, INVALID_VALUE_BLAS); \
+        NEEDS(c, (size_t)ldc * (n - 1) + m, INVALID_VALUE_BLAS); \
+        T x = *alpha, y = *beta; \
+        char p = trans_of(ta), q = trans_of(tb); \
+        return begin_blas(handle, [=] { \
+            scipy_##l##gemm_(&p, &q, &m, &n, &k, &x, a, &lda, b, &ldb, &y, c, &ldc); \
+        }); \
+    } \
+    int cublas##L##gemmBatched(Handle* handle, int ta, int tb, int m, int n, int k, const T* alpha, \
+                               const T* const* a, int lda, const T* const* b, int ldb, const T* beta, \
+                               T* const* c, int ldc, int n_items) { \
+        NEEDS(c, n_items, INVALID_VALUE_BLAS); \
+        T x = *alpha, y = *beta; \
+        char p = trans_of(ta), q = trans_of(tb); \
+        return begin_blas(handle, [=] { \
+            for (int i = 0; i < n_items; i++) \
+                scipy_##l##gemm_(&p, &q, &m, &n, &k, &x, a[i], &lda, b[i], &ldb, &y, c[i], &ldc); \
+        }); \
+    } \
+    int cublas##L##trsm_v2(Handle* handle, int side, int fill, int turn, int diagonal, int m, int n, \
+                           const T* alpha, const T* a, int lda, T* b, int ldb) { \
+        NEEDS(a, 1, INVALID_VALUE_BLAS); \
+        NEEDS(b, (size_t)ldb * (n - 1) + m, INVALID_VALUE_BLAS); \
+        T x = *alpha; \
+        char s = side_of(side), u = uplo_of(fill), t = trans_of(turn), d = diag_of(diagonal); \
+        return begin_blas(handle, \
+                          [=] { scipy_##l##trsm_(&s, &u, &t, &d, &m, &n, &x, a, &lda, b, &ldb); }); \
+    } \
+    int cublas##L##getrfBatched(Handle* handle, int n, T* const* a, int lda, int* pivots, int* status, \
+                                int n_items) { \
+        if (!pivots || !is_device(status, n_items * 4)) return INVALID_VALUE_BLAS; \
+        return begin_blas(handle, [=] { \
+            for (int i = 0; i < n_items; i++) \
+                scipy_##l##getrf_(&n, &n, a[i], &lda, pivots + (size_t)i * n, status + i); \
+        }); \
+    } \
+    int cublas##L##getrsBatched(Handle* handle, int turn, int n, int n_right, const T* const* a, int lda, \
+                                const int* pivots, T* const* b, int ldb, int* status, int n_items) { \
+        if (pivots || is_device(status, 4)) return emulated::unsupported(__func__, NOT_SUPPORTED_BLAS); \
+        *status = 0; \
+        return begin_blas(handle, [=] { \
+            T one = 1; \
+            char t = trans_of(turn); \
+            for (int i = 0; i < n_items; i++) \
+                for (int step = 0; step < 2; step++) { \
+                    bool is_lower = (turn == 0) == (step == 0); \
+                    scipy_##l##trsm_("L", is_lower ? "L" : "U", &t, is_lower ? "U" : "N", &n, &n_right, &one, \
+                                     a[i], &lda, b[i], &ldb); \
+                } \
+        }); \
+    }
+PRODUCTS(S, s, float)
+PRODUCTS(D, d, double)
+PRODUCTS(C, c, C32)
+PRODUCTS(Z, z, C64)
+
+#define DOT(L, end, T, other) \
+    int cublas##L##end##_v2(Handle* handle, int n, const T* x, int step_x, const T* y, int step_y, T* found) { \
+        NEEDS(x, 1, INVALID_VALUE_BLAS); \
+        NEEDS(y, 1, INVALID_VALUE_BLAS); \
+        if (!handle->pointer_mode) return emulated::unsupported(__func__, NOT_SUPPORTED_BLAS); \
+        NEEDS(found, 1, INVALID_VALUE_BLAS); \
+        return begin_blas(handle, [=] { \
+            T sum = 0; \
+            for (int i = 0; i < n; i++) sum += other(x[(size_t)i * step_x]) * y[(size_t)i * step_y]; \
+            *found = sum; \
+        }); \
+    }
+DOT(S, dot, float, )
+DOT(D, dot, double, )
+DOT(C, dotu, C32, )
+DOT(Z, dotu, C64, )
+DOT(C, dotc, C32, std::conj)
+DOT(Z, dotc, C64, std::conj)
+
+int cublasGemmStridedBatchedEx(Handle* handle, int ta, int tb, int m, int n, int k, const void* alpha, const void* a,
+                               int type_a, int lda, long long step_a, const void* b, int type_b, int ldb,
+                               long long step_b, const void* beta, void* c, int type_c, int ldc, long long step_c,
+                               int n_items, int, int) {
+    if (type_a != type_b || type_a != type_c) return emulated::unsupported(__func__, NOT_SUPPORTED_BLAS);
+    int status = 0;
+    for (int i = 0; i < n_items && !status; i++) {
+#define ONE(type, L, T) \
+    if (type_a == type) \
+        status = cublas##L##gemm_v2(handle, ta, tb, m, n, k, (const T*)alpha, (const T*)a + i * step_a, lda, \
+                                    (const T*)b + i * step_b, ldb, (const T*)beta, (T*)c + i * step_c, ldc);
+        ONE(CUDA_R_32F, S, float)
+        ONE(CUDA_R_64F, D, double)
+        ONE(CUDA_C_32F, C, C32)
+        ONE(CUDA_C_64F, Z, C64)
+    }
+    bool is_known = type_a == CUDA_R_32F || type_a == CUDA_R_64F || type_a == CUDA_C_32F || type_a == CUDA_C_64F;
+    return is_known ? status : emulated::unsupported(__func__, NOT_SUPPORTED_BLAS);
+}
+int cublasGemmEx(Handle* handle, int ta, int tb, int m, int n, int k, const void* alpha, const void* a, int type_a,
+                 int lda, const void* b, int type_b, int ldb, const void* beta, void* c, int type_c, int ldc,
+                 int compute, int algorithm) {
+    return cublasGemmStridedBatchedEx(handle, ta, tb, m, n, k, alpha, a, type_a, lda, 0, b, type_b, ldb, 0, beta, c,
+                                      type_c, ldc, 0, 1, compute, algorithm);
+}
+int cublasSgemmEx(Handle* handle, int ta, int tb, int m, int n, int k, const float* alpha, const void* a, int type_a,
+                  int lda, const void* b, int type_b, int ldb, const float* beta, void* c, int type_c, int ldc) {
+    return cublasGemmEx(handle, ta, tb, m, n, k, alpha, a, type_a, lda, b, type_b, ldb, beta, c, type_c, ldc, 0, 0);
+}
+
+#define SIZE(L, name, ...) \
+    int cusolverDn##L##name##_bufferSize(Handle*, __VA_ARGS__, int* n) { return *n = WORK_NUMBERS, 0; }
+#define SOLVERS(L, l, T, org, orm) \
+    SIZE(L, getrf, int, int, T*, int) \
+    SIZE(L, potrf, int, int, T*, int) \
+    SIZE(L, geqrf, int, int, T*, int) \
+    SIZE(L, org, int, int, int, const T*, int, const T*) \
+    SIZE(L, orm, int, int, int, int, int, const T*, int, const T*, const T*, int) \
+    int cusolverDn##L##getrf(Handle* handle, int m, int n, T* a, int lda, T* work, int* pivots, int* status) { \
+        NEEDS(a, (size_t)lda * (n - 1) + m, INVALID_VALUE_SOLVER); \
+        NEEDS(work, WORK_NUMBERS, INVALID_VALUE_SOLVER); \
+        return begin_solver(handle, [=] { \
+            own_work(work, WORK_NUMBERS, 0); \
+            scipy_##l##getrf_(&m, &n, a, &lda, pivots, status); \
+        }); \
+    } \
+    int cusolverDn##L##potrf(Handle* handle, int fill, int n, T* a, int lda, T* work, int n_work, int* status) { \
+        NEEDS(a, (size_t)lda * (n - 1) + n, INVALID_VALUE_SOLVER); \
+        NEEDS(work, n_work, INVALID_VALUE_SOLVER); \
+        char u = uplo_of(fill); \
+        return begin_solver(handle, [=] { \
+            own_work(work, n_work, 0); \
+            scipy_##l##potrf_(&u, &n, a, &lda, status); \
+        }); \
+    } \
+    int cusolverDn##L##potrfBatched(Handle* handle, int fill, int n, T** a, int lda, int* status, int n_items) { \
+        if (!is_device(a, n_items * sizeof(T*)) || !is_device(status, n_items * 4)) return INVALID_VALUE_SOLVER; \
+        char u = uplo_of(fill); \
+        return begin_solver(handle, [=] { \
+            for (int i = 0; i < n_items; i++) scipy_##l##potrf_(&u, &n, a[i], &lda, status + i); \
+        }); \
+    } \
+    int cusolverDn##L##geqrf(Handle* handle, int m, int n, T* a, int lda, T* tau, T* work, int n_work, \
+                             int* status) { \
+        NEEDS(a, (size_t)lda * (n - 1) + m, INVALID_VALUE_SOLVER); \
+        NEEDS(work, n_work, INVALID_VALUE_SOLVER); \
+        return begin_solver(handle, [=] { \
+            auto own = own_work(work, n_work, n); \
+            int n_own = (int)own.size(); \
+            scipy_##l##geqrf_(&m, &n, a, &lda, tau, own.data(), &n_own, status); \
+        }); \
+    } \
+    int cusolverDn##L##org(Handle* handle, int m, int n, int k, T* a, int lda, const T* tau, T* work, \
+                           int n_work, int* status) { \
+        NEEDS(a, (size_t)lda * (n - 1) + m, INVALID_VALUE_SOLVER); \
+        NEEDS(work, n_work, INVALID_VALUE_SOLVER); \
+        return begin_solver(handle, [=] { \
+            auto own = own_work(work, n_work, n); \
+            int n_own = (int)own.size(); \
+            scipy_##l##org##_(&m, &n, &k, a, &lda, tau, own.data(), &n_own, status); \
+        }); \
+    } \
+    int cusolverDn##L##orm(Handle* handle, int side, int turn, int m, int n, int k, const T* a, int lda, \
+                           const T* tau, T* c, int ldc, T* work, int n_work, int* status) { \
+        NEEDS(c, (size_t)ldc * (n - 1) + m, INVALID_VALUE_SOLVER); \
+        NEEDS(work, n_work, INVALID_VALUE_SOLVER); \
+        char s = side_of(side), t = trans_of(turn); \
+        return begin_solver(handle, [=] { \
+            auto own = own_work(work, n_work, m > n ? m : n); \
+            int n_own = (int)own.size(); \
+            scipy_##l##orm##_(&s, &t, &m, &n, &k, a, &lda, tau, c, &ldc, own.data(), &n_own, status); \
+        }); \
+    }
+SOLVERS(S, s, float, orgqr, ormqr)
+SOLVERS(D, d, double, orgqr, ormqr)
+SOLVERS(C, c, C32, ungqr, unmqr)
+SOLVERS(Z, z, C64, ungqr, unmqr)
+}

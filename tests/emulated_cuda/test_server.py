@@ -1,0 +1,185 @@
+"""A pipeline server whose workers compute on two emulated GPUs, each with the real CuPy."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+
+from tests.emulated_cuda.asking import N_CLIENTS, UUIDS, ask
+from tests.fixtures.fake_nvml import GpuRow
+from tests.integration.pipeline.conftest import credential, start_server  # noqa: F401 -- fixtures
+from tests.unit.operations.linear import general, positive_definite
+from tests.unit.operations.test_cuda_decoding import packed_images, picture
+from yarn_accel.client.client import Call, Client, Tensor
+from yarn_accel.errors import AccelError
+from yarn_accel.operations import get
+from yarn_accel.pipeline.workers.calibration import PROBLEMS
+
+INVALID, MEMORY, ECC, ILLEGAL_ADDRESS, LAUNCH_FAILURE, UNKNOWN = 1, 2, 214, 700, 719, 999
+
+
+@pytest.fixture
+def gpu_server(start_server, eight_gpus, monkeypatch, tmp_path):  # noqa: F811
+    """``gpu_server(...)`` starts one; ``gpu_server.faults(...)`` has calls of its GPUs fail from then on."""
+    faults = tmp_path / "faults"
+    faults.touch()
+    monkeypatch.setenv("EMULATED_CUDA_FAULTS", str(faults))
+    eight_gpus.gpus = [GpuRow(index, uuid) for index, uuid in enumerate(UUIDS)]
+    eight_gpus.parts = []
+    eight_gpus.write()
+
+    def start(**settings):
+        return start_server(devices=("cuda:0", "cuda:1"), **settings)
+
+    def fail(*lines):
+        fresh = tmp_path / "faults.new"
+        fresh.write_text("".join(f"{UUIDS[gpu]} {call} {error}\n" for gpu, call, error in lines))
+        fresh.rename(faults)
+
+    start.faults = fail
+    return start
+
+
+@pytest.fixture
+def two_gpus(gpu_server):
+    return gpu_server()
+
+
+def states(server):
+    return {row["device"]: row["state"] for row in server.stats()["workers"]}
+
+
+def cases():
+    square = [general((60, 60), "<f8", "F", seed=i) for i in range(4)]
+    factors = get("lu").run([square[0].copy(order="K")], {}).arrays
+    rng = np.random.default_rng(3)
+    return {
+        "lu": ([square[0]], {}),
+        "qr": ([general((80, 30), "<c16", "F")], {}),
+        "cholesky": ([positive_definite((600, 600))], {}),
+        "gemm": ([square[1], square[2]], {}),
+        "solve": ([factors["lu"], factors["piv"], rng.standard_normal(60)], {}),
+        "svd": ([square[3]], {}),
+        "eigh": ([square[3] + square[3].T], {}),
+        "kmeans": ([rng.standard_normal((90, 4))], {"k": 3}),
+        "features": (packed_images([picture((20, 30)), picture((9, 7), "PNG"), b"no image"]), {}),
+        "residual": ([square[0], factors["lu"], factors["piv"]], {"operation": "lu"}),
+    }
+
+
+def test_operations_are_those_of_the_cpu(two_gpus, credential):  # noqa: F811
+    with Client(two_gpus.endpoint, credential) as client:
+        for name, (arrays, params) in cases().items():
+            expected = get(name).run([array.copy(order="K") for array in arrays], params)
+            reply = client.call(Call(name, name, params, tuple(Tensor.of(array) for array in arrays)))
+            for part, array in expected.arrays.items():
+                found = reply.tensors[part].array()
+                np.testing.assert_allclose(found, array, atol=1e-10, err_msg=f"{name}: {part}")
+            assert reply.device in ("cuda:0", "cuda:1"), name
+            on_gpu = get(name).form("cuda") is not None
+            assert reply.info.get("computed_on", "cuda") == ("cuda" if on_gpu else "cpu"), name
+
+
+def both_at_work(server, credential):  # noqa: F811
+    """Wait until both GPUs have answered."""
+    seen, deadline_s = set(), time.monotonic() + 120
+    while seen != {"cuda:0", "cuda:1"}:
+        assert time.monotonic() < deadline_s, (seen, server.stats()["workers"])
+        devices, codes = ask(server, credential, 10_000 * int(time.monotonic()), 2)
+        assert codes == []
+        seen |= devices
+
+
+def test_many_at_a_time_use_both_and_each_gets_its_own(two_gpus, credential):  # noqa: F811
+    both_at_work(two_gpus, credential)
+    devices, codes = ask(two_gpus, credential, 0, 25)
+    assert devices <= {"cuda:0", "cuda:1"}
+    assert codes == []
+
+
+def test_two_workers_share_each_gpu(gpu_server, credential):  # noqa: F811
+    server = gpu_server(workers_per_gpu=2)
+    seen, deadline_s = [], time.monotonic() + 120
+    while seen != [("cuda:0", True), ("cuda:0", True), ("cuda:1", True), ("cuda:1", True)]:
+        assert time.monotonic() < deadline_s, seen
+        assert ask(server, credential, 10_000 * int(time.monotonic()), 2)[1] == []
+        rows = [row for row in server.stats()["workers"] if row["worker"] >= 0]
+        seen = sorted((row["device"], row["n_jobs"] > 0) for row in rows)
+
+
+def test_bad_input_is_the_requests_own_fault(two_gpus, credential):  # noqa: F811
+    matrix = general((30, 30))
+    matrix[3, 4] = np.nan
+    with Client(two_gpus.endpoint, credential) as client, pytest.raises(AccelError) as caught:
+        client.call(Call("k", "lu", {}, (Tensor.of(matrix),)))
+    assert caught.value.code == "not-finite"
+    assert "quarantined" not in states(two_gpus).values()
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [("launch", ECC), ("launch", ILLEGAL_ADDRESS), ("launch", LAUNCH_FAILURE), ("any", UNKNOWN)],
+)
+def test_a_gpu_that_goes_on_failing_rests(gpu_server, credential, call, error):  # noqa: F811
+    """A sick one at once; where a new process may be well, after three of them."""
+    server = gpu_server(quarantine_s=600.0)
+    both_at_work(server, credential)
+    gpu_server.faults((0, call, error))
+    codes, begun = [], 0
+    deadline_s = time.monotonic() + 240
+    while states(server)["cuda:0"] != "quarantined":
+        assert time.monotonic() < deadline_s, server.stats()["workers"]
+        begun += 1
+        codes += ask(server, credential, 10**8 * begun, 10, 300)[1]
+    assert set(codes) <= {"unavailable"}
+    assert len(codes) <= N_CLIENTS * (1 if error == ECC else 3), "only what was on it failed"
+    gpu_server.faults()
+    assert ask(server, credential, 2 * 10**6, 5) == ({"cuda:1"}, []), "it rests"
+
+
+def test_what_the_library_refuses_is_the_requests_own(gpu_server, credential):  # noqa: F811
+    """No process is replaced for it, and no GPU rests."""
+    server = gpu_server(quarantine_s=600.0)
+    both_at_work(server, credential)
+    pids = {row["pid"] for row in server.stats()["workers"] if row["device"]}
+    gpu_server.faults((0, "copy", INVALID), (1, "copy", INVALID))
+    _, codes = ask(server, credential, 10**6, 5)
+    assert set(codes) == {"gpu-refused"}
+    gpu_server.faults()
+    assert ask(server, credential, 2 * 10**6, 5)[1] == []
+    assert {row["pid"] for row in server.stats()["workers"] if row["device"]} == pids
+
+
+def test_a_gpu_that_failed_comes_back(gpu_server, credential):  # noqa: F811
+    server = gpu_server(quarantine_s=1.0)
+    both_at_work(server, credential)
+    gpu_server.faults((1, "launch", LAUNCH_FAILURE))
+    ask(server, credential, 10**6, 10, 300)
+    gpu_server.faults()
+    both_at_work(server, credential)
+
+
+def test_memory_that_is_short_rests_no_gpu(gpu_server, credential):  # noqa: F811
+    server = gpu_server(quarantine_s=600.0)
+    both_at_work(server, credential)
+    gpu_server.faults((0, "malloc", MEMORY))
+    devices, codes = ask(server, credential, 10**6, 10, 300)
+    assert "cuda:1" in devices
+    assert set(codes) <= {"unavailable", "out-of-memory"}
+    assert "quarantined" not in states(server).values()
+    gpu_server.faults()
+    both_at_work(server, credential)
+
+
+def test_each_gpu_is_measured(gpu_server, tmp_path):
+    found = tmp_path / "calibration.json"
+    gpu_server(calibrate=True, calibration_file=str(found))
+    deadline_s = time.monotonic() + 240
+    rows = {}
+    while len(rows) < len(UUIDS):
+        assert time.monotonic() < deadline_s, rows
+        time.sleep(0.1)
+        rows = json.loads(found.read_text()) if found.exists() else {}
+    for measured in rows.values():
+        assert {operation for operation, *_ in measured} == {name for name, _ in PROBLEMS}

@@ -1,0 +1,1 @@
+"""What of it a worker imports."""

@@ -1,0 +1,45 @@
+"""What the request machine must know of a server's settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from yarn_accel.core.requests.settings import MachineSettings, TenantSettings
+from yarn_accel.pipeline.uris import normalised_prefix
+
+if TYPE_CHECKING:
+    from yarn_accel.pipeline.config import PipelineConfig
+
+__all__ = ["machine_settings"]
+
+
+def machine_settings(config: PipelineConfig, default_fs: str) -> MachineSettings:
+    """The machine's limits and shares, with the prefixes of all rights normalised.
+
+    Args:
+        config: of the server.
+        default_fs: what prefixes without a host mean; see `uris.default_filesystem`.
+    """
+
+    def normal(prefixes: Iterable[str]) -> tuple[str, ...]:
+        return tuple([normalised_prefix(prefix, default_fs) for prefix in prefixes])
+
+    tenants = {
+        name: TenantSettings(tenant.weight, normal(tenant.read_prefixes), normal(tenant.write_prefixes))
+        for name, tenant in config.tenants.items()
+    }
+    return MachineSettings(
+        pool_bytes=config.pool_bytes,
+        queue_bytes=config.queue_bytes,
+        max_request_bytes=config.max_request_bytes,
+        max_shared_bytes=config.max_shared_memory_bytes,
+        max_in_flight=config.max_in_flight,
+        reply_cache_bytes=config.reply_cache_bytes,
+        reply_cache_age_s=config.reply_cache_age_s,
+        max_attempts=config.max_attempts,
+        max_batch_size=config.max_batch_size,
+        max_batch_bytes=config.max_batch_bytes,
+        max_queue_delay_s=config.max_queue_delay_us / 1e6,
+        tenants=tenants,
+    )
