@@ -220,6 +220,9 @@ class Config(BaseModel):
     port: int = _key(15004, "port on which the server sends events (-S overrides it)", ge=0, le=65535)
     timer_s: float = _key(30.0, "a cycle at least so often, whatever events come", gt=0)
     settle_s: float = _key(0.2, "least time between the ends and beginnings of cycles", ge=0)
+    look_rest: float = _key(
+        2.4, "the server is not looked at again for so many times what the last look took; events wait", ge=0
+    )
     retry_s: float = _key(
         5.0, "a cycle that could not see the server, or lost it, is tried again after this", gt=0
     )

@@ -113,6 +113,8 @@ class CycleReport:
     """Comments gave way to the next cycle: something has happened, and starts go first."""
     query_total_s: float = 0.0
     """The four commands and reading what they printed."""
+    looked_monotonic_s: tuple[float, float] = (0.0, 0.0)
+    """When the look began and ended, on the monotonic clock."""
     decide_s: float = 0.0
     total_s: float = 0.0
     stopped_by: RunResult | None = None
@@ -199,8 +201,10 @@ class Cycle:
         gc.disable()
         try:
             async with self._alone(dry) as self._lock_fd:
+                look_s = time.monotonic()
                 report.look = await self._pbs.look()
-                report.query_total_s = time.monotonic() - began_s
+                report.looked_monotonic_s = (look_s, time.monotonic())
+                report.query_total_s = report.looked_monotonic_s[1] - began_s
                 snapshot = report.look.snapshot
                 report.at_s = snapshot.now_s
                 acts = not dry and snapshot.server.scheduling

@@ -1,7 +1,8 @@
 """The daemon's life: start up, run cycles when the server knocks or the timer rings, shut down.
 
 The first event acts at once; those that come while a cycle runs, or right after it, become one more cycle.
-So a lost event costs at most one period of the timer, and a burst of a thousand costs two cycles.
+So a lost event costs at most one period of the timer, and a burst of a thousand costs two cycles. A server
+that is slow to show its jobs rests in between for a multiple of the time that it took.
 """
 
 from __future__ import annotations
@@ -38,12 +39,29 @@ class Pace:
         settle_s: rest after a cycle that was run for an event.
         retry_s: until the next try after a cycle that got no snapshot, or lost the server later.
         alarm_s: a cycle that takes longer makes the daemon begin anew; 0: never.
+        look_rest: from the end of a look to the next one at least so many times what it took; of one that
+            failed at most ``timer_s``.
     """
 
     timer_s: float = 30.0
     settle_s: float = 0.2
     retry_s: float = 5.0
     alarm_s: int = 180
+    look_rest: float = 2.4
+
+    def rest_s(self, report: CycleReport, now_s: float) -> float:
+        """From now, on the monotonic clock, until the server may be looked at again after this cycle."""
+        began_s, ended_s = report.looked_monotonic_s
+        least_s = max(self.settle_s, ended_s + self.look_rest * (ended_s - began_s) - now_s)
+        if report.lost_the_server:
+            return max(self.retry_s, least_s)
+        if report.is_unfinished and not report.is_interrupted:
+            return max(1.0, least_s)
+        return least_s
+
+    def rest_after_failure_s(self, took_s: float) -> float:
+        """After a cycle without a look, which took so long."""
+        return max(self.retry_s, min(self.look_rest * took_s, self.timer_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,12 +218,13 @@ class Service:
         self._retry_due = False
         self.log.record(Event.DEBUG2, "Req", "", "Entering Schedule")
         signal.setitimer(signal.ITIMER_REAL, self.pace.alarm_s)
+        began_s = time.monotonic()
         try:
             report = await self.cycle.run(dry=self.dry)
         except SnapshotError as error:
             self._failed(error)
             self._retry_due = True
-            return self.pace.retry_s
+            return self.pace.rest_after_failure_s(time.monotonic() - began_s)
         except Exception as error:
             logger.error("a cycle failed, which is a fault of ours: %r", error, exc_info=error)
             return self.pace.retry_s
@@ -221,11 +240,7 @@ class Service:
         next_s = report.next_start_s
         passed_s = time.monotonic() - report.total_s - report.at_s
         self._next_start_monotonic_s = None if next_s is None else next_s + passed_s
-        if report.lost_the_server:
-            return self.pace.retry_s
-        if report.is_unfinished and not report.is_interrupted:
-            return max(self.pace.settle_s, 1.0)
-        return self.pace.settle_s
+        return self.pace.rest_s(report, time.monotonic())
 
     def _failed(self, error: TorqueSchedError) -> None:
         if error.message != self._last_failure:

@@ -299,7 +299,7 @@ def _service(prepared: Prepared, history: History, figures: Figures) -> tuple[Se
         _cycle(prepared, history, commands), None, prepared.log, commands,
         Pace(
             config.shadow_timer_s if options.shadow else config.timer_s,
-            config.settle_s, config.retry_s, options.alarm_s,
+            config.settle_s, config.retry_s, options.alarm_s, config.look_rest,
         ),
         dry=options.shadow,
         started_in=prepared.started_in,

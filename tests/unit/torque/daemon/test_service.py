@@ -1,0 +1,91 @@
+"""The daemon's pace: events that come while the server rests from a look wait, and become one cycle."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from torque_sched.adapters.commands import Commands
+from torque_sched.adapters.log_file import LogFile
+from torque_sched.daemon.cycle import CycleReport
+from torque_sched.daemon.event_port import SchedCommand
+from torque_sched.daemon.service import Pace, Service
+from torque_sched.parse.qrun import RunKind, RunResult
+
+
+def looked(began_s: float, ended_s: float, **known: object) -> CycleReport:
+    return CycleReport(0.0, looked_monotonic_s=(began_s, ended_s), **known)  # type: ignore[arg-type]
+
+
+def test_a_look_is_followed_by_a_rest_of_a_multiple_of_what_it_took() -> None:
+    pace = Pace(settle_s=0.2, look_rest=2.4)
+    assert pace.rest_s(looked(100.0, 110.0), 110.0) == pytest.approx(24.0)
+    assert pace.rest_s(looked(100.0, 110.0), 120.0) == pytest.approx(14.0)
+    assert pace.rest_s(looked(100.0, 110.0, n_comments_left=1), 134.0) == 1.0
+
+
+def test_a_small_cluster_is_looked_at_as_soon_as_before() -> None:
+    assert Pace(settle_s=0.2).rest_s(looked(100.0, 100.05), 100.06) == 0.2
+    assert Pace(settle_s=0.2, look_rest=0.0).rest_s(looked(100.0, 110.0), 110.0) == 0.2
+
+
+def test_a_server_that_was_lost_or_gave_no_look_rests_too() -> None:
+    pace = Pace(timer_s=30.0, retry_s=5.0)
+    gone = RunResult(RunKind.SERVER_GONE, "gone")
+    assert pace.rest_s(looked(100.0, 100.1, stopped_by=gone), 100.2) == 5.0
+    assert pace.rest_after_failure_s(0.1) == 5.0
+    assert pace.rest_after_failure_s(10.0) == 24.0
+    assert pace.rest_after_failure_s(60.0) == 30.0
+
+
+class SlowToShow:
+    """A look takes 0.1 s, three events come with each, and the daemon ends after the second cycle."""
+
+    def __init__(self) -> None:
+        self.looks: list[tuple[float, float]] = []
+        self.service: Service | None = None
+
+    async def run(self, *, dry: bool) -> CycleReport:
+        assert self.service is not None
+        began_s = time.monotonic()
+        await asyncio.sleep(0.1)
+        self.looks.append((began_s, time.monotonic()))
+        for _ in range(3):
+            self.service.heard(SchedCommand.NEW)
+        if len(self.looks) > 1:
+            self.service.heard(SchedCommand.QUIT)
+        return looked(*self.looks[-1])
+
+
+@pytest.fixture
+def alarm() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGALRM)
+    yield
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_events_that_come_meanwhile_wait_and_become_one_cycle(tmp_path: Path, alarm: None) -> None:
+    cycle = SlowToShow()
+    causes: list[str] = []
+
+    async def serve() -> None:
+        service = Service(
+            cycle,  # type: ignore[arg-type]
+            None,
+            LogFile(tmp_path / "logs", None, dialect=6, filter_mask=0),
+            Commands({}),
+            Pace(timer_s=3600.0, settle_s=0.0, look_rest=5.0),
+            on_report=lambda report, cause: causes.append(cause),
+        )
+        cycle.service = service
+        await service.run()
+
+    asyncio.run(serve())
+    (began_s, ended_s), (next_s, _) = cycle.looks
+    assert causes == ["start", "new"]
+    assert next_s - ended_s >= 5.0 * (ended_s - began_s) - 0.001
