@@ -273,7 +273,7 @@ async def _comment_all(pbs: Pbs, turn: int) -> float:
     look: Look = await pbs.look()
     reasons = list(Reason)[turn * 5 : turn * 5 + 12]
     holds = [Hold(job.id, reasons[n % len(reasons)]) for n, job in enumerate(look.snapshot.queued)]
-    plan = CommentPlan(0.0)
+    plan = CommentPlan()
     began_s = time.perf_counter()
     for call in plan.plan(look.snapshot, holds, {}, lambda job: "", comment_of_start):
         await pbs.comment(call.jobs, call.text)

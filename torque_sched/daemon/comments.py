@@ -1,16 +1,21 @@
 """Which comment each job is to have, and the few qalter calls that bring it there.
 
 Level-triggered: the comment a job has is in the snapshot, the one it should have follows from the decision;
-only differences are written, so a call that was lost is simply due again next time.
+only differences are written, so a call that was lost is simply due again next time. A comment that differs in
+its figures only is renewed at the pace of `Renewal`: each costs the server a request, and with thousands of
+planned starts they all move a little with every job that ends.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 
-from torque_sched.core.decisions import Decision, Hold, Start
+from torque_sched.core.decisions import Decision, Hold, Reserve, Start
 from torque_sched.core.model import Job, JobId
 from torque_sched.core.reasons import Reason, run_failure_comment
 from torque_sched.core.snapshot import Snapshot
@@ -21,6 +26,7 @@ __all__ = [
     "CommentCall",
     "CommentPace",
     "CommentPlan",
+    "Renewal",
     "plain_comment",
     "with_an_old_comment",
 ]
@@ -30,6 +36,7 @@ IDS_PER_CALL = 2000
 
 _VALUE = re.compile(r",(\s*[A-Za-z_][\w.]*=)")
 _DETAIL = re.compile(r"\([^()]*\)|[0-9]+")
+_MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}")
 _WAITING = "Not Running"
 _STARTED = "Job started on "
 _SET_ASIDE = frozenset({JobState.HELD, JobState.WAITING})
@@ -69,6 +76,45 @@ class CommentPace:
         self.n_jobs = max(1, min(fitting, 2 * max(self.n_jobs, n_jobs), IDS_PER_CALL))
 
 
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """How often comments are written again that differ in figures only.
+
+    Attributes:
+        every_s: figures of one comment are renewed so often.
+        moved: a planned start counts as another one when it moved by more than this share of what is left.
+        timer_s: none is renewed for so long after the last ones.
+        per_s: jobs renewed per second, in the long run.
+    """
+
+    every_s: float = 60.0
+    moved: float = 0.1
+    timer_s: float = 30.0
+    per_s: float = 5.0
+
+    def share_moved(self, present: str, text: str, left_s: float) -> float:
+        """How far the moments in a comment moved, as a share of what is left; 0.0 where it has none.
+
+        Args:
+            present: the comment that the job has; its moments are minutes of the same zone.
+            text: the one it is to have, which differs in figures only.
+            left_s: until the planned start.
+        """
+        told, now = _moments(present), _moments(text)
+        if not told or len(told) != len(now):
+            return 0.0
+        moves_s = [(new - was).total_seconds() for was, new in zip(told, now, strict=True)]
+        return max(map(abs, moves_s)) / max(left_s - moves_s[0], 1.0)
+
+
+def _moments(text: str) -> list[datetime]:
+    moments = []
+    for found in _MOMENT.findall(text):
+        with suppress(ValueError):
+            moments.append(datetime.fromisoformat(found))
+    return moments
+
+
 def plain_comment(text: str) -> str:
     """The comment in a form that survives qalter's ``name=value,name=value``.
 
@@ -96,12 +142,13 @@ class CommentPlan:
     """Plans the comments of each cycle.
 
     Args:
-        refresh_s: a comment that differs from the present one in its figures only is written so often.
+        renewal: how often comments are written again that differ in figures only.
     """
 
-    def __init__(self, refresh_s: float = 60.0) -> None:
-        self._refresh_s = refresh_s
+    def __init__(self, renewal: Renewal | None = None) -> None:
+        self._renewal = renewal or Renewal()
         self._written_s: dict[JobId, float] = {}
+        self._renewed_s = -math.inf
 
     def plan(
         self,
@@ -113,6 +160,8 @@ class CommentPlan:
     ) -> list[CommentCall]:
         """What is to be written: newly started jobs first, then those never told anything, the newest first.
 
+        Last come those whose figures alone are renewed, as far as `Renewal` lets them.
+
         Args:
             snapshot: with the comments the jobs have.
             decisions: one for each queued job, and what keeps others whose comment is out of date.
@@ -120,25 +169,27 @@ class CommentPlan:
             failure_text: the server's words to a job's last start; empty: it did not fail.
             started_comment: the comment of a job started then.
         """
-        groups: dict[str, list[JobId]] = {}
-        for job, started_s in started.items():
-            groups.setdefault(started_comment(started_s), []).append(job)
-        # Started by a daemon that ended before it could say so.
-        for running in snapshot.running:
-            if running.comment.startswith(_WAITING) and running.state is JobState.RUNNING:
-                at_s = running.start_s if running.start_s is not None else snapshot.now_s
-                groups.setdefault(started_comment(at_s), []).append(running.id)
+        groups = _of_started(snapshot, started, started_comment)
         untold: dict[str, list[JobId]] = {}
         others: dict[str, list[JobId]] = {}
+        renewed: list[tuple[float, float, str, JobId]] = []
         for decision in decisions:
             found = snapshot.job_by_id.get(decision.job)
             if found is None or decision.job in started:
                 continue
             text = _wanted(decision, failure_text(decision.job))
-            if text and self._is_due(found, text, snapshot.now_s):
+            present = found.comment.rstrip()
+            # qalter leaves a blank in the place of the closing quote, where a text had to be quoted.
+            if not text or present == text.rstrip():
+                continue
+            if _DETAIL.sub("", present) != _DETAIL.sub("", text):
                 (others if found.comment else untold).setdefault(text, []).append(decision.job)
+            elif (moved := self._moved(found, decision, text, snapshot.now_s)) is not None:
+                renewed.append((-moved, self._written_s.get(found.id, 0.0), text, found.id))
         for gone in self._written_s.keys() - snapshot.job_by_id.keys():
             del self._written_s[gone]
+        for text, job in self._renewed(renewed, snapshot.now_s):
+            others.setdefault(text, []).append(job)
         told = (*groups.items(), *((text, jobs[::-1]) for text, jobs in untold.items()), *others.items())
         return [
             CommentCall(text, tuple(jobs[at : at + IDS_PER_CALL]))
@@ -150,14 +201,39 @@ class CommentPlan:
         """The call was made."""
         self._written_s.update(dict.fromkeys(call.jobs, now_s))
 
-    def _is_due(self, job: Job, text: str, now_s: float) -> bool:
-        # qalter leaves a blank in the place of the closing quote, where a text had to be quoted.
+    def _moved(self, job: Job, decision: Decision, text: str, now_s: float) -> float | None:
+        """How far the start of a comment moved whose figures are to be renewed; None: they are not."""
         present = job.comment.rstrip()
-        if present == text.rstrip():
-            return False
-        if now_s - self._written_s.get(job.id, 0.0) >= self._refresh_s:
-            return True
-        return _DETAIL.sub("", present) != _DETAIL.sub("", text)
+        if isinstance(decision, Reserve) and _MOMENT.sub("", present) == _MOMENT.sub("", text.rstrip()):
+            moved = self._renewal.share_moved(present, text, decision.start_s - now_s)
+            return moved if moved > self._renewal.moved else None
+        return 0.0 if now_s - self._written_s.get(job.id, 0.0) >= self._renewal.every_s else None
+
+    def _renewed(
+        self, due: list[tuple[float, float, str, JobId]], now_s: float
+    ) -> Iterator[tuple[str, JobId]]:
+        """Of those that are due the ones that moved most, then the oldest, at the pace of the timer."""
+        if not due or 0.0 <= now_s - self._renewed_s < self._renewal.timer_s:
+            return
+        self._renewed_s = now_s
+        n_jobs = max(1, int(self._renewal.per_s * self._renewal.timer_s))
+        for _, _, text, job in sorted(due)[:n_jobs]:
+            yield text, job
+
+
+def _of_started(
+    snapshot: Snapshot, started: Mapping[JobId, float], started_comment: Callable[[float], str]
+) -> dict[str, list[JobId]]:
+    """Comments of jobs that run, by text."""
+    groups: dict[str, list[JobId]] = {}
+    for job, started_s in started.items():
+        groups.setdefault(started_comment(started_s), []).append(job)
+    # Started by a daemon that ended before it could say so.
+    for running in snapshot.running:
+        if running.comment.startswith(_WAITING) and running.state is JobState.RUNNING:
+            at_s = running.start_s if running.start_s is not None else snapshot.now_s
+            groups.setdefault(started_comment(at_s), []).append(running.id)
+    return groups
 
 
 def _wanted(decision: Decision, failure: str) -> str:

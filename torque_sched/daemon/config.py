@@ -26,6 +26,7 @@ from torque_sched.adapters.settings_file import complaints, read_settings
 from torque_sched.core.model import NodeName
 from torque_sched.daemon.back_off import Steps
 from torque_sched.daemon.black_holes import BlackHoleRules
+from torque_sched.daemon.comments import Renewal
 from torque_sched.daemon.cycle import CycleLimits
 from torque_sched.daemon.standing import BackOffRules
 from torque_sched.errors import ConfigError
@@ -237,6 +238,14 @@ class Config(BaseModel):
     pbs_sched_reasons_only: bool = _key(False, "give only reasons for which pbs_sched has a comment")
     comments: bool = _key(True, "write into each waiting job's comment why it waits")
     comment_refresh_s: float = _key(60.0, "figures in a comment are renewed so often", ge=0)
+    comment_moved: float = _key(
+        0.1,
+        "a planned start in a comment is corrected when it moved by more than this share of what is left",
+        ge=0,
+    )
+    comments_renewed_per_s: float = _key(
+        5.0, "comments whose figures alone changed are renewed at this rate, each timer_s", gt=0
+    )
     delete_impossible: bool = _key(False, "delete jobs that can never run, as the C daemon does")
     offline_black_holes: bool = _key(False, "set nodes that swallow jobs offline, with a note")
     log_dialect: Literal["auto", "6", "4"] = _key("auto", "form of log lines; auto: the server's")
@@ -272,6 +281,10 @@ class Config(BaseModel):
     def black_hole_rules(self) -> BlackHoleRules:
         """As `Standing` wants it."""
         return typing.cast(BlackHoleRules, _rules(self.black_holes, BlackHoleRules))
+
+    def renewal(self) -> Renewal:
+        """As `CommentPlan` wants it."""
+        return Renewal(self.comment_refresh_s, self.comment_moved, self.timer_s, self.comments_renewed_per_s)
 
     def cycle_limits(self) -> CycleLimits:
         """As `Cycle` wants it."""

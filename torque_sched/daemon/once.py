@@ -57,7 +57,7 @@ async def _cycle(
         )  # fmt: skip
         standing = Standing(config.back_off_rules(), config.black_hole_rules())
         standing.restore(history.pauses, clock())
-        comments = CommentPlan(config.comment_refresh_s) if config.comments else None
+        comments = CommentPlan(config.renewal()) if config.comments else None
         lock = CycleLock(options.cycle_lock, config.order_timeout_s)
         cycle = Cycle(pbs, brain, standing, comments, config.cycle_limits(), clock, lock=lock)
         return await cycle.run(dry=dry)

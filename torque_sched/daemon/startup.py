@@ -281,7 +281,7 @@ def _cycle(prepared: Prepared, history: History, commands: Commands) -> Cycle:
         pbs,
         brain,
         standing,
-        CommentPlan(config.comment_refresh_s) if config.comments else None,
+        CommentPlan(config.renewal()) if config.comments else None,
         config.cycle_limits(),
         clock,
         lock=CycleLock(prepared.options.cycle_lock, config.order_timeout_s),

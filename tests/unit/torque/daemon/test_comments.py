@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from datetime import datetime, timezone
+
+import pytest
 
 from torque_sched.adapters.pbs import Look
-from torque_sched.core.decisions import Hold, NodeShare, Start
+from torque_sched.core.decisions import Hold, NodeShare, Reserve, Start
 from torque_sched.core.model import Job, JobId, NodeName, QueueName, Server
 from torque_sched.core.reasons import Reason
 from torque_sched.core.snapshot import Snapshot
@@ -18,6 +21,7 @@ from torque_sched.daemon.comments import (
     CommentCall,
     CommentPace,
     CommentPlan,
+    Renewal,
     plain_comment,
     with_an_old_comment,
 )
@@ -117,7 +121,7 @@ def test_long_lists_are_cut() -> None:
 
 
 def test_figures_alone_are_not_news() -> None:
-    maker = CommentPlan(refresh_s=60.0)
+    maker = CommentPlan(Renewal(every_s=60.0))
     reason = Reason.NO_FREE_SLOTS
     [first] = plan(maker, snapshot(waiting(1)), hold(1, reason, why="needs 3"))
     maker.written(first, 1000.0)
@@ -126,6 +130,34 @@ def test_figures_alone_are_not_news() -> None:
     assert plan(maker, looked, hold(1)) != []  # another reason is
     late = snapshot(waiting(1, first.text), now_s=1061.0)
     assert plan(maker, late, hold(1, reason, why="needs 2")) != []
+
+
+PLANNED = "Not Running: Nodes are reserved for it; estimated start 1970-01-01 {} UTC"
+
+
+def planned(number: int, start_s: float) -> Reserve:
+    told = datetime.fromtimestamp(start_s, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    return Reserve(JobId(f"{number}.head"), start_s, (), details={"start": told})
+
+
+@pytest.mark.parametrize(("new_s", "is_told"), [(3 * 3600.0, False), (2.6 * 3600, True), (3.4 * 3600, True)])
+def test_a_planned_start_is_corrected_when_it_moved_by_a_tenth_of_what_is_left(
+    new_s: float, is_told: bool
+) -> None:
+    """Told at 00:16 were 3:01, so 2:45 are left; 3:00 is no news, 2:36 and 3:24 are."""
+    looked = snapshot(waiting(1, PLANNED.format("03:01")), now_s=960.0)
+    assert bool(plan(CommentPlan(), looked, planned(1, new_s))) is is_told
+    assert plan(CommentPlan(Renewal(moved=10.0)), looked, planned(1, new_s)) == []
+    assert plan(CommentPlan(), looked, hold(1)) != []  # another reason is told at once
+
+
+def test_what_moved_most_is_corrected_first_at_the_pace_of_the_timer() -> None:
+    maker = CommentPlan(Renewal(timer_s=30.0, per_s=0.1))
+    jobs = [waiting(n, PLANNED.format("03:01")) for n in range(1, 6)]
+    starts = [planned(n, 3600.0 * (3 + n)) for n in range(1, 6)]
+    for now_s, told in ((1000.0, 3), (1029.0, 0), (1030.0, 3), (900.0, 3)):
+        calls = plan(maker, snapshot(*jobs, now_s=now_s), *starts)
+        assert [job for call in calls for job in call.jobs] == ["5.head", "4.head", "3.head"][:told]
 
 
 def test_what_the_server_said_stays_until_the_next_try() -> None:
