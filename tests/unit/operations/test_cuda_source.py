@@ -1,12 +1,10 @@
-"""The text of the CUDA kernels: compiled by NVRTC where it is at hand, and emulated on the CPU.
+"""The text of the CUDA kernels, emulated on the CPU.
 
 Emulated: the same text through a C++ compiler with one thread to a block. That shows the arithmetic and the
 indices, not how threads of a block work together; the tests marked gpu show that.
 """
 
 import ctypes
-import sysconfig
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -67,39 +65,3 @@ def test_the_householder_kernel_has_shared_memory_enough():
     declared = 8 * cuda_source.HOUSEHOLDER_THREADS
     assert f"REAL parts[{cuda_source.HOUSEHOLDER_THREADS}];" in cuda_source.HOUSEHOLDER
     assert cuda_source.HOUSEHOLDER_SHARED_BYTES + declared <= 48 << 10
-
-
-def nvrtc():
-    """NVRTC's library, of a wheel or a CUDA installation; None without one."""
-    for name in ("libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12", *_in_wheels()):
-        try:
-            return ctypes.CDLL(name)
-        except OSError:
-            continue
-    return None
-
-
-def _in_wheels():
-    return sorted(str(p) for p in Path(sysconfig.get_path("purelib")).glob("nvidia/*/lib/libnvrtc.so.*"))
-
-
-@pytest.mark.parametrize(
-    ("text", "options"),
-    [
-        (cuda_source.IMAGES, cuda_source.IMAGE_OPTIONS),
-        (cuda_source.HOUSEHOLDER, ("-DREAL=double",)),
-        (cuda_source.HOUSEHOLDER, ("-DREAL=float",)),
-    ],
-    ids=["images", "householder-f64", "householder-f32"],
-)
-def test_nvrtc_accepts_the_text(text, options):
-    library = nvrtc()
-    if library is None:
-        pytest.skip("NVRTC is not installed: pip install nvidia-cuda-nvrtc-cu12")
-    program = ctypes.c_void_p()
-    assert library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"kernels.cu", 0, None, None) == 0
-    flags = [option.encode() for option in ("--gpu-architecture=compute_80", *options)]
-    status = library.nvrtcCompileProgram(program, len(flags), (ctypes.c_char_p * len(flags))(*flags))
-    log = ctypes.create_string_buffer(1 << 16)
-    library.nvrtcGetProgramLog(program, log)
-    assert status == 0, log.value.decode()
