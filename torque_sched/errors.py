@@ -10,9 +10,12 @@
     ├── SnapshotError      no complete look at the cluster: nothing is decided on it
     ├── ModelError         a job or a node that cannot exist (negative processors, no name)
     │   └── UnitError      a text that is no size, no duration, no count
-    └── ParseError         what a command printed is not what Torque prints
-        ├── RecordError    one record is damaged; the others were read
-        └── DocumentError  the whole output is unusable: cut off, too large, another format
+    ├── ParseError         what a command printed is not what Torque prints
+    │   ├── RecordError    one record is damaged; the others were read
+    │   └── DocumentError  the whole output is unusable: cut off, too large, another format
+    └── ProtocolError      the other side does not keep to Torque's batch protocol; the connection is closed
+        ├── ForeignProtocolError   it speaks another protocol
+        └── UnknownRequestError    a request of a number that is not supported here
 
 ``transient`` says whether trying the same thing again later may work.
 """
@@ -21,14 +24,17 @@ __all__ = [
     "CommandError",
     "ConfigError",
     "DocumentError",
+    "ForeignProtocolError",
     "ModelError",
     "NoSpaceError",
     "ParseError",
+    "ProtocolError",
     "RecordError",
     "SnapshotError",
     "StartupError",
     "TorqueSchedError",
     "UnitError",
+    "UnknownRequestError",
 ]
 
 
@@ -100,3 +106,30 @@ class DocumentError(ParseError):
     """An output is unusable as a whole; asking again may give a good one."""
 
     transient = True
+
+
+class ProtocolError(TorqueSchedError):
+    """Bytes that are no message of the batch protocol; the message names the place in it.
+
+    Nothing after them can be read, because only the last field of a message tells where it ends. A new
+    connection may work.
+    """
+
+    transient = True
+
+
+class ForeignProtocolError(ProtocolError):
+    """The first number is not that of the batch protocol."""
+
+
+class UnknownRequestError(ProtocolError):
+    """A request whose number is not supported.
+
+    Args:
+        message: names the number.
+        number: the request's number.
+    """
+
+    def __init__(self, message: str, number: int, *, cure: str = "") -> None:
+        super().__init__(message, cure=cure)
+        self.number = number
