@@ -19,10 +19,10 @@ from torque_sched.core.batch_protocol import (
     Attribute,
     AuthenticateUser,
     Authorisation,
-    Bounds,
     DeleteJob,
     Disconnect,
     KnownObjects,
+    MessageBounds,
     ModifyJob,
     Reply,
     ReplyDecoder,
@@ -60,7 +60,7 @@ PIECES = (
     b"2+12",
     b"",
 )
-BOUNDS = Bounds(message_bytes=1 << 20, string_bytes=1 << 16)
+BOUNDS = MessageBounds(message_bytes=1 << 20, string_bytes=1 << 16)
 MOST_BYTES = 8 << 20
 LONGEST_S = 60.0
 """For one decoding; a stuck one never ends."""

@@ -34,8 +34,8 @@ from torque_sched.errors import ForeignProtocolError, ProtocolError, UnknownRequ
 __all__ = [
     "REPLY_BOUNDS",
     "REQUEST_BOUNDS",
-    "Bounds",
     "KnownObjects",
+    "MessageBounds",
     "ReplyDecoder",
     "RequestDecoder",
     "as_they_are",
@@ -49,7 +49,7 @@ Reading = Generator[int, None, M]
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class MessageBounds:
     """What a message may have at most.
 
     Attributes:
@@ -65,9 +65,9 @@ class Bounds:
     n_objects: int = 1_000_000
 
 
-REPLY_BOUNDS = Bounds(message_bytes=512 << 20, string_bytes=8 << 20)
+REPLY_BOUNDS = MessageBounds(message_bytes=512 << 20, string_bytes=8 << 20)
 """As much as is taken of the output of a command."""
-REQUEST_BOUNDS = Bounds(message_bytes=16 << 20, string_bytes=1 << 20)
+REQUEST_BOUNDS = MessageBounds(message_bytes=16 << 20, string_bytes=1 << 20)
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ class KnownObjects(Generic[T]):
 class _Input:
     """The bytes that arrived and are not read yet, and how to read them or wait."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: MessageBounds) -> None:
         self.data = bytearray()
         self.at = 0
         self.place = ""
@@ -202,7 +202,7 @@ class _Decoder(Generic[M]):
         bounds: what a message may have at most.
     """
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: MessageBounds) -> None:
         self._input = _Input(bounds)
         self._reading: Reading[M] | None = None
         self._needed = 1
@@ -277,7 +277,7 @@ class RequestDecoder(_Decoder[Request]):
     (None, Disconnect(user='torquesched'))
     """
 
-    def __init__(self, bounds: Bounds = REQUEST_BOUNDS) -> None:
+    def __init__(self, bounds: MessageBounds = REQUEST_BOUNDS) -> None:
         super().__init__(bounds)
 
     def _message(self) -> Reading[Request]:
@@ -379,7 +379,7 @@ class ReplyDecoder(_Decoder[Reply[T]], Generic[T]):
         self,
         build: Callable[[StatusObject], T],
         known: KnownObjects[T] | None = None,
-        bounds: Bounds = REPLY_BOUNDS,
+        bounds: MessageBounds = REPLY_BOUNDS,
     ) -> None:
         super().__init__(bounds)
         self._build = build
@@ -450,7 +450,7 @@ class ReplyDecoder(_Decoder[Reply[T]], Generic[T]):
         return StatusObject(kind, name, (yield from source.attributes(f"object {index} ({name[:60]})")))
 
 
-def _read_object(data: bytearray, at: int, bounds: Bounds) -> tuple[StatusObject, int]:
+def _read_object(data: bytearray, at: int, bounds: MessageBounds) -> tuple[StatusObject, int]:
     """The object that begins at ``at``, where all of it is there, and where it ends."""
     kind, at = read_number(data, at)
     name, at = read_string(data, at, bounds.string_bytes)

@@ -10,10 +10,10 @@ from torque_sched.core.batch_protocol import (
     AuthenticateUser,
     Authorisation,
     AuthorisationAnswer,
-    Bounds,
     DeleteJob,
     Disconnect,
     KnownObjects,
+    MessageBounds,
     ModifyJob,
     Operator,
     Reply,
@@ -255,7 +255,7 @@ def test_an_error_names_the_place() -> None:
 
 
 def test_counts_are_bounded() -> None:
-    tight = Bounds(message_bytes=140, string_bytes=50, n_attributes=2, n_objects=2)
+    tight = MessageBounds(message_bytes=140, string_bytes=50, n_attributes=2, n_objects=2)
     for data, words in (
         (b"+2+2+0+0+6+3", "more than 2"),
         (b"+2+2+0+0+6-1", "more than 2"),
