@@ -57,6 +57,7 @@ def show_explanation(picture: Any, job: Any) -> None:
     """Print decision, prediction and every node's verdict for a job, also for one that does not exist."""
     from torque_sched.policies.explain import explain as explain_job
     from torque_sched.report.replay import words
+    from torque_sched.report.shares import share_lines
     from torque_sched.report.tables import evidence_table, job_line, verdict_table
 
     console = out()
@@ -66,6 +67,8 @@ def show_explanation(picture: Any, job: Any) -> None:
         console.print(f"now: {words(explanation.decision)}", markup=False)
     if job.comment:
         console.print(f"its comment: {job.comment}", markup=False)
+    for line in share_lines(picture, job):
+        console.print(line, markup=False)
     evidence = picture.context.predictions.explain(job)
     if evidence:
         console.print(evidence_table(evidence))

@@ -12,6 +12,7 @@ from torque_sched.daemon.c_policy import SettingsInForce
 from torque_sched.daemon.standing import Standing
 from torque_sched.learning import History
 from torque_sched.learning.promises import Change, Outcome
+from torque_sched.learning.usage import pending_runs
 from torque_sched.policies.context import (
     Context,
     Prediction,
@@ -84,7 +85,8 @@ class PolicyBrain:
             measured=self.history.measured(snapshot),
             placed=self.history.placed(snapshot, pending),
             predictions=RecordedPredictions(self.history.predictions()),
-            usage=self.history.usage(snapshot.now_s),
+            usage=self.history.usage(snapshot.now_s, pending_runs(snapshot, pending)),
+            gpu_weight=self.history.used.gpu_weight,
             reservations=(*self._reservations, *self.history.reservations(snapshot.now_s)),
             dedicated=self._dedicated,
             last_node=self._last_node,

@@ -26,10 +26,11 @@ from torque_sched.policies.decide import planner
 from torque_sched.policies.registry import new_backfill, new_order, new_placement
 from torque_sched.policies.settings import Settings
 
-__all__ = ["FILES", "CFiles", "SettingsInForce", "c_files_of", "read_c_files"]
+__all__ = ["FILES", "CFiles", "SettingsInForce", "c_files_of", "half_life_s", "read_c_files"]
 
 FILES = ("sched_config", "holidays", "dedicated_time", "resource_group")
 """What is read in ``sched_priv``, all of it optional."""
+_A_DAY_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +145,13 @@ def _settings(config: Config, files: CFiles, policy: CPolicy) -> Settings:
         max_starts=config.max_starts,
         words_of_c=config.pbs_sched_reasons_only,
     )
+
+
+def half_life_s(config: Config, files: CFiles) -> float:
+    """After which time usage counts half."""
+    if config.fair_share.half_life_s is not None:
+        return config.fair_share.half_life_s
+    return files.sched.half_life_s if files.sched is not None else _A_DAY_S
 
 
 def _order(config: Config, files: CFiles, policy: CPolicy) -> Any:

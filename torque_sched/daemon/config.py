@@ -31,6 +31,7 @@ from torque_sched.daemon.cycle import CycleLimits
 from torque_sched.daemon.standing import BackOffRules
 from torque_sched.errors import ConfigError
 from torque_sched.policies.context import Reservation
+from torque_sched.policies.fair_share import DEFAULT_GPU_WEIGHT
 from torque_sched.policies.predict.registry import PREDICTORS
 from torque_sched.policies.registry import (
     BACKFILLS,
@@ -46,6 +47,7 @@ __all__ = [
     "DEFAULT_NAME",
     "Choice",
     "Config",
+    "FairShareSettings",
     "JournalSettings",
     "LearningSettings",
     "MetricsSettings",
@@ -149,6 +151,21 @@ class LearningSettings(BaseModel):
     best_of: int = Field(default=20, ge=1, description="best in so many last checks")
     max_jobs: int = Field(default=200_000, ge=1, description="ended jobs kept, the oldest go first")
     min_similar: int = Field(default=3, ge=1, description="memory admission needs so many similar jobs")
+
+
+class FairShareSettings(BaseModel):
+    """How usage is counted, for `order: fair_share`."""
+
+    model_config = _FROZEN
+    gpu_weight: float = Field(
+        default=DEFAULT_GPU_WEIGHT, ge=0,
+        description="a GPU second counts as so many processor seconds; 10: nodes with GPUs have some 8 to 16 "
+        "slots for each, so all GPUs of a node count about what all its slots do",
+    )  # fmt: skip
+    half_life_s: float | None = Field(
+        default=None, gt=0,
+        description="usage counts half after this time; none: half_life of sched_config, else a day",
+    )  # fmt: skip
 
 
 class ReservationSettings(BaseModel):
@@ -267,6 +284,7 @@ class Config(BaseModel):
     metrics: MetricsSettings = _key(MetricsSettings(), "figures for Prometheus")
     reservations: tuple[ReservationSettings, ...] = _key((), "advance reservations")
     learning: LearningSettings = _key(LearningSettings(), "what is remembered of jobs that ended")
+    fair_share: FairShareSettings = _key(FairShareSettings(), "how usage of users and groups is counted")
     shadow_timer_s: float = _key(
         10.0, "instead of timer_s for a shadow: events come to one scheduler only", gt=0
     )

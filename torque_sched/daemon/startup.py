@@ -21,7 +21,7 @@ from torque_sched.adapters.pbs import Pbs
 from torque_sched.core.decisions import Decision
 from torque_sched.core.snapshot import Snapshot
 from torque_sched.daemon.brain import PolicyBrain
-from torque_sched.daemon.c_policy import CFiles, SettingsInForce, read_c_files
+from torque_sched.daemon.c_policy import CFiles, SettingsInForce, half_life_s, read_c_files
 from torque_sched.daemon.comments import CommentPlan
 from torque_sched.daemon.config import Config, read_config
 from torque_sched.daemon.cycle import Cycle, CycleReport
@@ -158,10 +158,10 @@ def open_history(options: Options, config: Config, c_files: CFiles, *, in_memory
     """
     learning = config.learning
     nodes = config.rules()[0]
-    sched = c_files.sched
     settings = HistorySettings(
         sample_lag_s=nodes.sample_lag_s,
-        half_life_s=sched.half_life_s if sched is not None else HistorySettings().half_life_s,
+        half_life_s=half_life_s(config, c_files),
+        gpu_weight=config.fair_share.gpu_weight,
         predictors=learning.predictors,
         best_of=learning.best_of,
         max_jobs=learning.max_jobs,

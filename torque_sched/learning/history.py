@@ -26,8 +26,9 @@ from torque_sched.learning.promises import Change, Outcome, PromiseBook
 from torque_sched.learning.rows import BalanceRow, CycleFacts, EndedJob, JobKey, PauseRow, Use, said_text
 from torque_sched.learning.samples import Reading, amounts_from, job_use, reading_of
 from torque_sched.learning.store import Store
-from torque_sched.learning.usage import Usage
+from torque_sched.learning.usage import Run, Usage
 from torque_sched.policies.context import PendingStart, Reservation
+from torque_sched.policies.fair_share import DEFAULT_GPU_WEIGHT
 from torque_sched.policies.load import Measured, PlacedLoad
 from torque_sched.policies.rules import Rates
 
@@ -56,6 +57,7 @@ class HistorySettings:
         balance_every_s: the cluster's balance is noted so often, for `report`.
         accounting_days: of old accounting files so many days are learned from at the first start.
         half_life_s: fair-share usage counts half after this time.
+        gpu_weight: so many processor seconds a GPU second counts in it.
         zone: the server's time zone, for accounting; None: this host's.
     """
 
@@ -68,6 +70,7 @@ class HistorySettings:
     balance_every_s: float = 60.0
     accounting_days: int = 60
     half_life_s: float = 86400.0
+    gpu_weight: float = DEFAULT_GPU_WEIGHT
     zone: tzinfo | None = None
 
 
@@ -85,8 +88,9 @@ class History:
         self._learned = LearnedPredictions(settings.predictors, settings.best_of, settings.min_similar)
         remembered = store.ended(settings.rebuild_jobs)
         self._learned.learn(remembered)
-        self._usage = Usage(settings.half_life_s)
-        self._usage.add(remembered, time.time())
+        self.used = Usage(settings.half_life_s, settings.gpu_weight)
+        """What users and groups had of the cluster."""
+        self.used.put(store.usage())
         self._uses = store.uses()
         self._pending = store.pending()
         self._position = store.position()
@@ -135,7 +139,9 @@ class History:
         if path is not None and _is_damaged(path):
             aside = _put_aside(path)
             logger.error("the history %s is damaged; it is now %s and a new one is begun", path, aside.name)
-        history = cls(Store(path, chosen.max_jobs), chosen, rates or {}, accounting)
+        store = Store(path, chosen.max_jobs, chosen.half_life_s)
+        history = cls(store, chosen, rates or {}, accounting)
+        history._begin_usage()
         history.lasting_trouble = lasting_trouble
         return history
 
@@ -154,8 +160,10 @@ class History:
             history.reservations(time.time())
             # Those that qstat still shows are known from the file already.
             history._counted = source.newest(_SHOWN_LONGEST)
+            accounts = source.usage()
         history._is_copy = True
-        history._store = Store(None, chosen.max_jobs)
+        history._store = Store(None, chosen.max_jobs, chosen.half_life_s)
+        history._store.put_usage(accounts)
         return history
 
     @property
@@ -166,6 +174,14 @@ class History:
     def close(self) -> None:
         """Close the file."""
         self._store.close()
+
+    def _begin_usage(self) -> None:
+        """A file of an older release has jobs, and no usage yet."""
+        try:
+            self._store.begin_usage(time.time())
+            self.used.put(self._store.usage())
+        except sqlite3.Error as error:
+            self._complain(str(error))
 
     # -- the daemon's cycle
 
@@ -189,7 +205,7 @@ class History:
         )
         self.settled = tuple(self.promises.observe(snapshot, {job.key: job.start_s for job in ended}))
         n_ended = self._write_and_learn(facts, ended, (*snapshot.running, *snapshot.suspended))
-        self._usage.see_running(snapshot.running)
+        self.used.see(snapshot)
         self._learned.rate = self._usual_rate(snapshot)
         self._learned.forget_all_but(job.id for job in snapshot.jobs)
         return n_ended
@@ -210,9 +226,14 @@ class History:
         lag_s = self._settings.sample_lag_s
         return placed_of(snapshot, self._readings, self._learned, tuple(pending), lag_s)
 
-    def usage(self, now_s: float) -> dict[str, float]:
-        """CPU seconds by user, decayed to now, for fair share."""
-        return self._usage.at(now_s)
+    def usage(self, now_s: float, pending: Iterable[Run] = ()) -> dict[str, float]:
+        """Allocated processor seconds by user with GPU seconds weighed in, decayed to now, for fair share.
+
+        Args:
+            now_s: that of the last snapshot.
+            pending: starts that it does not show yet (`learning.usage.pending_runs`).
+        """
+        return self.used.by_user(now_s, pending)
 
     def reservations(self, now_s: float) -> tuple[Reservation, ...]:
         """Nodes kept for somebody by ``reserve`` or the grid; those of before while the file cannot be read.
@@ -255,9 +276,14 @@ class History:
         Returns:
             Whether it was taken; where accounting is read, those jobs are counted from there already.
         """
-        if self._accounting is None:
-            self._usage.take_over(usage, at_s)
-        return self._accounting is None
+        is_taken = self._accounting is None
+        try:
+            self._store.put_usage_before(usage if is_taken else {}, at_s)
+            self.used.put(self._store.usage())
+        except sqlite3.Error as error:
+            self._complain(str(error))
+            return False
+        return is_taken
 
     # -- what the snapshot shows
 
@@ -330,7 +356,7 @@ class History:
         nodes, request = {str(node): n for node, n in slots.items()}, job.request
         ended[key] = EndedJob(
             key, fingerprint_of(job), job.queue, nodes, request.n_procs, request.n_gpus, job.queued_s or None,
-            job.start_s, job.comp_s, job.exit_status, used, source, said,
+            job.start_s, job.comp_s, job.exit_status, used, source, said, job.group,
         )  # fmt: skip
 
     def _balance(self, snapshot: Snapshot) -> BalanceRow | None:
@@ -349,6 +375,8 @@ class History:
     def _write_and_learn(self, facts: CycleFacts, ended: list[EndedJob], running: Iterable[Job]) -> int:
         try:
             new = self._store.record(facts, self.promises.facts())
+            if new or self._unsaved:
+                self.used.put(self._store.usage())
             if facts.now_s - self._tidied_s >= _TIDY_S:
                 self._tidied_s = facts.now_s
                 self._store.tidy(facts.now_s)
@@ -364,7 +392,7 @@ class History:
         self._learned_unsaved.clear()
         if facts.position is not None:
             self._position = facts.position
-        return self._learn(learned, facts.now_s)
+        return self._learn(learned)
 
     def _tidy(self, running: Iterable[Job]) -> None:
         """Forget jobs that went without being seen to end."""
@@ -379,16 +407,16 @@ class History:
             if len(self._unsaved) < _UNSAVED:
                 self._unsaved[job.key] = job
                 self._learned_unsaved.add(job.key)
-        return self._learn(ended, facts.now_s)
+        self.used.add(ended, facts.now_s)
+        return self._learn(ended)
 
     def _complain(self, why: str) -> None:
         if why != self.trouble:
             logger.error("the history cannot be written (%s); learning goes on in memory", why)
         self.trouble = why
 
-    def _learn(self, jobs: list[EndedJob], now_s: float) -> int:
+    def _learn(self, jobs: list[EndedJob]) -> int:
         self._learned.learn(jobs)
-        self._usage.add(jobs, now_s)
         for job in jobs:
             self._pending.pop(job.key, None)
             for node in job.nodes:

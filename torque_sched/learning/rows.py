@@ -52,6 +52,8 @@ class EndedJob:
     """``qstat`` or ``accounting``."""
     said: str = ""
     """JSON of `said_text`; empty: its start was not seen."""
+    group: str = ""
+    """For its group's usage, which is counted when the job is; not kept with the job."""
 
 
 @dataclass(frozen=True, slots=True)

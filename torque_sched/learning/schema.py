@@ -71,6 +71,12 @@ _VERSIONS: tuple[tuple[str, ...], ...] = (
             users TEXT NOT NULL, made_by TEXT NOT NULL, made_s REAL NOT NULL,
             token TEXT UNIQUE, lease_until_s REAL, boot_id TEXT NOT NULL) WITHOUT ROWID""",
     ),
+    (
+        """CREATE TABLE usage (
+            kind TEXT NOT NULL, name TEXT NOT NULL,
+            proc_s REAL NOT NULL, gpu_s REAL NOT NULL, at_s REAL NOT NULL,
+            PRIMARY KEY (kind, name)) WITHOUT ROWID""",
+    ),
 )
 
 VERSION = len(_VERSIONS)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import astuple
 from pathlib import Path
@@ -35,6 +35,8 @@ from torque_sched.learning.rows import (
     Use,
 )
 from torque_sched.learning.schema import BUSY_S, VERSION, newer, open_file
+from torque_sched.learning.usage import Account, Holder
+from torque_sched.learning.usage_rows import charge, put_before, read_usage, write_usage
 from torque_sched.policies.predict.fingerprint import Fingerprint
 
 __all__ = ["Store"]
@@ -58,16 +60,17 @@ class Store:
     Args:
         path: the file; None: in memory, gone with the process.
         max_jobs: ended jobs kept.
+        half_life_s: after this time usage counts half.
     """
 
-    def __init__(self, path: Path | None, max_jobs: int = 200_000) -> None:
+    def __init__(self, path: Path | None, max_jobs: int = 200_000, half_life_s: float = 86400.0) -> None:
         """Open or create the file, and bring it to this release's version.
 
         Raises:
             StartupError: the file is no history, damaged, newer, or cannot be written.
         """
         self.path = path
-        self._max_jobs = max_jobs
+        self._max_jobs, self._half_life_s = max_jobs, half_life_s
         self._db = open_file(path)
 
     @classmethod
@@ -78,7 +81,7 @@ class Store:
             StartupError: there is none, or it is of another version or damaged.
         """
         store = cls.__new__(cls)
-        store.path, store._max_jobs = path, 0
+        store.path, store._max_jobs, store._half_life_s = path, 0, 0.0
         try:
             store._db = _open_to_read(path)
             found = int(store._db.execute("PRAGMA user_version").fetchone()[0])
@@ -146,11 +149,13 @@ class Store:
         Raises:
             sqlite3.Error: nothing was written (disk full, locked for long); the facts may be given again.
         """
-        new: set[JobKey] = set()
+        new: dict[JobKey, EndedJob] = {}
         with self._transaction() as db:
             for job in facts.ended:
                 if db.execute(_INSERT_JOB, _job_values(job)).rowcount:
-                    new.add(job.key)
+                    new[job.key] = job
+            if facts.now_s:
+                charge(db, new.values(), facts.now_s, self._half_life_s)
             gone = [job.key for job in facts.ended]
             db.executemany(_UPSERT_USE, (_use_values(key, use) for key, use in (facts.uses or {}).items()))
             db.executemany(
@@ -170,6 +175,34 @@ class Store:
             if pauses is not None:
                 write_pauses(db, pauses)
         return frozenset(new)
+
+    def begin_usage(self, now_s: float) -> None:
+        """Charge the jobs that are here already to users who have no accounts yet; once in a file's life.
+
+        Raises:
+            sqlite3.Error: nothing was changed.
+        """
+        with self._transaction() as db:
+            if db.execute("SELECT 1 FROM usage LIMIT 1").fetchone() is None:
+                charge(db, self._all_ended(), now_s, self._half_life_s)
+
+    def put_usage(self, accounts: Mapping[Holder, Account]) -> None:
+        """These accounts, whatever was there of them.
+
+        Raises:
+            sqlite3.Error: nothing was changed.
+        """
+        with self._transaction() as db:
+            write_usage(db, accounts)
+
+    def put_usage_before(self, usage: Mapping[str, float], at_s: float) -> None:
+        """Usage by user as the scheduler before this one counted it; what was taken over earlier goes.
+
+        Raises:
+            sqlite3.Error: nothing was changed.
+        """
+        with self._transaction() as db:
+            put_before(db, usage, at_s)
 
     def tidy(self, now_s: float) -> None:
         """Drop what belongs to jobs that were never seen to end, and old balance.
@@ -196,6 +229,14 @@ class Store:
         columns = ", ".join(_JOB_COLUMNS)
         query = f"SELECT {columns} FROM jobs WHERE end_s IS NULL OR end_s >= ? ORDER BY seq DESC LIMIT ?"
         return tuple(reversed([_job(row) for row in self._db.execute(query, (since_s, last))]))
+
+    def _all_ended(self) -> Iterator[EndedJob]:
+        query = f"SELECT {', '.join(_JOB_COLUMNS)} FROM jobs"
+        return (_job(row) for row in self._db.execute(query))
+
+    def usage(self) -> dict[Holder, Account]:
+        """What users and groups had of the cluster, each as of its own time."""
+        return read_usage(self._db)
 
     def newest(self, last: int) -> set[JobKey]:
         """The keys of the last so many jobs counted."""

@@ -12,6 +12,7 @@ from torque_sched.core.model import Job, JobId, NodeName
 from torque_sched.core.request import Request
 from torque_sched.core.snapshot import Snapshot
 from torque_sched.core.states import JobState
+from torque_sched.policies.fair_share import DEFAULT_GPU_WEIGHT
 from torque_sched.policies.load import NO_LOAD, Load, Measured, PlacedLoad
 
 __all__ = [
@@ -145,7 +146,8 @@ class Context:
         measured: loads from the shipped sampler; nodes missing here are taken from the mom's own report.
         placed: predicted loads of jobs started lately; dropped once the node's sample contains them.
         predictions: what history says of a job.
-        usage: fair-share usage by user, already decayed to now.
+        usage: fair-share usage by user in processor seconds, already decayed to now.
+        gpu_weight: so many processor seconds a GPU second counts in it.
         reservations: nodes kept for somebody, also maintenance.
         dedicated: dedicated time, past and future.
         last_node: where the last job went; `round_robin` goes on after it.
@@ -162,6 +164,7 @@ class Context:
     placed: tuple[PlacedLoad, ...] = ()
     predictions: Predictions = field(default_factory=KnownPredictions)
     usage: Mapping[str, float] = field(default_factory=dict)
+    gpu_weight: float = DEFAULT_GPU_WEIGHT
     reservations: tuple[Reservation, ...] = ()
     dedicated: tuple[Window, ...] = ()
     last_node: NodeName | None = None

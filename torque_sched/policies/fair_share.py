@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 from torque_sched.errors import ConfigError
 
-__all__ = ["Share", "decayed", "entitlements"]
+__all__ = ["DEFAULT_GPU_WEIGHT", "Share", "decayed", "entitlements", "weighed"]
 
 ROOT = "root"
 UNKNOWN = "unknown"
+DEFAULT_GPU_WEIGHT = 10.0
+"""A node with GPUs has some 8 to 16 slots for each: so all its GPUs count about what all its slots do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,15 @@ class Share:
     name: str
     shares: float
     parent: str = ROOT
+
+
+def weighed(proc_s: float, gpu_s: float, gpu_weight: float) -> float:
+    """Usage as one figure: processor seconds, and GPU seconds as so many processor seconds each.
+
+    >>> weighed(100.0, 8.0, 10.0)
+    180.0
+    """
+    return proc_s + gpu_weight * gpu_s
 
 
 def decayed(usage: Mapping[str, float], elapsed_s: float, half_life_s: float) -> dict[str, float]:

@@ -13,10 +13,10 @@ from torque_sched.core.snapshot import Snapshot
 from torque_sched.errors import ConfigError
 from torque_sched.policies.base import Turns
 from torque_sched.policies.context import Context
-from torque_sched.policies.fair_share import UNKNOWN, Share, entitlements
+from torque_sched.policies.fair_share import UNKNOWN, Share, entitlements, weighed
 from torque_sched.policies.needs import demand_of_memory
 
-__all__ = ["SORT_KEYS", "COrder", "FairShareOrder", "FcfsOrder", "Fixed", "ShortestFirstOrder"]
+__all__ = ["SORT_KEYS", "COrder", "FairShareOrder", "FcfsOrder", "Fixed", "ShortestFirstOrder", "UserRank"]
 
 
 class Fixed:
@@ -207,14 +207,22 @@ def _queued(job: Job) -> tuple[float, float]:
 
 
 @dataclass(frozen=True, slots=True)
+class UserRank:
+    """How a user stands: the part of the whole that is his, and what he used for it."""
+
+    part: float
+    rank: float
+    """Usage per part: users go by it, the smallest first."""
+
+
+@dataclass(frozen=True, slots=True)
 class FairShareOrder:
     """The user with the least usage for the share goes first; each start counts at once.
 
     Attributes:
         shares: the tree; with none, all users are equal.
         unknown_shares: what users outside of the tree have together.
-        default_walltime_s: what a started job without walltime is taken to use, in processor seconds per
-            processor.
+        default_walltime_s: for how long a started job without walltime is taken to run.
         by_queue: a whole queue, then the next one; fair within each.
         round_robin: one job of each queue in turn (goes before `by_queue`); fair within each.
         sort_queues: queues by descending Priority; else as the server lists them.
@@ -234,10 +242,14 @@ class FairShareOrder:
         """As `Order.turns`."""
         usage = dict(context.usage)
         if not (self.by_queue or self.round_robin):
-            return _FairTurns(jobs, self, usage)
+            return _FairTurns(jobs, self, usage, context.gpu_weight)
         lines = _by_queue(jobs, snapshot, self.sort_queues)
-        turns = [_FairTurns(line, self, usage) for line in lines if line]
+        turns = [_FairTurns(line, self, usage, context.gpu_weight) for line in lines if line]
         return _QueueTurns(turns, self.round_robin)
+
+    def ranks(self, jobs: Sequence[Job], context: Context) -> dict[str, UserRank]:
+        """How every user who waits stands before anything is started; the smaller, the earlier."""
+        return _FairTurns(jobs, self, dict(context.usage), context.gpu_weight).ranks()
 
 
 class _QueueTurns:
@@ -266,8 +278,10 @@ class _QueueTurns:
 
 
 class _FairTurns:
-    def __init__(self, jobs: Sequence[Job], settings: FairShareOrder, usage: dict[str, float]) -> None:
-        self._usage = usage
+    def __init__(
+        self, jobs: Sequence[Job], settings: FairShareOrder, usage: dict[str, float], gpu_weight: float
+    ) -> None:
+        self._usage, self._gpu_weight = usage, gpu_weight
         self._default_s = settings.default_walltime_s
         self._parts = entitlements(settings.shares, settings.unknown_shares)
         self._known = {share.name for share in settings.shares}
@@ -276,6 +290,15 @@ class _FairTurns:
             self._lines.setdefault(job.user, []).append(job)
         self._n_unknown = max(1, len(set(self._lines) - self._known))
 
+    def ranks(self) -> dict[str, UserRank]:
+        """Of all users who wait."""
+        return {user: UserRank(self._part(user), self._rank(user)) for user in self._lines}
+
+    def _part(self, user: str) -> float:
+        if user in self._known:
+            return self._parts.get(user, 0.0)
+        return self._parts[UNKNOWN] / self._n_unknown
+
     def _rank(self, user: str) -> float:
         """Usage per entitlement: the smaller, the earlier.
 
@@ -283,8 +306,7 @@ class _FairTurns:
         the largest share is first.
         """
         used = self._usage.get(user, 0.0) + 1.0
-        is_known = user in self._known
-        part = self._parts.get(user, 0.0) if is_known else self._parts[UNKNOWN] / self._n_unknown
+        part = self._part(user)
         return used / part if part > 0 else float("inf")
 
     def __iter__(self) -> Iterator[Job]:
@@ -301,4 +323,6 @@ class _FairTurns:
     def started(self, job: Job) -> None:
         """The start counts as if it ran to its limit."""
         walltime_s = job.walltime_s if job.walltime_s is not None else self._default_s
-        self._usage[job.user] = self._usage.get(job.user, 0.0) + walltime_s * job.request.n_procs
+        request = job.request
+        more = weighed(request.n_procs, request.n_gpus, self._gpu_weight) * walltime_s
+        self._usage[job.user] = self._usage.get(job.user, 0.0) + more

@@ -15,7 +15,7 @@ from torque_sched.adapters.pbs import look_once
 from torque_sched.adapters.state_file import lives
 from torque_sched.core.model import Job, JobId, Node, NodeName
 from torque_sched.core.snapshot import Snapshot
-from torque_sched.daemon.c_policy import SettingsInForce, read_c_files
+from torque_sched.daemon.c_policy import CFiles, SettingsInForce, half_life_s, read_c_files
 from torque_sched.daemon.config import Config, read_config
 from torque_sched.daemon.place import Options, command_environment
 from torque_sched.errors import ConfigError, StartupError
@@ -120,7 +120,7 @@ def take_picture(options: Options, note: Callable[[str], None]) -> Picture:
     c_files = read_c_files(options.sched_priv, config)
     snapshot = look_once(command_environment(config.commands), config.query_timeout_s, note).snapshot
     settings = SettingsInForce(config, c_files).at(snapshot.now_s)
-    history, has_history = _history(options, config, settings, note)
+    history, has_history = _history(options, config, c_files, settings, note)
     history.observe(snapshot)
     state = read_state(options)
     context = Context(
@@ -129,6 +129,7 @@ def take_picture(options: Options, note: Callable[[str], None]) -> Picture:
         placed=history.placed(snapshot),
         predictions=history.predictions(),
         usage=history.usage(snapshot.now_s),
+        gpu_weight=history.used.gpu_weight,
         reservations=(
             *(each.value() for each in config.reservations), *history.reservations(snapshot.now_s),
         ),
@@ -145,12 +146,13 @@ def history_file(options: Options, config: Config) -> Path:
 
 
 def _history(
-    options: Options, config: Config, settings: Settings, note: Callable[[str], None]
+    options: Options, config: Config, c_files: CFiles, settings: Settings, note: Callable[[str], None]
 ) -> tuple[History, bool]:
     learning = config.learning
     chosen = HistorySettings(
         predictors=learning.predictors, best_of=learning.best_of, rebuild_jobs=_REBUILD_JOBS,
         min_similar=learning.min_similar, sample_lag_s=settings.nodes.sample_lag_s,
+        half_life_s=half_life_s(config, c_files), gpu_weight=config.fair_share.gpu_weight,
     )  # fmt: skip
     rates = dict(settings.nodes.rates)
     path = history_file(options, config)

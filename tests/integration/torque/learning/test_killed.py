@@ -10,8 +10,11 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.examples import ALL
 from torque_sched.learning.store import Store
+from torque_sched.learning.usage import USER, Usage
 
 WRITER = """
 import sys
@@ -25,7 +28,7 @@ while True:
     jobs = tuple(ended(3 * cycle + n) for n in range(3))
     again = tuple(ended(3 * cycle - n) for n in range(1, 3) if cycle)
     uses = {(job.key, "n1"): Use(1) for job in (ended(3 * cycle + 10),)}
-    store.record(CycleFacts((*again, *jobs), uses, None, balance(float(cycle)), ("f", cycle)))
+    store.record(CycleFacts((*again, *jobs), uses, None, balance(float(cycle)), ("f", cycle), 1e6))
     cycle += 1
     print(cycle, flush=True)
 """
@@ -56,6 +59,11 @@ def test_killed_at_random_points_it_holds_whole_cycles_and_nothing_twice(tmp_pat
         assert n_cycles >= max([reached, *map(int, lines[:-1])])
         assert store.position() == ("f", n_cycles - 1)
         assert len(store.balance()) == n_cycles
+        again = Usage(86400.0)
+        again.add(store.ended(1_000_000), 1e6)
+        assert store.usage()[USER, "ada"].at(1e6, 86400.0).proc_s == pytest.approx(
+            again.accounts(1e6)[USER, "ada"].proc_s
+        )
         reached = n_cycles
         store.close()
     assert reached > 5

@@ -377,17 +377,15 @@ def test_without_the_right_to_read_accounting_qstat_serves(tmp_path: Path) -> No
     assert memory.observe(snapshot(job(1, "C"))) == 1
 
 
-def test_usage_is_cpu_time_and_fades() -> None:
-    memory = History.open(None, HistorySettings(half_life_s=1000.0))
-    done = job(1, "C", start_s=NOW_S - 100, runtime_s=100.0, cores=2.0)
+def test_usage_is_what_was_allocated_and_fades() -> None:
+    memory = History.open(None, HistorySettings(half_life_s=100_000.0))
+    done = job(1, "C", start_s=NOW_S - 100, runtime_s=100.0, cores=0.1)
     memory.observe(snapshot(done, now_s=NOW_S))
-    assert memory.usage(NOW_S)["ada"] == pytest.approx(200.0)
-    assert memory.usage(NOW_S + 2000)["ada"] == pytest.approx(50.0)
-    running = job(2, "R", user="bob")
-    used = replace(running, used=replace(running.used, cput_s=30.0))
-    memory.observe(snapshot(done, used))
-    assert memory.usage(NOW_S)["bob"] == 30.0
-    assert memory.usage(NOW_S)["ada"] == pytest.approx(200.0)
+    assert memory.usage(NOW_S)["ada"] == pytest.approx(200.0, rel=1e-3)
+    assert memory.usage(NOW_S + 200_000)["ada"] == pytest.approx(50.0, rel=1e-3)
+    memory.observe(snapshot(done, job(2, "R", user="bob", gpus=1, start_s=NOW_S - 10)))
+    assert memory.usage(NOW_S)["bob"] == pytest.approx(10 * (2 + 10 * 1), rel=1e-3)
+    assert memory.usage(NOW_S)["ada"] == pytest.approx(200.0, rel=1e-3)
 
 
 def test_predictions_hold_still_within_a_cycle() -> None:

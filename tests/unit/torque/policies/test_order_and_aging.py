@@ -198,6 +198,19 @@ def test_fair_share_lets_the_least_served_go_first_and_counts_each_start() -> No
     assert order_of(order, [job(9, user="eve"), *jobs])[-1] == 9
 
 
+@pytest.mark.parametrize(("weight", "then"), [(10.0, "bob"), (0.0, "ann")])
+def test_a_start_with_gpus_counts_for_them_too(weight: float, then: str) -> None:
+    jobs = [job(1, "1:gpus=1", walltime_s=100.0), job(2), job(3, user="bob", walltime_s=300.0)]
+    jobs.append(job(4, user="bob", walltime_s=300.0))
+    seen = snapshot([node("n1")], jobs)
+    turns = FairShareOrder().turns(seen.queued, seen, Context(gpu_weight=weight))
+    users = []
+    for each in turns:
+        turns.started(each)
+        users.append(each.user)
+    assert users[:3] == ["ann", "bob", then]
+
+
 def test_fair_share_counts_what_started_not_what_waits() -> None:
     got = answers(
         [node("n1", 2)],
