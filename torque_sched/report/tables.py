@@ -156,13 +156,12 @@ def verdict_table(verdicts: Iterable[NodeVerdict], n_pieces: int) -> Table:
     )
     made = table(*(("piece",) if n_pieces > 1 else ()), "node", "fits", ">score", "terms", title="nodes")
     for each in ordered:
-        why = "yes" if each.fits else f"no: {each.refusal.value}" if each.refusal is not None else "no"
-        if each.why:
-            why += f" ({each.why})"
         terms = ", ".join(f"{name} {value:.3f}" for name, value in each.terms)
         score = "" if each.score is None else f"{each.score:.3f}"
         piece = (str(each.piece + 1),) if n_pieces > 1 else ()
-        made.add_row(*piece, each.node, Text(why, style="green" if each.fits else ""), score, terms)
+        made.add_row(
+            *piece, each.node, Text(each.words, style="green" if each.words == "yes" else ""), score, terms
+        )
     return made
 
 

@@ -11,7 +11,7 @@ at all.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from torque_sched.core.decisions import Decision, Hold, NodeShare, Promise, Reserve, Start
@@ -33,6 +33,7 @@ from torque_sched.policies.backfilling.sifting import Sifted, sift
 from torque_sched.policies.backfilling.state import State, WaitingJob
 from torque_sched.policies.cycle import Cycle
 from torque_sched.policies.gate import time_text
+from torque_sched.policies.needs import Piece
 from torque_sched.policies.search import Placed
 from torque_sched.policies.shares import merged
 
@@ -90,6 +91,14 @@ class LivePlan:
         breaking = Breaking(self.cycle, self.lengths)
         for job in jobs:
             yield self._decision(job, sifted, breaking)
+
+    def room_beside(self, job: Job) -> Callable[[int, Piece], bool]:
+        """Whether a node has room for a piece of the job now, beside what `decisions` gave others."""
+        candidate, need = self._candidate(job)
+        own = self._plans.get(job.id)
+        if own is not None:
+            self.table.give_back(own)
+        return self.table.has_room(need, self.now_s + candidate.length_s)
 
     def _in_order(self) -> list[Job]:
         """Queued jobs in the order of their turns, as if each got what it wants at its turn."""

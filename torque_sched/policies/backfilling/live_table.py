@@ -121,6 +121,10 @@ class LiveTable(NodeTable):
         finally:
             self._is_own_free = False
 
+    def has_room(self, need: NodeNeed, end_s: float) -> Callable[[int, Piece], bool]:
+        """Whether a node, by its index, has room for a piece from now on beside all that is planned."""
+        return _asked(self.room(self.now_s, end_s, need.kept_out_by, need.parts[0].whole))
+
     def is_enacted(self, spot: NodeSpot) -> bool:
         """Whether the spot is that of a start of this cycle."""
         return id(spot) in self._enacted
