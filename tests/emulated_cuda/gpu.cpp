@@ -360,6 +360,8 @@ int unsupported(const char* name, int status) {
 extern "C" {
 // For tests: while held, no stream begins anything.
 void emulated_hold(bool is_held) { machine().is_held = is_held; }
+// For tests: an error of this process's context that stays.
+void emulated_fail(int error) { machine().gpus[current_gpu]->sticky = error; }
 
 #define ENTER(call) \
     if (int error = enter(call)) return runtime(error)

@@ -1,18 +1,20 @@
 """A pipeline server whose workers compute on two emulated GPUs, each with the real CuPy."""
 
 import json
+import threading
 import time
 
 import numpy as np
 import pytest
 
 from tests.emulated_cuda.asking import N_CLIENTS, UUIDS, ask
+from tests.emulated_cuda.bad_operations import PATH
 from tests.fixtures.fake_nvml import GpuRow
 from tests.integration.pipeline.conftest import credential, start_server  # noqa: F401 -- fixtures
 from tests.unit.operations.linear import general, positive_definite
 from tests.unit.operations.test_cuda_decoding import packed_images, picture
 from yarn_accel.client.client import Call, Client, Tensor
-from yarn_accel.errors import AccelError
+from yarn_accel.errors import AccelError, RejectedError
 from yarn_accel.operations import get
 from yarn_accel.pipeline.workers.calibration import PROBLEMS
 
@@ -117,12 +119,51 @@ def test_bad_input_is_the_requests_own_fault(two_gpus, credential):  # noqa: F81
     assert "quarantined" not in states(two_gpus).values()
 
 
+@pytest.mark.parametrize("in_library", [False, True], ids=["seen by CUDA", "seen by cuSOLVER"])
+@pytest.mark.parametrize("error", [ILLEGAL_ADDRESS, LAUNCH_FAILURE, UNKNOWN])
+def test_a_request_that_breaks_its_process_costs_nobody_else(gpu_server, credential, error, in_library):  # noqa: F811
+    """It is tried with a second process, then rejected; no GPU rests, and all others get their results."""
+    server = gpu_server(quarantine_s=600.0, extra_operations=(PATH,), probe_gpus=False)
+    both_at_work(server, credential)
+    before = {row["pid"] for row in server.stats()["workers"] if row["device"]}
+    params = {"error": error, "in_library": in_library}
+    others = []
+    asking = threading.Thread(target=lambda: others.append(ask(server, credential, 10**6, 20)))
+    asking.start()
+    with Client(server.endpoint, credential) as client:
+        for key in ("bad", "bad", "worse"):
+            with pytest.raises(RejectedError) as caught:
+                client.call(Call(key, "break-gpu", params, (Tensor.of(general((9, 9))),)))
+            assert caught.value.code == "gpu-failed"
+            assert "this request was with 2 workers" in caught.value.message
+            assert ("CUDA: " in caught.value.message) == in_library
+    asking.join()
+    assert [codes for _, codes in others] == [[]]
+    assert "quarantined" not in states(server).values()
+    both_at_work(server, credential)
+    now = {row["pid"] for row in server.stats()["workers"] if row["device"]}
+    n_lost = sum(row["n_lost"] for row in server.stats()["workers"] if row["device"])
+    assert (n_lost, now != before) == (4, True), "two processes for each of the two bad requests"
+
+
+def test_a_sick_device_that_only_cusolver_noticed_rests(gpu_server, credential):  # noqa: F811
+    server = gpu_server(quarantine_s=600.0, extra_operations=(PATH,), probe_gpus=False)
+    both_at_work(server, credential)
+    call = Call("k", "break-gpu", {"error": ECC, "in_library": True}, (Tensor.of(general((9, 9))),))
+    with Client(server.endpoint, credential) as client, pytest.raises(AccelError) as caught:
+        client.call(call)
+    assert caught.value.code == "unavailable", "so it goes elsewhere"
+    deadline_s = time.monotonic() + 60
+    while "quarantined" not in states(server).values():
+        assert time.monotonic() < deadline_s, server.stats()["workers"]
+
+
 @pytest.mark.parametrize(
     ("call", "error"),
     [("launch", ECC), ("launch", ILLEGAL_ADDRESS), ("launch", LAUNCH_FAILURE), ("any", UNKNOWN)],
 )
 def test_a_gpu_that_goes_on_failing_rests(gpu_server, credential, call, error):  # noqa: F811
-    """A sick one at once; where a new process may be well, after three of them."""
+    """A sick one at once; where a new process may be well, after it has failed different requests."""
     server = gpu_server(quarantine_s=600.0)
     both_at_work(server, credential)
     gpu_server.faults((0, call, error))
@@ -132,7 +173,9 @@ def test_a_gpu_that_goes_on_failing_rests(gpu_server, credential, call, error): 
         assert time.monotonic() < deadline_s, server.stats()["workers"]
         begun += 1
         codes += ask(server, credential, 10**8 * begun, 10, 300)[1]
-    assert set(codes) <= {"unavailable"}
+    assert set(codes) <= {"unavailable", "gpu-failed"}
+    # Who fails twice in a row on the sick GPU cannot know better.
+    assert codes.count("gpu-failed") <= 2
     assert len(codes) <= N_CLIENTS * (1 if error == ECC else 3), "only what was on it failed"
     gpu_server.faults()
     assert ask(server, credential, 2 * 10**6, 5) == ({"cuda:1"}, []), "it rests"

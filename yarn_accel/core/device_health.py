@@ -8,11 +8,15 @@
           below the limit change nothing)
 
 A hard fault is the device's own: an error raised by CUDA, an Xid or ECC report.  A soft one may be the fault
-of what it was given: a worker that died or hung; only several within a while count.
+of what it was given: a worker that died or hung.  Those within a while count by the requests that may be the
+reason: the device rests when no fewer than `n_soft` requests together explain them.  So the tries of one
+request count once, however often it comes, and one that failed on two devices is no device's fault.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,7 +38,7 @@ class DeviceHealthSettings:
 
     Attributes:
         first_rest_s: the first rest; each one is twice as long as the one before, up to `max_rest_s`.
-        n_soft: soft faults within `soft_window_s` that make one hard fault.
+        n_soft: different requests whose soft faults within `soft_window_s` make one hard fault.
         n_probation: computations that must succeed after a rest.
     """
 
@@ -47,12 +51,17 @@ class DeviceHealthSettings:
 
 @dataclass(frozen=True, slots=True)
 class Faulted:
-    """A device failed."""
+    """A device failed.
+
+    Attributes:
+        suspects: the requests it was at, one of which may be the reason; empty: it was at none.
+    """
 
     device: str
     is_hard: bool
     reason: str
     now_s: float
+    suspects: frozenset[Hashable] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +106,12 @@ Event = Faulted | Passed | TimePassed
 Command = Rest | Resume | Trust
 
 
+@dataclass(frozen=True, slots=True)
+class _SoftFault:
+    at_s: float
+    suspects: frozenset[Hashable]
+
+
 @dataclass(slots=True)
 class _Device:
     next_rest_s: float
@@ -104,7 +119,7 @@ class _Device:
     n_left: int = 0
     n_faults: int = 0
     reason: str = ""
-    soft_s: list[float] = field(default_factory=list)
+    soft: list[_SoftFault] = field(default_factory=list)
 
     @property
     def state(self) -> str:
@@ -153,16 +168,36 @@ class DeviceHealth:
         device.reason = event.reason
         if device.until_s:
             return []
-        if not event.is_hard and not device.n_left:
-            device.soft_s = [at_s for at_s in device.soft_s if event.now_s - at_s < settings.soft_window_s]
-            device.soft_s.append(event.now_s)
-            if len(device.soft_s) < settings.n_soft:
+        if not event.is_hard:
+            self._note(device, event)
+            faults = self._unexplained(device)
+            if _are_explained(faults, 0 if device.n_left else settings.n_soft - 1):
                 return []
-        device.soft_s.clear()
+        device.soft.clear()
         device.n_left = 0
         device.until_s = event.now_s + device.next_rest_s
         device.next_rest_s = min(2 * device.next_rest_s, settings.max_rest_s)
         return [Rest(event.device, device.until_s, event.reason)]
+
+    def _note(self, device: _Device, event: Faulted) -> None:
+        """Keep a soft fault for as long as it counts; one with the same suspects only once."""
+        suspects = event.suspects or frozenset([("nothing", device.n_faults)])
+        for each in self._devices.values():
+            each.soft = [
+                fault
+                for fault in each.soft
+                if event.now_s - fault.at_s < self._settings.soft_window_s
+                and not (each is device and fault.suspects == suspects)
+            ]
+        device.soft.append(_SoftFault(event.now_s, suspects))
+
+    def _unexplained(self, device: _Device) -> list[frozenset[Hashable]]:
+        """The suspects of each soft fault of a device, less faults of requests that failed on others, too."""
+        by_device = [[fault.suspects for fault in each.soft] for each in self._devices.values()]
+        n_devices = Counter(request for faults in by_device for request in set().union(*faults))
+        alone = [suspects for faults in by_device for suspects in faults if len(suspects) == 1]
+        guilty = {request for request in set().union(*alone) if n_devices[request] > 1}
+        return [fault.suspects for fault in device.soft if guilty.isdisjoint(fault.suspects)]
 
     def _passed(self, event: Passed) -> list[Command]:
         device = self._devices.get(event.device)
@@ -182,3 +217,15 @@ class DeviceHealth:
                 device.n_left = self._settings.n_probation
                 commands.append(Resume(name))
         return commands
+
+
+def _are_explained(faults: Sequence[frozenset[Hashable]], n_requests: int) -> bool:
+    """Whether so many requests can be the reason of all of these faults."""
+    if not faults:
+        return True
+    if not n_requests:
+        return False
+    return any(
+        _are_explained([fault for fault in faults if request not in fault], n_requests - 1)
+        for request in faults[0]
+    )

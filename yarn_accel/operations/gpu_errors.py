@@ -31,6 +31,9 @@ class Blame(Enum):
     """Driver, toolkit and CuPy do not fit together, or something is missing: no request can be computed."""
     PROCESS = "process"
     """The process can compute no more on the device; a kernel's fault, so a new process may be well."""
+    UNCLEAR = "unclear"
+    """A library failed inside: CUDA knows whether the process can go on, and if not, why. If it can, another
+    process may still do better."""
     DEVICE = "device"
     """The device itself is sick: it rests."""
     NONE = "none"
@@ -55,6 +58,7 @@ the process's context."""
 _CUBLAS: Dict[Blame, FrozenSet[int]] = {
     Blame.REQUEST: frozenset({7, 15}),
     Blame.MEMORY: frozenset({3}),
+    # 1 no context, 8 architecture, 16 licence.
     Blame.SETUP: frozenset({1, 8, 16}),
 }
 _CUSOLVER: Dict[Blame, FrozenSet[int]] = {
@@ -62,14 +66,14 @@ _CUSOLVER: Dict[Blame, FrozenSet[int]] = {
     Blame.MEMORY: frozenset({2}),
     Blame.SETUP: frozenset({1, 4, 11}),
 }
-"""cuBLAS's 11, 13, 14 and cuSOLVER's 5, 6, 7 (mapping, execution, internal) end the process unless CUDA says
-more."""
+"""All others of both, cuBLAS's 11, 13, 14 and cuSOLVER's 5, 6, 7 (mapping, execution, internal), do not say
+what failed."""
 _NVRTC: Dict[Blame, FrozenSet[int]] = {Blame.MEMORY: frozenset({1})}
 _TABLES = {
     "CUDARuntimeError": (_CUDA, Blame.PROCESS),
     "CUDADriverError": (_CUDA, Blame.PROCESS),
-    "CUBLASError": (_CUBLAS, Blame.PROCESS),
-    "CUSOLVERError": (_CUSOLVER, Blame.PROCESS),
+    "CUBLASError": (_CUBLAS, Blame.UNCLEAR),
+    "CUSOLVERError": (_CUSOLVER, Blame.UNCLEAR),
     "NVRTCError": (_NVRTC, Blame.SETUP),
 }
 _SETUP_KINDS = frozenset({"CompileException", "DynamicLibNotFoundError", "DynamicLibNotAvailableError"})

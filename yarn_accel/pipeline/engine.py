@@ -318,8 +318,9 @@ class RequestEngine:
         """A worker has ended."""
         text = f"the worker on {device} {fate}"
         text = f"{text}: {detail}" if detail else text
+        code = "gpu-failed" if fate == "broke" else "worker-lost"
         works = tuple([event.LostWork(loss.job, loss.overwritten, loss.is_suspect) for loss in lost])
-        self.feed(event.WorkerLost(worker, works, text, time.monotonic()))
+        self.feed(event.WorkerLost(worker, works, text, time.monotonic(), code))
 
     def measured(self, found: Measured) -> None:
         """A calibration has found how fast a device is."""
@@ -455,6 +456,8 @@ class RequestEngine:
                     not request.keep_inputs,
                     work.plan.likeness,
                     work.due_s,
+                    (work.session.tenant, request.key),
+                    command.is_alone,
                 )
             )
         self.workers.send(command.worker, jobs, command.expected_s)

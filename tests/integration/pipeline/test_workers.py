@@ -827,6 +827,49 @@ def test_a_sick_gpu_rests(gpu_owner: Owner) -> None:
     assert len(owner.ups) == 1, "nobody took its place"
 
 
+def test_where_the_driver_reports_a_fault_a_process_that_broke_is_not_blamed(
+    make_owner: Callable[..., Owner],
+    eight_gpus: Node,
+    monkeypatch: pytest.MonkeyPatch,
+    wait_until: Callable[..., Any],
+) -> None:
+    """Whichever is seen first."""
+    monkeypatch.syspath_prepend(str(ROOT / "tests/unit/pipeline/workers/fake_gpu"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    owner = make_owner(devices=("auto",), quarantine_s=600.0, standby_workers=0, probe_gpus=False)
+    assert owner.call(1, "gpu").error is None
+    wait_until(lambda: owner.pool.supervisor.gpu_monitor.asked_s > 0, "the driver was not asked")
+    eight_gpus.xids.append((7, 79, -1))
+    eight_gpus.write()
+    owner.pool.send(owner.worker, [owner.job(2, "gpu", {"error": "CUDARuntimeError", "status": 719})])
+    owner.wait_for(lambda: owner.downs)
+    assert owner.downs[0].reason == "sick"
+    assert "Xid 79" in owner.downs[0].detail
+    assert owner.pool.info()[0]["state"] == "quarantined"
+
+
+def test_what_ends_a_process_of_a_gpu_costs_that_process_and_one_request_no_gpu(gpu_owner: Owner) -> None:
+    """However often that request is tried, the GPU does not rest; different requests may mean the GPU."""
+    owner = gpu_owner
+    bad = {"error": "CUDARuntimeError", "status": 700}
+
+    def lose_one(request: str) -> WorkerDown:
+        n_lost, job = len(owner.downs), owner.job(1, "gpu", bad)._replace(request=request, is_alone=True)
+        owner.pool.send(owner.worker, [job], expected_s=PATIENCE_S)
+        owner.wait_for(lambda: len(owner.downs) > n_lost)
+        return owner.downs[-1]
+
+    for _ in range(4):
+        down = lose_one("x")
+        assert (down.reason, down.lost) == ("broke", (Lost(1, True, True, "x"),))
+        assert down.detail == "CUDARuntimeError: it broke"
+    assert owner.call(2, "gpu").error is None, "it goes on"
+    assert lose_one("y").reason == "broke"
+    assert owner.pool.info()[0]["state"] != "quarantined"
+    lose_one("z")
+    assert owner.pool.info()[0]["state"] == "quarantined"
+
+
 def test_a_sick_gpu_comes_back(gpu_owner: Owner) -> None:
     owner = gpu_owner
     wait_for_standby(owner)

@@ -23,8 +23,9 @@ def hard(now_s, device="cuda:0"):
     return Faulted(device, True, "Xid 79", now_s)
 
 
-def soft(now_s, device="cuda:0"):
-    return Faulted(device, False, "died", now_s)
+def soft(now_s, device="cuda:0", suspects=""):
+    """A fault that each of the requests named by a letter may be the reason of."""
+    return Faulted(device, False, "died", now_s, frozenset(suspects))
 
 
 def test_a_hard_fault_means_rest_and_each_rest_is_longer():
@@ -63,6 +64,40 @@ def test_on_probation_a_soft_fault_is_enough():
     health.apply(hard(0.0))
     health.apply(TimePassed(10.0))
     assert health.apply(soft(11.0)) == [Rest("cuda:0", 31.0, "died")]
+
+
+def test_the_tries_of_one_request_count_once():
+    health = DeviceHealth(SETTINGS)
+    assert [health.apply(soft(now_s, suspects="x")) for now_s in range(9)] == [[]] * 9
+    assert health.apply(soft(10.0, suspects="abx")) == [], "with it in a batch, it may still be the reason"
+    assert health.apply(soft(11.0, suspects="a")) == []
+    assert health.apply(soft(12.0, suspects="b")) == [Rest("cuda:0", 22.0, "died")], "three alone: x, a, b"
+
+
+def test_faults_of_batches_count_by_the_fewest_requests_that_explain_them():
+    health = DeviceHealth(SETTINGS)
+    for now_s, batch in enumerate(("abc", "cde", "efg")):
+        assert health.apply(soft(now_s, suspects=batch)) == [], "c and e, or less"
+    assert health.apply(soft(4.0, suspects="hij")) == [Rest("cuda:0", 14.0, "died")]
+
+
+def test_a_request_that_fails_on_two_devices_rests_neither():
+    health = DeviceHealth(SETTINGS)
+    for bad in "abcdef":
+        assert health.apply(soft(0.0, "cuda:0", bad + "xyz")) == [], "in a batch with others"
+        assert health.apply(soft(0.0, "cuda:1", bad)) == []
+    health.apply(hard(1.0, "cuda:2"))
+    health.apply(TimePassed(11.0))
+    assert health.apply(soft(12.0, "cuda:2", "a")) == [], "not one that has to prove itself, either"
+
+
+def test_a_request_fails_where_others_fail_too():
+    health = DeviceHealth(SETTINGS)
+    for bad in "ab":
+        health.apply(soft(0.0, "cuda:0", bad))
+    assert health.apply(soft(61.0, "cuda:0", "c")) == [], "those before are forgotten"
+    assert health.apply(soft(62.0, "cuda:0", "d")) == []
+    assert health.apply(soft(63.0, "cuda:0", "e")) == [Rest("cuda:0", 73.0, "died")]
 
 
 def test_while_it_rests_nothing_is_said_twice():

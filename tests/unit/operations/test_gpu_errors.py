@@ -2,7 +2,13 @@
 
 import pytest
 
-from yarn_accel.operations.gpu_errors import Blame, blame_of, driver_fault, shortage, xid_blame
+from yarn_accel.operations.gpu_errors import (
+    Blame,
+    blame_of,
+    driver_fault,
+    shortage,
+    xid_blame,
+)
 
 
 def error(kind, status=None, text="", base=RuntimeError):
@@ -28,11 +34,11 @@ def error(kind, status=None, text="", base=RuntimeError):
         ("CUBLASError", 1, Blame.SETUP),
         ("CUBLASError", 3, Blame.MEMORY),
         ("CUBLASError", 7, Blame.REQUEST),
-        ("CUBLASError", 13, Blame.PROCESS),
+        ("CUBLASError", 13, Blame.UNCLEAR),
         ("CUSOLVERError", 2, Blame.MEMORY),
         ("CUSOLVERError", 3, Blame.REQUEST),
         ("CUSOLVERError", 4, Blame.SETUP),
-        ("CUSOLVERError", 7, Blame.PROCESS),
+        ("CUSOLVERError", 7, Blame.UNCLEAR),
         ("NVRTCError", 6, Blame.SETUP),
         ("OutOfMemoryError", None, Blame.MEMORY),
         ("CompileException", None, Blame.SETUP),

@@ -126,11 +126,16 @@ class Write(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Send these works to the worker as one batch; it may still be busy with the one before."""
+    """Send these works to the worker as one batch; it may still be busy with the one before.
+
+    Attributes:
+        is_alone: it may have cost a worker, so that nothing is to be computed beside it.
+    """
 
     worker: int
     works: tuple[int, ...]
     expected_s: float
+    is_alone: bool = False
 
 
 class ReplyResult(NamedTuple):

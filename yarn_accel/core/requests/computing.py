@@ -22,7 +22,17 @@ from yarn_accel.core.requests.scheduling import Scheduler
 from yarn_accel.core.requests.settings import MachineSettings
 from yarn_accel.core.requests.work import MachineState, WorkRecord, WorkState
 
-__all__ = ["Computing"]
+__all__ = ["COSTLY", "Computing"]
+
+_ON_CPU = "send it to a server that computes on its CPU, and report the message"
+#: What a request that has cost too many workers is answered, by code.
+COSTLY = {
+    failure.code: failure
+    for failure in (
+        Failure("internal", "worker-lost", ""),
+        Failure("rejected", "gpu-failed", "", _ON_CPU),
+    )
+}
 
 #: A request goes down with no more workers than this, even if it is suspected of nothing.
 _MOST_LOSSES = 8
@@ -66,6 +76,7 @@ class Computing:
         """All inputs are there: have it computed."""
         needs = work.needs
         work.expected_s = self._expected.get(needs) or self._expect(needs)
+        work.n_crashes = self._idempotency.n_crashes(work)
         if work.n_crashes:
             work.batch_key = None
         scheduler = self.scheduler
@@ -76,7 +87,7 @@ class Computing:
             if work.reading_bytes:
                 self._memory.stop_reading(work)
             for seconds in work.expected_s.values():
-                state.out.append(Run(worker, (work.id,), seconds))
+                state.out.append(Run(worker, (work.id,), seconds, work.n_crashes > 0))
         else:
             work.state = _QUEUED
             scheduler.add(work, state.now_s)
@@ -130,7 +141,7 @@ class Computing:
             assert isinstance(entry, WorkRecord)
             lost = reported.get(entry.id)
             is_overwritten = lost is not None and lost.overwritten
-            self._retry(entry, is_overwritten, lost is not None and lost.is_suspect, event.detail)
+            self._retry(entry, is_overwritten, lost is not None and lost.is_suspect, event)
 
     def measured(self, event: RateMeasured) -> None:
         """Learn from a calibration."""
@@ -146,12 +157,16 @@ class Computing:
         """Start what can be started; whether anything was."""
         starts = self.scheduler.dispatch()
         for worker, entries, expected_s in starts:
+            is_alone = False
             for entry in entries:
                 assert isinstance(entry, WorkRecord)
+                is_alone = entry.n_crashes > 0
                 entry.state = _RUNNING
                 if entry.reading_bytes:
                     self._memory.stop_reading(entry)
-            self._state.out.append(Run(worker, tuple([entry.id for entry in entries]), expected_s))
+            numbers = tuple([entry.id for entry in entries])
+            # One that may have cost a worker is never in a batch with others.
+            self._state.out.append(Run(worker, numbers, expected_s, is_alone))
         return bool(starts)
 
     def _expect(self, needs: Needs) -> dict[str, float]:
@@ -191,7 +206,7 @@ class Computing:
         # In place of the one before, never changed: entries that are queued were counted with it.
         self._expected[needs] = {**known, kind: rate.s_per_unit * amount}
 
-    def _retry(self, work: WorkRecord, is_overwritten: bool, is_suspect: bool, detail: str) -> None:
+    def _retry(self, work: WorkRecord, is_overwritten: bool, is_suspect: bool, event: WorkerLost) -> None:
         """Compute again what still can be, so often as the settings say."""
         work.n_lost += 1
         if is_suspect:
@@ -199,8 +214,9 @@ class Computing:
         if not work.waiters:
             self._replies.drop(work)
         elif work.n_crashes >= self._max_attempts or work.n_lost >= _MOST_LOSSES:
-            text = f"{detail}; this request was with {work.n_lost} workers that are gone"
-            self._replies.failure(work, Failure("internal", "worker-lost", text))
+            n_lost = max(work.n_lost, work.n_crashes)
+            text = f"{event.detail}; this request was with {n_lost} workers that are gone"
+            self._replies.failure(work, COSTLY[event.code]._replace(message=text))
         elif not is_overwritten:
             self.queue(work)
         elif work.needs.reads and not work.needs.payload_bytes:
@@ -208,4 +224,4 @@ class Computing:
             work.state = _LOOKING
             self._state.out.append(Look(work.id))
         else:
-            self._replies.again(work, detail)
+            self._replies.again(work, event.detail)

@@ -219,12 +219,14 @@ class WorkerLost(NamedTuple):
 
     Attributes:
         detail: for people: what happened, e.g. "the worker on cuda:0 died: signal 9".
+        code: of the failure of a work that has cost too many workers, a key of `computing.COSTLY`.
     """
 
     worker: int
     lost: tuple[LostWork, ...]
     detail: str
     now_s: float
+    code: str = "worker-lost"
 
 
 class WorkResult(NamedTuple):

@@ -189,6 +189,10 @@ class Idempotency:
             self._crashed.popitem(last=False)
         return n_crashed
 
+    def n_crashes(self, work: WorkRecord) -> int:
+        """How many workers a request may have cost, also under the same key before."""
+        return self._crashed.get(work.name, 0) if self._crashed else 0
+
     def evict(self, n_bytes: int) -> None:
         """Let go of kept answers that nobody is being sent, oldest first, until so much memory is free."""
         for name, work in list(self._kept.items()):

@@ -51,6 +51,7 @@ class CudaDevice:
     def __init__(self, device: Device, memory_share: float = 1.0) -> None:
         self._name = name = device.name
         self.fault = self.broken = ""
+        self._is_proven = False
         try:
             import cupy
 
@@ -84,6 +85,7 @@ class CudaDevice:
         except Exception as error:
             text = error.message if isinstance(error, StartupError) else f"{type(error).__name__}: {error}"
             raise StartupError(f"{self._name} failed its start probe: {text}", cure=_PROBE_CURE) from error
+        self._is_proven = True
 
     def stream(self) -> CudaStream:
         """A stream for one lane: what is asked for within it is complete when it is left."""
@@ -111,6 +113,13 @@ class CudaDevice:
         """What a failed computation means; who bears it is put down as `fault` or `broken`."""
         blame = blame_of(error)
         text = f"{type(error).__name__}: {error}"
+        if blame is Blame.UNCLEAR:
+            said = self._ask_cuda()
+            blame = Blame.PROCESS if said is None else blame_of(said)
+            text += f"; CUDA: {said or 'no error'}"
+        if blame is Blame.SETUP and self._is_proven:
+            # Everything is there: it is what this request brings along that cannot be built or loaded.
+            blame = Blame.PROCESS
         if blame is Blame.MEMORY:
             self._cupy.get_default_memory_pool().free_all_blocks()
             return JobFailure("unavailable", "out-of-memory", "the GPU is out of memory", "", True)
@@ -123,6 +132,18 @@ class CudaDevice:
             self.fault = text
             return JobFailure("unavailable", "sick-device", text, "", True)
         return error_of(error)
+
+    def _ask_cuda(self) -> Exception | None:
+        """The error that ended what this process has on the device; None: it can go on.
+
+        Not ``cudaGetLastError``: cuBLAS and cuSOLVER each have a runtime of their own, which keeps theirs.
+        """
+        try:
+            self._runtime.deviceSynchronize()
+        except self._runtime.CUDARuntimeError as error:
+            found: Exception = error
+            return found
+        return None
 
     def _unpin(self, address: int) -> None:
         with contextlib.suppress(self._runtime.CUDARuntimeError):

@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,8 @@ __all__ = ["Device", "GpuMonitor", "find_devices", "used_by_others"]
 logger = logging.getLogger(__name__)
 
 _ASK_S = 0.25
+_MAX_ASK_S = 1.0
+"""Longer than that nobody waits for what the driver says."""
 _ASK_FOR_PROCESSES = 8
 """Each so many times."""
 CUPY_MISSING = "CuPy is not installed: pip install 'cluster-accel[gpu]'"
@@ -179,6 +182,7 @@ class GpuMonitor:
     Attributes:
         latest: what `read_devices` said a moment ago.
         processes: what `list_processes` said some seconds ago.
+        asked_s: when it last began to ask for faults, monotonic seconds; all it found was reported.
     """
 
     def __init__(
@@ -195,6 +199,7 @@ class GpuMonitor:
         self._events: Any = None
         self._registered: set[str] = set()
         self._places: dict[tuple[int, int | None], str] = {}
+        self.asked_s = 0.0
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gpus", daemon=True)
 
@@ -207,10 +212,20 @@ class GpuMonitor:
         """Ask no more; a question that is not answered is left alone."""
         self._closing.set()
 
+    def may_report(self, device: str, since_s: float) -> bool:
+        """Whether the driver was not asked yet for faults of a device until then, monotonic seconds."""
+        is_asked = self.asked_s >= since_s or time.monotonic() >= since_s + _MAX_ASK_S
+        return device in self._uuids and self._thread.is_alive() and not is_asked
+
+    def _note_asked(self, began_s: float) -> None:
+        self.asked_s = began_s
+
     def _run(self) -> None:
         for n_asked in itertools.count():
+            began_s = time.monotonic()
             for name, fault in self.faults():
                 self._call_soon(functools.partial(self._on_fault, name, fault))
+            self._call_soon(functools.partial(self._note_asked, began_s))
             if n_asked % _ASK_FOR_PROCESSES == 0:
                 self.processes = list_processes()
             if self._closing.wait(_ASK_S):

@@ -75,6 +75,7 @@ class Task:
     """One job as it arrived; ``places`` are segment and offset of each input, one after the other.
 
     It is not begun after ``due_s`` (monotonic seconds, the same for all processes of a host; 0: no deadline).
+    Nothing is computed beside one that ``is_alone``.
     """
 
     id: int
@@ -85,6 +86,7 @@ class Task:
     output_bytes: int
     places: tuple[int, ...]
     due_s: float = 0.0
+    is_alone: bool = False
 
 
 @dataclass(slots=True)

@@ -40,6 +40,8 @@ class Job(NamedTuple):
         likeness: equal for jobs of the same operation, parameters and descriptions of inputs, so that these
             need not be compared; None: they are.
         due_s: not begun after this, monotonic seconds; 0: no deadline.  It is answered by `EXPIRED` then.
+        request: equal for every try of one request.
+        is_alone: it may be what its last worker was lost by, so nothing is computed beside it.
     """
 
     id: int
@@ -52,6 +54,8 @@ class Job(NamedTuple):
     may_overwrite: bool
     likeness: Hashable | None = None
     due_s: float = 0.0
+    request: Hashable = None
+    is_alone: bool = False
 
 
 class JobFailure(NamedTuple):
@@ -97,11 +101,13 @@ class Lost:
     Attributes:
         overwritten: its inputs may no longer be what they were.
         is_suspect: the worker was at this job, so it may be the cause; others of its batch are innocent.
+        request: as of `Job`.
     """
 
     job: int
     overwritten: bool
     is_suspect: bool
+    request: Hashable = None
 
 
 @dataclass(frozen=True, slots=True)

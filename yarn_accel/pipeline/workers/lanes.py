@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from yarn_accel.pipeline.workers.execution import Answer, Executor, Task
 
@@ -39,6 +40,16 @@ class _SharedClock:
             return self._time_s
 
 
+@dataclass(frozen=True, slots=True)
+class _LaneBatch:
+    """What one lane computes, answered after the batch before; begun after that, too, if `is_after`."""
+
+    tasks: list[Task]
+    before: threading.Event
+    done: threading.Event
+    is_after: bool
+
+
 class Lanes:
     """One thread for each executor.
 
@@ -56,33 +67,33 @@ class Lanes:
         self._last = threading.Event()
         self._last.set()
         self._n_batches = 0
-        self._queues: list[queue.SimpleQueue[tuple[list[Task], threading.Event, threading.Event]]] = []
+        self._was_alone = False
+        self._queues: list[queue.SimpleQueue[_LaneBatch]] = []
         for executor in executors:
-            waiting: queue.SimpleQueue[tuple[list[Task], threading.Event, threading.Event]] = (
-                queue.SimpleQueue()
-            )
+            waiting: queue.SimpleQueue[_LaneBatch] = queue.SimpleQueue()
             self._queues.append(waiting)
             threading.Thread(target=self._run, args=(executor, waiting), name="lane", daemon=True).start()
 
     def put(self, tasks: list[Task]) -> None:
         """Have a batch computed by the next lane; does not wait."""
         before, self._last = self._last, threading.Event()
-        self._queues[self._n_batches % len(self._queues)].put((tasks, before, self._last))
+        is_alone = any(task.is_alone for task in tasks)
+        batch = _LaneBatch(tasks, before, self._last, is_alone or self._was_alone)
+        self._queues[self._n_batches % len(self._queues)].put(batch)
         self._n_batches += 1
+        self._was_alone = is_alone
 
-    def _run(
-        self,
-        executor: Executor,
-        waiting: queue.SimpleQueue[tuple[list[Task], threading.Event, threading.Event]],
-    ) -> None:
+    def _run(self, executor: Executor, waiting: queue.SimpleQueue[_LaneBatch]) -> None:
         while True:
-            tasks, before, done = waiting.get()
+            batch = waiting.get()
+            if batch.is_after:
+                batch.before.wait()
             began_s = self._clock.begin()
-            answers = executor.run(tasks)
+            answers = executor.run(batch.tasks)
             _charge(answers, self._clock.end() - began_s)
-            before.wait()
+            batch.before.wait()
             self._answer(answers)
-            done.set()
+            batch.done.set()
 
 
 def _charge(answers: list[Answer], most_s: float) -> None:

@@ -243,6 +243,7 @@ class WorkerProcess:
             job.id,
             number,
             job.may_overwrite,
+            job.is_alone,
             job.output_segment,
             job.output_offset,
             job.output_bytes,
@@ -432,6 +433,12 @@ class WorkerProcess:
         self.fate, self.detail = fate, self.detail or detail
         self._popen.kill()
 
+    def accuse_device(self, fault: str) -> None:
+        """End it because of a fault of its device, which also explains an end that was seen before."""
+        if self.fate != "sick":
+            self.detail = f"{fault}; {self.detail}" if self.detail else fault
+        self.kill("sick")
+
     def has_ended(self) -> bool:
         """Whether it has ended and writes nothing any more; it is killed if it has not."""
         if self._popen.poll() is None:
@@ -457,18 +464,19 @@ class WorkerProcess:
         lost: list[Lost] = []
         for k, batch in enumerate(self._batches):
             if k == 0 and self.has_lied:
-                lost += [Lost(job.id, _destroys(job), True) for job in batch.jobs.values()]
+                lost += [Lost(job.id, _destroys(job), True, job.request) for job in batch.jobs.values()]
                 continue
             state, first, count = self.control.job_at(batch.jobs)
             at = list(batch.jobs).index(first) if count else -1
             is_done = at >= 0 and state is LaneState.IDLE
             for i, job in enumerate(batch.jobs.values()):
                 if is_done or i < at:
-                    lost.append(Lost(job.id, _destroys(job), is_done))
+                    lost.append(Lost(job.id, _destroys(job), is_done, job.request))
                 elif at >= 0 and i < at + count:
-                    lost.append(Lost(job.id, state is LaneState.OVERWRITING and job.may_overwrite, True))
+                    is_overwritten = state is LaneState.OVERWRITING and job.may_overwrite
+                    lost.append(Lost(job.id, is_overwritten, True, job.request))
                 else:
-                    lost.append(Lost(job.id, False, False))
+                    lost.append(Lost(job.id, False, False, job.request))
         return tuple(lost)
 
     def _cause(self) -> str:

@@ -47,9 +47,9 @@ __all__ = [
 RUN, DONE, ELSEWHERE = 1, 2, 3
 #: kind, number of jobs
 HEAD = struct.Struct("<BxxxI")
-#: id, template, may it overwrite, output segment, offset, bytes, when it is due; then segment and offset of
-#: each input
-JOB_HEAD = struct.Struct("<QI?xxxQQQd")
+#: id, template, may it overwrite, is it computed alone, output segment, offset, bytes, when it is due; then
+#: segment and offset of each input
+JOB_HEAD = struct.Struct("<QI??xxQQQd")
 #: id, has it failed, are inputs overwritten, tensors, layout, bytes of text, compute_s, kernel_s;
 #: then segment and offset of each tensor, then the text: JSON of info, or of the error
 DONE_HEAD = struct.Struct("<Q??HIIdd")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -65,7 +65,7 @@ class Listener(Protocol):
         Args:
             worker: its number.
             device: what it computed on.
-            fate: ``died``, ``stuck`` or ``sick``.
+            fate: ``died``, ``stuck``, ``sick`` or, if what it had on a GPU was ended by an error, ``broke``.
             lost: the jobs it had not answered.
             detail: for people: the signal, the operation, the fault of the device.
         """
@@ -111,7 +111,7 @@ class WorkerSupervisor:
         self._looked_s = 0.0
         self._tick_s = min(_MAX_TICK_S, config.hang_min_s / 4)
         self._health = DeviceHealth(DeviceHealthSettings(first_rest_s=config.quarantine_s))
-        self._gpus = GpuMonitor([slot.device for slot in self._slots], self._gpu_failed, loop.call_soon)
+        self.gpu_monitor = GpuMonitor([slot.device for slot in self._slots], self._gpu_failed, loop.call_soon)
         self._calibration = (
             Calibration(config, listener.measured, loop.call_soon) if config.calibrate else None
         )
@@ -125,7 +125,7 @@ class WorkerSupervisor:
         """Start the processes; each announces itself by `Listener.worker_started`."""
         if self._first is not None:
             self._attend(self._first)
-        self._gpus.start()
+        self.gpu_monitor.start()
         self._looked_s = time.monotonic()
         self._tick()
         self._loop.repeat(self._tick_s, self._tick)
@@ -133,7 +133,7 @@ class WorkerSupervisor:
     def close(self) -> list[tuple[int, tuple[Lost, ...]]]:
         """End all processes at once, whatever they are at; what each leaves unanswered."""
         self._is_closed = True
-        self._gpus.close()
+        self.gpu_monitor.close()
         processes = [*self._workers.values(), *self._standbys, *self._starting, *self._ending]
         for process in processes:
             process.kill()
@@ -208,8 +208,8 @@ class WorkerSupervisor:
     def gpus(self) -> list[dict[str, Any]]:
         """The GPUs of this machine as they were a moment ago, and what of them processes of others use."""
         own = {process.pid for process in self._workers.values()}
-        used = {name: used_by_others(found, own) for name, found in self._gpus.processes.items()}
-        return [{**row, "other_bytes": used.get(row["device"])} for row in self._gpus.latest]
+        used = {name: used_by_others(found, own) for name, found in self.gpu_monitor.processes.items()}
+        return [{**row, "other_bytes": used.get(row["device"])} for row in self.gpu_monitor.latest]
 
     def _limit_s(self, expected_s: float) -> float:
         return max(self._config.hang_min_s, self._config.hang_factor * expected_s)
@@ -240,7 +240,7 @@ class WorkerSupervisor:
         if message is None:
             self._loop.forget(process.fd)
             self._ending.append(process)
-            self._bury_soon(process)
+            self._bury_soon(process, time.monotonic())
         elif isinstance(message, list):
             if process.is_on_probation and all(answer.error is None for answer in message):
                 self._pass(process)
@@ -265,7 +265,7 @@ class WorkerSupervisor:
         elif "sick" in message:
             process.kill("sick", str(message["sick"]))
         elif "broken" in message:
-            process.kill("died", str(message["broken"]))
+            process.kill("broke", str(message["broken"]))
         elif "unfit" in message:
             process.is_unfit = True
             process.detail = self._start_fault = str(message["unfit"])
@@ -318,14 +318,18 @@ class WorkerSupervisor:
         if self._calibration is not None:
             self._calibration.welcome(slot.device, process.versions)
 
-    def _bury_soon(self, process: WorkerProcess) -> None:
-        """Its channel is closed: as soon as it has ended, it writes nothing any more."""
+    def _bury_soon(self, process: WorkerProcess, ended_s: float) -> None:
+        """Its channel is closed: as soon as it has ended, it writes nothing any more.
+
+        The driver, too, is heard first: its fault may be the reason.
+        """
         if self._is_closed:
             return
-        if process.has_ended():
+        if process.has_ended() and not self.gpu_monitor.may_report(process.device, ended_s):
             self._bury(process)
         else:
-            self._loop.call_at(time.monotonic() + _BURIAL_RETRY_S, partial(self._bury_soon, process))
+            again = partial(self._bury_soon, process, ended_s)
+            self._loop.call_at(time.monotonic() + _BURIAL_RETRY_S, again)
 
     def _bury(self, process: WorkerProcess) -> None:
         """A process has ended: report what is lost, and let a standby take its place."""
@@ -341,7 +345,7 @@ class WorkerSupervisor:
                 group.remove(process)
         slot = self._slot_of(process)
         if slot is not None:
-            self._leave(slot, process)
+            self._leave(slot, process, lost)
             if process.is_open:
                 self._report(slot, process, lost)
             if self._standbys and slot.is_free:
@@ -351,14 +355,19 @@ class WorkerSupervisor:
         process.close()
         self._fill()
 
-    def _leave(self, slot: Slot, process: WorkerProcess) -> None:
+    def _leave(self, slot: Slot, process: WorkerProcess, lost: tuple[Lost, ...]) -> None:
         """Free the place of a process that has ended."""
         slot.process = None
         slot.n_lost += 1
         slot.last_fault = f"{process.fate}: {process.detail}"
         if slot.device.kind != "cpu":
-            fault = Faulted(slot.device.name, process.fate == "sick", process.detail, time.monotonic())
-            self._obey(self._health.apply(fault))
+            suspects = frozenset(each.request for each in lost if each.is_suspect)
+            self._fault(slot.device.name, process.fate == "sick", process.detail, suspects)
+
+    def _fault(
+        self, device: str, is_hard: bool, reason: str, suspects: frozenset[Hashable] = frozenset()
+    ) -> None:
+        self._obey(self._health.apply(Faulted(device, is_hard, reason, time.monotonic(), suspects)))
 
     def _obey(self, commands: Sequence[Command]) -> None:
         """Close or open the places of a device."""
@@ -422,9 +431,11 @@ class WorkerSupervisor:
                 process.kill("died", f"not ready after {_MAX_START_S:.0f} s")
 
     def _gpu_failed(self, name: str, fault: str) -> None:
-        for slot in self._slots:
-            if slot.device.name == name and slot.process is not None:
-                slot.process.kill("sick", fault)
+        processes = [slot.process for slot in self._slots if slot.device.name == name and slot.process]
+        for process in processes:
+            process.accuse_device(fault)
+        if not processes and self._health.state(name) != "resting":
+            self._fault(name, True, fault)
 
     def _measure(self) -> None:
         """Let one worker that has been idle for a while measure one problem."""

@@ -76,22 +76,21 @@ class Worker:
         self._channel.send(b"".join(parts))
         if self._device is not None and self._device.fault:
             self._channel.send(encode_object(sick=self._device.fault))
-        elif self._device is not None and self._device.broken:
-            self._channel.send(encode_object(broken=self._device.broken))
 
     def _tasks(self, message: bytes) -> list[Task]:
         _, n_jobs = HEAD.unpack_from(message)
         position = HEAD.size
         tasks: list[Task] = []
         for _ in range(n_jobs):
-            job, number, may_overwrite, segment, offset, n_bytes, due_s = JOB_HEAD.unpack_from(
+            job, number, may_overwrite, is_alone, segment, offset, n_bytes, due_s = JOB_HEAD.unpack_from(
                 message, position
             )
             template = self._templates[number]
             place = areas(len(template.layout))
             places = place.unpack_from(message, position + JOB_HEAD.size)
             position += JOB_HEAD.size + place.size
-            tasks.append(Task(job, template, may_overwrite, segment, offset, n_bytes, places, due_s))
+            output = segment, offset, n_bytes
+            tasks.append(Task(job, template, may_overwrite, *output, places, due_s, is_alone))
         return tasks
 
     def _encode_answer(self, answer: Answer) -> list[bytes]:
@@ -172,9 +171,21 @@ class Worker:
         executors = [Executor(self._segments, self._control, lane) for lane in range(N_LANES)]
         for executor in executors:
             executor.around = device.stream()
-            executor.explain = device.explain
+            executor.explain = self._explain
         self._lanes = Lanes(executors, self._answer)
         self._channel.send(encode_object(taken=device.versions()))
+
+    def _explain(self, error: BaseException) -> JobFailure:
+        """As `CudaDevice.explain`; ends the process where it can compute no more.
+
+        Its control word then says which jobs it was at, and its owner has them tried once more.
+        """
+        failure: JobFailure = self._device.explain(error)
+        if self._device.broken:
+            with contextlib.suppress(OSError):
+                self._channel.send(encode_object(broken=self._device.broken))
+            os._exit(1)
+        return failure
 
     def _measure(self, problem: Any) -> None:
         """Measure one problem beside the loop, so that a job that comes meanwhile does not wait for it."""

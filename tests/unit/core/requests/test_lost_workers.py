@@ -59,6 +59,32 @@ def test_after_two_crashes_it_fails(world, a):
     assert world.used_bytes == 0
 
 
+def test_what_ended_two_processes_of_a_gpu_is_the_requests_fault_and_remembered(world, a):
+    request = world.ask(a, "bad")
+    for number in (1, 2):
+        world.lose(number, world.running, code="gpu-failed")
+        world.worker(number + 1)
+    failure = world.answer(a, request).failure
+    assert (failure.kind, failure.code, failure.transient) == ("rejected", "gpu-failed", False)
+    assert "with 2 workers" in failure.message
+    started = len(world.started)
+    assert world.code(a, world.ask(a, "bad")) == "gpu-failed"
+    assert len(world.started) == started, "it costs nobody a worker once more"
+
+
+def test_nothing_is_computed_beside_one_that_may_have_cost_a_worker(world, a):
+    """Also when its client had to send it again."""
+    world.ask(a, "x")
+    assert world.alone == []
+    world.lose(1, world.running, world.running)
+    world.worker(2)
+    world.ask(a, "x")
+    assert world.alone == world.running
+    world.finish()
+    world.ask(a, "x2")
+    assert not set(world.alone) & set(world.running)
+
+
 def test_the_innocent_have_more_patience_but_not_for_ever(world, a):
     request = world.ask(a)
     for number in range(1, 8):

@@ -71,6 +71,7 @@ class World:
         self.workers = {}
         self.runs = {}
         self.started = []
+        self.alone = []
         self.looks, self.reads, self.writes, self.checks = [], [], [], []
         self.replies = {}
         self.stopped = set()
@@ -152,12 +153,12 @@ class World:
         segments = (self.outputs[work][0],) if segments is None else segments
         return e.WorkResult(work, failure, compute_s, 0 if failure else bytes_out, 0, segments)
 
-    def lose(self, number=1, suspects=(), overwritten=()):
+    def lose(self, number=1, suspects=(), overwritten=(), code="worker-lost"):
         """A worker is gone."""
         mine = self.runs.pop(number)
         del self.workers[number]
         lost = tuple(e.LostWork(work, work in overwritten, work in suspects) for work in mine)
-        self.apply(e.WorkerLost(number, lost, "the worker on cpu died", self.now_s))
+        self.apply(e.WorkerLost(number, lost, "the worker on cpu died", self.now_s, code))
 
     def sent(self, connection, was_sent=True):
         """The client has read all that waits for it, or never will."""
@@ -389,6 +390,7 @@ class World:
 
     def _Run(self, command):
         assert command.works
+        self.alone += command.works if command.is_alone else ()
         assert not set(command.works) & set(self.running)
         for work in command.works:
             assert work in self.works

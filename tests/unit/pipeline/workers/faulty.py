@@ -147,7 +147,9 @@ def on_gpu(arrays: Arrays, params: Params, place: Place) -> Outcome:
     if "meets_another" in params:
         MEETING.wait(timeout=60.0)
     if "error" in params:
-        raise getattr(cupy.cuda.runtime, params["error"])("it broke")
+        error = getattr(cupy.cuda.runtime, params["error"])("it broke")
+        error.status = params.get("status", 214)
+        raise error
     time.sleep(params.get("seconds", 0.0))
     output = place("a", arrays[0].shape, "<f8", "C")
     np.multiply(arrays[0], 3, out=output)

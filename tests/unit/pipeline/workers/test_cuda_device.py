@@ -31,6 +31,17 @@ def library_error(name, status):
     return error
 
 
+class CudaError(RuntimeError):
+    """As CuPy's: known by its name, made of a status."""
+
+    def __init__(self, status):
+        self.status = status
+        super().__init__(f"CUDA says {status}")
+
+
+CudaError.__name__ = "CUDARuntimeError"
+
+
 @pytest.fixture
 def fake(monkeypatch):
     """A device without a GPU; `log` has what was asked of it."""
@@ -54,6 +65,7 @@ def fake(monkeypatch):
         hostRegister=lambda *arguments: log.append(arguments),
         hostUnregister=lambda address: log.append(address),
         memGetInfo=lambda: (3 << 30, 16 << 30),
+        deviceSynchronize=lambda: None,
     )
     memory = types.SimpleNamespace(OutOfMemoryError=OutOfMemoryError)
     pool = types.SimpleNamespace(
@@ -109,6 +121,35 @@ def test_who_bears_an_error_is_put_down(fake, error, code, fault, broken):
     failure = device.explain(error)
     assert (failure.code, failure.is_transient) == (code, fault or broken)
     assert (type(error).__name__ in device.fault, type(error).__name__ in device.broken) == (fault, broken)
+
+
+@pytest.mark.parametrize("error", [library_error("CUSOLVERError", 6), library_error("CUBLASError", 14)])
+@pytest.mark.parametrize(
+    ("lasting", "code"),
+    [(0, "gpu-failed"), (700, "gpu-failed"), (719, "gpu-failed"), (214, "sick-device"), (2, "out-of-memory")],
+)
+def test_of_an_error_inside_a_library_cuda_is_asked(fake, error, lasting, code):
+    device, _ = fake
+    runtime = sys.modules["cupy"].cuda.runtime
+    runtime.CUDARuntimeError = CudaError
+
+    def wait():
+        if lasting:
+            raise CudaError(lasting)
+
+    runtime.deviceSynchronize = wait
+    assert device.explain(error).code == code
+    assert (bool(device.broken), bool(device.fault)) == (code == "gpu-failed", code == "sick-device")
+    assert ("CUDA: no error" in device.broken) == (lasting == 0)
+
+
+def test_a_kernel_that_cannot_be_built_after_the_probe_is_not_the_devices_fault(fake, monkeypatch):
+    device, _ = fake
+    error = library_error("CompileException", None)
+    monkeypatch.setattr("yarn_accel.pipeline.workers.gpu_probe.probe", lambda: None)
+    device.probe()
+    assert device.explain(error).code == "gpu-failed"
+    assert device.fault == ""
 
 
 def test_an_error_of_the_request_is_its_own(fake):

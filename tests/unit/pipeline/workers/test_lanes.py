@@ -54,6 +54,31 @@ class Executor:
         return [Answer(task.id, compute_s=1.0, kernel_s=1.0) for task in tasks]
 
 
+def task(number, is_alone=False):
+    return SimpleNamespace(id=number, is_alone=is_alone)
+
+
+def test_nothing_is_computed_beside_one_that_is_to_be_alone(clock):
+    answered, news = [], threading.Semaphore(0)
+
+    def answer(answers):
+        answered.append(answers[0].task)
+        news.release()
+
+    executors = [Executor(), Executor()]
+    both = lanes.Lanes(executors, answer)
+    for number in range(4):
+        both.put([task(number, number == 1)])
+    for number in range(4):
+        executor, other = executors[number % 2], executors[1 - number % 2]
+        assert executor.begun.acquire(timeout=60)
+        if number < 2:
+            assert not other.begun.acquire(timeout=0.05), "the one before is not answered"
+        executor.may_end.release()
+        assert news.acquire(timeout=60)
+    assert answered == [0, 1, 2, 3]
+
+
 def test_answers_keep_their_order_and_no_second_is_charged_twice(clock):
     answered, news = [], threading.Semaphore(0)
 
@@ -64,7 +89,7 @@ def test_answers_keep_their_order_and_no_second_is_charged_twice(clock):
     executors = [Executor(), Executor()]
     both = lanes.Lanes(executors, answer)
     for number, executor in enumerate(executors):
-        both.put([SimpleNamespace(id=number), SimpleNamespace(id=number + 10)])
+        both.put([task(number), task(number + 10)])
         assert executor.begun.acquire(timeout=60)
     clock.now_s += 2.0
     executors[1].may_end.release()
@@ -81,7 +106,7 @@ def test_who_was_alone_is_charged_what_it_says(clock):
     answered, news = [], threading.Semaphore(0)
     executor = Executor()
     alone = lanes.Lanes([executor], lambda answers: (answered.append(answers), news.release()))
-    alone.put([SimpleNamespace(id=1)])
+    alone.put([task(1)])
     assert executor.begun.acquire(timeout=60)
     clock.now_s += 5.0
     executor.may_end.release()

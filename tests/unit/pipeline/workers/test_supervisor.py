@@ -91,7 +91,7 @@ def pool(loop: EventLoop, listener: Listener, monkeypatch: pytest.MonkeyPatch) -
 
 def end(pool: Any, process: Process) -> None:
     pool._ending.append(process)
-    pool._bury_soon(process)
+    pool._bury_soon(process, 0.0)
 
 
 def test_a_process_takes_the_place_of_one_that_is_lost(pool: Any, listener: Listener) -> None:
