@@ -62,7 +62,10 @@ def _start(directory: Path, listener: tuple[str, ...]) -> None:
     torque = EmulatedTorque(directory)
     torque.listeners = listener
     _tell(lambda: torque.start(detached=True))
-    click.echo(f"emulated pbs_server runs, process {torque.pid}")
+    click.echo(
+        f"emulated pbs_server runs, process {torque.pid}; batch protocol at 127.0.0.1:{torque.port}, "
+        f"trqauthd at {torque.trqauthd}"
+    )
 
 
 @emulate.command("stop")
@@ -104,17 +107,19 @@ def _node(directory: Path, name: str, changes: tuple[str, ...]) -> None:
 @click.option("--code", type=int, default=1, show_default=True, help="For exit.")
 @click.option("--text", default="", help="Standard error, for exit.")
 @click.option("--times", type=int, default=0, help="How often; 0 = until changed.")
+@click.option("--after", type=int, default=0, show_default=True, help="Bytes of request and reply, for cut.")
 @click.option("--performs", is_flag=True, help="The command takes effect all the same.")
 @click.pass_obj
 def _fault(
     directory: Path, command: str, kind: str, seconds: float, fraction: float, code: int, text: str,
-    times: int, performs: bool,
+    times: int, after: int, performs: bool,
 ) -> None:  # fmt: skip
-    """Order a fault for COMMAND (a name, or '*'); without COMMAND all is well again."""
-    orders = (
-        [Fault(command, kind, seconds, fraction, code, text, times, performs=performs)] if command else []
-    )
-    EmulatedTorque(directory).set_faults(*orders)
+    """Order a fault for COMMAND (a program, a request such as AsyncRunJob, trqauthd, or '*').
+
+    Without COMMAND all is well again. A program's name stands for the requests it sends, too.
+    """
+    order = Fault(command, kind, seconds, fraction, code, text, times, performs=performs, after=after)
+    EmulatedTorque(directory).set_faults(*([order] if command else []))
 
 
 def _tell(act: Callable[[], Result]) -> Result:

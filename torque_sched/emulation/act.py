@@ -24,6 +24,7 @@ from torque_sched.emulation.world import World
 
 __all__ = [
     "change_holds",
+    "delete_job",
     "each_job",
     "names_stranger",
     "on_jobs",
@@ -248,11 +249,11 @@ def qdel(world: World, call: Call) -> Answer:
     letters = "acm:pW:t:" if world.settings.is_old else "ab:cm:pW:t:"
     options = read_options(call.arguments, letters)
     if not options.words or options.error or options.words[-1].lower() != "all":
-        return each_job(world, call, letters, _delete, _check_delay)
+        return each_job(world, call, letters, delete_job, _check_delay)
     all_jobs = sorted(world.jobs.values(), key=job_order)
     open_jobs = [job for job in all_jobs if not job.parent and job.state != "C"]
     own = [job.id for job in open_jobs if world.is_admin(call.user) or job.user == call.user]
-    answer = on_jobs(world, call, tuple(own), lambda job: _delete(world, call, job, options))
+    answer = on_jobs(world, call, tuple(own), lambda job: delete_job(world, call, job, options))
     if len(own) < len(open_jobs):
         # What belongs to others looks to the client as if it were gone.
         answer.code = 15001 % 256
@@ -263,7 +264,12 @@ def _check_delay(options: Options) -> str:
     return "illegal -W value" if options.has("W") and not options.last("W").isdigit() else ""
 
 
-def _delete(world: World, call: Call, job: EmulatedJob, options: Options) -> None:
+def delete_job(world: World, call: Call, job: EmulatedJob, options: Options) -> None:
+    """Delete one job or array as qdel's options say.
+
+    Raises:
+        Refused: he may not, or the job is complete.
+    """
     is_admin = world.is_admin(call.user)
     if options.has("p") and not is_admin:
         raise Refused(15007, f"Unauthorized Request  {job.id}")

@@ -32,6 +32,7 @@ NUMBERS = frozenset(
         "max_queuable", "log_level", "log_events", "nppcu", "next_job_number",
         "timeout_for_job_delete", "timeout_for_job_requeue", "max_slot_limit",
         "max_job_array_size", "Priority", "node_ping_rate", "kill_delay", "max_threads",
+        "tcp_incoming_timeout",
     )
 )  # fmt: skip
 _TEXTS = frozenset(

@@ -3,6 +3,7 @@
 ``emulated node NAME key=value ...``: mom=up|stopped|hanging, is_failing, flap_s, base_load, fixed_load, ...
 ``emulated submit-many``: JSON lines on standard input, {"arguments": [...], "user": ..., "script": ...}
 ``emulated finish JOB [STATUS]``: the job ends now
+``emulated trqauthd stop|start``: it refuses connections, or takes them again (done by the server itself)
 ``emulated tick``: look at the clock file and do what is due
 ``emulated fields``: the keys of ``node``
 """

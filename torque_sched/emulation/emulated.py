@@ -130,6 +130,19 @@ class EmulatedTorque:
     ) -> None:
         self.stop()
 
+    # -- Torque's batch protocol
+
+    @property
+    def port(self) -> int:
+        """Where the server speaks it, on 127.0.0.1; the same after a restart, 0 before the first start."""
+        path = self.home / "port"
+        return int(path.read_text(encoding="ascii")) if path.exists() else 0
+
+    @property
+    def trqauthd(self) -> Path:
+        """The local socket of the emulated trqauthd, which vouches for connections to that port."""
+        return self.home / "trqauthd-unix"
+
     # -- the server's life
 
     @property

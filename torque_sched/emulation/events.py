@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["EventSender"]
+__all__ = ["EventSender", "PrivilegedPorts"]
 
 _FIRST = 10
 _PRIVILEGED = range(1023, 599, -1)
@@ -37,7 +37,7 @@ class EventSender:
         self._log = log
         self._pending: list[int] = []
         self._wake = asyncio.Event()
-        self._ports = iter(_PRIVILEGED)
+        self._ports = PrivilegedPorts()
 
     def post(self, codes: Iterable[int], *, one_by_one: bool = False) -> None:
         """Send soon; the newest code stands for all that wait, but 10 is never overwritten."""
@@ -63,7 +63,7 @@ class EventSender:
         host, _, port = target.rpartition(":")
         outcome = "sent"
         try:
-            sock = self._socket()
+            sock = self._ports.socket()
             try:
                 loop = asyncio.get_running_loop()
                 await asyncio.wait_for(loop.sock_connect(sock, (host, int(port))), _CONNECT_S)
@@ -75,19 +75,28 @@ class EventSender:
         with self._log.open("a", encoding="utf-8") as file:
             file.write(f"{time.time():.6f} {code} {target} {outcome}\n")
 
-    def _socket(self) -> socket.socket:
+
+class PrivilegedPorts:
+    """Sockets to connect from, below port 1024 where this process may; one port after the other."""
+
+    def __init__(self) -> None:
+        self._left = iter(_PRIVILEGED)
+
+    def socket(self) -> socket.socket:
+        """A socket that is bound, to some port where none below 1024 is to be had."""
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         sock.setblocking(False)
         if os.geteuid() == 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             for _ in range(len(_PRIVILEGED)):
                 with suppress(OSError):
-                    sock.bind(("", self._next_port()))
-                    break
+                    sock.bind(("", self._next()))
+                    return sock
+        sock.bind(("", 0))
         return sock
 
-    def _next_port(self) -> int:
-        for port in self._ports:
+    def _next(self) -> int:
+        for port in self._left:
             return port
-        self._ports = iter(_PRIVILEGED)
-        return next(self._ports)
+        self._left = iter(_PRIVILEGED)
+        return next(self._left)

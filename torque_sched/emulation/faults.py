@@ -1,4 +1,4 @@
-"""Faults to order: a command that is slow, hangs, prints half, exits wrongly, or finds no server.
+"""Faults to order: a command or request that is slow, hangs, is cut, fails, or finds no server.
 
 The orders lie in ``faults.json`` in the state folder, so that a test or a person with an editor can
 change them while the server runs::
@@ -6,9 +6,14 @@ change them while the server runs::
     [{"command": "qstat", "kind": "slow", "seconds": 3, "times": 2},
      {"command": "*", "kind": "gone"}]
 
-``command`` is a name or ``*``; ``match`` (optional) must occur in the arguments; ``skip`` lets the
-first calls pass; ``times`` ends it after so many; ``performs`` says that the command takes effect
-although the client sees the fault.
+``command`` is a name or ``*``. A request of the batch protocol has its own name and that of the command which
+sends it: ``StatusJob`` and ``qstat``, ``AsyncRunJob`` and ``qrun``; ``trqauthd`` is the line to it. ``match``
+(optional) must occur in the arguments; ``skip`` lets the first calls pass; ``times`` ends it after so many;
+``performs`` says that the command takes effect although the client sees the fault.
+
+A request knows two faults more: ``cut`` closes its connection ``after`` so many bytes of request and reply
+together (a request that is whole by then takes effect), ``twice`` sends its reply two times. ``exit`` is a
+refusal by the number in ``code``, or where that is no error number of Torque's, by that of ``text``.
 """
 
 from __future__ import annotations
@@ -22,7 +27,13 @@ from torque_sched.errors import ConfigError
 
 __all__ = ["KINDS", "Fault", "Faults"]
 
-KINDS = ("slow", "hang", "partial", "exit", "gone")
+KINDS = ("slow", "hang", "partial", "exit", "gone", "cut", "twice")
+_NUMBERS = {
+    "Unknown Job Id": 15001, "Cannot set attribute": 15003, "Invalid request": 15004,
+    "Unauthorized Request": 15007, "Request invalid for state": 15018, "Resource temporarily": 15046,
+    "Unknown node-attribute": 15065, "Unknown node": 15064,
+}  # fmt: skip
+_LEAST_NUMBER, _INTERNAL = 15000, 15013
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +53,27 @@ class Fault:
     skip: int = 0
     match: str = ""
     performs: bool = False
+    after: int = 0
+    """Bytes of request and reply, for ``cut``."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ConfigError(f"fault kind '{self.kind}'", cure=f"known are {', '.join(KINDS)}")
+
+    @property
+    def number(self) -> int:
+        """The error number of a request that is refused."""
+        if self.code >= _LEAST_NUMBER:
+            return self.code
+        return next((number for text, number in _NUMBERS.items() if text in self.text), _INTERNAL)
+
+    def cut(self, n_request: int, reply: bytes) -> bytes:
+        """What of a reply is sent, to a request of so many bytes."""
+        if self.kind == "cut":
+            return reply[: max(0, self.after - n_request)]
+        if self.kind == "partial":
+            return reply[: int(len(reply) * self.fraction)]
+        return reply
 
 
 class Faults:
@@ -57,15 +85,15 @@ class Faults:
         self._faults: tuple[Fault, ...] = ()
         self._seen: Counter[int] = Counter()
 
-    def pick(self, command: str, arguments: tuple[str, ...]) -> Fault | None:
-        """The first order that this call meets; counts the call.
+    def pick(self, names: tuple[str, ...], arguments: tuple[str, ...]) -> Fault | None:
+        """The first order that a call or request of these names meets; counts the call.
 
         Raises:
             ConfigError: the file is unreadable or names an unknown key.
         """
         self._reread()
         for number, fault in enumerate(self._faults):
-            if fault.command not in ("*", command) or fault.match not in " ".join(arguments):
+            if fault.command not in ("*", *names) or fault.match not in " ".join(arguments):
                 continue
             seen = self._seen[number]
             self._seen[number] += 1

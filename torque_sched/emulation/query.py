@@ -13,7 +13,14 @@ from torque_sched.emulation.call import (
     unknown_host,
 )
 from torque_sched.emulation.model import EmulatedJob, EmulatedNode, Refused, job_order
-from torque_sched.emulation.show_job import disk_table, full_text, full_xml, short_table, wide_table
+from torque_sched.emulation.show_job import (
+    disk_table,
+    full_text,
+    full_xml,
+    short_table,
+    viewer_of,
+    wide_table,
+)
 from torque_sched.emulation.show_node import STATES, NodeTexts, list_text
 from torque_sched.emulation.show_server import (
     queue_table,
@@ -24,7 +31,7 @@ from torque_sched.emulation.show_server import (
 )
 from torque_sched.emulation.world import World
 
-__all__ = ["Pbsnodes", "qstat"]
+__all__ = ["Pbsnodes", "named_jobs", "qstat"]
 
 _WIDE = frozenset("anriGMRs")
 _USAGE = "usage: qstat [-f [-1]] [-W site_specific] ...\n"
@@ -134,8 +141,7 @@ def _jobs(world: World, call: Call, options: Options, one_line: bool) -> Answer:
             answer.err += f"qstat: {error.text}\n"
             answer.code = answer.code or error.exit_code
     if found or not answer.err:
-        viewer = "" if world.is_admin(call.user) else call.user
-        answer.out = _shown(world, options, found, viewer, one_line)
+        answer.out = _shown(world, options, found, viewer_of(world, call.user), one_line)
     return answer
 
 
@@ -157,8 +163,31 @@ def _shown(world: World, options: Options, listed: list[EmulatedJob], viewer: st
 
 def _named(world: World, call: Call, options: Options, word: str) -> list[EmulatedJob]:
     """The jobs that one word of the command line means; all without a word."""
-    expanded = options.has("t") or options.has("e")
-    sees_all = world.is_admin(call.user) or world.server.get("query_other_jobs") == "True"
+    users = [name.split("@")[0] for name in options.last("u").split(",")] if options.has("u") else None
+    states = "RSE" if options.has("r") else "QHWT" if options.has("i") else "TQHWRSEC"
+    is_id = word[:1].isdigit() and world.full_id(word) in world.jobs
+    if is_id and not world.jobs[world.full_id(word)].is_array:
+        return named_jobs(world, call.user, word)
+    return [
+        job
+        for job in named_jobs(world, call.user, word, expanded=options.has("t") or options.has("e"))
+        if (users is None or job.user in users) and (job.state in states or options.has("x"))
+    ]
+
+
+def named_jobs(world: World, user: str, word: str, *, expanded: bool = False) -> list[EmulatedJob]:
+    """The jobs that one word means to the server, of those that a user may see; all without a word.
+
+    Args:
+        world: the cluster.
+        user: who asks.
+        word: nothing, the name of a queue, or an id.
+        expanded: members instead of arrays.
+
+    Raises:
+        Refused: there is no such job or queue, or the job is hidden from him.
+    """
+    sees_all = world.is_admin(user) or world.server.get("query_other_jobs") == "True"
     pool = sorted(world.jobs.values(), key=job_order)
     if word and not word[0].isdigit():
         if word not in world.queues:
@@ -170,7 +199,7 @@ def _named(world: World, call: Call, options: Options, word: str) -> list[Emulat
             raise Refused(_MALFORMED, f"illegally formed job identifier: {word}\n")
         if job is None:
             raise Refused(15001, f"Unknown Job Id Error {world.full_id(word)}")
-        if not (sees_all or job.user == call.user):
+        if not (sees_all or job.user == user):
             if world.settings.is_old:
                 return []
             raise Refused(15007, f"Unauthorized Request  {job.id}")
@@ -178,15 +207,10 @@ def _named(world: World, call: Call, options: Options, word: str) -> list[Emulat
             return [job]
         # Seen on real servers: an array's own id without -t means everything.
         pool = [world.jobs[name] for name in job.members if name in world.jobs] if expanded else pool
-    users = [name.split("@")[0] for name in options.last("u").split(",")] if options.has("u") else None
-    states = "RSE" if options.has("r") else "QHWT" if options.has("i") else "TQHWRSEC"
     return [
         job
         for job in pool
-        if (sees_all or job.user == call.user)
-        and (users is None or job.user in users)
-        and (job.state in states or options.has("x"))
-        and (not job.is_array if expanded else not job.parent)
+        if (sees_all or job.user == user) and (not job.is_array if expanded else not job.parent)
     ]
 
 

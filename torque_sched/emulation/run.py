@@ -12,13 +12,14 @@ from torque_sched.emulation.routing import is_route
 from torque_sched.emulation.spec import GPU_MODES, gpu_mode
 from torque_sched.emulation.world import World
 
-__all__ = ["WELL_FORMED", "qrun"]
+__all__ = ["WELL_FORMED", "qrun", "run_job"]
 
 WELL_FORMED = re.compile(r"\d+(\[\d*\])?(\.[\w.-]+)?(@[\w.-]+)?$")
 _STATE_WORDS = {
     "W": "WAITING", "E": "EXITING", "T": "TRANSIT", "R": "RUNNING", "S": "SUSPENDED",
 }  # fmt: skip
 _USAGE = "Usage: qrun [-a] [-H host] job_id ...\n"
+_UNKNOWN_NODE = 15064
 _HANGING_S = 300.0
 _REFUSED_S = 2.0
 
@@ -37,10 +38,15 @@ def qrun(world: World, call: Call) -> Answer:
             answer.err += f"qrun: illegally formed job identifier: {word}\n"
             answer.code = 1
             continue
+        full, hosts = world.full_id(word.split("@")[0]), options.last("H")
         try:
-            answer.delay_s += _run_one(world, call, word, options.last("H"), in_background=options.has("a"))
+            answer.delay_s += run_job(world, call.user, full, hosts, in_background=options.has("a"))
         except Refused as error:
-            answer.err += f"qrun: {error.text}\n"
+            text = error.text
+            if error.code == _UNKNOWN_NODE:
+                # Its own words, whatever the server said.
+                text = f"Unknown node in hostlist '{hosts[:16] or '(null)'}...' for job {full}"
+            answer.err += f"qrun: {text}\n"
             answer.code = 2
     if answer.delay_s and not answer.err:
         # The mom did not take it: the waiting client learns it when the server gives up.
@@ -52,12 +58,16 @@ def qrun(world: World, call: Call) -> Answer:
     return answer
 
 
-def _run_one(world: World, call: Call, word: str, hosts: str, *, in_background: bool) -> float:
-    full = world.full_id(word.split("@")[0])
+def run_job(world: World, user: str, full: str, hosts: str, *, in_background: bool) -> float:
+    """Start a job; after how many seconds the mom is known to have refused it, 0 if it has not.
+
+    Raises:
+        Refused: the server does not try; the text ends with the job's id.
+    """
     job = world.job(full)
     if job.state in "RS" and not job.members:
         raise Refused(15018, f"Request invalid for state of job MSG=job already running {full}")
-    if not world.is_admin(call.user):
+    if not world.is_admin(user):
         detail = "" if world.settings.is_old else "MSG=operation not permitted "
         raise Refused(15007, f"Unauthorized Request  {detail}{full}")
     _check_state(world, job)
@@ -65,8 +75,7 @@ def _run_one(world: World, call: Call, word: str, hosts: str, *, in_background: 
     try:
         placement = find_placement(world, job, needs)
     except NeverFits as error:
-        shown = hosts[:16] if hosts else "(null)"
-        raise Refused(15064, f"Unknown node in hostlist '{shown}...' for job {full}") from error
+        raise Refused(_UNKNOWN_NODE, f"Unknown node  {full}") from error
     except NotNow as error:
         raise Refused(
             15046,
@@ -125,7 +134,7 @@ def _own_needs(job: EmulatedJob) -> str:
     if "procs" in job.resources:
         raise Refused(15065, f"Unknown node-attribute  {job.id}")
     if "L_Request" in job.attributes:
-        raise Refused(15064, f"Unknown node in hostlist '(null)...' for job {job.id}")
+        raise Refused(_UNKNOWN_NODE, f"Unknown node  {job.id}")
     return "1"
 
 

@@ -11,17 +11,18 @@ import asyncio
 import fcntl
 import json
 import os
-import pwd
 import signal
 import socket
-import struct
 import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from torque_sched.core.batch_protocol import Request
 from torque_sched.emulation import act, alter, manage, momctl, qselect, query, run, submit
+from torque_sched.emulation.batch_port import BatchPort
+from torque_sched.emulation.batch_requests import Answered, Requests
 from torque_sched.emulation.call import DENIED, Answer, Call, Verb, unknown_host
 from torque_sched.emulation.control_verb import Control
 from torque_sched.emulation.events import EventSender
@@ -29,10 +30,12 @@ from torque_sched.emulation.execute import Processes
 from torque_sched.emulation.faults import Fault, Faults
 from torque_sched.emulation.journal import Journal
 from torque_sched.emulation.lifecycle import COMMANDS, advance, end
+from torque_sched.emulation.local_socket import listen_at, name_of, other_end
 from torque_sched.emulation.model import EmulatedJob
 from torque_sched.emulation.mom import report
 from torque_sched.emulation.routing import is_route
 from torque_sched.emulation.scripts import ScriptFiles
+from torque_sched.emulation.trqauthd import Trqauthd
 from torque_sched.emulation.world import World
 from torque_sched.errors import ConfigError, StartupError
 
@@ -71,6 +74,9 @@ class EmulatedServer:
         self._faults = Faults(directory / "faults.json")
         self._scripts = ScriptFiles(directory / "server_priv" / "jobs")
         self._verbs = _verbs(self.world)
+        self._requests = Requests()
+        self._batch = BatchPort(directory, self.world, self.perform_request, self._faults)
+        self._trqauthd = Trqauthd(directory, self._batch, settings, self._faults)
         self._ticks = asyncio.Event()
         self._closing = asyncio.Event()
         self._restore(had_jobs)
@@ -187,6 +193,13 @@ class EmulatedServer:
             self._scripts.keep(self.world, answer.out.strip())
         return answer
 
+    def perform_request(self, request: Request, user: str) -> Answered:
+        """Do one request of the batch protocol now and commit it."""
+        advance(self.world, self._clock_s())
+        answered = self._requests.answer(self.world, request, user)
+        self._settle()
+        return answered
+
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one client."""
         try:
@@ -202,14 +215,18 @@ class EmulatedServer:
         fields = [os.fsdecode(part) for part in (await reader.readexactly(size)).split(b"\0")[:-1]]
         name, cwd, count = fields[0], fields[1], int(fields[2])
         environment = dict(text.partition("=")[::2] for text in fields[3 + count :])
-        user = environment.get("EMULATED_USER") or _peer(writer)
+        user = environment.get("EMULATED_USER") or name_of(other_end(writer)[1])
         return Call(name, tuple(fields[3 : 3 + count]), cwd, environment, user)
 
     async def _answer(self, call: Call, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        fault = None if call.name == "emulated" else self._faults.pick(call.name, call.arguments)
+        fault = None if call.name == "emulated" else self._faults.pick((call.name,), call.arguments)
         if fault is not None and await self._misbehave(fault, call, reader, writer):
             return
-        answer = self.perform(call)
+        if call.name == "emulated" and call.arguments[:1] == ("trqauthd",):
+            await self._switch_trqauthd(call.arguments[1:])
+            answer = Answer()
+        else:
+            answer = self.perform(call)
         if answer.wants_stdin:
             writer.write(b"i\0\0\0\0")
             size = int.from_bytes(await reader.readexactly(4), "big")
@@ -225,6 +242,12 @@ class EmulatedServer:
         await writer.drain()
         if call.name == "qterm" and not answer.code:
             self.close()
+
+    async def _switch_trqauthd(self, words: tuple[str, ...]) -> None:
+        """``emulated trqauthd stop|start``."""
+        self._trqauthd.stop()
+        if words[:1] != ("stop",):
+            await self._trqauthd.start()
 
     async def _misbehave(
         self, fault: Fault, call: Call, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -258,6 +281,8 @@ class EmulatedServer:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._closing.set)
         self.tick()
+        await self._batch.start()
+        await self._trqauthd.start()
         server = await asyncio.start_unix_server(self.answer, sock=self._socket(), limit=1 << 24)
         tasks = [
             asyncio.create_task(each()) for each in (self._timer, self._watch_processes, self._sender.run)
@@ -268,6 +293,8 @@ class EmulatedServer:
             os.close(ready)
         await self._closing.wait()
         server.close()
+        self._trqauthd.stop()
+        self._batch.stop()
         for task in tasks:
             task.cancel()
         (self._directory / "socket").unlink(missing_ok=True)
@@ -278,18 +305,8 @@ class EmulatedServer:
         self._closing.set()
 
     def _socket(self) -> socket.socket:
-        """Bound under another name and renamed: a client finds the old one, the new one, never a half one."""
-        place = os.open(self._directory, os.O_PATH | os.O_DIRECTORY)
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        (self._directory / "socket.new").unlink(missing_ok=True)
-        sock.bind(f"/proc/self/fd/{place}/socket.new")
-        sock.listen(512)
-        path = self._directory / "socket.new"
         # Scripts are run as whoever runs this server, so then nobody else may submit any.
-        path.chmod(0o700 if self.world.settings.executes else 0o777)
-        path.replace(self._directory / "socket")
-        os.close(place)
-        return sock
+        return listen_at(self._directory, "socket", 0o700 if self.world.settings.executes else 0o777)
 
 
 def _verbs(world: World) -> dict[str, Verb]:
@@ -316,15 +333,6 @@ def _send(writer: asyncio.StreamWriter, kind: bytes, payload: bytes) -> None:
     if payload:
         writer.write(kind + len(payload).to_bytes(4, "big"))
         writer.write(payload)
-
-
-def _peer(writer: asyncio.StreamWriter) -> str:
-    sock = writer.get_extra_info("socket")
-    _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def _unknown_host(name: str, host: str, *, is_old: bool) -> Answer:

@@ -12,14 +12,34 @@ from torque_sched.emulation.routing import is_route
 from torque_sched.emulation.spec import SpecError, parse_spec
 from torque_sched.emulation.world import World
 
-__all__ = ["ctime_text", "disk_table", "fold", "full_text", "full_xml", "short_table", "wide_table"]
+__all__ = [
+    "N_SIGHTS",
+    "OPERATOR",
+    "ctime_text",
+    "disk_table",
+    "fold",
+    "full_text",
+    "full_xml",
+    "is_moving",
+    "job_pairs",
+    "knows",
+    "short_table",
+    "sight",
+    "viewer_of",
+    "wide_table",
+]
+
+OPERATOR = "@operator"
+"""Stands for every operator who is no manager where a viewer's name is asked for; a manager has none."""
 
 _TIMES = frozenset(
     ("ctime", "mtime", "qtime", "etime", "start_time", "comp_time", "Execution_Time")
 )  # fmt: skip
-_OPERATORS_ONLY = frozenset(("Resource_List.neednodes", "substate", "hashname", "queue_rank"))
-_HIDDEN = (frozenset[str](), _OPERATORS_ONLY, _OPERATORS_ONLY | {"Variable_List"})
-"""What operators, the owner and others do not see."""
+_MANAGERS_ONLY = frozenset(("Resource_List.neednodes", "hashname", "queue_rank"))
+_OPERATORS_ONLY = _MANAGERS_ONLY | {"substate"}
+_HIDDEN = (frozenset[str](), _MANAGERS_ONLY, _OPERATORS_ONLY, _OPERATORS_ONLY | {"Variable_List"})
+"""What managers, operators, the owner and others do not see."""
+N_SIGHTS = len(_HIDDEN)
 _ORDER = [
     "Job_Name",
     "Job_Owner",
@@ -102,7 +122,7 @@ def full_text(world: World, jobs: Iterable[EmulatedJob], *, viewer: str, one_lin
     blocks = []
     for job in jobs:
         lines = [f"Job Id: {job.id}"]
-        for name, value in _attributes(world, job, viewer):
+        for name, value in job_pairs(world, job, viewer):
             shown = ctime_text(int(value)) if name in _TIMES else value
             lines.append(f"    {name} = {shown}" if one_line else fold(name, shown))
         blocks.append("\n".join(lines) + "\n\n")
@@ -139,13 +159,13 @@ def fold(name: str, value: str) -> str:
 
 
 def _xml(world: World, job: EmulatedJob, viewer: str) -> str:
-    moving = job.is_active and not job.members
-    key = f"xml{_sight(job, viewer)}"
+    moving = is_moving(job)
+    key = f"xml{sight(job, viewer)}"
     if not moving and key in job.cached:
         return job.cached[key]
     out: list[str] = ["<Job><Job_Id>", escape(job.id, _QUOTE), "</Job_Id>"]
     group = ""
-    for name, value in _attributes(world, job, viewer):
+    for name, value in job_pairs(world, job, viewer):
         head, dot, leaf = name.partition(".")
         if group and head != group:
             out.append(f"</{group}>")
@@ -170,7 +190,23 @@ def _xml(world: World, job: EmulatedJob, viewer: str) -> str:
 _QUOTE = {'"': "&quot;"}
 
 
-def _attributes(world: World, job: EmulatedJob, viewer: str) -> Iterator[tuple[str, str]]:
+def is_moving(job: EmulatedJob) -> bool:
+    """Whether what it shows changes with time alone."""
+    return job.is_active and not job.members
+
+
+def knows(name: str) -> bool:
+    """Whether jobs have an attribute of that name, set or not."""
+    return name in _HEADS
+
+
+_HEADS = frozenset(name.partition(".")[0] for name in _ORDER)
+
+
+def job_pairs(
+    world: World, job: EmulatedJob, viewer: str, wanted: Iterable[str] = _ORDER
+) -> Iterator[tuple[str, str]]:
+    """Name and value of what ``viewer`` may see, in the order of ``wanted``; families by their first word."""
     values = {
         **job.attributes,
         "job_state": job.state,
@@ -183,8 +219,8 @@ def _attributes(world: World, job: EmulatedJob, viewer: str) -> Iterator[tuple[s
     if job.state == "R" and job.substate == 42 and "walltime" in job.resources and not job.members:
         left = seconds_of(job.resources["walltime"]) - (world.now_s - job.start_s)
         values["Walltime.Remaining"] = str(int(left))
-    hidden = _HIDDEN[_sight(job, viewer)]
-    for name in _ORDER:
+    hidden = _HIDDEN[sight(job, viewer)]
+    for name in wanted:
         if name == "resources_used":
             yield from ((f"{name}.{key}", value) for key, value in _used(world, job).items())
         elif name == "Resource_List":
@@ -199,9 +235,18 @@ def _attributes(world: World, job: EmulatedJob, viewer: str) -> Iterator[tuple[s
             yield name, values[name]
 
 
-def _sight(job: EmulatedJob, viewer: str) -> int:
-    """0 for operators (no ``viewer``), 1 for the owner, 2 for others."""
-    return 0 if not viewer else 1 if viewer == job.user else 2
+def viewer_of(world: World, user: str) -> str:
+    """The name under which a user looks at jobs: none for a manager, `OPERATOR`, or his own."""
+    if world.is_admin(user, manager=True):
+        return ""
+    return OPERATOR if world.is_admin(user) else user
+
+
+def sight(job: EmulatedJob, viewer: str) -> int:
+    """0 for managers (no ``viewer``), 1 for operators, 2 for the owner, 3 for others."""
+    if not viewer:
+        return 0
+    return 1 if viewer == OPERATOR else 2 if viewer == job.user else 3
 
 
 def _of_queue(world: World, job: EmulatedJob) -> dict[str, str]:

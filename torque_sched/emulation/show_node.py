@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from xml.sax.saxutils import escape
 
 from torque_sched.emulation.model import EmulatedNode, range_text
@@ -58,40 +58,46 @@ def node_attributes(world: World, node: EmulatedNode) -> Iterator[tuple[str, str
             yield "gpu_status", gpu_status(world, node, last)
 
 
+Render = Callable[[str, Iterable[tuple[str, str]]], str]
 _QUOTES = {'"': "&quot;", "'": "&apos;"}
+
+
+def _text(name: str, pairs: Iterable[tuple[str, str]]) -> str:
+    return name + "\n" + "".join(f"     {key} = {value}\n" for key, value in pairs) + "\n"
+
+
+def _xml(name: str, pairs: Iterable[tuple[str, str]]) -> str:
+    inside = "".join(f"<{key}>{escape(value, _QUOTES)}</{key}>" for key, value in pairs)
+    return f"<Node><name>{escape(name)}</name>{inside}</Node>"
 
 
 class NodeTexts:
     """Rendered nodes, kept until something on them changes: a thousand nodes are listed often."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, bool], tuple[object, str]] = {}
+        self._kept: dict[tuple[str, Render], tuple[object, str]] = {}
 
     def text(self, world: World, nodes: Iterable[EmulatedNode]) -> str:
         """``pbsnodes -a``."""
-        return "".join(self._one(world, node, False) for node in nodes)
+        return "".join(self.one(world, node, _text) for node in nodes)
 
     def xml(self, world: World, nodes: Iterable[EmulatedNode]) -> str:
         """``pbsnodes -x``: no header line, one line."""
-        return f"<Data>{''.join(self._one(world, node, True) for node in nodes)}</Data>\n"
+        return f"<Data>{''.join(self.one(world, node, _xml) for node in nodes)}</Data>\n"
 
-    def _one(self, world: World, node: EmulatedNode, as_xml: bool) -> str:
+    def one(self, world: World, node: EmulatedNode, render: Render) -> str:
+        """One node in the form that ``render`` gives its name and its attributes."""
         stamp = (
             world.versions.get(node.name, 0),
             report(world, node).at_s,
             world.is_down(node),
             world.server.get("down_on_error"),
         )
-        kept = self._kept.get((node.name, as_xml))
+        kept = self._kept.get((node.name, render))
         if kept is not None and kept[0] == stamp:
             return kept[1]
-        pairs = node_attributes(world, node)
-        if as_xml:
-            inside = "".join(f"<{name}>{escape(value, _QUOTES)}</{name}>" for name, value in pairs)
-            text = f"<Node><name>{escape(node.name)}</name>{inside}</Node>"
-        else:
-            text = node.name + "\n" + "".join(f"     {name} = {value}\n" for name, value in pairs) + "\n"
-        self._kept[(node.name, as_xml)] = (stamp, text)
+        text = render(node.name, node_attributes(world, node))
+        self._kept[(node.name, render)] = (stamp, text)
         return text
 
 

@@ -18,8 +18,10 @@ __all__ = [
     "print_node",
     "print_queue",
     "print_server",
+    "queue_pairs",
     "queue_table",
     "queue_text",
+    "server_pairs",
     "server_table",
     "server_text",
     "summary_table",
@@ -109,12 +111,12 @@ SERVER_ORDER = [
 
 def queue_text(world: World, queue: EmulatedQueue, *, one_line: bool) -> str:
     """One block of ``qstat -Q -f``."""
-    return _block(f"Queue: {queue.name}", list(_queue_values(world, queue)), one_line)
+    return _block(f"Queue: {queue.name}", list(queue_pairs(world, queue)), one_line)
 
 
 def server_text(world: World, *, one_line: bool) -> str:
     """``qstat -B -f``."""
-    return _block(f"Server: {world.settings.server}", list(_server_values(world)), one_line)
+    return _block(f"Server: {world.settings.server}", list(server_pairs(world)), one_line)
 
 
 def _block(head: str, pairs: list[tuple[str, str]], one_line: bool) -> str:
@@ -133,7 +135,8 @@ def _assigned(world: World, names: list[str], queue: str = "") -> Iterator[tuple
         yield f"resources_assigned.{name}", f"{total[name]}{unit}"
 
 
-def _queue_values(world: World, queue: EmulatedQueue) -> Iterator[tuple[str, str]]:
+def queue_pairs(world: World, queue: EmulatedQueue) -> Iterator[tuple[str, str]]:
+    """Name and value of everything that is shown of a queue."""
     counts = world.counts(queue.name)
     for name in _QUEUE_ORDER:
         if name == "total_jobs":
@@ -149,7 +152,8 @@ def _queue_values(world: World, queue: EmulatedQueue) -> Iterator[tuple[str, str
             yield from sorted(found) if world.settings.is_old else found
 
 
-def _server_values(world: World) -> Iterator[tuple[str, str]]:
+def server_pairs(world: World) -> Iterator[tuple[str, str]]:
+    """Name and value of everything that is shown of the server."""
     counts = world.counts()
     computed = {
         "server_state": "Active" if world.server.get("scheduling") == "True" else "Idle",
@@ -182,7 +186,7 @@ def print_server(world: World, only: str = "") -> str:
         parts = ["#\n# Create queues and set their attributes.\n#\n"]
         parts += [_print_queue(world, queue, []) for queue in world.queues.values()]
     parts.append("#\n# Set server attributes.\n#\n")
-    for name, value in _chosen(_server_values(world), [only] if only else []):
+    for name, value in _chosen(server_pairs(world), [only] if only else []):
         if name.split(".")[0] not in READ_ONLY:
             parts.append(_assignments(f"set server {name}", name, value))
     return "".join(parts)
@@ -206,7 +210,7 @@ def _print_queue(world: World, queue: EmulatedQueue, only: list[str]) -> str:
     lines = [f"#\n# Create and define queue {queue.name}\n#\ncreate queue {queue.name}\n"]
     lines += [
         _assignments(f"set queue {queue.name} {name}", name, value)
-        for name, value in _chosen(_queue_values(world, queue), only)
+        for name, value in _chosen(queue_pairs(world, queue), only)
         if name.split(".")[0] not in READ_ONLY
     ]
     return "".join(lines)
@@ -214,7 +218,7 @@ def _print_queue(world: World, queue: EmulatedQueue, only: list[str]) -> str:
 
 def list_server(world: World, only: str = "") -> str:
     """``qmgr -c 'list server'``; of one attribute if ``only`` names it."""
-    return _listing(f"Server {world.settings.server}", _chosen(_server_values(world), [only] if only else []))
+    return _listing(f"Server {world.settings.server}", _chosen(server_pairs(world), [only] if only else []))
 
 
 def _chosen(pairs: Iterable[tuple[str, str]], only: list[str]) -> list[tuple[str, str]]:
@@ -227,7 +231,7 @@ def list_queue(world: World, names: list[str], only: list[str]) -> str:
     for name in names:
         pairs = [
             (key, ctime_text(int(value)) if key == "mtime" else value)
-            for key, value in _queue_values(world, world.queues[name])
+            for key, value in queue_pairs(world, world.queues[name])
         ]
         chosen = _chosen(pairs, only)
         # Seen on real servers: what was asked for last comes first.

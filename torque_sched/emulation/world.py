@@ -45,6 +45,12 @@ class Settings:
     """Time constant of the load average."""
     mom_start_s: float = 0.0
     """How long a mom needs to start a job; until then substate 40."""
+    port: int = 0
+    """Where the batch protocol is spoken; 0: a free port, which is kept."""
+    most_connections: int = 54
+    """With more open ones every request is refused as too busy; as seen on two cores."""
+    trqauthd_tries_s: float = 6.5
+    """How long trqauthd tries to vouch for a connection that the server does not know."""
 
     @property
     def is_old(self) -> bool:

@@ -73,9 +73,9 @@ class Bench:
         return self.world.job(job).state
 
 
-def running_bench() -> Bench:
+def running_bench(version: str = "6.1.3") -> Bench:
     """The situation of the captures `running-*`: jobs 44 to 52, 13 seconds after the start."""
-    bench = Bench()
+    bench = Bench(version=version)
     bench.submit("-l", "nodes=1:ppn=2", "-N", "cpujob")
     bench.submit("-l", "nodes=1:ppn=2:gpus=1,walltime=00:30:00,mem=2gb,pmem=1gb", "-N", "gpujob", "-p", "10")
     bench.submit("-q", "gpuq", "-l", "nodes=2:ppn=2,walltime=00:20:00", "-N", "multinode", user="bob")

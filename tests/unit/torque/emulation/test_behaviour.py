@@ -263,6 +263,10 @@ def test_ordinary_users_see_their_own_jobs() -> None:
     bench.good("qmgr", "-c", "set server query_other_jobs = True")
     assert bench.good("qstat", user="carol") != ""
     bench.good("qmgr", "-c", "set server operators += carol@head")
+    # As the recordings of the batch protocol have it: some of it is for managers.
+    operators = bench.good("qstat", "-f", "-x", user="carol")
+    assert ("substate" in operators, "neednodes" in operators) == (True, False)
+    bench.good("qmgr", "-c", "set server managers += carol@head")
     assert "neednodes" in bench.good("qstat", "-f", "-x", user="carol")
 
 
