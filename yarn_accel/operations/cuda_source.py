@@ -1,8 +1,8 @@
 """Our own CUDA kernels, as text for NVRTC.
 
 The texts are plain C besides the words ``__global__``, ``__shared__`` and ``__syncthreads``, so that a test
-without a GPU compiles the very same text with a C++ compiler, one thread to a block, and compares. Image
-kernels are compiled without fused multiply-add: texture decides ties by rounding (see `lbp`).
+without a GPU compiles the very same text with a C++ compiler and compares. Image kernels are compiled without
+fused multiply-add: texture decides ties by rounding (see `lbp`).
 """
 
 __all__ = ["HOUSEHOLDER", "HOUSEHOLDER_SHARED_BYTES", "HOUSEHOLDER_THREADS", "IMAGES", "IMAGE_OPTIONS"]
@@ -97,10 +97,6 @@ extern "C" __global__ void colours(const byte* images, long long n, int n_hue, i
 """
 
 HOUSEHOLDER = r"""
-#ifndef SHARED_MATRIX
-#define SHARED_MATRIX extern __shared__ __align__(16) unsigned char memory[];
-#endif
-
 __device__ REAL block_reduce(REAL value, bool is_maximum)
 {
     __shared__ REAL parts[128]; /* one for each thread */
@@ -134,7 +130,7 @@ __device__ void reflect(REAL* a, const REAL* v, int ld, int m, int j, REAL t, in
 /* One matrix (m, n) in columns for each block; blockDim.x is a power of two. LAPACK's packed form. */
 extern "C" __global__ void factor(REAL* stack, REAL* scalars, int m, int n)
 {
-    SHARED_MATRIX
+    extern __shared__ __align__(16) unsigned char memory[];
     REAL* a = (REAL*)memory;
     int ld = m | 1, k = m < n ? m : n;
     REAL* matrix = stack + (long long)blockIdx.x * m * n;
@@ -168,7 +164,7 @@ extern "C" __global__ void factor(REAL* stack, REAL* scalars, int m, int n)
 /* Q (m, k) in place of the reflectors in its columns. */
 extern "C" __global__ void write_out(REAL* stack, const REAL* scalars, int m, int k)
 {
-    SHARED_MATRIX
+    extern __shared__ __align__(16) unsigned char memory[];
     REAL* a = (REAL*)memory;
     int ld = m | 1;
     REAL* matrix = stack + (long long)blockIdx.x * m * k;

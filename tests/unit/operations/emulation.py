@@ -1,12 +1,16 @@
 """CUDA kernels and what we use of CuPy, on the CPU: numpy, scipy, and the kernels' text through C++.
 
-Nothing here shows speed, or how threads of a block work together: a block has one thread. What it shows is
-that layouts, names, counts and errors on the host's side are right, and the kernels' arithmetic.
+Nothing here shows speed. What it shows is that layouts, names, counts and errors on the host's side are
+right, and the kernels: every thread of a block is a fiber that runs until its next barrier. Copies are late,
+as a GPU's may be: one to the device is done when its stream computes something or somebody waits for it, one
+to the host when somebody waits. Pinned memory that is given back is written over at once, and device memory
+that is taken, so that what is done too early gives wrong numbers.
 """
 
 import ctypes
 import functools
 import io
+import re
 import shutil
 import subprocess
 import tempfile
@@ -18,46 +22,77 @@ import numpy as np
 from PIL import Image
 from scipy.linalg import blas, lapack
 
-SHIM = """
-#include <cmath>
-#include <algorithm>
-using std::max; using std::min; using std::floor; using std::fabs; using std::sqrt;
-#define __global__
-#define __device__ static
-#define __shared__ static
-#define __syncthreads()
-#define SHARED_MATRIX static unsigned char memory[1 << 22] __attribute__((aligned(16)));
-struct Triple { unsigned int x, y; };
-static Triple threadIdx = {0, 0}, blockIdx = {0, 0}, blockDim = {1, 1}, gridDim = {1, 1};
-template <class T> static void atomicAdd(T* place, T value) { *place += value; }
-extern "C" void set_grid(unsigned x, unsigned y) { gridDim.x = x; gridDim.y = y; }
-extern "C" void set_block(unsigned x, unsigned y) { blockIdx.x = x; blockIdx.y = y; }
-"""
+FIBERS = Path(__file__).parent.parent.parent / "emulated_cuda"
 COMPILER = shutil.which("g++") or shutil.which("c++")
+DYNAMIC = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?([\w ]+?) (\w+)\[\];")
+ENTRY = re.compile(r'extern "C" __global__ void (\w+)')
+LAUNCHED = """
+EMULATED_KERNEL({name}, {has_barriers})
+extern "C" void launch_{name}(void** arguments, unsigned x, unsigned y, unsigned n_threads, unsigned shared)
+{{
+    emulated_bind_{name}(arguments)(emulated::Launch{{{{x, y, 1}}, {{n_threads, 1, 1}}, shared}});
+}}
+"""
+POISON = 0xFF
+"""Of all bytes of a number: NaN, or -1."""
 
 
 @functools.cache
 def build(text, *options):
     """A library of a kernel's text."""
     folder = Path(tempfile.mkdtemp(prefix="kernels-"))
+    has_barriers = "true" if "__syncthreads" in text else "false"
+    entries = [LAUNCHED.format(name=name, has_barriers=has_barriers) for name in ENTRY.findall(text)]
+    text = DYNAMIC.sub(r"\1* \2 = (\1*)emulated::fibers->shared;", text)
     try:
         source, library = folder / "kernels.cpp", folder / "kernels.so"
-        source.write_text(SHIM + text)
-        flags = ["-O2", "-shared", "-fPIC", "-ffp-contract=off", "-w", *options]
-        subprocess.run([COMPILER, *flags, str(source), "-o", str(library)], check=True, timeout=120)
+        source.write_text("".join([text, *entries]))
+        flags = ["-std=c++17", "-O1", "-shared", "-fPIC", "-ffp-contract=off", "-w", f"-I{FIBERS}"]
+        words = [COMPILER, *flags, "-include", "kernel.h", *options, str(source), "-o", str(library)]
+        subprocess.run(words, check=True, timeout=120)
         return ctypes.CDLL(str(library))
     finally:
         shutil.rmtree(folder)
 
 
-def launch(library, name, grid, *arguments):
-    """Every block of the grid, one after the other."""
-    converted = [a.ctypes.data_as(ctypes.c_void_p) if isinstance(a, np.ndarray) else a for a in arguments]
-    library.set_grid(*grid)
-    for y in range(grid[1]):
-        for x in range(grid[0]):
-            library.set_block(x, y)
-            getattr(library, name)(*converted)
+def launch(library, name, grid, n_threads, *arguments, shared=0):
+    """Every block of the grid, one after the other; whole numbers are ``int`` unless they say otherwise."""
+    values = [_argument(each) for each in arguments]
+    places = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+    getattr(library, f"launch_{name}")(places, *grid, n_threads, shared)
+
+
+def _argument(value):
+    if isinstance(value, np.ndarray):
+        return ctypes.c_void_p(value.ctypes.data)
+    return ctypes.c_longlong(value) if isinstance(value, np.int64) else ctypes.c_int(value)
+
+
+class Pinned:
+    """Memory that a GPU copies from when it comes to it; given back, it has its next owner's numbers."""
+
+    def __init__(self, n_bytes):
+        self.memory = np.full(n_bytes, POISON, np.uint8)
+        self.__array_interface__ = self.memory.__array_interface__
+
+    def __del__(self):
+        self.memory[:] = POISON
+
+
+def empty_pinned(shape, dtype=float):
+    n_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    return np.asarray(Pinned(n_bytes)).view(dtype).reshape(shape)
+
+
+def _not_held(host):
+    """The same memory, which stays readable after it was given back."""
+    owner = host
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    if not isinstance(owner, Pinned):
+        return host
+    start = host.ctypes.data - owner.memory.ctypes.data
+    return owner.memory[start : start + host.nbytes].view(host.dtype).reshape(host.shape)
 
 
 class DeviceArray(np.ndarray):
@@ -71,12 +106,13 @@ class DeviceArray(np.ndarray):
     def __cuda_array_interface__(self):
         return self.__array_interface__
 
-    def set(self, host, stream=None):
-        assert host.flags.c_contiguous
-        assert host.shape == self.shape
-        self[...] = host
+    def set(self, arr, stream=None):
+        assert arr.flags.c_contiguous
+        assert arr.shape == self.shape
+        stream._uploads.append((_plain(self), _not_held(arr)))
 
     def get(self, stream=None, out=None, blocking=True):
+        _use()
         if out is None:
             return np.array(self)
         assert out.flags.c_contiguous
@@ -85,17 +121,61 @@ class DeviceArray(np.ndarray):
         if blocking:
             out[...] = self
         else:
-            # Not before somebody waits for it, as on a GPU.
-            stream.copies.append((out, np.array(self)))
+            stream._downloads.append((out, np.array(self)))
         return out
 
+    def astype(self, dtype, copy=True):
+        if copy or self.dtype != dtype:
+            _use()
+        return super().astype(dtype, copy=copy)
 
-FUNCTIONS = ("asarray", "empty", "zeros", "eye", "arange", "isfinite", "diagonal", "tril", "triu", "stack")
+    def copy(self):
+        _use()
+        return super().copy()
+
+    def __getitem__(self, index):
+        _use()
+        return super().__getitem__(index)
+
+    def __setitem__(self, index, value):
+        _use()
+        super().__setitem__(index, value)
+
+    def __array_ufunc__(self, function, method, *inputs, **options):
+        _use()
+        found = getattr(function, method)(
+            *_plain(inputs), **{key: _plain(each) for key, each in options.items()}
+        )
+        return np.asarray(found).view(DeviceArray)
+
+
+def _plain(value):
+    """Arrays of numpy's."""
+    if isinstance(value, (tuple, list)):
+        return type(value)(_plain(each) for each in value)
+    return value.view(np.ndarray) if isinstance(value, DeviceArray) else value
+
+
+def _use():
+    """Something computes on the current stream."""
+    _current_stream()._upload()
+
+
+FUNCTIONS = ("asarray", "zeros", "eye", "arange", "isfinite", "diagonal", "tril", "triu", "stack")
 FUNCTIONS += ("ascontiguousarray", "matmul", "take_along_axis")
 
 
 def _device(function):
-    return lambda *args, **kwargs: np.asarray(function(*args, **kwargs)).view(DeviceArray)
+    def call(*args, **kwargs):
+        _use()
+        return np.asarray(function(*_plain(args), **kwargs)).view(DeviceArray)
+
+    return call
+
+
+def empty(shape, dtype=float):
+    n_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    return np.full(n_bytes, POISON, np.uint8).view(dtype).reshape(shape).view(DeviceArray)
 
 
 class RawModule:
@@ -104,33 +184,38 @@ class RawModule:
 
     def get_function(self, name):
         def call(grid, block, arguments, shared_mem=0):
-            sized = {np.int32: ctypes.c_int, np.int64: ctypes.c_longlong}
-            values = [a if isinstance(a, np.ndarray) else sized[type(a)](int(a)) for a in arguments]
-            launch(self._library, name, (*grid, 1)[:2], *values)
+            _use()
+            launch(self._library, name, (*grid, 1)[:2], *block, *arguments, shared=shared_mem)
 
         return call
 
 
 class Stream:
-    current: ClassVar[list] = []
+    _entered: ClassVar[list] = []
 
     def __init__(self, non_blocking=False):
-        self.copies = []
-        self.n_waited_for = 0
+        self._uploads, self._downloads = [], []
+        self._n_waited_for = 0
         self.ptr = id(self)
 
     def __enter__(self):
-        self.current.append(self)
+        self._entered.append(self)
         return self
 
     def __exit__(self, *error):
-        assert self.current.pop() is self
+        assert self._entered.pop() is self
 
     def synchronize(self):
-        for out, values in self.copies:
+        self._upload()
+        for out, values in self._downloads:
             out[...] = values
-        self.copies.clear()
-        self.n_waited_for += 1
+        self._downloads.clear()
+        self._n_waited_for += 1
+
+    def _upload(self):
+        for target, values in self._uploads:
+            target[...] = values
+        self._uploads.clear()
 
 
 class Event:
@@ -140,18 +225,18 @@ class Event:
         assert disable_timing
 
     def record(self, stream):
-        self._stream, self._before = stream, stream.n_waited_for
+        self._stream, self._before = stream, stream._n_waited_for
 
     @property
     def done(self):
-        return self._stream.n_waited_for > self._before
+        return self._stream._n_waited_for > self._before
 
 
 NULL_STREAM = Stream()
 
 
 def _current_stream():
-    return Stream.current[-1] if Stream.current else NULL_STREAM
+    return Stream._entered[-1] if Stream._entered else NULL_STREAM
 
 
 def _at(address, shape, dtype):
@@ -174,6 +259,7 @@ class Solver:
             raise AttributeError(name)
         if name.endswith("_bufferSize"):
             return lambda *_: 1
+        _use()
         dtype = {"s": "<f4", "d": "<f8", "c": "<c8", "z": "<c16"}[name[0]]
         real_name = {"ungqr": "orgqr", "unmqr": "ormqr"}.get(name[1:], name[1:])
         assert (real_name != name[1:]) == (name[0] in "cz" and real_name in ("orgqr", "ormqr"))
@@ -294,10 +380,10 @@ def modules():
     cupy = types.ModuleType("cupy")
     for name in FUNCTIONS:
         setattr(cupy, name, _device(getattr(np, name)))
-    cupy.RawModule = RawModule
+    cupy.RawModule, cupy.empty = RawModule, empty
     cupy.cuda = types.SimpleNamespace(Stream=Stream, Event=Event, get_current_stream=_current_stream)
     cupyx = types.ModuleType("cupyx")
-    cupyx.empty_pinned = lambda shape, dtype: np.empty(shape, dtype)
+    cupyx.empty_pinned = empty_pinned
     device = types.ModuleType("cupy.cuda.device")
     device.get_cublas_handle = device.get_cusolver_handle = lambda: 1
     found = {

@@ -1,18 +1,13 @@
-"""The text of the CUDA kernels, emulated on the CPU.
-
-Emulated: the same text through a C++ compiler with one thread to a block. That shows the arithmetic and the
-indices, not how threads of a block work together; the tests marked gpu show that.
-"""
-
-import ctypes
+"""The text of the CUDA kernels, emulated on the CPU: by a C++ compiler, with a fiber for each thread."""
 
 import numpy as np
 import pytest
 
 from tests.unit.operations.emulation import COMPILER, build, launch
 from tests.unit.operations.linear import LIMIT, general, householder_q, norm, ratio
-from yarn_accel.operations import colour, cuda_source, lbp, pixels
+from yarn_accel.operations import colour, cuda_images, cuda_source, lbp, pixels
 
+IMAGE_THREADS, QR_THREADS = cuda_images._THREADS, cuda_source.HOUSEHOLDER_THREADS
 emulated = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to emulate CUDA with")
 
 
@@ -25,14 +20,15 @@ def test_image_kernels_give_the_histograms_of_the_definition(shape):
     many_ties = np.repeat(generator.integers(0, 3, (2, *shape, 1)), 3, axis=3)
     images = np.concatenate([coloured, many_ties]).astype(np.uint8)
     shades = np.empty(images.shape[:3], np.uint8)
-    launch(library, "grey", (3, 1), images, ctypes.c_longlong(shades.size), shades)
+    launch(library, "grey", (3, 1), IMAGE_THREADS, images, np.int64(shades.size), shades)
     np.testing.assert_array_equal(shades, pixels.grey(images))
     histogram = np.zeros((4, 256), np.uint64)
-    launch(library, "patterns", (3, 4), shades, *shape, histogram)
+    launch(library, "patterns", (3, 4), IMAGE_THREADS, shades, *shape, histogram)
     np.testing.assert_array_equal(histogram, lbp.histogram_256(shades))
     for bins in ((16, 4, 4), (7, 5, 100), (1, 1, 1)):
         histogram = np.zeros((4, int(np.prod(bins))), np.uint64)
-        launch(library, "colours", (2, 4), images, ctypes.c_longlong(shape[0] * shape[1]), *bins, histogram)
+        n_pixels = np.int64(shape[0] * shape[1])
+        launch(library, "colours", (2, 4), IMAGE_THREADS, images, n_pixels, *bins, histogram)
         np.testing.assert_array_equal(histogram, colour.histogram_hsv(images, bins))
 
 
@@ -47,9 +43,10 @@ def test_the_householder_kernel_is_a_qr_factorization(shape, dtype):
     matrices[2] *= 1e18
     columns = np.ascontiguousarray(matrices.transpose(0, 2, 1))
     scalars = np.empty((4, k), dtype)
-    launch(library, "factor", (4, 1), columns, scalars, m, n)
+    shared = n * (m | 1) * matrices.itemsize
+    launch(library, "factor", (4, 1), QR_THREADS, columns, scalars, m, n, shared=shared)
     reflectors = columns[:, :k].copy()
-    launch(library, "write_out", (4, 1), reflectors, scalars, m, k)
+    launch(library, "write_out", (4, 1), QR_THREADS, reflectors, scalars, m, k, shared=shared)
     for item, packed, tau, q in zip(
         matrices, columns.transpose(0, 2, 1), scalars, reflectors.transpose(0, 2, 1), strict=True
     ):
