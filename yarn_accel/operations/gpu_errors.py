@@ -43,11 +43,11 @@ class Blame(Enum):
 _CUDA: Dict[Blame, FrozenSet[int]] = {
     Blame.REQUEST: frozenset({1, 9, 12, 16, 20, 21, 701, 720, 801}),
     Blame.MEMORY: frozenset({2}),
-    # 3 initialization, 34 stub, 35 driver too old, 36 call too new, 52 version, 98 function, 100 no device,
-    # 101 invalid device, 200 image, 209 no image, 218 to 224 PTX and JIT, 300 to 304 loading, 800 permission,
-    # 802 system not ready (fabric manager), 803 driver mismatch, 804 and 805 compatibility.
+    # 3 initialization, 34 stub, 35 driver too old, 36 call too new, 98 function, 100 no device, 101 invalid
+    # device, 200 image, 209 no image, 218 to 224 PTX and JIT, 300 to 304 loading, 800 permission, 802 system
+    # not ready (fabric manager), 803 driver mismatch, 804 compatibility, 805 no connection to MPS.
     Blame.SETUP: frozenset(
-        {3, 34, 35, 36, 52, 98, 100, 101, 200, 209, 218, 221, 222, 223, 224}
+        {3, 34, 35, 36, 98, 100, 101, 200, 209, 218, 221, 222, 223, 224}
         | {300, 301, 302, 303, 304, 800, 802, 803, 804, 805}
     ),
     # 46 the device is another process's, 214 uncorrectable ECC, 220 NVLink, 226 contained, 714 stack error.

@@ -147,14 +147,15 @@ def on_gpu(arrays: Arrays, params: Params, place: Place) -> Outcome:
     if "meets_another" in params:
         MEETING.wait(timeout=60.0)
     if "error" in params:
-        error = getattr(cupy.cuda.runtime, params["error"])("it broke")
+        errors = {**vars(cupy.cuda.runtime), **vars(cupy.cuda.memory)}
+        error = errors[params["error"]]("it broke")
         error.status = params.get("status", 214)
         raise error
     time.sleep(params.get("seconds", 0.0))
     output = place("a", arrays[0].shape, "<f8", "C")
     np.multiply(arrays[0], 3, out=output)
     cuda = cupy.cuda
-    seen = {"pinned": len(cuda.runtime.PINNED), "n_streams": cuda.n_entered, "visible": cuda.VISIBLE}
+    seen = {"pinned": len(cuda.runtime._PINNED), "n_streams": cuda._n_entered, "visible": cuda._VISIBLE}
     return Outcome({"a": output}, seen)
 
 

@@ -3,19 +3,19 @@ from __future__ import annotations
 import os
 from typing import Any
 
-__all__ = ["VISIBLE", "Stream", "memory", "runtime"]
+__all__ = ["Stream", "memory", "runtime"]
 
-n_entered = 0
+_n_entered = 0
 #: As CUDA reads it: once, when it is loaded.
-VISIBLE = os.environ.get("CUDA_VISIBLE_DEVICES")
+_VISIBLE = os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
 class Stream:
     def __init__(self, non_blocking: bool = False) -> None: ...
 
     def __enter__(self) -> Any:
-        global n_entered
-        n_entered += 1
+        global _n_entered
+        _n_entered += 1
         return self
 
     def __exit__(self, *_: Any) -> None: ...
@@ -28,22 +28,21 @@ class memory:
 
 
 class runtime:
-    OutOfMemoryError = memory.OutOfMemoryError
-    PINNED: set[int] = set()  # noqa: RUF012
+    _PINNED: set[int] = set()  # noqa: RUF012
 
     class CUDARuntimeError(RuntimeError):
         status = 214  # cudaErrorECCUncorrectable
 
     @staticmethod
-    def hostRegister(address: int, n_bytes: int, flags: int) -> None:
-        runtime.PINNED.add(address)
+    def hostRegister(ptr: int, size: int, flags: int) -> None:
+        runtime._PINNED.add(ptr)
 
     @staticmethod
-    def hostUnregister(address: int) -> None:
-        runtime.PINNED.remove(address)
+    def hostUnregister(ptr: int) -> None:
+        runtime._PINNED.remove(ptr)
 
     @staticmethod
-    def getDeviceProperties(index: int) -> dict[str, Any]:
+    def getDeviceProperties(device: int) -> dict[str, Any]:
         return {"name": b"fake"}
 
     @staticmethod
