@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
+from torque_sched.commands._answering import respond
 from torque_sched.commands.serve import with_options
-from torque_sched.commands.status import notes, options_of, out
-from torque_sched.errors import TorqueSchedError
+from torque_sched.commands.status import out
 
-__all__ = ["explain", "show_explanation"]
+__all__ = ["explain", "show_explanation", "tell"]
 
 
 @click.command()
@@ -21,23 +21,26 @@ __all__ = ["explain", "show_explanation"]
 @click.argument("name", metavar="JOB|NODE")
 def explain(home: Path | None, config_file: Path | None, shadow: bool, name: str) -> None:
     """Say why JOB waits, node by node, its guaranteed start, what it will use; or all about NODE."""
+    respond("explain", home, config_file, {"name": name}, tell, shadow=shadow)
+
+
+def tell(picture: Any, asked: Mapping[str, Any]) -> None:
+    """Print all about a job or a node.
+
+    Raises:
+        ConfigError: there is no such one.
+    """
     from torque_sched.core.model import Job
-    from torque_sched.report.picture import find, take_picture
+    from torque_sched.report.picture import find
 
-    options = options_of(home, config_file, shadow=shadow)
-    try:
-        picture = take_picture(options, notes("explain"))
-        found = find(picture.snapshot, name)
-        if isinstance(found, Job):
-            _explain_job(picture, found, options)
-        else:
-            _explain_node(picture, found)
-    except TorqueSchedError as error:
-        click.echo(f"torque-sched explain: {error}", err=True)
-        sys.exit(error.exit_code)
+    found = find(picture.snapshot, asked["name"], picture.viewer)
+    if isinstance(found, Job):
+        _explain_job(picture, found)
+    else:
+        _explain_node(picture, found)
 
 
-def _explain_job(picture: Any, job: Any, options: Any) -> None:
+def _explain_job(picture: Any, job: Any) -> None:
     from torque_sched.report.past import decisions_about
     from torque_sched.report.promised import changes_table, promise_changes, promise_lines
     from torque_sched.report.tables import past_table
@@ -48,7 +51,7 @@ def _explain_job(picture: Any, job: Any, options: Any) -> None:
     changes = promise_changes(picture, job)
     if changes:
         out().print(changes_table(changes), markup=False)
-    past = decisions_about(options.journal, job.id)
+    past = decisions_about(picture.journal, job.id) if picture.journal is not None else ()
     if past:
         out().print(past_table(past))
 

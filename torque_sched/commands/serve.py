@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Callable
@@ -96,8 +97,13 @@ def _run(options: Any) -> int:
         os.chdir(options.own)
         if options.daemonize:
             out_file = options.out_file or options.own / "sched_out"
-            return into_background(lambda ready: run(prepared, ready), out_file)
-        return run(prepared)
+            return into_background(lambda ready: run(prepared, ready, _teller), out_file)
+        return run(prepared, new_teller=_teller)
     except TorqueSchedError as error:
         click.echo(f"pbs_sched: {error}" if "pbs_sched:" not in error.message else str(error), err=True)
         return 1
+
+
+def _teller() -> Any:
+    """What answers users' questions; loaded when the first is asked."""
+    return importlib.import_module("torque_sched.commands._answering").load_teller()

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
+from torque_sched.commands._answering import respond
 from torque_sched.commands.serve import with_options
-from torque_sched.errors import ConfigError, TorqueSchedError, UnitError
+from torque_sched.commands.status import out
+from torque_sched.errors import ConfigError, UnitError
 
-__all__ = ["showbf"]
+__all__ = ["showbf", "tell"]
 
 
 @click.command()
@@ -22,38 +24,33 @@ __all__ = ["showbf"]
 @click.option("--walltime", metavar="HH:MM:SS", help="Only what is free for so long.")
 @click.option("--names", "shows_names", is_flag=True, help="Name every node.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-def showbf(
-    home: Path | None,
-    config_file: Path | None,
-    kind: str,
-    walltime: str | None,
-    shows_names: bool,
-    as_json: bool,
-) -> None:
+def showbf(home: Path | None, config_file: Path | None, **asked: Any) -> None:
     """Show free slots and GPUs, and until when: what asks for no more and no longer can start now."""
-    from torque_sched.commands.status import notes, options_of, out
+    respond("showbf", home, config_file, asked, tell)
+
+
+def tell(picture: Any, asked: Mapping[str, Any]) -> None:
+    """Print what is free.
+
+    Raises:
+        ConfigError: the length is none.
+    """
     from torque_sched.core.units import duration_s
     from torque_sched.policies.backfilling.show import showbf as free_nodes
     from torque_sched.report.openings import document, openings, openings_table
-    from torque_sched.report.picture import take_picture
 
-    try:
-        least_s = _length_s(walltime, duration_s)
-        picture = take_picture(options_of(home, config_file), notes("showbf"))
-        now_s = picture.snapshot.now_s
-        properties = frozenset(filter(None, kind.split(":")))
-        free = [
-            each
-            for each in free_nodes(picture.snapshot, picture.settings, picture.context)
-            if properties <= {*each.properties, each.node} and each.until_s - now_s >= least_s
-        ]
-    except TorqueSchedError as error:
-        click.echo(f"torque-sched showbf: {error}", err=True)
-        sys.exit(error.exit_code)
-    if as_json:
+    least_s = _length_s(asked["walltime"], duration_s)
+    now_s = picture.snapshot.now_s
+    properties = frozenset(filter(None, asked["kind"].split(":")))
+    free = [
+        each
+        for each in free_nodes(picture.snapshot, picture.settings, picture.context)
+        if properties <= {*each.properties, each.node} and each.until_s - now_s >= least_s
+    ]
+    if asked["as_json"]:
         click.echo(json.dumps(document(free, now_s), indent=1))
     elif free:
-        out().print(openings_table(openings(free), now_s, shows_names=shows_names), markup=False)
+        out().print(openings_table(openings(free), now_s, shows_names=asked["shows_names"]), markup=False)
     else:
         click.echo("nothing that is free could be used now")
 

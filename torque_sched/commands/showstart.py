@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
+from torque_sched.commands._answering import respond
 from torque_sched.commands.serve import with_options
-from torque_sched.errors import ConfigError, TorqueSchedError
+from torque_sched.errors import ConfigError
 
-__all__ = ["showstart"]
+__all__ = ["showstart", "tell"]
 
 
 @click.command()
@@ -29,26 +30,34 @@ __all__ = ["showstart"]
     "--name", default="showstart", help="With --submit: jobs of the same name predict how long it runs."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-def showstart(home: Path | None, config_file: Path | None, job: str | None, **asked: Any) -> None:
+def showstart(home: Path | None, config_file: Path | None, **asked: Any) -> None:
     """Say when JOB will start, whether that is guaranteed, and why.
 
     A guaranteed start only gets sooner, unless a node fails, an administrator reserves nodes, or a job
     runs over its limit. One that is only estimated may also get later.
     """
-    from torque_sched.commands.status import notes, options_of
-    from torque_sched.report.outlook import outlook_of
-    from torque_sched.report.picture import take_picture
+    if (asked["job"] is None) == (asked["submit"] is None):
+        _refuse("name a JOB, or --submit a request", "for example --submit nodes=2:ppn=4")
+    if asked["job"] is not None and asked["walltime"]:
+        _refuse("--walltime goes with --submit", "a job that is queued has its own")
+    respond("showstart", home, config_file, asked, tell)
 
-    try:
-        if (job is None) == (asked["submit"] is None):
-            raise ConfigError("name a JOB, or --submit a request", cure="for example --submit nodes=2:ppn=4")
-        if job is not None and asked["walltime"]:
-            raise ConfigError("--walltime goes with --submit", cure="a job that is queued has its own")
-        picture = take_picture(options_of(home, config_file), notes("showstart"))
-        outlook = outlook_of(picture, _meant(picture, job, asked))
-    except TorqueSchedError as error:
-        click.echo(f"torque-sched showstart: {error}", err=True)
-        sys.exit(error.exit_code)
+
+def _refuse(why: str, cure: str) -> NoReturn:
+    error = ConfigError(why, cure=cure)
+    click.echo(f"torque-sched showstart: {error}", err=True)
+    sys.exit(error.exit_code)
+
+
+def tell(picture: Any, asked: Mapping[str, Any]) -> None:
+    """Print when the job starts.
+
+    Raises:
+        ConfigError: there is no such job, or no such request.
+    """
+    from torque_sched.report.outlook import outlook_of
+
+    outlook = outlook_of(picture, _meant(picture, asked["job"], asked))
     if asked["as_json"]:
         click.echo(json.dumps(outlook.document(), indent=1))
         return
@@ -56,18 +65,18 @@ def showstart(home: Path | None, config_file: Path | None, job: str | None, **as
         click.echo(line)
 
 
-def _meant(picture: Any, job: str | None, asked: dict[str, Any]) -> Any:
+def _meant(picture: Any, job: str | None, asked: Mapping[str, Any]) -> Any:
     from torque_sched.core.model import Job
     from torque_sched.report.asked import asked_job, note_on
     from torque_sched.report.picture import find
 
     if job is not None:
-        found = find(picture.snapshot, job)
+        found = find(picture.snapshot, job, picture.viewer)
         if not isinstance(found, Job):
             raise ConfigError(f"{job} is a node", cure="name a job; for nodes see showbf")
         return found
     submit = asked["submit"] + (f",walltime={asked['walltime']}" if asked["walltime"] else "")
     if note := note_on(submit):
         click.echo(note, err=True)
-    user = asked["user"] or getpass.getuser()
+    user = picture.viewer.user(asked["user"])
     return asked_job(picture.snapshot, submit, user=user, name=asked["name"], queue=asked["queue"])

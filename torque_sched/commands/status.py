@@ -16,6 +16,9 @@ from torque_sched.errors import TorqueSchedError
 
 __all__ = ["notes", "options_of", "out", "status"]
 
+terminal_width: int | None = None
+"""Columns of the terminal that somebody else's output is for; None: ours, or no terminal."""
+
 
 def options_of(home: Path | None, config_file: Path | None, *, shadow: bool = False) -> Any:
     """Where the files of the scheduler of this home are; root acts as their owner from then on.
@@ -43,7 +46,7 @@ def out() -> Any:
     """The console; wide where nobody sees it, so that no line of a file is folded."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+    return Console(width=None if sys.stdout.isatty() else terminal_width or 200, highlight=False)
 
 
 @click.command()

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import getpass
-import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
+from torque_sched.commands._answering import respond
 from torque_sched.commands.explain import show_explanation
 from torque_sched.commands.serve import with_options
-from torque_sched.commands.status import notes, options_of
-from torque_sched.errors import TorqueSchedError
 
-__all__ = ["whatif"]
+__all__ = ["tell", "whatif"]
 
 
 @click.command()
@@ -22,19 +21,21 @@ __all__ = ["whatif"]
 @click.option("--user", default="", help="Who would submit it. [you]")
 @click.option("--name", default="whatif", help="Its name: jobs of the same name predict what it would use.")
 @click.option("--queue", default="", help="[the server's default]")
-def whatif(
-    home: Path | None, config_file: Path | None, submit: str, user: str, name: str, queue: str
-) -> None:
+def whatif(home: Path | None, config_file: Path | None, **asked: Any) -> None:
     """Say what would become of a job; nothing is submitted."""
-    from torque_sched.report.asked import asked_job, note_on
-    from torque_sched.report.picture import take_picture
+    respond("whatif", home, config_file, asked, tell)
 
-    try:
-        picture = take_picture(options_of(home, config_file), notes("whatif"))
-        job = asked_job(picture.snapshot, submit, user=user or getpass.getuser(), name=name, queue=queue)
-        if note := note_on(submit):
-            click.echo(note, err=True)
-        show_explanation(picture, job)
-    except TorqueSchedError as error:
-        click.echo(f"torque-sched whatif: {error}", err=True)
-        sys.exit(error.exit_code)
+
+def tell(picture: Any, asked: Mapping[str, Any]) -> None:
+    """Print the decision on the job, and every node's.
+
+    Raises:
+        ConfigError: the request cannot be read.
+    """
+    from torque_sched.report.asked import asked_job, note_on
+
+    user = picture.viewer.user(asked["user"])
+    job = asked_job(picture.snapshot, asked["submit"], user=user, name=asked["name"], queue=asked["queue"])
+    if note := note_on(asked["submit"]):
+        click.echo(note, err=True)
+    show_explanation(picture, job)

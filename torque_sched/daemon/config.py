@@ -44,7 +44,6 @@ from torque_sched.policies.registry import (
 from torque_sched.policies.rules import GpuRules, MemoryRules, NodeRules, QueueRules
 
 __all__ = [
-    "DEFAULT_NAME",
     "Choice",
     "Config",
     "FairShareSettings",
@@ -54,9 +53,6 @@ __all__ = [
     "ReservationSettings",
     "read_config",
 ]
-
-DEFAULT_NAME = "torque_sched.yaml"
-"""Looked for in ``sched_priv`` when no file is named."""
 
 _RENAMED = {"words_of_c": "pbs_sched_reasons_only", "gpus.avoid_sick": "gpus.avoid_unhealthy"}
 
@@ -263,6 +259,7 @@ class Config(BaseModel):
     comments_renewed_per_s: float = _key(
         5.0, "comments whose figures alone changed are renewed at this rate, each timer_s", gt=0
     )
+    answers: bool = _key(True, "answer showstart, showbf, explain and whatif of users from the last look")
     delete_impossible: bool = _key(False, "delete jobs that can never run, as the C daemon does")
     offline_black_holes: bool = _key(False, "set nodes that swallow jobs offline, with a note")
     log_dialect: Literal["auto", "6", "4"] = _key("auto", "form of log lines; auto: the server's")

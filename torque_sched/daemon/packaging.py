@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from torque_sched.adapters.answer_socket import SOCKET_FOLDER
 from torque_sched.adapters.home import check_folder
 from torque_sched.adapters.state_file import read_trusted, write_atomic
 from torque_sched.errors import StartupError
@@ -146,6 +147,7 @@ Conflicts=pbs_sched.service
 Type=simple
 User={user}
 Environment="PATH={path}"
+ExecStartPre=+/usr/bin/install -d -m 755 -o {user} {shlex.quote(str(home / SOCKET_FOLDER))}
 ExecStart={shlex.join(command)} serve -d {shlex.quote(str(home))}
 ExecReload=/bin/kill -HUP $MAINPID
 SuccessExitStatus=1
@@ -153,7 +155,7 @@ Restart=always
 RestartSec=5
 UMask=0022
 # It writes to these folders only; what the settings name elsewhere is added by `systemctl edit`.
-ReadWritePaths={home}/sched_priv {home}/sched_logs
+ReadWritePaths={home}/sched_priv {home}/sched_logs -{home}/{SOCKET_FOLDER}
 {_HARDENING}
 
 [Install]

@@ -10,13 +10,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from torque_sched.adapters.cycle_lock import LOCK_NAME
-from torque_sched.daemon.config import DEFAULT_NAME
 from torque_sched.errors import StartupError
 
-__all__ = ["DEFAULT_HOME", "Options", "command_environment", "pbs_home", "server_host", "this_user"]
+__all__ = [
+    "DEFAULT_HOME",
+    "DEFAULT_NAME",
+    "Options",
+    "command_environment",
+    "pbs_home",
+    "server_host",
+    "this_user",
+]
 
 DEFAULT_HOME = Path("/var/spool/torque")
+DEFAULT_NAME = "torque_sched.yaml"
+"""Our settings; looked for in ``sched_priv`` when no file is named."""
 SHADOW_PORT = 15005
 """Where a shadow listens unless told otherwise; give it to ``pbs_server -l``."""
 
@@ -67,6 +75,8 @@ class Options:
     @property
     def cycle_lock(self) -> Path:
         """Held while a cycle looks and starts."""
+        from torque_sched.adapters.cycle_lock import LOCK_NAME
+
         return self.own / LOCK_NAME
 
     @property

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from torque_sched.adapters.commands import Commands
 from torque_sched.adapters.log_file import Event, LogFile
+from torque_sched.daemon.answers import AnswerPort
 from torque_sched.daemon.cycle import Cycle, CycleReport
 from torque_sched.daemon.event_port import EventPort, SchedCommand
 from torque_sched.errors import SnapshotError, StartupError, TorqueSchedError
@@ -88,6 +89,7 @@ class Service:
         on_hang_up: SIGHUP: read again what is read again.
         on_failure: called when there was no snapshot.
         on_end: called when the last cycle is over.
+        answers: where users ask; None: nobody does.
         started_in: the folder it was started in, for beginning anew with the same words.
     """
 
@@ -102,6 +104,7 @@ class Service:
     on_hang_up: Callable[[], None] = lambda: None
     on_failure: Callable[[TorqueSchedError], None] = lambda error: None
     on_end: Callable[[], None] = lambda: None
+    answers: AnswerPort | None = None
     started_in: str = ""
     n_cycles: int = 0
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -176,12 +179,16 @@ class Service:
         signal.signal(signal.SIGALRM, self._too_long)
         if self.port is not None:
             await self.port.start()
+        if self.answers is not None:
+            self.answers.start()
         self.on_up()
 
     async def _shut_down(self) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         if self.port is not None:
             await self.port.stop()
+        if self.answers is not None:
+            await self.answers.stop()
         self.commands.kill_all()
         self.on_end()
 

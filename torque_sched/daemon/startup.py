@@ -18,8 +18,9 @@ from torque_sched.adapters.journal import Journal
 from torque_sched.adapters.log_file import Event, LogFile, LogHandler, dialect_of
 from torque_sched.adapters.metrics import Figures, serve_figures
 from torque_sched.adapters.pbs import Pbs
-from torque_sched.core.decisions import Decision
+from torque_sched.core.decisions import Decision, Start
 from torque_sched.core.snapshot import Snapshot
+from torque_sched.daemon.answers import LastLook, Teller, open_port
 from torque_sched.daemon.brain import PolicyBrain
 from torque_sched.daemon.c_policy import CFiles, SettingsInForce, half_life_s, read_c_files
 from torque_sched.daemon.comments import CommentPlan
@@ -34,7 +35,7 @@ from torque_sched.daemon.shadow import Shadow
 from torque_sched.daemon.standing import Standing
 from torque_sched.errors import ConfigError, NoSpaceError, StartupError
 from torque_sched.learning import History, HistorySettings
-from torque_sched.policies.context import Context
+from torque_sched.policies.context import Context, PendingStart
 from torque_sched.policies.decide import decide
 
 __all__ = ["Prepared", "accounting_folder", "open_history", "prepare", "read_callers", "run", "without_root"]
@@ -201,12 +202,17 @@ def without_root(options: Options) -> list[str]:
     return told
 
 
-def run(prepared: Prepared, ready: Callable[[], None] = lambda: None) -> int:
+def run(
+    prepared: Prepared,
+    ready: Callable[[], None] = lambda: None,
+    new_teller: Callable[[], Teller] | None = None,
+) -> int:
     """Take the lock and run until told to stop; returns the exit code.
 
     Args:
         prepared: everything checked and open.
         ready: called when it is up.
+        new_teller: gives what answers users' questions (`daemon.answers`); None: nobody does.
 
     Raises:
         StartupError: another scheduler has the lock, or the history or the metrics' port cannot be used.
@@ -228,7 +234,7 @@ def run(prepared: Prepared, ready: Callable[[], None] = lambda: None) -> int:
     try:
         for text in (*prepared.c_files.warnings, *without_effect(options), *without_root(options)):
             logger.warning("%s", text)
-        ending = asyncio.run(_serve(prepared, ready))
+        ending = asyncio.run(_serve(prepared, ready, new_teller))
         if not ending.exit_code:
             log.record(Event.SYSTEM, "Svr", "main", f"pbs_sched normal finish pid {os.getpid()}")
         return ending.exit_code
@@ -238,7 +244,9 @@ def run(prepared: Prepared, ready: Callable[[], None] = lambda: None) -> int:
         lock.release()
 
 
-async def _serve(prepared: Prepared, ready: Callable[[], None]) -> Ending:
+async def _serve(
+    prepared: Prepared, ready: Callable[[], None], new_teller: Callable[[], Teller] | None
+) -> Ending:
     options, config = prepared.options, prepared.config
     history = open_history(options, config, prepared.c_files)
     told = take_over_usage(history, options)
@@ -250,6 +258,8 @@ async def _serve(prepared: Prepared, ready: Callable[[], None]) -> Ending:
         if config.metrics.port:
             stop_metrics = serve_figures(figures, config.metrics.address, config.metrics.port)
         service, records = _service(prepared, history, figures)
+        if new_teller is not None and config.answers and not options.shadow:
+            service.answers = open_port(options.home, new_teller)
 
         def up() -> None:
             prepared.log.record(Event.SYSTEM, "Svr", "main", f"pbs_sched startup pid {os.getpid()}")
@@ -311,6 +321,8 @@ def _service(prepared: Prepared, history: History, figures: Figures) -> tuple[Se
         _fit_dialect(prepared, report)
         figures.n_events = port.n_events
         records.cycle(report, cause)
+        if service.answers is not None:
+            service.answers.last = _last_look(prepared, history, report)
         if shadow is not None:
             shadow.cycle(report)
 
@@ -321,6 +333,26 @@ def _service(prepared: Prepared, history: History, figures: Figures) -> tuple[Se
     if shadow is not None:
         service.on_end = shadow.end
     return service, records
+
+
+def _last_look(prepared: Prepared, history: History, report: CycleReport) -> LastLook:
+    assert report.look is not None
+    assert report.context is not None
+    snapshot = report.look.snapshot
+    started = tuple(
+        PendingStart(each.job, each.allocation, report.started_s[each.job])
+        for each in report.decisions
+        if isinstance(each, Start) and each.job in report.started_s
+    )
+    return LastLook(
+        snapshot, prepared.in_force.at(snapshot.now_s), report.context, history, started, prepared.config,
+        _journal_folder(prepared), report.looked_monotonic_s[1],
+    )  # fmt: skip
+
+
+def _journal_folder(prepared: Prepared) -> Path:
+    named = prepared.config.journal.folder
+    return Path(named) if named else prepared.options.journal
 
 
 def _shadow(prepared: Prepared) -> Shadow:
@@ -334,8 +366,9 @@ def _records(prepared: Prepared, history: History, figures: Figures) -> Records:
     options, config = prepared.options, prepared.config
     journal = None
     if config.journal.enabled:
-        folder = Path(config.journal.folder) if config.journal.folder else options.journal
-        journal = Journal(folder, file_bytes=config.journal.file_bytes, n_files=config.journal.n_files)
+        journal = Journal(
+            _journal_folder(prepared), file_bytes=config.journal.file_bytes, n_files=config.journal.n_files
+        )
     return Records(
         prepared.log, options.state, journal, figures, config, dict(prepared.c_files.texts),
         "shadow" if options.shadow else "serve", lambda: history.troubles,

@@ -102,6 +102,9 @@ class History:
         self.promises = PromiseBook.of(store.promises())
         self.settled: tuple[Outcome, ...] = ()
         """Promises whose jobs were first seen running in the last `observe`."""
+        self.outcomes: dict[JobKey, Outcome] = {}
+        """What became of promises to jobs that the last snapshot shows."""
+        self._has_outcomes = False
         self.pauses = store.pauses()
         """What failed and was left alone when the file was last written."""
         self._reservations: tuple[Reservation, ...] | None = None
@@ -204,11 +207,23 @@ class History:
             (*self._unsaved.values(), *ended), uses, said, self._balance(snapshot), position, snapshot.now_s
         )
         self.settled = tuple(self.promises.observe(snapshot, {job.key: job.start_s for job in ended}))
+        self._keep_outcomes(snapshot)
         n_ended = self._write_and_learn(facts, ended, (*snapshot.running, *snapshot.suspended))
         self.used.see(snapshot)
         self._learned.rate = self._usual_rate(snapshot)
         self._learned.forget_all_but(job.id for job in snapshot.jobs)
         return n_ended
+
+    def _keep_outcomes(self, snapshot: Snapshot) -> None:
+        """Of a daemon started anew those in the file, too."""
+        present = {_key(job) for job in snapshot.jobs if job.state is not JobState.QUEUED}
+        found = self.settled
+        if not self._has_outcomes and not self._is_copy:
+            with suppress(sqlite3.Error):
+                found = (*self._store.outcomes_of(job for job, _ in present), *found)
+                self._has_outcomes = True
+        self.outcomes |= {each.key: each for each in found}
+        self.outcomes = {key: each for key, each in self.outcomes.items() if key in present}
 
     def predictions(self) -> LearnedPredictions:
         """What is known now; it changes only in `observe`."""

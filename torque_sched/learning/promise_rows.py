@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterable
 
@@ -80,13 +81,18 @@ def _promise(
     return KeptPromise((job, ctime_s), promise, bool(is_withdrawn), n_better, n_broken, read_changes(changes))
 
 
-def read_outcomes(db: sqlite3.Connection, since_s: float, job: str = "") -> tuple[Outcome, ...]:
-    """What became of promises to jobs started since a time, oldest first; of one job when it is named."""
-    query = f"SELECT {_OUTCOME_COLUMNS} FROM outcomes WHERE start_s >= ? AND ? IN ('', job) ORDER BY seq"
+def read_outcomes(
+    db: sqlite3.Connection, since_s: float = 0.0, job: str = "", jobs: tuple[str, ...] | None = None
+) -> tuple[Outcome, ...]:
+    """What became of promises to jobs started since a time, oldest first; of those jobs that are named."""
+    named = "" if jobs is None else "AND job IN (SELECT value FROM json_each(?))"
+    query = (
+        f"SELECT {_OUTCOME_COLUMNS} FROM outcomes WHERE start_s >= ? AND ? IN ('', job) {named} ORDER BY seq"
+    )
     return tuple(
         Outcome((name, ctime_s), start_s, made_s, first_s, last_s, n_better, n_broken, read_changes(changes))
         for name, ctime_s, start_s, made_s, first_s, last_s, n_better, n_broken, changes in db.execute(
-            query, (since_s, job)
+            query, (since_s, job, *(() if jobs is None else (json.dumps(jobs),)))
         )
     )
 

@@ -6,7 +6,10 @@ statement that was released is never changed: add a version instead.
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import stat
+from contextlib import suppress
 from pathlib import Path
 
 from torque_sched.errors import NoSpaceError, StartupError
@@ -95,6 +98,8 @@ def open_file(path: Path | None) -> sqlite3.Connection:
         # SQLite would wait for ever for what comes out of a FIFO.
         raise StartupError(f"the history {name} is no file", cure="move it away to begin a new one")
     try:
+        if path is not None:
+            _for_us_alone(path)
         db = sqlite3.connect(name, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
         try:
             db.execute("PRAGMA journal_mode = WAL")
@@ -111,6 +116,22 @@ def open_file(path: Path | None) -> sqlite3.Connection:
         cure = "move it away to begin a new one, or see the rights of its folder"
         raise StartupError(text, cure=cure) from error
     return db
+
+
+def _for_us_alone(path: Path) -> None:
+    """Who ran what is nobody's business but the owner's and the group's; its log and index become alike."""
+    with suppress(OSError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640))
+    for each in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))):
+        with suppress(OSError):
+            # Closing any other descriptor of the file would end SQLite's locks on it.
+            fd = os.open(each, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                status = os.fstat(fd)
+                if stat.S_ISREG(status.st_mode) and status.st_mode & 0o027:
+                    os.chmod(f"/proc/self/fd/{fd}", stat.S_IMODE(status.st_mode) & ~0o027)  # noqa: PTH101
+            finally:
+                os.close(fd)
 
 
 def newer(name: str, found: int) -> StartupError:

@@ -274,6 +274,10 @@ class Store:
         """Jobs that had a promise and started since a time, oldest first; of one job when it is named."""
         return read_outcomes(self._db, since_s, job)
 
+    def outcomes_of(self, jobs: Iterable[str]) -> tuple[Outcome, ...]:
+        """Those of these jobs."""
+        return read_outcomes(self._db, jobs=tuple(jobs))
+
     def pauses(self) -> tuple[PauseRow, ...]:
         """What failed and was left alone in the last cycle."""
         return read_pauses(self._db)

@@ -112,7 +112,7 @@ def _jobs(picture: Picture, node: Node) -> Iterator[tuple[str, str]]:
         job = picture.snapshot.job_by_id.get(part.job)
         words = [f"{part.n_slots} slots"]
         if job is not None:
-            words += [job.user, job.name]
+            words += [job.user, job.name] if picture.viewer.may_see(job) else []
             if job.walltime_s is not None and job.start_s is not None:
                 words.append(f"ends within {span(job.start_s + job.walltime_s - picture.snapshot.now_s)}")
         sample = reading.jobs.get(part.job) if reading is not None else None

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from torque_sched.adapters.pbs import look_once
 from torque_sched.adapters.state_file import lives
 from torque_sched.core.model import Job, JobId, Node, NodeName
 from torque_sched.core.snapshot import Snapshot
+from torque_sched.daemon.answers import LastLook
 from torque_sched.daemon.c_policy import CFiles, SettingsInForce, half_life_s, read_c_files
 from torque_sched.daemon.config import Config, read_config
 from torque_sched.daemon.place import Options, command_environment
@@ -22,8 +22,9 @@ from torque_sched.errors import ConfigError, StartupError
 from torque_sched.learning import History, HistorySettings
 from torque_sched.policies.context import BackOff, Context, Pause
 from torque_sched.policies.settings import Settings
+from torque_sched.report.viewer import Viewer, this_viewer
 
-__all__ = ["Picture", "State", "find", "history_file", "read_state", "take_picture"]
+__all__ = ["Picture", "State", "find", "history_file", "picture_of", "read_state", "take_picture"]
 
 _REBUILD_JOBS = 3000
 """Learned from for one look: its last jobs tell nearly all, and nobody waits for the rest."""
@@ -93,6 +94,12 @@ class Picture:
     """False: nothing was remembered, predictions are those of a scheduler just begun."""
     history_path: Path
     """The daemon's history, which is there if `has_history`."""
+    viewer: Viewer = field(default_factory=this_viewer)
+    """Who is shown it."""
+    journal: Path | None = None
+    """The daemon's journal; None: not for this viewer."""
+    is_daemons: bool = False
+    """It is the daemon's own: its file is its alone, so outcomes are asked of `history`."""
 
     @property
     def troubles(self) -> tuple[str, ...]:
@@ -137,7 +144,25 @@ def take_picture(options: Options, note: Callable[[str], None]) -> Picture:
         promises=history.promises.carried(snapshot),
     )  # fmt: skip
     path = history_file(options, config)
-    return Picture(snapshot, settings, context, history, state, config, has_history, path)
+    return Picture(
+        snapshot, settings, context, history, state, config, has_history, path, this_viewer(), options.journal
+    )
+
+
+def picture_of(last: LastLook, viewer: Viewer) -> Picture:
+    """The daemon's own picture, for answering somebody; to be used in a child of it alone."""
+    history, snapshot = last.history, last.snapshot
+    context = replace(
+        last.context,
+        predictions=history.predictions(),
+        promises=history.promises.carried(snapshot),
+        pending=(*last.context.pending, *last.started),
+    )
+    journal = last.journal if viewer.sees_all else None
+    return Picture(
+        snapshot, last.settings, context, history, State({}), last.config, True, Path(), viewer, journal,
+        is_daemons=True,
+    )  # fmt: skip
 
 
 def history_file(options: Options, config: Config) -> Path:
@@ -159,8 +184,6 @@ def _history(
     try:
         return History.copy_of(path, chosen, rates), True
     except StartupError as error:
-        if path.is_file() and not os.access(path, os.R_OK):
-            raise
         if path.is_file():
             note(f"nothing of what was learned is shown: {error}")
     return History.open(None, chosen, rates), False
@@ -186,12 +209,27 @@ def read_state(options: Options) -> State:
     return State(values if isinstance(values, dict) else {}, holder)
 
 
-def find(snapshot: Snapshot, name: str) -> Job | Node:
+def find(snapshot: Snapshot, name: str, viewer: Viewer | None = None) -> Job | Node:
     """The node or the job a user means; a job's number alone will do, and a node's name without its domain.
 
+    Args:
+        snapshot: where it is looked for.
+        name: of a job, an array's member, or a node.
+        viewer: who asks; None: he may see all.
+
     Raises:
-        ConfigError: there is none, or the number stands for several.
+        ConfigError: there is none, the number stands for several, or it is somebody else's.
     """
+    found = _found(snapshot, name)
+    if isinstance(found, Job) and viewer is not None and not viewer.may_see(found):
+        raise ConfigError(
+            f"that is not a job of {viewer.name}",
+            cure="others' jobs are shown to managers and operators, or where query_other_jobs is True",
+        )
+    return found
+
+
+def _found(snapshot: Snapshot, name: str) -> Job | Node:
     node = snapshot.node_by_name.get(NodeName(name))
     if node is not None:
         return node

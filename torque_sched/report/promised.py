@@ -23,6 +23,8 @@ _WORDS = {MADE: "guaranteed", BETTER: "sooner"}
 
 def outcome_of_job(picture: Picture, job: Job) -> Outcome | None:
     """What became of the reservation of a job that started; None: it had none, or the file was lost."""
+    if picture.is_daemons:
+        return picture.history.outcomes.get((job.id, job.ctime_s or 0.0))
     if not picture.has_history:
         return None
     with Store.looked_at(picture.history_path) as store:

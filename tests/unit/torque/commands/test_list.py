@@ -23,7 +23,11 @@ def test_each_line_of_the_list_is_the_commands_own(name: str) -> None:
 
 
 def test_every_command_is_in_the_list() -> None:
-    modules = {found.name.replace("_", "-") for found in pkgutil.iter_modules(commands.__path__)}
+    modules = {
+        found.name.replace("_", "-")
+        for found in pkgutil.iter_modules(commands.__path__)
+        if found.name[0] != "_"
+    }
     assert list(COMMANDS) == sorted(modules)
 
 
