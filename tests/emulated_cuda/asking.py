@@ -4,12 +4,13 @@ import threading
 
 import numpy as np
 
+from tests.emulated_cuda.build import UUIDS
 from tests.unit.operations.linear import general
 from yarn_accel.client.client import Call, Client, Tensor
 from yarn_accel.errors import AccelError
 from yarn_accel.operations import get
 
-UUIDS = ("GPU-00000000-0000-0000-0000-000000000000", "GPU-11111111-1111-1111-1111-111111111111")
+__all__ = ["N_CLIENTS", "UUIDS", "ask"]
 N_CLIENTS = 6
 
 

@@ -20,6 +20,8 @@ HERE = Path(__file__).resolve().parent
 VENV = HERE.parent.parent / ".venv-cuda"
 LIBRARIES, OVERLAY, STAMP = VENV / "emulated", VENV / "overlay", VENV / "emulated" / "built"
 CUPY = "14.2.0"
+UUIDS = ("GPU-5e1f0a2b-3c4d-5e6f-7a8b-9cadbecfd0e1", "GPU-11111111-1111-1111-1100-111111111111")
+"""CuPy's copy of the second one ends before its zero."""
 PACKAGES = (
     f"cupy-cuda12x=={CUPY}",
     "cuda-pathfinder==1.9.0",
@@ -51,6 +53,7 @@ def environment() -> dict[str, str]:
         "CUDA_PATH": str(_packages() / "nvidia/cuda_runtime"),
         "CUPY_ACCELERATORS": "",
         "CUPY_CACHE_DIR": str(LIBRARIES / "kernels"),
+        "EMULATED_CUDA_GPUS": ",".join(UUIDS),
         "EMULATED_CUDA_OPTIONS": f"{HOST_FORM} -I{HERE} -I{LIBRARIES} -I{toolkit_headers}",
         "EMULATED_CUDA_NVRTC": str(_packages() / "nvidia/cuda_nvrtc/lib/libnvrtc.so.12"),
         "OPENBLAS_NUM_THREADS": "1",

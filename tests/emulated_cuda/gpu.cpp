@@ -117,8 +117,7 @@ std::vector<std::string> split(const std::string& text) {
 
 Machine* make_machine() {
     auto* machine = new Machine;  // Never freed: streams' threads may outlive main.
-    const char* two = "GPU-00000000-0000-0000-0000-000000000000,GPU-11111111-1111-1111-1111-111111111111";
-    std::vector<std::string> all = split(setting("EMULATED_CUDA_GPUS", two)), visible = all;
+    std::vector<std::string> all = split(setting("EMULATED_CUDA_GPUS", "")), visible = all;
     if (const char* names = getenv("CUDA_VISIBLE_DEVICES")) {
         visible.clear();
         for (const std::string& name : split(names)) {  // An unknown name ends the list, as CUDA has it.

@@ -30,7 +30,7 @@ def start(nvml_library, tmp_path, monkeypatch):
 
 def devices_of(server, credential, wanted):  # noqa: F811
     """Which devices answer; asks until all that are wanted have."""
-    seen, deadline_s, first = set(), time.monotonic() + 120, 0
+    seen, deadline_s, first = set(), time.monotonic() + 300, 0
     while not seen >= wanted:
         assert time.monotonic() < deadline_s, seen
         devices, codes = ask(server, credential, first, 5)

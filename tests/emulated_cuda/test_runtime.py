@@ -5,16 +5,30 @@ import importlib
 import numpy as np
 import pytest
 
-from yarn_accel.errors import RejectedError, UnavailableError
+from tests.emulated_cuda.build import UUIDS
+from yarn_accel.errors import RejectedError, StartupError, UnavailableError
 from yarn_accel.operations import get
 from yarn_accel.operations.cuda_streams import upload, with_memory
 from yarn_accel.operations.operation import allocate
+from yarn_accel.pipeline.workers.cuda import CudaDevice
+from yarn_accel.pipeline.workers.devices import Device
 
 
 def test_cupy_is_the_wheel_and_its_libraries_are_ours(cupy):
     assert cupy.__version__ == "14.2.0"
     assert cupy.cuda.runtime.getDeviceCount() == 2
     assert (cupy.arange(6.0).reshape(2, 3) @ cupy.ones((3, 2))).get().tolist() == [[3, 3], [12, 12]]
+
+
+@pytest.mark.parametrize("shown", [0, 1])
+def test_a_worker_computes_on_the_gpu_that_it_was_given_and_on_no_other(cupy, monkeypatch, shown):
+    properties = cupy.cuda.runtime.getDeviceProperties(shown)
+    monkeypatch.setattr(cupy.cuda.runtime, "getDeviceProperties", lambda number: properties)
+    assert CudaDevice(Device("cuda:3", "cuda", uuid=UUIDS[shown])).versions()["gpu"] == "emulated"
+    with pytest.raises(
+        StartupError, match=f"cuda:3 is {UUIDS[1 - shown]}, but CUDA opened the GPU whose UUID"
+    ):
+        CudaDevice(Device("cuda:3", "cuda", uuid=UUIDS[1 - shown]))
 
 
 def test_a_copy_out_is_there_only_after_its_stream_was_waited_for(cupy, hold):

@@ -191,7 +191,7 @@ def golden() -> dict[str, str]:
 def misfit(use: Use, known: Mapping[str, str]) -> str:
     """Why a use is none of the real CuPy; empty if it is."""
     if use.path not in known:
-        return f"{use.where}: {use.path} is not in {GOLDEN.name}"
+        return f"{use.where}: {use.path} is not in {GOLDEN.name}; make test-cuda-emulated writes a new one"
     rest = known[use.path]
     if use.n_given < 0:
         return ""

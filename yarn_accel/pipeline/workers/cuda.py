@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
+import re
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -28,6 +29,9 @@ _ON_CPU = "send it to a server that computes on its CPU, and report the message"
 _PROBE_CURE = "do not use this GPU, or mend its driver and CuPy: see docs/gpu.md"
 _CUDA_MAJOR = 12
 """Of the CuPy that the extras `gpu` and `gpu-site` bring."""
+_IDENTITY_CURE = "compare CUDA_VISIBLE_DEVICES of the server with `nvidia-smi -L`: see docs/gpu.md"
+_GPU_UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""Of a whole GPU: what CUDA's runtime says of a part that MIG made is not documented."""
 _PORTABLE = 1
 """cudaHostRegisterPortable"""
 
@@ -45,7 +49,7 @@ class CudaDevice:
             may be well.
 
     Raises:
-        StartupError: CuPy is missing, or the device cannot be used.
+        StartupError: CuPy is missing, the device cannot be used, or CUDA opened another one.
     """
 
     def __init__(self, device: Device, memory_share: float = 1.0) -> None:
@@ -70,6 +74,8 @@ class CudaDevice:
         except Exception as error:
             text = f"{name} cannot be used: {type(error).__name__}: {error}"
             raise StartupError(text, cure=_driver_fault()) from error
+        if _GPU_UUID.fullmatch(device.uuid):
+            _reject_another(device, self._runtime.getDeviceProperties(0)["uuid"])
 
     def probe(self) -> None:
         """Compute a small case of each operation, which loads each library and compiles each kernel.
@@ -168,6 +174,14 @@ class CudaStream:
                 self._stream.synchronize()
         finally:
             self._stream.__exit__(kind, error, trace)
+
+
+def _reject_another(device: Device, found: bytes) -> None:
+    """Refuse a GPU with another UUID than NVML's; CuPy's bytes end before the first that is zero."""
+    uuid = bytes.fromhex(device.uuid.removeprefix("GPU-").replace("-", ""))
+    if uuid.partition(b"\0")[0] != found[: len(uuid)]:
+        text = f"{device.name} is {device.uuid}, but CUDA opened the GPU whose UUID begins with "
+        raise StartupError(text + (found[: len(uuid)].hex() or "00"), cure=_IDENTITY_CURE)
 
 
 def _driver_fault() -> str:

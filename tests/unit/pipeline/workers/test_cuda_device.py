@@ -174,6 +174,41 @@ def test_a_gpu_that_cannot_be_used_says_why(fake, monkeypatch):
         CudaDevice(Device("cuda:1", "cuda"))
 
 
+UUID = "GPU-12345678-9abc-def0-1234-56789abcdef0"
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (UUID, bytes.fromhex(UUID[4:].replace("-", ""))),
+        (UUID, bytes.fromhex(UUID[4:].replace("-", "")) + b"what lies behind it"),
+        ("GPU-12345678-9a00-def0-1234-56789abcdef0", bytes.fromhex("123456789a")),
+        ("MIG-12345678-9abc-def0-1234-56789abcdef0", b"of the GPU, or of the part"),
+        ("", b"nobody said which it is"),
+    ],
+)
+def test_the_gpu_that_was_given_is_used(fake, monkeypatch, given, found):
+    """CuPy takes a UUID for a text: it ends before the first zero."""
+    properties = {"uuid": found}
+    monkeypatch.setattr(
+        sys.modules["cupy"].cuda.runtime, "getDeviceProperties", lambda number: properties, raising=False
+    )
+    CudaDevice(Device("cuda:1", "cuda", uuid=given))
+
+
+@pytest.mark.parametrize("found", [bytes(range(1, 17)), bytes.fromhex("123456789abd"), b""])
+def test_no_other_gpu_is_computed_on(fake, monkeypatch, found):
+    properties = {"uuid": found}
+    monkeypatch.setattr(
+        sys.modules["cupy"].cuda.runtime, "getDeviceProperties", lambda number: properties, raising=False
+    )
+    with pytest.raises(
+        StartupError, match=f"^cuda:1 is {UUID}, but CUDA opened .* {found.hex() or 0}"
+    ) as caught:
+        CudaDevice(Device("cuda:1", "cuda", uuid=UUID))
+    assert "nvidia-smi -L" in caught.value.cure
+
+
 def test_a_buffer_that_cannot_be_pinned_is_used_as_it_is(fake, monkeypatch, caplog):
     device, log = fake
     runtime = sys.modules["cupy"].cuda.runtime

@@ -43,7 +43,8 @@ class runtime:
 
     @staticmethod
     def getDeviceProperties(device: int) -> dict[str, Any]:
-        return {"name": b"fake"}
+        uuid = (_VISIBLE or "").partition("-")[2].replace("-", "")
+        return {"name": b"fake", "uuid": bytes.fromhex(uuid).partition(b"\0")[0]}
 
     @staticmethod
     def memGetInfo() -> tuple[int, int]:
