@@ -12,7 +12,16 @@ from pathlib import Path
 import click
 
 from torque_sched.adapters.home import HIGHEST_TRUSTED_UID
-from torque_sched.daemon.packaging import RECORDS, Step, apply, command_folders, plan, record_of, undo
+from torque_sched.daemon.packaging import (
+    RECORDS,
+    Step,
+    apply,
+    command_folders,
+    init_script_changes,
+    plan,
+    record_of,
+    undo,
+)
 from torque_sched.daemon.place import pbs_home
 from torque_sched.errors import TorqueSchedError
 
@@ -20,6 +29,7 @@ __all__ = ["install"]
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 _THERE = click.Path(path_type=Path, file_okay=False, exists=True)
+_INIT_SCRIPT = Path("/etc/init.d/pbs_sched")
 _UNITS = Path("/etc/systemd/system")
 
 
@@ -88,6 +98,9 @@ def _next(steps: Sequence[Step], home: Path, user: str) -> Iterator[str]:
             f"next: qmgr -c 'set server operators += {user}@{socket.gethostname()}'; "
             f"chown -R {user} {home}/sched_priv {home}/sched_logs"
         )
+    if "pbs_sched" in names:
+        for change in init_script_changes(_INIT_SCRIPT):
+            yield f"next: {change} (start-stop-daemon would look for our Python)"
     ways = (
         ("torque-sched.service", "`systemctl daemon-reload && systemctl start torque-sched`"),
         ("pbs_sched", "start pbs_sched as you always did: it is ours now"),

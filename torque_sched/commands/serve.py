@@ -6,7 +6,6 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +69,9 @@ def serve(home: Path | None, daemonize: bool, ignored: tuple[str, ...], **given:
         click.echo(f"pbs_sched: ignored, as by the C daemon: {' '.join(ignored)}", err=True)
 
     if daemonize:
-        _be_called("pbs_sched")
+        from torque_sched.daemon.process_name import be_called
+
+        be_called(sys.argv[0] if Path(sys.argv[0]).name == "pbs_sched" else "pbs_sched", sys.argv[1:])
     is_again = os.environ.pop("TORQUE_SCHED_AGAIN", "") == "1"
     wants_background = daemonize and "PBSDEBUG" not in os.environ and not is_again
     options = Options(home=pbs_home(home), daemonize=wants_background, **_absolute(given))
@@ -80,12 +81,6 @@ def serve(home: Path | None, daemonize: bool, ignored: tuple[str, ...], **given:
 def _absolute(given: dict[str, Any]) -> dict[str, Any]:
     """Paths as they are before the daemon changes its folder."""
     return {name: value.absolute() if isinstance(value, Path) else value for name, value in given.items()}
-
-
-def _be_called(name: str) -> None:
-    """The process's name for `start-stop-daemon --name` and `pkill`; at most 15 characters."""
-    with suppress(OSError):
-        Path("/proc/self/comm").write_text(name, encoding="ascii")
 
 
 def _run(options: Any) -> int:

@@ -32,6 +32,7 @@ from torque_sched.adapters.answer_socket import (
 )
 from torque_sched.core.snapshot import Snapshot
 from torque_sched.daemon.config import Config
+from torque_sched.daemon.process_name import be_called
 from torque_sched.errors import StartupError
 from torque_sched.learning import History
 from torque_sched.policies.context import Context, PendingStart
@@ -229,6 +230,7 @@ def _child(connection: socket.socket, tell: Callable[[], Mapping[str, Any]], lim
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
+        be_called("torque-answers")
         logging.disable()
         gc.disable()
         _keep_only(connection.fileno())

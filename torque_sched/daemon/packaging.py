@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -28,6 +29,7 @@ __all__ = [
     "Step",
     "apply",
     "command_folders",
+    "init_script_changes",
     "plan",
     "program",
     "record_of",
@@ -42,6 +44,7 @@ RECORDS = Path("/var/lib/torque-sched")
 _MARK = b"in pbs_sched's place"
 """Stands near the beginning of all that we write."""
 _LOOKED_AT = 4096
+_BY_FILE = re.compile(r"(?:--exec|-x)[ =]+(\S+)")
 _LONGEST_INTERPRETER = 120
 """Kernels before 5.1 read 127 characters of a script's first line."""
 _PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
@@ -253,6 +256,22 @@ def undo(record: Path) -> list[str]:
     except OSError as error:
         raise StartupError(f"{error.filename}: {error.strerror}", cure="run as root") from error
     return told
+
+
+def init_script_changes(script: Path) -> list[str]:
+    """What is to be written otherwise in an init script, a sentence for each line; none where it is well.
+
+    ``start-stop-daemon --exec`` compares the executed file, which is our Python: it finds no daemon of ours.
+    """
+    try:
+        lines = script.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    return [
+        f"{script}, line {number}: write `--name pbs_sched --startas {found[1]}` in the place of `{found[0]}`"
+        for number, line in enumerate(lines, 1)
+        if not line.lstrip().startswith("#") and (found := _BY_FILE.search(line)) is not None
+    ]
 
 
 def _take_back(steps: Iterable[Step]) -> list[str]:
