@@ -42,6 +42,7 @@ class Figures:
         self.n_cycles = 0
         self.n_failures = 0
         self.n_events = 0
+        self.n_journal_dropped = 0
         self.starts: dict[str, int] = {}
         """Answers of qrun by kind."""
         self.decisions: Mapping[str, int] = {}
@@ -170,6 +171,9 @@ def _cycles(figures: Figures) -> Any:
         "torque_sched_snapshot_failures", "Cycles that got no snapshot", figures.n_failures
     )
     yield CounterMetricFamily("torque_sched_events", "Events heard", figures.n_events)
+    yield CounterMetricFamily(
+        "torque_sched_journal_dropped", "Cycles left out of the journal", figures.n_journal_dropped
+    )
     starts = CounterMetricFamily(
         "torque_sched_starts", "Starts asked for, by the server's answer", labels=["answer"]
     )

@@ -36,6 +36,8 @@ __all__ = ["Records"]
 logger = logging.getLogger(__name__)
 
 _STATE_VERSION = 1
+_MOST_UNWRITTEN = 2
+"""Cycles that wait to be written into the journal; further ones are dropped as a whole."""
 
 
 class Records:
@@ -79,6 +81,7 @@ class Records:
         self._failed: set[str] = set()
         self._told: set[str] = set()
         self._writing: asyncio.Task[None] | None = None
+        self._n_unwritten = 0
         self.n_cycles = 0
 
     def cycle(self, report: CycleReport, cause: str) -> None:
@@ -191,8 +194,19 @@ class Records:
             },
             "jobs": {each.job: _decision(each, report) for each in report.decisions},
             "back_off": plain(report.context.back_off) if report.context is not None else {},
-            "trouble": [*map(str, report.look.problems[:20]), *self._clocks(report.look), *self._trouble()],
+            "trouble": [
+                *map(str, report.look.problems[:20]),
+                *self._clocks(report.look),
+                *self._dropped(),
+                *self._trouble(),
+            ],
         }
+
+    def _dropped(self) -> list[str]:
+        n_cycles = self._figures.n_journal_dropped
+        return (
+            [f"journal: {n_cycles} cycles are not in it, the disk was too slow for them"] if n_cycles else []
+        )
 
     def _clocks(self, look: Look) -> list[str]:
         """Told in the log once, and by `status` as long as it lasts."""
@@ -212,14 +226,22 @@ class Records:
         happened = report.results or report.findings or report.promises or report.settled
         if told == self._last_decisions and not happened:
             return
+        if self._n_unwritten >= _MOST_UNWRITTEN:
+            # Each holds a whole look; the next one that is written has the decisions of then.
+            self._figures.n_journal_dropped += 1
+            return
         self._last_decisions = told
+        self._n_unwritten += 1
         number = self.n_cycles
         before = self._writing
 
         async def write() -> None:
             if before is not None:
                 await before
-            await asyncio.to_thread(self._append, report, number, cause)
+            try:
+                await asyncio.to_thread(self._append, report, number, cause)
+            finally:
+                self._n_unwritten -= 1
 
         self._writing = asyncio.ensure_future(write())
 
