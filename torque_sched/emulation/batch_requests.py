@@ -7,6 +7,7 @@ id, which the commands add.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,6 @@ from torque_sched.core.batch_protocol import (
     SelectJobs,
     SelectStatus,
     Status,
-    StatusObject,
     encode_reply,
 )
 from torque_sched.core.batch_protocol.dis import encode_number
@@ -66,9 +66,8 @@ _ASYNC_MODIFY_JOB = 28
 _MODIFIED, _ASYNC_MODIFIED = b"+2+22+11", b"+2+22+28"
 _REJECTED = "Execution server rejected request MSG=cannot send job to mom, state=PRERUN"
 _MOM_REJECTED = 15043
+_DONE = encode_reply(Reply())
 _HEAD = encode_reply(Reply(kind=ReplyKind.OBJECTS)).removesuffix(b"+0")
-_ONE = len(_HEAD + b"+1")
-"""Where the only object of a reply begins."""
 _CONDENSED = ("Job_Name", "Job_Owner", "job_state", "resources_used", "queue")
 _CONDENSED_AFTER_S = 45
 _COMPARED: dict[int, Callable[[Any, Any], bool]] = {
@@ -119,13 +118,36 @@ def refusal(code: int, text: str) -> bytes:
 
 
 def _object(kind: ObjectType, name: str, pairs: Iterable[tuple[str, str]]) -> str:
-    """The bytes of one status object as a text with one character for each byte."""
+    """The bytes of one status object as a text with one character for each byte.
+
+    As `encode_reply` has them; tens of thousands of jobs are shown in each look, and names come again.
+    """
     attributes = []
     for key, value in pairs:
-        head, dot, resource = key.partition(".")
-        attributes.append(Attribute(head, resource if dot else None, value))
-    one = StatusObject(kind, name, tuple(attributes))
-    return encode_reply(Reply(kind=ReplyKind.OBJECTS, objects=(one,)))[_ONE:].decode("latin-1")
+        head, n_bytes = _name(key)
+        raw = _raw(value)
+        attributes.append(f"{_number(n_bytes + len(raw))}{head}{_number(len(raw))}{raw}+0")
+    own = _raw(name)
+    return f"{_number(kind)}{_number(len(own))}{own}{_number(len(attributes))}{''.join(attributes)}"
+
+
+def _raw(text: str) -> str:
+    return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("latin-1")
+
+
+@functools.lru_cache(maxsize=4096)
+def _number(value: int) -> str:
+    return encode_number(value).decode("ascii")
+
+
+@functools.lru_cache(maxsize=1024)
+def _name(key: str) -> tuple[str, int]:
+    """What an attribute's name gives of it, and the bytes it counts besides its value's own."""
+    head, dot, resource = key.partition(".")
+    if not dot:
+        return f"{_number(len(head))}{head}+0", len(head) + 2
+    text = f"{_number(len(head))}{head}+1{_number(len(resource))}{resource}"
+    return text, len(head) + len(resource) + 3
 
 
 def _node(name: str, pairs: Iterable[tuple[str, str]]) -> str:
@@ -165,7 +187,7 @@ class Requests:
             _modify(world, request, user)
         elif isinstance(request, DeleteJob):
             _delete(world, request, user)
-        return Answered(encode_reply(Reply()))
+        return Answered(_DONE)
 
     def _status(self, world: World, request: Status, user: str) -> list[str]:
         if request.type is RequestType.STATUS_JOB:
@@ -306,7 +328,7 @@ def _run(world: World, request: RunJob, user: str) -> Answered:
     delay_s = run_job(world, user, full, request.destination, in_background=request.is_async)
     if delay_s:
         return Answered(refusal(_MOM_REJECTED, _REJECTED), delay_s)
-    return Answered(encode_reply(Reply()), 0.0 if request.is_async else world.settings.mom_start_s)
+    return Answered(_DONE, 0.0 if request.is_async else world.settings.mom_start_s)
 
 
 def _modify(world: World, request: ModifyJob, user: str) -> None:

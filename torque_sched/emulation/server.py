@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import json
+import math
 import os
 import signal
 import socket
@@ -78,6 +79,7 @@ class EmulatedServer:
         self._batch = BatchPort(directory, self.world, self.perform_request, self._faults)
         self._trqauthd = Trqauthd(directory, self._batch, settings, self._faults)
         self._ticks = asyncio.Event()
+        self._waits_until_s = math.inf
         self._closing = asyncio.Event()
         self._restore(had_jobs)
 
@@ -148,13 +150,16 @@ class EmulatedServer:
         if world.events:
             self._sender.post(world.events)
             world.events.clear()
-        self._ticks.set()
+        if world.timers and world.timers[0][0] < self._waits_until_s:
+            self._ticks.set()
 
     async def _timer(self) -> None:
         while True:
             wait_s = _LONGEST_S
+            self._waits_until_s = math.inf
             if self.world.timers and self.world.settings.clock == "real":
-                wait_s = max(0.0, self.world.timers[0][0] - time.time())
+                self._waits_until_s = self.world.timers[0][0]
+                wait_s = max(0.0, self._waits_until_s - time.time())
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._ticks.wait(), min(wait_s, _LONGEST_S))
             self._ticks.clear()
