@@ -34,7 +34,7 @@ def cycle(home: Path | None, config_file: Path | None, dry_run: bool, as_json: b
     if as_json:
         click.echo(json.dumps(_document(report), indent=1))
         return
-    for decision in report.decisions:
+    for decision in report.told:
         result = report.results.get(decision.job)
         click.echo(_line(decision, result.kind.value if result else ""))
     n_starts = sum(hasattr(each, "hosts") for each in report.decisions)
@@ -53,7 +53,7 @@ def _document(report: Any) -> dict[str, Any]:
 
     return {
         "now_s": report.at_s,
-        "decisions": [{"is": type(each).__name__.lower(), **plain(each)} for each in report.decisions],
+        "decisions": [{"is": type(each).__name__.lower(), **plain(each)} for each in report.told],
         "results": {job: [result.kind.value, result.text] for job, result in report.results.items()},
         "decide_s": report.decide_s,
         "total_s": report.total_s,

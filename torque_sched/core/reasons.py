@@ -70,6 +70,8 @@ class Reason(enum.Enum):
     START_FAILED = "start-failed"
     CYCLE_FULL = "cycle-full"
     RESERVED = "reserved"
+    GUARANTEED = "guaranteed"
+    """Nodes are reserved, and the start is not later than told; details: start, expected."""
     RESERVED_FOR_OTHERS = "reserved-for-others"
     ADVANCE_RESERVATION = "advance-reservation"
     """Nodes are kept for somebody then; details: name, start, end."""
@@ -148,6 +150,7 @@ _WORDS: dict[Reason, tuple[str, str]] = {
     Reason.START_FAILED: ("Its start failed: {why}", ""),
     Reason.CYCLE_FULL: ("Other jobs were started first; its turn is the next cycle", ""),
     Reason.RESERVED: ("Nodes are reserved for it; estimated start {start}", ""),
+    Reason.GUARANTEED: ("Nodes are reserved for it; it starts {start} ({expected})", ""),
     Reason.RESERVED_FOR_OTHERS: ("Free nodes are reserved for a job that waits longer ({job})", ""),
     Reason.ADVANCE_RESERVATION: (
         "It would run into {name}, which keeps nodes from {start} to {end}",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torque_sched.core.decisions import Decision, Hold, Reserve, Start
 from torque_sched.core.model import Job, JobId, NodeName
 from torque_sched.core.snapshot import Snapshot
 from torque_sched.daemon.c_policy import SettingsInForce
+from torque_sched.daemon.expecting import Expecting
 from torque_sched.daemon.standing import Standing
 from torque_sched.learning import History
 from torque_sched.learning.promises import Change, Outcome
@@ -24,6 +25,7 @@ from torque_sched.policies.context import (
 from torque_sched.policies.decide import decide
 from torque_sched.policies.gate import Gate
 from torque_sched.policies.settings import Settings
+from torque_sched.policies.start_words import with_expected
 
 __all__ = ["PolicyBrain", "RecordedPredictions"]
 
@@ -68,6 +70,7 @@ class PolicyBrain:
         self._last_node: NodeName | None = None
         self._kept: frozenset[JobId] = frozenset()
         self._gpu_work_s: float | None = None
+        self._expecting = Expecting()
 
     def settings_at(self, now_s: float) -> Settings:
         """Those in force at a time."""
@@ -121,6 +124,17 @@ class PolicyBrain:
     def ended(self, standing: Standing) -> None:
         """Keep what failed in this cycle."""
         self.history.remember(standing.pauses())
+
+    def expecting(
+        self, decisions: tuple[Decision, ...], snapshot: Snapshot, context: Context
+    ) -> tuple[Decision, ...]:
+        """The same, with the expected start in the words to each job that has a guaranteed one."""
+        settings = self._settings.at(snapshot.now_s)
+        # The journal needs only the predictions that decided something.
+        aside = replace(context, predictions=self.history.predictions())
+        expected = self._expecting.starts(snapshot, settings, aside)
+        self.history.expectations.told(snapshot, expected)
+        return with_expected(decisions, expected, settings.zone)
 
     def started(self, start: Start, snapshot: Snapshot, context: Context) -> None:
         """The server accepted it; `round_robin` goes on after its node."""

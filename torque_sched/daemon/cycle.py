@@ -64,6 +64,12 @@ class Brain(Protocol):
         """What keeps jobs that the server holds, or that wait for a time, in the words of a decision."""
         ...
 
+    def expecting(
+        self, decisions: tuple[Decision, ...], snapshot: Snapshot, context: Context
+    ) -> tuple[Decision, ...]:
+        """The same with when jobs are expected to start; asked when all starts are made."""
+        ...
+
     def ended(self, standing: Standing) -> None:
         """The cycle is over; keep what failed in it."""
         ...
@@ -100,6 +106,8 @@ class CycleReport:
     look: Look | None = None
     context: Context | None = None
     decisions: tuple[Decision, ...] = ()
+    with_expected: tuple[Decision, ...] = ()
+    """The decisions with the expected starts in their words, which nothing is decided by."""
     results: dict[JobId, RunResult] = field(default_factory=dict)
     started_s: dict[JobId, float] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
@@ -130,6 +138,11 @@ class CycleReport:
     def lost_the_server(self) -> bool:
         """Whether the server, or the way to it, was gone in the middle: nothing is known of the rest."""
         return self.stopped_by is not None and self.stopped_by.kind is RunKind.SERVER_GONE
+
+    @property
+    def told(self) -> tuple[Decision, ...]:
+        """The decisions in the words that are told."""
+        return self.with_expected or self.decisions
 
     @property
     def next_start_s(self) -> float | None:
@@ -213,6 +226,7 @@ class Cycle:
                     await self._start_all(report, snapshot)
             if acts:
                 self._brain.ended(self._standing)
+                self._expect(report, snapshot)
                 await self._comment_all(report, snapshot)
                 await self._clear_away(report)
         finally:
@@ -234,6 +248,11 @@ class Cycle:
         report.decide_s = time.monotonic() - began_s
         if acts:
             report.promises = self._brain.decided(snapshot, report.decisions, self._standing)
+
+    def _expect(self, report: CycleReport, snapshot: Snapshot) -> None:
+        """When the jobs that wait are expected to start: said in comments, after all starts."""
+        assert report.context is not None
+        report.with_expected = self._brain.expecting(report.decisions, snapshot, report.context)
 
     async def _start_all(self, report: CycleReport, snapshot: Snapshot) -> None:
         """Start in the order of the decisions, several at once."""
@@ -268,7 +287,7 @@ class Cycle:
             return
         assert report.context is not None
         held = self._brain.held(with_an_old_comment(snapshot), snapshot, report.context)
-        decided = (*report.decisions, *held)
+        decided = (*report.told, *held)
         calls = self._comments.plan(
             snapshot, decided, report.started_s, self._standing.failure_text, comment_of_start
         )

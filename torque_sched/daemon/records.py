@@ -126,7 +126,7 @@ class Records:
     def _log_jobs(self, report: CycleReport) -> None:
         record = self._log.record
         kept: dict[JobId, str] = {}
-        for decision in report.decisions:
+        for decision in report.told:
             job = decision.job
             result = report.results.get(job)
             if result is not None and result.kind is RunKind.STARTED:
@@ -192,7 +192,7 @@ class Records:
                 "n_guaranteed_starts": _n_promises(report),
                 "wall_ms": wall_ms,
             },
-            "jobs": {each.job: _decision(each, report) for each in report.decisions},
+            "jobs": {each.job: _decision(each, report) for each in report.told},
             "back_off": plain(report.context.back_off) if report.context is not None else {},
             "trouble": [
                 *map(str, report.look.problems[:20]),

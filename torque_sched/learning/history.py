@@ -18,6 +18,7 @@ from torque_sched.core.snapshot import Snapshot
 from torque_sched.errors import StartupError
 from torque_sched.learning.accounting import read_on
 from torque_sched.learning.balance import balance_of
+from torque_sched.learning.expectations import ExpectationBook
 from torque_sched.learning.figures import amounts_of, cpu_rate
 from torque_sched.learning.kinds import fingerprint_of
 from torque_sched.learning.placed import placed_of, without_ended
@@ -100,6 +101,8 @@ class History:
         self._balance_s = self._tidied_s = -_DAY_S
         self._readings: dict[NodeName, Reading] = {}
         self.promises = PromiseBook.of(store.promises())
+        self.expectations = ExpectationBook(store.expected())
+        """When jobs were expected to start, and how far off that was."""
         self.settled: tuple[Outcome, ...] = ()
         """Promises whose jobs were first seen running in the last `observe`."""
         self.outcomes: dict[JobKey, Outcome] = {}
@@ -203,10 +206,13 @@ class History:
         uses = self._take_samples(snapshot, self._readings)
         said = self._note_started(snapshot)
         ended, position = self._ended(snapshot)
+        starts = {job.key: job.start_s for job in ended}
+        self.settled = tuple(self.promises.observe(snapshot, starts))
+        self.expectations.observe(snapshot, starts)
         facts = CycleFacts(
-            (*self._unsaved.values(), *ended), uses, said, self._balance(snapshot), position, snapshot.now_s
-        )
-        self.settled = tuple(self.promises.observe(snapshot, {job.key: job.start_s for job in ended}))
+            (*self._unsaved.values(), *ended), uses, said, self._balance(snapshot), position, snapshot.now_s,
+            *self.expectations.facts(),
+        )  # fmt: skip
         self._keep_outcomes(snapshot)
         n_ended = self._write_and_learn(facts, ended, (*snapshot.running, *snapshot.suspended))
         self.used.see(snapshot)
@@ -402,6 +408,7 @@ class History:
             logger.warning("the history is written again")
         self.trouble = ""
         self.promises.saved()
+        self.expectations.saved()
         learned = [job for job in facts.ended if job.key in new and job.key not in self._learned_unsaved]
         self._unsaved.clear()
         self._learned_unsaved.clear()

@@ -16,12 +16,16 @@ from torque_sched.learning.promises import (
     read_allocation,
     read_changes,
 )
-from torque_sched.learning.rows import PauseRow
+from torque_sched.learning.rows import Expectation, JobKey, PauseRow
 from torque_sched.policies.context import Promise
 
-__all__ = ["read_outcomes", "read_pauses", "read_promises", "write_pauses", "write_promises"]
+__all__ = [
+    "read_expected", "read_outcomes", "read_pauses", "read_promises", "write_expected", "write_pauses",
+    "write_promises",
+]  # fmt: skip
 
 _MAX_OUTCOMES = 100_000
+_MAX_EXPECTED = 10_000
 _MAX_PAUSES = 10_000
 _MAX_PROMISES = 50_000
 
@@ -30,6 +34,7 @@ _PROMISE_COLUMNS = (
     "is_withdrawn, n_better, n_broken, changes"
 )
 _OUTCOME_COLUMNS = "job, ctime_s, start_s, made_s, first_s, last_s, n_better, n_broken, changes"
+_EXPECTED_COLUMNS = "job, ctime_s, told_s, expected_s, start_s"
 _PAUSE_COLUMNS = "kind, job, node, failures, until_s, why"
 
 
@@ -94,6 +99,28 @@ def read_outcomes(
         for name, ctime_s, start_s, made_s, first_s, last_s, n_better, n_broken, changes in db.execute(
             query, (since_s, job, *(() if jobs is None else (json.dumps(jobs),)))
         )
+    )
+
+
+def write_expected(db: sqlite3.Connection, rows: Iterable[Expectation], gone: Iterable[JobKey]) -> None:
+    """Expectations that changed; of jobs that started only the last ones are kept."""
+    values = [(*row.key, row.told_s, row.expected_s, row.start_s) for row in rows]
+    db.executemany("DELETE FROM expected WHERE job = ? AND ctime_s = ?", gone)
+    if values:
+        db.executemany(_insert("expected", _EXPECTED_COLUMNS), values)
+        db.execute(
+            "DELETE FROM expected WHERE start_s <= "
+            "(SELECT start_s FROM expected WHERE start_s IS NOT NULL ORDER BY start_s DESC LIMIT 1 OFFSET ?)",
+            (_MAX_EXPECTED,),
+        )
+
+
+def read_expected(db: sqlite3.Connection) -> tuple[Expectation, ...]:
+    """All that are kept, those of jobs that wait first, then by start."""
+    rows = db.execute(f"SELECT {_EXPECTED_COLUMNS} FROM expected ORDER BY start_s")
+    return tuple(
+        Expectation((job, ctime_s), told_s, expected_s, start_s)
+        for job, ctime_s, told_s, expected_s, start_s in rows
     )
 
 

@@ -36,6 +36,7 @@ __all__ = [
     "outcome_of",
     "read_allocation",
     "read_changes",
+    "started_s",
 ]
 
 MADE, BETTER, WITHDRAWN, UNEXPLAINED = "made", "better", "withdrawn", "unexplained"
@@ -197,7 +198,7 @@ class PromiseBook:
             job = snapshot.job_by_id.get(JobId(key[0]))
             if job is not None and _key(job) != key:
                 job = None
-            start_s = _started_s(job, snapshot.now_s) if job is not None else ended.get(key)
+            start_s = started_s(job, snapshot.now_s) if job is not None else ended.get(key)
             if start_s is not None:
                 settled.append(outcome_of(row, start_s))
             elif job is not None and not job.state.is_final:
@@ -290,7 +291,7 @@ def _key(job: Job) -> JobKey:
     return job.id, job.ctime_s or 0.0
 
 
-def _started_s(job: Job, now_s: float) -> float | None:
+def started_s(job: Job, now_s: float) -> float | None:
     """When the job started; None while its mom may still refuse it, or when it never ran."""
     if job.state is JobState.RUNNING and job.substate >= _RUNNING_SUBSTATE:
         return job.start_s if job.start_s is not None else now_s

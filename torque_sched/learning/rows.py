@@ -12,7 +12,8 @@ from torque_sched.policies.predict.estimate import Estimate
 from torque_sched.policies.predict.fingerprint import Fingerprint
 
 __all__ = [
-    "BalanceRow", "CycleFacts", "EndedJob", "JobKey", "PastSaid", "PauseRow", "Use", "read_said", "said_text",
+    "BalanceRow", "CycleFacts", "EndedJob", "Expectation", "JobKey", "PastSaid", "PauseRow", "Use",
+    "read_said", "said_text",
 ]  # fmt: skip
 
 JobKey = tuple[str, float]
@@ -93,6 +94,21 @@ class BalanceRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Expectation:
+    """When a job was expected to start.
+
+    Attributes:
+        told_s: when that was first expected.
+        start_s: when it did start; None: it waits.
+    """
+
+    key: JobKey
+    told_s: float
+    expected_s: float
+    start_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PauseRow:
     """Something that failed and is left alone; an empty job or node: it is not about one."""
 
@@ -119,6 +135,9 @@ class CycleFacts:
     position: tuple[str, int] | None = None
     """File and offset up to which accounting was read."""
     now_s: float = 0.0
+    expected: tuple[Expectation, ...] = ()
+    expected_gone: tuple[JobKey, ...] = ()
+    """Jobs that went without having started."""
 
 
 def said_text(said: Mapping[Figure, Said]) -> str:

@@ -80,6 +80,12 @@ _VERSIONS: tuple[tuple[str, ...], ...] = (
             proc_s REAL NOT NULL, gpu_s REAL NOT NULL, at_s REAL NOT NULL,
             PRIMARY KEY (kind, name)) WITHOUT ROWID""",
     ),
+    (
+        """CREATE TABLE expected (
+            job TEXT NOT NULL, ctime_s REAL NOT NULL,
+            told_s REAL NOT NULL, expected_s REAL NOT NULL, start_s REAL,
+            PRIMARY KEY (job, ctime_s)) WITHOUT ROWID""",
+    ),
 )
 
 VERSION = len(_VERSIONS)

@@ -17,9 +17,11 @@ from urllib.parse import quote
 from torque_sched.errors import StartupError
 from torque_sched.learning.figures import Amounts
 from torque_sched.learning.promise_rows import (
+    read_expected,
     read_outcomes,
     read_pauses,
     read_promises,
+    write_expected,
     write_pauses,
     write_promises,
 )
@@ -30,6 +32,7 @@ from torque_sched.learning.rows import (
     BalanceRow,
     CycleFacts,
     EndedJob,
+    Expectation,
     JobKey,
     PauseRow,
     Use,
@@ -164,6 +167,7 @@ class Store:
             )
             db.executemany("DELETE FROM uses WHERE job = ? AND ctime_s = ?", gone)
             db.executemany("DELETE FROM pending WHERE job = ? AND ctime_s = ?", gone)
+            write_expected(db, facts.expected, facts.expected_gone)
             if facts.balance is not None:
                 db.execute(_INSERT_BALANCE, astuple(facts.balance))
             if facts.position is not None:
@@ -277,6 +281,10 @@ class Store:
     def outcomes_of(self, jobs: Iterable[str]) -> tuple[Outcome, ...]:
         """Those of these jobs."""
         return read_outcomes(self._db, jobs=tuple(jobs))
+
+    def expected(self) -> tuple[Expectation, ...]:
+        """When jobs were expected to start, those that wait first, then those that started, in that order."""
+        return read_expected(self._db)
 
     def pauses(self) -> tuple[PauseRow, ...]:
         """What failed and was left alone in the last cycle."""

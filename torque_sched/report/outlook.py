@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from datetime import timezone, tzinfo
 from typing import Any
 
-from torque_sched.core.decisions import NodeShare, Reserve
+from torque_sched.core.decisions import Hold, NodeShare
 from torque_sched.core.model import Job, JobState
+from torque_sched.errors import ConfigError
+from torque_sched.learning.expectations import ErrorSeen
 from torque_sched.learning.promises import KeptPromise, Outcome
+from torque_sched.policies.backfill import PlanningBackfill
 from torque_sched.policies.backfilling.show import PlannedStart
 from torque_sched.policies.backfilling.show import showstart as planned_start
+from torque_sched.policies.expected import EXPECTED_JOBS, expected_starts
+from torque_sched.policies.registry import BACKFILLS
+from torque_sched.policies.start_words import expected_words, guaranteed_words
 from torque_sched.report.picture import Picture
 from torque_sched.report.promised import outcome_of_job, outcome_words, promise_words
-from torque_sched.report.replay import words
 from torque_sched.report.tables import clock, job_line
 from torque_sched.report.words import span
 
-__all__ = ["Outlook", "outlook_of"]
+__all__ = ["Outlook", "error_words", "outlook_of"]
+
+_MORE_JOBS = 1000
+"""Planned for a job that is not among the first ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +36,11 @@ class Outlook:
         planned: of a job that waits; None: it has started, or has ended.
         kept: its reservation with history.
         outcome: what became of the guaranteed start, of a job that started.
+        expected_s: when it is expected to start by the run times of ended jobs; None: not known.
+        error: how far off such expectations were; None: there is nothing to compare.
+        why_none: why no start is guaranteed to a job that waits.
+        why_not_expected: why nothing is expected of it.
+        zone: of the times that its comment has, too.
     """
 
     job: Job
@@ -34,6 +48,11 @@ class Outlook:
     planned: PlannedStart | None
     kept: KeptPromise | None
     outcome: Outcome | None
+    expected_s: float | None = None
+    error: ErrorSeen | None = None
+    why_none: str = ""
+    why_not_expected: str = ""
+    zone: tzinfo = timezone.utc
 
     def lines(self) -> list[str]:
         """For people."""
@@ -41,11 +60,12 @@ class Outlook:
         if self.planned is None:
             told.append(self._past())
             return told
-        told.append(self._start(self.planned))
+        if self.planned.start_s is not None and self.planned.start_s <= self.now_s:
+            told.append(f"start: now{_on(self.planned)}")
+        else:
+            told += [self._guaranteed(self.planned), self._expected()]
         if self.kept is not None:
-            told += promise_words(self.kept)
-        elif self.planned.promise is not None:
-            told.append(f"guaranteed start: it would be {clock(self.planned.promise.start_s)}")
+            told += promise_words(self.kept)[0 if self.kept.is_withdrawn else 1 :]
         told += [f"because: {each}" for each in self.planned.evidence]
         return told
 
@@ -56,17 +76,20 @@ class Outlook:
             return f"start: none; the job is {self.job.state.name.lower()}"
         return f"start: it started {clock(self.job.start_s)}; no start had been guaranteed"
 
-    def _start(self, planned: PlannedStart) -> str:
-        if planned.start_s is None:
-            # What holds a job is the evidence's first line.
-            is_plan = isinstance(planned.decision, Reserve)
-            return "start: not known" + (f": {words(planned.decision)}" if is_plan else "")
-        nodes = "+".join(_share(each) for each in planned.allocation)
-        on = f" on {nodes}" if nodes else ""
-        if planned.start_s <= self.now_s:
-            return f"start: now{on}"
-        sure = "guaranteed" if planned.is_promise else "estimated"
-        return f"start: {clock(planned.start_s)}, in {span(planned.start_s - self.now_s)}{on} ({sure})"
+    def _guaranteed(self, planned: PlannedStart) -> str:
+        """By walltimes: it starts then at the latest."""
+        if planned.start_s is None or not planned.is_promise:
+            kept = "" if planned.start_s is None else f"; nodes are kept for it{_on(planned)}"
+            return f"guaranteed: none{kept}: {self.why_none}"
+        told = f"guaranteed: {guaranteed_words(planned.start_s, self.zone)}"
+        return f"{told}, in {span(planned.start_s - self.now_s)}{_on(planned)}"
+
+    def _expected(self) -> str:
+        """By the run times of ended jobs, with the error seen so far."""
+        if self.expected_s is None:
+            return f"expected: not known: {self.why_not_expected}"
+        told = expected_words(self.expected_s, self.zone).removeprefix("expected ")
+        return f"expected: {told}, in {span(self.expected_s - self.now_s)}; {error_words(self.error)}"
 
     def document(self) -> dict[str, Any]:
         """For programs; times in seconds since the epoch, None: not known."""
@@ -79,6 +102,8 @@ class Outlook:
             "state": self.job.state.value,
             "now_s": self.now_s,
             "start_s": planned.start_s if planned is not None else self.job.start_s,
+            "expected_start_s": self.expected_s,
+            "expected_error": asdict(self.error) if self.error is not None else None,
             "is_guaranteed": planned is not None and planned.is_promise,
             "nodes": [
                 {"node": each.node, "ppn": each.ppn, "gpus": each.gpus}
@@ -104,6 +129,25 @@ def _first_s(kept: KeptPromise | None, promise: Any, outcome: Outcome | None) ->
     return promise.first_s if promise is not None else None
 
 
+def error_words(error: ErrorSeen | None) -> str:
+    """What an expected start is worth, by those before it."""
+    if error is None:
+        return "no past starts to compare"
+    return (
+        f"of {error.n} past starts half came between {_late(error.low_s)} and {_late(error.high_s)} than "
+        f"expected, the middle one {_late(error.median_s)}"
+    )
+
+
+def _late(error_s: float) -> str:
+    return f"{span(abs(error_s))} {'earlier' if error_s < 0 else 'later'}"
+
+
+def _on(planned: PlannedStart) -> str:
+    nodes = "+".join(_share(each) for each in planned.allocation)
+    return f" on {nodes}" if nodes else ""
+
+
 def _share(each: NodeShare) -> str:
     return f"{each.node}:ppn={each.ppn}" + (f":gpus={each.gpus}" if each.gpus else "")
 
@@ -113,8 +157,45 @@ _PAST = frozenset({JobState.RUNNING, JobState.EXITING, JobState.COMPLETED, JobSt
 
 def outlook_of(picture: Picture, job: Job) -> Outlook:
     """What is known about the start of a job, which may be unknown to the server."""
-    snapshot = picture.snapshot
+    snapshot, settings = picture.snapshot, picture.settings
     if job.state in _PAST:
         return Outlook(job, snapshot.now_s, None, None, outcome_of_job(picture, job))
-    planned = planned_start(snapshot, picture.settings, picture.context, job)
-    return Outlook(job, snapshot.now_s, planned, picture.history.promises.about(job), None)
+    planned = planned_start(snapshot, settings, picture.context, job)
+    expected_s, why_not = _expected_start(picture, planned, job)
+    return Outlook(
+        job, snapshot.now_s, planned, picture.history.promises.about(job), None, expected_s,
+        picture.history.expectations.error, _why_none(picture, planned), why_not, settings.zone,
+    )  # fmt: skip
+
+
+def _why_none(picture: Picture, planned: PlannedStart) -> str:
+    backfill = picture.settings.backfill
+    if isinstance(backfill, PlanningBackfill) and isinstance(planned.decision, Hold):
+        return _holds(planned.decision)
+    name = next((name for name, kind in BACKFILLS.items() if kind is type(backfill)), "this one")
+    return f"backfill {name} guarantees no start"
+
+
+def _expected_start(picture: Picture, planned: PlannedStart, job: Job) -> tuple[float | None, str]:
+    """As the daemon expects it, so that the job's comment says the same; else why nothing is."""
+    snapshot = picture.snapshot
+    if job.id not in snapshot.job_by_id:
+        snapshot = replace(snapshot, jobs=(*snapshot.jobs, job))
+    if picture.context.predictions.expect(job) is None:
+        return None, "no job has ended yet"
+    for n_jobs in (EXPECTED_JOBS, _MORE_JOBS):
+        try:
+            at_s = expected_starts(snapshot, picture.settings, picture.context, n_jobs).get(job.id)
+        except ConfigError as error:
+            return None, error.message
+        if at_s is not None:
+            guaranteed_s = planned.start_s if planned.is_promise and planned.start_s is not None else at_s
+            return min(at_s, guaranteed_s), ""
+        if len(snapshot.queued) <= n_jobs:
+            break
+    held = planned.decision if isinstance(planned.decision, Hold) else None
+    return None, _holds(held) if held is not None else "too little is known of how long jobs run"
+
+
+def _holds(decision: Hold) -> str:
+    return decision.comment.removeprefix("Not Running: ")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torque_sched.core.model import Job, JobState
-from torque_sched.learning.usage import GROUP, USER, Account
+from torque_sched.learning.usage import GROUP, USER, Account, pending_runs
 from torque_sched.policies.order import FairShareOrder
 from torque_sched.policies.registry import ORDERS
 from torque_sched.report.picture import Picture
@@ -19,7 +19,8 @@ _HOUR_S = 3600.0
 def share_lines(picture: Picture, job: Job) -> Iterator[str]:
     """Usage of the job's user and group, and what the order makes of it, a sentence each."""
     used = picture.history.used
-    accounts = used.accounts(picture.snapshot.now_s)
+    snapshot = picture.snapshot
+    accounts = used.accounts(snapshot.now_s, pending_runs(snapshot, picture.context.pending))
     for kind, name in ((USER, job.user), (GROUP, job.group)):
         if name:
             everybody = sum(each.weighed(used.gpu_weight) for (k, _), each in accounts.items() if k == kind)

@@ -36,6 +36,7 @@ from torque_sched.policies.gate import time_text
 from torque_sched.policies.needs import Piece
 from torque_sched.policies.search import Placed
 from torque_sched.policies.shares import merged
+from torque_sched.policies.start_words import expected_words, guaranteed_words
 
 __all__ = ["LivePlan"]
 
@@ -249,11 +250,12 @@ class LivePlan:
     def _reserve(self, job: Job, spot: NodeSpot, before: Promise | None, breaking: Breaking) -> Reserve:
         zone = self.cycle.settings.zone
         allocation = merged(spot.shares)
-        details = {"start": time_text(spot.start_s, zone) + self._waits_for(job, spot)}
+        start = guaranteed_words(spot.start_s, zone) + self._waits_for(job, spot)
+        details = {"start": start, "expected": expected_words(None, zone)}
         length_s = self._candidates[job.id][0].length_s
         if before is None:
             made = Promise(job.id, spot.start_s, allocation, length_s, self.now_s, spot.start_s, self.now_s)
-            return Reserve(job.id, spot.start_s, allocation, details=details, promise=made)
+            return Reserve(job.id, spot.start_s, allocation, Reason.GUARANTEED, details, made)
         late_s = spot.start_s - max(before.start_s, self.now_s)
         broken = None
         if late_s <= max(self.rules.slack_s, self.rules.resolution_s):
@@ -273,7 +275,7 @@ class LivePlan:
         if promise.n_broken:
             details["times broken"] = str(promise.n_broken)
             details["why broken"] = promise.why_broken
-        return Reserve(job.id, spot.start_s, allocation, details=details, promise=promise, broken=broken)
+        return Reserve(job.id, spot.start_s, allocation, Reason.GUARANTEED, details, promise, broken)
 
     def _waits_for(self, job: Job, spot: NodeSpot) -> str:
         """What it does not run into before, for its owner."""

@@ -51,6 +51,13 @@ def promise_of(daemon: Daemon, job: str) -> KeptPromise:
     return found
 
 
+def both_starts_are_told(torque: EmulatedTorque, ended: str, waits: str) -> None:
+    until(lambda: torque.jobs()[ended]["job_state"] == "C", "the short one's end")
+    until(lambda: "expected: 20" in ours(torque, "showstart", waits), "what the ended one taught")
+    assert "guaranteed: not later than 20" in ours(torque, "showstart", waits)
+    assert "it starts not later than 20" in torque.jobs()[waits]["comment"]
+
+
 def test_a_wide_job_is_promised_short_ones_go_ahead_and_the_promise_is_kept(
     torque: EmulatedTorque, serve: Serve
 ) -> None:
@@ -75,7 +82,7 @@ def test_a_wide_job_is_promised_short_ones_go_ahead_and_the_promise_is_kept(
     asked = json.loads(ours(torque, "showstart", "--submit", "nodes=1:ppn=8", "--walltime", "0:30", "--json"))
     assert asked["start_s"] >= told.promise.start_s + 60
     assert "guaranteed start: by" in ours(torque, "explain", wide)
-
+    both_starts_are_told(torque, short, late)
     assert torque.run("qdel", first).returncode == 0
     until(lambda: wide in starts(torque), "the wide one's start")
     assert float(torque.jobs()[wide]["start_time"]) <= told.promise.first_s

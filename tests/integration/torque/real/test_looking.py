@@ -20,7 +20,7 @@ def busy(site: TorqueSite, serve: Serve) -> tuple[str, str]:
     first = site.submit("-l", "nodes=node3:ppn=8,walltime=00:10:00")
     eventually("it runs", lambda: site.state(first) == "R")
     second = site.submit("-l", "nodes=1:ppn=6,walltime=00:30:00")
-    eventually("it is told", lambda: "estimated start" in site.job(second).get("comment", ""))
+    eventually("it is told", lambda: "it starts not later than" in site.job(second).get("comment", ""))
     return first, second
 
 

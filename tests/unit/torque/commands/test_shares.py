@@ -17,6 +17,7 @@ from torque_sched.policies.order import FairShareOrder, FcfsOrder
 from torque_sched.policies.settings import Settings
 from torque_sched.report.picture import Picture, State
 from torque_sched.report.shares import place_in_order, share_lines
+from torque_sched.report.viewer import Viewer
 
 
 def picture_of(order: object, *jobs: Job) -> Picture:
@@ -25,7 +26,9 @@ def picture_of(order: object, *jobs: Job) -> Picture:
     memory.observe(seen)
     context = Context(usage=memory.usage(NOW_S))
     settings = Settings(order=order)  # type: ignore[arg-type]
-    return Picture(seen, settings, context, memory, State({}), Config(), False, Path("none"))
+    return Picture(
+        seen, settings, context, memory, State({}), Config(), False, Path("none"), Viewer("ada"), None
+    )
 
 
 def ran(number: int, user: str, hours: float, gpus: int = 0) -> Job:

@@ -17,6 +17,7 @@ from torque_sched.core.decisions import NodeShare, Promise, Reserve, Start
 from torque_sched.core.model import Job, NodeName
 from torque_sched.core.snapshot import Snapshot
 from torque_sched.core.states import JobState
+from torque_sched.learning.expectations import ErrorSeen
 from torque_sched.learning.promises import MADE, Change, KeptPromise, Outcome
 from torque_sched.policies.backfilling.show import FreeNode, PlannedStart, showbf, showstart
 from torque_sched.policies.context import Context, Reservation, Window
@@ -139,9 +140,11 @@ def test_an_outlook_in_words_and_as_json() -> None:
     planned = PlannedStart(waits.id, NOW_S + 400.0, share, True, promise, None, ("7 jobs wait",))
     made = Change(NOW_S - 100.0, None, NOW_S + 900.0, MADE)
     kept = KeptPromise((waits.id, 0.0), promise, n_better=3, n_broken=1, changes=(made,))
-    waiting = Outlook(waits, NOW_S, planned, kept, None)
+    waiting = Outlook(waits, NOW_S, planned, kept, None, why_not_expected="no job has ended yet")
     text = "\n".join(waiting.lines())
-    assert "in 00:06:40 on n1:ppn=2:gpus=1 (guaranteed)" in text
+    assert "guaranteed: not later than 1970-01-12 13:54 UTC, in 00:06:40 on n1:ppn=2:gpus=1" in text
+    assert "expected: not known: no job has ended yet" in text
+    assert "first guaranteed: " in text
     assert "sooner 3 times since, put off or withdrawn 1 times" in text
     assert "because: 7 jobs wait" in text
     told = waiting.document()
@@ -159,5 +162,12 @@ def test_an_outlook_in_words_and_as_json() -> None:
     nothing = Outlook(runs, NOW_S, None, None, None)
     assert "no start had been guaranteed" in "\n".join(nothing.lines())
     assert nothing.document()["guaranteed_start_s"] is None
-    unknown = Outlook(waits, NOW_S, PlannedStart(waits.id, None, (), False, None, None, ()), None, None)
-    assert "start: not known" in "\n".join(unknown.lines())
+    held = PlannedStart(waits.id, None, (), False, None, None, ())
+    unknown = Outlook(waits, NOW_S, held, None, None, why_none="Job is held")
+    assert "guaranteed: none: Job is held" in "\n".join(unknown.lines())
+    sooner = Outlook(waits, NOW_S, planned, None, None, NOW_S + 108.0, ErrorSeen(9, 12.0, -5.0, 90.0))
+    told = "\n".join(sooner.lines())
+    assert "expected: 1970-01-12 13:48 UTC, in 00:01:48; of 9 past starts half came between " in told
+    assert "between 00:00:05 earlier and 00:01:30 later than expected, the middle one 00:00:12 later" in told
+    assert sooner.document()["expected_start_s"] == NOW_S + 108.0
+    assert sooner.document()["expected_error"]["n"] == 9

@@ -131,13 +131,13 @@ def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_damage_that_shows_only_when_it_is_read_is_named(tmp_path: Path) -> None:
-    """Its first page is well, so it can be opened."""
+    """Its first pages are well, so it can be opened."""
     path = tmp_path / "history.sqlite"
     store = Store(path)
     store.record(CycleFacts(tuple(ended(number) for number in range(1, 2000))))
     store.close()
     content = bytearray(path.read_bytes())
-    content[8192:] = b"\xa5" * (len(content) - 8192)
+    content[131_072:] = b"\xa5" * (len(content) - 131_072)
     path.write_bytes(content)
     with (
         pytest.raises(StartupError, match=r"history\.sqlite cannot be read .*restart the daemon"),

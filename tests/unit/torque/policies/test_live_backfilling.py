@@ -100,7 +100,7 @@ def test_promises_know_properties_gpus_memory_and_nodes_alone() -> None:
     assert hosts(got, 14) == ["c1:1:0"]
     assert got.reserved(14).start_s == later(HOUR_S + 60)
     assert got.reserved(11).promise is not None
-    assert "estimated start 1970-01-12 14:47 UTC" in got.reserved(11).comment
+    assert "it starts not later than 1970-01-12 14:47 UTC" in got.reserved(11).comment
 
 
 def test_a_promise_is_carried_and_becomes_sooner_when_something_ended() -> None:

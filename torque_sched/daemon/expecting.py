@@ -1,0 +1,48 @@
+"""Expected starts in service: renewed as often as their cost allows, and kept in between."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from torque_sched.core.model import JobId
+from torque_sched.core.snapshot import Snapshot
+from torque_sched.errors import ConfigError
+from torque_sched.policies.context import Context
+from torque_sched.policies.expected import EXPECTED_JOBS, expected_starts
+from torque_sched.policies.settings import Settings
+
+__all__ = ["Expecting"]
+
+_EVERY_S = 30.0
+_SHARE = 0.05
+"""Of the time at most so much goes into them."""
+
+
+class Expecting:
+    """Expected starts of the jobs that are next.
+
+    Args:
+        clock: seconds that nobody sets.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._known: Mapping[JobId, float] = {}
+        self._renewed_s = self._rests_until_s = float("-inf")
+
+    def starts(self, snapshot: Snapshot, settings: Settings, context: Context) -> Mapping[JobId, float]:
+        """What is expected; renewed every 30 s, and sooner where one of the first jobs has none."""
+        began_s = self._clock()
+        if began_s < self._rests_until_s:
+            return self._known
+        is_new = any(job.id not in self._known for job in snapshot.queued[:EXPECTED_JOBS])
+        if not is_new and began_s < self._renewed_s + _EVERY_S:
+            return self._known
+        try:
+            self._known = expected_starts(snapshot, settings, context)
+        except ConfigError:
+            self._known = {}
+        self._renewed_s = self._clock()
+        self._rests_until_s = self._renewed_s + (self._renewed_s - began_s) / _SHARE
+        return self._known
