@@ -48,6 +48,12 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+# YAML 1.1, which the library reads, wants a point and a sign in it.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(?:\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
 def read_settings(path: Path, renamed: Mapping[str, str]) -> dict[str, Any]:
     """The keys and values of a file; none of an empty one.
 

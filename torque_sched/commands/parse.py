@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
@@ -49,7 +50,24 @@ def parse(form: str, file: BinaryIO, as_json: bool) -> None:
         click.get_current_context().exit(1)
 
 
+_TABLES = {
+    "qstat": (re.compile(rb"^-{3,}(?: +-+)+\s*$", re.MULTILINE), "`qstat -f -t -x`"),
+    "pbsnodes": (re.compile(rb"\A\s*\S+[ \t]+[a-z]"), "`pbsnodes -x`"),
+}
+"""How tables for people begin, and the command whose output is to be saved instead."""
+
+
+def _no_table(form: str, data: bytes) -> None:
+    pattern, command = _TABLES[form]
+    if not data.lstrip().startswith(b"<") and pattern.search(data[:2000]):
+        others = " (or qstat -f, qstat -Q -f, qstat -B -f)" if form == "qstat" else ""
+        raise DocumentError(
+            f"this is a table of {form} for people, which leaves most out", cure=f"save {command}{others}"
+        )
+
+
 def _qstat(data: bytes) -> Parsed[Any]:
+    _no_table("qstat", data)
     start = data.lstrip()[:8]
     # Pasted text often lost the blank line that ends it.
     text = data if start.startswith(b"<") or not start else data.rstrip() + b"\n\n"
@@ -61,6 +79,7 @@ def _qstat(data: bytes) -> Parsed[Any]:
 
 
 def _pbsnodes(data: bytes) -> Parsed[Any]:
+    _no_table("pbsnodes", data)
     is_xml = data.lstrip().startswith(b"<")
     return parse_pbsnodes(data if is_xml or not data.strip() else data.rstrip() + b"\n\n")
 

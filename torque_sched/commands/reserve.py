@@ -6,6 +6,7 @@ import getpass
 import json
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from torque_sched.commands.serve import with_options
 from torque_sched.errors import ConfigError, TorqueSchedError
 
 __all__ = ["reserve"]
+
+_WAKE_S = 2.0
 
 
 @click.command()
@@ -95,9 +98,18 @@ def _make(options: Any, asked: dict[str, Any]) -> None:
         click.echo(json.dumps(_document(made), indent=1))
     else:
         click.echo(f"{name}: {','.join(sorted(nodes))} {_when(made)} for {_whom(made)}")
+    _wake(options)
     for job, node, until_s in running_into(snapshot, nodes, start_s):
         until = "has no walltime" if until_s is None else f"may run until {_clock(until_s)}"
         click.echo(f"torque-sched reserve: note: {job} on {node} {until}; it is left alone", err=True)
+
+
+def _wake(options: Any) -> None:
+    """Have the daemon decide anew at once; where it cannot be reached, its timer does that."""
+    from torque_sched.adapters.answer_socket import ask
+
+    with suppress(BlockingIOError):
+        ask(options.home, {"ask": "wake"}, _WAKE_S)
 
 
 def _free_name(taken: set[str]) -> str:
@@ -162,6 +174,7 @@ def _delete(options: Any, asked: dict[str, Any]) -> None:
         known = ", ".join(each.name for each in _kept(options)) or "none"
         raise ConfigError(f"no reservation {name!r}", cure=f"there are: {known}")
     click.echo(f"{name}: deleted")
+    _wake(options)
 
 
 def _document(each: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from torque_sched.commands.serve import with_options
-from torque_sched.errors import TorqueSchedError
+from torque_sched.errors import ConfigError, TorqueSchedError
 
 __all__ = ["notes", "options_of", "out", "status"]
 
@@ -65,6 +65,8 @@ def status(home: Path | None, config_file: Path | None, shadow: bool, as_json: b
             state = read_state(options)
             click.echo(f"torque-sched status: the cluster cannot be seen: {error}", err=True)
             click.echo(_daemon(state))
+            if isinstance(error, ConfigError) and state.is_alive:
+                click.echo("it goes on with the settings that it read before; see torque-sched check-config")
             sys.exit(error.exit_code)
         if as_json:
             click.echo(json.dumps(_document(picture), indent=1))

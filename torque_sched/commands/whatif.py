@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,19 +12,36 @@ import click
 from torque_sched.commands._answering import respond
 from torque_sched.commands.explain import show_explanation
 from torque_sched.commands.serve import with_options
+from torque_sched.errors import ConfigError
 
 __all__ = ["tell", "whatif"]
 
 
 @click.command()
 @with_options
-@click.option("--submit", required=True, metavar="RESOURCES", help='As for qsub -l: "nodes=2:ppn=4:gpus=1".')
+@click.option(
+    "--submit",
+    "-l",
+    "submit",
+    required=True,
+    multiple=True,
+    metavar="RESOURCES",
+    help='As for qsub -l, also several times: "nodes=2:ppn=4:gpus=1,mem=8gb".',
+)
+@click.option("--walltime", metavar="HH:MM:SS", help="Its time limit. [as in -l, else the queue's default]")
 @click.option("--user", default="", help="Who would submit it. [you]")
 @click.option("--name", default="whatif", help="Its name: jobs of the same name predict what it would use.")
 @click.option("--queue", default="", help="[the server's default]")
 def whatif(home: Path | None, config_file: Path | None, **asked: Any) -> None:
     """Say what would become of a job; nothing is submitted."""
-    respond("whatif", home, config_file, asked, tell)
+    from torque_sched.report.asked import joined
+
+    try:
+        submit = joined(asked["submit"], asked.pop("walltime"))
+    except ConfigError as error:
+        click.echo(f"torque-sched whatif: {error}", err=True)
+        sys.exit(error.exit_code)
+    respond("whatif", home, config_file, {**asked, "submit": submit}, tell)
 
 
 def tell(picture: Any, asked: Mapping[str, Any]) -> None:

@@ -95,13 +95,18 @@ class AnswerPort:
         home: the PBS home.
         teller: gives what makes the answers; called once, when it is first needed, in a thread.
         limits: what who asks may take.
+        on_wake: root, or the daemon's own account, has changed something: run a cycle soon.
 
     Raises:
         StartupError: the socket cannot be made.
     """
 
     def __init__(
-        self, home: Path, teller: Callable[[], Teller], limits: AnswerLimits = AnswerLimits()
+        self,
+        home: Path,
+        teller: Callable[[], Teller],
+        limits: AnswerLimits = AnswerLimits(),
+        on_wake: Callable[[], None] = lambda: None,
     ) -> None:
         self.last: LastLook | None = None
         """Set after each cycle."""
@@ -109,6 +114,7 @@ class AnswerPort:
         self._new_teller = teller
         self._teller: Teller | None = None
         self._limits = limits
+        self._on_wake = on_wake
         self._of_user: Counter[int] = Counter()
         self._turns: dict[int, asyncio.Lock] = {}
         self._children = asyncio.Semaphore(limits.n_children)
@@ -163,6 +169,10 @@ class AnswerPort:
         try:
             line = await asyncio.wait_for(self._line(connection), self._limits.read_s)
             question = mapping_of(line)
+            if question.get("ask") == "wake":
+                if uid in {0, os.geteuid()}:
+                    self._on_wake()
+                return
             if self._teller is None:
                 self._teller = await asyncio.to_thread(self._new_teller)
             async with self._turns.setdefault(uid, asyncio.Lock()), self._children:
@@ -256,10 +266,12 @@ def _keep_only(kept: int) -> None:
                 os.close(int(name))
 
 
-def open_port(home: Path, teller: Callable[[], Teller]) -> AnswerPort | None:
+def open_port(
+    home: Path, teller: Callable[[], Teller], on_wake: Callable[[], None] = lambda: None
+) -> AnswerPort | None:
     """The port, where it can be made; otherwise the log says what to do, and all else goes on."""
     try:
-        return AnswerPort(home, teller)
+        return AnswerPort(home, teller, on_wake=on_wake)
     except StartupError as error:
         logger.warning("users' questions are not answered: %s", error)
         return None

@@ -72,6 +72,11 @@ class PolicyBrain:
         self._gpu_work_s: float | None = None
         self._expecting = Expecting()
 
+    def use(self, settings: SettingsInForce, reservations: tuple[Reservation, ...]) -> None:
+        """Decide by other settings from now on."""
+        self._settings = settings
+        self._reservations = reservations
+
     def settings_at(self, now_s: float) -> Settings:
         """Those in force at a time."""
         return self._settings.at(now_s)

@@ -146,7 +146,7 @@ class CommentPlan:
     """
 
     def __init__(self, renewal: Renewal | None = None) -> None:
-        self._renewal = renewal or Renewal()
+        self.renewal = renewal or Renewal()
         self._written_s: dict[JobId, float] = {}
         self._renewed_s = -math.inf
 
@@ -205,18 +205,18 @@ class CommentPlan:
         """How far the start of a comment moved whose figures are to be renewed; None: they are not."""
         present = job.comment.rstrip()
         if isinstance(decision, Reserve) and _MOMENT.sub("", present) == _MOMENT.sub("", text.rstrip()):
-            moved = self._renewal.share_moved(present, text, decision.start_s - now_s)
-            return moved if moved > self._renewal.moved else None
-        return 0.0 if now_s - self._written_s.get(job.id, 0.0) >= self._renewal.every_s else None
+            moved = self.renewal.share_moved(present, text, decision.start_s - now_s)
+            return moved if moved > self.renewal.moved else None
+        return 0.0 if now_s - self._written_s.get(job.id, 0.0) >= self.renewal.every_s else None
 
     def _renewed(
         self, due: list[tuple[float, float, str, JobId]], now_s: float
     ) -> Iterator[tuple[str, JobId]]:
         """Of those that are due the ones that moved most, then the oldest, at the pace of the timer."""
-        if not due or 0.0 <= now_s - self._renewed_s < self._renewal.timer_s:
+        if not due or 0.0 <= now_s - self._renewed_s < self.renewal.timer_s:
             return
         self._renewed_s = now_s
-        n_jobs = max(1, int(self._renewal.per_s * self._renewal.timer_s))
+        n_jobs = max(1, int(self.renewal.per_s * self.renewal.timer_s))
         for _, _, text, job in sorted(due)[:n_jobs]:
             yield text, job
 

@@ -17,7 +17,7 @@ from torque_sched.core.decisions import Decision, Hold, Reserve, Start
 from torque_sched.core.model import Job, JobId, NodeName
 from torque_sched.core.reasons import Reason, started_comment
 from torque_sched.core.snapshot import Snapshot
-from torque_sched.daemon.comments import CommentPace, CommentPlan, with_an_old_comment
+from torque_sched.daemon.comments import CommentPace, CommentPlan, Renewal, with_an_old_comment
 from torque_sched.daemon.finding import Finding
 from torque_sched.daemon.standing import Standing
 from torque_sched.errors import ConfigError
@@ -198,6 +198,16 @@ class Cycle:
         self._offlines_black_holes = offlines_black_holes
         self._impossible: frozenset[JobId] = frozenset()
         self._lock_fd: int | None = None
+
+    def use(
+        self, limits: CycleLimits, renewal: Renewal, *, deletes_impossible: bool, offlines_black_holes: bool
+    ) -> None:
+        """Other settings, from the next cycle on."""
+        self._limits = limits
+        if self._comments is not None:
+            self._comments.renewal = renewal
+        self._deletes_impossible = deletes_impossible
+        self._offlines_black_holes = offlines_black_holes
 
     async def run(self, *, dry: bool = False) -> CycleReport:
         """One cycle.

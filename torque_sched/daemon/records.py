@@ -48,7 +48,7 @@ class Records:
         state: the state file.
         journal: None: none is kept.
         figures: counted for Prometheus.
-        config: goes into the journal.
+        config: goes into the journal; it may change between cycles.
         c_texts: pbs_sched's files, for the journal.
         mode: ``serve``, ``shadow`` or ``dry-run``.
         trouble: sentences about what is wrong beside, such as the history's.
@@ -71,7 +71,7 @@ class Records:
         self._state = state
         self._journal = journal
         self._figures = figures
-        self._config = config
+        self.config = config
         self._c_texts = dict(c_texts)
         self._mode = mode
         self._trouble = trouble
@@ -210,7 +210,7 @@ class Records:
 
     def _clocks(self, look: Look) -> list[str]:
         """Told in the log once, and by `status` as long as it lasts."""
-        found = list(clock_troubles(look, self._config.rules()[0].dead_after_s))
+        found = list(clock_troubles(look, self.config.rules()[0].dead_after_s))
         kinds = {text.partition(":")[0] for text in found}
         for text in found:
             if text.partition(":")[0] not in self._told:
@@ -249,7 +249,7 @@ class Records:
         def append() -> None:
             assert self._journal is not None
             self._journal.append(
-                line_of(report, number, self._config, self._c_texts, mode=self._mode, cause=cause)
+                line_of(report, number, self.config, self._c_texts, mode=self._mode, cause=cause)
             )
 
         self._write("journal", append)

@@ -30,6 +30,7 @@ from torque_sched.daemon.event_port import Callers, EventPort, addresses_of, bin
 from torque_sched.daemon.place import Options, command_environment, server_host, this_user
 from torque_sched.daemon.predecessor import take_over_usage, without_effect
 from torque_sched.daemon.records import Records
+from torque_sched.daemon.reloading import AT_ONCE, changes_of, taken_at_once
 from torque_sched.daemon.service import Ending, Pace, Service
 from torque_sched.daemon.shadow import Shadow
 from torque_sched.daemon.standing import Standing
@@ -259,7 +260,7 @@ async def _serve(
             stop_metrics = serve_figures(figures, config.metrics.address, config.metrics.port)
         service, records = _service(prepared, history, figures)
         if new_teller is not None and config.answers and not options.shadow:
-            service.answers = open_port(options.home, new_teller)
+            service.answers = open_port(options.home, new_teller, lambda: service.wake("asked"))
 
         def up() -> None:
             prepared.log.record(Event.SYSTEM, "Svr", "main", f"pbs_sched startup pid {os.getpid()}")
@@ -275,16 +276,54 @@ async def _serve(
         history.close()
 
 
-def _cycle(prepared: Prepared, history: History, commands: Commands) -> Cycle:
+def _brain(prepared: Prepared, history: History) -> PolicyBrain:
+    return PolicyBrain(
+        prepared.in_force,
+        history,
+        reservations=tuple(each.value() for each in prepared.config.reservations),
+        dedicated=prepared.c_files.dedicated,
+    )
+
+
+def _pace(prepared: Prepared) -> Pace:
+    options, config = prepared.options, prepared.config
+    return Pace(
+        config.shadow_timer_s if options.shadow else config.timer_s,
+        config.settle_s, config.retry_s, options.alarm_s, config.look_rest,
+    )  # fmt: skip
+
+
+def _take_anew(prepared: Prepared, service: Service, brain: PolicyBrain, records: Records) -> None:
+    """Read our settings again, and use those that a running daemon can take.
+
+    Raises:
+        ConfigError: they are wrong; the old ones stay in force.
+    """
+    wanted = read_config(prepared.options.config)
+    config = taken_at_once(prepared.config, wanted)
+    in_force = SettingsInForce(config, prepared.c_files)
+    changed = changes_of(prepared.config, wanted)
+    now = [key for key in changed if key in AT_ONCE]
+    later = [key for key in changed if key not in AT_ONCE]
+    prepared.config = records.config = config
+    prepared.in_force = in_force
+    brain.use(in_force, tuple(each.value() for each in config.reservations))
+    service.cycle.use(
+        config.cycle_limits(), config.renewal(),
+        deletes_impossible=config.delete_impossible, offlines_black_holes=config.offline_black_holes,
+    )  # fmt: skip
+    service.pace = _pace(prepared)
+    if now:
+        logger.info("settings in force from now on: %s", ", ".join(now))
+        service.wake("settings")
+    if later:
+        logger.warning("settings that count after a restart: %s", ", ".join(later))
+
+
+def _cycle(prepared: Prepared, history: History, brain: PolicyBrain, commands: Commands) -> Cycle:
     config = prepared.config
     clock = ClusterClock()
     pbs = Pbs(commands, clock, query_timeout_s=config.query_timeout_s, order_timeout_s=config.order_timeout_s)
-    brain = PolicyBrain(
-        prepared.in_force,
-        history,
-        reservations=tuple(each.value() for each in config.reservations),
-        dedicated=prepared.c_files.dedicated,
-    )
     standing = Standing(config.back_off_rules(), config.black_hole_rules())
     standing.restore(history.pauses, clock())
     return Cycle(
@@ -305,12 +344,9 @@ def _service(prepared: Prepared, history: History, figures: Figures) -> tuple[Se
     commands = Commands(command_environment(config.commands))
     records = _records(prepared, history, figures)
     shadow = _shadow(prepared) if options.shadow else None
+    brain = _brain(prepared, history)
     service = Service(
-        _cycle(prepared, history, commands), None, prepared.log, commands,
-        Pace(
-            config.shadow_timer_s if options.shadow else config.timer_s,
-            config.settle_s, config.retry_s, options.alarm_s, config.look_rest,
-        ),
+        _cycle(prepared, history, brain, commands), None, prepared.log, commands, _pace(prepared),
         dry=options.shadow,
         started_in=prepared.started_in,
     )  # fmt: skip
@@ -327,7 +363,8 @@ def _service(prepared: Prepared, history: History, figures: Figures) -> tuple[Se
             shadow.cycle(report)
 
     def hung_up() -> None:
-        port.callers = read_callers(options, config)
+        _take_anew(prepared, service, brain, records)
+        port.callers = read_callers(options, prepared.config)
 
     service.on_report, service.on_hang_up, service.on_failure = reported, hung_up, records.failure
     if shadow is not None:

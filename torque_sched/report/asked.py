@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from torque_sched.core.model import Job, JobId, Server
 from torque_sched.core.snapshot import Snapshot
@@ -11,7 +12,7 @@ from torque_sched.parse.jobs import job_from_record
 from torque_sched.parse.records import Record
 from torque_sched.parse.request import HEEDED
 
-__all__ = ["asked_job", "note_on"]
+__all__ = ["asked_job", "joined", "note_on"]
 
 _RESOURCE = re.compile(r",(?=\s*[A-Za-z_]\w*\s*=)|,(?=\s*[A-Za-z_]\w*\s*$)")
 
@@ -54,6 +55,24 @@ def asked_job(snapshot: Snapshot, submit: str, *, user: str, name: str = "whatif
     if made.request.trouble:
         raise ConfigError(f"--submit {submit!r}: {made.request.trouble}", cure="write it as for qsub -l")
     return made
+
+
+def joined(submits: Sequence[str], walltime: str | None) -> str:
+    """Several ``-l`` and a time limit as one text, as qsub takes them.
+
+    >>> joined(["nodes=2", "mem=1gb"], "1:00:00")
+    'nodes=2,mem=1gb,walltime=1:00:00'
+
+    Raises:
+        ConfigError: a resource is named twice.
+    """
+    parts = [*submits, *([f"walltime={walltime}"] if walltime else ())]
+    seen: dict[str, str] = {}
+    for part in parts:
+        for key, value in _resources(part).items():
+            if seen.setdefault(key, value) != value:
+                raise ConfigError(f"{key} is asked for twice", cure="leave one of them")
+    return ",".join(parts)
 
 
 def note_on(submit: str) -> str:

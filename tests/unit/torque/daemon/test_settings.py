@@ -308,3 +308,23 @@ def test_holidays() -> None:
     assert not found.is_prime(datetime(2026, 1, 1, 12))  # noqa: DTZ001
     assert found.is_prime(datetime(2027, 1, 1, 12))  # noqa: DTZ001 -- written for another year
     assert parse_holidays("").is_prime(noon[1])
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1e3", 1000), ("1E+3", 1000), ("1.5e3", 1500), ("'1000'", 1000), ("10", 10)]
+)
+def test_numbers_with_an_exponent_are_numbers(tmp_path: Path, text: str, value: int) -> None:
+    path = tmp_path / "torque_sched.yaml"
+    path.write_text(f"max_starts: {text}\nbackfill: {{name: conservative, node_exact_jobs: {text}}}\n")
+    config = read_config(path)
+    assert config.max_starts == value
+    assert config.backfill is not None
+    assert config.backfill.values == {"node_exact_jobs": value}
+
+
+@pytest.mark.parametrize("text", ["1e-3", "1.5", "1e"])
+def test_what_is_no_whole_number_is_refused_by_its_name(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "torque_sched.yaml"
+    path.write_text(f"max_starts: {text}\n")
+    with pytest.raises(ConfigError, match="max_starts: must be a whole number"):
+        read_config(path)

@@ -56,3 +56,20 @@ def test_an_unusable_output_says_what_to_do() -> None:
     result = CliRunner().invoke(main, ["parse", "pbsnodes", "-"], input="<Data><Node>")
     assert result.exit_code == 1
     assert "cut off" in result.output
+
+
+@pytest.mark.parametrize(
+    ("form", "name", "command"),
+    [
+        ("qstat", "baseline-qstat-n-1", "qstat -f -t -x"),
+        ("qstat", "running-qstat", "qstat -f -t -x"),
+        ("qstat", "idle-qstat-Q", "qstat -Q -f"),
+        ("pbsnodes", "down-pbsnodes-l-down", "pbsnodes -x"),
+    ],
+)
+def test_a_table_for_people_names_the_command_in_one_line(form: str, name: str, command: str) -> None:
+    done = CliRunner().invoke(main, ["parse", form, str(GOLDEN / f"{name}.txt")])
+    assert done.exit_code == 1
+    [line] = done.output.splitlines()
+    assert f"this is a table of {form} for people" in line
+    assert command in line
