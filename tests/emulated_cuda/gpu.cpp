@@ -10,6 +10,7 @@
 //   EMULATED_CUDA_SEED      of those waits
 //   EMULATED_CUDA_FAULTS    a file, read again when it has changed, with lines "UUID CALL ERROR": CALL is
 //                           malloc, copy, launch or any; errors from 700 on, and 214, stay, others only refuse the call.
+//                           CALL held: so many MiB of its memory are in use by other processes.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -269,11 +270,13 @@ bool is_kind(const void* place, size_t n_bytes, Kind kind) {
     return block && block->kind == kind;
 }
 
+size_t used_of(const Gpu& gpu) { return gpu.used + ((size_t)fault_of(gpu, "held") << 20); }
+
 int take(void** place, size_t n_bytes, Kind kind) {
     Machine& all = machine();
     Lock lock(all.mutex);
     Gpu& gpu = *all.gpus[current_gpu];
-    if (kind == DEVICE && gpu.used + n_bytes > all.memory) return cudaErrorMemoryAllocation;
+    if (kind == DEVICE && used_of(gpu) + n_bytes > all.memory) return cudaErrorMemoryAllocation;
     if (posix_memalign(place, 512, n_bytes ? n_bytes : 1)) return cudaErrorMemoryAllocation;
     memset(*place, 0xFF, n_bytes);
     all.blocks[(const char*)*place] = {n_bytes, kind, &gpu};
@@ -447,7 +450,8 @@ cudaError_t cudaHostUnregister(void* place) {
 }
 cudaError_t cudaMemGetInfo(size_t* n_free, size_t* n_total) {
     ENTER("context");
-    *n_total = machine().memory, *n_free = *n_total - machine().gpus[current_gpu]->used;
+    Lock lock(machine().mutex);
+    *n_total = machine().memory, *n_free = *n_total - used_of(*machine().gpus[current_gpu]);
     return cudaSuccess;
 }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* place) {

@@ -41,7 +41,10 @@ def devices_of(server, credential, wanted):  # noqa: F811
 
 
 def test_a_server_computes_on_every_gpu_of_its_node(start, credential):  # noqa: F811
-    assert devices_of(start(), credential, {"cuda:0", "cuda:1"}) == {"cuda:0", "cuda:1"}
+    server = start()
+    assert devices_of(server, credential, {"cuda:0", "cuda:1"}) == {"cuda:0", "cuda:1"}
+    text = (server.folder / "log").read_text(encoding="utf-8")
+    assert "computes on cuda:1 with CUDA 12.9: " in text, "which libraries they are"
 
 
 def test_a_server_uses_the_gpu_that_it_was_given_and_no_other(start, credential):  # noqa: F811

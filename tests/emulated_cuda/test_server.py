@@ -1,6 +1,7 @@
 """A pipeline server whose workers compute on two emulated GPUs, each with the real CuPy."""
 
 import json
+import re
 import threading
 import time
 
@@ -213,6 +214,46 @@ def test_memory_that_is_short_rests_no_gpu(gpu_server, credential):  # noqa: F81
     assert "quarantined" not in states(server).values()
     gpu_server.faults()
     both_at_work(server, credential)
+
+
+TOTAL_MIB = 2048
+
+
+def held_by_others(gpu_server, n_free_mib):
+    gpu_server.faults(*((gpu, "held", TOTAL_MIB - n_free_mib) for gpu in (0, 1)))
+
+
+def test_memory_that_others_use_is_waited_for(gpu_server, credential):  # noqa: F811
+    server = gpu_server(gpu_memory_wait_s=240.0)
+    both_at_work(server, credential)
+    held_by_others(gpu_server, 24)
+    found = []
+    asking = threading.Thread(target=lambda: found.append(ask(server, credential, 10**6, 1, 2000)))
+    asking.start()
+    deadline_s = time.monotonic() + 120
+    while [row["state"] for row in server.stats()["workers"] if row["device"]] != ["busy", "busy"]:
+        assert time.monotonic() < deadline_s
+    assert found == []
+    gpu_server.faults()
+    asking.join()
+    assert [codes for _, codes in found] == [[]]
+    assert "quarantined" not in states(server).values()
+
+
+def test_memory_that_others_keep_is_named_with_figures_and_small_requests_go_on(gpu_server, credential):  # noqa: F811
+    server = gpu_server(gpu_memory_wait_s=0.2)
+    both_at_work(server, credential)
+    held_by_others(gpu_server, 24)
+    with Client(server.endpoint, credential) as client:
+        with pytest.raises(AccelError) as caught:
+            client.call(Call("large", "lu", {}, (Tensor.of(general((2000, 2000))),)))
+        assert caught.value.transient, "another server or a CPU may take it"
+        assert re.search(
+            r"needs at least \d+ MiB .* 24 MiB are free, other processes hold 2024 MiB", str(caught.value)
+        )
+        client.call(Call("small", "lu", {}, (Tensor.of(general((20, 20))),)))
+    gpu_server.faults()
+    assert ask(server, credential, 10**6, 2, 2000)[1] == []
 
 
 def test_each_gpu_is_measured(gpu_server, tmp_path):

@@ -5,12 +5,14 @@ ones go one by one: one is copied in and another copied out while a third is com
 caller uses has three of its own, so the lanes of a worker, each on a stream, overlap in the same way.
 
 Host memory that the GPU copies from is held until an event behind the copy has passed. Where the GPU's memory
-is short, what is under way is finished, free blocks are given back and the group is tried once more, alone.
+is short, what is under way is finished, free blocks are given back and the group is tried once more, alone;
+what others use of it is waited for.
 """
 
 from __future__ import annotations
 
 import importlib
+import time
 from functools import lru_cache, partial
 from itertools import groupby
 from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple, TypeVar
@@ -19,7 +21,7 @@ import numpy as np
 
 from yarn_accel.errors import AccelError, RejectedError, StartupError, UnavailableError
 from yarn_accel.operations.factorization import LETTERS
-from yarn_accel.operations.gpu_errors import asked_bytes, is_out_of_memory, shortage
+from yarn_accel.operations.gpu_errors import MemoryShortage, MemoryWait, asked_bytes, is_out_of_memory
 from yarn_accel.operations.operation import Outcome, Params, Place
 
 __all__ = [
@@ -33,6 +35,7 @@ __all__ = [
     "download",
     "library",
     "only",
+    "set_memory_wait",
     "through_streams",
     "triangle_indices",
     "upload",
@@ -46,9 +49,11 @@ Land = Callable[[], List[Any]]
 SMALL_ORDER = 512
 _N_STREAMS = 3
 _MAX_CALLERS = 64
+_MEMORY_POLL_S = 0.05
 _T = TypeVar("_T")
 _held: Dict[int, List[Tuple[Any, Array]]] = {}
 """By stream: an event behind a copy, and the host memory that is copied from until then."""
+_memory_wait = MemoryWait()
 
 
 class GpuMemoryError(UnavailableError):
@@ -107,44 +112,71 @@ def through_streams(items: Sequence[Item], launch: Callable[[List[Item]], Land])
     return outcomes
 
 
+def set_memory_wait(seconds: float) -> None:
+    """How long computations of this process wait for memory that others use; at first: not at all."""
+    _memory_wait.wait_s = seconds
+
+
 def with_memory(work: Callable[[], _T], held_bytes: int = 0) -> _T:
-    """What ``work`` returns; where memory was short, after free blocks are given back and on a second try.
+    """What ``work`` returns; where memory was short, after free blocks are given back and on another try.
+
+    What is held up by others is waited for, with nothing held meanwhile: see `set_memory_wait`.
 
     Args:
         work: computes on the current stream, and may be begun again.
-        held_bytes: what the request already has on the device.
+        held_bytes: what the request already has on the device; it does not wait then.
 
     Raises:
         RejectedError: ``too-large``: it can never have enough, with the figures.
-        GpuMemoryError: there is not enough now.
+        GpuMemoryError: there is not enough now, with the figures.
     """
     try:
         return work()
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-    # Only here, where no frame of the error holds memory any more.
+    pool = cupy_module().get_default_memory_pool()
+    while True:
+        # Only here, where no frame of the error holds memory any more.
+        cupy_module().cuda.get_current_stream().synchronize()
+        pool.free_all_blocks()
+        before_bytes = pool.used_bytes()
+        try:
+            found = work()
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            shortage = _shortage(error, held_bytes + max(0, pool.used_bytes() - before_bytes))
+        else:
+            _memory_wait.end()
+            return found
+        if shortage.is_lasting:
+            cure = "send a smaller problem, or to a CPU"
+            raise RejectedError("too-large", "the computation {}".format(shortage), cure=cure)
+        if held_bytes or not _waited(shortage):
+            raise GpuMemoryError("others use the GPU's memory: the computation {}".format(shortage))
+
+
+def _shortage(error: BaseException, own_bytes: int) -> MemoryShortage:
     cupy = cupy_module()
-    cupy.cuda.get_current_stream().synchronize()
+    pool = cupy.get_default_memory_pool()
+    free_bytes, total_bytes = cupy.cuda.runtime.memGetInfo()
+    return MemoryShortage(
+        own_bytes, asked_bytes(error), pool.get_limit(), free_bytes, total_bytes, pool.total_bytes()
+    )
+
+
+def _waited(shortage: MemoryShortage) -> bool:
+    """Wait until there may be memory; False: it was waited for long enough."""
+    cupy = cupy_module()
     pool = cupy.get_default_memory_pool()
     pool.free_all_blocks()
-    before_bytes = pool.used_bytes()
-    try:
-        return work()
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        own_bytes = held_bytes + max(0, pool.used_bytes() - before_bytes)
-        free_bytes, total_bytes = cupy.cuda.runtime.memGetInfo()
-        why = shortage(own_bytes, asked_bytes(error), pool.get_limit(), free_bytes, total_bytes)
-        if why is None:
-            message = "others use the GPU's memory: {} MiB of {} MiB are free".format(
-                free_bytes >> 20, total_bytes >> 20
-            )
-            raise GpuMemoryError(message) from None
-        raise RejectedError(
-            "too-large", "the computation {}".format(why), cure="send a smaller problem, or to a CPU"
-        ) from None
+    while _memory_wait.may_go_on(time.monotonic()):
+        time.sleep(_MEMORY_POLL_S)
+        free_bytes, _ = cupy.cuda.runtime.memGetInfo()
+        if not shortage.asked or free_bytes + pool.free_bytes() >= shortage.needed:
+            return True
+    return False
 
 
 def upload(arrays: Sequence[Array], n_axes: int) -> Array:

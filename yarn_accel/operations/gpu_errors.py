@@ -6,16 +6,18 @@ Xids. CUDA's runtime and driver use the same numbers for what both of them have.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Dict, FrozenSet, Optional, Union
+from typing import Any, Dict, FrozenSet, NamedTuple, Optional, Union
 
 __all__ = [
     "Blame",
+    "MemoryShortage",
+    "MemoryWait",
     "asked_bytes",
     "blame_of",
     "driver_fault",
     "is_out_of_memory",
-    "shortage",
     "xid_blame",
 ]
 
@@ -135,23 +137,78 @@ def driver_fault(driver: Union[str, bytes, None], cuda_major: int) -> str:
     )
 
 
-def shortage(own: int, asked: int, limit: int, free: int, total: int) -> Optional[str]:
-    """Why a computation can never have its memory on this device; None: it could, were less in use by others.
+class MemoryShortage(NamedTuple):
+    """A computation did not get its memory on a device.
 
-    Args:
+    Attributes:
         own: bytes it had taken when it failed.
         asked: bytes that it then asked for; 0: unknown.
         limit: bytes that the process may take; 0: no limit but the device.
         free: bytes that are free on the device now.
         total: bytes of the device.
+        pooled: bytes that the process has taken from the device, in use or not.
     """
-    most = min(limit or total, total)
-    if asked and own + asked <= most:
-        return None
-    needs = "needs at least {} MiB".format(_mib(own + asked)) if asked else "needs more"
-    return "{} of the GPU's memory; {} MiB of {} MiB may be used, {} MiB are free".format(
-        needs, _mib(most), _mib(total), _mib(free)
-    )
+
+    own: int
+    asked: int
+    limit: int
+    free: int
+    total: int
+    pooled: int = 0
+
+    @property
+    def needed(self) -> int:
+        """Bytes it cannot do without, as far as known."""
+        return self.own + self.asked
+
+    @property
+    def others(self) -> int:
+        """Bytes that other processes hold, and CUDA itself."""
+        return max(0, self.total - self.free - self.pooled)
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether the process could not have it either if no other used the device."""
+        if not self.asked:
+            return self.others <= self.total - self._most
+        return self.needed > self._most
+
+    @property
+    def _most(self) -> int:
+        return min(self.limit or self.total, self.total)
+
+    def __str__(self) -> str:
+        needs = "needs at least {} MiB".format(_mib(self.needed)) if self.asked else "needs more"
+        figures = "{} MiB of {} MiB may be used, {} MiB are free, other processes hold {} MiB".format(
+            *map(_mib, (self._most, self.total, self.free, self.others))
+        )
+        return "{} of the GPU's memory; {}".format(needs, figures)
+
+
+@dataclass
+class MemoryWait:
+    """How long computations wait for memory that others use.
+
+    Attributes:
+        wait_s: of one shortage, however many computations it meets: so that a batch waits no longer than one.
+        since_s: when the shortage began; None: there is none. It is over when it met none for `wait_s`.
+        met_s: when it last met one.
+    """
+
+    wait_s: float = 0.0
+    since_s: Optional[float] = None
+    met_s: float = 0.0
+
+    def may_go_on(self, now_s: float) -> bool:
+        """Whether to wait, or to wait on; begins a shortage where there was none."""
+        if self.since_s is None or now_s - self.met_s > self.wait_s:
+            self.since_s = now_s
+        self.met_s = now_s
+        return now_s - self.since_s < self.wait_s
+
+    def end(self) -> None:
+        """A computation has got its memory."""
+        self.since_s = None
 
 
 def asked_bytes(error: BaseException) -> int:

@@ -117,6 +117,9 @@ class PipelineConfig(BaseModel):
     gpu_memory_share: float = Field(
         0.9, gt=0, le=1, description="part of a GPU's memory that the workers on it take together"
     )
+    gpu_memory_wait_s: float = Field(
+        10.0, ge=0, le=600, description="a request waits so long for GPU memory that other processes use"
+    )
     calibrate: bool = Field(True, description="measure each worker in the background when it is idle")
     calibration_file: str = Field("", description="where weights are kept; default: the user's cache folder")
     # Batches and queues

@@ -4,9 +4,10 @@ import pytest
 
 from yarn_accel.operations.gpu_errors import (
     Blame,
+    MemoryShortage,
+    MemoryWait,
     blame_of,
     driver_fault,
-    shortage,
     xid_blame,
 )
 
@@ -89,10 +90,40 @@ def test_the_cure_of_an_old_driver_names_cuda_12_where_that_would_do():
     assert driver_fault("470.57", 13).endswith("update the driver")
 
 
+MIB = 1 << 20
+
+
 def test_what_could_never_have_its_memory_comes_with_figures():
-    mib = 1 << 20
-    assert shortage(0, 10 * mib, 0, 5 * mib, 20 * mib) is None
-    why = shortage(15 * mib, 10 * mib, 0, 5 * mib, 20 * mib)
-    assert why == ("needs at least 25 MiB of the GPU's memory; 20 MiB of 20 MiB may be used, 5 MiB are free")
-    assert "8 MiB of 20 MiB may be used" in shortage(0, 10 * mib, 8 * mib, 5 * mib, 20 * mib)
-    assert shortage(0, 0, 0, 5 * mib, 20 * mib).startswith("needs more of the GPU's memory")
+    assert not MemoryShortage(0, 10 * MIB, 0, 5 * MIB, 20 * MIB, 3 * MIB).is_lasting
+    lasting = MemoryShortage(15 * MIB, 10 * MIB, 0, 5 * MIB, 20 * MIB, 3 * MIB)
+    assert lasting.is_lasting
+    assert str(lasting) == (
+        "needs at least 25 MiB of the GPU's memory; 20 MiB of 20 MiB may be used, 5 MiB are free, "
+        "other processes hold 12 MiB"
+    )
+    limited = MemoryShortage(0, 10 * MIB, 8 * MIB, 15 * MIB, 20 * MIB, 5 * MIB)
+    assert (limited.is_lasting, limited.others) == (True, 0)
+    assert "8 MiB of 20 MiB may be used" in str(limited)
+
+
+@pytest.mark.parametrize(
+    ("others", "is_lasting"), [(0, True), (2 * MIB, True), (3 * MIB, False), (15 * MIB, False)]
+)
+def test_where_a_library_does_not_say_how_much_others_may_be_the_reason(others, is_lasting):
+    """They are if they use what this process may use."""
+    shortage = MemoryShortage(0, 0, 18 * MIB, 20 * MIB - others, 20 * MIB)
+    assert shortage.is_lasting == is_lasting
+    assert str(shortage).startswith("needs more of the GPU's memory")
+
+
+def test_a_shortage_is_waited_for_once_however_many_it_meets():
+    wait = MemoryWait(10.0)
+    assert wait.may_go_on(100.0)
+    assert wait.may_go_on(109.0)
+    assert not wait.may_go_on(110.0)
+    assert not wait.may_go_on(119.0), "the next computation does not wait again"
+    assert wait.may_go_on(130.0), "nobody met it for a while: it is another one"
+    assert not wait.may_go_on(140.0)
+    wait.end()
+    assert wait.may_go_on(141.0)
+    assert not MemoryWait().may_go_on(1.0)

@@ -10,14 +10,22 @@ import importlib
 import logging
 import re
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from yarn_accel.errors import StartupError
+from yarn_accel.operations.cuda_streams import set_memory_wait
 from yarn_accel.operations.gpu_errors import Blame, blame_of, driver_fault
 from yarn_accel.pipeline.nvml import load_nvml
 from yarn_accel.pipeline.workers.devices import Device
 from yarn_accel.pipeline.workers.execution import error_of
+from yarn_accel.pipeline.workers.gpu_toolkit import (
+    CUDA_MAJOR,
+    describe_toolkit,
+    find_toolkit,
+    refuse_other_cuda,
+)
 from yarn_accel.pipeline.workers.jobs import JobFailure
 from yarn_accel.pipeline.workers.memory import Mapping
 
@@ -27,8 +35,6 @@ logger = logging.getLogger(__name__)
 
 _ON_CPU = "send it to a server that computes on its CPU, and report the message"
 _PROBE_CURE = "do not use this GPU, or mend its driver and CuPy: see docs/gpu.md"
-_CUDA_MAJOR = 12
-"""Of the CuPy that the extras `gpu` and `gpu-site` bring."""
 _IDENTITY_CURE = "compare CUDA_VISIBLE_DEVICES of the server with `nvidia-smi -L`: see docs/gpu.md"
 _GPU_UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 """Of a whole GPU: what CUDA's runtime says of a part that MIG made is not documented."""
@@ -41,9 +47,11 @@ class CudaDevice:
 
     Args:
         device: which.
-        memory_share: the part of its memory that this process may take, 0 to 1.
+        memory_share: the part of its memory that all workers on it may take together, 0 to 1.
+        memory_wait_s: how long a computation waits for memory that others use.
 
     Attributes:
+        toolkit: which CUDA libraries it computes with, in one line; empty: unknown.
         fault: an error of the device itself, or of what is installed, once there was one: it rests.
         broken: an error that ended what this process has on the device, once there was one: another process
             may be well.
@@ -52,7 +60,7 @@ class CudaDevice:
         StartupError: CuPy is missing, the device cannot be used, or CUDA opened another one.
     """
 
-    def __init__(self, device: Device, memory_share: float = 1.0) -> None:
+    def __init__(self, device: Device, memory_share: float = 1.0, memory_wait_s: float = 0.0) -> None:
         self._name = name = device.name
         self.fault = self.broken = ""
         self._is_proven = False
@@ -63,10 +71,17 @@ class CudaDevice:
             importlib.import_module("cupyx")
             self._cupy = cupy
             self._runtime = cupy.cuda.runtime
+            refuse_other_cuda(str(cupy.__version__), self._runtime.runtimeGetVersion())
+            facts = find_toolkit(str(Path(str(cupy.__file__)).parents[1]))
+            self.toolkit = "" if facts is None else describe_toolkit(facts)
             _, total_bytes = self._runtime.memGetInfo()
-            cupy.get_default_memory_pool().set_limit(size=int(total_bytes * memory_share))
+            limit_bytes = int(total_bytes * memory_share / device.n_sharing)
+            cupy.get_default_memory_pool().set_limit(size=limit_bytes)
+            set_memory_wait(memory_wait_s)
             with self.stream():
                 cupy.zeros(64) @ cupy.zeros(64)
+        except StartupError as error:
+            raise StartupError(f"{name} cannot be used: {error.message}", cure=error.cure) from None
         except ImportError as error:
             raise StartupError(
                 f"{name}: CuPy cannot be imported: {error}", cure="pip install 'cluster-accel[gpu]'"
@@ -128,7 +143,9 @@ class CudaDevice:
             blame = Blame.PROCESS
         if blame is Blame.MEMORY:
             self._cupy.get_default_memory_pool().free_all_blocks()
-            return JobFailure("unavailable", "out-of-memory", "the GPU is out of memory", "", True)
+            free_bytes, total_bytes = self._runtime.memGetInfo()
+            text = f"the GPU is out of memory: {free_bytes >> 20} MiB of {total_bytes >> 20} MiB are free"
+            return JobFailure("unavailable", "out-of-memory", text, "", True)
         if blame is Blame.REQUEST:
             return JobFailure("rejected", "gpu-refused", f"the GPU's library refused it: {text}", _ON_CPU)
         if blame is Blame.PROCESS:
@@ -190,7 +207,7 @@ def _driver_fault() -> str:
     if nvml is None:
         return ""
     try:
-        return driver_fault(nvml.nvmlSystemGetDriverVersion(), _CUDA_MAJOR)
+        return driver_fault(nvml.nvmlSystemGetDriverVersion(), CUDA_MAJOR)
     except nvml.NVMLError:
         return ""
 

@@ -11,8 +11,9 @@ import os
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from yarn_accel.errors import ConfigError, StartupError
@@ -50,7 +51,7 @@ class Device:
         uuid: of the GPU, or of the part.
         product: the model of the GPU.
         memory_bytes: of the GPU, or of the part; 0: unknown.
-        n_sharing: workers of this server on it; each has that part of its memory.
+        n_sharing: workers of this server on it, which share its memory.
     """
 
     name: str
@@ -80,15 +81,15 @@ def find_devices(config: PipelineConfig, environ: Mapping[str, str] | None = Non
         ConfigError: a device that no machine has.
         StartupError: none of the devices can be used; says why of each.
     """
-    gpus = _GpuTable(os.environ if environ is None else environ, config.workers_per_gpu)
+    gpus = _GpuTable(os.environ if environ is None else environ)
     found: list[Device] = []
     for name in config.devices:
         if name == "auto":
-            found += gpus.usable() or _cpus(config)
+            found += config.workers_per_gpu * gpus.usable() or _cpus(config)
         elif name == "cpu":
             found += _cpus(config)
         elif _GPU_NAME.fullmatch(name):
-            found += gpus.named(name)
+            found += config.workers_per_gpu * gpus.named(name)
         else:
             raise ConfigError(f"devices: {name!r} is none of auto, cpu, cuda:0, cuda:1, ...")
     if found and all(device.fault for device in found):
@@ -96,7 +97,8 @@ def find_devices(config: PipelineConfig, environ: Mapping[str, str] | None = Non
             "no device can be used: " + "; ".join(f"{device.name}: {device.fault}" for device in found),
             cure="`devices: [auto]` takes what there is, and the CPU where there is no GPU",
         )
-    return tuple(found)
+    n_sharing = Counter(device.name for device in found)
+    return tuple(replace(device, n_sharing=n_sharing[device.name]) for device in found)
 
 
 def _cpus(config: PipelineConfig) -> list[Device]:
@@ -107,10 +109,9 @@ def _cpus(config: PipelineConfig) -> list[Device]:
 class _GpuTable:
     """The GPUs of this machine, those that the environment shows, and those that workers can use."""
 
-    def __init__(self, environ: Mapping[str, str], n_sharing: int) -> None:
+    def __init__(self, environ: Mapping[str, str]) -> None:
         self._gpus = list_gpus()
         self._visible = visible_gpus(self._gpus, environ)
-        self._n_sharing = n_sharing
         if doubtful_numbers(self._gpus, environ):
             logger.warning(
                 "%s=%s: taken as the numbers of nvidia-smi; CUDA itself counts the fastest GPU first unless "
@@ -120,19 +121,19 @@ class _GpuTable:
             )
 
     def usable(self) -> list[Device]:
-        """A device for every worker on a GPU that can be used; what is left out is logged."""
-        found = [device for gpu in self._visible for device in self._devices(gpu)]
-        faults = dict.fromkeys((device.name, device.fault) for device in found if device.fault)
-        for name, fault in faults:
-            logger.warning("%s is not used: %s", name, fault)
+        """Every GPU that can be used; what is left out is logged."""
+        found = [self._device(gpu) for gpu in self._visible]
+        for device in found:
+            if device.fault:
+                logger.warning("%s is not used: %s", device.name, device.fault)
         return [device for device in found if not device.fault]
 
     def named(self, name: str) -> list[Device]:
-        """The workers' devices on a GPU, or on all of its parts; one with a fault where there is none."""
+        """A GPU, or all of its parts; one with a fault where there is none."""
         gpus = [gpu for gpu in self._gpus if gpu.name == name or gpu.name.startswith(name + ":")]
         shown = [gpu for gpu in gpus if gpu in self._visible]
         if shown:
-            return [device for gpu in shown for device in self._devices(gpu)]
+            return [self._device(gpu) for gpu in shown]
         if gpus:
             fault = f"it is not among the GPUs that {CUDA_VARIABLE} shows this server"
         elif self._gpus:
@@ -143,18 +144,16 @@ class _GpuTable:
             fault = "there is no NVIDIA driver on this machine"
         return [Device(name, "cuda", fault=fault)]
 
-    def _devices(self, gpu: Gpu) -> list[Device]:
+    def _device(self, gpu: Gpu) -> Device:
         fault = gpu.fault or (CUPY_MISSING if importlib.util.find_spec("cupy") is None else "")
-        device = Device(
+        return Device(
             gpu.name,
             "cuda",
             fault=fault,
             uuid=gpu.uuid,
             product=gpu.product,
             memory_bytes=gpu.memory_bytes,
-            n_sharing=self._n_sharing,
         )
-        return [device] * self._n_sharing
 
 
 def used_by_others(processes: Mapping[int, int], own: Collection[int]) -> int | None:

@@ -108,6 +108,7 @@ class WorkerProcess:
         is_on_probation: whether its device has to prove itself.
         is_unfit: whether it could not even start.
         has_lied: whether it said what cannot be true.
+        toolkit: the CUDA libraries it computes with, in one line; empty: none, or unknown.
     """
 
     def __init__(self, launched: Launched) -> None:
@@ -117,6 +118,7 @@ class WorkerProcess:
         self.fate = "died"
         self.detail = ""
         self.versions: dict[str, str] = {}
+        self.toolkit = ""
         self.entered_ns = 0
         self.is_open = False
         self.is_on_probation = False

@@ -59,6 +59,7 @@ def slot_facts(slot: Slot, process: WorkerProcess | None, start_fault: str) -> d
         "busy_s": process.tally.busy_s + (now_s - since_s if since_s else 0.0),
         "n_jobs": process.tally.n_jobs,
         "uptime_s": now_s - process.tally.started_s,
+        "toolkit": process.toolkit,
         **memory_facts(process.pid),
         **facts,
     }

@@ -29,7 +29,7 @@ from yarn_accel.core.device_health import (
 )
 from yarn_accel.pipeline.loop import READ, WRITE
 from yarn_accel.pipeline.workers.calibration import Calibration
-from yarn_accel.pipeline.workers.devices import Device, GpuMonitor, find_devices, used_by_others
+from yarn_accel.pipeline.workers.devices import GpuMonitor, find_devices, used_by_others
 from yarn_accel.pipeline.workers.launching import launch
 from yarn_accel.pipeline.workers.process import SegmentLike, WorkerLiedError, WorkerProcess
 from yarn_accel.pipeline.workers.slots import Slot, memory_facts, slot_facts
@@ -166,7 +166,7 @@ class WorkerSupervisor:
             False when that worker is gone: the jobs were not begun, and are not among those it lost.
         """
         process = self._workers.get(worker)
-        if process is None or not process.send(jobs, self._limit_s(expected_s)):
+        if process is None or not process.send(jobs, self._limit_s(process.device, expected_s)):
             return False
         if process.has_unsent:
             self._loop.change(process.fd, READ | WRITE)
@@ -211,8 +211,10 @@ class WorkerSupervisor:
         used = {name: used_by_others(found, own) for name, found in self.gpu_monitor.processes.items()}
         return [{**row, "other_bytes": used.get(row["device"])} for row in self.gpu_monitor.latest]
 
-    def _limit_s(self, expected_s: float) -> float:
-        return max(self._config.hang_min_s, self._config.hang_factor * expected_s)
+    def _limit_s(self, device: str, expected_s: float) -> float:
+        config = self._config
+        wait_s = config.gpu_memory_wait_s if device != "cpu" else 0.0
+        return wait_s + max(config.hang_min_s, config.hang_factor * expected_s)
 
     # One process: from its start to its end
 
@@ -261,6 +263,7 @@ class WorkerSupervisor:
             self._enter(process)
         elif "taken" in message:
             process.versions.update(message["taken"])
+            process.toolkit = str(message["toolkit"])
             self._confirm(process)
         elif "sick" in message:
             process.kill("sick", str(message["sick"]))
@@ -297,19 +300,21 @@ class WorkerSupervisor:
         device = slot.device
         process.device = device.name
         process.is_on_probation = self._health.state(device.name) == "probation"
-        probe = self._config.probe_gpus
-        process.order(take=asdict(device), memory_share=self._memory_share(device), probe=probe)
+        config = self._config
+        gpu = {
+            "memory_share": config.gpu_memory_share,
+            "memory_wait_s": config.gpu_memory_wait_s,
+            "probe": config.probe_gpus,
+        }
+        process.order(take=asdict(device), gpu=gpu)
         # A CPU needs no preparation; a GPU worker confirms when its device is ready.
         if device.kind == "cpu":
             self._open(slot, process)
 
-    def _memory_share(self, device: Device) -> float:
-        """The part of the device's memory for each of the workers that share it."""
-        return self._config.gpu_memory_share / sum(slot.device.name == device.name for slot in self._slots)
-
     def _confirm(self, process: WorkerProcess) -> None:
         slot = self._slot_of(process)
         if slot is not None:
+            logger.info("worker %d computes on %s with %s", process.worker, slot.device.name, process.toolkit)
             self._open(slot, process)
 
     def _open(self, slot: Slot, process: WorkerProcess) -> None:

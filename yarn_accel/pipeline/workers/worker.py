@@ -145,17 +145,17 @@ class Worker:
                 order["operation"], order["params"], specs_from(order["specs"])
             )
         if "take" in order:
-            self._take(order["take"], order["memory_share"], order["probe"])
+            self._take(order["take"], order["gpu"])
         if "measure" in order:
             self._measure(order["measure"])
 
-    def _take(self, place: dict[str, Any], memory_share: float, probe: bool) -> None:
+    def _take(self, place: dict[str, Any], settings: dict[str, Any]) -> None:
         if place["cores"]:
             bind_to(place["cores"])
         if place["kind"] == "cuda":
-            self._prepare_gpu(place, memory_share, probe)
+            self._prepare_gpu(place, settings)
 
-    def _prepare_gpu(self, place: dict[str, Any], memory_share: float, probe: bool) -> None:
+    def _prepare_gpu(self, place: dict[str, Any], settings: dict[str, Any]) -> None:
         from yarn_accel.pipeline.workers.devices import Device
 
         assigned = Device(**{**place, "cores": tuple(place["cores"])})
@@ -163,8 +163,9 @@ class Worker:
         os.environ.update(assigned.environment())
         from yarn_accel.pipeline.workers.cuda import CudaDevice
 
-        self._device = device = CudaDevice(assigned, memory_share)
-        if probe:
+        device = CudaDevice(assigned, settings["memory_share"], settings["memory_wait_s"])
+        self._device = device
+        if settings["probe"]:
             device.probe()
         self._segments.on_map = device.pin
         self._forms = Forms("cuda")
@@ -173,7 +174,7 @@ class Worker:
             executor.around = device.stream()
             executor.explain = self._explain
         self._lanes = Lanes(executors, self._answer)
-        self._channel.send(encode_object(taken=device.versions()))
+        self._channel.send(encode_object(taken=device.versions(), toolkit=device.toolkit))
 
     def _explain(self, error: BaseException) -> JobFailure:
         """As `CudaDevice.explain`; ends the process where it can compute no more.

@@ -66,6 +66,7 @@ def fake(monkeypatch):
         hostUnregister=lambda address: log.append(address),
         memGetInfo=lambda: (3 << 30, 16 << 30),
         deviceSynchronize=lambda: None,
+        runtimeGetVersion=lambda: 12090,
     )
     memory = types.SimpleNamespace(OutOfMemoryError=OutOfMemoryError)
     pool = types.SimpleNamespace(
@@ -74,6 +75,8 @@ def fake(monkeypatch):
     cupy = types.ModuleType("cupy")
     cupy.cuda = types.SimpleNamespace(Stream=Stream, runtime=runtime, memory=memory)
     cupy.zeros = np.zeros
+    cupy.__version__, cupy.__file__ = "14.2.0", "/packages/cupy/__init__.py"
+    monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)
     cupy.get_default_memory_pool = lambda: pool
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setitem(sys.modules, "cupyx", types.ModuleType("cupyx"))
@@ -207,6 +210,41 @@ def test_no_other_gpu_is_computed_on(fake, monkeypatch, found):
     ) as caught:
         CudaDevice(Device("cuda:1", "cuda", uuid=UUID))
     assert "nvidia-smi -L" in caught.value.cure
+
+
+def test_a_cupy_of_cuda_13_is_refused_by_name(fake):
+    sys.modules["cupy"].cuda.runtime.runtimeGetVersion = lambda: 13020
+    with pytest.raises(
+        StartupError, match=r"cuda:1 cannot be used: CuPy 14\.2\.0 \(cupy-cuda13x\)"
+    ) as caught:
+        CudaDevice(Device("cuda:1", "cuda"))
+    assert "cupy-cuda12x" in caught.value.cure
+
+
+def test_a_driver_that_is_too_old_is_named_with_the_cure(fake, eight_gpus, monkeypatch):
+    eight_gpus.driver = "470.57.02"
+    eight_gpus.write()
+    monkeypatch.setattr(sys.modules["cupy"], "zeros", lambda n: (_ for _ in ()).throw(CudaError(35)))
+    with pytest.raises(StartupError, match="cuda:1 cannot be used: ") as caught:
+        CudaDevice(Device("cuda:1", "cuda"))
+    assert (
+        caught.value.cure == "the NVIDIA driver is 470.57.02; CUDA 12 needs 525 or newer: update the driver"
+    )
+
+
+def test_a_toolkit_that_is_not_all_there_is_named_with_the_cure(fake, monkeypatch):
+    from yarn_accel.pipeline.workers import cuda
+    from yarn_accel.pipeline.workers.gpu_toolkit import ToolkitFacts
+
+    monkeypatch.setattr(cuda, "find_toolkit", lambda _: ToolkitFacts(missing={"cublas": "it is not there"}))
+    with pytest.raises(StartupError, match="cuda:1 cannot be used: libraries of CUDA 12 are missing: cublas"):
+        CudaDevice(Device("cuda:1", "cuda"))
+
+
+def test_the_workers_of_a_gpu_share_what_they_may_take(fake):
+    _, log = fake
+    CudaDevice(Device("cuda:1", "cuda", n_sharing=4), 0.5)
+    assert log[0] == ("limit", 2 << 30)
 
 
 def test_a_buffer_that_cannot_be_pinned_is_used_as_it_is(fake, monkeypatch, caplog):

@@ -148,9 +148,11 @@ def test_the_thread_reports_to_its_owner(eight_gpus: Node, has_cupy: None) -> No
 
     def call(task: Callable[[], None]) -> None:
         task()
-        seen.set()
+        if reported and monitor.asked_s:
+            seen.set()
 
     monitor = GpuMonitor([CPU, *find_devices(config())], lambda *fault: reported.append(fault), call)
+    assert not monitor.may_report("cuda:4", 0.0), "it does not ask yet"
     monitor.start()
     eight_gpus.gpus[4].state = LOST
     eight_gpus.write()

@@ -1,0 +1,117 @@
+"""Which CUDA libraries a worker computes with: found as CuPy finds them, and named, or what is missing.
+
+They come with the environment (`gpu: bundled`) or are the node's own (`gpu: site`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from yarn_accel.errors import StartupError
+
+__all__ = ["CUDA_MAJOR", "ToolkitFacts", "describe_toolkit", "find_toolkit", "refuse_other_cuda"]
+
+CUDA_MAJOR = 12
+"""Of the CuPy that the extras `gpu` and `gpu-site` bring."""
+_LIBRARIES = ("nvrtc", "cublas", "cusolver", "cusparse")
+_NUMBERED = ("nvrtc", "cublas")
+"""Those whose file has CUDA's number."""
+_SONAME = re.compile(r"\.so\.(\d+)")
+_CURE = (
+    "install the libraries of a CUDA 12 toolkit on the node and name its folder by `server: {environment: "
+    "{CUDA_PATH: FOLDER}}`, or have them travel: `environment: {gpu: bundled}`"
+)
+
+
+@dataclass(frozen=True)
+class ToolkitFacts:
+    """What was found on this node.
+
+    Attributes:
+        paths: by name of the library, its file.
+        missing: by name of the library, why it could not be loaded.
+        headers: the folder of CUDA's headers; empty: there is none.
+        version: such as 12.4; empty: unknown.
+        packages: the folder that CuPy lies in.
+    """
+
+    paths: Mapping[str, str] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
+    headers: str = ""
+    version: str = ""
+    packages: str = ""
+
+
+def describe_toolkit(facts: ToolkitFacts) -> str:
+    """One line: CUDA's version, and where it is.
+
+    Raises:
+        StartupError: a library or the headers are missing, or of another CUDA; with the cure.
+    """
+    roots = dict.fromkeys(str(Path(path).parents[1]) for path in facts.paths.values())
+    for name in _NUMBERED:
+        found = _SONAME.search(facts.paths.get(name, ""))
+        if found and int(found[1]) != CUDA_MAJOR:
+            where, major = facts.paths[name], found[1]
+            text = f"{where} is of CUDA {major}, which is not supported; CuPy here is of CUDA {CUDA_MAJOR}"
+            raise StartupError(text, cure=_CURE)
+    if facts.missing:
+        reasons = "; ".join(f"{name}: {why}" for name, why in facts.missing.items())
+        raise StartupError(f"libraries of CUDA {CUDA_MAJOR} are missing: {reasons}", cure=_CURE)
+    if not facts.headers:
+        raise StartupError("the headers of the CUDA toolkit (cuda_runtime.h) are missing", cure=_CURE)
+    own = [root for root in roots if not (facts.packages and Path(root).is_relative_to(facts.packages))]
+    places = [f"packages in {facts.packages}"] if len(own) < len(roots) else []
+    places += [f"the node's toolkit in {', '.join(own)}"] if own else []
+    return f"CUDA {facts.version or CUDA_MAJOR}: {' and '.join(places)}"
+
+
+def refuse_other_cuda(cupy_version: str, runtime_version: int) -> None:
+    """Refuse a CuPy of another CUDA.
+
+    Args:
+        cupy_version: such as 14.2.0.
+        runtime_version: of the CUDA it was built with, such as 12090.
+
+    Raises:
+        StartupError: it is not of CUDA 12.
+    """
+    major = runtime_version // 1000
+    if major != CUDA_MAJOR:
+        raise StartupError(
+            f"CuPy {cupy_version} (cupy-cuda{major}x) is of CUDA {major}, which is not supported",
+            cure=f"uninstall it and pip install 'cluster-accel[gpu]', which brings cupy-cuda{CUDA_MAJOR}x",
+        )
+
+
+def find_toolkit(packages: str) -> ToolkitFacts | None:
+    """Load the libraries as CuPy does; None where that does not look for them itself."""
+    try:
+        pathfinder = importlib.import_module("cuda.pathfinder")
+    except ImportError:
+        return None
+    paths: dict[str, str] = {}
+    missing: dict[str, str] = {}
+    for name in _LIBRARIES:
+        try:
+            paths[name] = str(pathfinder.load_nvidia_dynamic_lib(name).abs_path)
+        except (RuntimeError, OSError) as error:
+            missing[name] = str(error).partition(": No such")[0]
+    headers = pathfinder.find_nvidia_header_directory("cudart") or ""
+    version = _nvrtc_version(paths["nvrtc"]) if "nvrtc" in paths else ""
+    return ToolkitFacts(paths, missing, headers, version, packages)
+
+
+def _nvrtc_version(path: str) -> str:
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    try:
+        if ctypes.CDLL(path).nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)):
+            return ""
+    except (OSError, AttributeError):
+        return ""
+    return f"{major.value}.{minor.value}"
