@@ -11,6 +11,7 @@ import click
 from yarn_accel.adapters.settings_file import described
 from yarn_accel.launch.cleaning import look, remove
 from yarn_accel.launch.config import LaunchConfig, load_launch_config
+from yarn_accel.launch.gpu_environment import gpu_note, packed_extras
 from yarn_accel.launch.packing import pack
 from yarn_accel.launch.rm_client import RmClient
 from yarn_accel.launch.staging import role_settings
@@ -43,6 +44,7 @@ def _check_config(config_file: Path | None) -> None:
         click.echo(f"# {name}, with all its keys:")
         for line in described(settings):
             click.echo(f"#   {line}")
+    click.echo(f"# {gpu_note(config.environment)}")
     click.echo(f"# memory of an accelerator container: {config.server_memory_mib} MiB")
 
 
@@ -83,5 +85,5 @@ def _clean(config_file: Path | None, n_keep: int, is_applied: bool) -> None:
 def _pack(config_file: Path | None, folder: Path | None) -> None:
     """Pack the Python environment of the containers; prints what came out as JSON."""
     settings = _config(config_file).environment
-    packed = pack(settings.extras, settings.packages, folder)
+    packed = pack(packed_extras(settings), settings.packages, folder)
     click.echo(json.dumps({**asdict(packed), "path": str(packed.path)}, indent=1))

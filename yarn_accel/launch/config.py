@@ -39,6 +39,11 @@ class EnvironmentSettings(BaseModel):
 
     python: str = Field("python3", min_length=1, description="interpreter of the nodes: a name or a path")
     extras: tuple[str, ...] = Field(("yarn",), description="extras of cluster-accel that are packed")
+    gpu: Literal["auto", "bundled", "site", "none"] = Field(
+        "auto",
+        description="bundled: CuPy and CUDA 12's libraries travel; site: CuPy alone, nodes have CUDA 12's "
+        "toolkit; auto: as installed where this is started",
+    )
     packages: tuple[str, ...] = Field((), description="further installed distributions that are packed")
     staging_uri: str = Field("", description="folder for uploads; default: .yarn-accel in the user's home")
     cache_dir: str = Field("", description="where nodes unpack; default: beside the container's folder")

@@ -2,18 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 
 from yarn_accel.adapters.hadoop_rpc.records import NodeReport
-from yarn_accel.errors import ConfigError
-from yarn_accel.launch.config import LaunchConfig
+from yarn_accel.errors import ConfigError, StartupError
+from yarn_accel.launch.config import EnvironmentSettings, LaunchConfig
 from yarn_accel.launch.import_closure import distributions
 
-__all__ = ["check_gpu_environment"]
+__all__ = ["GPU_EXTRAS", "check_gpu_environment", "gpu_form", "gpu_note", "packed_extras"]
 
+GPU_EXTRAS = {"bundled": "gpu", "site": "gpu-site"}
+"""By form of the environment, the extra that it takes along."""
+_WHAT = {
+    "bundled": "CuPy and CUDA 12's libraries travel to the nodes, about 2.6 GB there",
+    "site": "CuPy travels to the nodes, about 0.4 GB there; each GPU node needs CUDA 12's toolkit",
+    "none": "no CuPy travels to the nodes: their servers compute on the CPU",
+}
 _GPU = "yarn.io/gpu"
 _N_NODES = 6
-_CURE = "pip install 'cluster-accel[gpu]' here, and `environment: {extras: [yarn, gpu]}`"
+_CURE = "pip install 'cluster-accel[yarn,gpu]' here, with which `environment: {gpu: auto}` packs it"
+_CUPY = re.compile(r"cupy-cuda(\d+)")
+_CUDA_MAJOR = "12"
+
+
+def gpu_form(settings: EnvironmentSettings) -> str:
+    """``bundled``, ``site`` or ``none``: what travels for GPUs; ``auto`` is what is installed here."""
+    if settings.gpu != "auto":
+        return settings.gpu
+    named = [form for form, extra in GPU_EXTRAS.items() if extra in settings.extras]
+    return next(
+        (form for form in [*named, *GPU_EXTRAS] if form in named or _is_installed(GPU_EXTRAS[form])), "none"
+    )
+
+
+def packed_extras(settings: EnvironmentSettings) -> tuple[str, ...]:
+    """The extras that are packed, that of the GPUs among them.
+
+    Raises:
+        StartupError: what the settings ask for is not installed here.
+    """
+    extra = GPU_EXTRAS.get(gpu_form(settings))
+    others = [each for each in settings.extras if each not in GPU_EXTRAS.values()]
+    if extra is None:
+        return tuple(others)
+    try:
+        distributions((extra,))
+    except StartupError as error:
+        cure = f"pip install 'cluster-accel[yarn,{extra}]' here, or `environment: {{gpu: none}}`"
+        raise StartupError(f"environment.gpu: {settings.gpu}: {error.message}", cure=cure) from None
+    return (*others, extra)
+
+
+def gpu_note(settings: EnvironmentSettings) -> str:
+    """What the setting means here, in one line."""
+    form = gpu_form(settings)
+    asked = settings.gpu if settings.gpu == form else f"{settings.gpu}, here {form}"
+    return f"environment.gpu: {asked}: {_WHAT[form]}"
+
+
+def _is_installed(extra: str) -> bool:
+    try:
+        return bool(distributions((extra,)))
+    except StartupError:
+        return False
+
+
+def _refuse_other_cuda(packed: Iterable[str]) -> None:
+    for name in packed:
+        found = _CUPY.match(name)
+        if found and found[1] != _CUDA_MAJOR:
+            cure = (
+                "leave it out of `environment: {packages: ...}`; `environment: {gpu: ...}` takes cupy-cuda12x"
+            )
+            raise ConfigError(f"{name} is of CUDA {found[1]}, which is not supported", cure=cure)
 
 
 def check_gpu_environment(config: LaunchConfig, nodes: Sequence[NodeReport]) -> list[str]:
@@ -22,10 +84,13 @@ def check_gpu_environment(config: LaunchConfig, nodes: Sequence[NodeReport]) -> 
     Nodes whose GPUs YARN does not count are not known here; `status` says what their servers compute on.
 
     Raises:
-        ConfigError: the settings ask for GPUs.
+        ConfigError: the settings ask for GPUs, or CuPy is of another CUDA than 12.
+        StartupError: what the settings ask to pack is not installed here.
     """
     asked, found = _asked(config), _nodes_with_gpus(nodes)
-    if not (asked or found) or _has_cupy(config):
+    packed = distributions(packed_extras(config.environment), config.environment.packages)
+    _refuse_other_cuda(packed)
+    if not (asked or found) or any(_CUPY.match(name) for name in packed):
         return []
     if asked:
         raise ConfigError(f"{asked} asks for GPUs, and CuPy is not in the environment", cure=_CURE)
@@ -53,8 +118,3 @@ def _nodes_with_gpus(nodes: Sequence[NodeReport]) -> list[str]:
         for node in nodes
         if node.is_usable and node.capability is not None and node.capability.other.get(_GPU, 0)
     )
-
-
-def _has_cupy(config: LaunchConfig) -> bool:
-    packed = distributions(config.environment.extras, config.environment.packages)
-    return any(name.startswith("cupy") for name in packed)

@@ -26,7 +26,7 @@ from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import AccelError, JobError, StartupError, UnavailableError
 from yarn_accel.hadoop.site import SITE_FILE
 from yarn_accel.launch.config import LaunchConfig
-from yarn_accel.launch.gpu_environment import check_gpu_environment
+from yarn_accel.launch.gpu_environment import check_gpu_environment, packed_extras
 from yarn_accel.launch.node_compatibility import (
     EXIT_REASONS,
     CompatibilityReport,
@@ -289,7 +289,7 @@ def _diagnosis(diagnostics: str) -> str:
 
 def _pack(config: LaunchConfig, report: ProgressReport) -> Environment:
     report("packing the environment")
-    return pack(config.environment.extras, config.environment.packages)
+    return pack(packed_extras(config.environment), config.environment.packages)
 
 
 def _rights_warnings(config: LaunchConfig) -> list[str]:
