@@ -12,7 +12,7 @@ what others use of it is waited for.
 from __future__ import annotations
 
 import importlib
-import time
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import groupby
 from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple, TypeVar
@@ -53,7 +53,16 @@ _MEMORY_POLL_S = 0.05
 _T = TypeVar("_T")
 _held: Dict[int, List[Tuple[Any, Array]]] = {}
 """By stream: an event behind a copy, and the host memory that is copied from until then."""
-_memory_wait = MemoryWait()
+
+
+@dataclass
+class _Patience:
+    wait: MemoryWait
+    clock: Callable[[], float]
+    sleep: Callable[[float], None]
+
+
+_patience = _Patience(MemoryWait(), lambda: 0.0, lambda _: None)
 
 
 class GpuMemoryError(UnavailableError):
@@ -112,9 +121,10 @@ def through_streams(items: Sequence[Item], launch: Callable[[List[Item]], Land])
     return outcomes
 
 
-def set_memory_wait(seconds: float) -> None:
+def set_memory_wait(seconds: float, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
     """How long computations of this process wait for memory that others use; at first: not at all."""
-    _memory_wait.wait_s = seconds
+    _patience.wait = MemoryWait(seconds)
+    _patience.clock, _patience.sleep = clock, sleep
 
 
 def with_memory(work: Callable[[], _T], held_bytes: int = 0) -> _T:
@@ -148,7 +158,7 @@ def with_memory(work: Callable[[], _T], held_bytes: int = 0) -> _T:
                 raise
             shortage = _shortage(error, held_bytes + max(0, pool.used_bytes() - before_bytes))
         else:
-            _memory_wait.end()
+            _patience.wait.end()
             return found
         if shortage.is_lasting:
             cure = "send a smaller problem, or to a CPU"
@@ -171,8 +181,8 @@ def _waited(shortage: MemoryShortage) -> bool:
     cupy = cupy_module()
     pool = cupy.get_default_memory_pool()
     pool.free_all_blocks()
-    while _memory_wait.may_go_on(time.monotonic()):
-        time.sleep(_MEMORY_POLL_S)
+    while _patience.wait.may_go_on(_patience.clock()):
+        _patience.sleep(_MEMORY_POLL_S)
         free_bytes, _ = cupy.cuda.runtime.memGetInfo()
         if not shortage.asked or free_bytes + pool.free_bytes() >= shortage.needed:
             return True

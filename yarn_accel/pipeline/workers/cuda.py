@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import logging
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -77,7 +78,7 @@ class CudaDevice:
             _, total_bytes = self._runtime.memGetInfo()
             limit_bytes = int(total_bytes * memory_share / device.n_sharing)
             cupy.get_default_memory_pool().set_limit(size=limit_bytes)
-            set_memory_wait(memory_wait_s)
+            set_memory_wait(memory_wait_s, time.monotonic, time.sleep)
             with self.stream():
                 cupy.zeros(64) @ cupy.zeros(64)
         except StartupError as error:
