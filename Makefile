@@ -1,5 +1,6 @@
 # The two commands of this project: `make demo` and `make test`. The rest are their parts.
 PY = .venv/bin/python
+SYSTEM_PYTHON = $(or $(PYTHON),python3)
 BIN = .venv/bin
 PACKAGES = yarn_accel torque_sched jobs benchmarks
 CAN_COMPILE = command -v cc >/dev/null && $(PY) -c 'import os, sys, sysconfig; \
@@ -24,12 +25,14 @@ SPARK = .venv-spark
 SPARK_PACKAGES = 'pyspark>=3.5,<3.6' 'numpy>=1.26' 'pandas>=2.0' 'pyarrow>=15.0' 'scipy>=1.11'
 # What of NVIDIA's and CuPy's wheels works without a GPU, and the emulated CUDA built there; not part of `make test`.
 CUDA = .venv-cuda
-ON_A_GPU = tests/unit/operations tests/unit/pipeline/workers/test_cuda_device.py
+ON_A_GPU = tests/unit/operations tests/unit/pipeline/workers/test_cuda_device.py tests/integration/pipeline/test_on_a_gpu.py
+# All that a GPU's node needs beside its driver; not part of `make test`.
+GPU = .venv-gpu
 # Without what another lane's Python writes there meanwhile.
 COPY = tar --exclude=__pycache__ -cf - $(COPIED) | tar -xf - -C $(COMPILED)
 
 .PHONY: help demo test test-all test-unit test-services test-torque test-daemons test-hadoop test-application test-compiled \
-	test-in-compiled test-spark test-cuda-emulated check unit explore integration compiled bench clean install install-dev
+	test-in-compiled test-spark test-cuda-emulated gpu-test check unit explore integration compiled bench clean install install-dev
 
 help:
 	@echo "make demo         install what is missing, start a real 4-node Hadoop, run both jobs, write out/demo/report.html"
@@ -41,6 +44,7 @@ help:
 	@echo "make test-application the tests of the YARN application on the real Hadoop"
 	@echo "make test-spark   PySpark on the real Hadoop; installs PySpark into $(SPARK) first (870 MB)"
 	@echo "make test-cuda-emulated the CUDA forms with the real CuPy on an emulated CUDA; installs into $(CUDA) first (250 MB)"
+	@echo "make gpu-test     the tests of a machine with a GPU, on it; installs into $(GPU) first (1.6 GB)"
 	@echo "make test-all     the same with all examples and the tests that take long (up to an hour)"
 	@echo "make check        style, types, import contracts, old-Python check"
 	@echo "make unit         tests that need no Hadoop (seconds)"
@@ -129,9 +133,22 @@ test-cuda-emulated: install-dev
 	@$(PY) -m tests.emulated_cuda -m pytest $(SLOWEST) --require gpu tests/emulated_cuda
 	@$(PY) -m tests.emulated_cuda -m pytest $(SLOWEST) --require gpu -m gpu $(ON_A_GPU)
 
+$(GPU)/.installed: setup.cfg
+	@echo "installing into $(GPU): 1.6 GB to download, 3.3 GB of disk"
+	@test -x $(GPU)/bin/python || $(SYSTEM_PYTHON) -m venv $(GPU)
+	@$(GPU)/bin/python -m pip --disable-pip-version-check install --quiet '.[yarn,bench,dev,gpu]'
+	@rm -rf build && touch $@
+
+# Without a driver or a GPU it says so at once, before anything is installed.
+gpu-test:
+	@$(SYSTEM_PYTHON) -m benchmarks.gpu.driver
+	@$(LANE) $(GPU)/.installed
+	@$(GPU)/bin/python -m benchmarks.gpu.machine
+	@$(GPU)/bin/python -m pytest $(SLOWEST) --require gpu -m gpu $(ON_A_GPU)
+
 bench:
 	@./bootstrap.sh yarn,bench,peers
 	@$(PY) -m benchmarks all --quick
 
 clean:
-	rm -rf .venv $(SPARK) $(CUDA) $(COMPILED) build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv $(SPARK) $(CUDA) $(GPU) $(COMPILED) build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from benchmarks.registry import BENCHMARKS, load
@@ -47,7 +48,8 @@ def _results(report: Report) -> Table:
     for row in report.rows:
         spread = f"{_number(row.spread[0])} .. {_number(row.spread[1])}" if row.spread else ""
         value = _number(row.value) if row.n else ""
-        table.add_row(row.what, value, row.unit, str(row.n), spread, row.goal, _verdict(row), row.note)
+        what, note = escape(row.what), escape(row.note)
+        table.add_row(what, value, row.unit, str(row.n), spread, row.goal, _verdict(row), note)
     return table
 
 
@@ -73,6 +75,22 @@ def _run(name: str, json_file: Path | None, quick: bool, options: Mapping[str, A
                 _show(progress, f"drawn: {picture}")
 
 
+def _can_run(name: str, path: Path | None, *, is_one_of_all: bool) -> bool:
+    """Whether this machine has what it needs; one of `all` that lacks something is left out in one line.
+
+    Raises:
+        AccelError: it is the only one, and lacks something.
+    """
+    try:
+        getattr(load(name), "require", lambda path: None)(path)
+    except AccelError as error:
+        if not is_one_of_all:
+            raise
+        click.echo(f"{name} is left out: {error}", err=True)
+        return False
+    return True
+
+
 @contextmanager
 def _interruptible() -> Iterator[None]:
     """SIGTERM ends what is inside as Ctrl-C does, so that all is taken down; a second one is ignored."""
@@ -89,7 +107,7 @@ def _interruptible() -> Iterator[None]:
 
 
 def _show(progress: Console, line: str) -> None:
-    progress.print(f"  {line}", style="dim", highlight=False)
+    progress.print(f"  {line}", style="dim", highlight=False, markup=False)
 
 
 def _check_sections(name: str, only: Sequence[str]) -> None:
@@ -114,6 +132,7 @@ def _special(name: str, json_file: Path | None, only: Sequence[str], **given: An
         "rounds": (("yarn_faults",), "only `yarn_faults` has rounds"),
         "log": (("predictor", "backfill", "grid"), "only `predictor`, `backfill` and `grid` read a log"),
         "target": (("predictor",), "only `predictor` has targets"),
+        "minutes": (("gpu",), "only `gpu` has a time to keep to"),
     }
     options: dict[str, Any] = {"only": only} if only else {}
     for key, value in given.items():
@@ -140,6 +159,7 @@ def _special(name: str, json_file: Path | None, only: Sequence[str], **given: An
 @click.option("--rounds", type=click.IntRange(min=1), help="`yarn_faults`: how often each fault happens.")
 @click.option("--log", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="An SWF log.")
 @click.option("--target", type=click.Choice(["cpu", "memory", "runtime"]), help="`predictor`: only this.")
+@click.option("--minutes", type=click.FloatRange(min=0.1), help="`gpu`: for its sections together (4.5).")
 @click.option("--install-triton", is_flag=True, help="Install PyTriton for `pipeline` and do nothing else.")
 def main(
     name: str | None,
@@ -168,7 +188,8 @@ def main(
             path = (
                 json_file.with_name(f"{json_file.stem}-{each}.json") if several and json_file else json_file
             )
-            _run(each, path, quick, options)
+            if _can_run(each, path, is_one_of_all=name == "all"):
+                _run(each, path, quick, options)
     except (AccelError, TorqueSchedError) as error:
         click.echo(f"benchmarks: {error}", err=True)
         sys.exit(error.exit_code)

@@ -10,6 +10,7 @@ __all__ = ["BENCHMARKS", "load"]
 BENCHMARKS: dict[str, str] = {
     "backfill": "backfilling on logs against referee schedules, and its times (--log FILE: a full log)",
     "binding_scale": "the master with 10,000 nodes in 250 racks, simulated: CPU, time per event, moves",
+    "gpu": "a GPU in 5 minutes: right against the CPU, fast against cuSOLVER, overlap, images, N-fold",
     "grid": "four sites with the same months of a log (--log FILE), alone, searched and co-allocated; G1-G8",
     "hadoop": "the pseudo-cluster: start, memory, job overhead, container start, HDFS rates",
     "images": "the image job with 50,000 images on the 4-node cluster (quick: 500)",
@@ -30,6 +31,7 @@ BENCHMARKS: dict[str, str] = {
 def load(name: str) -> Any:
     """Import the benchmark ``name``: a module with a function ``run``, a `benchmarks.result.Benchmark`.
 
-    A module with ``SECTIONS`` takes those to run as ``only``, one with ``draw`` can draw its report.
+    A module with ``SECTIONS`` takes those to run as ``only``, one with ``draw`` can draw its report; one with
+    ``require(path)`` raises there what it lacks on this machine to write its figures to that file.
     """
     return import_module(f"benchmarks.{name}")

@@ -20,7 +20,6 @@ SECTIONS = (
     "small",
     "fairness",
     "stopped",
-    "gpu",
 )
 
 

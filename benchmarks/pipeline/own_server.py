@@ -24,7 +24,7 @@ from yarn_accel.wire.credential import issue
 __all__ = ["CARRIERS", "OwnServer", "connect"]
 
 _ROOT = Path(__file__).resolve().parents[2]
-_START_LIMIT_S = 60.0
+_FOLDERS = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
 _STOP_LIMIT_S = 15.0
 _LIFETIME_S = 24 * 3600
 _MIB = 1 << 20
@@ -62,14 +62,16 @@ class OwnServer:
 
     Args:
         folder: an empty folder for its secret, socket, log and state.
+        start_limit_s: seconds until its workers have to be ready.
         settings: what differs from the defaults of `yarn_accel.pipeline.config.PipelineConfig`.
 
     Raises:
         StartupError: it does not start; the message has the last line of its log.
     """
 
-    def __init__(self, folder: Path, **settings: Any) -> None:
+    def __init__(self, folder: Path, start_limit_s: float = 120.0, **settings: Any) -> None:
         self._folder = folder
+        self._until_s = time.monotonic() + start_limit_s
         folder.mkdir(parents=True, exist_ok=True)
         secret = folder / "secret"
         secret.touch(mode=0o600)
@@ -98,14 +100,13 @@ class OwnServer:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "PYTHONPATH": str(_ROOT)},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(_FOLDERS)},
             )
         self.address = {"secret": str(secret), "unix": values["unix_path"], "port": self._port(state)}
         self._settle()
 
     def _port(self, state: Path) -> int:
-        until_s = time.monotonic() + _START_LIMIT_S
-        while time.monotonic() < until_s and self.process.poll() is None:
+        while time.monotonic() < self._until_s and self.process.poll() is None:
             with contextlib.suppress(OSError, ValueError):
                 return int(json.loads(state.read_text(encoding="utf-8"))["port"])
             time.sleep(0.02)
@@ -115,15 +116,16 @@ class OwnServer:
 
     def _settle(self) -> None:
         """Wait for all workers and the standby: it serves before they have loaded their libraries."""
-        until_s = time.monotonic() + _START_LIMIT_S
-        while time.monotonic() < until_s:
+        faults: list[str] = []
+        while time.monotonic() < self._until_s and not faults:
             workers = self.stats()["workers"]
             states = [worker["state"] for worker in workers]
             if "standby" in states and all(state in _UP for state in states):
                 return
+            faults = [worker["last_fault"] for worker in workers if worker["state"] == "quarantined"]
             time.sleep(0.05)
         self.close()
-        raise StartupError("our server's workers did not start")
+        raise StartupError(f"our server's workers did not start{': ' if faults else ''}{'; '.join(faults)}")
 
     def __enter__(self) -> OwnServer:
         return self

@@ -11,7 +11,6 @@ from benchmarks.pipeline import triton
 from benchmarks.pipeline.echo import PEERS, latency_rows, throughput_rows
 from benchmarks.pipeline.fairness import fairness_rows
 from benchmarks.pipeline.fleet import Fleet
-from benchmarks.pipeline.gpu import gpu_rows
 from benchmarks.pipeline.hdfs import hdfs_rows
 from benchmarks.pipeline.kernels import kernel_rows
 from benchmarks.pipeline.links import link_rows
@@ -41,7 +40,6 @@ _ALONE: Mapping[str, Callable[[Setting], Iterable[list[Row]]]] = {
     "small": small_rows,
     "fairness": fairness_rows,
     "stopped": stopped_rows,
-    "gpu": gpu_rows,
 }
 
 

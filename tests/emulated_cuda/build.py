@@ -16,6 +16,8 @@ from pathlib import Path
 
 import scipy
 
+from tests.fixtures import fake_nvml
+
 HERE = Path(__file__).resolve().parent
 VENV = HERE.parent.parent / ".venv-cuda"
 LIBRARIES, OVERLAY, STAMP = VENV / "emulated", VENV / "overlay", VENV / "emulated" / "built"
@@ -31,6 +33,8 @@ PACKAGES = (
     "cython==3.2.9",
     "setuptools==80.9.0",
 )
+UUIDS = ("GPU-00000000-0000-0000-0000-000000000000", "GPU-11111111-1111-1111-1111-111111111111")
+"""Of the GPUs, as gpu.cpp has them by default."""
 HOST_FORM = "-DTHRUST_HOST_SYSTEM=1 -DTHRUST_DEVICE_SYSTEM=4"
 """CuPy's headers for plain C++."""
 NEEDED_ONLY = ("libcublasLt.so.12", "libcusparse.so.12", "libnvJitLink.so.12")
@@ -57,12 +61,14 @@ def environment() -> dict[str, str]:
         "EMULATED_CUDA_OPTIONS": f"{HOST_FORM} -I{HERE} -I{LIBRARIES} -I{toolkit_headers}",
         "EMULATED_CUDA_NVRTC": str(_packages() / "nvidia/cuda_nvrtc/lib/libnvrtc.so.12"),
         "OPENBLAS_NUM_THREADS": "1",
+        **_node().environment(LIBRARIES / "nvml/libnvidia-ml.so.1"),
     }
 
 
 def build() -> None:
     """Everything, unless it is there and newer than its sources."""
-    sources = [Path(__file__), *HERE.glob("*.cpp"), *HERE.glob("*.h")]
+    own = [Path(__file__), HERE / "nvimgcodec.py", *HERE.glob("*.cpp"), *HERE.glob("*.h")]
+    sources = [*own, *Path(fake_nvml.__file__).parent.glob("*.*")]
     if STAMP.exists() and STAMP.stat().st_mtime > max(path.stat().st_mtime for path in sources):
         return
     print(f"emulated CUDA: building in {VENV} (about 250 MB of packages the first time)", flush=True)
@@ -75,7 +81,16 @@ def build() -> None:
     _gpu_library(runtime)
     _linear_libraries()
     _overlay(runtime)
+    fake_nvml.build(LIBRARIES / "nvml")
+    _node().write()
     STAMP.touch()
+
+
+def _node() -> fake_nvml.Node:
+    """The machine's GPUs as NVML shows them."""
+    return fake_nvml.Node(
+        LIBRARIES / "nvml/state", [fake_nvml.GpuRow(i, uuid) for i, uuid in enumerate(UUIDS)]
+    )
 
 
 def _packages() -> Path:
@@ -188,4 +203,6 @@ def _overlay(runtime: Path) -> None:
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     shutil.copy(LIBRARIES / f"runtime{suffix}", OVERLAY / "cupy_backends/cuda/api" / f"runtime{suffix}")
     names = ("libcuda.so.1", "libnvrtc.so.12", *NEEDED_ONLY, "libcublas.so.12", "libcusolver.so.11")
+    (OVERLAY / "nvidia").mkdir()  # no package of its own: the others of that name are found, too
+    shutil.copy(HERE / "nvimgcodec.py", OVERLAY / "nvidia")
     (OVERLAY / "cupy_backends/__init__.py").write_text(PRELOAD.format(names=names, folder=str(LIBRARIES)))

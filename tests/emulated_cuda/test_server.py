@@ -12,11 +12,9 @@ from tests.emulated_cuda.asking import N_CLIENTS, UUIDS, ask
 from tests.emulated_cuda.bad_operations import PATH
 from tests.fixtures.fake_nvml import GpuRow
 from tests.integration.pipeline.conftest import credential, start_server  # noqa: F401 -- fixtures
-from tests.unit.operations.linear import general, positive_definite
-from tests.unit.operations.test_cuda_decoding import packed_images, picture
+from tests.unit.operations.linear import general
 from yarn_accel.client.client import Call, Client, Tensor
 from yarn_accel.errors import AccelError, RejectedError
-from yarn_accel.operations import get
 from yarn_accel.pipeline.workers.calibration import PROBLEMS
 
 INVALID, MEMORY, ECC, ILLEGAL_ADDRESS, LAUNCH_FAILURE, UNKNOWN = 1, 2, 214, 700, 719, 999
@@ -51,37 +49,6 @@ def two_gpus(gpu_server):
 
 def states(server):
     return {row["device"]: row["state"] for row in server.stats()["workers"]}
-
-
-def cases():
-    square = [general((60, 60), "<f8", "F", seed=i) for i in range(4)]
-    factors = get("lu").run([square[0].copy(order="K")], {}).arrays
-    rng = np.random.default_rng(3)
-    return {
-        "lu": ([square[0]], {}),
-        "qr": ([general((80, 30), "<c16", "F")], {}),
-        "cholesky": ([positive_definite((600, 600))], {}),
-        "gemm": ([square[1], square[2]], {}),
-        "solve": ([factors["lu"], factors["piv"], rng.standard_normal(60)], {}),
-        "svd": ([square[3]], {}),
-        "eigh": ([square[3] + square[3].T], {}),
-        "kmeans": ([rng.standard_normal((90, 4))], {"k": 3}),
-        "features": (packed_images([picture((20, 30)), picture((9, 7), "PNG"), b"no image"]), {}),
-        "residual": ([square[0], factors["lu"], factors["piv"]], {"operation": "lu"}),
-    }
-
-
-def test_operations_are_those_of_the_cpu(two_gpus, credential):  # noqa: F811
-    with Client(two_gpus.endpoint, credential) as client:
-        for name, (arrays, params) in cases().items():
-            expected = get(name).run([array.copy(order="K") for array in arrays], params)
-            reply = client.call(Call(name, name, params, tuple(Tensor.of(array) for array in arrays)))
-            for part, array in expected.arrays.items():
-                found = reply.tensors[part].array()
-                np.testing.assert_allclose(found, array, atol=1e-10, err_msg=f"{name}: {part}")
-            assert reply.device in ("cuda:0", "cuda:1"), name
-            on_gpu = get(name).form("cuda") is not None
-            assert reply.info.get("computed_on", "cuda") == ("cuda" if on_gpu else "cpu"), name
 
 
 def both_at_work(server, credential):  # noqa: F811

@@ -24,7 +24,6 @@ from benchmarks.pipeline.operations import OPERATIONS
 from benchmarks.pipeline.peers import bare
 from benchmarks.pipeline.peers.candidate import Route
 from benchmarks.pipeline.proxy import TokenBucket
-from benchmarks.pipeline.sections import measure
 from benchmarks.pipeline.setting import Setting, calls, size_text
 from benchmarks.result import Report, Row, not_measured, observed
 from yarn_accel.errors import JobError, RejectedError
@@ -304,13 +303,6 @@ def test_an_unknown_section_is_refused() -> None:
     result = CliRunner().invoke(main, ["pipeline", "--only", "nonsense"])
     assert result.exit_code == 2
     assert all(section in result.output for section in SECTIONS)
-
-
-def test_without_a_gpu_nothing_is_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("yarn_accel.pipeline.nvml.read_devices", list)
-    ((row,),) = measure(True, lambda line: None, ["gpu"])
-    assert (row.n, row.goal, row.ok) == (0, "", None)
-    assert "no CUDA device" in row.note
 
 
 def test_pictures_are_drawn_from_the_rows(tmp_path: Path) -> None:

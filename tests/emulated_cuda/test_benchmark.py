@@ -1,0 +1,67 @@
+"""The benchmark `gpu` from end to end, so that none of its lines is run for the first time on a GPU."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.gpu import SECTIONS
+from benchmarks.gpu.overlap import STAGES
+from tests.emulated_cuda.build import environment
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def benchmark(*words):
+    return subprocess.run(
+        [sys.executable, "-m", "benchmarks", "gpu", *words],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=540,
+    )
+
+
+def test_the_whole_benchmark_runs_and_says_that_it_is_emulated(cupy, tmp_path):
+    ran = benchmark("--quick", "--minutes", "60", "--json", str(tmp_path / "gpu.json"))
+    assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    assert found["state"] == "complete"
+    assert found["machine"]["emulated"] is True
+    assert found["machine"]["versions"]["CuPy"] == cupy.__version__
+    assert found["series"]["cut"] == {section: [] for section in ("start", *SECTIONS)}
+    rows = found["rows"]
+    assert [row["note"] for row in rows if row["n"] == 0] == []
+    assert all(row["what"].startswith("EMULATED: ") for row in rows)
+    judged = [row for row in rows if row["goal"]]
+    assert judged
+    assert [row for row in judged if not row["ok"]] == []
+    assert all(row["what"].startswith("EMULATED: operation ") for row in judged)
+    for trace in found["series"]["trace"].values():
+        assert trace
+        for request in trace:
+            ends = [end for stage in STAGES for span in request[stage] for end in span]
+            assert ends == sorted(ends), "copied in, computed, copied out"
+            assert len(ends) >= 6
+    for name in ("timeline", "speedup"):
+        assert (tmp_path / f"gpu-{name}.png").exists()
+
+
+def test_what_there_is_no_time_for_is_named(cupy, tmp_path):
+    words = ("--quick", "--minutes", "0.1", "--only", "operations", "--only", "paper")
+    ran = benchmark(*words, "--json", str(tmp_path / "gpu.json"))
+    assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    cut = {f"EMULATED: {what}" for section in found["series"]["cut"].values() for what in section}
+    left_out = {row["what"] for row in found["rows"] if row["n"] == 0}
+    assert left_out
+    assert left_out <= cut
+
+
+def test_it_refuses_to_be_a_result(cupy):
+    ran = benchmark("--quick", "--json", "benchmarks/results/gpu.json")
+    assert ran.returncode == 2
+    assert "this GPU is emulated: write to another folder" in ran.stderr
+    assert not (ROOT / "benchmarks/results/gpu.json").exists()
