@@ -6,6 +6,7 @@ import contextlib
 import http.server
 import json
 import os
+import secrets
 import subprocess
 import sys
 import threading
@@ -75,8 +76,8 @@ class AgentProcess:
     def ask(self) -> DiscoveredServers:
         return discover_servers({"ACCEL_AGENT": str(self.run_dir / "agent.sock"), "NM_HOST": "w1"})
 
-    def until(self, condition: Any, what: str) -> None:
-        until_s = time.monotonic() + PATIENCE_S
+    def until(self, condition: Any, what: str, patience_s: float = PATIENCE_S) -> None:
+        until_s = time.monotonic() + patience_s
         while not condition():
             assert time.monotonic() < until_s, f"never: {what}\n{self.log.read_text()}"
             assert self.process is None or self.process.poll() is None, self.log.read_text()
@@ -104,6 +105,44 @@ def agents(tmp_path: Path) -> Iterator[Any]:
     for agent in made:
         if agent.process is not None and agent.process.poll() is None:
             agent.kill()
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Any]:
+    """Starts a server whose state file is where this agent looks; returns the process."""
+    started: list[subprocess.Popen[bytes]] = []
+    secret_file = tmp_path / "secret"
+    secret_file.write_text(secrets.token_hex(32))
+    secret_file.chmod(0o600)
+
+    def start(agent: AgentProcess, **settings: Any) -> subprocess.Popen[bytes]:
+        config = tmp_path / "server.yaml"
+        values = {
+            "name": "w1",
+            "listen_host": "127.0.0.1",
+            "unix_path": str(agent.run_dir / "server.sock"),
+            "http_port": 0,
+            "master_secret_file": str(secret_file),
+            "state_file": str(agent.run_dir / "server.json"),
+            "workers": 1,
+            "standby_workers": 0,
+            "devices": ["cpu"],
+            "calibrate": False,
+            "pool_bytes": 64 << 20,
+            "queue_bytes": 32 << 20,
+            "max_request_bytes": 16 << 20,
+            **settings,
+        }
+        config.write_text(yaml.safe_dump(values))
+        argv = [sys.executable, "-m", "yarn_accel", "pipeline", "serve", "--config", str(config)]
+        with (tmp_path / "server.log").open("ab") as log:
+            started.append(subprocess.Popen(argv, cwd=ROOT, stdout=log, stderr=log))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait(PATIENCE_S)
 
 
 @contextlib.contextmanager

@@ -2,52 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
 import signal
-import subprocess
-import sys
 
-import pytest
-import yaml
-
-from tests.integration.node.conftest import ROOT
-from tests.integration.node.master import PATIENCE_S, Master
-
-
-@pytest.fixture
-def serve(tmp_path):
-    """Starts a server whose state file is where this agent looks; returns the process."""
-    started = []
-    secret_file = tmp_path / "secret"
-    secret_file.write_text(secrets.token_hex(32))
-    secret_file.chmod(0o600)
-
-    def start(agent):
-        config = tmp_path / "server.yaml"
-        values = {
-            "name": "w1",
-            "listen_host": "127.0.0.1",
-            "unix_path": str(agent.run_dir / "server.sock"),
-            "http_port": 0,
-            "master_secret_file": str(secret_file),
-            "state_file": str(agent.run_dir / "server.json"),
-            "workers": 1,
-            "standby_workers": 0,
-            "devices": ["cpu"],
-            "calibrate": False,
-            "pool_bytes": 64 << 20,
-            "queue_bytes": 32 << 20,
-            "max_request_bytes": 16 << 20,
-        }
-        config.write_text(yaml.safe_dump(values))
-        argv = [sys.executable, "-m", "yarn_accel", "pipeline", "serve", "--config", str(config)]
-        started.append(subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.kill()
-        process.wait(PATIENCE_S)
+from tests.integration.node.master import Master
 
 
 def health(agent):
