@@ -86,6 +86,7 @@ def _daemon(state: Any) -> str:
 
 
 def _show(picture: Any) -> None:
+    from torque_sched.report.outlook import error_words
     from torque_sched.report.promised import promises_line, reservation_line
     from torque_sched.report.tables import daemon_line, jobs_line, nodes_line, nodes_table, reasons_table
 
@@ -102,6 +103,8 @@ def _show(picture: Any) -> None:
         )
     for kept in picture.context.reservations:
         console.print(reservation_line(kept), markup=False)
+    if picture.history.expectations.error is not None:
+        console.print(f"expected starts: {error_words(picture.history.expectations.error)}", markup=False)
     if picture.history.promises.rows:
         console.print(promises_line(picture), markup=False)
     reasons = reasons_table(picture.state)

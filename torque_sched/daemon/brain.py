@@ -137,8 +137,10 @@ class PolicyBrain:
         settings = self._settings.at(snapshot.now_s)
         # The journal needs only the predictions that decided something.
         aside = replace(context, predictions=self.history.predictions())
-        expected = self._expecting.starts(snapshot, settings, aside)
-        self.history.expectations.told(snapshot, expected)
+        expected = self._expecting.starts(snapshot, settings, aside, decisions)
+        waiting = {each.job for each in decisions if not isinstance(each, Start)}
+        told = {job: at_s for job, at_s in expected.items() if job in waiting}
+        self.history.expectations.told(snapshot, told)
         return with_expected(decisions, expected, settings.zone)
 
     def started(self, start: Start, snapshot: Snapshot, context: Context) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
+from torque_sched.core.decisions import Decision, Start
 from torque_sched.core.model import JobId
 from torque_sched.core.snapshot import Snapshot
 from torque_sched.errors import ConfigError
@@ -31,8 +32,17 @@ class Expecting:
         self._known: Mapping[JobId, float] = {}
         self._renewed_s = self._rests_until_s = float("-inf")
 
-    def starts(self, snapshot: Snapshot, settings: Settings, context: Context) -> Mapping[JobId, float]:
-        """What is expected; renewed every 30 s, and sooner where one of the first jobs has none."""
+    def starts(
+        self, snapshot: Snapshot, settings: Settings, context: Context, decided: Iterable[Decision]
+    ) -> Mapping[JobId, float]:
+        """What is expected; renewed every 30 s, and sooner where one of the first jobs has none.
+
+        Args:
+            snapshot: now.
+            settings: in force.
+            context: of the same moment.
+            decided: about this snapshot.
+        """
         began_s = self._clock()
         if began_s < self._rests_until_s:
             return self._known
@@ -40,7 +50,8 @@ class Expecting:
         if not is_new and began_s < self._renewed_s + _EVERY_S:
             return self._known
         try:
-            self._known = expected_starts(snapshot, settings, context)
+            starts = (each for each in decided if isinstance(each, Start))
+            self._known = expected_starts(snapshot, settings, context, starts)
         except ConfigError:
             self._known = {}
         self._renewed_s = self._clock()

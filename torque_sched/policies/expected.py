@@ -2,33 +2,44 @@
 
 The jobs that are next are planned one after the other as conservative backfilling would, with learned run
 times in the place of walltimes and without what was promised before. So it is an estimate for the other
-backfills too, and mostly a sooner start than the guaranteed one, which rests on walltimes.
+backfills too, and mostly a sooner start than the guaranteed one, which rests on walltimes. Who does not start
+now waits at least until something ends: walltimes decide who goes ahead.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from torque_sched.core.decisions import Reserve, Start
 from torque_sched.core.model import JobId
 from torque_sched.core.snapshot import Snapshot
 from torque_sched.policies.backfill import ConservativeBackfill, PlanningBackfill
-from torque_sched.policies.context import Context
+from torque_sched.policies.context import Context, PendingStart
 from torque_sched.policies.cycle import Cycle
 from torque_sched.policies.decide import plan_of
 from torque_sched.policies.settings import Settings
 
-__all__ = ["EXPECTED_JOBS", "expected_starts"]
+if TYPE_CHECKING:
+    from torque_sched.policies.backfilling.live import LivePlan
+
+__all__ = ["EXPECTED_JOBS", "LOOKED_AT", "expected_starts"]
 
 EXPECTED_JOBS = 300
 """So many of the jobs that are next get one."""
 _RESOLUTION_S = 30.0
-_COUNTED = 10
+LOOKED_AT = 3
+"""So many times as many are looked at, and get an estimate by free slots."""
 
 
 def expected_starts(
-    snapshot: Snapshot, settings: Settings, context: Context, n_jobs: int = EXPECTED_JOBS
+    snapshot: Snapshot,
+    settings: Settings,
+    context: Context,
+    starts: Iterable[Start],
+    n_jobs: int = EXPECTED_JOBS,
 ) -> dict[JobId, float]:
     """Seconds since the epoch, of those jobs for which something is expected; none before a job has ended.
 
@@ -36,7 +47,8 @@ def expected_starts(
         snapshot: now.
         settings: in force.
         context: of the same moment; its promises are left out.
-        n_jobs: planned on nodes; ten times as many get an estimate by free slots.
+        starts: what was decided to start now; nothing is expected of these.
+        n_jobs: planned on nodes; three times as many are looked at, and get an estimate by free slots.
 
     Raises:
         ConfigError: numpy is not installed.
@@ -44,10 +56,13 @@ def expected_starts(
     queued = snapshot.queued
     if not queued or context.predictions.expect(queued[0]) is None:
         return {}
+    pending = tuple(PendingStart(each.job, each.allocation, snapshot.now_s) for each in starts)
+    alone = replace(context, promises={}, kept=frozenset(), pending=(*context.pending, *pending))
+    snapshot = _first_ones(snapshot, settings, alone, LOOKED_AT * n_jobs)
     rules = _rules(settings, n_jobs)
     chosen = replace(settings, backfill=rules, max_starts=max(settings.max_starts, len(queued)))
-    alone = replace(context, promises={}, kept=frozenset())
     plan = plan_of(Cycle(snapshot, chosen, alone), rules)
+    soonest_s = _next_end_s(plan, context)
     found: dict[JobId, float] = {}
     for decision in plan.decisions():
         if isinstance(decision, Start):
@@ -56,7 +71,31 @@ def expected_starts(
             found[decision.job] = decision.start_s
         elif decision.job in plan.estimates:
             found[decision.job] = plan.estimates[decision.job]
-    return {job: at_s for job, at_s in found.items() if math.isfinite(at_s)}
+    return {job: max(at_s, soonest_s) for job, at_s in found.items() if math.isfinite(at_s)}
+
+
+def _next_end_s(plan: LivePlan, context: Context) -> float:
+    """When the first of all that holds nodes is expected to let them go; now, where nothing does."""
+    now_s = plan.now_s
+    ends = {plan.lengths.end_s(each.job) for held in plan.cycle.ledger.held.values() for each in held}
+    ends |= {each.end_s for each in context.reservations} | {each.end_s for each in context.dedicated}
+    return min((at_s for at_s in ends if at_s > now_s and math.isfinite(at_s)), default=now_s)
+
+
+def _first_ones(snapshot: Snapshot, settings: Settings, context: Context, n_jobs: int) -> Snapshot:
+    """Without those that wait behind so many: they delay nobody before them, and cost."""
+    if len(snapshot.queued) <= n_jobs:
+        return snapshot
+    turns = settings.order.turns(snapshot.queued, snapshot, context)
+    kept = {start.job for start in context.pending}
+    for job in turns:
+        turns.started(job)
+        kept.add(job.id)
+        n_jobs -= 1
+        if n_jobs <= 0:
+            break
+    waiting = {job.id for job in snapshot.queued} - kept
+    return replace(snapshot, jobs=tuple(job for job in snapshot.jobs if job.id not in waiting))
 
 
 def _rules(settings: Settings, n_jobs: int) -> ConservativeBackfill:
@@ -65,7 +104,7 @@ def _rules(settings: Settings, n_jobs: int) -> ConservativeBackfill:
         window_s=given.window_s,
         resolution_s=min(given.resolution_s, _RESOLUTION_S),
         slack_s=0.0,
-        max_jobs=_COUNTED * n_jobs,
+        max_jobs=LOOKED_AT * n_jobs,
         node_exact_jobs=n_jobs,
         default_walltime_s=given.default_walltime_s,
         learned=True,

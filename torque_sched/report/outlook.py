@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import timezone, tzinfo
 from typing import Any
 
-from torque_sched.core.decisions import Hold, NodeShare
+from torque_sched.core.decisions import Hold, NodeShare, Start
 from torque_sched.core.model import Job, JobState
 from torque_sched.errors import ConfigError
 from torque_sched.learning.expectations import ErrorSeen
@@ -14,7 +14,7 @@ from torque_sched.learning.promises import KeptPromise, Outcome
 from torque_sched.policies.backfill import PlanningBackfill
 from torque_sched.policies.backfilling.show import PlannedStart
 from torque_sched.policies.backfilling.show import showstart as planned_start
-from torque_sched.policies.expected import EXPECTED_JOBS, expected_starts
+from torque_sched.policies.expected import EXPECTED_JOBS, LOOKED_AT, expected_starts
 from torque_sched.policies.registry import BACKFILLS
 from torque_sched.policies.start_words import expected_words, guaranteed_words
 from torque_sched.report.picture import Picture
@@ -179,22 +179,29 @@ def _why_none(picture: Picture, planned: PlannedStart) -> str:
 def _expected_start(picture: Picture, planned: PlannedStart, job: Job) -> tuple[float | None, str]:
     """As the daemon expects it, so that the job's comment says the same; else why nothing is."""
     snapshot = picture.snapshot
+    if isinstance(planned.decision, Start):
+        return None, ""
     if job.id not in snapshot.job_by_id:
         snapshot = replace(snapshot, jobs=(*snapshot.jobs, job))
     if picture.context.predictions.expect(job) is None:
         return None, "no job has ended yet"
     for n_jobs in (EXPECTED_JOBS, _MORE_JOBS):
         try:
-            at_s = expected_starts(snapshot, picture.settings, picture.context, n_jobs).get(job.id)
+            found = expected_starts(snapshot, picture.settings, picture.context, planned.starts, n_jobs)
         except ConfigError as error:
             return None, error.message
+        at_s = found.get(job.id)
         if at_s is not None:
             guaranteed_s = planned.start_s if planned.is_promise and planned.start_s is not None else at_s
             return min(at_s, guaranteed_s), ""
         if len(snapshot.queued) <= n_jobs:
             break
     held = planned.decision if isinstance(planned.decision, Hold) else None
-    return None, _holds(held) if held is not None else "too little is known of how long jobs run"
+    if held is not None:
+        return None, _holds(held)
+    n_most = LOOKED_AT * _MORE_JOBS
+    is_far = len(snapshot.queued) > n_most
+    return None, f"more than {n_most} jobs wait" if is_far else "too little is known of how long jobs run"
 
 
 def _holds(decision: Hold) -> str:

@@ -40,6 +40,7 @@ class PlannedStart:
         promise: what it is, or would be, promised.
         decision: None: the job needs none.
         evidence: sentences.
+        starts: all that start now.
     """
 
     job: JobId
@@ -49,6 +50,7 @@ class PlannedStart:
     promise: Promise | None
     decision: Decision | None
     evidence: tuple[str, ...]
+    starts: tuple[Start, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +77,16 @@ def showstart(snapshot: Snapshot, settings: Settings, context: Context, job: Job
     decisions = tuple(decisions_of(cycle))
     decision = next((each for each in decisions if each.job == job.id), None)
     evidence = tuple(_evidence(cycle, job, decision, decisions))
+    starts = tuple(each for each in decisions if isinstance(each, Start))
     if isinstance(decision, Start):
         return PlannedStart(job.id, snapshot.now_s, decision.allocation, False, None, decision, evidence)
     if isinstance(decision, Reserve) and math.isfinite(decision.start_s):
         promise = decision.promise
         return PlannedStart(
-            job.id, decision.start_s, decision.allocation, promise is not None, promise, decision, evidence
-        )
-    return PlannedStart(job.id, None, (), False, None, decision, evidence)
+            job.id, decision.start_s, decision.allocation, promise is not None, promise, decision, evidence,
+            starts,
+        )  # fmt: skip
+    return PlannedStart(job.id, None, (), False, None, decision, evidence, starts)
 
 
 def _evidence(

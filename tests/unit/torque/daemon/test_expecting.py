@@ -80,7 +80,7 @@ def test_without_history_or_a_guarantee_showstart_says_why() -> None:
 def test_they_are_renewed_as_their_cost_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     now, calls = [100.0], []
 
-    def costly(seen: Snapshot, settings: Settings, context: Context) -> dict[object, float]:
+    def costly(seen: Snapshot, settings: Settings, context: Context, starts: object) -> dict[object, float]:
         calls.append(now[0])
         now[0] += 0.2
         return {each.id: NOW_S for each in seen.queued}
@@ -90,7 +90,7 @@ def test_they_are_renewed_as_their_cost_allows(monkeypatch: pytest.MonkeyPatch) 
 
     def ask(seen: Snapshot, at_s: float) -> int:
         now[0] = at_s
-        expecting.starts(seen, Settings(), Context())
+        expecting.starts(seen, Settings(), Context(), ())
         return len(calls)
 
     assert ask(full(), 100.0) == 1
