@@ -38,6 +38,8 @@ class Journal:
         self._size = 0
         self._accounting = directory / "server_priv" / "accounting"
         self._open_day = ("", -1)
+        self._server: dict[str, Any] = {}
+        """The server's record as last written."""
 
     def load(self) -> World:
         """The world as last committed, with everything derived built anew."""
@@ -106,7 +108,10 @@ class Journal:
             if key not in whole
         }
         if "server" in world.dirty or "job" in world.dirty:
-            record["server"] = _server_record(world)
+            # Most of what happens to jobs changes nothing of it.
+            server = _server_record(world)
+            if server != self._server:
+                record["server"] = self._server = server
         text = ""
         if world.records:
             day = time.strftime("%Y%m%d", time.localtime(world.records[0][0]))
@@ -158,10 +163,10 @@ def _table(world: World, kind: str) -> dict[str, Any]:
 
 def _server_record(world: World) -> dict[str, Any]:
     return {
-        "attributes": world.server,
+        "attributes": dict(world.server),
         "next_job": world.next_job,
         "next_rank": world.next_rank,
-        "assigned": world.assigned,
+        "assigned": list(world.assigned),
     }
 
 
