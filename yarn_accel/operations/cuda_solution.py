@@ -148,7 +148,8 @@ def _triangular(
 ) -> Array:
     """The first rows of b replaced by the solutions with the triangles in the first rows of ``factors``.
 
-    Transposed means conjugated too where numbers are complex.
+    Rows or columns of ``factors`` lie together in memory, as `upload` has them. Transposed means conjugated
+    too where numbers are complex.
     """
     n = factors.shape[-1]
     triangles = factors[:, :n]
@@ -160,8 +161,6 @@ def _triangular(
     if is_transposed and b.dtype.kind == "c":
         # cuBLAS conjugates only what it transposes, so these have to be columns.
         triangles = cupy_module().ascontiguousarray(triangles.transpose(0, 2, 1)).transpose(0, 2, 1)
-    elif item_bytes not in triangles.strides[-2:]:
-        triangles = cupy_module().ascontiguousarray(triangles)
     is_columns = triangles.strides[-2] == item_bytes
     step = max(n, triangles.strides[-1 if is_columns else -2] // item_bytes)
     # Rows of a lower triangle are columns of an upper one.

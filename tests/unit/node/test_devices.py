@@ -70,6 +70,14 @@ def test_a_driver_that_fails_is_one_without_devices():
     assert asyncio.run(act()) == []
 
 
+def test_an_answer_after_the_end_is_lost_and_harms_nobody():
+    loop = asyncio.new_event_loop()
+    asking = loop.create_future()
+    loop.close()
+    DeviceWatch(90.0, lambda: [GPU0])._probe(loop, asking)
+    assert not asking.done()
+
+
 def test_a_driver_that_hangs_holds_nothing_up(monkeypatch):
     monkeypatch.setattr("yarn_accel.node.devices._PATIENCE_S", 0.05)
     free = threading.Event()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import pynvml
 import pytest
 
 from tests.fixtures.fake_nvml import LOST, Node
@@ -60,6 +61,29 @@ def test_a_gpu_that_is_lost_later_is_reported_as_lost(eight_gpus: Node) -> None:
     first, second, *_ = nvml.read_devices()
     assert (first["device"], first["fault"], first["memory_bytes"]) == ("cuda:0", "GPU is lost", None)
     assert second["fault"] == ""
+
+
+def test_a_gpu_that_knows_nothing_of_mig_is_a_whole_one(
+    eight_gpus: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those before Ampere say."""
+
+    def not_supported(handle: object) -> None:
+        raise pynvml.NVMLError_NotSupported()
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMigMode", not_supported)
+    assert [gpu.name for gpu in nvml.list_gpus()] == [f"cuda:{index}" for index in range(8)]
+
+
+@pytest.mark.parametrize("question", ["nvmlDeviceGetName", "nvmlDeviceGetTotalEccErrors"])
+def test_a_gpu_that_is_lost_between_two_questions_is_lost(
+    eight_gpus: Node, monkeypatch: pytest.MonkeyPatch, question: str
+) -> None:
+    def lost(handle: object, *_: object) -> None:
+        raise pynvml.NVMLError_GpuIsLost()
+
+    monkeypatch.setattr(pynvml, question, lost)
+    assert nvml.read_devices()[0]["fault"] == "GPU is lost"
 
 
 def test_processes_are_listed_where_they_compute(eight_gpus: Node) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import pynvml
 import pytest
 
 from tests.fixtures.fake_nvml import LOST, GpuRow, Node
@@ -139,6 +140,34 @@ def test_a_fault_of_a_part_rests_that_part_and_one_of_its_gpu_all_parts(
     eight_gpus.xids += [(5, 95, eight_gpus.parts[1].gpu_instance), (5, 79, -1)]
     eight_gpus.write()
     assert monitor.faults() == [("cuda:5:2", "Xid 95"), ("cuda:5:0", "Xid 79"), ("cuda:5:2", "Xid 79")]
+
+
+@pytest.mark.parametrize(
+    "call", ["nvmlEventSetCreate", "nvmlDeviceGetHandleByUUID", "nvmlDeviceRegisterEvents"]
+)
+def test_without_events_a_gpu_that_does_not_answer_is_seen_all_the_same(
+    eight_gpus: Node, has_cupy: None, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Some GPUs and containers have none."""
+
+    def refused(*_: object) -> None:
+        raise pynvml.NVMLError_NotSupported()
+
+    monkeypatch.setattr(pynvml, call, refused)
+    monitor = GpuMonitor(find_devices(config()), lambda *fault: None, lambda task: None)
+    eight_gpus.xids += [(1, 79, -1)]
+    eight_gpus.gpus[0].state = LOST
+    eight_gpus.write()
+    assert [monitor.faults() for _ in range(2)] == [[("cuda:0", "GPU is lost")]] * 2
+
+
+def test_a_gpu_that_went_away_costs_the_others_no_events(eight_gpus: Node, has_cupy: None) -> None:
+    gone = Device("cuda:9", "cuda", uuid="GPU-gone")
+    monitor = GpuMonitor([gone, *find_devices(config())], lambda *fault: None, lambda task: None)
+    assert monitor.faults() == []
+    eight_gpus.xids += [(1, 79, -1)]
+    eight_gpus.write()
+    assert monitor.faults() == [("cuda:1", "Xid 79")]
 
 
 def test_the_thread_reports_to_its_owner(eight_gpus: Node, has_cupy: None) -> None:
