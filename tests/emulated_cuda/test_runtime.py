@@ -8,7 +8,7 @@ import pytest
 from tests.emulated_cuda.build import UUIDS
 from yarn_accel.errors import RejectedError, StartupError, UnavailableError
 from yarn_accel.operations import get
-from yarn_accel.operations.cuda_streams import upload, with_memory
+from yarn_accel.operations.cuda_streams import through_streams, upload, with_memory
 from yarn_accel.operations.operation import allocate
 from yarn_accel.pipeline.workers.cuda import CudaDevice
 from yarn_accel.pipeline.workers.devices import Device
@@ -119,6 +119,53 @@ def test_a_shortage_that_passes_costs_one_more_try(cupy):
         return cupy.empty(1 << 40, np.uint8) if len(tries) == 1 else "done"
 
     assert (with_memory(work), len(tries)) == ("done", 2)
+
+
+def test_a_group_for_which_memory_is_short_is_computed_after_those_before_it(cupy):
+    """And where it still is, its items alone are answered so."""
+    short, launched, landed = {2: 1, 4: 1 << 30}, [], []
+
+    def launch(items):
+        order = items[0][0][0].shape[0]
+        launched.append(order)
+        if short.get(order, 0) > 0:
+            short[order] -= 1
+            raise cupy.cuda.memory.OutOfMemoryError(1 << 62, 0, 0)
+
+        def land():
+            landed.append(order)
+            return [order] * len(items)
+
+        return land
+
+    items = [([np.eye(order)], {}, allocate) for order in (1, 2, 2, 3, 4, 4, 5)]
+    with cupy.cuda.Stream(non_blocking=True):
+        found = through_streams(items, launch)
+    assert [each if isinstance(each, int) else each.code for each in found] == [
+        *(1, 2, 2, 3),
+        *("too-large", "too-large"),
+        5,
+    ]
+    assert launched[:4] == [1, 2, 2, 3]
+    assert launched[-1] == 5
+    assert landed == [1, 2, 3, 5]
+
+
+def test_an_error_of_another_kind_leaves_at_once(cupy):
+    def fail(*_):
+        raise ValueError("not of memory")
+
+    tries = iter([cupy.cuda.memory.OutOfMemoryError(8, 0, 0), ValueError("not of memory")])
+
+    def fail_later():
+        raise next(tries)
+
+    with cupy.cuda.Stream(non_blocking=True):
+        for work in (fail, fail_later):
+            with pytest.raises(ValueError, match="not of memory"):
+                with_memory(work)
+        with pytest.raises(ValueError, match="not of memory"):
+            through_streams([([np.eye(2)], {}, allocate)], fail)
 
 
 def test_threads_of_a_block_wait_for_one_another(cupy):

@@ -6,6 +6,7 @@ import sys
 import types
 
 import numpy as np
+import pynvml
 import pytest
 
 from yarn_accel.errors import RejectedError, StartupError
@@ -175,6 +176,46 @@ def test_a_gpu_that_cannot_be_used_says_why(fake, monkeypatch):
     monkeypatch.setattr(sys.modules["cupy"], "zeros", lambda n: 1 / 0)
     with pytest.raises(StartupError, match=r"^cuda:1 cannot be used: ZeroDivisionError"):
         CudaDevice(Device("cuda:1", "cuda"))
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (StartupError("lu on the GPU is not what the CPU computes", cure="none"), "lu on the GPU"),
+        (RuntimeError("no kernel"), "RuntimeError: no kernel"),
+    ],
+)
+def test_a_gpu_that_fails_its_probe_says_why(fake, monkeypatch, error, why):
+    def probe():
+        raise error
+
+    monkeypatch.setattr("yarn_accel.pipeline.workers.gpu_probe.probe", probe)
+    with pytest.raises(StartupError, match=f"^cuda:3 failed its start probe: {why}"):
+        fake[0].probe()
+
+
+@pytest.mark.parametrize(
+    ("driver", "cure"), [("470.82.01", "CUDA 12 needs 525 or newer: update the driver"), ("550.54.15", "")]
+)
+def test_a_driver_that_is_too_old_is_named(fake, monkeypatch, eight_gpus, driver, cure):
+    eight_gpus.driver = driver
+    eight_gpus.write()
+    monkeypatch.setattr(sys.modules["cupy"], "zeros", lambda n: 1 / 0)
+    with pytest.raises(StartupError, match="cannot be used") as caught:
+        CudaDevice(Device("cuda:1", "cuda"))
+    assert cure in caught.value.cure
+    assert bool(cure) == bool(caught.value.cure)
+
+
+def test_a_driver_that_says_nothing_of_itself_is_not_blamed(fake, monkeypatch, eight_gpus):
+    def refused():
+        raise pynvml.NVMLError_Unknown()
+
+    monkeypatch.setattr(pynvml, "nvmlSystemGetDriverVersion", refused)
+    monkeypatch.setattr(sys.modules["cupy"], "zeros", lambda n: 1 / 0)
+    with pytest.raises(StartupError) as caught:
+        CudaDevice(Device("cuda:1", "cuda"))
+    assert caught.value.cure == ""
 
 
 UUID = "GPU-12345678-9abc-def0-1234-56789abcdef0"
