@@ -39,17 +39,16 @@
 #include "emulated.h"
 #include "launch.h"
 
-using Clock = std::chrono::steady_clock;
 using Lock = std::unique_lock<std::mutex>;
 
-using Mark = std::shared_future<Clock::time_point>;  // A point in a stream's work: when it was passed.
+using Mark = std::shared_future<void>;  // A point in a stream's work: whether it was passed.
 
 struct Gpu {
     int number;
     std::string uuid;
     size_t used = 0;
     std::atomic<int> sticky{0};
-    CUstream_st* legacy = nullptr;  // The default stream, which waits for all blocking ones.
+    CUstream_st* legacy = nullptr;  // The default stream.
     std::set<CUstream_st*> streams;
 };
 
@@ -59,7 +58,6 @@ struct CUstream_st {
         bool is_mark;
     };
     Gpu* gpu;
-    unsigned flags;
     std::mt19937 random;
     std::mutex mutex;
     std::condition_variable changed;
@@ -69,12 +67,10 @@ struct CUstream_st {
 
 struct CUevent_st {
     Mark mark;
-    bool has_passed() { return mark.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }
 };
 
 struct CUfunc_st {
     emulated::Bind bind;
-    int max_shared = 48 << 10;
 };
 
 struct CUmod_st {
@@ -208,8 +204,8 @@ void work(CUstream_st* stream) {
     delete stream;
 }
 
-CUstream_st* start_stream(Gpu* gpu, unsigned flags) {
-    auto* stream = new CUstream_st{gpu, flags, std::mt19937(machine().seed * 1000 + machine().n_streams++)};
+CUstream_st* start_stream(Gpu* gpu) {
+    auto* stream = new CUstream_st{gpu, std::mt19937(machine().seed * 1000 + machine().n_streams++)};
     std::thread(work, stream).detach();
     return stream;
 }
@@ -221,29 +217,19 @@ void push(CUstream_st* stream, std::function<int()> run, bool is_mark) {
 }
 
 Mark mark(CUstream_st* stream) {
-    auto made = std::make_shared<std::promise<Clock::time_point>>();
-    push(stream, [made] { return made->set_value(Clock::now()), 0; }, true);
+    auto made = std::make_shared<std::promise<void>>();
+    push(stream, [made] { return made->set_value(), 0; }, true);
     return made->get_future();
 }
 
-void follow(CUstream_st* stream, Mark other) {
-    push(stream, [other] { return other.wait(), 0; }, true);
-}
-
-// The stream of a handle; the default stream and the blocking ones wait for one another.
+// The stream of a handle.
 CUstream_st* stream_of(CUstream_st* handle) {
     Machine& all = machine();
     Lock lock(all.mutex);
     Gpu& gpu = *all.gpus[current_gpu];
-    if (!gpu.legacy) gpu.legacy = start_stream(&gpu, 0);
-    if (handle == nullptr || handle == cudaStreamLegacy || handle == cudaStreamPerThread) {
-        for (CUstream_st* other : gpu.streams)
-            if (!(other->flags & cudaStreamNonBlocking)) follow(gpu.legacy, mark(other));
-        return gpu.legacy;
-    }
-    if (!gpu.streams.count(handle)) return nullptr;  // Of another GPU, or destroyed.
-    if (!(handle->flags & cudaStreamNonBlocking)) follow(handle, mark(gpu.legacy));
-    return handle;
+    if (!gpu.legacy) gpu.legacy = start_stream(&gpu);
+    if (handle == nullptr || handle == cudaStreamLegacy || handle == cudaStreamPerThread) return gpu.legacy;
+    return gpu.streams.count(handle) ? handle : nullptr;  // Of another GPU, or destroyed.
 }
 
 void wait_for_all(Gpu& gpu) {
@@ -369,7 +355,6 @@ void emulated_fail(int error) { machine().gpus[current_gpu]->sticky = error; }
     if (int error = enter(call)) return runtime(error)
 
 cudaError_t cudaRuntimeGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
-cudaError_t cudaDriverGetVersion(int* version) { return *version = CUDA_VERSION, cudaSuccess; }
 cudaError_t cudaGetDeviceCount(int* n) {
     *n = (int)machine().gpus.size();
     return runtime(*n ? 0 : cudaErrorNoDevice);
@@ -470,22 +455,22 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t n_bytes, cudaMemcpyKin
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n_bytes, cudaMemcpyKind kind, cudaStream_t stream) {
     return runtime(copy(to, from, n_bytes, kind, stream, false));
 }
-cudaError_t cudaMemset(void* place, int value, size_t n_bytes) { return runtime(fill(place, value, n_bytes, nullptr)); }
 cudaError_t cudaMemsetAsync(void* place, int value, size_t n_bytes, cudaStream_t stream) {
     return runtime(fill(place, value, n_bytes, stream));
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
     ENTER("context");
+    // One that waits for the default stream and lets it wait is not emulated.
+    if (!(flags & cudaStreamNonBlocking)) return runtime(emulated::unsupported("a blocking stream", cudaErrorNotSupported));
     Lock lock(machine().mutex);
     Gpu* gpu = machine().gpus[current_gpu];
-    gpu->streams.insert(*stream = start_stream(gpu, flags));
+    gpu->streams.insert(*stream = start_stream(gpu));
     return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
     return cudaStreamCreateWithFlags(stream, flags);
 }
-cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithFlags(stream, 0); }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     Lock lock(machine().mutex);
     if (!stream->gpu->streams.erase(stream)) return runtime(cudaErrorInvalidResourceHandle);
@@ -501,13 +486,6 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
     mark(stream).wait();
     return runtime(stream->gpu->sticky);
 }
-cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned) {
-    ENTER("context");
-    CUstream_st* stream = stream_of(handle);
-    if (!stream) return runtime(cudaErrorInvalidResourceHandle);
-    if (event->mark.valid()) follow(stream, event->mark);
-    return cudaSuccess;
-}
 cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
     return *status = cudaStreamCaptureStatusNone, cudaSuccess;
 }
@@ -516,7 +494,6 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
     ENTER("context");
     return *event = new CUevent_st, cudaSuccess;
 }
-cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
 cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
     ENTER("context");
@@ -526,18 +503,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
     ENTER("context");
-    return !event->mark.valid() || event->has_passed() ? cudaSuccess : cudaErrorNotReady;
-}
-cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-    ENTER("context");
-    if (event->mark.valid()) event->mark.wait();
-    return runtime(machine().gpus[current_gpu]->sticky);
-}
-cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
-    if (!start->mark.valid() || !end->mark.valid()) return runtime(cudaErrorInvalidResourceHandle);
-    if (!start->has_passed() || !end->has_passed()) return runtime(cudaErrorNotReady);
-    *milliseconds = std::chrono::duration<float, std::milli>(end->mark.get() - start->mark.get()).count();
-    return cudaSuccess;
+    bool is_open = event->mark.valid() && event->mark.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+    return is_open ? cudaErrorNotReady : cudaSuccess;
 }
 
 CUresult cuGetErrorName(CUresult error, const char** name) {
@@ -546,8 +513,6 @@ CUresult cuGetErrorName(CUresult error, const char** name) {
 CUresult cuGetErrorString(CUresult error, const char** text) {
     return *text = cudaGetErrorString((cudaError_t)error), CUDA_SUCCESS;
 }
-CUresult cuCtxGetCurrent(CUcontext* context) { return *context = (CUcontext)machine().gpus[current_gpu], CUDA_SUCCESS; }
-CUresult cuCtxGetDevice(CUdevice* device) { return *device = current_gpu, CUDA_SUCCESS; }
 // The image is a library of the emulated compiler's.
 CUresult cuModuleLoadData(CUmodule* module, const void* image) {
     if (int error = enter("context")) return (CUresult)error;
@@ -573,19 +538,10 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* 
 CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                         unsigned block_y, unsigned block_z, unsigned shared, CUstream handle, void** arguments, void**) {
     bool fits = grid_x && grid_y && grid_z && block_x && block_y && block_z && grid_y <= 65535 && grid_z <= 65535 &&
-                (size_t)block_x * block_y * block_z <= 1024 && (int)shared <= function->max_shared;
+                (size_t)block_x * block_y * block_z <= 1024 && shared <= 48 << 10;
     if (!fits) return (CUresult)complain(CUDA_ERROR_INVALID_VALUE, "a launch beyond the limits of a GPU");
     emulated::Kernel kernel = function->bind(arguments);
     emulated::Launch launch{{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared};
     return (CUresult)emulated::enqueue(handle, [=] { return kernel(launch), 0; });
-}
-CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction function) {
-    bool is_shared = attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-    *value = attribute == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? 1024 : is_shared ? function->max_shared : 0;
-    return CUDA_SUCCESS;
-}
-CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
-    if (attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) function->max_shared = value;
-    return value > 227 << 10 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 }

@@ -36,7 +36,6 @@ namespace emulated {
 struct Fibers {
     static constexpr size_t STACK_BYTES = 64 << 10, MOST = 1024;
     ucontext_t own, threads[MOST];
-    Triple indices[MOST];
     bool is_over[MOST];
     unsigned now;
     char* stacks = nullptr;
@@ -44,6 +43,9 @@ struct Fibers {
     const std::function<void()>* body;
 };
 inline thread_local Fibers* fibers = nullptr;
+inline Triple place_of(unsigned i) {
+    return {i % blockDim.x, i / blockDim.x % blockDim.y, i / blockDim.x / blockDim.y};
+}
 inline void fiber_main() {
     (*fibers->body)();
     fibers->is_over[fibers->now] = true;
@@ -58,7 +60,6 @@ inline void run_block(const std::function<void()>& body, unsigned n_threads) {
     if (!all.stacks) all.stacks = (char*)malloc(Fibers::STACK_BYTES * Fibers::MOST);
     for (unsigned i = 0; i < n_threads; i++) {
         all.is_over[i] = false;
-        all.indices[i] = {i % blockDim.x, i / blockDim.x % blockDim.y, i / blockDim.x / blockDim.y};
         getcontext(&all.threads[i]);
         all.threads[i].uc_stack.ss_sp = all.stacks + Fibers::STACK_BYTES * i;
         all.threads[i].uc_stack.ss_size = Fibers::STACK_BYTES;
@@ -70,7 +71,7 @@ inline void run_block(const std::function<void()>& body, unsigned n_threads) {
             unsigned next = turn % 2 ? n_threads - 1 - i : i;
             if (all.is_over[next]) continue;
             all.now = next;
-            threadIdx = all.indices[next];
+            threadIdx = place_of(next);
             swapcontext(&all.own, &all.threads[next]);
             left -= all.is_over[next];
         }
@@ -80,7 +81,6 @@ template <class Body>
 void run_grid(const Launch& launch, const Body& body, bool has_barriers) {
     if (!fibers) fibers = new Fibers;
     static thread_local char shared[228 << 10] __attribute__((aligned(128)));
-    memset(shared, 0xFF, launch.shared);
     fibers->shared = shared;
     gridDim = {launch.grid[0], launch.grid[1], launch.grid[2]};
     blockDim = {launch.block[0], launch.block[1], launch.block[2]};
@@ -90,13 +90,10 @@ void run_grid(const Launch& launch, const Body& body, bool has_barriers) {
         for (unsigned y = 0; y < gridDim.y; y++)
             for (unsigned x = 0; x < gridDim.x; x++) {
                 blockIdx = {x, y, z};
-                if (has_barriers) {
-                    run_block(call, n_threads);
-                    continue;
-                }
-                for (unsigned i = 0; i < n_threads; i++) {
-                    threadIdx = {i % blockDim.x, i / blockDim.x % blockDim.y,
-                                    i / blockDim.x / blockDim.y};
+                memset(shared, 0xFF, launch.shared);
+                if (has_barriers) run_block(call, n_threads);
+                for (unsigned i = 0; i < n_threads && !has_barriers; i++) {
+                    threadIdx = place_of(i);
                     body();
                 }
             }

@@ -16,7 +16,7 @@ using C64 = std::complex<double>;
 
 struct Handle {
     cudaStream_t stream = nullptr;
-    int pointer_mode = 0, math_mode = 0;
+    int math_mode = 0;
 };
 
 namespace {
@@ -70,11 +70,7 @@ ROUTINES(z, ungqr, unmqr)
     int library##GetStream##version(Handle* handle, cudaStream_t* stream) { return *stream = handle->stream, 0; }
 HANDLES(cublas, _v2)
 HANDLES(cusolverDn, )
-int cublasGetVersion_v2(Handle*, int* version) { return *version = 120900, 0; }
-int cublasGetPointerMode_v2(Handle* handle, int* mode) { return *mode = handle->pointer_mode, 0; }
-int cublasSetPointerMode_v2(Handle* handle, int mode) { return handle->pointer_mode = mode, 0; }
 int cublasGetMathMode(Handle* handle, int* mode) { return *mode = handle->math_mode, 0; }
-int cublasSetMathMode(Handle* handle, int mode) { return handle->math_mode = mode, 0; }
 
 #define PRODUCTS(L, l, T) \
     int cublas##L##gemm_v2(Handle* handle, int ta, int tb, int m, int n, int k, const T* alpha, const T* a, \
@@ -86,17 +82,6 @@ int cublasSetMathMode(Handle* handle, int mode) { return handle->math_mode = mod
         char p = trans_of(ta), q = trans_of(tb); \
         return begin_blas(handle, [=] { \
             scipy_##l##gemm_(&p, &q, &m, &n, &k, &x, a, &lda, b, &ldb, &y, c, &ldc); \
-        }); \
-    } \
-    int cublas##L##gemmBatched(Handle* handle, int ta, int tb, int m, int n, int k, const T* alpha, \
-                               const T* const* a, int lda, const T* const* b, int ldb, const T* beta, \
-                               T* const* c, int ldc, int n_items) { \
-        NEEDS(c, n_items, INVALID_VALUE_BLAS); \
-        T x = *alpha, y = *beta; \
-        char p = trans_of(ta), q = trans_of(tb); \
-        return begin_blas(handle, [=] { \
-            for (int i = 0; i < n_items; i++) \
-                scipy_##l##gemm_(&p, &q, &m, &n, &k, &x, a[i], &lda, b[i], &ldb, &y, c[i], &ldc); \
         }); \
     } \
     int cublas##L##trsm_v2(Handle* handle, int side, int fill, int turn, int diagonal, int m, int n, \
@@ -136,25 +121,6 @@ PRODUCTS(D, d, double)
 PRODUCTS(C, c, C32)
 PRODUCTS(Z, z, C64)
 
-#define DOT(L, end, T, other) \
-    int cublas##L##end##_v2(Handle* handle, int n, const T* x, int step_x, const T* y, int step_y, T* found) { \
-        NEEDS(x, 1, INVALID_VALUE_BLAS); \
-        NEEDS(y, 1, INVALID_VALUE_BLAS); \
-        if (!handle->pointer_mode) return emulated::unsupported(__func__, NOT_SUPPORTED_BLAS); \
-        NEEDS(found, 1, INVALID_VALUE_BLAS); \
-        return begin_blas(handle, [=] { \
-            T sum = 0; \
-            for (int i = 0; i < n; i++) sum += other(x[(size_t)i * step_x]) * y[(size_t)i * step_y]; \
-            *found = sum; \
-        }); \
-    }
-DOT(S, dot, float, )
-DOT(D, dot, double, )
-DOT(C, dotu, C32, )
-DOT(Z, dotu, C64, )
-DOT(C, dotc, C32, std::conj)
-DOT(Z, dotc, C64, std::conj)
-
 int cublasGemmStridedBatchedEx(Handle* handle, int ta, int tb, int m, int n, int k, const void* alpha, const void* a,
                                int type_a, int lda, long long step_a, const void* b, int type_b, int ldb,
                                long long step_b, const void* beta, void* c, int type_c, int ldc, long long step_c,
@@ -180,11 +146,6 @@ int cublasGemmEx(Handle* handle, int ta, int tb, int m, int n, int k, const void
     return cublasGemmStridedBatchedEx(handle, ta, tb, m, n, k, alpha, a, type_a, lda, 0, b, type_b, ldb, 0, beta, c,
                                       type_c, ldc, 0, 1, compute, algorithm);
 }
-int cublasSgemmEx(Handle* handle, int ta, int tb, int m, int n, int k, const float* alpha, const void* a, int type_a,
-                  int lda, const void* b, int type_b, int ldb, const float* beta, void* c, int type_c, int ldc) {
-    return cublasGemmEx(handle, ta, tb, m, n, k, alpha, a, type_a, lda, b, type_b, ldb, beta, c, type_c, ldc, 0, 0);
-}
-
 #define SIZE(L, name, ...) \
     int cusolverDn##L##name##_bufferSize(Handle*, __VA_ARGS__, int* n) { return *n = WORK_NUMBERS, 0; }
 #define SOLVERS(L, l, T, org, orm) \

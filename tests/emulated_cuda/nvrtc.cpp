@@ -94,8 +94,6 @@ const char* nvrtcGetErrorString(nvrtcResult error) {
     return error == NVRTC_ERROR_COMPILATION ? "NVRTC_ERROR_COMPILATION" : "emulated NVRTC error";
 }
 nvrtcResult nvrtcVersion(int* major, int* minor) { return *major = 12, *minor = 9, NVRTC_SUCCESS; }
-nvrtcResult nvrtcGetNumSupportedArchs(int* n) { return *n = 1, NVRTC_SUCCESS; }
-nvrtcResult nvrtcGetSupportedArchs(int* archs) { return *archs = 90, NVRTC_SUCCESS; }
 nvrtcResult nvrtcCreateProgram(nvrtcProgram* program, const char* source, const char* name, int n_headers,
                                const char* const*, const char* const*) {
     if (n_headers) return (nvrtcResult)emulated::unsupported("headers in memory", NVRTC_ERROR_INVALID_INPUT);
@@ -115,8 +113,5 @@ nvrtcResult nvrtcGetProgramLogSize(nvrtcProgram program, size_t* n) {
 }
 nvrtcResult nvrtcGetProgramLog(nvrtcProgram program, char* place) {
     return memcpy(place, program->log.c_str(), program->log.size() + 1), NVRTC_SUCCESS;
-}
-nvrtcResult nvrtcAddNameExpression(nvrtcProgram, const char* const name) {
-    return (nvrtcResult)emulated::unsupported(name, NVRTC_ERROR_INVALID_INPUT);
 }
 }

@@ -69,7 +69,9 @@ def real(path):
             continue
         for name in names[n:]:
             # A stream has its address only once there is one.
-            found = getattr(found() if getattr(found, "__name__", "") == "Stream" else found, name)
+            found = getattr(
+                found(non_blocking=True) if getattr(found, "__name__", "") == "Stream" else found, name
+            )
         return found
     raise AttributeError(path)
 
