@@ -19,6 +19,7 @@ BENCHMARKS: dict[str, str] = {
     "predictor": "jobs of a log (--log FILE) predicted from those before, against the paper's own rule",
     "soak": "half an hour at 80 % load with 64 clients coming and going: is memory flat? (quick: 1 minute)",
     "torque": "the Torque scheduler on its emulation: cycle, starts, event to qrun, comments, kill -9",
+    "torque_load": "what the Torque scheduler asks of a server with 50,000 queued jobs (quick: 5,000)",
     "torque_real": "the same on a real Torque ($TORQUE_PREFIX, else PATH): events, starts, jobs, kill -9",
     "torque_balance": "how even the load is under each placement, simulated; claims L1-L6 (quick: 3 seeds)",
     "torque_profiles": "what H.264 encodes and image convolutions use, run here under the shipped sampler",

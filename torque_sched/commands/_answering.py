@@ -20,11 +20,11 @@ from typing import Any
 
 import click
 
-from torque_sched.commands import status
-from torque_sched.commands.status import notes, options_of
+from torque_sched.commands import _console
+from torque_sched.commands._console import notes, options_of
 from torque_sched.errors import TorqueSchedError
 
-__all__ = ["answer_question", "load_teller", "respond"]
+__all__ = ["answer_question", "answered", "load_teller", "respond"]
 
 QUESTIONS: Mapping[str, Mapping[str, type]] = {
     "explain": {"name": str},
@@ -32,6 +32,7 @@ QUESTIONS: Mapping[str, Mapping[str, type]] = {
     "showstart": {
         "job": str, "submit": str, "walltime": str, "user": str, "queue": str, "name": str, "as_json": bool,
     },
+    "status": {"as_json": bool},
     "whatif": {"submit": str, "user": str, "queue": str, "name": str},
 }  # fmt: skip
 """What may be asked, with the words of each question; a text may be missing."""
@@ -65,11 +66,8 @@ def respond(
     """
     try:
         options = options_of(home, config_file, shadow=shadow)
-        if config_file is None and not shadow:
-            answer = _from_daemon(options.home, name, asked)
-            if answer is not None:
-                _show(name, answer)
-                return
+        if config_file is None and not shadow and answered(name, options.home, asked):
+            return
         from torque_sched.report.picture import take_picture
 
         tell(take_picture(options, notes(name)), asked)
@@ -78,8 +76,20 @@ def respond(
         sys.exit(error.exit_code)
 
 
-def _from_daemon(home: Path, name: str, asked: Mapping[str, Any]) -> dict[str, Any] | None:
-    """None: it does not run, or has seen nothing yet."""
+def answered(name: str, home: Path, asked: Mapping[str, Any], timeout_s: float = _TIMEOUT_S) -> bool:
+    """Whether the daemon of this home answers; then the answer is printed, and ends us with its exit code.
+
+    Raises:
+        TorqueSchedError: it has too many questions to answer.
+    """
+    answer = _from_daemon(home, name, asked, timeout_s)
+    if answer is not None:
+        _show(name, answer)
+    return answer is not None
+
+
+def _from_daemon(home: Path, name: str, asked: Mapping[str, Any], timeout_s: float) -> dict[str, Any] | None:
+    """None: it does not run, hangs, or has seen nothing yet."""
     from torque_sched.adapters.answer_socket import ask
 
     question = {
@@ -89,7 +99,7 @@ def _from_daemon(home: Path, name: str, asked: Mapping[str, Any]) -> dict[str, A
     deadline_s = time.monotonic() + _TRIES_S
     while True:
         try:
-            answer = ask(home, question, _TIMEOUT_S)
+            answer = ask(home, question, timeout_s)
         except BlockingIOError:
             answer = {"busy": True}
         if answer is None or "refused" in answer:
@@ -119,7 +129,7 @@ def _show(name: str, answer: Mapping[str, Any]) -> None:
 
 def load_teller() -> Callable[[Any, Mapping[str, Any], int], Mapping[str, Any]]:
     """`answer_question`, with all that it needs imported."""
-    for name in ("explain", "showbf", "showstart", "whatif"):
+    for name in QUESTIONS:
         import_module(f"torque_sched.commands.{name}")
     for name in (
         "asked",
@@ -159,8 +169,10 @@ def answer_question(last: Any, question: Mapping[str, Any], uid: int) -> Mapping
         return {"refused": f"not the words of {name}"}
     viewer = viewer_of(uid, last.snapshot.server)
     picture = picture_of(last, viewer)
+    if name == "status" and not picture.state.values.get("last_cycle"):
+        return {"refused": "the last look failed, so this one is old"}
     width = question.get("width")
-    status.terminal_width = width if isinstance(width, int) and 0 < width <= _LONGEST_WIDTH else None
+    _console.terminal_width = width if isinstance(width, int) and 0 < width <= _LONGEST_WIDTH else None
     out, err = (_buffer(question.get("encoding")) for _ in range(2))
     code = 0
     with redirect_stdout(out), redirect_stderr(err):

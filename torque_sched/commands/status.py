@@ -5,48 +5,21 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
+from torque_sched.commands._answering import answered
+from torque_sched.commands._console import notes, options_of, out
 from torque_sched.commands.serve import with_options
 from torque_sched.errors import ConfigError, TorqueSchedError
 
-__all__ = ["notes", "options_of", "out", "status"]
+__all__ = ["notes", "options_of", "out", "status", "tell"]
 
-terminal_width: int | None = None
-"""Columns of the terminal that somebody else's output is for; None: ours, or no terminal."""
-
-
-def options_of(home: Path | None, config_file: Path | None, *, shadow: bool = False) -> Any:
-    """Where the files of the scheduler of this home are; root acts as their owner from then on.
-
-    Raises:
-        click.BadParameter: what was named is no folder; a host without one may still ask the server.
-    """
-    from torque_sched.adapters.account import act_as_owner
-    from torque_sched.daemon.place import DEFAULT_HOME, Options, pbs_home
-
-    place = pbs_home(home)
-    if not place.is_dir() and (place != DEFAULT_HOME or place.exists()):
-        raise click.BadParameter(f"{place} is no folder", param_hint="'-d' or PBS_HOME")
-    options = Options(place, config_file=config_file, shadow=shadow)
-    act_as_owner(options.sched_priv)
-    return options
-
-
-def notes(command: str) -> Callable[[str], None]:
-    """Where a command says what it waits for: standard error."""
-    return lambda text: click.echo(f"torque-sched {command}: {text}", err=True)
-
-
-def out() -> Any:
-    """The console; wide where nobody sees it, so that no line of a file is folded."""
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else terminal_width or 200, highlight=False)
+_HUNG_S = 5.0
+"""A daemon that does not answer in this time may hang: then the command looks for itself."""
 
 
 @click.command()
@@ -55,10 +28,13 @@ def out() -> Any:
 @click.option("--json", "as_json", is_flag=True, help="Print figures as JSON.")
 def status(home: Path | None, config_file: Path | None, shadow: bool, as_json: bool) -> None:
     """Show the scheduler's last cycle, the cluster, and why jobs wait. Exit code 1: the scheduler is gone."""
-    from torque_sched.report.picture import read_state, take_picture
-
     options = options_of(home, config_file, shadow=shadow)
     try:
+        is_its = config_file is None and not shadow
+        if is_its and answered("status", options.home, {"as_json": as_json}, _HUNG_S):
+            return
+        from torque_sched.report.picture import read_state, take_picture
+
         try:
             picture = take_picture(options, notes("status"))
         except TorqueSchedError as error:
@@ -68,15 +44,20 @@ def status(home: Path | None, config_file: Path | None, shadow: bool, as_json: b
             if isinstance(error, ConfigError) and state.is_alive:
                 click.echo("it goes on with the settings that it read before; see torque-sched check-config")
             sys.exit(error.exit_code)
-        if as_json:
-            click.echo(json.dumps(_document(picture), indent=1))
-        else:
-            _show(picture)
+        tell(picture, {"as_json": as_json})
         if not picture.state.is_alive:
             sys.exit(1)
     except TorqueSchedError as error:
         click.echo(f"torque-sched status: {error}", err=True)
         sys.exit(error.exit_code)
+
+
+def tell(picture: Any, asked: Mapping[str, Any]) -> None:
+    """Print it."""
+    if asked["as_json"]:
+        click.echo(json.dumps(_document(picture), indent=1))
+    else:
+        _show(picture)
 
 
 def _daemon(state: Any) -> str:

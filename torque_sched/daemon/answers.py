@@ -59,6 +59,8 @@ class LastLook:
     """What that cycle started."""
     config: Config
     journal: Path
+    state: Path
+    """The state file of this daemon."""
     at_monotonic_s: float
 
 

@@ -84,7 +84,7 @@ class Renewal:
         every_s: figures of one comment are renewed so often.
         moved: a planned start counts as another one when it moved by more than this share of what is left.
         timer_s: none is renewed for so long after the last ones.
-        per_s: jobs renewed per second, in the long run.
+        per_s: comments written per second, in the long run: what other ones leave is for these.
     """
 
     every_s: float = 60.0
@@ -149,6 +149,7 @@ class CommentPlan:
         self.renewal = renewal or Renewal()
         self._written_s: dict[JobId, float] = {}
         self._renewed_s = -math.inf
+        self._n_written = 0
 
     def plan(
         self,
@@ -200,6 +201,7 @@ class CommentPlan:
     def written(self, call: CommentCall, now_s: float) -> None:
         """The call was made."""
         self._written_s.update(dict.fromkeys(call.jobs, now_s))
+        self._n_written += len(call.jobs)
 
     def _moved(self, job: Job, decision: Decision, text: str, now_s: float) -> float | None:
         """How far the start of a comment moved whose figures are to be renewed; None: they are not."""
@@ -216,7 +218,8 @@ class CommentPlan:
         if not due or 0.0 <= now_s - self._renewed_s < self.renewal.timer_s:
             return
         self._renewed_s = now_s
-        n_jobs = max(1, int(self.renewal.per_s * self.renewal.timer_s))
+        n_jobs = max(1, int(self.renewal.per_s * self.renewal.timer_s) - max(0, self._n_written))
+        self._n_written = -min(n_jobs, len(due))
         for _, _, text, job in sorted(due)[:n_jobs]:
             yield text, job
 

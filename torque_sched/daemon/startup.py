@@ -383,7 +383,7 @@ def _last_look(prepared: Prepared, history: History, report: CycleReport) -> Las
     )
     return LastLook(
         snapshot, prepared.in_force.at(snapshot.now_s), report.context, history, started, prepared.config,
-        _journal_folder(prepared), report.looked_monotonic_s[1],
+        _journal_folder(prepared), prepared.options.state, report.looked_monotonic_s[1],
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -160,9 +161,18 @@ def picture_of(last: LastLook, viewer: Viewer) -> Picture:
     )
     journal = last.journal if viewer.sees_all else None
     return Picture(
-        snapshot, last.settings, context, history, State({}), last.config, True, Path(), viewer, journal,
-        is_daemons=True,
+        snapshot, last.settings, context, history, _own_state(last), last.config, True, Path(), viewer,
+        journal, is_daemons=True,
     )  # fmt: skip
+
+
+def _own_state(last: LastLook) -> State:
+    """As the daemon's child sees its parent."""
+    try:
+        values = json.loads(last.state.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        values = {}
+    return State(values, os.getppid())
 
 
 def history_file(options: Options, config: Config) -> Path:

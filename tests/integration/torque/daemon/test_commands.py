@@ -213,9 +213,9 @@ def test_installed_shim_goes_into_the_background_and_back(
     assert (done.returncode, done.stderr) == (0, "pbs_sched: ignored, as by the C daemon: start\n")
     pid = int(Path(home, "sched_priv", "sched.lock").read_text().strip("\0\n"))
     try:
-        # What `start-stop-daemon --name` and `pidof -x` look for.
+        # What `start-stop-daemon --name` and `pidof` look for.
         assert Path(f"/proc/{pid}/comm").read_text() == "pbs_sched\n"
-        assert Path(f"/proc/{pid}/cmdline").read_text().split("\0")[1] == str(sbin / "pbs_sched")
+        assert Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0] == str(sbin / "pbs_sched")
         shown = lambda: json.loads(ours(torque, "status", "-d", home, "--json").stdout)["daemon"]  # noqa: E731
         assert until(lambda: shown()["last_cycle"], "the first cycle")["n_jobs"] == 0
         again = subprocess.run(

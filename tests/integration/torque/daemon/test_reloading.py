@@ -30,7 +30,7 @@ def comment(torque: EmulatedTorque, job: str) -> str:
 def test_a_signal_brings_new_settings_and_wrong_ones_change_nothing(
     torque: EmulatedTorque, serve: Serve
 ) -> None:
-    daemon = serve()
+    daemon = serve(answers=False)  # so that `status` reads the settings itself
     torque.submit("-l", "nodes=1:ppn=8", runtime_s=600)
     waiting = torque.submit("-l", "nodes=1:ppn=8", runtime_s=600)
     words = "Not Running: Not enough of the right type of nodes are available"

@@ -37,7 +37,8 @@ def history() -> Iterator[History]:
 
 def last_look(history: History, *jobs: Job, **server: Any) -> LastLook:
     looked = snapshot([node("n1"), node("n2")], jobs, server=Server(name="head", **server))
-    return LastLook(looked, Settings(), Context(), history, (), Config(), Path("/nowhere"), time.monotonic())
+    nowhere = Path("/nowhere")
+    return LastLook(looked, Settings(), Context(), history, (), Config(), nowhere, nowhere, time.monotonic())
 
 
 def until(condition: Callable[[], object]) -> None:

@@ -1,0 +1,44 @@
+"""What every command needs: where the files are, where it says what it waits for, and where it prints."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+__all__ = ["notes", "options_of", "out"]
+
+terminal_width: int | None = None
+"""Columns of the terminal that somebody else's output is for; None: ours, or no terminal."""
+
+
+def options_of(home: Path | None, config_file: Path | None, *, shadow: bool = False) -> Any:
+    """Where the files of the scheduler of this home are; root acts as their owner from then on.
+
+    Raises:
+        click.BadParameter: what was named is no folder; a host without one may still ask the server.
+    """
+    from torque_sched.adapters.account import act_as_owner
+    from torque_sched.daemon.place import DEFAULT_HOME, Options, pbs_home
+
+    place = pbs_home(home)
+    if not place.is_dir() and (place != DEFAULT_HOME or place.exists()):
+        raise click.BadParameter(f"{place} is no folder", param_hint="'-d' or PBS_HOME")
+    options = Options(place, config_file=config_file, shadow=shadow)
+    act_as_owner(options.sched_priv)
+    return options
+
+
+def notes(command: str) -> Callable[[str], None]:
+    """Where a command says what it waits for: standard error."""
+    return lambda text: click.echo(f"torque-sched {command}: {text}", err=True)
+
+
+def out() -> Any:
+    """The console; wide where nobody sees it, so that no line of a file is folded."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else terminal_width or 200, highlight=False)
