@@ -43,7 +43,7 @@ def test_maintenance_keeps_jobs_off_over_a_kill_until_it_is_deleted(
     ours(torque, "reserve", "--start", "+200", "--length", "600", "--nodes", "1:big", "--name", "disks")
     (made,) = json.loads(ours(torque, "reserve", "--list", "--json"))
     assert (made["name"], made["nodes"], made["users"]) == ("disks", ["node3"], [])
-    assert "reserved: disks, 1 nodes, " in ours(torque, "status")
+    until(lambda: "reserved: disks, 1 nodes, " in ours(torque, "status"), "the look that heeds it")
     long = torque.submit("-l", "nodes=1:ppn=8,walltime=10:00", runtime_s=60)
     short = torque.submit("-l", "nodes=1:ppn=8,walltime=20", runtime_s=1)
     until(lambda: short in starts(torque), "the short one's start")
