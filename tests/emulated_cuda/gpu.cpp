@@ -41,7 +41,8 @@
 
 using Lock = std::unique_lock<std::mutex>;
 
-using Mark = std::shared_future<void>;  // A point in a stream's work: whether it was passed.
+using Clock = std::chrono::steady_clock;
+using Mark = std::shared_future<Clock::time_point>;  // A point in a stream's work: when it was passed.
 
 struct Gpu {
     int number;
@@ -67,6 +68,7 @@ struct CUstream_st {
 
 struct CUevent_st {
     Mark mark;
+    bool has_passed() { return mark.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }
 };
 
 struct CUfunc_st {
@@ -217,8 +219,8 @@ void push(CUstream_st* stream, std::function<int()> run, bool is_mark) {
 }
 
 Mark mark(CUstream_st* stream) {
-    auto made = std::make_shared<std::promise<void>>();
-    push(stream, [made] { return made->set_value(), 0; }, true);
+    auto made = std::make_shared<std::promise<Clock::time_point>>();
+    push(stream, [made] { return made->set_value(Clock::now()), 0; }, true);
     return made->get_future();
 }
 
@@ -355,6 +357,7 @@ void emulated_fail(int error) { machine().gpus[current_gpu]->sticky = error; }
     if (int error = enter(call)) return runtime(error)
 
 cudaError_t cudaRuntimeGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
+cudaError_t cudaDriverGetVersion(int* version) { return *version = CUDA_VERSION, cudaSuccess; }
 cudaError_t cudaGetDeviceCount(int* n) {
     *n = (int)machine().gpus.size();
     return runtime(*n ? 0 : cudaErrorNoDevice);
@@ -494,6 +497,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
     ENTER("context");
     return *event = new CUevent_st, cudaSuccess;
 }
+cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
 cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
     ENTER("context");
@@ -503,8 +507,18 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
     ENTER("context");
-    bool is_open = event->mark.valid() && event->mark.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
-    return is_open ? cudaErrorNotReady : cudaSuccess;
+    return !event->mark.valid() || event->has_passed() ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+    ENTER("context");
+    if (event->mark.valid()) event->mark.wait();
+    return runtime(machine().gpus[current_gpu]->sticky);
+}
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
+    if (!start->mark.valid() || !end->mark.valid()) return runtime(cudaErrorInvalidResourceHandle);
+    if (!start->has_passed() || !end->has_passed()) return runtime(cudaErrorNotReady);
+    *milliseconds = std::chrono::duration<float, std::milli>(end->mark.get() - start->mark.get()).count();
+    return cudaSuccess;
 }
 
 CUresult cuGetErrorName(CUresult error, const char** name) {
