@@ -8,6 +8,9 @@
     │   └── NoSpaceError   room on a disk for a file that is to be begun
     ├── CommandError       a Torque command did not end well; its output is not used
     ├── SnapshotError      no complete look at the cluster: nothing is decided on it
+    ├── BatchError         a request over Torque's own protocol was refused, or got no answer
+    │   ├── ServerConnectionError  there is no connection; nothing was sent
+    │   └── AnswerLostError        it was sent, and whether it took effect is unknown
     ├── ModelError         a job or a node that cannot exist (negative processors, no name)
     │   └── UnitError      a text that is no size, no duration, no count
     ├── ParseError         what a command printed is not what Torque prints
@@ -21,6 +24,8 @@
 """
 
 __all__ = [
+    "AnswerLostError",
+    "BatchError",
     "CommandError",
     "ConfigError",
     "DocumentError",
@@ -30,6 +35,7 @@ __all__ = [
     "ParseError",
     "ProtocolError",
     "RecordError",
+    "ServerConnectionError",
     "SnapshotError",
     "StartupError",
     "TorqueSchedError",
@@ -84,6 +90,20 @@ class SnapshotError(TorqueSchedError):
     """One part of the cluster's picture is missing, so there is no picture; the next cycle asks again."""
 
     transient = True
+
+
+class BatchError(TorqueSchedError):
+    """A request over Torque's own protocol was refused, or got no answer; asking again may work."""
+
+    transient = True
+
+
+class ServerConnectionError(BatchError):
+    """There is no connection to pbs_server, or none for this user; nothing was sent."""
+
+
+class AnswerLostError(BatchError):
+    """A request was sent, and no whole answer came: whether it took effect, only a look tells."""
 
 
 class ModelError(TorqueSchedError):

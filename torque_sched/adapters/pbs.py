@@ -1,4 +1,4 @@
-"""Torque through its own commands: what it has as a `Snapshot`, and the orders to start and to tell.
+"""Torque as a `Snapshot`, and the orders to start and to tell: in general, and by its own commands.
 
 A snapshot needs four commands, run at the same time. When one of them fails, prints something damaged as a
 whole, or hides jobs, there is no snapshot. ``pbsnodes`` is never older than ``qstat`` where that matters: the
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -23,7 +24,18 @@ from torque_sched.parse.qrun import RunKind, RunResult, classify_qrun
 from torque_sched.parse.qstat import parse_jobs, parse_queues, parse_server
 from torque_sched.parse.records import Parsed
 
-__all__ = ["NOTE_AFTER_S", "QUERIES", "Look", "Pbs", "look_once", "read_snapshot"]
+__all__ = [
+    "NOTE_AFTER_S",
+    "QUERIES",
+    "Asked",
+    "Look",
+    "Parts",
+    "Pbs",
+    "QueriedServer",
+    "TorqueServer",
+    "look_once",
+    "read_snapshot",
+]
 
 QUERIES: dict[str, tuple[str, ...]] = {
     "nodes": ("pbsnodes", "-x"),
@@ -48,9 +60,11 @@ class Look:
     outputs: Mapping[str, bytes]
     problems: tuple[RecordError, ...] = ()
     query_s: float = 0.0
-    """Longest of the four commands, and ``pbsnodes`` asked again."""
+    """Longest of the four commands, and ``pbsnodes`` asked again; all requests of the protocol."""
     clock_ahead_s: float = 0.0
     """How far this host's clock is ahead of the server's where that matters (`ClusterClock.ahead_s`)."""
+    transport: str = ""
+    """By which way it was taken, and why by that, in words; empty: by commands, which was not chosen."""
 
 
 def read_snapshot(
@@ -71,7 +85,9 @@ def read_snapshot(
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
+class Parts:
+    """What the answers to one look are made of."""
+
     nodes: Parsed[Node]
     jobs: Parsed[Job]
     queues: Parsed[Queue]
@@ -86,9 +102,9 @@ class _Parts:
 _HOLDING = frozenset({JobState.RUNNING, JobState.EXITING, JobState.SUSPENDED})
 
 
-def _parse(outputs: Mapping[str, bytes], seen: dict[str, Job] | None) -> _Parts:
+def _parse(outputs: Mapping[str, bytes], seen: dict[str, Job] | None) -> Parts:
     try:
-        return _Parts(
+        return Parts(
             _parse_nodes(outputs["nodes"]),
             parse_jobs(outputs["jobs"], seen=seen),
             parse_queues(outputs["queues"]),
@@ -105,7 +121,7 @@ def _parse_nodes(output: bytes) -> Parsed[Node]:
         raise SnapshotError(error.message, cure=error.cure) from error
 
 
-def _snapshot(parts: _Parts, now_s: float, silent_s: float) -> tuple[Snapshot, tuple[RecordError, ...]]:
+def _snapshot(parts: Parts, now_s: float, silent_s: float) -> tuple[Snapshot, tuple[RecordError, ...]]:
     nodes, jobs, queues, server = parts.nodes, parts.jobs, parts.queues, parts.server
     problems = (*nodes.problems, *jobs.problems, *queues.problems)
     snapshot = Snapshot(now_s, server, queues.items, nodes.items, jobs.items, len(problems), silent_s)
@@ -121,42 +137,94 @@ def _snapshot(parts: _Parts, now_s: float, silent_s: float) -> tuple[Snapshot, t
     return snapshot, problems
 
 
-class Pbs:
-    """The commands of one Torque server.
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What one round of questions brought.
+
+    Attributes:
+        parts: what was read in the answers.
+        outputs: the answers as they came, by the names of :data:`QUERIES`.
+        took_s: the time the server took.
+    """
+
+    parts: Parts
+    outputs: Mapping[str, bytes]
+    took_s: float
+
+
+class TorqueServer(ABC):
+    """One Torque server, by whatever way it is asked and told."""
+
+    @abstractmethod
+    async def look(self) -> Look:
+        """One complete look at the cluster.
+
+        Raises:
+            SnapshotError: there is none to be had now.
+        """
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Read every job anew next time."""
+
+    @abstractmethod
+    async def start(self, job: JobId, hosts: str, lock: int | None = None) -> RunResult:
+        """Start a job without waiting for its mom.
+
+        A start without an answer counts as ``OTHER``: whether it took effect, the next snapshot tells.
+
+        Args:
+            job: which.
+            hosts: where, as ``qrun -H`` wants it.
+            lock: the descriptor of a lock that must not be free before the order is over, even where this
+                process is killed.
+        """
+
+    @abstractmethod
+    async def comment(self, jobs: Sequence[JobId], text: str) -> RunResult:
+        """Set one comment on many jobs; those that are gone do not hinder the others."""
+
+    @abstractmethod
+    async def delete(self, job: JobId, why: str) -> RunResult:
+        """For jobs that can never run, where the administrator wants that."""
+
+    @abstractmethod
+    async def set_offline(self, node: NodeName, note: str) -> RunResult:
+        """For nodes that swallow jobs, where the administrator wants that."""
+
+    async def close(self) -> None:  # noqa: B027 -- commands leave nothing open
+        """Leave the server."""
+
+
+class QueriedServer(TorqueServer):
+    """A Torque server whose looks are made of the answers to four questions.
 
     Args:
-        commands: runs them.
         clock: seconds since the epoch; a `ClusterClock` learns from each look how far this host's is off.
-        query_timeout_s: for each of the four queries.
-        order_timeout_s: for a qrun or a qalter.
+        query_timeout_s: for each question.
         note: told, once for each look, what a look still waits for after `NOTE_AFTER_S`.
     """
 
     def __init__(
-        self,
-        commands: Commands,
-        clock: Callable[[], float],
-        *,
-        query_timeout_s: float = 60.0,
-        order_timeout_s: float = 30.0,
-        note: Callable[[str], None] | None = None,
+        self, clock: Callable[[], float], query_timeout_s: float, note: Callable[[str], None] | None = None
     ) -> None:
-        self._commands = commands
         self._clock = clock
         self._query_timeout_s = query_timeout_s
-        self._order_timeout_s = order_timeout_s
         self._note = note
-        self._seen: dict[str, Job] = {}
         self._unanswered: set[str] = set()
 
-    def forget(self) -> None:
-        """Read every job anew next time."""
-        self._seen.clear()
+    @abstractmethod
+    async def _ask_all(self) -> Asked:
+        """Nodes, jobs, queues and the server."""
+
+    @abstractmethod
+    async def _ask_nodes(self) -> tuple[Parsed[Node], bytes, float]:
+        """The nodes, the answer as it came, and the time it took."""
 
     async def look(self) -> Look:
         """One complete look at the cluster.
 
-        A job that comes or goes between the commands may look like a hidden one, so a look that fails for
+        A job that comes or goes between the answers may look like a hidden one, so a look that fails for
         that is tried a second time.
 
         Raises:
@@ -183,24 +251,61 @@ class Pbs:
         clock = self._clock
         moment = clock.moment() if isinstance(clock, ClusterClock) else None
         now_s = clock()
-        answers = await asyncio.gather(*(self._query(name) for name in QUERIES), return_exceptions=True)
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
-        done: dict[str, Completed] = dict(zip(QUERIES, answers, strict=True))  # type: ignore[arg-type]
-        outputs = {name: completed.stdout for name, completed in done.items()}
-        parts, query_s = _parse(outputs, self._seen), max(each.wall_s for each in done.values())
+        asked = await self._ask_all()
+        parts, outputs, query_s = asked.parts, dict(asked.outputs), asked.took_s
         if parts.show_slots_of_nobody():
             # What is still listed now and holds nothing does not pass.
-            again = await self._query("nodes")
-            outputs["nodes"], query_s = again.stdout, query_s + again.wall_s
-            parts = replace(parts, nodes=_parse_nodes(again.stdout))
+            nodes, outputs["nodes"], took_s = await self._ask_nodes()
+            parts, query_s = replace(parts, nodes=nodes), query_s + took_s
         silent_s = ahead_s = 0.0
         if isinstance(clock, ClusterClock) and moment is not None:
             silent_s = clock.observe(parts.nodes.items, moment)
             now_s, ahead_s = clock.time_of(moment), clock.ahead_s
         snapshot, problems = _snapshot(parts, now_s, silent_s)
         return Look(snapshot, outputs, problems, query_s, ahead_s)
+
+
+class Pbs(QueriedServer):
+    """One Torque server by its commands.
+
+    Args:
+        commands: runs them.
+        clock: as `QueriedServer` has it.
+        query_timeout_s: for each of the four queries.
+        order_timeout_s: for a qrun or a qalter.
+        note: as `QueriedServer` has it.
+    """
+
+    def __init__(
+        self,
+        commands: Commands,
+        clock: Callable[[], float],
+        *,
+        query_timeout_s: float = 60.0,
+        order_timeout_s: float = 30.0,
+        note: Callable[[str], None] | None = None,
+    ) -> None:
+        super().__init__(clock, query_timeout_s, note)
+        self._commands = commands
+        self._order_timeout_s = order_timeout_s
+        self._seen: dict[str, Job] = {}
+
+    def forget(self) -> None:
+        """Read every job anew next time."""
+        self._seen.clear()
+
+    async def _ask_all(self) -> Asked:
+        answers = await asyncio.gather(*(self._query(name) for name in QUERIES), return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        done: dict[str, Completed] = dict(zip(QUERIES, answers, strict=True))  # type: ignore[arg-type]
+        outputs = {name: completed.stdout for name, completed in done.items()}
+        return Asked(_parse(outputs, self._seen), outputs, max(each.wall_s for each in done.values()))
+
+    async def _ask_nodes(self) -> tuple[Parsed[Node], bytes, float]:
+        again = await self._query("nodes")
+        return _parse_nodes(again.stdout), again.stdout, again.wall_s
 
     async def _query(self, name: str) -> Completed:
         argv = QUERIES[name]
@@ -219,16 +324,7 @@ class Pbs:
         return done
 
     async def start(self, job: JobId, hosts: str, lock: int | None = None) -> RunResult:
-        """``qrun -a -H HOSTS JOB``; with ``-a`` a hanging mom does not hold us up.
-
-        A qrun without an answer counts as ``OTHER``: whether it took effect, the next snapshot tells.
-
-        Args:
-            job: which.
-            hosts: where, as ``-H`` wants it.
-            lock: the descriptor of a lock that must not be free before the command is over, even where this
-                process is killed.
-        """
+        """``qrun -a -H HOSTS JOB``; with ``-a`` a hanging mom does not hold us up."""
         argv = ("qrun", "-a", "-H", hosts, job)
         try:
             done = await self._commands.run(argv, self._order_timeout_s, keeps=lock)

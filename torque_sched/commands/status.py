@@ -73,6 +73,8 @@ def _show(picture: Any) -> None:
 
     console = out()
     console.print(daemon_line(picture.state, picture.snapshot.now_s), markup=False)
+    if transport := picture.state.values.get("transport"):
+        console.print(f"transport: {transport}", markup=False)
     for trouble in picture.troubles:
         console.print(f"trouble: {trouble}", markup=False, style="red")
     console.print(nodes_line(picture.snapshot), markup=False)
@@ -101,7 +103,7 @@ def _document(picture: Any) -> dict[str, Any]:
     return {
         "daemon": {
             "alive": state.is_alive,
-            **{key: state.values.get(key) for key in ("pid", "mode", "now_s", "last_cycle")},
+            **{key: state.values.get(key) for key in ("pid", "mode", "transport", "now_s", "last_cycle")},
         },
         "trouble": list(picture.troubles),
         "nodes": {"all": len(snapshot.nodes), "up": sum(node.is_up for node in snapshot.nodes)},

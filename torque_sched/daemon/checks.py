@@ -8,6 +8,7 @@ import math
 import os
 import shutil
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ from pathlib import Path
 
 from torque_sched.adapters.commands import Commands
 from torque_sched.adapters.home import check_folder, holder_of
-from torque_sched.adapters.pbs import Look, look_once
+from torque_sched.adapters.pbs import Look, Pbs, look_once
+from torque_sched.adapters.transport import disagreement
 from torque_sched.core.model import Server
 from torque_sched.core.snapshot import Snapshot
 from torque_sched.core.states import NodeState
@@ -24,6 +26,7 @@ from torque_sched.daemon.clocks import clock_text
 from torque_sched.daemon.config import Config, read_config
 from torque_sched.daemon.event_port import addresses_of
 from torque_sched.daemon.place import Options, command_environment, server_host, this_user
+from torque_sched.daemon.server import native_server
 from torque_sched.errors import TorqueSchedError
 
 __all__ = ["Check", "Level", "avoided_nodes", "examine", "rights"]
@@ -91,6 +94,7 @@ def examine(options: Options, note: Callable[[str], None]) -> Iterator[Check]:
     yield _names(options)
     yield _port(options, config)
     yield from _cluster(options, config, note)
+    yield _transport(options, config)
     yield _dialect(config)
 
 
@@ -196,6 +200,37 @@ def _cluster(options: Options, config: Config, note: Callable[[str], None]) -> I
     hosts = (snapshot.server.name, server_host(options.home))
     is_root_there = os.geteuid() == 0 and any(_is_here(each) for each in hosts)
     yield rights(snapshot.server, this_user(), is_root_there=is_root_there)
+
+
+def _transport(options: Options, config: Config) -> Check:
+    """Whether Torque's own protocol would be used, by the comparison the daemon makes at its start."""
+    if config.transport == "commands":
+        return _ok("transport", "commands, as the settings say")
+    try:
+        difference = asyncio.run(_compared(options, config))
+    except TorqueSchedError as error:
+        return _without_protocol(config, error.message, error.cure)
+    if difference:
+        return _without_protocol(
+            config, f"its look differs from the commands': {difference}", "report it, with both outputs"
+        )
+    return _ok("transport", "the batch protocol; its look agrees with the commands'")
+
+
+async def _compared(options: Options, config: Config) -> str:
+    commands = Commands(command_environment(config.commands))
+    by_commands = Pbs(commands, time.time, query_timeout_s=config.query_timeout_s)
+    native = native_server(options.home, config, by_commands, time.time)
+    try:
+        return (await disagreement(native, by_commands))[0]
+    finally:
+        await native.close()
+
+
+def _without_protocol(config: Config, why: str, cure: str) -> Check:
+    if config.transport == "native":
+        return _wrong("transport", f"not by the batch protocol: {why}", cure)
+    return _warning("transport", f"commands: {why}", f"it works, only slower; {cure}")
 
 
 def _version(look: Look) -> Check:

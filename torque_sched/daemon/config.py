@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from torque_sched.adapters.settings_file import complaints, read_settings
+from torque_sched.adapters.transport import Transport
 from torque_sched.core.model import NodeName
 from torque_sched.daemon.back_off import Steps
 from torque_sched.daemon.black_holes import BlackHoleRules
@@ -230,6 +231,8 @@ class Config(BaseModel):
     model_config = _FROZEN
 
     commands: str = _key("", "folder of Torque's commands; empty: they are on PATH")
+    transport: Transport = _key("auto", "how Torque is asked: native (its batch protocol), commands, or auto")
+    trqauthd_socket: str = _key("", "empty: trqauthd-unix in the PBS home where it is, else in /tmp")
     addresses: tuple[str, ...] = _key((), "addresses to listen on; none: those of the server's host name")
     port: int = _key(15004, "port on which the server sends events (-S overrides it)", ge=0, le=65535)
     timer_s: float = _key(30.0, "a cycle at least so often, whatever events come", gt=0)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from torque_sched.adapters.cycle_lock import CycleLock
-from torque_sched.adapters.pbs import Look, Pbs
+from torque_sched.adapters.pbs import Look, TorqueServer
 from torque_sched.core.decisions import Decision, Hold, Reserve, Start
 from torque_sched.core.model import Job, JobId, NodeName
 from torque_sched.core.reasons import Reason, started_comment
@@ -160,7 +160,7 @@ class Cycle:
     """Runs cycles, one at a time.
 
     Args:
-        pbs: the server's commands.
+        pbs: the server.
         brain: decides.
         standing: what is remembered between cycles.
         comments: plans comments; None: none are written.
@@ -173,7 +173,7 @@ class Cycle:
 
     def __init__(
         self,
-        pbs: Pbs,
+        pbs: TorqueServer,
         brain: Brain,
         standing: Standing,
         comments: CommentPlan | None,

@@ -19,6 +19,7 @@ __all__ = [
     "command_environment",
     "pbs_home",
     "server_host",
+    "server_name",
     "this_user",
 ]
 
@@ -124,11 +125,16 @@ def command_environment(commands: str) -> dict[str, str]:
 
 def server_host(home: Path) -> str:
     """The host name of the server whose scheduler this is: ``server_name`` in the home, else this host's."""
+    return server_name(home).partition(":")[0].strip() or socket.gethostname()
+
+
+def server_name(home: Path) -> str:
+    """``HOST`` or ``HOST:PORT`` of the first server; empty where none is named."""
     named = os.environ.get("PBS_DEFAULT", "")
     if not named:
         with suppress(OSError):
             named = (home / "server_name").read_text(encoding="ascii", errors="replace")
-    return named.split(",")[0].split(":")[0].strip() or socket.gethostname()
+    return named.split(",")[0].strip()
 
 
 def this_user() -> str:

@@ -184,6 +184,7 @@ class Records:
             "pid": os.getpid(),
             "now_s": report.at_s,
             "mode": self._mode,
+            "transport": report.look.transport or "commands",
             "last_cycle": {
                 "n_jobs": len(report.decisions),
                 "n_started": len(report.started_s),

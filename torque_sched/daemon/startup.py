@@ -17,7 +17,7 @@ from torque_sched.adapters.home import LockFile, check_folder
 from torque_sched.adapters.journal import Journal
 from torque_sched.adapters.log_file import Event, LogFile, LogHandler, dialect_of
 from torque_sched.adapters.metrics import Figures, serve_figures
-from torque_sched.adapters.pbs import Pbs
+from torque_sched.adapters.pbs import TorqueServer
 from torque_sched.core.decisions import Decision, Start
 from torque_sched.core.snapshot import Snapshot
 from torque_sched.daemon.answers import LastLook, Teller, open_port
@@ -31,6 +31,7 @@ from torque_sched.daemon.place import Options, command_environment, server_host,
 from torque_sched.daemon.predecessor import take_over_usage, without_effect
 from torque_sched.daemon.records import Records
 from torque_sched.daemon.reloading import AT_ONCE, changes_of, taken_at_once
+from torque_sched.daemon.server import torque_server
 from torque_sched.daemon.service import Ending, Pace, Service
 from torque_sched.daemon.shadow import Shadow
 from torque_sched.daemon.standing import Standing
@@ -255,10 +256,12 @@ async def _serve(
         logger.info("%s", told)
     figures = Figures()
     stop_metrics: Callable[[], None] | None = None
+    commands, clock = Commands(command_environment(config.commands)), ClusterClock()
+    server = torque_server(options.home, config, commands, clock)
     try:
         if config.metrics.port:
             stop_metrics = serve_figures(figures, config.metrics.address, config.metrics.port)
-        service, records = _service(prepared, history, figures)
+        service, records = _service(prepared, history, figures, commands, server, clock)
         if new_teller is not None and config.answers and not options.shadow:
             service.answers = open_port(options.home, new_teller, lambda: service.wake("asked"))
 
@@ -273,6 +276,7 @@ async def _serve(
     finally:
         if stop_metrics is not None:
             stop_metrics()
+        await server.close()
         history.close()
 
 
@@ -320,14 +324,14 @@ def _take_anew(prepared: Prepared, service: Service, brain: PolicyBrain, records
         logger.warning("settings that count after a restart: %s", ", ".join(later))
 
 
-def _cycle(prepared: Prepared, history: History, brain: PolicyBrain, commands: Commands) -> Cycle:
+def _cycle(
+    prepared: Prepared, history: History, brain: PolicyBrain, server: TorqueServer, clock: ClusterClock
+) -> Cycle:
     config = prepared.config
-    clock = ClusterClock()
-    pbs = Pbs(commands, clock, query_timeout_s=config.query_timeout_s, order_timeout_s=config.order_timeout_s)
     standing = Standing(config.back_off_rules(), config.black_hole_rules())
     standing.restore(history.pauses, clock())
     return Cycle(
-        pbs,
+        server,
         brain,
         standing,
         CommentPlan(config.renewal()) if config.comments else None,
@@ -339,14 +343,20 @@ def _cycle(prepared: Prepared, history: History, brain: PolicyBrain, commands: C
     )
 
 
-def _service(prepared: Prepared, history: History, figures: Figures) -> tuple[Service, Records]:
-    options, config = prepared.options, prepared.config
-    commands = Commands(command_environment(config.commands))
+def _service(
+    prepared: Prepared,
+    history: History,
+    figures: Figures,
+    commands: Commands,
+    server: TorqueServer,
+    clock: ClusterClock,
+) -> tuple[Service, Records]:
+    options = prepared.options
     records = _records(prepared, history, figures)
     shadow = _shadow(prepared) if options.shadow else None
     brain = _brain(prepared, history)
     service = Service(
-        _cycle(prepared, history, brain, commands), None, prepared.log, commands, _pace(prepared),
+        _cycle(prepared, history, brain, server, clock), None, prepared.log, commands, _pace(prepared),
         dry=options.shadow,
         started_in=prepared.started_in,
     )  # fmt: skip

@@ -13,6 +13,7 @@ from torque_sched.errors import RecordError, UnitError
 from torque_sched.parse.gpus import format_gpu_status, parse_gpu_status
 from torque_sched.parse.records import Parsed, Record, convert, decoded
 from torque_sched.parse.slots import format_node_jobs, parse_node_jobs
+from torque_sched.parse.status_objects import build_from_reply, is_reply
 from torque_sched.parse.text import read_text
 from torque_sched.parse.xml import build_from_xml
 
@@ -35,11 +36,13 @@ _STATUS_KEY = re.compile(r"[A-Za-z_][\w.]{0,60}", re.ASCII)
 
 
 def parse_pbsnodes(data: bytes | str, command: str = "pbsnodes") -> Parsed[Node]:
-    """Nodes of a whole ``pbsnodes`` output, XML or text, which is told from its first character.
+    """Nodes of a whole ``pbsnodes`` output, XML or text, or of a whole reply of pbs_server.
 
     Raises:
         DocumentError: the output is unusable as a whole.
     """
+    if is_reply(data):
+        return build_from_reply(data, "Node", node_from_record)
     text = decoded(data, command)
     if text.lstrip()[:1] == "<":
         return build_from_xml(text, "Node", command, node_from_record)

@@ -14,10 +14,12 @@ from torque_sched.errors import DocumentError, ModelError, RecordError
 from torque_sched.parse.jobs import job_from_record
 from torque_sched.parse.records import Parsed, Record, convert, decoded
 from torque_sched.parse.request import format_tokens, parse_tokens
+from torque_sched.parse.status_objects import build_from_reply, is_reply
 from torque_sched.parse.text import read_text
 from torque_sched.parse.xml import build_from_xml
 
 __all__ = [
+    "one_server",
     "parse_jobs",
     "parse_queues",
     "parse_server",
@@ -58,7 +60,7 @@ def parse_jobs(
     zone: tzinfo = timezone.utc,
     seen: dict[str, Job] | None = None,
 ) -> Parsed[Job]:
-    """Jobs of a whole ``qstat -f`` output, XML or text, which is told from its first character.
+    """Jobs of a whole ``qstat -f`` output, XML or text, or of a whole reply of pbs_server.
 
     Args:
         data: what the command printed. No text at all is an empty list; XML must be there in full.
@@ -70,29 +72,45 @@ def parse_jobs(
     Raises:
         DocumentError: the output is unusable as a whole.
     """
-    text = decoded(data, command)
     build = functools.partial(job_from_record, zone=zone)
+    if is_reply(data):
+        return build_from_reply(data, "Job", build)
+    text = decoded(data, command)
     if text.lstrip()[:1] == "<":
         return build_from_xml(text, "Job", command, build, seen)
     return convert(read_text(text, "Job", command), build)
 
 
 def parse_queues(data: bytes | str, command: str = "qstat -Q") -> Parsed[Queue]:
-    """Queues of a whole ``qstat -Q -f`` output (text; Torque has no XML for it, whatever ``-x``).
+    """Queues of a whole ``qstat -Q -f`` output (text; Torque has no XML for it), or of a pbs_server's reply.
 
     Raises:
         DocumentError: the output is unusable as a whole.
     """
+    if is_reply(data):
+        return build_from_reply(data, "Queue", queue_from_record)
     return convert(read_text(data, "Queue", command), queue_from_record)
 
 
 def parse_server(data: bytes | str, command: str = "qstat -B") -> Server:
-    """The server of a whole ``qstat -B -f`` output.
+    """The server of a whole ``qstat -B -f`` output, or of a whole reply of pbs_server.
 
     Raises:
         DocumentError: the output is unusable, or its one record is damaged.
     """
-    parsed = convert(read_text(data, "Server", command), server_from_record)
+    if is_reply(data):
+        parsed = build_from_reply(data, "Server", server_from_record)
+    else:
+        parsed = convert(read_text(data, "Server", command), server_from_record)
+    return one_server(parsed, command)
+
+
+def one_server(parsed: Parsed[Server], command: str) -> Server:
+    """The one server that was read.
+
+    Raises:
+        DocumentError: it is damaged, or there is another number of them.
+    """
     if parsed.problems:
         raise DocumentError(parsed.problems[0].message, cure=parsed.problems[0].cure)
     if len(parsed.items) != 1:

@@ -22,6 +22,43 @@ import yaml
 from tests.unit.torque.ports import held_port
 from torque_sched.emulation import EmulatedTorque
 
+_SHORT_BOTH_WAYS = frozenset(
+    {
+        "test_an_event_starts_a_job_on_the_least_loaded_node",
+        "test_a_burst_of_jobs_starts_each_once",
+        "test_every_cycle_can_be_replayed",
+        "test_the_server_is_gone_and_comes_back",
+    }
+)
+"""Run by Torque's protocol and by its commands in `make test`; the others by the protocol alone."""
+_OF_COMMANDS = frozenset(
+    {
+        "test_doctor_tells_what_the_daemon_lacks",
+        "test_what_failed_is_left_alone_over_a_kill",
+        "test_comments_of_waiting_jobs_are_written_once",
+        "test_scheduling_false_pauses_and_true_goes_on",
+        "test_a_partial_snapshot_is_no_snapshot",
+        "test_a_refused_start_is_told_and_tried_again_later",
+        "test_without_rights_all_starts_of_a_cycle_are_given_up",
+        "test_it_runs_nothing_but_pbsnodes_and_qstat",
+    }
+)
+"""They count the commands' calls, or break the commands themselves."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """By which way daemons ask the server: all tests both ways in `make test-all`."""
+    if "way" not in metafunc.fixturenames:
+        return
+    name = metafunc.function.__name__
+    ways: list[Any] = ["auto", "commands"]
+    if name in _OF_COMMANDS:
+        ways = ["commands"]
+    elif name not in _SHORT_BOTH_WAYS:
+        ways = ["auto", pytest.param("commands", marks=pytest.mark.slow)]
+    metafunc.parametrize("way", ways)
+
+
 NODES = "node1 np=2 slow\nnode2 np=4\nnode3 np=8 big\nnode4 np=4 gpus=2 gpunode\n"
 
 
@@ -150,12 +187,12 @@ def torque(tmp_path: Path, port: int) -> Iterator[EmulatedTorque]:
 
 
 @pytest.fixture
-def serve(torque: EmulatedTorque, port: int) -> Iterator[Callable[..., Daemon]]:
+def serve(torque: EmulatedTorque, port: int, way: str) -> Iterator[Callable[..., Daemon]]:
     """Start daemons; they are ended with the test, and none may have met a fault of its own."""
     made: list[Daemon] = []
 
     def start(*options: str, **settings: Any) -> Daemon:
-        daemon = Daemon(torque, settings.pop("port", port), *options, **settings)
+        daemon = Daemon(torque, settings.pop("port", port), *options, **{"transport": way, **settings})
         made.append(daemon)
         daemon.start()
         return daemon

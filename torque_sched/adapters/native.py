@@ -1,0 +1,208 @@
+"""Torque by its own batch protocol: what the commands do, without spawning them.
+
+A look asks for the attributes that jobs are made of and no others, and reads no record again whose bytes are
+those of the look before. Requests go one after the other over one connection.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from torque_sched.adapters.batch_client import BatchClient
+from torque_sched.adapters.pbs import Asked, Parts, QueriedServer, TorqueServer
+from torque_sched.core.batch_protocol import (
+    Attribute,
+    DeleteJob,
+    ErrorCode,
+    KnownObjects,
+    ModifyJob,
+    Reply,
+    ReplyDecoder,
+    Request,
+    RequestType,
+    RunJob,
+    Status,
+    as_they_are,
+    wanted,
+)
+from torque_sched.core.model import Job, JobId, Node, NodeName
+from torque_sched.errors import AnswerLostError, BatchError, DocumentError, RecordError
+from torque_sched.parse.jobs import job_from_record
+from torque_sched.parse.pbsnodes import node_from_record
+from torque_sched.parse.qrun import RunKind, RunResult, classify_qrun
+from torque_sched.parse.qstat import one_server, queue_from_record, server_from_record
+from torque_sched.parse.records import Parsed, Record
+from torque_sched.parse.refusals import order_result, refusal_words
+from torque_sched.parse.status_objects import JOB_ATTRIBUTES, builder, parsed
+
+__all__ = ["LOOK_S", "ORDER_S", "NativePbs"]
+
+T = TypeVar("T")
+LOOK_S = 30.0
+ORDER_S = 10.0
+_STATUS = {
+    "nodes": RequestType.STATUS_NODE,
+    "jobs": RequestType.STATUS_JOB,
+    "queues": RequestType.STATUS_QUEUE,
+    "server": RequestType.STATUS_SERVER,
+}
+
+
+class NativePbs(QueriedServer):
+    """One Torque server by its batch protocol.
+
+    Looks raise `BatchError` where the connection or the server fails, and orders where nothing was sent, so
+    that whoever chose this way can take the other.
+
+    Args:
+        client: the connection.
+        others: what this protocol is not used for: setting a node offline.
+        clock: as `QueriedServer` has it.
+        query_timeout_s: for each question, at most `LOOK_S`.
+        order_timeout_s: for each order, at most `ORDER_S`.
+        note: as `QueriedServer` has it.
+    """
+
+    def __init__(
+        self,
+        client: BatchClient,
+        others: TorqueServer,
+        clock: Callable[[], float],
+        *,
+        query_timeout_s: float = LOOK_S,
+        order_timeout_s: float = ORDER_S,
+        note: Callable[[str], None] | None = None,
+    ) -> None:
+        super().__init__(clock, min(query_timeout_s, LOOK_S), note)
+        self._client = client
+        self._others = others
+        self._order_timeout_s = min(order_timeout_s, ORDER_S)
+        self._known_jobs: KnownObjects[Job | RecordError] = KnownObjects()
+        self._known_nodes: KnownObjects[Node | RecordError] = KnownObjects()
+        self._attributes = list(JOB_ATTRIBUTES)
+
+    def forget(self) -> None:
+        """Read every job and node anew next time."""
+        self._known_jobs.clear()
+        self._known_nodes.clear()
+
+    async def close(self) -> None:
+        """Leave the server."""
+        await self._client.close()
+
+    # -- looks
+
+    async def _ask_all(self) -> Asked:
+        began_s = time.monotonic()
+        server, queues = builder("Server", server_from_record), builder("Queue", queue_from_record)
+        outputs: dict[str, bytes] = {}
+        servers, outputs["server"] = await self._status("server", ReplyDecoder(server))
+        found, outputs["queues"] = await self._status("queues", ReplyDecoder(queues))
+        jobs, outputs["jobs"] = await self._jobs()
+        # After the jobs: a slot of a job that has ended meanwhile is free in both.
+        nodes, outputs["nodes"], _ = await self._ask_nodes()
+        try:
+            parts = Parts(nodes, jobs, found, one_server(servers, "pbs_server"))
+        except DocumentError as error:
+            raise BatchError(error.message, cure=error.cure) from error
+        return Asked(parts, outputs, time.monotonic() - began_s)
+
+    async def _ask_nodes(self) -> tuple[Parsed[Node], bytes, float]:
+        began_s = time.monotonic()
+        nodes, data = await self._status("nodes", ReplyDecoder(_NODE, self._known_nodes))
+        return nodes, data, time.monotonic() - began_s
+
+    async def _jobs(self) -> tuple[Parsed[Job], bytes]:
+        while True:
+            try:
+                return await self._status("jobs", ReplyDecoder(_JOB, self._known_jobs), self._attributes[0])
+            except _UnknownAttributeError:
+                if len(self._attributes) == 1:
+                    raise
+                self._attributes.pop(0)
+
+    async def _status(
+        self, name: str, decoder: ReplyDecoder[T | RecordError], attributes: Sequence[str] = ()
+    ) -> tuple[Parsed[T], bytes]:
+        request = Status(_STATUS[name], self._client.user, attributes=wanted(attributes))
+        self._unanswered.add(name)
+        try:
+            reply, data = await self._client.ask(request, decoder, self._query_timeout_s, repeats=True)
+        finally:
+            self._unanswered.discard(name)
+        if reply.code:
+            kind = _UnknownAttributeError if reply.code == ErrorCode.UNKNOWN_ATTRIBUTE else BatchError
+            raise kind(
+                f"pbs_server does not show its {name}: {reply.text.strip()} ({reply.code})",
+                cure="does qstat work for this user?",
+            )
+        return parsed(reply.objects), data
+
+    # -- orders
+
+    async def start(self, job: JobId, hosts: str, lock: int | None = None) -> RunResult:
+        """AsyncRunJob, which is what ``qrun -a -H HOSTS JOB`` sends.
+
+        Nothing of it outlives this process, so the lock is not kept.
+
+        Raises:
+            ServerConnectionError: nothing was sent.
+        """
+        return await self._order(RunJob(self._client.user, job, hosts), job, hosts)
+
+    async def comment(self, jobs: Sequence[JobId], text: str) -> RunResult:
+        """ModifyJob for each, one after the other; one that is lost ends the call.
+
+        Raises:
+            ServerConnectionError: at some job; nothing was sent for it.
+        """
+        attributes = (Attribute("comment", None, text),)
+        refusals = []
+        for job in jobs:
+            reply = await self._ask(ModifyJob(self._client.user, job, attributes))
+            if isinstance(reply, RunResult):
+                return reply
+            if reply.code:
+                refusals.append(f"qrun: {refusal_words(reply.code, reply.text, job)}")
+        return classify_qrun(1 if refusals else 0, "\n".join(refusals))
+
+    async def delete(self, job: JobId, why: str) -> RunResult:
+        """DeleteJob with a message, as ``qdel -m`` sends it.
+
+        Raises:
+            ServerConnectionError: nothing was sent.
+        """
+        return await self._order(DeleteJob(self._client.user, job, extension=why), job)
+
+    async def set_offline(self, node: NodeName, note: str) -> RunResult:
+        """By ``pbsnodes``."""
+        return await self._others.set_offline(node, note)
+
+    async def _order(self, request: Request, job: JobId, hosts: str | None = None) -> RunResult:
+        reply = await self._ask(request)
+        if isinstance(reply, RunResult):
+            return reply
+        return order_result(reply.code, reply.text, job, hosts)
+
+    async def _ask(self, request: Request) -> Reply[object] | RunResult:
+        """The reply, or what is known where it was lost."""
+        decoder: ReplyDecoder[object] = ReplyDecoder(as_they_are)
+        try:
+            reply, _ = await self._client.ask(request, decoder, self._order_timeout_s)
+        except AnswerLostError as error:
+            return RunResult(RunKind.OTHER, error.message)
+        return reply
+
+
+class _UnknownAttributeError(BatchError):
+    """An attribute that was asked for is unknown to this server."""
+
+
+def _job(record: Record) -> Job:
+    return job_from_record(record)
+
+
+_JOB = builder("Job", _job)
+_NODE = builder("Node", node_from_record)

@@ -1,0 +1,178 @@
+"""By which way Torque is asked and told: its own batch protocol where that works, else its commands.
+
+``auto`` uses the protocol from the first look by it that agrees with the commands' look. A look that fails is
+repeated by the commands at once, and the protocol is tried again later, after a pause that doubles.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from torque_sched.adapters.agreement import differences, in_words
+from torque_sched.adapters.native import NativePbs
+from torque_sched.adapters.pbs import Look, TorqueServer
+from torque_sched.core.model import JobId, NodeName
+from torque_sched.errors import BatchError, ServerConnectionError, SnapshotError
+from torque_sched.parse.qrun import RunKind, RunResult
+
+__all__ = ["ChosenTransport", "Transport", "disagreement"]
+
+logger = logging.getLogger(__name__)
+
+Transport = Literal["auto", "native", "commands"]
+_FIRST_PAUSE_S = 30.0
+_LONGEST_PAUSE_S = 600.0
+
+
+async def disagreement(
+    native: TorqueServer, commands: TorqueServer, first: Look | None = None
+) -> tuple[str, Look]:
+    """Where both ways do not show the same cluster, in words, and the last look by the commands.
+
+    The words are empty where they agree. Two comparisons are made, so that what happened between two looks is
+    not taken for a difference.
+
+    Args:
+        native: the batch protocol.
+        commands: the commands.
+        first: a look by the protocol, just taken.
+
+    Raises:
+        BatchError: no look by the protocol. SnapshotError: none by the commands, or it shows no cluster.
+    """
+    seen = first or await native.look()
+    told = await commands.look()
+    found = differences(seen.snapshot, told.snapshot)
+    if found:
+        seen = await native.look()
+        told = await commands.look()
+        found &= differences(seen.snapshot, told.snapshot)
+    return (in_words(found) if found else ""), told
+
+
+class ChosenTransport(TorqueServer):
+    """A Torque server by the way that is chosen.
+
+    Args:
+        native: the batch protocol.
+        commands: the commands.
+        chosen: ``auto``; or ``native``, for which there is no other way.
+        clock: seconds that only pass.
+    """
+
+    def __init__(
+        self,
+        native: NativePbs,
+        commands: TorqueServer,
+        chosen: Transport,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._native = native
+        self._commands = commands
+        self._is_auto = chosen == "auto"
+        self._is_native = chosen == "native"
+        self._pause_s = _FIRST_PAUSE_S
+        self._try_again_s = 0.0
+        self._why = "" if self._is_auto else "transport: native"
+
+    @property
+    def words(self) -> str:
+        """The way in use and why, for the log and `status`."""
+        return f"{'native' if self._is_native else 'commands'} ({self._why})"
+
+    def forget(self) -> None:
+        """Read every job anew next time."""
+        self._native.forget()
+        self._commands.forget()
+
+    async def close(self) -> None:
+        """Leave the server."""
+        await self._native.close()
+
+    # -- looks
+
+    async def look(self) -> Look:
+        """One complete look at the cluster, by whatever way there is.
+
+        Raises:
+            SnapshotError: there is none to be had now.
+        """
+        if self._is_native:
+            try:
+                return self._told(await self._native.look())
+            except (BatchError, SnapshotError) as error:
+                if not self._is_auto:
+                    raise SnapshotError(error.message, cure=error.cure) from error
+                self._leave(error.message)
+        elif self._clock() >= self._try_again_s:
+            return self._told(await self._try())
+        return self._told(await self._commands.look())
+
+    async def _try(self) -> Look:
+        """A look that decides whether the protocol is used from now on."""
+        try:
+            first = await self._native.look()
+        except (BatchError, SnapshotError) as error:
+            self._leave(error.message)
+            return await self._commands.look()
+        try:
+            difference, look = await disagreement(self._native, self._commands, first)
+        except BatchError as error:
+            self._leave(error.message)
+            return await self._commands.look()
+        if difference:
+            self._leave(f"its look differs from the commands': {difference}")
+            return look
+        self._is_native, self._pause_s = True, _FIRST_PAUSE_S
+        self._why = "auto: trqauthd answers, and the first look agrees with the commands'"
+        self._commands.forget()
+        logger.info("transport: %s", self.words)
+        return look
+
+    def _told(self, look: Look) -> Look:
+        return replace(look, transport=self.words)
+
+    def _leave(self, why: str) -> None:
+        """Use the commands for a while."""
+        told = f"auto: {why}"
+        if self._is_native or told != self._why:
+            log = logger.warning if self._is_native else logger.info
+            log("transport: commands (%s); the protocol is tried again in %.0f s", told, self._pause_s)
+        self._is_native, self._why = False, told
+        self._try_again_s = self._clock() + self._pause_s
+        self._pause_s = min(_LONGEST_PAUSE_S, 2 * self._pause_s)
+        self._native.forget()
+
+    # -- orders
+
+    async def start(self, job: JobId, hosts: str, lock: int | None = None) -> RunResult:
+        """As `TorqueServer` has it."""
+        return await self._order(lambda way: way.start(job, hosts, lock))
+
+    async def comment(self, jobs: Sequence[JobId], text: str) -> RunResult:
+        """As `TorqueServer` has it."""
+        return await self._order(lambda way: way.comment(jobs, text))
+
+    async def delete(self, job: JobId, why: str) -> RunResult:
+        """As `TorqueServer` has it."""
+        return await self._order(lambda way: way.delete(job, why))
+
+    async def set_offline(self, node: NodeName, note: str) -> RunResult:
+        """As `TorqueServer` has it."""
+        return await self._commands.set_offline(node, note)
+
+    async def _order(self, give: Callable[[TorqueServer], Awaitable[RunResult]]) -> RunResult:
+        """Give an order; what was never sent may go the other way."""
+        if self._is_native:
+            try:
+                return await give(self._native)
+            except ServerConnectionError as error:
+                if not self._is_auto:
+                    return RunResult(RunKind.SERVER_GONE, error.message)
+                self._leave(error.message)
+        return await give(self._commands)
