@@ -6,6 +6,7 @@ numpy's own parser guesses at headers of Python 2 and raises whatever it stumble
 from __future__ import annotations
 
 import ast
+import threading
 from typing import NamedTuple, Tuple
 
 from yarn_accel.wire.tensors import ITEM_BYTES, MAX_DIMENSIONS, TensorSpec
@@ -13,6 +14,8 @@ from yarn_accel.wire.tensors import ITEM_BYTES, MAX_DIMENSIONS, TensorSpec
 __all__ = ["MAX_HEADER_BYTES", "BadNpyError", "NpyHeader", "parse_header"]
 
 MAX_HEADER_BYTES = 16 * 1024
+#: Before Python 3.13, threads that parse at the same time count their depth together: SystemError.
+_parsing = threading.Lock()
 
 
 class BadNpyError(ValueError):
@@ -47,7 +50,8 @@ def parse_header(head: bytes) -> NpyHeader:
     try:
         if end > min(len(head), MAX_HEADER_BYTES):
             raise ValueError("it is too long")
-        fields = ast.literal_eval(head[start:end].decode("utf-8").strip())
+        with _parsing:
+            fields = ast.literal_eval(head[start:end].decode("utf-8").strip())
         dtype, shape, is_fortran = fields["descr"], fields["shape"], fields["fortran_order"]
         if not isinstance(is_fortran, bool):
             raise ValueError("a field of another type")

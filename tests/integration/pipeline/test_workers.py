@@ -884,7 +884,7 @@ def test_a_sick_gpu_comes_back(gpu_owner: Owner) -> None:
 def test_lanes_of_a_lost_gpu_worker_are_distinguished(gpu_owner: Owner) -> None:
     owner = gpu_owner
     owner.call(1, "gpu")
-    jobs = [[owner.job(i, "gpu", {"seconds": 9.0}) for i in batch] for batch in ((2, 3), (4, 5))]
+    jobs = [[owner.job(i, "gpu", {"seconds": PATIENCE_S}) for i in batch] for batch in ((2, 3), (4, 5))]
     for batch in jobs:
         owner.pool.send(owner.worker, batch)
     owner.wait_for(lambda: owner.downs)

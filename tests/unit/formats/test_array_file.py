@@ -2,8 +2,10 @@
 
 import io
 import struct
+import threading
 import zipfile
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from yarn_accel.errors import RejectedError
-from yarn_accel.formats import BytesInMemory, conversions, describe, load, split_member
+from yarn_accel.formats import BytesInMemory, conversions, describe, load, npy_header, split_member
 from yarn_accel.formats.npz_writer import npz_parts
 
 ARRAYS = {
@@ -278,3 +280,23 @@ def test_a_damaged_file_is_refused_or_read_but_never_crashes(data, writer):
         assert str(error).startswith("x")
     else:
         assert all(isinstance(array, np.ndarray) for array in arrays.values())
+
+
+def test_headers_are_parsed_by_one_thread_at_a_time(monkeypatch):
+    """Before Python 3.13 two that parse at once may meet SystemError."""
+    parse, second, n_inside = npy_header.ast.literal_eval, threading.Event(), []
+
+    def watched(text):
+        n_inside.append(1)
+        if len(n_inside) > 1:
+            second.set()
+        second.wait(0.2)
+        n_inside.pop()
+        return parse(text)
+
+    monkeypatch.setattr(npy_header.ast, "literal_eval", watched)
+    head = saved(np.save, ARRAYS["q"])
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(npy_header.parse_header, [head, head]))
+    assert found[0] == found[1]
+    assert not second.is_set()
