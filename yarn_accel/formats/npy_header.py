@@ -6,16 +6,14 @@ numpy's own parser guesses at headers of Python 2 and raises whatever it stumble
 from __future__ import annotations
 
 import ast
-import threading
-from typing import NamedTuple, Tuple
+from typing import Any, NamedTuple, Tuple
 
 from yarn_accel.wire.tensors import ITEM_BYTES, MAX_DIMENSIONS, TensorSpec
 
 __all__ = ["MAX_HEADER_BYTES", "BadNpyError", "NpyHeader", "parse_header"]
 
 MAX_HEADER_BYTES = 16 * 1024
-#: Before Python 3.13, threads that parse at the same time count their depth together: SystemError.
-_parsing = threading.Lock()
+_TRIES = 100
 
 
 class BadNpyError(ValueError):
@@ -50,8 +48,7 @@ def parse_header(head: bytes) -> NpyHeader:
     try:
         if end > min(len(head), MAX_HEADER_BYTES):
             raise ValueError("it is too long")
-        with _parsing:
-            fields = ast.literal_eval(head[start:end].decode("utf-8").strip())
+        fields = _parsed(head[start:end].decode("utf-8").strip())
         dtype, shape, is_fortran = fields["descr"], fields["shape"], fields["fortran_order"]
         if not isinstance(is_fortran, bool):
             raise ValueError("a field of another type")
@@ -63,6 +60,16 @@ def parse_header(head: bytes) -> NpyHeader:
     if not isinstance(plain, str) or plain not in ITEM_BYTES:
         raise BadNpyError("arrays of type {} are not taken".format(str(dtype)[:40]))
     return NpyHeader(TensorSpec(plain, sizes, "F" if is_fortran else "C"), dtype, end)
+
+
+def _parsed(text: str) -> Any:
+    """Before Python 3.13 threads that parse at the same time may meet SystemError: it is tried again."""
+    for _ in range(_TRIES):
+        try:
+            return ast.literal_eval(text)
+        except SystemError:
+            continue
+    raise ValueError("it cannot be parsed")
 
 
 def _sizes(shape: object) -> Tuple[int, ...]:
