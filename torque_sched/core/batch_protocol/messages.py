@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from torque_sched.core.batch_protocol.dis import encode_number, encode_string
 from torque_sched.errors import ProtocolError
@@ -158,29 +158,21 @@ class Status:
 class SelectStatus:
     """SelStatAttr: status of the jobs that fit all criteria."""
 
+    type: ClassVar[RequestType] = RequestType.SELECT_STATUS
     user: str
     criteria: tuple[Attribute, ...] = ()
     attributes: tuple[Attribute, ...] = ()
     extension: str | None = None
-
-    @property
-    def type(self) -> RequestType:
-        """Its number."""
-        return RequestType.SELECT_STATUS
 
 
 @dataclass(frozen=True, slots=True)
 class SelectJobs:
     """Ids of the jobs that fit all criteria."""
 
+    type: ClassVar[RequestType] = RequestType.SELECT_JOBS
     user: str
     criteria: tuple[Attribute, ...] = ()
     extension: str | None = None
-
-    @property
-    def type(self) -> RequestType:
-        """Its number."""
-        return RequestType.SELECT_JOBS
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,56 +198,40 @@ class RunJob:
 class ModifyJob:
     """Set attributes of one job."""
 
+    type: ClassVar[RequestType] = RequestType.MODIFY_JOB
     user: str
     job: str
     attributes: tuple[Attribute, ...] = ()
     extension: str | None = None
-
-    @property
-    def type(self) -> RequestType:
-        """Its number."""
-        return RequestType.MODIFY_JOB
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteJob:
     """Delete one job; ``extension`` may be a message, or ``deldelay=N``."""
 
+    type: ClassVar[RequestType] = RequestType.DELETE_JOB
     user: str
     job: str
     attributes: tuple[Attribute, ...] = ()
     extension: str | None = None
-
-    @property
-    def type(self) -> RequestType:
-        """Its number."""
-        return RequestType.DELETE_JOB
 
 
 @dataclass(frozen=True, slots=True)
 class AuthenticateUser:
     """The connection from ``port`` of this host belongs to ``user``; only trqauthd sends it."""
 
+    type: ClassVar[RequestType] = RequestType.AUTHENTICATE_USER
     user: str
     port: int
     extension: str | None = None
-
-    @property
-    def type(self) -> RequestType:
-        """Its number."""
-        return RequestType.AUTHENTICATE_USER
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
     """The server closes the connection; there is no reply."""
 
+    type: ClassVar[RequestType] = RequestType.DISCONNECT
     user: str
-
-    @property
-    def type(self) -> RequestType:
-        """Its number."""
-        return RequestType.DISCONNECT
 
 
 Request = Status | SelectStatus | SelectJobs | RunJob | ModifyJob | DeleteJob | AuthenticateUser | Disconnect
