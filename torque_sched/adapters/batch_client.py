@@ -12,12 +12,12 @@ import errno
 import os
 import pwd
 import socket
-import struct
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from torque_sched.adapters.answer_socket import peer_uid
 from torque_sched.core.batch_protocol import (
     ACTIVE_SERVER_QUESTION,
     Authorisation,
@@ -323,8 +323,7 @@ async def _ask_trqauthd(path: Path, line: bytes, *, has_port: bool = False) -> A
 
 def _check_owner(connection: socket.socket, path: Path) -> None:
     """Anybody may make a socket in a folder for all; only root's trqauthd, or our own, is believed."""
-    size = struct.calcsize("3i")
-    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    uid = peer_uid(connection)
     if uid not in _TRUSTED and uid != os.geteuid():
         raise ServerConnectionError(
             f"{path} is served by user {uid}, not by root", cure="remove it and start trqauthd"
