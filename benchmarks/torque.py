@@ -11,61 +11,28 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.result import Report, Row, measured, observed
+from benchmarks.torque_cluster import AT_ONCE, ROOT, Daemon, Say, cluster, free_port, requests, start_all
+from benchmarks.torque_transport import transport
 from torque_sched.adapters.commands import Commands
 from torque_sched.adapters.pbs import Look, Pbs
 from torque_sched.core.model import JobId
 from torque_sched.daemon.comments import CommentPlan
 from torque_sched.daemon.cycle import comment_of_start
 from torque_sched.emulation import EmulatedTorque
-from torque_sched.parse.qrun import RunKind
 
 __all__ = ["SECTIONS", "is_readable", "run"]
 
-_ROOT = Path(__file__).resolve().parent.parent
-_AT_ONCE = 4
 _SHAPE = "990xnp=8,physmem=64gb+10xnp=8,gpus=4,has_nvml,physmem=128gb"
 _N_STUB = 400
-Say = Callable[[str], None]
-
-
-def _requests(n_jobs: int, seed: int = 1) -> list[dict[str, Any]]:
-    """Jobs of eight users and a few shapes, as a busy site has them."""
-    chance = random.Random(seed)
-    shapes = ("nodes=1", "nodes=1:ppn=2", "nodes=1:ppn=4", "nodes=2:ppn=4", "nodes=1:ppn=8", "nodes=1:gpus=1")
-    weights = (40, 20, 15, 10, 10, 5)
-    jobs = []
-    for _ in range(n_jobs):
-        limits = f"walltime={chance.randint(1, 48)}:00:00,mem={chance.choice((1, 2, 4))}gb"
-        words = [
-            "-l",
-            chance.choices(shapes, weights)[0],
-            "-l",
-            limits,
-            "-N",
-            f"task{chance.randint(1, 200)}",
-        ]
-        jobs.append({"arguments": words, "user": f"user{chance.randint(1, 8)}", "runtime_s": 100000})
-    return jobs
-
-
-@contextmanager
-def _cluster(**settings: Any) -> Iterator[EmulatedTorque]:
-    with (
-        tempfile.TemporaryDirectory(prefix="torque-bench-") as folder,
-        EmulatedTorque.create(Path(folder) / "cluster", **settings) as torque,
-    ):
-        yield torque
 
 
 def _cycle(quick: bool, say: Say) -> Iterator[Row]:
@@ -74,8 +41,8 @@ def _cycle(quick: bool, say: Say) -> Iterator[Row]:
     medians: dict[int, float] = {}
     for n_jobs in (1000, 2000, 5000, 10000):
         say(f"{n_jobs} jobs")
-        with _cluster(shape=_SHAPE) as torque:
-            torque.submit_many(_requests(n_jobs))
+        with cluster(shape=_SHAPE) as torque:
+            torque.submit_many(requests(n_jobs))
             asyncio.run(_fill(torque, n_jobs // 3))
             figures = _in_child("cycle", torque, str(rounds))
         goal = "<= 1.0" if n_jobs == 10000 else ""
@@ -101,8 +68,8 @@ def _backfill(quick: bool, say: Say) -> Iterator[Row]:
     rounds = 2 if quick else 5
     n_jobs = 10_000
     say(f"{n_jobs} jobs, conservative backfilling")
-    with _cluster(shape=_SHAPE) as torque:
-        torque.submit_many(_requests(n_jobs + n_jobs // 3))
+    with cluster(shape=_SHAPE) as torque:
+        torque.submit_many(requests(n_jobs + n_jobs // 3))
         asyncio.run(_fill(torque, n_jobs // 3))
         figures = _in_child("backfill", torque, str(rounds))
     what = "live decision, 10,000 queued jobs, 1,000 nodes, conservative, default limits"
@@ -121,31 +88,12 @@ async def _fill(torque: EmulatedTorque, n_jobs: int) -> None:
     pbs = Pbs(Commands(torque.env), time.time)
     snapshot = (await pbs.look()).snapshot
     decisions = decide(snapshot, Settings(max_starts=n_jobs), Context())
-    await _start_all(pbs, [(each.job, each.hosts) for each in decisions if isinstance(each, Start)])
-
-
-async def _start_all(pbs: Pbs, starts: Sequence[tuple[JobId, str]]) -> float:
-    """Start them, four at once; returns the seconds it took.
-
-    Raises:
-        RuntimeError: one was refused; a figure from refused starts would be worth nothing.
-    """
-    left = iter(starts)
-
-    async def work() -> None:
-        for job, hosts in left:
-            result = await pbs.start(job, hosts)
-            if result.kind is not RunKind.STARTED:
-                raise RuntimeError(f"start of {job} on {hosts}: {result.text}")
-
-    began_s = time.perf_counter()
-    await asyncio.gather(*(work() for _ in range(_AT_ONCE)))
-    return time.perf_counter() - began_s
+    await start_all(pbs, [(each.job, each.hosts) for each in decisions if isinstance(each, Start)])
 
 
 def _in_child(what: str, torque: EmulatedTorque, *words: str) -> dict[str, Any]:
     argv = [sys.executable, "-m", "benchmarks.torque_child", what, *words]
-    done = subprocess.run(argv, cwd=_ROOT, env=torque.env, capture_output=True, text=True, check=False)
+    done = subprocess.run(argv, cwd=ROOT, env=torque.env, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"the measured process failed: {done.stderr[-2000:]}")
     figures: dict[str, Any] = json.loads(done.stdout)
@@ -161,7 +109,7 @@ def _starts(quick: bool, say: Say) -> Iterator[Row]:
         stub.chmod(0o755)
         pbs = Pbs(Commands({**os.environ, "PATH": f"{folder}:{os.environ.get('PATH', '')}"}), time.time)
         jobs = [(JobId(f"{n}.head"), f"node{n}:ppn=1") for n in range(_N_STUB)]
-        rates = [len(jobs) / asyncio.run(_start_all(pbs, jobs)) for _ in range(rounds)]
+        rates = [len(jobs) / asyncio.run(start_all(pbs, jobs)) for _ in range(rounds)]
     yield measured(
         "starts per second, stub of 10 ms in sh, 4 at once",
         rates,
@@ -171,14 +119,14 @@ def _starts(quick: bool, say: Say) -> Iterator[Row]:
     )
     say("starts through the emulation, beside xargs")
     ours, bare = [], []
-    with _cluster(shape="100xnp=64") as torque:
+    with cluster(shape="100xnp=64") as torque:
         for _ in range(rounds):
             ids = torque.submit_many({"arguments": ["-l", "nodes=1"], "runtime_s": 9e5} for _ in range(800))
             starts = [(JobId(job), f"node{n % 100 + 1:03d}:ppn=1") for n, job in enumerate(ids)]
             names = list(torque.nodes())
             starts = [(job, f"{names[n % 100]}:ppn=1") for n, (job, _) in enumerate(starts)]
             pbs = Pbs(Commands(torque.env), time.time)
-            ours.append(len(starts[::2]) / asyncio.run(_start_all(pbs, starts[::2])))
+            ours.append(len(starts[::2]) / asyncio.run(start_all(pbs, starts[::2])))
             bare.append(len(starts[1::2]) / _by_xargs(torque, starts[1::2]))
     yield measured("starts per second, emulation, 4 at once", ours, "1/s")
     yield measured("... bare: xargs -P 4 qrun", bare, "1/s")
@@ -189,47 +137,18 @@ def _starts(quick: bool, say: Say) -> Iterator[Row]:
 def _by_xargs(torque: EmulatedTorque, starts: Sequence[tuple[JobId, str]]) -> float:
     words = "".join(f"{hosts} {job}\n" for job, hosts in starts)
     began_s = time.perf_counter()
-    argv = ["xargs", "-P", str(_AT_ONCE), "-n", "2", "qrun", "-a", "-H"]
+    argv = ["xargs", "-P", str(AT_ONCE), "-n", "2", "qrun", "-a", "-H"]
     subprocess.run(argv, input=words, text=True, env=torque.env, check=True)
     return time.perf_counter() - began_s
-
-
-class _Daemon:
-    """``torque-sched serve`` beside an emulated server."""
-
-    def __init__(self, torque: EmulatedTorque, port: int, settings: Mapping[str, object]) -> None:
-        self._torque = torque
-        self._port = port
-        folder = torque.home / "sched_priv"
-        folder.mkdir(exist_ok=True)
-        told = {"restricted": ["*"], "settle_s": 0.2, **settings}
-        (folder / "torque_sched.yaml").write_text(json.dumps(told), encoding="utf-8")
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        argv = [sys.executable, "-m", "torque_sched", "serve", "-d", str(self._torque.home)]
-        self.process = subprocess.Popen([*argv, "-S", str(self._port)], cwd=_ROOT, env=self._torque.env)
-
-    def end(self, number: signal.Signals) -> None:
-        if self.process is not None:
-            self.process.send_signal(number)
-            self.process.wait(20)
-            self.process = None
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _event(quick: bool, say: Say) -> Iterator[Row]:
     n_jobs = 20 if quick else 100
     say(f"{n_jobs} jobs to an idle cluster, one after the other")
-    port = _free_port()
+    port = free_port()
     waits: list[float] = []
-    with _cluster(shape="16xnp=8", event_target=f"127.0.0.1:{port}") as torque:
-        daemon = _Daemon(torque, port, {"timer_s": 600})
+    with cluster(shape="16xnp=8", event_target=f"127.0.0.1:{port}") as torque:
+        daemon = Daemon(torque, port, {"timer_s": 600})
         daemon.start()
         try:
             time.sleep(3.0)
@@ -259,8 +178,8 @@ def _started_s(torque: EmulatedTorque, job: str) -> float:
 
 def _comments(quick: bool, say: Say) -> Iterator[Row]:
     say("comments of 10,000 waiting jobs")
-    with _cluster(shape="100xnp=8,gpus=1") as torque:
-        torque.submit_many(_requests(10000))
+    with cluster(shape="100xnp=8,gpus=1") as torque:
+        torque.submit_many(requests(10000))
         pbs = Pbs(Commands(torque.env), time.time)
         times = [asyncio.run(_comment_all(pbs, turn)) for turn in range(2 if quick else 5)]
     yield measured("comments of 10,000 waiting jobs, 12 texts", times, "s", goal="<= 2")
@@ -283,12 +202,12 @@ async def _comment_all(pbs: Pbs, turn: int) -> float:
 def _kill(quick: bool, say: Say) -> Iterator[Row]:
     n_kills = 20 if quick else 200
     chance = random.Random(11)
-    port = _free_port()
+    port = free_port()
     say(f"kill -9 at {n_kills} random points of a run with 300 jobs")
-    with _cluster(
+    with cluster(
         shape="8xnp=4", event_target=f"127.0.0.1:{port}", server={"keep_completed": "3600"}
     ) as torque:
-        daemon = _Daemon(torque, port, {"timer_s": 1.0, "journal": {"file_bytes": 1 << 20}})
+        daemon = Daemon(torque, port, {"timer_s": 1.0, "journal": {"file_bytes": 1 << 20}})
         ids = torque.submit_many(
             {"arguments": ["-l", "nodes=1"], "runtime_s": chance.uniform(0.5, 30.0)} for _ in range(300)
         )
@@ -348,12 +267,17 @@ SECTIONS: dict[str, Callable[[bool, Say], Iterator[Row]]] = {
     "event": _event,
     "comments": _comments,
     "kill": _kill,
+    "transport": transport,
 }
 
 
 def run(quick: bool, say: Say, report: Report, only: Sequence[str] = ()) -> None:
     """Run the sections asked for, all of them by default."""
+    loads: dict[str, object] = {}
+    report.setting["load_average"] = loads
     for name, section in SECTIONS.items():
         if not only or name in only:
+            before = os.getloadavg()
             for row in section(quick, say):
+                loads[name] = {"before": before, "after": os.getloadavg()}
                 report.add([row])

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from benchmarks.result import Report, Row, observed
+from benchmarks.torque_cluster import ROOT, Say, cycles, free_port
 from torque_sched.daemon.config import Config
 from torque_sched.emulation import EmulatedTorque, Fault
 
@@ -30,10 +29,8 @@ __all__ = ["ATTRIBUTE_S", "run", "seconds_looked", "within"]
 ATTRIBUTE_S = 0.5e-6
 """A look at 1,000 jobs cost a real server 14.5 ms of CPU, so 14.5 us for a job of some 30 attributes."""
 _ATTRIBUTES = 30
-_ROOT = Path(__file__).resolve().parent.parent
 _LOOKS = ("qstat", "pbsnodes")
 _WAIT_S = 1800.0
-Say = Callable[[str], None]
 
 _NOTER = """#!/bin/sh
 began=$(date +%s.%N)
@@ -95,7 +92,7 @@ def seconds_looked(calls: Sequence[tuple[str, float, float, int]]) -> float:
 @contextmanager
 def _daemon(torque: EmulatedTorque, port: int) -> Iterator[subprocess.Popen[bytes]]:
     argv = [sys.executable, "-m", "torque_sched", "serve", "-d", str(torque.home), "-S", str(port), "-a", "0"]
-    process = subprocess.Popen(argv, cwd=_ROOT, env=torque.env)
+    process = subprocess.Popen(argv, cwd=ROOT, env=torque.env)
     try:
         yield process
     finally:
@@ -115,15 +112,6 @@ def _settings(torque: EmulatedTorque, **limits: float) -> None:
     (folder / "torque_sched.yaml").write_text(json.dumps(chosen), encoding="utf-8")
 
 
-def _cycles(torque: EmulatedTorque) -> list[tuple[int, int, int, int]]:
-    """Jobs considered, started, commented and milliseconds of each cycle in the log."""
-    text = "".join(
-        path.read_text(encoding="utf-8") for path in sorted((torque.home / "sched_logs").iterdir())
-    )
-    line = r"(\d+) jobs considered, (\d+) started, .* (\d+) commented, (\d+) ms"
-    return [(int(a), int(b), int(c), int(d)) for a, b, c, d in re.findall(line, text)]
-
-
 def _until_steady(torque: EmulatedTorque, process: subprocess.Popen[bytes], say: Say) -> None:
     """Until nodes are full and every waiting job has its comment.
 
@@ -133,10 +121,10 @@ def _until_steady(torque: EmulatedTorque, process: subprocess.Popen[bytes], say:
     deadline_s = time.monotonic() + _WAIT_S
     n_seen = 0
     while time.monotonic() < deadline_s and process.poll() is None:
-        cycles = _cycles(torque)
-        if len(cycles) > n_seen:
-            n_seen = len(cycles)
-            n_jobs, n_started, n_commented, wall_ms = cycles[-1]
+        seen = cycles(torque)
+        if len(seen) > n_seen:
+            n_seen = len(seen)
+            n_jobs, n_started, n_commented, wall_ms = seen[-1]
             say(f"{n_jobs} jobs, {n_started} started, {n_commented} commented, {wall_ms / 1000:.1f} s")
             if n_seen > 2 and n_started < 100 and n_commented < n_jobs // 20:
                 return
@@ -144,14 +132,8 @@ def _until_steady(torque: EmulatedTorque, process: subprocess.Popen[bytes], say:
     raise RuntimeError("no steady state was reached")
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def _measure(n_jobs: int, n_nodes: int, window_s: float, say: Say) -> Iterator[Row]:
-    port = _free_port()
+    port = free_port()
     chance = random.Random(7)
     with (
         tempfile.TemporaryDirectory(prefix="torque-load-") as folder,
@@ -169,18 +151,18 @@ def _measure(n_jobs: int, n_nodes: int, window_s: float, say: Say) -> Iterator[R
             _until_steady(torque, process, say)
             _settings(torque)
             process.send_signal(signal.SIGHUP)
-            n_before = len(_cycles(torque))
+            n_before = len(cycles(torque))
             began_s = time.time()
             say(f"steady: {window_s:.0f} s are watched")
             time.sleep(window_s)
             ended_s = time.time()
-            cycles = _cycles(torque)[n_before:]
+            watched = cycles(torque)[n_before:]
         calls = within(notes.read_text(encoding="utf-8"), began_s, ended_s)
     what = f"{n_jobs} queued jobs, {n_nodes} nodes, conservative"
     seconds = ended_s - began_s
     note = (
         f"emulated, {ATTRIBUTE_S * 1e6:g} us per attribute: {cost_s:.2f} s a look beside its own time; "
-        f"{len(cycles)} cycles, {sum(each[1] for each in cycles)} starts in {seconds:.0f} s"
+        f"{len(watched)} cycles, {sum(each[1] for each in watched)} starts in {seconds:.0f} s"
     )
     looked = seconds_looked(calls) / seconds
     yield observed(

@@ -7,7 +7,7 @@ import pwd
 from contextlib import suppress
 from pathlib import Path
 
-from torque_sched.adapters.home import HIGHEST_TRUSTED_UID
+from torque_sched.adapters.home import HIGHEST_TRUSTED_UID, path_elements
 
 __all__ = ["act_as_owner"]
 
@@ -16,15 +16,16 @@ def act_as_owner(folder: Path) -> None:
     """Where root works in a folder of an ordinary account, go on as that account, for good.
 
     Args:
-        folder: ``sched_priv``; the folders above are root's, or root would not use them. One that is not
-            there, or of a system account (uid up to 10), changes nothing.
+        folder: ``sched_priv``. The first element of its path that is an ordinary account's, a folder above or
+            a link also, tells whose it is. System accounts (uid up to 10) change nothing.
     """
     if os.geteuid() != 0:
         return
     with suppress(OSError):
-        owner = folder.stat()
-        if owner.st_uid > HIGHEST_TRUSTED_UID:
-            _become(owner.st_uid, owner.st_gid)
+        for _, status in path_elements(folder):
+            if status.st_uid > HIGHEST_TRUSTED_UID:
+                _become(status.st_uid, status.st_gid)
+                return
 
 
 def _become(uid: int, gid: int) -> None:

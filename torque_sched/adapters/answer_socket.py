@@ -12,6 +12,7 @@ import os
 import socket
 import stat
 import struct
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -115,7 +116,7 @@ def ask(home: Path, question: Mapping[str, Any], timeout_s: float) -> dict[str, 
     Args:
         home: the PBS home.
         question: at most `QUESTION_BYTES` as a line.
-        timeout_s: for connecting, and for each part of the answer.
+        timeout_s: for all of it.
 
     Raises:
         BlockingIOError: more ask than it listens to.
@@ -127,20 +128,25 @@ def ask(home: Path, question: Mapping[str, Any], timeout_s: float) -> dict[str, 
             _opened(home / SOCKET_FOLDER, {owner}) as place,
             socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection,
         ):
+            deadline_s = time.monotonic() + timeout_s
             connection.settimeout(timeout_s)
             connection.connect(place)
             connection.sendall(line_of(question))
-            return mapping_of(_read_line(connection))
+            return mapping_of(_read_line(connection, deadline_s))
     except BlockingIOError:
         raise
     except (OSError, ValueError):
         return None
 
 
-def _read_line(connection: socket.socket) -> bytes:
+def _read_line(connection: socket.socket, deadline_s: float) -> bytes:
     parts: list[bytes] = []
     n_bytes = 0
     while n_bytes <= ANSWER_BYTES:
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        connection.settimeout(left_s)
         part = connection.recv(1 << 16)
         if not part:
             break

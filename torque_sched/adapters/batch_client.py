@@ -11,13 +11,17 @@ import asyncio
 import errno
 import os
 import pwd
+import select
 import socket
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from torque_sched.adapters.answer_socket import peer_uid
+from torque_sched.adapters.waiting import within
 from torque_sched.core.batch_protocol import (
     ACTIVE_SERVER_QUESTION,
     Authorisation,
@@ -29,20 +33,29 @@ from torque_sched.core.batch_protocol import (
     Request,
     decode_answer,
     encode_authorisation,
+    encode_reply,
     encode_request,
 )
 from torque_sched.errors import AnswerLostError, ProtocolError, ServerConnectionError
 
-__all__ = ["DEFAULT_PORT", "TRQAUTHD_SOCKET", "BatchClient", "ServerPlace"]
+__all__ = ["DEFAULT_PORT", "TRQAUTHD_SOCKET", "BatchAnswer", "BatchClient", "ServerPlace"]
 
 T = TypeVar("T")
 DEFAULT_PORT = 15001
 TRQAUTHD_SOCKET = Path("/tmp/trqauthd-unix")
-TRQAUTHD_S = 9.0
-"""trqauthd takes 6.5 s to say that the server does not know a connection."""
-CONNECT_S = 10.0
+CONNECT_S = 15.0
+"""Until the connection is an operator's; trqauthd takes 6.5 s to say that the server does not know it."""
 _TRUSTED = frozenset({0})
 _CHUNK_BYTES = 1 << 18
+_SHORT_BYTES = 1 << 12
+_SOON_MS = 2
+"""A reply that comes so soon, as to an order, is waited for without a turn of the event loop: that turn costs
+more than the reply. Nothing else of this process runs meanwhile."""
+_TURN_S = 0.005
+"""Whatever is asked, the event loop has its turn so often."""
+_DONE: Final[Reply[Any]] = Reply()
+_DONE_BYTES = encode_reply(_DONE)
+"""What nearly every order is answered: known without being decoded."""
 _PRIVILEGED = range(1023, 511, -1)
 
 
@@ -61,6 +74,14 @@ class ServerPlace:
     port: int = DEFAULT_PORT
 
 
+class BatchAnswer(NamedTuple, Generic[T]):
+    """A reply and its bytes; ``read_s`` is the time in which we read them."""
+
+    reply: Reply[T]
+    data: bytes
+    read_s: float = 0.0
+
+
 class BatchClient:
     """Asks pbs_server; connects when first asked, and anew after any doubt.
 
@@ -70,23 +91,24 @@ class BatchClient:
 
     def __init__(self, place: ServerPlace) -> None:
         self._place = place
-        self._socket: socket.socket | None = None
+        self._open: _OpenConnection | None = None
         self._lock = asyncio.Lock()
+        self._turn_s = 0.0
         self.user = _user()
 
     async def ask(
         self,
         request: Request,
-        decoder: ReplyDecoder[T],
+        decoder: Callable[[], ReplyDecoder[T]],
         timeout_s: float,
         *,
         repeats: bool = False,
-    ) -> tuple[Reply[T], bytes]:
-        """Send one request and wait for its reply; returns it with its bytes.
+    ) -> BatchAnswer[T]:
+        """Send one request and wait for its reply.
 
         Args:
             request: what to ask.
-            decoder: a new one.
+            decoder: makes one for the reply.
             timeout_s: until the reply is complete.
             repeats: asked again once, over a new connection, where the old one ends without a byte. Only for
                 what changes nothing.
@@ -106,64 +128,54 @@ class BatchClient:
     async def close(self) -> None:
         """Leave the server in good order."""
         async with self._lock:
-            if self._socket is not None and self._is_quiet(self._socket):
+            if self._open is not None and self._open.is_quiet:
                 with suppress(OSError):
-                    self._socket.send(encode_request(Disconnect(self.user)))
+                    self._open.socket.send(encode_request(Disconnect(self.user)))
             self._drop()
 
-    def drop(self) -> None:
-        """Close the connection at once."""
-        self._drop()
-
     async def _ask(
-        self, request: Request, decoder: ReplyDecoder[T], timeout_s: float
-    ) -> tuple[Reply[T], bytes]:
-        connection = await self._connected()
+        self, request: Request, decoder: Callable[[], ReplyDecoder[T]], timeout_s: float
+    ) -> BatchAnswer[T]:
+        if time.monotonic() - self._turn_s > _TURN_S:
+            await asyncio.sleep(0)
+            self._turn_s = time.monotonic()
+        connection = self._open
+        if connection is None or not connection.is_quiet:
+            connection = await self._connected()
         try:
-            reply, data = await _exchange(connection, encode_request(request), decoder, timeout_s)
+            answer = await _exchange(connection, encode_request(request), decoder, timeout_s)
         except BaseException:
             self._drop()
             raise
-        if reply.code == ErrorCode.NOT_AUTHORISED:
+        if answer.reply.code == ErrorCode.NOT_AUTHORISED:
             self._drop()
+            words = f"{answer.reply.text.strip()} ({answer.reply.code})"
             raise ServerConnectionError(
-                f"pbs_server does not take requests of {self.user}: {reply.text.strip()} ({reply.code})",
+                f"pbs_server does not take requests of {self.user}: {words}",
                 cure="is trqauthd running on this host?",
             )
-        return reply, data
+        return answer
 
     def _drop(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        if self._open is not None:
+            self._open.socket.close()
+            self._open = None
 
-    @staticmethod
-    def _is_quiet(connection: socket.socket) -> bool:
-        """Whether the connection is open, and nothing came that was not asked for."""
+    async def _connected(self) -> _OpenConnection:
+        self._drop()
         try:
-            connection.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        return False
+            await within(CONNECT_S, self._connect())
+        except asyncio.TimeoutError as error:
+            raise _unreachable(f"pbs_server or trqauthd did not answer in {CONNECT_S:g} s") from error
+        except ProtocolError as error:
+            raise _unreachable(f"trqauthd: {error.message}") from error
+        except OSError as error:
+            raise _unreachable(f"could not connect to server: {error.strerror or error}") from error
+        assert self._open is not None
+        return self._open
 
-    async def _connected(self) -> socket.socket:
-        if self._socket is not None and not self._is_quiet(self._socket):
-            self._drop()
-        if self._socket is None:
-            try:
-                self._socket = await asyncio.wait_for(self._connect(), CONNECT_S + TRQAUTHD_S)
-            except asyncio.TimeoutError as error:
-                raise _unreachable(f"pbs_server or trqauthd did not answer in {CONNECT_S + TRQAUTHD_S:g} s"
-                                   ) from error  # fmt: skip
-            except ProtocolError as error:
-                raise _unreachable(f"trqauthd: {error.message}") from error
-            except OSError as error:
-                raise _unreachable(f"could not connect to server: {error.strerror or error}") from error
-        return self._socket
-
-    async def _connect(self) -> socket.socket:
+    async def _connect(self) -> None:
+        """Make the connection; kept here, it is not lost where the wait for it is cancelled meanwhile."""
         try:
             active = await _ask_trqauthd(self._place.trqauthd, ACTIVE_SERVER_QUESTION, has_port=True)
         except (FileNotFoundError, ConnectionRefusedError):
@@ -172,7 +184,8 @@ class BatchClient:
                     f"no trqauthd at {self._place.trqauthd}",
                     cure="start trqauthd, or set trqauthd_socket to where its socket is",
                 ) from None
-            return await _reach(self._place.host, self._place.port, privileged=True)
+            self._open = _OpenConnection(await _reach(self._place.host, self._place.port, privileged=True))
+            return
         host, port = active.text, active.port or DEFAULT_PORT
         connection = await _reach(host, port)
         try:
@@ -180,7 +193,7 @@ class BatchClient:
         except BaseException:
             connection.close()
             raise
-        return connection
+        self._open = _OpenConnection(connection)
 
     async def _authorise(self, connection: socket.socket, host: str, port: int) -> None:
         line = encode_authorisation(
@@ -192,6 +205,31 @@ class BatchClient:
                 f"trqauthd refused {self.user}: {answer.text} ({answer.code})",
                 cure="does another Torque command work for this user?",
             )
+
+
+class _OpenConnection:
+    """An open connection to the server."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket = connection
+        self._arrival = select.poll()
+        self._arrival.register(connection, select.POLLIN)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether it is still open, and nothing came that was not asked for."""
+        return not self._arrival.poll(0)
+
+    def send(self, data: bytes) -> int:
+        """Send as much as goes without waiting; returns how many bytes that is."""
+        try:
+            return self.socket.send(data)
+        except BlockingIOError:
+            return 0
+
+    def what_comes_soon(self) -> bytes | None:
+        """The first bytes of a reply, empty for the end of the connection; None: not so soon."""
+        return self.socket.recv(_SHORT_BYTES) if self._arrival.poll(_SOON_MS) else None
 
 
 class _EndedError(AnswerLostError):
@@ -210,33 +248,52 @@ def _unreachable(what: str) -> ServerConnectionError:
 
 
 async def _exchange(
-    connection: socket.socket, data: bytes, decoder: ReplyDecoder[T], timeout_s: float
-) -> tuple[Reply[T], bytes]:
+    connection: _OpenConnection, data: bytes, decoder: Callable[[], ReplyDecoder[T]], timeout_s: float
+) -> BatchAnswer[T]:
     """Send and receive on an open connection; whatever is raised, it must not be used again."""
+    try:
+        n_sent = connection.send(data)
+        first = connection.what_comes_soon() if n_sent == len(data) else None
+    except OSError as error:
+        raise _ended(False, False, timeout_s) from error
+    if first == _DONE_BYTES:
+        return BatchAnswer(_DONE, first)
+    return await _finish(connection.socket, data[n_sent:], first, decoder(), timeout_s)
+
+
+async def _finish(
+    connection: socket.socket, unsent: bytes, first: bytes | None, decoder: ReplyDecoder[T], timeout_s: float
+) -> BatchAnswer[T]:
+    """The rest of an exchange, of which some bytes came or none yet."""
     loop = asyncio.get_running_loop()
+    read_s = 0.0
     chunks: list[bytes] = []
     expired: list[bool] = []
     # A timer that ends the connection is cheaper than a task around the wait: this runs thousands of times.
     timer = loop.call_later(timeout_s, _expire, connection, expired)
     try:
-        await loop.sock_sendall(connection, data)
-        reply = None
+        if unsent:
+            await loop.sock_sendall(connection, unsent)
+        reply, chunk = None, first
         while reply is None:
-            chunk = await loop.sock_recv(connection, _CHUNK_BYTES)
+            if chunk is None:
+                chunk = await loop.sock_recv(connection, _CHUNK_BYTES)
             if not chunk:
-                raise _ended(chunks, expired, timeout_s)
+                raise _ended(bool(chunks), bool(expired), timeout_s)
             chunks.append(chunk)
+            arrived_s = time.monotonic()
             decoder.receive(chunk)
-            reply = decoder.next()
+            reply, chunk = decoder.next(), None
+            read_s += time.monotonic() - arrived_s
     except OSError as error:
-        raise _ended(chunks, expired, timeout_s) from error
+        raise _ended(bool(chunks), bool(expired), timeout_s) from error
     except ProtocolError as error:
         raise AnswerLostError(f"pbs_server's reply is garbled: {error.message}", cure=error.cure) from error
     finally:
         timer.cancel()
     if not decoder.is_between_messages:
         raise AnswerLostError("pbs_server sent more than one reply", cure="which it belongs to is unknown")
-    return reply, b"".join(chunks)
+    return BatchAnswer(reply, b"".join(chunks), read_s)
 
 
 def _expire(connection: socket.socket, expired: list[bool]) -> None:
@@ -245,11 +302,11 @@ def _expire(connection: socket.socket, expired: list[bool]) -> None:
         connection.shutdown(socket.SHUT_RDWR)
 
 
-def _ended(chunks: list[bytes], expired: list[bool], timeout_s: float) -> AnswerLostError:
+def _ended(has_begun: bool, is_expired: bool, timeout_s: float) -> AnswerLostError:
     cure = "is the server hanging? whether the request took effect is unknown"
-    if expired:
+    if is_expired:
         return AnswerLostError(f"no reply of pbs_server within {timeout_s:g} s", cure=cure)
-    if chunks:
+    if has_begun:
         return AnswerLostError("pbs_server's reply breaks off", cure=cure)
     return _EndedError("pbs_server closed the connection without a reply", cure=cure)
 
@@ -312,7 +369,7 @@ async def _ask_trqauthd(path: Path, line: bytes, *, has_port: bool = False) -> A
         await loop.sock_sendall(connection, line)
         data = b""
         while True:
-            chunk = await asyncio.wait_for(loop.sock_recv(connection, 4096), TRQAUTHD_S)
+            chunk = await loop.sock_recv(connection, 4096)
             data += chunk
             answer = decode_answer(data, has_port=has_port)
             if answer is not None:

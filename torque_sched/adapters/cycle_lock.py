@@ -79,7 +79,7 @@ class CycleLock:
             _let_go(fd)
 
     def _open(self) -> int:
-        flags = os.O_CREAT | os.O_CLOEXEC
+        flags = os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             try:
                 return os.open(self._path, flags | os.O_RDWR, 0o644)

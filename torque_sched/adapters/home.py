@@ -7,37 +7,72 @@ import fcntl
 import os
 import stat
 import struct
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from torque_sched.adapters.state_file import open_plain, read_plain
 from torque_sched.errors import StartupError
 
-__all__ = ["HIGHEST_TRUSTED_UID", "LockFile", "check_folder", "holder_of", "pid_in"]
+__all__ = ["HIGHEST_TRUSTED_UID", "LockFile", "check_folder", "holder_of", "path_elements", "pid_in"]
 
 HIGHEST_TRUSTED_UID = 10
 """The C daemon trusts folders of system accounts up to this."""
+_MAX_LINKS = 40
+"""As the kernel follows on one path."""
+
+
+def path_elements(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Every folder and link on the way to a path, from the root on, each with its own status.
+
+    Raises:
+        OSError: an element is not there, cannot be seen, or links lead in a circle.
+    """
+    place, rest = Path("/"), list(reversed(path.absolute().parts[1:]))
+    n_links = 0
+    yield place, place.lstat()
+    while rest:
+        part = rest.pop()
+        if part == "..":
+            place = place.parent
+            continue
+        each = place / part
+        status = each.lstat()
+        yield each, status
+        if not stat.S_ISLNK(status.st_mode):
+            place = each
+            continue
+        n_links += 1
+        if n_links > _MAX_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+        target = each.readlink()
+        place = Path("/") if target.is_absolute() else place
+        rest.extend(reversed(target.parts[1:] if target.is_absolute() else target.parts))
 
 
 def check_folder(folder: Path) -> None:
     """Refuse a folder that others could change, as the C daemon does.
 
-    It and every folder above must belong to a system account (uid up to 10) or to this process's user, and
-    be writable neither for its group nor for others. A folder above with the sticky bit (``/tmp``) will do.
+    It, every folder above and every link on the way must belong to a system account (uid up to 10) or to this
+    process's user, and no folder be writable for its group or for others. A folder above with the sticky bit
+    (``/tmp``) will do.
 
     Raises:
         StartupError: which folder, and what to do.
     """
     trusted = {os.geteuid(), *range(HIGHEST_TRUSTED_UID + 1)}
-    place = folder.resolve()
-    for each in (place, *place.parents):
-        try:
-            status = each.stat()
-        except OSError as error:
-            raise StartupError(f"{each}: {error.strerror}", cure="name the PBS home with -d") from error
-        if not stat.S_ISDIR(status.st_mode):
-            raise StartupError(f"{each} is no folder", cure="name the PBS home with -d")
+    try:
+        elements = list(path_elements(folder))
+    except OSError as error:
+        raise StartupError(f"{error.filename}: {error.strerror}", cure="name the PBS home with -d") from error
+    place = elements[-1][0]
+    for each, status in elements:
         if status.st_uid not in trusted:
             raise StartupError(f"Security violation: {each} belongs to uid {status.st_uid}", cure="chown it")
+        if stat.S_ISLNK(status.st_mode):
+            continue
+        if not stat.S_ISDIR(status.st_mode):
+            raise StartupError(f"{each} is no folder", cure="name the PBS home with -d")
         is_open = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
         if is_open and (each == place or not status.st_mode & stat.S_ISVTX):
             raise StartupError(
@@ -62,7 +97,7 @@ class LockFile:
             StartupError: another daemon has it, or the file cannot be written.
         """
         try:
-            fd = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+            fd = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise StartupError(
                 f"{self._path}: {error.strerror}",
@@ -103,7 +138,7 @@ def holder_of(path: Path) -> int | None:
     Not for the holder itself: closing the file would end its lock.
     """
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
             kind, *_, pid = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, asked))
     except OSError as error:
@@ -114,6 +149,6 @@ def holder_of(path: Path) -> int | None:
 def pid_in(path: Path) -> int:
     """The process id in a lock file, 0 when there is none."""
     try:
-        return int(path.read_text(encoding="ascii").strip("\0\n "))
+        return int(read_plain(path).decode("ascii").strip("\0\n "))
     except (OSError, ValueError):
         return 0

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from torque_sched.adapters.state_file import open_plain
 from torque_sched.errors import RecordError, StartupError
 
 __all__ = ["Journal", "read_journal"]
@@ -122,7 +123,7 @@ def read_journal(place: Path) -> Iterator[dict[str, Any]]:
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 break  # torn by a crash

@@ -7,14 +7,17 @@ Torque 6: ``MM/DD/YYYY HH:MM:SS.mmm;TYPE; pbs_sched.PID;CLASS;NAME;text`` with T
 from __future__ import annotations
 
 import enum
+import errno
 import logging
 import os
 import re
+import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from torque_sched.adapters.state_file import open_plain
 from torque_sched.errors import StartupError
 
 __all__ = ["Event", "LogFile", "LogHandler", "dialect_of"]
@@ -40,7 +43,7 @@ def dialect_of(folder: Path, file: Path | None = None) -> int:
         days = sorted(each for each in folder.glob("[0-9]" * 8) if each.is_file()) if folder.is_dir() else []
         path = next((each for each in reversed(days) if each.stat().st_size), None)
     try:
-        with open(path or os.devnull, "rb") as lines:  # noqa: PTH123 -- it may be a device
+        with open_plain(path or Path(os.devnull)) as lines:
             lines.seek(max(0, lines.seek(0, os.SEEK_END) - _TAIL_BYTES))
             return 4 if _OLD_LINE.search(lines.read(_TAIL_BYTES)) else 6
     except OSError:
@@ -121,7 +124,7 @@ class LogFile:
         path = self._file or self._folder / self._day
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._fd = _opened(path, is_named=self._file is not None)
         except OSError as error:
             raise StartupError(
                 f"{path}: {error.strerror}", cure="give this user the folder, or name a log with -L"
@@ -141,6 +144,24 @@ class LogFile:
         """Close and open it, after somebody moved it away."""
         self.close()
         self.open()
+
+
+def _opened(path: Path, *, is_named: bool) -> int:
+    """The file to append to; where nobody named it, only a plain one without another name: its folder may be
+    another account's.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+    if is_named:
+        return os.open(path, flags, 0o644)
+    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+        os.close(fd)
+        raise OSError(errno.EINVAL, "is no plain file, or has another name")
+    return fd
 
 
 class LogHandler(logging.Handler):

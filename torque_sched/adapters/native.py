@@ -24,6 +24,7 @@ from torque_sched.core.batch_protocol import (
     RequestType,
     RunJob,
     Status,
+    StatusObject,
     as_they_are,
     wanted,
 )
@@ -82,6 +83,13 @@ class NativePbs(QueriedServer):
         self._known_jobs: KnownObjects[Job | RecordError] = KnownObjects()
         self._known_nodes: KnownObjects[Node | RecordError] = KnownObjects()
         self._attributes = list(JOB_ATTRIBUTES)
+        self._read_s = 0.0
+        """Of the look that is taken: reading what the server had answered."""
+
+    @property
+    def one_order_at_a_time(self) -> bool:
+        """As `TorqueServer` has it."""
+        return True
 
     def forget(self) -> None:
         """Read every job and node anew next time."""
@@ -95,11 +103,11 @@ class NativePbs(QueriedServer):
     # -- looks
 
     async def _ask_all(self) -> Asked:
-        began_s = time.monotonic()
+        began_s, self._read_s = time.monotonic(), 0.0
         server, queues = builder("Server", server_from_record), builder("Queue", queue_from_record)
         outputs: dict[str, bytes] = {}
-        servers, outputs["server"] = await self._status("server", ReplyDecoder(server))
-        found, outputs["queues"] = await self._status("queues", ReplyDecoder(queues))
+        servers, outputs["server"] = await self._status("server", server)
+        found, outputs["queues"] = await self._status("queues", queues)
         jobs, outputs["jobs"] = await self._jobs()
         # After the jobs: a slot of a job that has ended meanwhile is free in both.
         nodes, outputs["nodes"], _ = await self._ask_nodes()
@@ -107,38 +115,47 @@ class NativePbs(QueriedServer):
             parts = Parts(nodes, jobs, found, one_server(servers, "pbs_server"))
         except DocumentError as error:
             raise BatchError(error.message, cure=error.cure) from error
-        return Asked(parts, outputs, time.monotonic() - began_s)
+        return Asked(parts, outputs, time.monotonic() - began_s - self._read_s, self._read_s)
 
     async def _ask_nodes(self) -> tuple[Parsed[Node], bytes, float]:
         began_s = time.monotonic()
-        nodes, data = await self._status("nodes", ReplyDecoder(_NODE, self._known_nodes))
+        nodes, data = await self._status("nodes", _NODE, self._known_nodes)
         return nodes, data, time.monotonic() - began_s
 
     async def _jobs(self) -> tuple[Parsed[Job], bytes]:
         while True:
             try:
-                return await self._status("jobs", ReplyDecoder(_JOB, self._known_jobs), self._attributes[0])
+                return await self._status("jobs", _JOB, self._known_jobs, self._attributes[0])
             except _UnknownAttributeError:
                 if len(self._attributes) == 1:
                     raise
                 self._attributes.pop(0)
 
     async def _status(
-        self, name: str, decoder: ReplyDecoder[T | RecordError], attributes: Sequence[str] = ()
+        self,
+        name: str,
+        build: Callable[[StatusObject], T | RecordError],
+        known: KnownObjects[T | RecordError] | None = None,
+        attributes: Sequence[str] = (),
     ) -> tuple[Parsed[T], bytes]:
+        def decoder() -> ReplyDecoder[T | RecordError]:
+            return ReplyDecoder(build, known)
+
         request = Status(_STATUS[name], self._client.user, attributes=wanted(attributes))
         self._unanswered.add(name)
         try:
-            reply, data = await self._client.ask(request, decoder, self._query_timeout_s, repeats=True)
+            answer = await self._client.ask(request, decoder, self._query_timeout_s, repeats=True)
         finally:
             self._unanswered.discard(name)
+        self._read_s += answer.read_s
+        reply = answer.reply
         if reply.code:
             kind = _UnknownAttributeError if reply.code == ErrorCode.UNKNOWN_ATTRIBUTE else BatchError
             raise kind(
                 f"pbs_server does not show its {name}: {reply.text.strip()} ({reply.code})",
                 cure="does qstat work for this user?",
             )
-        return parsed(reply.objects), data
+        return parsed(reply.objects), answer.data
 
     # -- orders
 
@@ -188,16 +205,18 @@ class NativePbs(QueriedServer):
 
     async def _ask(self, request: Request) -> Reply[object] | RunResult:
         """The reply, or what is known where it was lost."""
-        decoder: ReplyDecoder[object] = ReplyDecoder(as_they_are)
         try:
-            reply, _ = await self._client.ask(request, decoder, self._order_timeout_s)
+            return (await self._client.ask(request, _plain, self._order_timeout_s)).reply
         except AnswerLostError as error:
             return RunResult(RunKind.OTHER, error.message)
-        return reply
 
 
 class _UnknownAttributeError(BatchError):
     """An attribute that was asked for is unknown to this server."""
+
+
+def _plain() -> ReplyDecoder[object]:
+    return ReplyDecoder(as_they_are)
 
 
 def _job(record: Record) -> Job:

@@ -61,6 +61,8 @@ class Look:
     problems: tuple[RecordError, ...] = ()
     query_s: float = 0.0
     """Longest of the four commands, and ``pbsnodes`` asked again; all requests of the protocol."""
+    read_s: float = 0.0
+    """Reading the answers, while the server had nothing to do with them."""
     clock_ahead_s: float = 0.0
     """How far this host's clock is ahead of the server's where that matters (`ClusterClock.ahead_s`)."""
     transport: str = ""
@@ -145,15 +147,22 @@ class Asked:
         parts: what was read in the answers.
         outputs: the answers as they came, by the names of :data:`QUERIES`.
         took_s: the time the server took.
+        read_s: the time that reading the answers took us.
     """
 
     parts: Parts
     outputs: Mapping[str, bytes]
     took_s: float
+    read_s: float = 0.0
 
 
 class TorqueServer(ABC):
     """One Torque server, by whatever way it is asked and told."""
+
+    @property
+    def one_order_at_a_time(self) -> bool:
+        """Whether nothing is gained by orders given together, nor by one comment for many jobs."""
+        return False
 
     @abstractmethod
     async def look(self) -> Look:
@@ -262,7 +271,7 @@ class QueriedServer(TorqueServer):
             silent_s = clock.observe(parts.nodes.items, moment)
             now_s, ahead_s = clock.time_of(moment), clock.ahead_s
         snapshot, problems = _snapshot(parts, now_s, silent_s)
-        return Look(snapshot, outputs, problems, query_s, ahead_s)
+        return Look(snapshot, outputs, problems, query_s, asked.read_s, ahead_s)
 
 
 class Pbs(QueriedServer):
@@ -301,7 +310,10 @@ class Pbs(QueriedServer):
                 raise answer
         done: dict[str, Completed] = dict(zip(QUERIES, answers, strict=True))  # type: ignore[arg-type]
         outputs = {name: completed.stdout for name, completed in done.items()}
-        return Asked(_parse(outputs, self._seen), outputs, max(each.wall_s for each in done.values()))
+        answered_s = time.monotonic()
+        parts = _parse(outputs, self._seen)
+        took_s = max(each.wall_s for each in done.values())
+        return Asked(parts, outputs, took_s, time.monotonic() - answered_s)
 
     async def _ask_nodes(self) -> tuple[Parsed[Node], bytes, float]:
         again = await self._query("nodes")

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from torque_sched.adapters.state_file import read_plain
 from torque_sched.errors import ConfigError
 
 __all__ = ["complaints", "described", "read_settings"]
@@ -67,7 +68,7 @@ def read_settings(path: Path, renamed: Mapping[str, str]) -> dict[str, Any]:
             mapping; names the file.
     """
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        values = yaml.load(read_plain(path).decode("utf-8"), _Loader)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except ConfigError as error:

@@ -5,15 +5,18 @@ A folder may belong to another account than the process, so nothing that lies th
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
-__all__ = ["lives", "read_trusted", "write_atomic"]
+__all__ = ["lives", "open_plain", "read_plain", "read_trusted", "write_atomic"]
 
 _MAX_BYTES = 1 << 20
+_MAX_PLAIN_BYTES = 256 << 20
 
 
 def write_atomic(path: Path, text: str, mode: int = 0o644) -> None:
@@ -35,6 +38,33 @@ def write_atomic(path: Path, text: str, mode: int = 0o644) -> None:
         with suppress(OSError):
             temporary.unlink()
         raise
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """A file open for reading, whoever wrote it; a device is opened as well.
+
+    Raises:
+        OSError: it cannot be read, or would have to be waited for (a FIFO).
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(fd).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "is no plain file", str(path))
+    return open(fd, "rb")  # noqa: PTH123 -- has flags
+
+
+def read_plain(path: Path) -> bytes:
+    """What is in a file, whoever wrote it.
+
+    Raises:
+        OSError: as `open_plain`, or it is too long.
+    """
+    with open_plain(path) as file:
+        data = file.read(_MAX_PLAIN_BYTES + 1)
+    if len(data) > _MAX_PLAIN_BYTES:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+    return data
 
 
 def read_trusted(path: Path) -> str:

@@ -85,6 +85,11 @@ class ChosenTransport(TorqueServer):
         """The way in use and why, for the log and `status`."""
         return f"{'native' if self._is_native else 'commands'} ({self._why})"
 
+    @property
+    def one_order_at_a_time(self) -> bool:
+        """As the way in use has it."""
+        return self._is_native
+
     def forget(self) -> None:
         """Read every job anew next time."""
         self._native.forget()

@@ -24,7 +24,7 @@ from torque_sched.commands import _console
 from torque_sched.commands._console import notes, options_of
 from torque_sched.errors import TorqueSchedError
 
-__all__ = ["answer_question", "answered", "load_teller", "respond"]
+__all__ = ["HUNG_S", "QUESTIONS", "answer_question", "answered", "load_teller", "respond", "shown_by_daemon"]
 
 QUESTIONS: Mapping[str, Mapping[str, type]] = {
     "explain": {"name": str},
@@ -33,14 +33,18 @@ QUESTIONS: Mapping[str, Mapping[str, type]] = {
         "job": str, "submit": str, "walltime": str, "user": str, "queue": str, "name": str, "as_json": bool,
     },
     "status": {"as_json": bool},
+    "top": {"n_nodes": int},
     "whatif": {"submit": str, "user": str, "queue": str, "name": str},
 }  # fmt: skip
 """What may be asked, with the words of each question; a text may be missing."""
 
+HUNG_S = 5.0
+"""A daemon that does not answer `status` or `top` in this time may hang: then they look for themselves."""
 _VERSION = 1
 _TIMEOUT_S = 40.0
 _TRIES_S = 20.0
 _LONGEST_WIDTH = 1000
+_ABOUT_THE_DAEMON = frozenset({"status", "top"})
 _OLD_S = 60.0
 _BUSY = "the scheduler answers many questions at once (try again soon)"
 
@@ -86,6 +90,12 @@ def answered(name: str, home: Path, asked: Mapping[str, Any], timeout_s: float =
     if answer is not None:
         _show(name, answer)
     return answer is not None
+
+
+def shown_by_daemon(name: str, home: Path, asked: Mapping[str, Any]) -> str | None:
+    """What the daemon of this home prints as its answer; None: it has none, or not soon."""
+    answer = _from_daemon(home, name, asked, HUNG_S)
+    return None if answer is None or "fault" in answer or answer.get("code") else str(answer.get("out", ""))
 
 
 def _from_daemon(home: Path, name: str, asked: Mapping[str, Any], timeout_s: float) -> dict[str, Any] | None:
@@ -169,7 +179,7 @@ def answer_question(last: Any, question: Mapping[str, Any], uid: int) -> Mapping
         return {"refused": f"not the words of {name}"}
     viewer = viewer_of(uid, last.snapshot.server)
     picture = picture_of(last, viewer)
-    if name == "status" and not picture.state.values.get("last_cycle"):
+    if name in _ABOUT_THE_DAEMON and not picture.state.values.get("last_cycle"):
         return {"refused": "the last look failed, so this one is old"}
     width = question.get("width")
     _console.terminal_width = width if isinstance(width, int) and 0 < width <= _LONGEST_WIDTH else None

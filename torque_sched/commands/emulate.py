@@ -71,7 +71,7 @@ def _start(directory: Path, listener: tuple[str, ...]) -> None:
 @emulate.command("stop")
 @click.pass_obj
 def _stop(directory: Path) -> None:
-    """End the server; the state stays."""
+    """End the server and the scripts that run; the state stays."""
     EmulatedTorque(directory).stop()
 
 

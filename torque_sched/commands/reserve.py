@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import sys
 import time
 from contextlib import suppress
@@ -38,11 +39,14 @@ def reserve(home: Path | None, config_file: Path | None, **asked: Any) -> None:
 
     The scheduler reads this in every cycle, so no signal is needed. Running jobs are left alone.
     """
+    from torque_sched.adapters.home import check_folder
     from torque_sched.commands.status import options_of
 
     try:
         _check(asked)
         options = options_of(home, config_file)
+        if os.geteuid() == 0:
+            check_folder(options.sched_priv)
         if asked["deleted"]:
             _delete(options, asked)
         elif asked["lists"]:

@@ -11,15 +11,12 @@ from typing import Any
 
 import click
 
-from torque_sched.commands._answering import answered
+from torque_sched.commands._answering import HUNG_S, answered
 from torque_sched.commands._console import notes, options_of, out
 from torque_sched.commands.serve import with_options
 from torque_sched.errors import ConfigError, TorqueSchedError
 
 __all__ = ["notes", "options_of", "out", "status", "tell"]
-
-_HUNG_S = 5.0
-"""A daemon that does not answer in this time may hang: then the command looks for itself."""
 
 
 @click.command()
@@ -31,7 +28,7 @@ def status(home: Path | None, config_file: Path | None, shadow: bool, as_json: b
     options = options_of(home, config_file, shadow=shadow)
     try:
         is_its = config_file is None and not shadow
-        if is_its and answered("status", options.home, {"as_json": as_json}, _HUNG_S):
+        if is_its and answered("status", options.home, {"as_json": as_json}, HUNG_S):
             return
         from torque_sched.report.picture import read_state, take_picture
 

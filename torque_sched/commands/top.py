@@ -1,20 +1,27 @@
-"""``torque-sched top``: the cluster, renewed every few seconds."""
+"""``torque-sched top``: the cluster, renewed every few seconds.
+
+The daemon shows its last look; where it does not answer, the server is looked at.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
+from torque_sched.commands._answering import shown_by_daemon
 from torque_sched.commands.serve import with_options
 from torque_sched.commands.status import notes, options_of, out
 from torque_sched.errors import TorqueSchedError
 
-__all__ = ["top"]
+__all__ = ["tell", "top"]
+
+Screen = Callable[[int, Callable[[str], None]], Any]
+"""Makes what is shown, with so many nodes; the function is called with what a look waits for."""
 
 
 @click.command()
@@ -28,19 +35,23 @@ def top(home: Path | None, config_file: Path | None, shadow: bool, interval: flo
     """Show the busiest nodes, the queue and the daemon until Ctrl-C."""
     options = options_of(home, config_file, shadow=shadow)
     console = out()
+
+    def screen(n_nodes: int, note: Callable[[str], None]) -> Any:
+        return _screen(options, config_file is None and not shadow, n_nodes, note)
+
     try:
         if once:
-            console.print(_screen(options, 0, notes("top")))
+            console.print(screen(0, notes("top")))
         elif console.is_terminal:
-            _follow(options, console, interval)
+            _follow(screen, console, interval)
         else:
-            _print(options, console, interval)
+            _print(screen, console, interval)
     except TorqueSchedError as error:
         click.echo(f"torque-sched top: {error}", err=True)
         sys.exit(error.exit_code)
 
 
-def _follow(options: Any, console: Any, interval: float) -> None:
+def _follow(screen: Screen, console: Any, interval: float) -> None:
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text
@@ -53,7 +64,7 @@ def _follow(options: Any, console: Any, interval: float) -> None:
 
         while True:
             try:
-                shown = _screen(options, max(5, console.height - 18), note)
+                shown = screen(max(5, console.height - 18), note)
             except TorqueSchedError as error:
                 shown = Text(f"{error}\ntrying again")
             live.update(shown, refresh=True)
@@ -63,11 +74,11 @@ def _follow(options: Any, console: Any, interval: float) -> None:
                 return
 
 
-def _print(options: Any, console: Any, interval: float) -> None:
+def _print(screen: Screen, console: Any, interval: float) -> None:
     """One screen below the other, into a pipe or a file."""
     while True:
         try:
-            console.print(_screen(options, 0, notes("top")))
+            console.print(screen(0, notes("top")))
         except TorqueSchedError as error:
             click.echo(f"torque-sched top: {error}", err=True)
         try:
@@ -76,18 +87,33 @@ def _print(options: Any, console: Any, interval: float) -> None:
             return
 
 
-def _screen(options: Any, limit: int, note: Callable[[str], None]) -> Any:
+def _screen(options: Any, is_its: bool, n_nodes: int, note: Callable[[str], None]) -> Any:
+    from rich.text import Text
+
+    shown = shown_by_daemon("top", options.home, {"n_nodes": n_nodes}) if is_its else None
+    if shown is not None:
+        return Text.from_ansi(shown.rstrip("\n"))
+    from torque_sched.report.picture import take_picture
+
+    return _shown(take_picture(options, note), n_nodes)
+
+
+def tell(picture: Any, asked: Mapping[str, Any]) -> None:
+    """Print it once."""
+    out().print(_shown(picture, max(0, asked["n_nodes"])))
+
+
+def _shown(picture: Any, n_nodes: int) -> Any:
+    """The screen with so many nodes; 0: with all."""
     from rich.console import Group
     from rich.text import Text
 
-    from torque_sched.report.picture import take_picture
     from torque_sched.report.tables import daemon_line, jobs_line, nodes_line, nodes_table, reasons_table
 
-    picture = take_picture(options, note)
     lines = (
         daemon_line(picture.state, picture.snapshot.now_s),
         nodes_line(picture.snapshot),
         jobs_line(picture.snapshot),
         *picture.troubles[:3],
     )
-    return Group(*(Text(line) for line in lines), reasons_table(picture.state), nodes_table(picture, limit))
+    return Group(*(Text(line) for line in lines), reasons_table(picture.state), nodes_table(picture, n_nodes))

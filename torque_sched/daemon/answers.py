@@ -30,6 +30,7 @@ from torque_sched.adapters.answer_socket import (
     mapping_of,
     peer_uid,
 )
+from torque_sched.adapters.waiting import within
 from torque_sched.core.snapshot import Snapshot
 from torque_sched.daemon.config import Config
 from torque_sched.daemon.process_name import be_called
@@ -169,7 +170,7 @@ class AnswerPort:
 
     async def _serve(self, connection: socket.socket, uid: int) -> None:
         try:
-            line = await asyncio.wait_for(self._line(connection), self._limits.read_s)
+            line = await within(self._limits.read_s, self._line(connection))
             question = mapping_of(line)
             if question.get("ask") == "wake":
                 if uid in {0, os.geteuid()}:

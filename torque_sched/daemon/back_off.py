@@ -39,10 +39,13 @@ class Pauses(Generic[Key]):
     """Pauses by key.
 
     A key whose pause ended longer ago than the pause was long starts over with the first step.
+
+    Attributes:
+        steps: may be replaced; a pause under way that is longer than the new steps allow is over.
     """
 
     def __init__(self, steps: Steps) -> None:
-        self._steps = steps
+        self.steps = steps
         self._entries: dict[Key, Failures] = {}
 
     def failed(self, key: Key, now_s: float, why: str) -> float:
@@ -52,9 +55,9 @@ class Pauses(Generic[Key]):
             self._entries[key] = replace(entry, why=why)
             return entry.until_s - now_s
         failures = 1
-        if entry is not None and now_s - entry.until_s < self._steps.pause_s(entry.failures):
+        if entry is not None and now_s - entry.until_s < self.steps.pause_s(entry.failures):
             failures = entry.failures + 1
-        pause_s = self._steps.pause_s(failures)
+        pause_s = self.steps.pause_s(failures)
         self._entries[key] = Failures(failures, now_s + pause_s, why)
         return pause_s
 
@@ -72,7 +75,7 @@ class Pauses(Generic[Key]):
 
     def _is_active(self, entry: Failures, now_s: float) -> bool:
         # One that has longer to go than it was long began by a clock that was put back since.
-        return 0 < entry.until_s - now_s <= self._steps.pause_s(entry.failures) + _ROUNDING_S
+        return 0 < entry.until_s - now_s <= self.steps.pause_s(entry.failures) + _ROUNDING_S
 
     def entries(self) -> dict[Key, Failures]:
         """All that is not forgotten, to be restored by a daemon started anew."""
@@ -80,7 +83,7 @@ class Pauses(Generic[Key]):
 
     def restore(self, key: Key, entry: Failures, now_s: float) -> None:
         """Go on with what a daemon before knew; no pause gets longer than these steps allow."""
-        until_s = min(entry.until_s, now_s + self._steps.longest_s)
+        until_s = min(entry.until_s, now_s + self.steps.longest_s)
         self._entries[key] = replace(entry, until_s=until_s)
 
     def names(self) -> tuple[Key, ...]:
@@ -94,5 +97,5 @@ class Pauses(Generic[Key]):
 
     def prune(self, now_s: float) -> None:
         """Drop what would start over with the first step anyway."""
-        old = [k for k, e in self._entries.items() if now_s - e.until_s >= self._steps.pause_s(e.failures)]
+        old = [k for k, e in self._entries.items() if now_s - e.until_s >= self.steps.pause_s(e.failures)]
         self.forget(old)

@@ -55,6 +55,10 @@ class BlackHoles:
         self._counted: set[JobId] = set()
         self._pauses: Pauses[NodeName] = Pauses(rules.pause)
 
+    def use(self, rules: BlackHoleRules) -> None:
+        """Judge by other rules from now on."""
+        self._rules, self._pauses.steps = rules, rules.pause
+
     def paused(self, now_s: float) -> Mapping[NodeName, Pause]:
         """Nodes to be left alone."""
         return self._pauses.active(now_s)

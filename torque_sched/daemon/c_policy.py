@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from torque_sched.adapters.state_file import read_plain
 from torque_sched.daemon.config import Config
 from torque_sched.errors import ConfigError
 from torque_sched.parse.sched_config import (
@@ -73,7 +74,7 @@ def read_c_files(folder: Path, config: Config) -> CFiles:
     for name in FILES if config.sched_config else ():
         path = folder / name
         try:
-            texts[name] = path.read_text(encoding="utf-8", errors="replace")
+            texts[name] = read_plain(path).decode("utf-8", "replace")
         except FileNotFoundError:
             continue
         except OSError as error:

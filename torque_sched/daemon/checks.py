@@ -27,9 +27,9 @@ from torque_sched.daemon.config import Config, read_config
 from torque_sched.daemon.event_port import addresses_of
 from torque_sched.daemon.place import Options, command_environment, server_host, this_user
 from torque_sched.daemon.server import native_server
-from torque_sched.errors import TorqueSchedError
+from torque_sched.errors import SnapshotError, TorqueSchedError
 
-__all__ = ["Check", "Level", "avoided_nodes", "examine", "rights"]
+__all__ = ["Check", "Level", "avoided_nodes", "examine", "rights", "transport_check"]
 
 _NEEDED = ("pbsnodes", "qstat", "qrun", "qalter")
 _USEFUL = ("qdel", "qmgr")
@@ -94,7 +94,7 @@ def examine(options: Options, note: Callable[[str], None]) -> Iterator[Check]:
     yield _names(options)
     yield _port(options, config)
     yield from _cluster(options, config, note)
-    yield _transport(options, config)
+    yield transport_check(options, config)
     yield _dialect(config)
 
 
@@ -202,12 +202,14 @@ def _cluster(options: Options, config: Config, note: Callable[[str], None]) -> I
     yield rights(snapshot.server, this_user(), is_root_there=is_root_there)
 
 
-def _transport(options: Options, config: Config) -> Check:
+def transport_check(options: Options, config: Config) -> Check:
     """Whether Torque's own protocol would be used, by the comparison the daemon makes at its start."""
     if config.transport == "commands":
         return _ok("transport", "commands, as the settings say")
     try:
         difference = asyncio.run(_compared(options, config))
+    except SnapshotError as error:
+        return _warning("transport", f"not compared: {error.message}", error.cure)
     except TorqueSchedError as error:
         return _without_protocol(config, error.message, error.cure)
     if difference:

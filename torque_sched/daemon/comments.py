@@ -52,28 +52,29 @@ class CommentCall:
 
 @dataclass(slots=True)
 class CommentPace:
-    """For how many jobs one call may be, so that it does not hold up the next cycle.
+    """How long comments may hold up the next cycle, and for how many jobs one call may be.
 
     Attributes:
-        call_s: how long a call is to take.
-        n_jobs: so many jobs are taken by the next one.
+        call_s: how long a call is to take, and all calls of a cycle once the next cycle is wanted.
+        n_jobs: so many jobs are taken by the next call.
     """
 
     call_s: float = 0.2
     n_jobs: int = 64
 
-    def parts(self, call: CommentCall) -> Iterator[CommentCall]:
-        """The call in parts, each as long as is right when it is made."""
+    def parts(self, call: CommentCall, one_at_a_time: Callable[[], bool]) -> Iterator[CommentCall]:
+        """The call in parts, each as long as is right when it is made; one job where that costs nothing."""
         at = 0
         while at < len(call.jobs):
-            jobs = call.jobs[at : at + self.n_jobs]
+            jobs = call.jobs[at : at + (1 if one_at_a_time() else self.n_jobs)]
             at += len(jobs)
             yield CommentCall(call.text, jobs)
 
     def took(self, n_jobs: int, wall_s: float) -> None:
-        """Learn from a call; it grows to the double at most, and shrinks at once."""
+        """Learn from a call; after a full one it grows to the double at most, and it shrinks at once."""
         fitting = int(self.call_s / max(wall_s, 1e-4) * n_jobs)
-        self.n_jobs = max(1, min(fitting, 2 * max(self.n_jobs, n_jobs), IDS_PER_CALL))
+        most = 2 * n_jobs if n_jobs >= self.n_jobs else self.n_jobs
+        self.n_jobs = max(1, min(fitting, most, IDS_PER_CALL))
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,7 +188,7 @@ class Cycle:
         """Whether the next cycle is wanted now, so that no more comments are written in this one."""
         self._pbs = pbs
         self._brain = brain
-        self._standing = standing
+        self.standing = standing
         self._comments = comments
         self._limits = limits
         self._clock = clock
@@ -235,7 +235,7 @@ class Cycle:
                 if acts:
                     await self._start_all(report, snapshot)
             if acts:
-                self._brain.ended(self._standing)
+                self._brain.ended(self.standing)
                 self._expect(report, snapshot)
                 await self._comment_all(report, snapshot)
                 await self._clear_away(report)
@@ -251,13 +251,13 @@ class Cycle:
 
     def _decide(self, report: CycleReport, snapshot: Snapshot, acts: bool) -> None:
         began_s = time.monotonic()
-        report.findings += self._standing.observe(snapshot)
-        report.context = self._brain.context(snapshot, self._standing)
+        report.findings += self.standing.observe(snapshot)
+        report.context = self._brain.context(snapshot, self.standing)
         report.settled = self._brain.settled
         report.decisions = self._brain.decide(snapshot, report.context)
         report.decide_s = time.monotonic() - began_s
         if acts:
-            report.promises = self._brain.decided(snapshot, report.decisions, self._standing)
+            report.promises = self._brain.decided(snapshot, report.decisions, self.standing)
 
     def _expect(self, report: CycleReport, snapshot: Snapshot) -> None:
         """When the jobs that wait are expected to start: said in comments, after all starts."""
@@ -265,7 +265,7 @@ class Cycle:
         report.with_expected = self._brain.expecting(report.decisions, snapshot, report.context)
 
     async def _start_all(self, report: CycleReport, snapshot: Snapshot) -> None:
-        """Start in the order of the decisions, several at once."""
+        """Start in the order of the decisions, several at once where that is faster."""
         starts = iter([each for each in report.decisions if isinstance(each, Start)])
         deadline_s = time.monotonic() + self._limits.starts_s
 
@@ -275,14 +275,15 @@ class Cycle:
                     return
                 await self._start(start, report, snapshot)
 
-        await asyncio.gather(*(work() for _ in range(self._limits.starts_at_once)))
+        n_at_once = 1 if self._one_at_a_time() else self._limits.starts_at_once
+        await asyncio.gather(*(work() for _ in range(n_at_once)))
 
     async def _start(self, start: Start, report: CycleReport, snapshot: Snapshot) -> None:
-        self._standing.asked(start.job, start.allocation, self._clock())
+        self.standing.asked(start.job, start.allocation, self._clock())
         result = await self._pbs.start(start.job, start.hosts, self._lock_fd)
         now_s = self._clock()
         report.results[start.job] = result
-        report.findings += self._standing.answered(start.job, result, now_s)
+        report.findings += self.standing.answered(start.job, result, now_s)
         if result.kind is RunKind.STARTED:
             report.started_s[start.job] = now_s
             if report.context is not None:
@@ -299,23 +300,28 @@ class Cycle:
         held = self._brain.held(with_an_old_comment(snapshot), snapshot, report.context)
         decided = (*report.told, *held)
         calls = self._comments.plan(
-            snapshot, decided, report.started_s, self._standing.failure_text, comment_of_start
+            snapshot, decided, report.started_s, self.standing.failure_text, comment_of_start
         )
         report.n_comments_left = sum(len(call.jobs) for call in calls)
-        deadline_s = time.monotonic() + self._limits.comments_s
-        for call in (part for whole in calls for part in self._pace.parts(whole)):
-            report.is_interrupted = bool(report.n_commented) and self.is_wanted()
-            if report.is_interrupted or time.monotonic() > deadline_s:
+        began_s, took_s = time.monotonic(), 0.0
+        for call in (part for whole in calls for part in self._pace.parts(whole, self._one_at_a_time)):
+            passed_s = time.monotonic() - began_s
+            is_enough = bool(report.n_commented) and passed_s + took_s >= self._pace.call_s
+            report.is_interrupted = is_enough and self.is_wanted()
+            if report.is_interrupted or passed_s > self._limits.comments_s:
                 return
-            began_s = time.monotonic()
             result = await self._pbs.comment(call.jobs, call.text)
             if result.kind in _STOPS_ALL:
                 report.stopped_by = result
                 return
-            self._pace.took(len(call.jobs), time.monotonic() - began_s)
+            took_s = time.monotonic() - began_s - passed_s
+            self._pace.took(len(call.jobs), took_s)
             self._comments.written(call, self._clock())
             report.n_commented += len(call.jobs)
             report.n_comments_left -= len(call.jobs)
+
+    def _one_at_a_time(self) -> bool:
+        return self._pbs.one_order_at_a_time
 
     async def _clear_away(self, report: CycleReport) -> None:
         """What a site may allow besides: jobs that can never run, nodes that swallow jobs."""

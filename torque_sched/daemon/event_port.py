@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from torque_sched.adapters.waiting import within
 from torque_sched.errors import ConfigError, StartupError
 
 __all__ = [
@@ -206,8 +207,9 @@ class EventPort:
                 self.n_refused += 1
                 logger.warning("%s", refusal)
                 return
-            data = await asyncio.wait_for(reader.readexactly(4), _READ_S)
-        except (OSError, asyncio.IncompleteReadError, asyncio.TimeoutError):
+            data = await within(_READ_S, reader.readexactly(4))
+        except (OSError, asyncio.IncompleteReadError, asyncio.TimeoutError, asyncio.CancelledError):
+            # The daemon ends: of a cancelled connection asyncio before Python 3.12 logs a traceback.
             return
         finally:
             writer.close()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torque_sched.adapters.cluster_clock import ClusterClock
 from torque_sched.adapters.commands import Commands
 from torque_sched.adapters.cycle_lock import CycleLock
-from torque_sched.adapters.home import LockFile
+from torque_sched.adapters.home import LockFile, check_folder
 from torque_sched.adapters.pbs import Pbs
 from torque_sched.daemon.brain import PolicyBrain
 from torque_sched.daemon.c_policy import CFiles, SettingsInForce, read_c_files
@@ -33,6 +33,7 @@ async def run_once(options: Options, *, dry: bool, note: Callable[[str], None]) 
     c_files = read_c_files(options.sched_priv, config)
     lock = LockFile(options.lock)
     if not dry:
+        check_folder(options.sched_priv)
         lock.take()
     try:
         return await _cycle(options, config, c_files, dry=dry, note=note)

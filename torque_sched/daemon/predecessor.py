@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torque_sched.adapters.state_file import read_plain
 from torque_sched.daemon.place import Options
 from torque_sched.errors import RecordError
 from torque_sched.learning import History
@@ -31,7 +32,7 @@ def take_over_usage(history: History, options: Options) -> str:
     """
     path = options.sched_priv / USAGE
     try:
-        data, at_s = path.read_bytes(), path.stat().st_mtime
+        data, at_s = read_plain(path), path.stat().st_mtime
         usage = parse_usage(data, str(path))
     except FileNotFoundError:
         return ""

@@ -8,10 +8,10 @@ __all__ = ["AT_ONCE", "changes_of", "taken_at_once"]
 
 AT_ONCE = frozenset(
     {
-        "backfill", "comment_moved", "comment_refresh_s", "comments_renewed_per_s", "delete_impossible",
-        "gpus", "limits", "look_rest", "max_starts", "memory", "nodes", "offline_black_holes", "order",
-        "pbs_sched_reasons_only", "placement", "queues", "reservations", "restricted", "retry_s", "settle_s",
-        "timer_s",
+        "back_off", "backfill", "black_holes", "comment_moved", "comment_refresh_s", "comments_renewed_per_s",
+        "delete_impossible", "fair_share", "gpus", "limits", "look_rest", "max_starts", "memory", "nodes",
+        "offline_black_holes", "order", "pbs_sched_reasons_only", "placement", "queues", "reservations",
+        "restricted", "retry_s", "settle_s", "timer_s",
     }
 )  # fmt: skip
 """Keys in force from the next cycle on; the others belong to what is open or remembered."""

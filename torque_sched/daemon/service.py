@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from torque_sched.adapters.commands import Commands
 from torque_sched.adapters.log_file import Event, LogFile
+from torque_sched.adapters.waiting import within
 from torque_sched.daemon.answers import AnswerPort
 from torque_sched.daemon.cycle import Cycle, CycleReport
 from torque_sched.daemon.event_port import EventPort, SchedCommand
@@ -40,8 +41,8 @@ class Pace:
         settle_s: rest after a cycle that was run for an event.
         retry_s: until the next try after a cycle that got no snapshot, or lost the server later.
         alarm_s: a cycle that takes longer makes the daemon begin anew; 0: never.
-        look_rest: from the end of a look to the next one at least so many times what it took; of one that
-            failed at most ``timer_s``.
+        look_rest: from the end of a look to the next one at least so many times what it took, less the time
+            in which we read what the server had answered; of one that failed at most ``timer_s``.
     """
 
     timer_s: float = 30.0
@@ -53,7 +54,8 @@ class Pace:
     def rest_s(self, report: CycleReport, now_s: float) -> float:
         """From now, on the monotonic clock, until the server may be looked at again after this cycle."""
         began_s, ended_s = report.looked_monotonic_s
-        least_s = max(self.settle_s, ended_s + self.look_rest * (ended_s - began_s) - now_s)
+        asked_s = ended_s - began_s - (report.look.read_s if report.look is not None else 0.0)
+        least_s = max(self.settle_s, ended_s + self.look_rest * asked_s - now_s)
         if report.lost_the_server:
             return max(self.retry_s, least_s)
         if report.is_unfinished and not report.is_interrupted:
@@ -197,14 +199,14 @@ class Service:
         began_s = time.monotonic()
         if pause_s > 0:
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), pause_s)
+                await within(pause_s, self._stop.wait())
         left_s = max(0.0, self.pace.timer_s - (time.monotonic() - began_s))
         if self._retry_due:
             return
         if self._next_start_monotonic_s is not None:
             left_s = min(left_s, max(self.pace.settle_s, self._next_start_monotonic_s - time.monotonic()))
         with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), left_s)
+            await within(left_s, self._wake.wait())
 
     async def _guarded(self) -> float:
         """One cycle that may be cancelled by a signal; returns the rest it needs afterwards."""

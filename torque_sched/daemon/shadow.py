@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from torque_sched.adapters.state_file import write_atomic
+from torque_sched.adapters.state_file import read_plain, write_atomic
 from torque_sched.core.decisions import Decision, Start
 from torque_sched.core.model import Job, JobId, Node, NodeName
 from torque_sched.core.snapshot import Snapshot
@@ -202,7 +202,7 @@ class Shadow:
 def read_report(path: Path) -> dict[str, Any]:
     """What a shadow wrote; empty where there is none, or nothing of use."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_plain(path))
         _report_of(found)
         for wish in found["wishes"].values():
             _Wish(**wish)

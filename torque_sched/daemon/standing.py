@@ -85,6 +85,12 @@ class Standing:
         self._black_holes = BlackHoles(black_holes or BlackHoleRules())
         self._failure_texts: dict[JobId, str] = {}
 
+    def use(self, rules: BackOffRules, black_holes: BlackHoleRules) -> None:
+        """Judge by other rules from now on; what failed before stays known."""
+        self._rules = rules
+        self._jobs.steps, self._pairs.steps, self._nodes.steps = rules.job, rules.pair, rules.node
+        self._black_holes.use(black_holes)
+
     # -- what a decision may know
 
     @property

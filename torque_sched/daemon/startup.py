@@ -39,6 +39,7 @@ from torque_sched.errors import ConfigError, NoSpaceError, StartupError
 from torque_sched.learning import History, HistorySettings
 from torque_sched.policies.context import Context, PendingStart
 from torque_sched.policies.decide import decide
+from torque_sched.policies.rules import Rates
 
 __all__ = ["Prepared", "accounting_folder", "open_history", "prepare", "read_callers", "run", "without_root"]
 
@@ -159,8 +160,22 @@ def open_history(options: Options, config: Config, c_files: CFiles, *, in_memory
     Raises:
         StartupError: its file cannot be used.
     """
-    learning = config.learning
-    nodes = config.rules()[0]
+    settings, rates = _history_settings(config, c_files)
+    path = Path(config.learning.history) if config.learning.history else options.history
+    if in_memory and path.exists():
+        return History.copy_of(path, settings, rates)
+    accounting = None if in_memory else accounting_folder(options, config)
+    try:
+        return History.open(None if in_memory else path, settings, rates, accounting)
+    except NoSpaceError as error:
+        # Jobs are to start all the same.
+        logger.error("%s; what is learned is forgotten with this process", error)
+        return History.open(None, settings, rates, accounting, lasting_trouble=error.message)
+
+
+def _history_settings(config: Config, c_files: CFiles) -> tuple[HistorySettings, dict[str, Rates]]:
+    """How much is learned, and the speeds of nodes."""
+    learning, nodes = config.learning, config.rules()[0]
     settings = HistorySettings(
         sample_lag_s=nodes.sample_lag_s,
         half_life_s=half_life_s(config, c_files),
@@ -170,17 +185,7 @@ def open_history(options: Options, config: Config, c_files: CFiles, *, in_memory
         max_jobs=learning.max_jobs,
         min_similar=learning.min_similar,
     )
-    path = Path(learning.history) if learning.history else options.history
-    if in_memory and path.exists():
-        return History.copy_of(path, settings, dict(nodes.rates))
-    accounting = None if in_memory else accounting_folder(options, config)
-    rates = dict(nodes.rates)
-    try:
-        return History.open(None if in_memory else path, settings, rates, accounting)
-    except NoSpaceError as error:
-        # Jobs are to start all the same.
-        logger.error("%s; what is learned is forgotten with this process", error)
-        return History.open(None, settings, rates, accounting, lasting_trouble=error.message)
+    return settings, dict(nodes.rates)
 
 
 def accounting_folder(options: Options, config: Config) -> Path | None:
@@ -312,6 +317,8 @@ def _take_anew(prepared: Prepared, service: Service, brain: PolicyBrain, records
     prepared.config = records.config = config
     prepared.in_force = in_force
     brain.use(in_force, tuple(each.value() for each in config.reservations))
+    brain.history.use(*_history_settings(config, prepared.c_files))
+    service.cycle.standing.use(config.back_off_rules(), config.black_hole_rules())
     service.cycle.use(
         config.cycle_limits(), config.renewal(),
         deletes_impossible=config.delete_impossible, offlines_black_holes=config.offline_black_holes,

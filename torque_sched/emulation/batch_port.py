@@ -9,6 +9,7 @@ trqauthd has vouched for it. 6.1 closes one that is idle for ``tcp_incoming_time
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -38,6 +39,10 @@ _LONGEST_NAME = 32
 _HALF_A_REQUEST_S = 900.0
 _IDLE_S = "600"
 _DONE = encode_reply(Reply())
+_MOST_BYTES = 1 << 16
+"""Taken by one read."""
+_MOST_IN_TURN = 16
+"""Requests of one client before another one has its turn."""
 _ENOUGH = 8
 """Bytes in which the first number of a message is told."""
 _PROTOCOLS = (2, 4)
@@ -52,12 +57,16 @@ class BatchPort:
         directory: the state folder; the file ``port`` in it has the number.
         world: settings and server attributes.
         perform: does a request.
+        finish: does what a request was granted, once its client has the answer.
         faults: orders for requests.
     """
 
-    def __init__(self, directory: Path, world: World, perform: Perform, faults: Faults) -> None:
+    def __init__(
+        self, directory: Path, world: World, perform: Perform, finish: Callable[[], None], faults: Faults
+    ) -> None:
         self.world = world
         self.perform = perform
+        self.finish = finish
         self.faults = faults
         self.connections: dict[int, _Connection] = {}
         """By the client's port."""
@@ -108,16 +117,18 @@ class BatchPort:
         return len(self.connections) > self.world.settings.most_connections
 
 
-class _Connection(asyncio.Protocol):
+class _Connection(asyncio.BufferedProtocol):
     """One client's connection."""
 
     def __init__(self, port: BatchPort) -> None:
         self._port = port
         self._decoder = RequestDecoder()
+        self._buffer = bytearray(_MOST_BYTES)
         self._n_received = 0
         self._first = b""
         self._transport: asyncio.Transport | None = None
         self._client_port = 0
+        self._fd = -1
         self._waiting: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._last_s = self._loop.time()
@@ -130,6 +141,7 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Somebody has connected."""
         self._transport = cast(asyncio.Transport, transport)
+        self._fd = transport.get_extra_info("socket").fileno()
         self._client_port = int(transport.get_extra_info("peername")[1])
         self._is_privileged = self._client_port < _PRIVILEGED or self._client_port in self._port.trusted
         self._port.connections[self._client_port] = self
@@ -164,7 +176,30 @@ class _Connection(asyncio.Protocol):
 
     # -- requests
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, n_bytes: int) -> bytearray:
+        """Where the next read's bytes go."""
+        return self._buffer
+
+    def buffer_updated(self, n_bytes: int) -> None:
+        """Take what was read, and what came meanwhile: a turn of the event loop would cost more than that."""
+        self._received(bytes(self._buffer[:n_bytes]))
+        for _ in range(_MOST_IN_TURN):
+            n_bytes = self._read_more()
+            if not n_bytes:
+                return
+            self._received(bytes(self._buffer[:n_bytes]))
+
+    def _read_more(self) -> int:
+        """The bytes that are there now; none where they are not to be read yet, or never."""
+        transport = self._transport
+        assert transport is not None
+        if not transport.is_reading() or transport.is_closing() or transport.get_write_buffer_size():
+            return 0
+        with suppress(OSError):
+            return os.readv(self._fd, (self._buffer,))
+        return 0
+
+    def _received(self, data: bytes) -> None:
         """One read's bytes: the rest of a request, or a request and what is behind it."""
         self._last_s = self._loop.time()
         self._n_received += len(data)
@@ -226,15 +261,19 @@ class _Connection(asyncio.Protocol):
         delay_s = fault.seconds if fault is not None and fault.kind == "slow" else 0.0
         if fault is not None and not fault.performs and (delay_s or fault.kind == "hang"):
             if delay_s:
-                self._later(delay_s, lambda: self._send(self._answer(request).data))
+                self._later(delay_s, lambda: self._do(request, n_bytes))
             return
+        self._do(request, n_bytes, fault, delay_s)
+
+    def _do(self, request: Request, n_bytes: int, fault: Fault | None = None, delay_s: float = 0.0) -> None:
+        """Answer a request; what was granted is done when the answer is on its way."""
         answered = self._answer(request)
-        if fault is not None and fault.kind == "hang":
-            return
         data = answered.data
         if fault is not None and fault.kind == "exit":
             data = refusal(fault.number, fault.text)
-        self._later(delay_s + answered.delay_s, lambda: self._finish(fault, n_bytes, data))
+        if fault is None or fault.kind != "hang":
+            self._later(delay_s + answered.delay_s, lambda: self._finish(fault, n_bytes, data))
+        self._port.finish()
 
     def _fails_before(self, fault: Fault, n_bytes: int) -> bool:
         """Whether a fault keeps the request from being done, and did its harm."""

@@ -46,7 +46,7 @@ from torque_sched.emulation.world import World
 
 __all__ = ["Answered", "Requests", "names_of", "read_async_modify", "refusal", "words_of"]
 
-_NAMES: dict[RequestType, tuple[str, str]] = {
+_NAMES: dict[RequestType, tuple[str, ...]] = {
     RequestType.STATUS_JOB: ("StatusJob", "qstat"),
     RequestType.STATUS_QUEUE: ("StatusQueue", "qstat"),
     RequestType.STATUS_SERVER: ("StatusServer", "qstat"),
@@ -57,8 +57,8 @@ _NAMES: dict[RequestType, tuple[str, str]] = {
     RequestType.ASYNC_RUN_JOB: ("AsyncRunJob", "qrun"),
     RequestType.MODIFY_JOB: ("ModifyJob", "qalter"),
     RequestType.DELETE_JOB: ("DeleteJob", "qdel"),
-    RequestType.AUTHENTICATE_USER: ("AuthenticateUser", ""),
-    RequestType.DISCONNECT: ("Disconnect", ""),
+    RequestType.AUTHENTICATE_USER: ("AuthenticateUser",),
+    RequestType.DISCONNECT: ("Disconnect",),
 }
 """Torque's name of a request, and the command that sends it."""
 _LETTERS = {RequestType.STATUS_QUEUE: "-Q", RequestType.STATUS_SERVER: "-B"}
@@ -88,7 +88,7 @@ class Answered:
 
 def names_of(request: Request) -> tuple[str, ...]:
     """The names by which a fault can be ordered for a request."""
-    return tuple(filter(None, _NAMES[request.type]))
+    return _NAMES[request.type]
 
 
 def words_of(request: Request) -> tuple[str, ...]:

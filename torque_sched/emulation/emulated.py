@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from torque_sched.emulation.execute import end_left
 from torque_sched.emulation.faults import Fault
 from torque_sched.emulation.install import install, nodes_of_shape, read_nodes
 from torque_sched.emulation.world import Settings
@@ -192,8 +193,12 @@ class EmulatedTorque:
             os.close(reader)
 
     def stop(self) -> None:
-        """End the server in good order; the state stays."""
+        """End the server in good order, and the scripts that run, as if the nodes were switched off.
+
+        The state stays; a server that is started again finds those jobs ended by a signal.
+        """
         self._end(signal.SIGTERM)
+        end_left(self.home / "run")
 
     def kill(self) -> None:
         """SIGKILL, as a power cut for the server alone; :meth:`start` goes on from its journal."""

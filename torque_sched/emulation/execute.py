@@ -3,7 +3,7 @@
 Each attempt has a folder. The wrapper makes ``started`` in it first and stops if it is there already, so a
 server that was killed between writing "running" and starting the process can start it again and not run it
 twice; ``exit`` appears when the script is over, whoever is the server then. Scripts run as the user who runs
-the server.
+the server. A server that ends leaves them running; `end_left` ends them when the emulation stops.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,12 +21,13 @@ from torque_sched.emulation.model import EmulatedJob, seconds_of
 from torque_sched.emulation.qsub_client import parse_pairs
 from torque_sched.emulation.world import World
 
-__all__ = ["Processes"]
+__all__ = ["Processes", "end_left"]
 
 _WRAPPER = """#!/bin/sh
 # $1 folder, $2 shell, $3 output, $4 errors, $5 working directory
 mkdir "$1/started" 2>/dev/null || exit 0
-echo $$ > "$1/pid"
+read -r pid _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ began _ < "/proc/$$/stat"
+echo "$pid $began" > "$1/pid"
 cd "$5" || cd "$1"
 case "$4" in
 "$3") "$2" "$1/script" > "$3" 2>&1 < /dev/null ;;
@@ -34,6 +37,62 @@ echo $? > "$1/exit.new"
 mv "$1/exit.new" "$1/exit"
 """
 _KILLED = 256 + signal.SIGKILL
+_PROC = Path("/proc")
+_STATE, _GROUP, _START = 0, 2, 19
+"""Places in ``/proc/PID/stat`` after the name (proc(5): fields 3, 5 and 22)."""
+_GRACE_S = 2.0
+_POLL_S = 0.02
+
+
+def end_left(directory: Path) -> int:
+    """End what still runs of scripts whose server is gone: SIGTERM, and SIGKILL to what is left then.
+
+    Args:
+        directory: that of `Processes`.
+
+    Returns:
+        How many scripts were ended.
+    """
+    groups = {group for folder in directory.glob("*/") if (group := _group(folder))}
+    _signal(groups, signal.SIGTERM)
+    deadline_s = time.monotonic() + _GRACE_S
+    while (left := groups & _groups_alive()) and time.monotonic() < deadline_s:
+        time.sleep(_POLL_S)
+    _signal(left, signal.SIGKILL)
+    return len(groups)
+
+
+def _group(folder: Path) -> int:
+    """The process group of an attempt; 0: it is over, or its number is another process's by now."""
+    with suppress(OSError, ValueError):
+        pid, began = map(int, (folder / "pid").read_text(encoding="ascii").split())
+        fields = _stat(pid)
+        if int(fields[_START]) == began and int(fields[_GROUP]) == pid and pid > 1:
+            return pid
+    return 0
+
+
+def _stat(pid: int) -> list[str]:
+    return (
+        (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    )
+
+
+def _groups_alive() -> set[int]:
+    """Process groups of which a process is no zombie."""
+    return {int(fields[_GROUP]) for fields in _all_stats() if fields[_STATE] not in "ZX"}
+
+
+def _all_stats() -> Iterator[list[str]]:
+    for each in _PROC.glob("[0-9]*"):
+        with suppress(OSError):
+            yield _stat(int(each.name))
+
+
+def _signal(groups: set[int], number: signal.Signals) -> None:
+    for group in groups:
+        with suppress(OSError):
+            os.killpg(group, number)
 
 
 class Processes:
@@ -82,7 +141,7 @@ class Processes:
         if folder is None or number is None:
             return
         with suppress(OSError, ValueError):
-            os.killpg(int((folder / "pid").read_text(encoding="utf-8")), number)
+            os.killpg(_pid(folder), number)
 
     def forget(self, job_id: str) -> None:
         """No longer watch a job that was ended by other means."""
@@ -107,12 +166,21 @@ class Processes:
         except (OSError, ValueError):
             pass
         try:
-            os.kill(int((folder / "pid").read_text(encoding="utf-8")), 0)
+            os.kill(_pid(folder), 0)
         except ProcessLookupError:
             return None if (folder / "exit").exists() else _KILLED
         except (OSError, ValueError):
             pass
         return None
+
+
+def _pid(folder: Path) -> int:
+    """The wrapper's process.
+
+    Raises:
+        OSError: it has not begun. ValueError: it is just writing its number.
+    """
+    return int((folder / "pid").read_text(encoding="utf-8").partition(" ")[0])
 
 
 def _environment(world: World, job: EmulatedJob, folder: Path) -> dict[str, str]:

@@ -2,12 +2,14 @@
 back.
 
 A line is written with one ``write`` before the client hears of the change, so what a client was told is
-never lost when the server is killed. (It is not flushed to the disk: a power cut may lose the last
+never lost when the server is killed; but a start in the background is, as with real servers, done and written
+after its client's answer. (It is not flushed to the disk: a power cut may lose the last
 seconds.) Generations: ``snapshot.json`` names the journal that follows it, and is replaced by renaming.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import time
@@ -21,6 +23,7 @@ from torque_sched.emulation.world import Settings, World
 __all__ = ["Journal"]
 
 _COMPACT_BYTES = 64 * 1024 * 1024
+_ENCODER = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 _KINDS = {"job": EmulatedJob, "queue": EmulatedQueue, "node": EmulatedNode}
 
 
@@ -114,13 +117,10 @@ class Journal:
                 record["server"] = self._server = server
         text = ""
         if world.records:
-            day = time.strftime("%Y%m%d", time.localtime(world.records[0][0]))
-            text = "".join(
-                f"{time.strftime('%m/%d/%Y %H:%M:%S', time.localtime(at_s))};{line}\n"
-                for at_s, line in world.records
-            )
+            day, _ = _moment(int(world.records[0][0]))
+            text = "".join(f"{_moment(int(at_s))[1]};{line}\n" for at_s, line in world.records)
             record["accounting"] = {"file": day, "at": os.fstat(self._day(day)).st_size, "text": text}
-        line = json.dumps(record, separators=(",", ":")).encode() + b"\n"
+        line = _ENCODER.encode(record).encode() + b"\n"
         os.write(self._file, line)
         if text:
             self._account(record["accounting"])
@@ -154,6 +154,13 @@ class Journal:
             path.touch()
             os.truncate(path, min(path.stat().st_size, entry["at"]))
             self._account(entry)
+
+
+@functools.lru_cache(maxsize=64)
+def _moment(at_s: int) -> tuple[str, str]:
+    """The accounting file of a second, and the second as its lines have it."""
+    at = time.localtime(at_s)
+    return time.strftime("%Y%m%d", at), time.strftime("%m/%d/%Y %H:%M:%S", at)
 
 
 def _table(world: World, kind: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 from torque_sched.emulation.call import Answer, Call, read_options
@@ -61,9 +62,18 @@ def qrun(world: World, call: Call) -> Answer:
 def run_job(world: World, user: str, full: str, hosts: str, *, in_background: bool) -> float:
     """Start a job; after how many seconds the mom is known to have refused it, 0 if it has not.
 
+    Args:
+        world: where it starts.
+        user: who orders it.
+        full: the job's id.
+        hosts: as for ``qrun -H``.
+        in_background: the job is started by `World.do_granted`; as real servers answer such an order once
+            everything is checked, before they do it.
+
     Raises:
         Refused: the server does not try; the text ends with the job's id.
     """
+    world.do_granted()
     job = world.job(full)
     if job.state in "RS" and not job.members:
         raise Refused(15018, f"Request invalid for state of job MSG=job already running {full}")
@@ -85,8 +95,12 @@ def run_job(world: World, user: str, full: str, hosts: str, *, in_background: bo
     _check_slot_limit(world, job, placement)
     mode = gpu_mode(needs) or gpu_mode(job.resources.get("neednodes", ""))
     fails, hangs = _mom_refuses(world, [name for name, _ in placement.slots])
-    start(world, job, placement, GPU_MODES.get(mode, 1), fails=fails)
-    if not fails or in_background:
+    begin = functools.partial(start, world, job, placement, GPU_MODES.get(mode, 1), fails=fails)
+    if in_background:
+        world.granted.append(begin)
+        return 0.0
+    begin()
+    if not fails:
         return 0.0
     return _HANGING_S if hangs else _REFUSED_S
 

@@ -76,7 +76,7 @@ class EmulatedServer:
         self._scripts = ScriptFiles(directory / "server_priv" / "jobs")
         self._verbs = _verbs(self.world)
         self._requests = Requests()
-        self._batch = BatchPort(directory, self.world, self.perform_request, self._faults)
+        self._batch = BatchPort(directory, self.world, self.perform_request, self.finish, self._faults)
         self._trqauthd = Trqauthd(directory, self._batch, settings, self._faults)
         self._ticks = asyncio.Event()
         self._waits_until_s = math.inf
@@ -132,11 +132,13 @@ class EmulatedServer:
     def tick(self) -> None:
         """Bring the state up to now and write what that changed."""
         advance(self.world, self._clock_s())
-        self._settle()
+        self.settle()
         self._scripts.tidy(self.world)
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
+        """Do what was granted, write what changed, and what follows from it outside of this process."""
         world = self.world
+        world.do_granted()
         self._journal.commit(world)
         for job_id in world.spawn:
             if job_id in world.jobs and world.jobs[job_id].state == "R":
@@ -174,12 +176,12 @@ class EmulatedServer:
                 if job is not None and job.state in "RS":
                     advance(self.world, self._clock_s())
                     end(self.world, job, status)
-                    self._settle()
+                    self.settle()
 
     # -- commands
 
     def perform(self, call: Call) -> Answer:
-        """Run one command now and commit it."""
+        """Run one command now and commit it, unless it starts jobs in the background: see `finish`."""
         verb = self._verbs.get(call.name)
         if verb is None:
             return Answer(err=f"{call.name}: not emulated\n", code=127)
@@ -188,22 +190,35 @@ class EmulatedServer:
         wanted = call.environment.get("PBS_DEFAULT", "")
         if wanted and wanted not in (self.world.settings.server, "localhost", "127.0.0.1"):
             return _unknown_host(call.name, wanted, is_old=self.world.settings.is_old)
-        advance(self.world, self._clock_s())
+        self._come_to_now()
         try:
             answer = verb(self.world, call)
         except (ConfigError, ValueError) as error:
             answer = Answer(err=f"{call.name}: {error}\n", code=1)
-        self._settle()
+        self._settle_now()
         if call.name == "qsub" and answer.code == 0 and answer.out:
             self._scripts.keep(self.world, answer.out.strip())
         return answer
 
     def perform_request(self, request: Request, user: str) -> Answered:
-        """Do one request of the batch protocol now and commit it."""
-        advance(self.world, self._clock_s())
+        """Do one request of the batch protocol now and commit it, unless it is AsyncRunJob: see `finish`."""
+        self._come_to_now()
         answered = self._requests.answer(self.world, request, user)
-        self._settle()
+        self._settle_now()
         return answered
+
+    def finish(self) -> None:
+        """Do the starts that clients have been granted."""
+        if self.world.granted:
+            self.settle()
+
+    def _come_to_now(self) -> None:
+        self.finish()
+        advance(self.world, self._clock_s())
+
+    def _settle_now(self) -> None:
+        if not self.world.granted:
+            self.settle()
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one client."""
@@ -244,6 +259,7 @@ class EmulatedServer:
         _send(writer, b"o", out)
         _send(writer, b"e", answer.err.encode("utf-8", "surrogateescape"))
         _send(writer, b"x", str(answer.code).encode())
+        self.finish()
         await writer.drain()
         if call.name == "qterm" and not answer.code:
             self.close()
@@ -260,6 +276,7 @@ class EmulatedServer:
         """Do what the order says; whether the call is over with that."""
         if fault.performs and fault.kind != "partial":
             self.perform(call)
+            self.finish()
         if fault.kind == "slow":
             await asyncio.sleep(fault.seconds)
         elif fault.kind == "hang":

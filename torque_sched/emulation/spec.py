@@ -6,6 +6,7 @@ end.
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -43,6 +44,7 @@ class Chunk:
     """False when the element starts with a name instead of a number."""
 
 
+@functools.lru_cache(maxsize=4096)
 def parse_spec(text: str) -> tuple[Chunk, ...]:
     """Read a whole request.
 

@@ -8,7 +8,7 @@ import sqlite3
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone, tzinfo
 from pathlib import Path
 
@@ -171,6 +171,20 @@ class History:
         history._store = Store(None, chosen.max_jobs, chosen.half_life_s)
         history._store.put_usage(accounts)
         return history
+
+    def use(self, settings: HistorySettings, rates: Mapping[str, Rates]) -> None:
+        """Weigh usage and samples by other settings from now on; what is learned by stays as it is.
+
+        What was used before counts as it would after a restart: by the new half-life since the last job that
+        was charged to its account.
+        """
+        self._settings = replace(
+            self._settings, sample_lag_s=settings.sample_lag_s,
+            half_life_s=settings.half_life_s, gpu_weight=settings.gpu_weight,
+        )  # fmt: skip
+        self._rates = rates
+        self.used.half_life_s, self.used.gpu_weight = settings.half_life_s, settings.gpu_weight
+        self._store.half_life_s = settings.half_life_s
 
     @property
     def troubles(self) -> list[str]:

@@ -14,15 +14,16 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torque_sched.core.model import NodeName
 from torque_sched.errors import ConfigError, StartupError
-from torque_sched.learning.schema import open_file
+from torque_sched.learning.schema import check_files, open_file
 from torque_sched.policies.context import Reservation
 
 __all__ = ["GRID_PREFIX", "KeptReservation", "Reservations", "boot_id", "overlapping"]
@@ -105,6 +106,7 @@ class Reservations:
         Raises:
             StartupError: the file cannot be used.
         """
+        check_files(path)
         is_new = not path.exists()
         place = path.parent if is_new else path
         if place.exists() and not os.access(place, os.W_OK):
@@ -297,9 +299,15 @@ def _give_away(path: Path) -> None:
     """Let a file that root made belong to the owner of its folder, the scheduler's user."""
     owner = path.parent.stat()
     for suffix in ("", "-wal", "-shm"):
-        each = path.with_name(path.name + suffix)
-        if each.exists():
-            os.chown(each, owner.st_uid, owner.st_gid)
+        with suppress(OSError):
+            # By the open file: that owner may have put another one in its place.
+            fd = os.open(path.with_name(path.name + suffix), os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                status = os.fstat(fd)
+                if stat.S_ISREG(status.st_mode) and status.st_uid == 0 and status.st_nlink == 1:
+                    os.chown(f"/proc/self/fd/{fd}", owner.st_uid, owner.st_gid)
+            finally:
+                os.close(fd)
 
 
 def _reservation(row: tuple[object, ...]) -> KeptReservation:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from torque_sched.errors import NoSpaceError, StartupError
 
-__all__ = ["BUSY_S", "VERSION", "migrate", "newer", "open_file"]
+__all__ = ["BUSY_S", "VERSION", "check_files", "migrate", "newer", "open_file"]
 
 BUSY_S = 5.0
 """So long one process waits for another's transaction."""
@@ -100,9 +100,8 @@ def open_file(path: Path | None) -> sqlite3.Connection:
         StartupError: the file is no history, damaged, newer, or cannot be written.
     """
     name = str(path) if path is not None else ":memory:"
-    if path is not None and path.exists() and not path.is_file():
-        # SQLite would wait for ever for what comes out of a FIFO.
-        raise StartupError(f"the history {name} is no file", cure="move it away to begin a new one")
+    if path is not None:
+        check_files(path)
     try:
         if path is not None:
             _for_us_alone(path)
@@ -122,6 +121,28 @@ def open_file(path: Path | None) -> sqlite3.Connection:
         cure = "move it away to begin a new one, or see the rights of its folder"
         raise StartupError(text, cure=cure) from error
     return db
+
+
+def check_files(path: Path) -> None:
+    """Refuse what SQLite would wait for without end (a FIFO), or make where a link leads.
+
+    Raises:
+        StartupError: the file, or one that SQLite keeps beside it, is there and is no file.
+    """
+    for each in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm", "-journal"))):
+        try:
+            mode = each.lstat().st_mode
+            if each == path and stat.S_ISLNK(mode):
+                mode = each.stat().st_mode
+        except FileNotFoundError:
+            if not each.is_symlink():
+                continue
+            mode = 0
+        except OSError as error:
+            cure = "see the rights of its folder, and where it leads if it is a link"
+            raise StartupError(f"the history {each}: {error.strerror}", cure=cure) from error
+        if not stat.S_ISREG(mode):
+            raise StartupError(f"the history {each} is no file", cure="move it away to begin a new one")
 
 
 def _for_us_alone(path: Path) -> None:

@@ -37,7 +37,7 @@ from torque_sched.learning.rows import (
     PauseRow,
     Use,
 )
-from torque_sched.learning.schema import BUSY_S, VERSION, newer, open_file
+from torque_sched.learning.schema import BUSY_S, VERSION, check_files, newer, open_file
 from torque_sched.learning.usage import Account, Holder
 from torque_sched.learning.usage_rows import charge, put_before, read_usage, write_usage
 from torque_sched.policies.predict.fingerprint import Fingerprint
@@ -63,7 +63,7 @@ class Store:
     Args:
         path: the file; None: in memory, gone with the process.
         max_jobs: ended jobs kept.
-        half_life_s: after this time usage counts half.
+        half_life_s: after this time usage counts half; an attribute that may change.
     """
 
     def __init__(self, path: Path | None, max_jobs: int = 200_000, half_life_s: float = 86400.0) -> None:
@@ -73,7 +73,7 @@ class Store:
             StartupError: the file is no history, damaged, newer, or cannot be written.
         """
         self.path = path
-        self._max_jobs, self._half_life_s = max_jobs, half_life_s
+        self._max_jobs, self.half_life_s = max_jobs, half_life_s
         self._db = open_file(path)
 
     @classmethod
@@ -84,7 +84,7 @@ class Store:
             StartupError: there is none, or it is of another version or damaged.
         """
         store = cls.__new__(cls)
-        store.path, store._max_jobs, store._half_life_s = path, 0, 0.0
+        store.path, store._max_jobs, store.half_life_s = path, 0, 0.0
         try:
             store._db = _open_to_read(path)
             found = int(store._db.execute("PRAGMA user_version").fetchone()[0])
@@ -158,7 +158,7 @@ class Store:
                 if db.execute(_INSERT_JOB, _job_values(job)).rowcount:
                     new[job.key] = job
             if facts.now_s:
-                charge(db, new.values(), facts.now_s, self._half_life_s)
+                charge(db, new.values(), facts.now_s, self.half_life_s)
             gone = [job.key for job in facts.ended]
             db.executemany(_UPSERT_USE, (_use_values(key, use) for key, use in (facts.uses or {}).items()))
             db.executemany(
@@ -188,7 +188,7 @@ class Store:
         """
         with self._transaction() as db:
             if db.execute("SELECT 1 FROM usage LIMIT 1").fetchone() is None:
-                charge(db, self._all_ended(), now_s, self._half_life_s)
+                charge(db, self._all_ended(), now_s, self.half_life_s)
 
     def put_usage(self, accounts: Mapping[Holder, Account]) -> None:
         """These accounts, whatever was there of them.
@@ -310,6 +310,7 @@ _INSERT_BALANCE = f"INSERT OR REPLACE INTO balance VALUES ({', '.join('?' * len(
 
 
 def _open_to_read(path: Path) -> sqlite3.Connection:
+    check_files(path)
     # Beside a daemon the shared index is there; without one a folder that is not ours needs `immutable`.
     if not path.is_file():
         raise sqlite3.OperationalError("there is no such file")

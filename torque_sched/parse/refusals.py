@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from torque_sched.core.batch_protocol import ErrorCode
-from torque_sched.parse.qrun import RunResult, classify_qrun
+from torque_sched.parse.qrun import RunKind, RunResult, classify_qrun
 
 __all__ = ["order_result", "refusal_words"]
 
 _REFUSED = 2
 _HOST_CHARACTERS = 16
 _UNKNOWN_NODE = "Unknown node"
+_DONE = RunResult(RunKind.STARTED)
 _WORDS = {
     ErrorCode.UNKNOWN_JOB: "Unknown Job Id Error",
     ErrorCode.INVALID: "Invalid request",
@@ -47,5 +48,5 @@ def _known_words(code: int) -> str:
 def order_result(code: int, text: str, job: str, hosts: str | None = None) -> RunResult:
     """What became of one order; ``code`` 0 is done."""
     if not code:
-        return RunResult(classify_qrun(0, "").kind)
+        return _DONE
     return classify_qrun(_REFUSED, refusal_words(code, text, job, hosts))

@@ -40,7 +40,7 @@ _MOST_PIECES = 1_000_000
 _FAMILY = "Resource_List."
 _NAMES = (
     "nodes", "procs", "ncpus", "walltime", "cput", "mem", "pmem", "vmem", "pvmem", "gres", "host", "feature",
-    "naccesspolicy", "software", "arch", "opsys", "neednodes", "tokens",
+    "naccesspolicy", "software", "arch", "opsys", "tokens",
 )  # fmt: skip
 HEEDED = frozenset(_NAMES)
 """Resources of ``-l`` that mean something to us; a server may know others."""

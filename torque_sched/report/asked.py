@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from torque_sched.core.model import Job, JobId, Server
+from torque_sched.core.request import AccessPolicy
 from torque_sched.core.snapshot import Snapshot
 from torque_sched.errors import ConfigError, RecordError
 from torque_sched.parse.jobs import job_from_record
@@ -15,6 +16,8 @@ from torque_sched.parse.request import HEEDED
 __all__ = ["asked_job", "joined", "note_on"]
 
 _RESOURCE = re.compile(r",(?=\s*[A-Za-z_]\w*\s*=)|,(?=\s*[A-Za-z_]\w*\s*$)")
+
+_GPUS = frozenset({"gpus", "gpu"})
 
 
 def asked_job(snapshot: Snapshot, submit: str, *, user: str, name: str = "whatif", queue: str = "") -> Job:
@@ -52,6 +55,10 @@ def asked_job(snapshot: Snapshot, submit: str, *, user: str, name: str = "whatif
         made = job_from_record(Record("Job", job, attributes))
     except RecordError as error:
         raise ConfigError(f"--submit {submit!r}: {error.message}", cure=error.cure) from error
+    access = asked.get("naccesspolicy")
+    if access and made.request.access is None:
+        known = ", ".join(each.value for each in AccessPolicy)
+        raise ConfigError(f"--submit {submit!r}: no naccesspolicy {access!r}", cure=f"known are {known}")
     if made.request.trouble:
         raise ConfigError(f"--submit {submit!r}: {made.request.trouble}", cure="write it as for qsub -l")
     return made
@@ -70,8 +77,7 @@ def joined(submits: Sequence[str], walltime: str | None) -> str:
     seen: dict[str, str] = {}
     for part in parts:
         for key, value in _resources(part).items():
-            if seen.setdefault(key, value) != value:
-                raise ConfigError(f"{key} is asked for twice", cure="leave one of them")
+            _only_one(seen, key, value)
     return ",".join(parts)
 
 
@@ -97,11 +103,14 @@ def _resources(submit: str) -> dict[str, str]:
                 cure="for example nodes=2:ppn=4,walltime=1:00:00",
             )
         # `-l gpus=1` is stored as a generic resource.
-        if key in {"gpus", "gpu"}:
-            asked["gres"] = f"gpus:{value.strip()}"
-        else:
-            asked[key] = value.strip()
+        stored, text = ("gres", f"gpus:{value.strip()}") if key in _GPUS else (key, value.strip())
+        _only_one(asked, stored, text)
     return asked
+
+
+def _only_one(asked: dict[str, str], key: str, value: str) -> None:
+    if asked.setdefault(key, value) != value:
+        raise ConfigError(f"{key} is asked for twice", cure="leave one of them")
 
 
 def _defaults(snapshot: Snapshot, queue: str, asked: dict[str, str]) -> dict[str, str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torque_sched.adapters.state_file import open_plain
 from torque_sched.core.reasons import Reason, log_text_for
 
 __all__ = ["PastDecision", "decisions_about"]
@@ -74,7 +75,7 @@ def _lines_naming(folder: Path, job: str) -> Iterator[dict[str, Any]]:
     wanted = json.dumps(job).encode("ascii")
     for path in sorted(folder.glob("cycles-*.jsonl")) if folder.is_dir() else ():
         try:
-            with path.open("rb") as lines:
+            with open_plain(path) as lines:
                 for line in lines:
                     if wanted in line and line.endswith(b"\n"):
                         yield json.loads(line)

@@ -12,7 +12,7 @@ from typing import Any
 
 from torque_sched.adapters.home import holder_of
 from torque_sched.adapters.pbs import look_once
-from torque_sched.adapters.state_file import lives
+from torque_sched.adapters.state_file import lives, read_plain
 from torque_sched.core.model import Job, JobId, Node, NodeName
 from torque_sched.core.snapshot import Snapshot
 from torque_sched.daemon.answers import LastLook
@@ -169,7 +169,7 @@ def picture_of(last: LastLook, viewer: Viewer) -> Picture:
 def _own_state(last: LastLook) -> State:
     """As the daemon's child sees its parent."""
     try:
-        values = json.loads(last.state.read_text(encoding="utf-8"))
+        values = json.loads(read_plain(last.state))
     except (OSError, ValueError):
         values = {}
     return State(values, os.getppid())
@@ -207,7 +207,7 @@ def read_state(options: Options) -> State:
     """
     path, holder = options.state, holder_of(options.lock)
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(read_plain(path))
     except FileNotFoundError:
         return State({}, holder)
     except OSError as error:

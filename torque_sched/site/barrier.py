@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal
 from aiohttp import web
 from pydantic import Field, StringConstraints
 
+from torque_sched.adapters.waiting import within
 from torque_sched.errors import DocumentError, StartupError
 from torque_sched.site.messages import MOST_HOSTS, Answer, Message, read_message
-from torque_sched.site.waiting import within
 
 __all__ = ["Barrier", "BarrierAnswer", "Standing"]
 

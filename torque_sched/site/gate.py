@@ -18,6 +18,7 @@ from typing import Any
 
 from aiohttp import web
 
+from torque_sched.adapters.waiting import within
 from torque_sched.errors import DocumentError, StartupError, TorqueSchedError
 from torque_sched.site.audit import Audit
 from torque_sched.site.config import SiteConfig
@@ -25,7 +26,6 @@ from torque_sched.site.messages import Answer, Message, read_message
 from torque_sched.site.secret_files import read_shared_key
 from torque_sched.site.signing import BODY, FROM, TIME, NonceMemory, Refusal, body_hash, verify
 from torque_sched.site.tls import Identities, server_context
-from torque_sched.site.waiting import within
 
 __all__ = ["Gate", "Handler", "Route"]
 

@@ -6,12 +6,12 @@ import asyncio
 import logging
 import time
 
+from torque_sched.adapters.waiting import cancelled
 from torque_sched.core.membership import Member, Membership, MemberState
 from torque_sched.site.config import SiteConfig
 from torque_sched.site.links import LinkError, Links
 from torque_sched.site.messages import Gossip, Said
 from torque_sched.site.store import SiteStore
-from torque_sched.site.waiting import cancelled
 
 __all__ = ["Gossiping"]
 

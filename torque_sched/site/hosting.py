@@ -19,6 +19,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from torque_sched.adapters.pbs import Look
+from torque_sched.adapters.waiting import cancelled
 from torque_sched.core.handshake import (
     Confirm,
     Freed,
@@ -72,7 +73,6 @@ from torque_sched.site.torque_jobs import (
     local_user,
     variables_of,
 )
-from torque_sched.site.waiting import cancelled
 
 __all__ = ["Hosting", "instant"]
 

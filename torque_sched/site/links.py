@@ -15,13 +15,13 @@ from typing import TypeVar
 
 import aiohttp
 
+from torque_sched.adapters.waiting import within
 from torque_sched.errors import DocumentError, TorqueSchedError
 from torque_sched.site.config import PeerSettings, SiteConfig
 from torque_sched.site.messages import Answer, Message, read_message
 from torque_sched.site.secret_files import read_shared_key
 from torque_sched.site.signing import FROM, TIME, body_hash, sign
 from torque_sched.site.tls import client_context
-from torque_sched.site.waiting import within
 
 __all__ = ["LinkError", "Links", "Refused"]
 

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from torque_sched.adapters.pbs import Look
+from torque_sched.adapters.waiting import cancelled
 from torque_sched.core.handshake import Candidate, From, Persist, Send, SiteId, Tick
 from torque_sched.core.model import Job, JobId
 from torque_sched.core.site import (
@@ -38,7 +39,6 @@ from torque_sched.site.hosting import instant
 from torque_sched.site.messages import Offer, Offered
 from torque_sched.site.store import SiteStore
 from torque_sched.site.torque_jobs import TorqueJobs
-from torque_sched.site.waiting import cancelled
 
 __all__ = ["OwnJobs", "Sites", "StateForm"]
 

@@ -17,6 +17,7 @@ from torque_sched.adapters.commands import Commands
 from torque_sched.adapters.home import LockFile
 from torque_sched.adapters.pbs import Pbs
 from torque_sched.adapters.state_file import write_atomic
+from torque_sched.adapters.waiting import cancelled, within
 from torque_sched.core.membership import MemberState
 from torque_sched.errors import SnapshotError, TorqueSchedError
 from torque_sched.learning.reservations import boot_id
@@ -38,7 +39,6 @@ from torque_sched.site.places import SitePlaces
 from torque_sched.site.reaching import Reaching, engine_facts, offer_facts
 from torque_sched.site.store import SiteStore
 from torque_sched.site.torque_jobs import TorqueJobs
-from torque_sched.site.waiting import cancelled, within
 
 __all__ = ["Service", "dry_run", "serve"]
 

@@ -117,6 +117,30 @@ def test_mutated_replies_never_surprise() -> None:
         tracemalloc.stop()
 
 
+def read_in_pieces_of(n: int, data: bytes) -> Reply[StatusObject] | str | None:
+    """The first reply, or what is wrong with it."""
+    decoder = ReplyDecoder(as_they_are, None, BOUNDS)
+    for at in range(0, len(data), n):
+        decoder.receive(data[at : at + n])
+        try:
+            reply = decoder.next()
+        except ProtocolError as error:
+            return error.message.partition(": b")[0]  # less the bytes, of which more may be there
+        if reply is not None:
+            return reply
+    return None
+
+
+def test_mutated_replies_are_read_the_same_in_one_piece_and_byte_by_byte() -> None:
+    draw = random.Random(20)
+    short = [data for _, data in REPLIES if len(data) < 4000]
+    for _ in range(N_MUTATED // 4):
+        data = mutated(draw.choice(short), draw)
+        whole, in_bytes = read_in_pieces_of(len(data) + 1, data), read_in_pieces_of(1, data)
+        # What was cut off may still be waited for where more bytes show that it is garbled.
+        assert whole == in_bytes or (isinstance(whole, str) and in_bytes is None), data
+
+
 def test_mutated_requests_never_surprise() -> None:
     draw = random.Random(19)
     for _ in range(N_MUTATED // 4):

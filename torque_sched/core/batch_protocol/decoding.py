@@ -180,9 +180,8 @@ class _Input:
         return tuple(found)
 
 
-def _read_attribute(data: bytearray, at: int, longest: int) -> tuple[Attribute, int]:
-    """One attribute and where it ends; its announced length is not needed."""
-    _, at = read_number(data, at)
+def _read_name(data: bytearray, at: int, longest: int) -> tuple[str, str | None, int]:
+    """The name and the resource of an attribute, and where they end."""
     name, at = read_string(data, at, longest)
     has_resource, at = read_number(data, at)
     resource = None
@@ -190,6 +189,13 @@ def _read_attribute(data: bytearray, at: int, longest: int) -> tuple[Attribute, 
         resource, at = read_string(data, at, longest)
     elif has_resource:
         raise Garbled(f"attribute {name[:60]}: {has_resource} where 0 or 1 belongs")
+    return name, resource, at
+
+
+def _read_attribute(data: bytearray, at: int, longest: int) -> tuple[Attribute, int]:
+    """One attribute and where it ends; its announced length is not needed."""
+    _, at = read_number(data, at)
+    name, resource, at = _read_name(data, at, longest)
     value, at = read_string(data, at, longest)
     operator, at = read_number(data, at)
     return Attribute(name, resource, value, operator), at
@@ -361,6 +367,7 @@ _REQUESTS: dict[int, Callable[[_Input, RequestType, str], Reading[_Extensible]]]
     RequestType.SELECT_STATUS: _select_status,
 }
 
+_MOST_NAMES = 4096
 _OTHER_KINDS = {2: "Queue", 3: "RdytoCom", 4: "Commit", 8: "Locate", 9: "RescQuery"}
 
 
@@ -384,6 +391,7 @@ class ReplyDecoder(_Decoder[Reply[T]], Generic[T]):
         super().__init__(bounds)
         self._build = build
         self._known = known
+        self._names = _Names()
 
     def _message(self) -> Reading[Reply[T]]:
         source = self._input
@@ -433,7 +441,7 @@ class ReplyDecoder(_Decoder[Reply[T]], Generic[T]):
         source = self._input
         start = source.at
         try:
-            found, source.at = _read_object(source.data, start, source.bounds)
+            found, source.at = _read_object(source.data, start, source.bounds, self._names)
         except (Incomplete, Garbled):
             # Piece by piece, and with the place of what is garbled.
             source.keep()
@@ -450,18 +458,54 @@ class ReplyDecoder(_Decoder[Reply[T]], Generic[T]):
         return StatusObject(kind, name, (yield from source.attributes(f"object {index} ({name[:60]})")))
 
 
-def _read_object(data: bytearray, at: int, bounds: MessageBounds) -> tuple[StatusObject, int]:
+class _Name:
+    """The name of an attribute as it stands in a reply, and which one came behind it last."""
+
+    __slots__ = ("data", "following", "n_bytes", "parts")
+
+    def __init__(self, data: bytes, parts: tuple[str, str | None]) -> None:
+        self.data = data
+        self.n_bytes = len(data)
+        self.parts = parts
+        self.following: _Name | None = None
+
+
+class _Names:
+    """The names in a reply: most objects have the same in the same order, so few have to be decoded."""
+
+    def __init__(self) -> None:
+        self.before_all = _Name(b"", ("", None))
+        self._known: dict[bytes, _Name] = {}
+
+    def read(self, data: bytearray, at: int, longest: int) -> _Name:
+        """The name that begins at ``at``, decoded."""
+        name, resource, end = _read_name(data, at, longest)
+        if len(self._known) > _MOST_NAMES:
+            self._known.clear()
+        raw = bytes(data[at:end])
+        return self._known.setdefault(raw, _Name(raw, (name, resource)))
+
+
+def _read_object(data: bytearray, at: int, bounds: MessageBounds, names: _Names) -> tuple[StatusObject, int]:
     """The object that begins at ``at``, where all of it is there, and where it ends."""
+    longest = bounds.string_bytes
     kind, at = read_number(data, at)
-    name, at = read_string(data, at, bounds.string_bytes)
+    own, at = read_string(data, at, longest)
     n, at = read_number(data, at)
     if not 0 <= n <= bounds.n_attributes:
         raise Garbled(f"{n} attributes")
     attributes = []
+    name = names.before_all
     for _ in range(n):
-        attribute, at = _read_attribute(data, at, bounds.string_bytes)
-        attributes.append(attribute)
-    return StatusObject(kind, name, tuple(attributes)), at
+        _, at = read_number(data, at)
+        expected = name.following
+        if expected is None or not data.startswith(expected.data, at):
+            expected = name.following = names.read(data, at, longest)
+        name = expected
+        value, at = read_string(data, at + name.n_bytes, longest)
+        operator, at = read_number(data, at)
+        attributes.append(Attribute(*name.parts, value, operator))
+    return StatusObject(kind, own, tuple(attributes)), at
 
 
 _KINDS = frozenset(ReplyKind)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 from torque_sched.core.batch_protocol.dis import encode_number, encode_string
 from torque_sched.errors import ProtocolError
@@ -117,8 +117,7 @@ class ErrorCode(enum.IntEnum):
     NO_SUCH_CONNECTION = 15135
 
 
-@dataclass(frozen=True, slots=True)
-class Attribute:
+class Attribute(NamedTuple):
     """One attribute of a request or an object; ``Resource_List.nodes`` has the resource ``nodes``.
 
     ``operator`` is one of `Operator`; 0 in a status object.
@@ -273,7 +272,7 @@ def encode_request(request: Request) -> bytes:
     >>> encode_request(RunJob("torquesched", "0.head", "node1:ppn=2+node2", is_async=False))
     b'+2+22+152+11torquesched+60.head2+17node1:ppn=2+node2+0+0'
     """
-    head = _head() + encode_number(request.type) + encode_string(request.user)
+    head = _HEAD + encode_number(request.type) + encode_string(request.user)
     if isinstance(request, Disconnect):
         return head
     if request.extension is None:
@@ -281,8 +280,7 @@ def encode_request(request: Request) -> bytes:
     return head + _body(request) + b"+1" + encode_string(request.extension)
 
 
-def _head() -> bytes:
-    return encode_number(PROTOCOL_TYPE) + encode_number(PROTOCOL_VERSION)
+_HEAD = encode_number(PROTOCOL_TYPE) + encode_number(PROTOCOL_VERSION)
 
 
 def _body(request: Request) -> bytes:
@@ -336,7 +334,7 @@ def encode_reply(reply: Reply[StatusObject]) -> bytes:
     has = {ReplyKind.TEXT: reply.text, ReplyKind.JOB_IDS: reply.job_ids, ReplyKind.OBJECTS: reply.objects}
     if any(there for kind, there in has.items() if kind is not reply.kind):
         raise ProtocolError(f"a reply of kind {reply.kind.name} that has something else besides")
-    head = _head() + encode_number(reply.code) + encode_number(reply.auxiliary) + encode_number(reply.kind)
+    head = _HEAD + encode_number(reply.code) + encode_number(reply.auxiliary) + encode_number(reply.kind)
     match reply.kind:
         case ReplyKind.NOTHING:
             return head

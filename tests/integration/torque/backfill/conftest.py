@@ -1,13 +1,5 @@
-"""Backfilling on the real daemon over an EMULATED Torque."""
+"""Backfilling on the real daemon over an EMULATED Torque, by both ways of asking it."""
 
-import pytest
+from tests.integration.torque.daemon.conftest import port, pytest_generate_tests, serve, torque
 
-from tests.integration.torque.daemon.conftest import port, serve, torque
-
-__all__ = ["port", "serve", "torque", "way"]
-
-
-@pytest.fixture
-def way() -> str:
-    """By which way the daemon asks the server."""
-    return "auto"
+__all__ = ["port", "pytest_generate_tests", "serve", "torque"]

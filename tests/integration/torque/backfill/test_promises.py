@@ -196,7 +196,7 @@ def test_a_start_that_outlives_its_daemon_is_over_before_the_next_one_looks(
 ) -> None:
     """Else its slots look free, others are promised them, and that is broken a moment later."""
     calls, gate = hanging_qrun(torque)
-    daemon = serve(**CONSERVATIVE, transport="commands", limits={"lock_s": 0.3}, order_timeout_s=600.0)
+    daemon = serve(**CONSERVATIVE, limits={"lock_s": 0.3}, order_timeout_s=600.0)
     first = torque.submit("-l", "nodes=node3:ppn=8,walltime=90", runtime_s=60)
     until(lambda: calls.read_text(encoding="utf-8"), "the order")
     daemon.kill()
@@ -213,7 +213,7 @@ def test_a_start_that_outlives_its_daemon_is_over_before_the_next_one_looks(
 
 def test_a_start_that_hangs_is_ended_by_the_next_daemon(torque: EmulatedTorque, serve: Serve) -> None:
     calls, _ = hanging_qrun(torque)
-    daemon = serve(**CONSERVATIVE, transport="commands", order_timeout_s=5.0)
+    daemon = serve(**CONSERVATIVE, order_timeout_s=5.0)
     job = torque.submit("-l", "nodes=node3:ppn=8,walltime=90", runtime_s=60)
     until(lambda: calls.read_text(encoding="utf-8"), "the order")
     daemon.kill()

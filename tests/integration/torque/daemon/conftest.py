@@ -41,9 +41,13 @@ _OF_COMMANDS = frozenset(
         "test_a_refused_start_is_told_and_tried_again_later",
         "test_without_rights_all_starts_of_a_cycle_are_given_up",
         "test_it_runs_nothing_but_pbsnodes_and_qstat",
+        "test_a_start_that_outlives_its_daemon_is_over_before_the_next_one_looks",
+        "test_a_start_that_hangs_is_ended_by_the_next_daemon",
     }
 )
 """They count the commands' calls, or break the commands themselves."""
+_OF_THE_PROTOCOL = frozenset({"test_an_ordinary_user_asks_the_daemon_and_pbs_server_is_not_asked"})
+"""They count calls of somebody else than the daemon, which would make the same ones."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -54,6 +58,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     ways: list[Any] = ["auto", "commands"]
     if name in _OF_COMMANDS:
         ways = ["commands"]
+    elif name in _OF_THE_PROTOCOL:
+        ways = ["auto"]
     elif name not in _SHORT_BOTH_WAYS:
         ways = ["auto", pytest.param("commands", marks=pytest.mark.slow)]
     metafunc.parametrize("way", ways)

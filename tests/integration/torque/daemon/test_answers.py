@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.fixtures.command_server import run_command
 from torque_sched.emulation import EmulatedTorque
 
 from .conftest import NODES, Daemon, free_port, spy, until
@@ -69,6 +67,7 @@ def test_an_ordinary_user_asks_the_daemon_and_pbs_server_is_not_asked(
         (("explain", mine), "now: hold"),
         (("explain", "node3"), "another user's job"),
         (("whatif", "--submit", "nodes=1"), "now: start"),
+        (("top", "--once"), "node4"),
     ):
         done = stranger.run(*words, "-d", str(torque.home))
         assert (done.returncode, done.stderr) == (0, "")
@@ -98,9 +97,7 @@ def test_root_is_shown_all_and_without_a_daemon_a_command_looks_itself(
 
 
 def torque_sched(torque: EmulatedTorque, *words: str) -> str:
-    argv = [sys.executable, "-m", "torque_sched", words[0], "-d", str(torque.home), *words[1:]]
-    env = {**torque.env, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=300)
+    done = run_command("torque_sched", (words[0], "-d", str(torque.home), *words[1:]), env=torque.env)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.command_server import run_command
 from torque_sched.emulation import EmulatedTorque
 
 from .conftest import NODES, Daemon, free_port, spy, starts, until
@@ -21,6 +22,8 @@ from .conftest import NODES, Daemon, free_port, spy, starts, until
 
 def ours(torque: EmulatedTorque, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     env = {**torque.env, "PYTHONPATH": os.pathsep.join(sys.path), **environment}
+    if words[0] not in {"serve", "install"} and "PYTHONUTF8" not in environment:
+        return run_command("torque_sched", words, env=env)
     argv = [sys.executable, "-m", "torque_sched", *words]
     return subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=300)
 

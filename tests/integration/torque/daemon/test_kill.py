@@ -33,7 +33,8 @@ def test_killed_at_random_points(torque: EmulatedTorque, serve: Callable[..., Da
         daemon.start()
     until(lambda: all(job["job_state"] == "C" for job in torque.jobs().values()), "the last end", 240.0)
     assert starts(torque) == dict.fromkeys(ids, 1)
-    assert list(read_journal(daemon.home / "sched_priv" / "journal"))
+    # Lines are written behind the cycles.
+    until(lambda: list(read_journal(daemon.home / "sched_priv" / "journal")), "a line of the journal")
     with sqlite3.connect(daemon.home / "sched_priv" / "history.sqlite") as store:
         assert store.execute("pragma integrity_check").fetchone() == ("ok",)
     store.close()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 
 import yaml
 
-from torque_sched.emulation import EmulatedTorque
+from tests.fixtures.command_server import run_command
+from torque_sched.emulation import EmulatedTorque, Fault
 
 from .conftest import Daemon, until
 
@@ -18,9 +17,7 @@ Serve = Callable[..., Daemon]
 
 
 def run(torque: EmulatedTorque, *words: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "torque_sched", words[0], "-d", str(torque.home), *words[1:]]
-    env = {**torque.env, "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=300)
+    return run_command("torque_sched", (words[0], "-d", str(torque.home), *words[1:]), env=torque.env)
 
 
 def comment(torque: EmulatedTorque, job: str) -> str:
@@ -64,3 +61,23 @@ def test_a_deleted_reservation_leaves_at_once(torque: EmulatedTorque, serve: Ser
     until(lambda: daemon.running() == {job}, "the start")
     until(lambda: comment(torque, job).startswith("Job started on"), "the comment")
     until(lambda: "(asked)" in daemon.log(), "the line")
+
+
+def test_a_shorter_pause_counts_for_what_failed_before(torque: EmulatedTorque, serve: Serve) -> None:
+    torque.set_faults(Fault("qrun", "exit", code=2, text="qrun: something nobody has seen\n", times=1))
+    daemon = serve(timer_s=0.2, back_off={"job": {"first_s": 3600.0, "longest_s": 3600.0}})
+    job = torque.submit("-l", "nodes=1", runtime_s=600)
+    until(lambda: "nobody has seen" in comment(torque, job), "the refusal")
+    assert not daemon.running()
+    settings = {
+        **daemon.settings,
+        "back_off": {"job": {"first_s": 0.2, "longest_s": 0.2}},
+        "fair_share": {"gpu_weight": 3},
+        "learning": {"best_of": 7},
+    }
+    (daemon.home / "sched_priv" / "torque_sched.yaml").write_text(yaml.safe_dump(settings))
+    assert daemon.process is not None
+    daemon.process.send_signal(signal.SIGHUP)
+    until(lambda: daemon.running() == {job}, "the start")
+    assert "settings in force from now on: back_off, fair_share" in daemon.log()
+    assert "settings that count after a restart: learning" in daemon.log()

@@ -13,12 +13,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from tests.examples import ALL
 from torque_sched.cli import main
 from torque_sched.emulation import EmulatedTorque, Fault
 from torque_sched.errors import ConfigError, StartupError
@@ -267,7 +269,7 @@ def test_killed_servers_lose_nothing_they_told(tmp_path: Path, seed: int) -> Non
         for number in range(4):
             pool.submit(work, number)
         try:
-            for _ in range(4):
+            for _ in range(4 if ALL else 2):
                 time.sleep(chance.uniform(0.05, 0.25))
                 torque.kill()
                 torque.start()
@@ -340,6 +342,43 @@ def test_a_killed_server_takes_up_its_scripts_again(tmp_path: Path, submitted_th
         assert [(out / str(number)).read_text(encoding="utf-8") for number in range(4)] == ["x\n"] * 4
     finally:
         torque.stop()
+
+
+def test_stopping_ends_the_scripts_and_nothing_else(tmp_path: Path, submitted_there: None) -> None:
+    """Also one that ignores SIGTERM; a process that has got a number of before is left alone."""
+    torque = EmulatedTorque.create(tmp_path / "cluster", nodes=NODES, execute=True)
+    other = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    try:
+        torque.start()
+        folders = []
+        for number, script in enumerate(["sleep 600 & wait\n", "trap '' TERM\nsleep 600\nsleep 600\n"]):
+            job = torque.submit("-l", "nodes=1", script=f"echo > {tmp_path}/{number}\n{script}")
+            torque.run("qrun", "-H", "node2", job)
+            folders.append(torque.home / "run" / f"{job}.1")
+        until(lambda: all((tmp_path / str(number)).exists() for number in range(2)))
+        pids = [int((folder / "pid").read_text().split()[0]) for folder in folders]
+        forged = torque.home / "run" / "77.head.1"
+        forged.mkdir()
+        (forged / "pid").write_text(f"{other.pid} 1\n")
+        torque.stop()
+        until(lambda: not _alive(pids))
+        assert other.poll() is None
+        torque.start()
+        until(lambda: {each["job_state"] for each in torque.jobs().values()} == {"C"})
+    finally:
+        torque.stop()
+        other.kill()
+        other.wait()
+
+
+def _alive(groups: list[int]) -> set[int]:
+    """Those of which a process is no zombie."""
+    found = set()
+    for each in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = each.read_text().rpartition(")")[2].split()
+            found |= {int(fields[2])} if fields[0] != "Z" else set()
+    return found & set(groups)
 
 
 def test_two_servers_on_one_machine(tmp_path: Path) -> None:

@@ -6,13 +6,13 @@ import json
 import os
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.fixtures.command_server import run_command
 from torque_sched.emulation import EmulatedTorque, Fault
 
 NODES = """
@@ -28,8 +28,7 @@ class Cluster:
 
     def run(self, *arguments: str, code: int = 0, environment: dict[str, str] | None = None) -> str:
         env = {**self.torque.env, **(environment or {})}
-        argv = [sys.executable, "-m", "torque_sched", *arguments]
-        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+        done = run_command("torque_sched", arguments, env=env)
         assert done.returncode == code, (arguments, done.stdout, done.stderr)
         return done.stdout if code in {0, 1} else done.stderr
 
@@ -150,8 +149,7 @@ def test_who_waits_for_a_hanging_server_is_told(cluster: Cluster, words: tuple[s
     settings.write_text("query_timeout_s: 5\n", encoding="utf-8")
     cluster.torque.set_faults(Fault("qstat", "hang", match="-B"))
     try:
-        argv = [sys.executable, "-m", "torque_sched", *words]
-        done = subprocess.run(argv, env=cluster.torque.env, capture_output=True, text=True, check=False)
+        done = run_command("torque_sched", words, env=cluster.torque.env)
     finally:
         cluster.torque.set_faults()
         settings.unlink()

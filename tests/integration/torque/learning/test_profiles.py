@@ -104,6 +104,7 @@ class Site:
         return asked_job(look.snapshot, program.resources, user=program.user, name=name)
 
 
+@pytest.mark.slow
 def test_predictions_approach_the_declared_profiles(tmp_path: Path) -> None:
     choose = random.Random(5)
     torque = EmulatedTorque.create(tmp_path / "emulation", nodes=NODES, clock="manual")

@@ -30,6 +30,7 @@ def reserved(grid: Grid, site: GridSite, job: str) -> tuple[float, list[str]]:
     return found["start_s"], [block["site"] for block in found["blocks"]]
 
 
+@pytest.mark.slow
 def test_a_common_start_is_reserved_and_kept_though_home_and_a_site_are_killed(grid: Grid) -> None:
     """All nodes are busy: five of them are reserved at three sites, and all blocks start together then."""
     alpha = grid.alpha
@@ -95,6 +96,7 @@ def test_a_reserved_start_that_is_not_wanted_any_more_leaves_nothing(grid: Grid)
     assert not grid.starts("unwanted")
 
 
+@pytest.mark.slow
 def test_nothing_stays_reserved_for_a_home_that_is_gone(grid: Grid) -> None:
     """Its job is placed anew when it is back."""
     alpha = grid.alpha
@@ -132,7 +134,7 @@ def test_a_site_killed_while_files_come_goes_on_with_the_block(grid: Grid) -> No
     assert {words[7] for words in grid.staged(job)} == {f"alpha/{job}/1"}  # the same try
 
 
-@pytest.mark.parametrize("heals", [True, False])
+@pytest.mark.parametrize("heals", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_files_that_do_not_come_home_are_tried_again_and_then_told(grid: Grid, heals: bool) -> None:
     alpha, name = grid.alpha, f"out-{heals}"
     alpha.fill()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import random
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TypeVar
 
 import pytest
@@ -36,6 +38,7 @@ from torque_sched.core.batch_protocol import (
     encode_reply,
 )
 from torque_sched.core.model import JobId
+from torque_sched.emulation import EmulatedTorque
 from torque_sched.errors import (
     AnswerLostError,
     BatchError,
@@ -151,6 +154,10 @@ class PrintedOutputs(Commands):
         return Completed(tuple(argv), 0, self.cluster.outputs()[name], b"", 0.0)
 
 
+def plain() -> ReplyDecoder[StatusObject]:
+    return ReplyDecoder(as_they_are)
+
+
 def with_server(
     folder: Path,
     cluster: Cluster,
@@ -184,6 +191,7 @@ def test_a_look_is_that_of_the_commands(tmp_path: Path) -> None:
     assert by_protocol.snapshot == by_commands.snapshot
     assert by_protocol.problems == by_commands.problems == ()
     assert len(by_protocol.snapshot.jobs) > 5
+    assert by_protocol.read_s > 0 < by_commands.read_s, "which is no load on the server"
     assert read_snapshot(by_protocol.outputs, NOW_S)[0] == by_commands.snapshot, "as a replay reads it"
 
 
@@ -390,6 +398,55 @@ def test_a_cancelled_request_leaves_no_connection_in_doubt(tmp_path: Path) -> No
     assert with_server(tmp_path, cluster, look) == 2
 
 
+def test_a_look_that_is_cancelled_while_it_connects_does_not_go_on(tmp_path: Path) -> None:
+    async def look(server: ScriptedServer, native: NativePbs) -> None:
+        for turns in range(40):
+            task = asyncio.ensure_future(native.look())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            was_over = task.done()
+            task.cancel()
+            await asyncio.wait({task})
+            assert task.cancelled() is not was_over, turns
+            await native.close()
+        await native.look()
+
+    with_server(tmp_path, Cluster(), look)
+
+
+def test_the_event_loop_has_its_turn_while_every_order_is_answered_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reply that is there soon is taken without a turn of the loop; signals and events still come in."""
+    n_orders = 200
+    passing_s = itertools.count(0.0, batch_client._TURN_S / 4)
+    monkeypatch.setattr(batch_client, "time", SimpleNamespace(monotonic=lambda: next(passing_s)))
+
+    async def order(torque: EmulatedTorque, job: JobId) -> int:
+        native = NativePbs(
+            BatchClient(ServerPlace(torque.trqauthd)), Pbs(Commands(), lambda: NOW_S), lambda: NOW_S
+        )
+        n_turns, is_over = 0, False
+
+        async def other() -> None:
+            nonlocal n_turns
+            while not is_over:
+                await asyncio.sleep(0)
+                n_turns += 1
+
+        await native.look()
+        beside = asyncio.ensure_future(other())
+        for number in range(n_orders):
+            assert (await native.comment([job], f"{number}")).kind is RunKind.STARTED
+        is_over = True
+        await beside
+        await native.close()
+        return n_turns
+
+    with EmulatedTorque.create(tmp_path, shape="1xnp=1") as torque:
+        assert asyncio.run(order(torque, JobId(torque.submit("-l", "nodes=1")))) >= n_orders // 5
+
+
 def test_a_late_second_reply_is_not_taken_for_the_next(tmp_path: Path) -> None:
     cluster = Cluster()
     job = cluster.queued[0]
@@ -430,7 +487,7 @@ def test_trqauthd_that_is_not_one_means_nothing_was_sent(tmp_path: Path, answer:
 
 
 def test_a_silent_trqauthd_is_left_after_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_client, "TRQAUTHD_S", 0.05)
+    monkeypatch.setattr(batch_client, "CONNECT_S", 0.05)
 
     async def look(server: ScriptedServer, native: NativePbs) -> None:
         server.trqauthd = None
@@ -461,14 +518,14 @@ def test_a_socket_of_another_user_is_not_believed(tmp_path: Path, monkeypatch: p
         listener.bind(str(tmp_path / "trqauthd-unix"))
         listener.listen()
         with pytest.raises(ServerConnectionError, match=f"served by user {uid}"):
-            asyncio.run(client.ask(Status(RequestType.STATUS_SERVER, "x"), ReplyDecoder(as_they_are), 60.0))
+            asyncio.run(client.ask(Status(RequestType.STATUS_SERVER, "x"), plain, 60.0))
 
 
 def test_without_trqauthd_only_root_has_a_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client = BatchClient(ServerPlace(tmp_path / "nowhere", "127.0.0.1", 1))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(ServerConnectionError, match="no trqauthd"):
-        asyncio.run(client.ask(Status(RequestType.STATUS_SERVER, "x"), ReplyDecoder(as_they_are), 1.0))
+        asyncio.run(client.ask(Status(RequestType.STATUS_SERVER, "x"), plain, 1.0))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may use a port below 1024")
@@ -490,10 +547,8 @@ def test_root_without_trqauthd_comes_from_a_privileged_port(tmp_path: Path) -> N
         port = listener.getsockname()[1]
         server = await asyncio.start_server(serve, sock=listener)
         client = BatchClient(ServerPlace(tmp_path / "nowhere", "127.0.0.1", port))
-        reply, _ = await client.ask(
-            Status(RequestType.STATUS_SERVER, client.user), ReplyDecoder(as_they_are), 60.0
-        )
-        assert reply == Reply()
+        asked = Status(RequestType.STATUS_SERVER, client.user)
+        assert (await client.ask(asked, plain, 60.0)).reply == Reply()
         await client.close()
         await ended.wait()
         server.close()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from datetime import datetime, timezone
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +16,7 @@ from torque_sched.core.model import Job, JobId, NodeName, QueueName, Server
 from torque_sched.core.reasons import Reason
 from torque_sched.core.snapshot import Snapshot
 from torque_sched.core.states import HoldType, JobState
+from torque_sched.daemon import cycle as cycle_module
 from torque_sched.daemon.brain import PolicyBrain
 from torque_sched.daemon.c_policy import CFiles, SettingsInForce
 from torque_sched.daemon.comments import (
@@ -26,7 +29,7 @@ from torque_sched.daemon.comments import (
     with_an_old_comment,
 )
 from torque_sched.daemon.config import Config
-from torque_sched.daemon.cycle import Cycle, CycleLimits, comment_of_start
+from torque_sched.daemon.cycle import Cycle, CycleLimits, CycleReport, comment_of_start
 from torque_sched.daemon.standing import Standing
 from torque_sched.learning import History
 from torque_sched.parse.qrun import RunKind, RunResult
@@ -71,7 +74,7 @@ def test_a_call_is_as_long_as_its_time_allows() -> None:
     pace = CommentPace(call_s=0.2, n_jobs=64)
     call = CommentCall("text", tuple(JobId(f"{number}.head") for number in range(300)))
     sizes = []
-    for part in pace.parts(call):
+    for part in pace.parts(call, lambda: False):
         sizes.append(len(part.jobs))
         pace.took(len(part.jobs), 0.001 * len(part.jobs))
     assert sizes == [64, 128, 108]
@@ -79,39 +82,78 @@ def test_a_call_is_as_long_as_its_time_allows() -> None:
     assert pace.n_jobs == 2
     pace.took(1, 1000.0)
     assert pace.n_jobs == 1
+    pace.took(1, 0.0)
+    assert pace.n_jobs == 2
+    pace.took(1, 0.0)
+    assert pace.n_jobs == 2, "a call for fewer jobs says nothing about one for more"
     for _ in range(20):
         pace.took(pace.n_jobs, 0.0)
     assert pace.n_jobs == IDS_PER_CALL
 
 
-class CommentsOnly:
-    """A server that shows jobs and takes comments; ``n`` of them in all."""
+class SlowServer:
+    """A server that shows jobs and takes comments, each of which takes it some time by its own clock."""
 
-    def __init__(self, jobs: tuple[Job, ...]) -> None:
-        self.jobs, self.n, self.sizes = jobs, 0, []  # type: ignore[var-annotated]
+    def __init__(self, jobs: tuple[Job, ...], comment_s: float, *, one_by_one: bool) -> None:
+        self.jobs, self.comment_s, self.one_order_at_a_time = jobs, comment_s, one_by_one
+        self.now_s = 1000.0
+        self.sizes: list[int] = []
 
     async def look(self) -> Look:
         return Look(replace(snapshot(*self.jobs), server=Server(scheduling=True)), {})
 
     async def comment(self, jobs: tuple[JobId, ...], _text: str) -> RunResult:
         self.sizes.append(len(jobs))
+        self.now_s += self.comment_s * len(jobs)
         return RunResult(RunKind.STARTED, "")
 
 
-def test_comments_give_way_to_what_happens_meanwhile() -> None:
-    """Starts go first: whatever is left to say waits for the next cycle, which begins at once."""
-    pbs = CommentsOnly(tuple(waiting(n) for n in range(2000)))
+def commenting(
+    monkeypatch: pytest.MonkeyPatch, server: SlowServer, *, wanted: bool, comments_s: float = 1e9
+) -> CycleReport:
+    """One cycle by the server's clock."""
+    monkeypatch.setattr(
+        cycle_module, "time", SimpleNamespace(monotonic=lambda: server.now_s, localtime=time.localtime)
+    )
     history = History.open(None)
     brain = PolicyBrain(SettingsInForce(Config(), CFiles()), history)
-    cycle = Cycle(pbs, brain, Standing(), CommentPlan(), CycleLimits(comments_s=1e9), lambda: 1000.0)  # type: ignore[arg-type]
-    cycle.is_wanted = lambda: True
+    limits = CycleLimits(comments_s=comments_s)
+    cycle = Cycle(server, brain, Standing(), CommentPlan(), limits, lambda: 1000.0)  # type: ignore[arg-type]
+    cycle.is_wanted = lambda: wanted
     report = asyncio.run(cycle.run())
-    assert (pbs.sizes, report.n_commented, report.n_comments_left) == ([64], 64, 1936)
-    assert (report.is_interrupted, report.is_unfinished) == (True, True)
-    cycle.is_wanted = lambda: False
-    report = asyncio.run(cycle.run())
-    assert (sum(pbs.sizes[1:]), report.n_comments_left, report.is_interrupted) == (2000, 0, False)
     history.close()
+    return report
+
+
+BURST = tuple(waiting(number) for number in range(2000))
+
+
+@pytest.mark.parametrize(("one_by_one", "sizes"), [(False, [64, 128]), (True, [1] * 204)])
+def test_comments_give_way_to_what_happens_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, one_by_one: bool, sizes: list[int]
+) -> None:
+    """Starts go first: after 0.2 s what is left to say waits for the next cycle, which begins at once."""
+    server = SlowServer(BURST, 1 / 1024, one_by_one=one_by_one)
+    report = commenting(monkeypatch, server, wanted=True)
+    assert (server.sizes, report.n_commented) == (sizes, sum(sizes))
+    assert (report.is_interrupted, report.is_unfinished) == (True, True)
+    report = commenting(monkeypatch, server, wanted=False)
+    assert (sum(server.sizes[len(sizes) :]), report.n_comments_left) == (2000, 0)
+    assert not report.is_interrupted
+
+
+@pytest.mark.parametrize("comment_s", [0.03, 0.5, 7.0])
+def test_a_slow_server_holds_a_cycle_up_by_one_comment_more_than_allowed(
+    monkeypatch: pytest.MonkeyPatch, comment_s: float
+) -> None:
+    """By the protocol each comment is a request of its own, and time is looked at between any two."""
+    server = SlowServer(BURST, 0.0001, one_by_one=True)
+    assert commenting(monkeypatch, server, wanted=False).n_commented == 2000
+    for wanted, allowed_s in ((True, 0.2), (False, 2.0)):
+        server.now_s, server.comment_s = 1000.0, comment_s
+        report = commenting(monkeypatch, server, wanted=wanted, comments_s=2.0)
+        assert server.now_s - 1000.0 <= allowed_s + comment_s
+        assert 0 < report.n_commented < 2000
 
 
 def test_long_lists_are_cut() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.torque.learning.build import NOW_S, job, node, snapshot
 from torque_sched.core.decisions import Reserve
-from torque_sched.core.model import Queue, QueueName
+from torque_sched.core.model import JobId, Queue, QueueName
 from torque_sched.core.snapshot import Snapshot
 from torque_sched.daemon import expecting as module
 from torque_sched.daemon.brain import PolicyBrain
@@ -99,3 +99,14 @@ def test_they_are_renewed_as_their_cost_allows(monkeypatch: pytest.MonkeyPatch) 
     assert ask(full(53), 105.0) == 2
     assert ask(full(53), 120.0) == 2
     assert ask(full(53), 140.0) == 3
+    # Another job runs in the place of one that has ended.
+    ended = full(53)
+    ended = replace(
+        ended,
+        jobs=tuple(
+            replace(each, id=JobId("60.head")) if each.id == "50.head" else each for each in ended.jobs
+        ),
+    )
+    assert ask(ended, 149.0) == 3
+    assert ask(ended, 151.0) == 4
+    assert ask(ended, 170.0) == 4

@@ -12,6 +12,9 @@ import pytest
 
 from torque_sched.adapters.commands import Commands
 from torque_sched.adapters.log_file import LogFile
+from torque_sched.adapters.pbs import Look
+from torque_sched.core.model import Server
+from torque_sched.core.snapshot import Snapshot
 from torque_sched.daemon.cycle import CycleReport
 from torque_sched.daemon.event_port import SchedCommand
 from torque_sched.daemon.service import Pace, Service
@@ -27,6 +30,12 @@ def test_a_look_is_followed_by_a_rest_of_a_multiple_of_what_it_took() -> None:
     assert pace.rest_s(looked(100.0, 110.0), 110.0) == pytest.approx(24.0)
     assert pace.rest_s(looked(100.0, 110.0), 120.0) == pytest.approx(14.0)
     assert pace.rest_s(looked(100.0, 110.0, n_comments_left=1), 134.0) == 1.0
+
+
+def test_reading_what_the_server_had_answered_costs_it_no_rest() -> None:
+    nodes = Snapshot(0.0, Server(), (), (), ())
+    report = looked(100.0, 110.0, look=Look(nodes, {}, read_s=8.0))
+    assert Pace(settle_s=0.2, look_rest=2.4).rest_s(report, 110.0) == pytest.approx(4.8)
 
 
 def test_a_small_cluster_is_looked_at_as_soon_as_before() -> None:

@@ -49,6 +49,7 @@ class Played:
         is_version = argv[0] in VERSIONED and "--version" in argv
         call = Call(argv[0], argv[1:], home, environment, user, stdin.encode())
         answer = version_answer(world) if is_version else verb(world, call)
+        world.do_granted()
         if argv[0] == "qsub" and re.match(r"\d", answer.out):
             self._let_run(answer.out.strip(), stdin)
         self._is_gone = argv[0] == "qterm" and answer.code == 0

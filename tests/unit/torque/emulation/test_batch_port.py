@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Coroutine
@@ -32,6 +33,7 @@ from torque_sched.core.batch_protocol import (
     Status,
     StatusObject,
     as_they_are,
+    encode_reply,
     encode_request,
     wanted,
 )
@@ -41,11 +43,14 @@ from torque_sched.emulation.batch_requests import Answered, Requests
 from torque_sched.emulation.call import Call
 from torque_sched.emulation.faults import Faults
 from torque_sched.emulation.lifecycle import advance
+from torque_sched.emulation.model import Refused
+from torque_sched.emulation.run import run_job
 from torque_sched.emulation.trqauthd import _as_it_counts
 
 from .in_memory import Bench, running_bench
 
 OPERATOR = "torquesched"
+STATUS_JOB = RequestType.STATUS_JOB
 NODES = "node1 np=4\nnode2 np=4\n"
 QUEUES = {"batch": {"resources_default.nodes": "1", "resources_default.walltime": "01:00:00"}}
 QUEUE_MADE_S, SUBMITTED_S = 1795361162, 1795361289
@@ -102,9 +107,9 @@ class Client:
         self.writer.write(encode_request(request))
         return await self.reply()
 
-    async def reply(self) -> Reply[StatusObject]:
-        """Read a reply."""
-        decoder = ReplyDecoder(as_they_are)
+    async def reply(self, decoder: ReplyDecoder[StatusObject] | None = None) -> Reply[StatusObject]:
+        """Read a reply; of several that come together each by the same decoder."""
+        decoder = decoder or ReplyDecoder(as_they_are)
         while (reply := decoder.next()) is None:
             data = await asyncio.wait_for(self.reader.read(1 << 16), 60)
             if not data:
@@ -130,9 +135,12 @@ class Stage:
         requests = Requests()
 
         def perform(request: Request, user: str) -> Answered:
+            self.on_request()
             return requests.answer(bench.world, request, user)
 
-        self.port = BatchPort(folder, bench.world, perform, Faults(folder / "faults.json"))
+        self.on_request: Callable[[], None] = lambda: None
+        faults = Faults(folder / "faults.json")
+        self.port = BatchPort(folder, bench.world, perform, bench.world.do_granted, faults)
 
     def play(self, act: Play, *, user: str = OPERATOR) -> None:
         """Run one client's part."""
@@ -328,6 +336,40 @@ def test_what_is_behind_a_request_is_thrown_away(stage: Stage) -> None:
         assert await client.rest() == b""
 
     stage.play(act)
+
+
+def test_a_request_that_comes_while_another_is_done_is_answered(stage: Stage) -> None:
+    async def act(client: Client) -> None:
+        sock = client.writer.get_extra_info("socket")
+        further = [
+            encode_request(RunJob(OPERATOR, "4.head", "node1:ppn=1")),
+            encode_request(Status(STATUS_JOB, OPERATOR, "4")),
+        ]
+
+        def send_another() -> None:
+            if further:
+                os.write(sock.fileno(), further.pop(0))
+
+        stage.on_request = send_another
+        client.writer.write(encode_request(RunJob(OPERATOR, "5.head", "node1:ppn=1")))
+        decoder = ReplyDecoder(as_they_are)
+        replies = [await client.reply(decoder) for _ in range(3)]
+        assert [each.code for each in replies] == [0, 0, 0]
+        # What was acknowledged before is seen by whatever is asked behind it.
+        assert ("job_state", "R") in dotted(replies[2].objects[0])
+
+    stage.play(act)
+
+
+def test_a_start_in_the_background_is_answered_before_it_is_done(stage: Stage) -> None:
+    world = stage.bench.world
+    order = RunJob(OPERATOR, "5.head", "node1:ppn=4")
+    assert Requests().answer(world, order, OPERATOR).data == encode_reply(Reply())
+    assert world.job("5").state == "Q"
+    # Whatever starts behind it finds the nodes taken.
+    with pytest.raises(Refused, match="exceeds currently available"):
+        run_job(world, OPERATOR, "4.head", "node1:ppn=1", in_background=True)
+    assert world.job("5").state == "R"
 
 
 def test_a_request_byte_by_byte(stage: Stage) -> None:

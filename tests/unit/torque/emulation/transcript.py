@@ -6,6 +6,7 @@ from run to run (times, session numbers, measurements) is blanked out, in width 
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 import xml.etree.ElementTree as ElementTree
@@ -188,11 +189,17 @@ def _flat(element: ElementTree.Element) -> dict[str, str]:
             flat[f"{leaf.tag}.{each.tag}"] = each.text or ""
         if not len(leaf):
             flat[leaf.tag] = leaf.text or ""
-    return {
-        name: "*" if name.rpartition(".")[2] in _VOLATILE else _PLACE.sub("", value)
-        for name, value in flat.items()
-        if not name.startswith(_UNSTEADY)
-    }
+    return {name: _steady(name, value) for name, value in flat.items() if not _is_unsteady(name)}
+
+
+@functools.cache
+def _is_unsteady(name: str) -> bool:
+    return name.startswith(_UNSTEADY)
+
+
+@functools.lru_cache(1 << 14)
+def _steady(name: str, value: str) -> str:
+    return "*" if name.rpartition(".")[2] in _VOLATILE else _PLACE.sub("", value)
 
 
 def _changes(before: State, after: State) -> Iterator[str]:

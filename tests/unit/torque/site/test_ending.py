@@ -20,6 +20,7 @@ import yaml
 
 from tests.unit.torque.ports import held_port
 from tests.unit.torque.site.linked import config_of, links_of, run
+from torque_sched.adapters.waiting import cancelled, within
 from torque_sched.core.handshake import Claim, Confirm, Piece, SiteId, Token
 from torque_sched.core.site import SITE_WIRE
 from torque_sched.site.config import SiteConfig
@@ -29,7 +30,6 @@ from torque_sched.site.messages import Engine, EngineAnswer
 from torque_sched.site.places import SitePlaces
 from torque_sched.site.service import Service
 from torque_sched.site.tls import client_context
-from torque_sched.site.waiting import cancelled, within
 
 LIMIT_S = 100.0
 """For a process that should end within three seconds, on a loaded machine."""

@@ -1,0 +1,326 @@
+"""Torque by its own batch protocol beside Torque by its commands, in one run against the EMULATED server.
+
+Starts, looks and bursts of the two ways alternate. The server is a Python process on the same machine, so a
+start costs it more than it costs a real one; what happened in a burst is read in its journal, by its clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import random
+import resource
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.result import Row, measured, ratio
+from benchmarks.torque_cluster import Daemon, Say, cluster, cycles, free_port, log_of, requests, start_all
+from torque_sched.adapters.batch_client import BatchClient, ServerPlace
+from torque_sched.adapters.commands import Commands
+from torque_sched.adapters.native import NativePbs
+from torque_sched.adapters.pbs import Pbs, TorqueServer
+from torque_sched.core.model import JobId
+from torque_sched.emulation import EmulatedTorque
+
+__all__ = ["Burst", "journal_lines", "transport"]
+
+_WAYS = ("native", "commands")
+_N_JOBS = 10_000
+_N_BURST = 2_000
+_LONGEST_S = 120.0
+_QALTER = "the emulated qalter comments 2,000 jobs in one request; a real one took 1.8 ms for each"
+Figures = dict[str, list[float]]
+
+
+def transport(quick: bool, say: Say) -> Iterator[Row]:
+    """Every figure by both ways."""
+    yield from _starts(quick, say)
+    yield from _looks(quick, say)
+    yield from _bursts(quick, say)
+    yield from _start_ups(quick, say)
+    yield from _idle(quick, say)
+
+
+def _figures() -> Figures:
+    return {way: [] for way in _WAYS}
+
+
+def _in_turn(number: int) -> tuple[str, ...]:
+    """The ways, the other one first in each second round."""
+    return _WAYS if number % 2 == 0 else _WAYS[::-1]
+
+
+def _note(text: str = "") -> str:
+    load = f"emulated server, load average {os.getloadavg()[0]:.1f}"
+    return f"{load}; {text}" if text else load
+
+
+def _servers(torque: EmulatedTorque) -> dict[str, TorqueServer]:
+    by_commands = Pbs(Commands(torque.env), time.time)
+    client = BatchClient(ServerPlace(torque.trqauthd))
+    return {"native": NativePbs(client, by_commands, time.time), "commands": by_commands}
+
+
+# -- starts
+
+
+def _starts(quick: bool, say: Say) -> Iterator[Row]:
+    rounds, n_starts = (3, 400) if quick else (7, 800)
+    say(f"starts by both ways, {rounds} rounds of {n_starts}")
+    with cluster(shape=f"{2 * rounds * n_starts // 8}xnp=8") as torque:
+        rates = asyncio.run(_start_rates(torque, rounds, n_starts))
+    yield measured("acknowledged starts per second, native", rates["native"], "1/s", note=_note())
+    yield measured("... commands, 4 at once", rates["commands"], "1/s")
+    yield ratio("... native over commands", rates["native"], rates["commands"], goal=">= 3")
+
+
+async def _start_rates(torque: EmulatedTorque, rounds: int, n_starts: int) -> Figures:
+    n_jobs = len(_WAYS) * rounds * n_starts
+    ids = torque.submit_many({"arguments": ["-l", "nodes=1"], "runtime_s": 9e5} for _ in range(n_jobs))
+    names = list(torque.nodes())
+    starts = [(JobId(job), f"{names[n % len(names)]}:ppn=1") for n, job in enumerate(ids)]
+    ways, rates = _servers(torque), _figures()
+    for number in range(rounds):
+        for way in _in_turn(number):
+            mine, starts = starts[:n_starts], starts[n_starts:]
+            rates[way].append(n_starts / await start_all(ways[way], mine))
+    await ways["native"].close()
+    return rates
+
+
+# -- looks
+
+
+def _looks(quick: bool, say: Say) -> Iterator[Row]:
+    rounds = 3 if quick else 9
+    say(f"looks at {_N_JOBS} jobs by both ways, {rounds} rounds")
+    with cluster(shape="100xnp=8,gpus=1") as torque:
+        torque.submit_many(requests(_N_JOBS))
+        cold, warm = asyncio.run(_look_costs(torque, rounds))
+    what = f"CPU of ours for a look at {_N_JOBS} jobs, 1 % changed"
+    yield measured(f"{what}, native", warm["native"], "ms", goal="<= 60", note=_note())
+    yield measured("... commands, and their own", warm["commands"], "ms")
+    yield measured("... every job read anew, native", cold["native"], "ms")
+    yield measured("... every job read anew, commands, and their own", cold["commands"], "ms")
+
+
+async def _look_costs(torque: EmulatedTorque, rounds: int) -> tuple[Figures, Figures]:
+    ways, cold, warm = _servers(torque), _figures(), _figures()
+    jobs = [job.id for job in (await ways["native"].look()).snapshot.queued]
+    chance = random.Random(1)
+    for number in range(rounds):
+        for way in _in_turn(number):
+            ways[way].forget()
+            cold[way].append(await _look_ms(ways[way]))
+        await ways["native"].comment(chance.sample(jobs, len(jobs) // 100), f"round {number}")
+        for way in _in_turn(number):
+            warm[way].append(await _look_ms(ways[way]))
+    await ways["native"].close()
+    return cold, warm
+
+
+async def _look_ms(server: TorqueServer) -> float:
+    gc.collect()
+    gc.disable()  # as a cycle does
+    began_s = _cpu_s()
+    look = await server.look()
+    took_s = _cpu_s() - began_s
+    gc.enable()
+    if len(look.snapshot.jobs) != _N_JOBS:
+        raise RuntimeError(f"a look at {len(look.snapshot.jobs)} jobs in place of {_N_JOBS}")
+    return 1000 * took_s
+
+
+def _cpu_s() -> float:
+    """Of this process, and of the commands that it ran and that have ended."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
+
+
+# -- a burst of jobs
+
+
+@dataclass
+class Burst:
+    """What the emulated server's journal says of jobs that were queued before scheduling was switched on.
+
+    Attributes:
+        on_s: when it was switched on; all seconds since the epoch.
+        first_start_s: when the first job started.
+        explained_s: when each job first got a comment.
+        started: jobs that were started.
+    """
+
+    on_s: float = 0.0
+    first_start_s: float = 0.0
+    explained_s: dict[str, float] = field(default_factory=dict)
+    started: set[str] = field(default_factory=set)
+
+    def take(self, line: str) -> None:
+        """One line of the journal: what a command or request changed."""
+        record: dict[str, Any] = json.loads(line)
+        at_s = record["now_s"]
+        server = record.get("server")
+        if server and server["attributes"].get("scheduling") == "True" and not self.on_s:
+            self.on_s = at_s
+        for job, changed in record.get("job", {}).items():
+            if changed is not None and changed["state"] == "R":
+                self.first_start_s = self.first_start_s or at_s
+                self.started.add(job)
+            if changed is not None and "comment" in changed["attributes"]:
+                self.explained_s.setdefault(job, at_s)
+        for job, attributes in record.get("attributes", {}).items():
+            if "comment" in attributes:
+                self.explained_s.setdefault(job, at_s)
+
+    @property
+    def waiting_explained_s(self) -> dict[str, float]:
+        """Of the jobs that were not started."""
+        return {job: at_s for job, at_s in self.explained_s.items() if job not in self.started}
+
+
+def _bursts(quick: bool, say: Say) -> Iterator[Row]:
+    rounds = 1 if quick else 5
+    first, longest, explained = _figures(), _figures(), _figures()
+    for number in range(rounds):
+        for way in _in_turn(number):
+            say(f"a burst of {_N_BURST} jobs, {way}")
+            burst, longest_s = _one_burst(way)
+            first[way].append(burst.first_start_s - burst.on_s)
+            explained[way].append(max(burst.waiting_explained_s.values()) - burst.on_s)
+            longest[way].append(longest_s)
+    for way, goals in (("native", ("<= 0.5", "<= 1", "<= 3")), ("commands", ("", "", ""))):
+        what = f"burst of {_N_BURST} jobs, {way}"
+        yield measured(f"{what}: first start", first[way], "s", goal=goals[0], note=_note("128 slots"))
+        yield measured("... longest cycle", longest[way], "s", goal=goals[1])
+        note = _QALTER if way == "commands" else ""
+        yield measured("... every waiting job has its reason", explained[way], "s", goal=goals[2], note=note)
+
+
+def _one_burst(way: str) -> tuple[Burst, float]:
+    """What the server saw, and the daemon's longest cycle in seconds."""
+    port = free_port()
+    with cluster(
+        shape="16xnp=8,gpus=1", event_target=f"127.0.0.1:{port}", server={"scheduling": "False"}
+    ) as torque:
+        torque.submit_many(requests(_N_BURST))
+        with _daemon(torque, port, way):
+            n_before = len(cycles(torque))
+            torque.run("qmgr", "-c", "set server scheduling = True")
+            burst = Burst()
+            lines = journal_lines(torque)
+            _until(lambda: _is_explained(burst, lines))
+            n_commented = len(burst.explained_s)
+            _until(lambda: sum(each[2] for each in cycles(torque)[n_before:]) >= n_commented)
+            return burst, max(each[3] for each in cycles(torque)[n_before:]) / 1000
+
+
+def _is_explained(burst: Burst, lines: Iterator[str]) -> bool:
+    for line in lines:
+        if not line:
+            break
+        burst.take(line)
+    return len(burst.explained_s.keys() | burst.started) == _N_BURST
+
+
+def journal_lines(torque: EmulatedTorque) -> Iterator[str]:
+    """The journal's lines; an empty one where there is no further one now."""
+    path = next(torque.home.glob("journal.*.jsonl"))
+    with path.open(encoding="utf-8") as journal:
+        while True:
+            at = journal.tell()
+            line = journal.readline()
+            if not line.endswith("\n"):
+                journal.seek(at)
+                line = ""
+            yield line
+
+
+@contextmanager
+def _daemon(torque: EmulatedTorque, port: int, way: str) -> Iterator[Daemon]:
+    """The daemon beside a cluster, from its first cycle to its end."""
+    daemon = Daemon(torque, port, {"transport": way})
+    try:
+        daemon.start()
+        _until(lambda: bool(cycles(torque)))
+        yield daemon
+    finally:
+        daemon.end(signal.SIGTERM)
+
+
+def _until(is_so: Callable[[], bool], pause_s: float = 0.1) -> None:
+    """Wait for it.
+
+    Raises:
+        RuntimeError: it takes too long.
+    """
+    deadline_s = time.monotonic() + _LONGEST_S
+    while not is_so():
+        if time.monotonic() > deadline_s:
+            raise RuntimeError(f"not so after {_LONGEST_S:.0f} s")
+        time.sleep(pause_s)
+
+
+# -- start-up
+
+
+def _start_ups(quick: bool, say: Say) -> Iterator[Row]:
+    """Until the daemon listens; its modules have been compiled, as those of an installed one are."""
+    n_starts = 3 if quick else 7
+    say(f"{n_starts} starts of the daemon")
+    took_s = []
+    with cluster(shape="16xnp=8,gpus=1", server={"scheduling": "False"}) as torque:
+        torque.submit_many(requests(_N_BURST))
+        compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(torque.directory / "compiled")}
+        daemon = Daemon(torque, free_port(), {"transport": "native"}, compiled)
+        for number in range(1 + n_starts):
+            began_s = time.monotonic()
+            daemon.start()
+            _until(lambda: log_of(torque).count("pbs_sched startup pid") > number, 0.002)  # noqa: B023
+            took_s.append(time.monotonic() - began_s)
+            _until(lambda: len(cycles(torque)) > number)  # noqa: B023
+            daemon.end(signal.SIGTERM)
+    what = f"start-up of the daemon beside {_N_BURST} jobs"
+    yield measured(what, took_s[1:], "s", goal="<= 0.6", note=_note("until it listens"))
+
+
+# -- nothing to do
+
+
+def _idle(quick: bool, say: Say) -> Iterator[Row]:
+    windows, window_s = (3, 5.0) if quick else (3, 60.0)
+    say(f"idle daemons, {windows} times {window_s:.0f} s")
+    with ExitStack() as stack:
+        pids = {way: _idle_daemon(stack, way) for way in _WAYS}
+        time.sleep(2.0 if quick else 10.0)
+        used = _figures()
+        for _ in range(windows):
+            before = {way: _cpu_of_s(pid) for way, pid in pids.items()}
+            time.sleep(window_s)
+            for way, pid in pids.items():
+                used[way].append((_cpu_of_s(pid) - before[way]) * 60 / window_s)
+    text = f"the daemon itself, windows of {window_s:.0f} s, a cycle every 30 s"
+    yield measured("CPU of an idle daemon per minute, native", used["native"], "s", goal="<= 0.05",
+                   note=_note(text))  # fmt: skip
+    yield measured("... commands", used["commands"], "s")
+
+
+def _idle_daemon(stack: ExitStack, way: str) -> int:
+    """The number of the process."""
+    port = free_port()
+    torque = stack.enter_context(cluster(shape="16xnp=8,gpus=1", event_target=f"127.0.0.1:{port}"))
+    torque.submit_many(requests(20))  # which run on, and of which nothing is to be said
+    process = stack.enter_context(_daemon(torque, port, way)).process
+    assert process is not None
+    return process.pid
+
+
+def _cpu_of_s(pid: int) -> float:
+    """CPU of a process and all its threads until now; the clock that clock_getcpuclockid(3) names."""
+    return time.clock_gettime((~pid << 3) | 2)
