@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from yarn_accel.errors import ClusterError, ConfigError
 from yarn_accel.testbed import netns, preflight
-from yarn_accel.testbed.daemons import marked_environ
 from yarn_accel.testbed.plan import ClusterPlan, DaemonRole, NetworkMode, NodePlan, UpOptions, port_span
+from yarn_accel.testbed.processes import marked_environ
 from yarn_accel.testbed.state import ClusterPaths, ClusterSpec, known_names, load, machine_lock, save
 
 __all__ = ["allocate", "ports_of"]
@@ -27,7 +27,7 @@ def allocate(
         paths: the cluster.
         existing: its specification so far; None for a new cluster, which gets free numbers.
         options: what is asked for now.
-        mode: netns or loopback.
+        mode: how its nodes are made.
 
     Raises:
         ConfigError: the cluster exists with other options that cannot change.
@@ -59,11 +59,12 @@ def _choose(paths: ClusterPaths, options: UpOptions, mode: NetworkMode) -> Clust
     with machine_lock("numbers"):
         subnet = port_base = 0
         owned: set[str] = set()
-        if mode is NetworkMode.NETNS:
+        if mode.has_links:
             taken = set(netns.used_subnets(marked_environ(paths)))
-            taken |= {other.subnet for other in others if other.mode is NetworkMode.NETNS}
+            taken |= {other.subnet for other in others if other.mode.has_links}
             subnet = preflight.choose_subnet(taken)
-            owned = set(netns.absent_now()).union(*(other.owned for other in others))
+            if mode is NetworkMode.NETNS:
+                owned = set(netns.absent_now()).union(*(other.owned for other in others))
         else:
             blocks = [
                 range(other.port_base, other.port_base + port_span(other.options.nodes))

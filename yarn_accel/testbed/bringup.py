@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Iterable
 
 from yarn_accel.errors import AccelError, ClusterError
-from yarn_accel.testbed.daemons import Software, describe_log, format_namenode, running, start
+from yarn_accel.testbed.backend import Backend, Software
+from yarn_accel.testbed.daemons import describe_log, format_namenode, running, start
 from yarn_accel.testbed.health import (
     ask,
     is_listening,
@@ -48,13 +49,17 @@ class BringUp:
     """One run of starting what is missing.
 
     Args:
+        backend: its nodes.
         plan: the cluster.
         paths: its files.
         software: what the daemons run from.
         report: gets a line per step.
     """
 
-    def __init__(self, plan: ClusterPlan, paths: ClusterPaths, software: Software, report: Report) -> None:
+    def __init__(
+        self, backend: Backend, plan: ClusterPlan, paths: ClusterPaths, software: Software, report: Report
+    ) -> None:
+        self._backend = backend
         self._plan = plan
         self._paths = paths
         self._software = software
@@ -122,7 +127,7 @@ class BringUp:
         if daemons:
             self._report("starting " + summary(daemons))
         for node, role in daemons:
-            start(self._plan, self._paths, node, role, self._software)
+            start(self._backend, self._plan, self._paths, node, role, self._software)
             self._started_s[node.name, role] = time.monotonic()
 
     def _start_masters(self, daemons: list[Daemon]) -> None:
@@ -131,7 +136,7 @@ class BringUp:
 
         def format_first() -> None:
             try:
-                if format_namenode(self._plan, self._paths, self._software):
+                if format_namenode(self._backend, self._plan, self._paths, self._software):
                     self._report("formatted HDFS")
             except AccelError as error:
                 failures.append(error)
@@ -169,7 +174,7 @@ class BringUp:
             if pending:
                 return False
             hosts = {node.host for node, role in plan.daemons() if role is DaemonRole.NODEMANAGER}
-            return n_live_datanodes(plan) >= len(plan.workers) and running_nodemanagers(plan) >= hosts
+            return n_live_datanodes(plan) >= len(plan.data_nodes) and running_nodemanagers(plan) >= hosts
 
         self._wait(all_well, "all daemons to be healthy", pending, WORKER_DEADLINE_S)
 

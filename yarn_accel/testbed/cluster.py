@@ -16,11 +16,14 @@ from typing import Any
 
 from yarn_accel.errors import ClusterError, ConfigError, StartupError
 from yarn_accel.hadoop.jdk import find_java
-from yarn_accel.testbed import netns, preflight
+from yarn_accel.testbed import preflight
 from yarn_accel.testbed.allocation import allocate, ports_of
+from yarn_accel.testbed.backend import Software
+from yarn_accel.testbed.backends import check_machine, open_backend
 from yarn_accel.testbed.bringup import BringUp, Daemon, summary
 from yarn_accel.testbed.class_archives import ensure_archive
-from yarn_accel.testbed.daemons import Software, marked_environ, node_environ, on_node, running
+from yarn_accel.testbed.daemons import node_environ, running
+from yarn_accel.testbed.host_nodes import STOP_DEADLINE_S
 from yarn_accel.testbed.maven import ensure_hadoop
 from yarn_accel.testbed.plan import (
     ClusterPlan,
@@ -29,10 +32,9 @@ from yarn_accel.testbed.plan import (
     NodePlan,
     UpOptions,
     check_options,
-    namespace_prefix,
     rate_bits_per_s,
 )
-from yarn_accel.testbed.processes import Process, mark_of, members, send, snapshot, stop_all
+from yarn_accel.testbed.processes import send, snapshot, stop_all
 from yarn_accel.testbed.settings import write_settings
 from yarn_accel.testbed.state import (
     ClusterPaths,
@@ -41,11 +43,10 @@ from yarn_accel.testbed.state import (
     known_names,
     load,
     locked,
-    machine_lock,
     silent,
 )
 from yarn_accel.testbed.status import ClusterStatus, read_status
-from yarn_accel.testbed.teardown import STOP_DEADLINE_S, STOP_GRACE_S, take_down
+from yarn_accel.testbed.teardown import STOP_GRACE_S, take_down
 from yarn_accel.testbed.templates import ONE_MACHINE
 
 __all__ = ["Cluster"]
@@ -60,6 +61,7 @@ class Cluster:
         self._paths = paths
         self._spec = spec
         self._plan = spec.plan(paths)
+        self._backend = open_backend(self._plan, paths)
 
     # ---- coming and going
 
@@ -85,12 +87,7 @@ class Cluster:
             raise ConfigError(
                 f"{paths.root} has blanks, commas or colons", cure="set XDG_STATE_HOME to another paths"
             )
-        if mode is NetworkMode.LOOPBACK:
-            hint = "" if options.mode == "loopback" else " (for those run it as root)"
-            report(f"loopback mode: nodes share one network, so no rack locality and no partitions{hint}")
-        else:
-            preflight.check_commands()
-            netns.check_shaping(options.link, options.delay, marked_environ(paths))
+        check_machine(mode, options, paths, report)
         install = ensure_hadoop(report)
         software = Software(install, ensure_archive(install, report))
         with locked(paths, report):
@@ -106,7 +103,7 @@ class Cluster:
             preflight.check_disk(paths.root, float(ONE_MACHINE["disk_limit_percent"]))
         spec = allocate(paths, existing, options, mode)
         cluster = cls(paths, spec)
-        made = cluster._ensure_network(is_new=existing is None)
+        made = cluster._backend.ensure(software, is_new=existing is None)
         plan = cluster._plan
         alive = running(paths, plan.daemons(), snapshot())
         missing = [(node, role) for node, role in plan.daemons() if (node.name, role) not in alive]
@@ -120,7 +117,7 @@ class Cluster:
             if existing is not None:
                 report(f"{len(missing)} of {len(plan.daemons())} daemons do not run")
         write_settings(plan, paths, software.install, software.archive)
-        BringUp(plan, paths, software, report).run(missing)
+        BringUp(cluster._backend, plan, paths, software, report).run(missing)
         if missing or made or stopped:
             report(f"cluster {paths.name} is up after {time.monotonic() - started_s:.1f} s")
         else:
@@ -201,7 +198,7 @@ class Cluster:
 
     def status(self) -> ClusterStatus:
         """Look at every daemon now."""
-        return read_status(self._plan, self._paths)
+        return read_status(self._backend, self._plan, self._paths)
 
     def log_files(self, node: str = "", role: str = "") -> list[Path]:
         """Return the logs of all daemons, of a node's, or of one; only those that exist.
@@ -230,7 +227,7 @@ class Cluster:
             java_home = find_java().parents[1]
         environ = node_environ(self._paths, target, java_home)
         values = [f"{key}={environ[key]}" for key in _PASSED if key in environ]
-        return on_node(self._plan, self._paths, target, ["env", "-u", "HADOOP_HOME", *values, *argv])
+        return self._backend.exec_argv(target, ["env", "-u", "HADOOP_HOME", *values, *argv])
 
     # ---- disturbing
 
@@ -240,7 +237,7 @@ class Cluster:
         Raises:
             ConfigError: no such node, or loopback mode.
         """
-        netns.set_link(self._linked(node), "down", marked_environ(self._paths))
+        self._backend.set_link(self._plan.node(node), is_up=False)
 
     def heal(self, node: str) -> None:
         """Switch a node's link on again.
@@ -248,7 +245,7 @@ class Cluster:
         Raises:
             ConfigError: no such node, or loopback mode.
         """
-        netns.set_link(self._linked(node), "up", marked_environ(self._paths))
+        self._backend.set_link(self._plan.node(node), is_up=True)
 
     def slow(self, node: str, link: str) -> None:
         """Limit a node's link to a rate such as ``10mbit``; empty: as the cluster was made again.
@@ -257,20 +254,26 @@ class Cluster:
             ConfigError: no such node, not a rate, or loopback mode.
             StartupError: the kernel cannot do it.
         """
-        target = self._linked(node)
-        env = marked_environ(self._paths)
-        options = self._plan.options
+        target = self._plan.node(node)
         if link:
             rate_bits_per_s(link)
-            netns.check_shaping(link, "", env)
-        netns.shape_node(target, link or options.link, options.delay, env)
+        self._backend.shape(target, link or self._plan.link_of(target))
 
-    def _linked(self, node: str) -> NodePlan:
-        if self._plan.mode is NetworkMode.LOOPBACK:
-            raise ConfigError(
-                "in loopback mode nodes have no links of their own", cure="use --mode netns (as root)"
-            )
-        return self._plan.node(node)
+    def pause(self, node: str) -> None:
+        """Freeze all processes of a node: peers connect and wait, for its kernel still answers.
+
+        Raises:
+            ConfigError: no such node.
+        """
+        self._backend.pause(self._plan.node(node))
+
+    def resume(self, node: str) -> None:
+        """Have a paused node go on.
+
+        Raises:
+            ConfigError: no such node.
+        """
+        self._backend.resume(self._plan.node(node))
 
     def kill(self, node: str, role: str, signum: int = signal.SIGKILL) -> int:
         """Send a signal to a daemon and return its pid; after SIGKILL, when it has gone.
@@ -315,35 +318,9 @@ class Cluster:
             if (node, wanted) in running(self._paths, [(target, wanted)], snapshot()):
                 report(f"{role} of node {node} runs already")
                 return
-            BringUp(self._plan, self._paths, software, report).run_one(target, wanted)
+            BringUp(self._backend, self._plan, self._paths, software, report).run_one(target, wanted)
 
     # ---- parts of `up`
-
-    def _ensure_network(self, *, is_new: bool) -> list[str]:
-        """Make the network; a new namespace ends what still runs in a nameless one that it replaces."""
-        if self._plan.mode is NetworkMode.LOOPBACK:
-            return []
-        env = marked_environ(self._paths)
-        with machine_lock("subnet"):
-            preflight.check_subnet(self._plan, self._spec.subnet, netns.used_subnets(env))
-            made = netns.ensure(self._plan, self._paths, env)
-        if not is_new and made:
-            self._stop_strays()
-        netns.shape(self._plan, env)
-        if made:
-            netns.check_reach(self._plan)
-        return made
-
-    def _stop_strays(self) -> None:
-        inodes = netns.namespaces(namespace_prefix(self.name, self._plan.tag))
-        own = {node.name: inodes.get(node.namespace, 0) for node in self._plan.nodes}
-        mark = mark_of(self.name, self._plan.tag)
-
-        def find() -> list[Process]:
-            marked = (process for process in members(mark, ()) if process.node in own)
-            return [process for process in marked if process.namespace != own[process.node]]
-
-        stop_all(find, grace_s=2.0, deadline_s=STOP_DEADLINE_S)
 
     def _stop_surplus(self) -> list[Daemon]:
         """Stop pipeline servers that the options no longer ask for; returns those that ran."""

@@ -21,13 +21,29 @@ from rich.table import Table
 from yarn_accel.core.units import format_bytes
 from yarn_accel.errors import ConfigError
 from yarn_accel.testbed.cluster import Cluster
+from yarn_accel.testbed.container_cli import run_node_command
 from yarn_accel.testbed.daemons import tail
-from yarn_accel.testbed.plan import UpOptions
+from yarn_accel.testbed.plan import MODES, UpOptions
 from yarn_accel.testbed.state import ClusterPaths, known_names, load
 from yarn_accel.testbed.status import ClusterStatus
 from yarn_accel.testbed.teardown import take_down, take_down_all
 
-__all__ = ["cut", "down", "exec_", "group", "heal", "kill", "list_", "logs", "slow", "start", "status", "up"]
+__all__ = [
+    "cut",
+    "down",
+    "exec_",
+    "group",
+    "heal",
+    "kill",
+    "list_",
+    "logs",
+    "pause",
+    "resume",
+    "slow",
+    "start",
+    "status",
+    "up",
+]
 
 FOLLOW_POLL_S = 0.3
 PIPE_WIDTH = 120
@@ -43,7 +59,8 @@ def _say(line: str) -> None:
 def group() -> None:
     """A real Hadoop cluster of several nodes on this one machine.
 
-    As root every node is a network namespace with its own address and host name; else they share one.
+    As root every node is a network namespace with its own address and host name; else they share one. With
+    --mode docker every node is a container.
     """
 
 
@@ -81,11 +98,28 @@ def _name_option(command: Callable[..., None]) -> Callable[..., None]:
     show_default=True,
     help="Last workers whose NodeManagers wait for `start`.",
 )
+@click.option(
+    "--storage-nodes",
+    default=UpOptions.storage_nodes,
+    show_default=True,
+    help="First workers that hold all data, run no containers, and have links without --link.",
+)
 @click.option("--link", default="", help="Rate of every node's link in both directions, such as 1gbit.")
 @click.option(
     "--delay", default="", help="Delay of every node's link, such as 2ms (if the kernel has netem)."
 )
-@click.option("--mode", default="auto", show_default=True, type=click.Choice(["auto", "netns", "loopback"]))
+@click.option("--mode", default="auto", show_default=True, type=click.Choice(MODES))
+@click.option("--image", default="", help="Image of the nodes (docker mode) [default: this version's].")
+@click.option("--node-memory", default="", help="Memory of each node, such as 2gb (docker mode).")
+@click.option("--node-cpus", default=0.0, help="Cores of each node, such as 1.5 (docker mode).")
+@click.option(
+    "--mount",
+    "mounts",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, resolve_path=True),
+    help="Folder here that nodes see at the same path (docker mode).",
+)
+@click.option("--publish/--no-publish", default=False, help="The master's pages at 127.0.0.1 (docker mode).")
 @click.option("--pipeline/--no-pipeline", default=True, show_default=True, help="Run pipeline servers.")
 @click.option("--json", "as_json", is_flag=True, help="Print what `status --json` prints.")
 @click.pass_context
@@ -259,6 +293,24 @@ def slow(name: str, node: str, rate: str) -> None:
 @group.command()
 @_name_option
 @click.argument("node")
+def pause(name: str, node: str) -> None:
+    """Freeze all processes of NODE: its kernel still takes connections, and nobody answers them."""
+    Cluster.open(name).pause(node)
+    _say(f"node {node} is paused; have it go on: yarn-accel cluster resume {node}")
+
+
+@group.command()
+@_name_option
+@click.argument("node")
+def resume(name: str, node: str) -> None:
+    """Have NODE go on after `pause`."""
+    Cluster.open(name).resume(node)
+    _say(f"node {node} goes on")
+
+
+@group.command()
+@_name_option
+@click.argument("node")
 @click.argument("role")
 @click.option(
     "--signal", "signal_name", default="KILL", show_default=True, help="Which signal, such as TERM or STOP."
@@ -297,3 +349,6 @@ def down(ctx: click.Context, name: str, is_all: bool) -> None:
         take_down_all(_say)
     else:
         take_down(_the_one(ctx, ctx.command.params[0], name), _say)
+
+
+group.add_command(run_node_command)

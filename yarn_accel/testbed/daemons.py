@@ -8,27 +8,23 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
 import yarn_accel
-from yarn_accel.adapters.commands import run
 from yarn_accel.errors import ClusterError
-from yarn_accel.hadoop.jars import HadoopInstall
 from yarn_accel.hadoop.java import MAIN_CLASSES, java_argv
-from yarn_accel.testbed.netns import enter_argv
-from yarn_accel.testbed.plan import ClusterPlan, DaemonRole, NetworkMode, NodePlan
+from yarn_accel.testbed.backend import Backend, Software
+from yarn_accel.testbed.plan import ClusterPlan, DaemonRole, NodePlan
 from yarn_accel.testbed.processes import (
-    MARK_VARIABLE,
     NODE_VARIABLE,
     Process,
     find_daemon,
     mark_of,
+    marked_environ,
 )
 from yarn_accel.testbed.settings import jvm_options, node_properties
 from yarn_accel.testbed.state import ClusterPaths
@@ -37,13 +33,10 @@ __all__ = [
     "FORMAT_TIMEOUT_S",
     "HEAP_MIB",
     "LOG_TAIL_BYTES",
-    "Software",
     "daemon_argv",
     "describe_log",
     "format_namenode",
-    "marked_environ",
     "node_environ",
-    "on_node",
     "running",
     "signature",
     "start",
@@ -60,24 +53,6 @@ _THROWN = re.compile(r"(Caused by: )?[\w.$]+(Exception|Error)\b")
 _DROPPED = re.compile(
     r"HADOOP_.*|YARN_(?!ACCEL).*|HDFS_.*|MAPRED_.*|JAVA_TOOL_OPTIONS|_JAVA_OPTIONS|CLASSPATH"
 )
-
-
-@dataclass(frozen=True)
-class Software:
-    """What the daemons run from.
-
-    Attributes:
-        install: the jars and the Java program.
-        archive: the class data archive; None runs without.
-    """
-
-    install: HadoopInstall
-    archive: Path | None
-
-
-def marked_environ(paths: ClusterPaths, environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return an environment for commands that work on a cluster: whoever clears up finds them by it."""
-    return {**(os.environ if environ is None else environ), MARK_VARIABLE: mark_of(paths.name, paths.tag)}
 
 
 def node_environ(
@@ -169,38 +144,28 @@ def _java(
     )
 
 
-def on_node(plan: ClusterPlan, paths: ClusterPaths, node: NodePlan, argv: Iterable[str]) -> list[str]:
-    """Return the command that runs `argv` on a node."""
-    return [*(enter_argv(node, paths) if plan.mode is NetworkMode.NETNS else ()), *argv]
-
-
 def start(
-    plan: ClusterPlan, paths: ClusterPaths, node: NodePlan, role: DaemonRole, software: Software
+    backend: Backend,
+    plan: ClusterPlan,
+    paths: ClusterPaths,
+    node: NodePlan,
+    role: DaemonRole,
+    software: Software,
 ) -> None:
-    """Start a daemon and return at once; its log is `ClusterPaths.log_file`, appended to.
-
-    ``setsid --fork`` makes it a child of init, so nobody here has to wait for it.
-    """
+    """Start a daemon and return at once; its log is `ClusterPaths.log_file`, appended to."""
     log = paths.log_file(node.name, role.value)
     log.parent.mkdir(parents=True, exist_ok=True)
     folder = paths.node_dir(node.name)
     (folder / "tmp").mkdir(parents=True, exist_ok=True)
-    argv = ["setsid", "--fork", *on_node(plan, paths, node, daemon_argv(plan, paths, node, role, software))]
-    with log.open("ab") as output:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            cwd=folder,
-            env=node_environ(paths, node, software.install.java_home),
-            check=False,
-        )
-    if done.returncode:
+    if role is DaemonRole.PIPELINE:
+        paths.pipeline_state(node.name).unlink(missing_ok=True)
+    argv = daemon_argv(plan, paths, node, role, software)
+    env = node_environ(paths, node, software.install.java_home)
+    if not backend.start(node, argv, log, cwd=folder, env=env):
         raise ClusterError(f"{role.value} of {node.name} could not be started: {describe_log(log)}")
 
 
-def format_namenode(plan: ClusterPlan, paths: ClusterPaths, software: Software) -> bool:
+def format_namenode(backend: Backend, plan: ClusterPlan, paths: ClusterPaths, software: Software) -> bool:
     """Format HDFS unless that was done before; tell whether it had to be done.
 
     It is done in a folder of its own that is renamed when complete: what a killed launcher was formatting is
@@ -219,7 +184,7 @@ def format_namenode(plan: ClusterPlan, paths: ClusterPaths, software: Software) 
         plan, paths, node, DaemonRole.NAMENODE, software, "-format", "-nonInteractive", data_dir=draft
     )
     env = node_environ(paths, node, software.install.java_home)
-    done = run(on_node(plan, paths, node, argv), FORMAT_TIMEOUT_S, cwd=folder, env=env)
+    done = backend.run(node, argv, FORMAT_TIMEOUT_S, cwd=folder, env=env)
     log = paths.log_file(node.name, "format")
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text(done.stdout + done.stderr)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
 import yaml
 
-from yarn_accel.errors import ConfigError
+from yarn_accel.errors import ConfigError, StartupError
+from yarn_accel.hadoop.java import java_argv
+from yarn_accel.hadoop.programs import PROGRAMS, main_class
+from yarn_accel.hadoop.site import HadoopSite
 from yarn_accel.testbed.class_archives import ensure_archive
 from yarn_accel.testbed.class_lists import record_command
 from yarn_accel.testbed.maven import ensure_hadoop
@@ -17,8 +23,12 @@ __all__ = [
     "fetch_command",
     "group",
     "placeholders_command",
+    "program_argv",
     "render_command",
+    "run_command",
 ]
+
+CLIENT_HEAP_MIB = 512
 
 
 def _report(text: str) -> None:
@@ -62,6 +72,47 @@ def placeholders_command() -> None:
     for name, placeholder in PLACEHOLDERS.items():
         default = "required" if placeholder.default is None else repr(placeholder.default)
         click.echo(f"{name}: {placeholder.meaning} [{default}]")
+
+
+def program_argv(program: str, arguments: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+    """Return the command that Hadoop's script `program` would run, for the cluster of HADOOP_CONF_DIR.
+
+    As with those scripts, HADOOP_CLASSPATH adds jars and folders, and HADOOP_CLIENT_OPTS options of the JVM.
+
+    Raises:
+        ConfigError: no such command, or a file of the configuration is wrong.
+        StartupError: no configuration, jars or Java.
+    """
+    java_class, rest = main_class(program, arguments)
+    site = HadoopSite.load(environ)
+    try:
+        options = shlex.split(environ.get("HADOOP_CLIENT_OPTS", ""))
+    except ValueError as error:
+        raise ConfigError(f"HADOOP_CLIENT_OPTS: {error}", cure="close the quotes") from error
+    return java_argv(
+        site.install,
+        java_class,
+        site.conf_dir,
+        heap_mib=CLIENT_HEAP_MIB,
+        extra_class_path=[part for part in environ.get("HADOOP_CLASSPATH", "").split(os.pathsep) if part],
+        jvm_options=[*site.client_jvm_options, *options],
+        arguments=rest,
+    )
+
+
+@group.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("program", type=click.Choice(sorted(PROGRAMS)))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def run_command(program: str, arguments: tuple[str, ...]) -> None:
+    """Run what Hadoop's script PROGRAM would run: `yarn jar`, `mapred streaming`, `hdfs dfs` and others.
+
+    For where there are jars without scripts, such as those that `fetch` fetches.
+    """
+    argv = program_argv(program, arguments, os.environ)
+    try:
+        os.execv(argv[0], argv)
+    except OSError as error:
+        raise StartupError(f"{argv[0]} cannot be run: {error.strerror}") from error
 
 
 group.add_command(record_command)

@@ -20,20 +20,19 @@ from pathlib import Path
 from yarn_accel.adapters.commands import run
 from yarn_accel.adapters.local_files import write_atomic
 from yarn_accel.errors import ClusterError, StartupError
+from yarn_accel.testbed.links import INSIDE, shape_argvs
 from yarn_accel.testbed.plan import (
     SUBNET_PREFIX,
     ClusterPlan,
     NodePlan,
     interface_prefix,
     namespace_prefix,
-    rate_bits_per_s,
 )
 from yarn_accel.testbed.state import ClusterPaths
 
 __all__ = [
     "COMMAND_TIMEOUT_S",
     "ETC_NETNS",
-    "INSIDE",
     "NAMESPACES",
     "REACH_TIMEOUT_S",
     "absent_now",
@@ -50,7 +49,6 @@ __all__ = [
     "remove",
     "set_link",
     "shape",
-    "shape_argvs",
     "shape_node",
     "used_subnets",
 ]
@@ -59,7 +57,6 @@ COMMAND_TIMEOUT_S = 20.0
 REACH_TIMEOUT_S = 3.0
 NAMESPACES = Path("/run/netns")
 ETC_NETNS = Path("/etc/netns")
-INSIDE = "eth0"
 _PROBE_PORT = 9  # "discard": nobody listens, so the answer is a refusal, which proves that packets travel
 _CLONE_NEWNET = 0x40000000
 
@@ -228,28 +225,12 @@ def set_link(node: NodePlan, state: str, env: Mapping[str, str]) -> None:
     _run(["ip", "link", "set", node.interface, state], env)
 
 
-def shape_argvs(interface: str, link: str, delay: str, namespace: str = "") -> list[list[str]]:
-    """Return the commands that limit what leaves an interface (pure)."""
-    tc = ["tc", *(["-n", namespace] if namespace else []), "qdisc", "replace", "dev", interface]
-    argvs = []
-    parent = ["root"]
-    if delay:
-        argvs.append([*tc, *parent, "handle", "1:", "netem", "delay", delay, "limit", "100000"])
-        parent = ["parent", "1:1"]
-    if link:
-        # One timer tick's worth, and the largest packets that a virtual link passes on at once.
-        burst_bytes = max(256 * 1024, int(rate_bits_per_s(link) / 8 / 250))
-        tbf = ["handle", "10:", "tbf", "rate", link, "burst", str(burst_bytes), "latency", "50ms"]
-        argvs.append([*tc, *parent, *tbf])
-    return argvs
-
-
 def shape(plan: ClusterPlan, env: Mapping[str, str]) -> None:
     """Give every node's link the plan's rate and delay in both directions, or free it when there are none."""
     if not (plan.options.link or plan.options.delay or _is_shaped(plan, env)):
         return
     for node in plan.nodes:
-        shape_node(node, plan.options.link, plan.options.delay, env)
+        shape_node(node, plan.link_of(node), plan.options.delay, env)
 
 
 def shape_node(node: NodePlan, link: str, delay: str, env: Mapping[str, str]) -> None:

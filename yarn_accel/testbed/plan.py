@@ -15,9 +15,12 @@ from yarn_accel.errors import ConfigError
 
 __all__ = [
     "DEFAULT_SLOTS",
+    "DOCKER_OPTIONS",
     "MASTER",
     "MASTER_ROLES",
     "MAX_NODES",
+    "MIN_NODE_MEMORY_BYTES",
+    "MODES",
     "SUBNET_PREFIX",
     "WORKER_ROLES",
     "ClusterPlan",
@@ -33,6 +36,7 @@ __all__ = [
     "cluster_tag",
     "interface_prefix",
     "make_plan",
+    "memory_bytes",
     "namespace_prefix",
     "port_span",
     "rack_sizes",
@@ -46,14 +50,34 @@ DEFAULT_SLOTS = 2
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
 _RATE = re.compile(r"(?i:(\d+(?:\.\d+)?)([kmg]?)bit)")
 _DELAY = re.compile(r"\d+(?:\.\d+)?(?:us|ms|s)")
+_MEMORY = re.compile(r"(?i:(\d+(?:\.\d+)?)([kmg])b?)")
+_MEMORY_FACTORS = {"k": 2**10, "m": 2**20, "g": 2**30}
+MIN_NODE_MEMORY_BYTES = 6 * 2**20
 _RATE_FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
 
 class NetworkMode(str, Enum):
-    """How nodes differ: by network namespace, or by address and port alone."""
+    """How nodes differ: by network namespace, by container, or by address and port alone."""
 
     NETNS = "netns"
+    DOCKER = "docker"
     LOOPBACK = "loopback"
+
+    @property
+    def has_links(self) -> bool:
+        """Whether every node has an address, a name and a link of its own."""
+        return self is not NetworkMode.LOOPBACK
+
+
+#: The fields of `UpOptions` that docker mode alone has, as users type them.
+DOCKER_OPTIONS = {
+    "image": "--image",
+    "node_memory": "--node-memory",
+    "node_cpus": "--node-cpus",
+    "mounts": "--mount",
+    "publish": "--publish",
+}
+MODES = ("auto", *(mode.value for mode in NetworkMode))
 
 
 class DaemonRole(str, Enum):
@@ -82,11 +106,18 @@ class UpOptions:
         accel_nodes: workers that carry an accelerator (and a pipeline server).
         link: rate of every node's link in both directions (``1gbit``); empty means unlimited.
         delay: one-way delay of every node's link (``2ms``); empty means none.
-        mode: ``auto`` (netns when root), ``netns`` or ``loopback``.
+        mode: ``auto`` (netns when root), ``netns``, ``docker`` or ``loopback``.
         pipeline: whether the accelerator nodes run pipeline servers.
         slots: how many ``acct/slot`` each worker offers.
         late: so many of the workers, the last ones, join YARN later: ``up`` leaves their NodeManagers alone,
             ``start`` starts them.
+        storage_nodes: so many of the workers, the first ones, hold all data and run no containers, and their
+            links and the master's are not limited by `link`; 0: every worker does both.
+        image: the image of the nodes (docker mode); empty: the node image of this version.
+        node_memory: of each node (``2gb``; docker mode); empty means unlimited.
+        node_cpus: cores of each node (``1.5``; docker mode); 0 means unlimited.
+        mounts: folders of this machine that the nodes see, too, at the same paths (docker mode).
+        publish: whether the master's web pages are also at 127.0.0.1 of this machine (docker mode).
     """
 
     name: str = "default"
@@ -99,6 +130,12 @@ class UpOptions:
     pipeline: bool = True
     slots: int = DEFAULT_SLOTS
     late: int = 0
+    storage_nodes: int = 0
+    image: str = ""
+    node_memory: str = ""
+    node_cpus: float = 0.0
+    mounts: tuple[str, ...] = ()
+    publish: bool = False
 
 
 @dataclass(frozen=True)
@@ -139,8 +176,8 @@ class NodePlan:
         name: what users type: ``master``, ``w1``...
         host: what Hadoop knows it by (the name; in loopback mode the address).
         address: its IPv4 address.
-        namespace: network namespace; empty in loopback mode, like the interface.
-        interface: the host's end of the node's link.
+        namespace: network namespace or container; empty in loopback mode.
+        interface: the host's end of the node's link (netns mode).
     """
 
     name: str
@@ -187,9 +224,19 @@ class ClusterPlan:
         return self.nodes[len(self.nodes) - self.options.late :]
 
     @property
+    def data_nodes(self) -> tuple[NodePlan, ...]:
+        """The workers that hold data."""
+        return self.workers[: self.options.storage_nodes or None]
+
+    @property
     def accel_nodes(self) -> tuple[NodePlan, ...]:
         """The workers with an accelerator."""
         return tuple(node for node in self.workers if node.is_accel)
+
+    @property
+    def subnet(self) -> int:
+        """K of 10.231.K.0/24; of no meaning in loopback mode."""
+        return int(self.gateway.split(".")[2])
 
     def node(self, name: str) -> NodePlan:
         """Return the node called `name`.
@@ -207,7 +254,15 @@ class ClusterPlan:
         """Return the daemons that belong on `node`."""
         if node.is_master:
             return MASTER_ROLES
+        if self.options.storage_nodes:
+            holds_data = node in self.data_nodes
+            return (DaemonRole.DATANODE,) if holds_data else (DaemonRole.NODEMANAGER,)
         return WORKER_ROLES + ((DaemonRole.PIPELINE,) if node.is_accel and self.options.pipeline else ())
+
+    def link_of(self, node: NodePlan) -> str:
+        """Return the rate of a node's link; empty: it is not limited."""
+        is_free = self.options.storage_nodes and (node.is_master or node in self.data_nodes)
+        return "" if is_free else self.options.link
 
     def daemons(self) -> tuple[tuple[NodePlan, DaemonRole], ...]:
         """Return every (node, role) that ``up`` sees to, master first."""
@@ -229,15 +284,32 @@ def check_options(options: UpOptions) -> None:
         ("accel-nodes", options.accel_nodes, 0, options.nodes),
         ("slots", options.slots, 0, 1000),
         ("late", options.late, 0, options.nodes),
+        ("storage-nodes", options.storage_nodes, 0, options.nodes - options.late),
     ):
         if not low <= value <= high:
             raise ConfigError(f"--{key} is {value}", cure=f"give a number from {low} to {high}")
-    if options.mode not in ("auto", "netns", "loopback"):
-        raise ConfigError(f"--mode is {options.mode!r}", cure="give auto, netns or loopback")
+    if options.mode not in MODES:
+        raise ConfigError(f"--mode is {options.mode!r}", cure=f"give {', '.join(MODES[:-1])} or {MODES[-1]}")
+    if options.storage_nodes and options.accel_nodes:
+        raise ConfigError(
+            f"--storage-nodes is {options.storage_nodes} and --accel-nodes {options.accel_nodes}",
+            cure="leave one of them 0: pipeline servers need DataNodes and NodeManagers on every worker",
+        )
     if options.link:
         rate_bits_per_s(options.link)
     if options.delay and not _DELAY.fullmatch(options.delay):
         raise ConfigError(f"--delay is {options.delay!r}", cure="give a time such as 500us or 2ms")
+    _check_docker_options(options)
+
+
+def _check_docker_options(options: UpOptions) -> None:
+    if options.node_memory:
+        memory_bytes(options.node_memory)
+    if not 0 <= options.node_cpus <= 1000:
+        raise ConfigError(f"--node-cpus is {options.node_cpus:g}", cure="give a number of cores such as 1.5")
+    for folder in options.mounts:
+        if not folder.startswith("/") or folder == "/":
+            raise ConfigError(f"--mount is {folder!r}", cure="give the whole path of a folder below /")
 
 
 def check_name(name: str) -> None:
@@ -267,6 +339,22 @@ def rate_bits_per_s(text: str) -> float:
     if rate <= 0:
         raise ConfigError(f"--link is {text!r}", cure="give a rate such as 1gbit or 100mbit")
     return rate
+
+
+def memory_bytes(text: str) -> int:
+    """Turn the memory of a node into bytes; as the engine counts, 1 kB is 1024 bytes.
+
+    >>> memory_bytes("2gb")
+    2147483648
+
+    Raises:
+        ConfigError: not an amount, or less than the 6 MiB that the engine asks for.
+    """
+    match = _MEMORY.fullmatch(text)
+    amount = int(float(match[1]) * _MEMORY_FACTORS[match[2].lower()]) if match else 0
+    if amount < MIN_NODE_MEMORY_BYTES:
+        raise ConfigError(f"--node-memory is {text!r}", cure="give an amount such as 2gb or 800mb")
+    return amount
 
 
 def cluster_tag(name: str, scope: str) -> str:
@@ -306,9 +394,9 @@ def make_plan(
 
     Args:
         options: what was asked for (checked here).
-        mode: netns or loopback, already decided.
+        mode: already decided.
         scope: see `cluster_tag`.
-        subnet: K of 10.231.K.0/24 (netns mode).
+        subnet: K of 10.231.K.0/24 (netns and docker mode).
         port_base: first port of the cluster's own block (loopback mode), see `port_span`.
 
     Raises:
@@ -316,7 +404,6 @@ def make_plan(
     """
     check_options(options)
     tag = cluster_tag(options.name, scope)
-    is_netns = mode is NetworkMode.NETNS
     workers = _rack_layout(options)
     nodes = [_node(options, mode, tag, subnet, port_base, 0, ("/default-rack", False))]
     nodes += [
@@ -327,9 +414,11 @@ def make_plan(
         options=options,
         mode=mode,
         tag=tag,
-        bridge=interface_prefix(tag) + "br" if is_netns else "",
-        gateway=f"{SUBNET_PREFIX}{subnet}.254" if is_netns else "127.0.0.1",
-        ports=MasterPorts() if is_netns else MasterPorts(*range(port_base, port_base + _N_MASTER_PORTS)),
+        bridge=interface_prefix(tag) + "br" if mode.has_links else "",
+        gateway=f"{SUBNET_PREFIX}{subnet}.254" if mode.has_links else "127.0.0.1",
+        ports=MasterPorts()
+        if mode.has_links
+        else MasterPorts(*range(port_base, port_base + _N_MASTER_PORTS)),
         nodes=tuple(nodes),
     )
 
@@ -362,20 +451,21 @@ def _node(
     place: tuple[str, bool],
 ) -> NodePlan:
     name = f"w{index}" if index else MASTER
-    is_netns = mode is NetworkMode.NETNS
-    address = f"{SUBNET_PREFIX}{subnet}.{index + 1}" if is_netns else f"127.0.0.{10 + index if index else 1}"
+    address = (
+        f"{SUBNET_PREFIX}{subnet}.{index + 1}" if mode.has_links else f"127.0.0.{10 + index if index else 1}"
+    )
     first = port_base + _N_MASTER_PORTS + _N_WORKER_PORTS * (index - 1)
-    own_ports = not is_netns and index > 0
+    own_ports = not mode.has_links and index > 0
     rack, is_accel = place
     return NodePlan(
         name=name,
-        host=name if is_netns else address,
+        host=name if mode.has_links else address,
         address=address,
         rack=rack,
         is_accel=is_accel,
         slots=options.slots if index else 0,
-        namespace=namespace_prefix(options.name, tag) + name if is_netns else "",
-        interface=interface_prefix(tag) + name[:5] if is_netns else "",
+        namespace=namespace_prefix(options.name, tag) + name if mode.has_links else "",
+        interface=interface_prefix(tag) + name[:5] if mode is NetworkMode.NETNS else "",
         ports=WorkerPorts(*range(first, first + _N_WORKER_PORTS)) if own_ports else WorkerPorts(),
     )
 

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from yarn_accel.errors import ConfigError, StartupError
-from yarn_accel.testbed.plan import ClusterPlan, NetworkMode, UpOptions
+from yarn_accel.testbed.plan import DOCKER_OPTIONS, ClusterPlan, NetworkMode, UpOptions
 
 __all__ = [
     "BASE_MEMORY_BYTES",
+    "DOCKER_COMMANDS",
     "GIB",
     "MIB",
     "MIN_DISK_BYTES",
@@ -41,34 +42,44 @@ NETNS_COMMANDS = (
     ("tc", "iproute2"),
     ("unshare", "util-linux"),
     ("nsenter", "util-linux"),
+    ("hostname", "hostname"),
 )
+DOCKER_COMMANDS = (("ip", "iproute2"),)
 
 
 def choose_mode(options: UpOptions, euid: int) -> NetworkMode:
-    """Decide between netns and loopback mode.
+    """Decide how nodes are made; docker mode only where it was asked for.
 
     Raises:
         StartupError: netns mode was asked for without root.
-        ConfigError: link options were given in loopback mode, which has no links.
+        ConfigError: an option was given that the mode has not.
     """
+    if options.mode == "docker":
+        return NetworkMode.DOCKER
+    for name, option in DOCKER_OPTIONS.items():
+        if getattr(options, name) != getattr(UpOptions, name):
+            raise ConfigError(f"{option} needs --mode docker")
     if options.mode == "netns" and euid != 0:
         raise StartupError("--mode netns needs root", cure="run it with sudo, or use --mode loopback")
     mode = NetworkMode.NETNS if euid == 0 and options.mode != "loopback" else NetworkMode.LOOPBACK
     if mode is NetworkMode.LOOPBACK and (options.link or options.delay):
         raise ConfigError(
-            "--link and --delay need --mode netns: in loopback mode nodes have no links of their own"
+            "--link and --delay need --mode netns or docker: in loopback mode nodes have no links"
         )
     return mode
 
 
 def check_commands(
-    find: Callable[[str], str | None] = shutil.which, hosts_file: Path = Path("/etc/hosts")
+    find: Callable[[str], str | None] = shutil.which,
+    hosts_file: Path = Path("/etc/hosts"),
+    commands: Iterable[tuple[str, str]] = NETNS_COMMANDS,
 ) -> None:
-    """Make sure that what netns mode needs of this machine is there.
+    """Make sure that what a mode needs of this machine is there.
 
     Args:
         find: looks for a program.
         hosts_file: over which `ip netns exec` mounts the names of the nodes; a bare root tree has none.
+        commands: (program, Debian's package that has it).
 
     Raises:
         StartupError: something is missing.
@@ -78,7 +89,7 @@ def check_commands(
             f"{hosts_file} is not there, so the nodes would not know each other's names",
             cure=f"echo '127.0.0.1 localhost' > {hosts_file}",
         )
-    for command, package in (*NETNS_COMMANDS, ("hostname", "hostname")):
+    for command, package in commands:
         if find(command) is None:
             raise StartupError(f"{command} is not on this machine", cure=f"apt-get install -y {package}")
 

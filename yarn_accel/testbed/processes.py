@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from yarn_accel.testbed.state import ClusterPaths
+
 __all__ = [
     "MARK_PROPERTY",
     "MARK_VARIABLE",
@@ -23,8 +25,8 @@ __all__ = [
     "Memory",
     "Process",
     "find_daemon",
-    "last_argument_of",
     "mark_of",
+    "marked_environ",
     "members",
     "memory_of",
     "send",
@@ -48,6 +50,7 @@ class Process:
         mark: value of YARN_ACCEL_CLUSTER in the environment it was started with; empty when there is none.
         node: value of YARN_ACCEL_NODE, likewise.
         namespace: inode of its network namespace; 0 when it may not be seen.
+        is_stopped: whether a signal such as SIGSTOP keeps it from running.
     """
 
     pid: int
@@ -57,11 +60,17 @@ class Process:
     mark: str
     node: str
     namespace: int
+    is_stopped: bool = False
 
 
 def mark_of(name: str, tag: str) -> str:
     """Return the mark that every process of a cluster carries."""
     return f"{name}:{tag}"
+
+
+def marked_environ(paths: ClusterPaths, environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return an environment for commands that work on a cluster: whoever clears up finds them by it."""
+    return {**(os.environ if environ is None else environ), MARK_VARIABLE: mark_of(paths.name, paths.tag)}
 
 
 def snapshot(uid: int | None = None) -> tuple[Process, ...]:
@@ -97,6 +106,7 @@ def _read(pid: int, uid: int) -> Process | None:
         mark=variables.get(MARK_VARIABLE, ""),
         node=variables.get(NODE_VARIABLE, ""),
         namespace=_namespace_inode(folder / "ns" / "net"),
+        is_stopped=fields[0] == "T",
     )
 
 
@@ -160,14 +170,6 @@ def find_daemon(mark: str, node: str, last_argument: str, table: Iterable[Proces
     ]
     pids = {process.pid for process in found}
     return next((process for process in found if process.parent not in pids), None)
-
-
-def last_argument_of(pid: int) -> str:
-    """Return the last argument of a process; empty when it has gone or may not be looked into."""
-    try:
-        return (_split((PROC / str(pid) / "cmdline").read_bytes()) or ("",))[-1]
-    except OSError:
-        return ""
 
 
 def send(process: Process, signum: int) -> bool:

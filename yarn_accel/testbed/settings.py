@@ -60,7 +60,7 @@ def write_settings(
         **_ports(plan),
         **task_values(install, archive, paths.conf_dir, jvm_options(plan, paths)),
         "http_user": getpass.getuser(),
-        "replication": str(min(2, len(plan.workers))),
+        "replication": str(min(2, len(plan.data_nodes))),
         "topology_file": str(topology),
         "cluster_marker": mark_of(paths.name, paths.tag),
         "attribute_script": str(script),

@@ -165,7 +165,7 @@ class ClusterSpec:
     """What was decided about a cluster.
 
     Attributes:
-        subnet: K of 10.231.K.0/24 (netns mode).
+        subnet: K of 10.231.K.0/24 (netns and docker mode).
         port_base: first of its own ports (loopback mode).
         created_s: Unix time of the first `up`.
         owned: machine-wide directories that were not there before (``/etc/netns``, ``/run/netns``).
@@ -205,7 +205,9 @@ def load(paths: ClusterPaths) -> ClusterSpec | None:
         raw = json.loads(text)
         if raw.pop("version") != VERSION:
             raise ValueError("another version")
-        options, mode = UpOptions(**raw.pop("options")), NetworkMode(raw.pop("mode"))
+        wanted = raw.pop("options")
+        options = UpOptions(**{**wanted, "mounts": tuple(wanted.get("mounts", ()))})
+        mode = NetworkMode(raw.pop("mode"))
         return ClusterSpec(options=options, mode=mode, owned=tuple(raw.pop("owned")), **raw)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ClusterError(

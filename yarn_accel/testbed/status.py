@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from yarn_accel.testbed import health
+from yarn_accel.testbed.backend import Backend
 from yarn_accel.testbed.daemons import running, web_address
-from yarn_accel.testbed.netns import is_cut
-from yarn_accel.testbed.plan import ClusterPlan, DaemonRole, NetworkMode, NodePlan
+from yarn_accel.testbed.health import ask
+from yarn_accel.testbed.plan import ClusterPlan, DaemonRole, NodePlan
 from yarn_accel.testbed.processes import Memory, memory_of, snapshot
 from yarn_accel.testbed.state import ClusterPaths
 
@@ -22,7 +22,8 @@ class DaemonStatus:
 
     Attributes:
         pid: 0 when it does not run.
-        health: ``healthy``, ``starting``, ``safe mode``, ``unhealthy: why``, ``cut off`` or ``stopped``.
+        health: ``healthy``, ``starting``, ``safe mode``, ``unhealthy: why``, ``cut off``, ``paused`` or
+            ``stopped``.
         rss_bytes: resident memory.
         pss_bytes: resident memory with shared pages divided among their users.
         peak_bytes: the largest resident memory since it started.
@@ -74,19 +75,22 @@ class ClusterStatus:
         return {**asdict(self), "is_healthy": self.is_healthy, **totals}
 
 
-def read_status(plan: ClusterPlan, paths: ClusterPaths) -> ClusterStatus:
+def read_status(backend: Backend, plan: ClusterPlan, paths: ClusterPaths) -> ClusterStatus:
     """Look at every daemon now; takes as long as the slowest answer (at most some seconds)."""
-    alive = running(paths, plan.daemons(), snapshot())
+    table = snapshot()
+    alive = running(paths, plan.daemons(), table)
+    conditions = {node.name: backend.condition(node, table) for node in plan.nodes}
 
     def look(daemon: tuple[NodePlan, DaemonRole]) -> DaemonStatus:
         node, role = daemon
         process = alive.get((node.name, role))
         memory = memory_of(process.pid) if process else Memory(0, 0, 0)
+        health = (conditions[node.name] or ask(plan, paths, node, role)) if process else "stopped"
         return DaemonStatus(
             node=node.name,
             role=role.value,
             pid=process.pid if process else 0,
-            health=_health(plan, paths, node, role, is_running=process is not None),
+            health=health,
             rss_bytes=memory.rss_bytes,
             pss_bytes=memory.pss_bytes,
             peak_bytes=memory.peak_bytes,
@@ -96,13 +100,3 @@ def read_status(plan: ClusterPlan, paths: ClusterPaths) -> ClusterStatus:
     with ThreadPoolExecutor(max_workers=16) as pool:
         daemons = tuple(pool.map(look, plan.daemons()))
     return ClusterStatus(paths.name, plan.mode.value, str(paths.client_conf_dir), daemons)
-
-
-def _health(
-    plan: ClusterPlan, paths: ClusterPaths, node: NodePlan, role: DaemonRole, *, is_running: bool
-) -> str:
-    if not is_running:
-        return "stopped"
-    if plan.mode is NetworkMode.NETNS and is_cut(node):
-        return "cut off"
-    return health.ask(plan, paths, node, role)

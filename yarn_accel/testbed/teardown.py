@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import time
 from pathlib import Path
 
 from yarn_accel.errors import ClusterError
 from yarn_accel.testbed import netns
-from yarn_accel.testbed.daemons import marked_environ
+from yarn_accel.testbed.backends import remove_nodes, thaw_nodes
+from yarn_accel.testbed.host_nodes import STOP_DEADLINE_S
 from yarn_accel.testbed.plan import namespace_prefix
 from yarn_accel.testbed.processes import Process, mark_of, members, stop_all
 from yarn_accel.testbed.state import ClusterPaths, Report, known_names, load, locked, remove_lock, silent
 
-__all__ = ["STOP_DEADLINE_S", "STOP_GRACE_S", "take_down", "take_down_all"]
+__all__ = ["STOP_GRACE_S", "take_down", "take_down_all"]
 
 # Application masters would try for half a minute to unregister from a ResourceManager that has gone.
 STOP_GRACE_S = 3.0
-STOP_DEADLINE_S = 30.0
 
 
 def take_down(name: str, report: Report = silent) -> bool:
@@ -35,13 +34,13 @@ def take_down(name: str, report: Report = silent) -> bool:
     paths = ClusterPaths.of(name)
     with locked(paths, report):
         had_state = paths.root.exists()
-        owned: tuple[str, ...] = ()
+        spec = None
         with contextlib.suppress(ClusterError):
             spec = load(paths)
-            owned = spec.owned if spec else ()
         started_s = time.monotonic()
+        thaw_nodes(paths, spec)
         n_stopped = _stop_members(paths)
-        gone = netns.remove(paths, marked_environ(paths), owned) if os.geteuid() == 0 else []
+        gone = remove_nodes(paths, spec)
         _remove_tree(paths.root)
         remove_lock(paths)
     if not (had_state or n_stopped or gone):
@@ -49,7 +48,7 @@ def take_down(name: str, report: Report = silent) -> bool:
         return False
     report(
         f"cluster {name} is down after {time.monotonic() - started_s:.1f} s:"
-        f" {n_stopped} processes stopped, {len(gone)} network objects removed"
+        f" {n_stopped} processes stopped, {len(gone)} objects removed"
     )
     return True
 

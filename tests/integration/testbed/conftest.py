@@ -1,29 +1,33 @@
-"""A real cluster for the tests of this folder, and a look at all that a cluster leaves on a machine."""
+"""The cluster of all tests, seen by the launcher, and a look at all that a cluster leaves on a machine."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.fixtures.command_server import run_command
 from yarn_accel.errors import StartupError
-from yarn_accel.testbed import Cluster, UpOptions, take_down, take_down_all
+from yarn_accel.testbed import Cluster, take_down
 from yarn_accel.testbed.maven import ensure_hadoop
 from yarn_accel.testbed.netns import ETC_NETNS, NAMESPACES, interfaces, mount_points
 from yarn_accel.testbed.processes import mark_of, members
 from yarn_accel.testbed.state import ClusterPaths
 
-CHECKOUT = Path(__file__).resolve().parents[3]
-NAMES = ("it", "second", "killed", "loop")
-NEIGHBOURS = re.compile(r"(interface |/run/netns/)(tsg|l)\d|mount .*/pytest-of-")
+NAMES = ("second", "killed", "loop")
+"""Of clusters that tests here bring up beside the one of all tests."""
+NEIGHBOURS = re.compile(
+    r"(interface |/run/netns/)(tsg|l)\d|mount .*/pytest-of-"
+    # A container engine's.
+    r"|interface (docker0|br-[0-9a-f]+|veth[0-9a-f]{7})$|mount .*/(overlay2|buildkit|containers|netns)/"
+)
 """Of tests that run meanwhile in the other lane: networks of linked sites and lost nodes, small disks."""
+ROOT = Path(__file__).resolve().parents[3]
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -43,38 +47,41 @@ def _root(request: pytest.FixtureRequest) -> None:
         pytest.skip("needs root: network namespaces")
 
 
-@pytest.fixture(scope="package", autouse=True)
-def state_home() -> Iterator[Path]:
-    """A paths of its own for these clusters' state, short enough for Unix sockets; emptied at the end."""
-    home = Path(tempfile.mkdtemp(prefix="ya-it-"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", str(home))
-        yield home
-        take_down_all()
-    shutil.rmtree(home)
+@pytest.fixture
+def cluster(hadoop_cluster: Cluster) -> Cluster:
+    """Four workers in two racks, one of each with an accelerator and a server; tests leave it healthy."""
+    return hadoop_cluster
 
 
 @pytest.fixture(scope="package")
-def cluster(state_home: Path) -> Cluster:
-    """Two workers in two racks, one with an accelerator and a pipeline server; tests leave it healthy."""
-    return Cluster.up(UpOptions(name="it", nodes=2, racks=2, accel_nodes=1))
-
-
-@pytest.fixture(scope="package")
-def command(state_home: Path) -> Run:
+def command() -> Run:
     """Run ``yarn-accel cluster ...`` as a user does, in a process of its own."""
 
-    def run(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
-        argv = [sys.executable, "-m", "yarn_accel", "cluster", *words]
-        return subprocess.run(  # type: ignore[call-overload, no-any-return]
-            argv, cwd=CHECKOUT, text=True, capture_output=True, check=False, timeout=240, **options
-        )
+    def run(*words: str, input: str = "") -> subprocess.CompletedProcess[str]:
+        return run_command("yarn_accel", ("cluster", *words), input=input)
 
     return run
 
 
 @pytest.fixture
-def trace(state_home: Path) -> Iterator[Callable[[str], set[str]]]:
+def start_command() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start ``yarn-accel cluster ...`` and return at once; what still runs is killed in the end."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*words: str) -> subprocess.Popen[str]:
+        argv = [sys.executable, "-m", "yarn_accel", "cluster", *words]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        started.append(subprocess.Popen(argv, cwd=ROOT, text=True, **quiet))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def trace() -> Iterator[Callable[[str], set[str]]]:
     """What there is of a cluster on the machine: processes, namespaces, interfaces, mounts, files."""
     before = _machine()
 
@@ -85,10 +92,10 @@ def trace(state_home: Path) -> Iterator[Callable[[str], set[str]]]:
         own = {f"process {process.pid}" for process in members(mark_of(name, paths.tag), inodes)}
         files = {str(path) for path in paths.root.parent.glob(f"*{name}*")}
         new = _machine() - before
-        return own | files | {thing for thing in new if _may_be_of(thing, paths.tag, str(state_home))}
+        return own | files | {thing for thing in new if _may_be_of(thing, paths.tag, str(paths.root))}
 
     yield look
-    for name in NAMES[1:]:
+    for name in NAMES:
         take_down(name)
 
 
@@ -100,8 +107,8 @@ def _machine() -> set[str]:
     return things
 
 
-def _may_be_of(thing: str, tag: str, home: str) -> bool:
+def _may_be_of(thing: str, tag: str, root: str) -> bool:
     """Leave out what clusters of other people on this machine make meanwhile."""
     shared = any(word in thing for word in ("ya-", "interface ya", "/cluster-accel/clusters/"))
     shared = shared or thing.endswith(("/run/netns", "/etc/netns")) or bool(NEIGHBOURS.search(thing))
-    return tag in thing or home in thing or not shared
+    return tag in thing or root in thing or not shared

@@ -43,7 +43,8 @@ def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Start:
         monkeypatch.setattr(bringup, "snapshot", list)
         monkeypatch.setattr(bringup, "start", lambda *_: None)
         monkeypatch.setattr(bringup, "ask", lambda *_: next(said, words[-1]))
-        BringUp(plan, paths, SimpleNamespace(), report.append).run_one(plan.node(name), role)  # type: ignore[arg-type]
+        nobody: Any = SimpleNamespace()
+        BringUp(nobody, plan, paths, nobody, report.append).run_one(plan.node(name), role)
         return report
 
     return act

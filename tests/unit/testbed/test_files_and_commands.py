@@ -17,8 +17,10 @@ from yarn_accel.hadoop.properties import read_properties, read_site
 from yarn_accel.hadoop.site import SiteSettings
 from yarn_accel.testbed import daemons, netns
 from yarn_accel.testbed.allocation import allocate, ports_of
+from yarn_accel.testbed.backend import Software
+from yarn_accel.testbed.backends import open_backend
 from yarn_accel.testbed.cluster_cli import group
-from yarn_accel.testbed.daemons import Software
+from yarn_accel.testbed.links import shape_argvs
 from yarn_accel.testbed.plan import ClusterPlan, DaemonRole, NetworkMode, UpOptions, make_plan
 from yarn_accel.testbed.settings import write_settings
 from yarn_accel.testbed.state import ClusterPaths, ClusterSpec, load
@@ -150,13 +152,13 @@ def test_loopback_daemons_listen_on_the_loopback_only_and_resolve_nothing(
     assert "-Daccel.bind=127.0.0.12" in argv
     assert "-Daccel.bind.data=127.0.0.1" in argv
     assert f"-Djdk.net.hosts.file={paths.hosts_file}" in argv
-    assert daemons.on_node(plan, paths, plan.node("w2"), ["ls"]) == ["ls"]
+    assert open_backend(plan, paths).exec_argv(plan.node("w2"), ["ls"]) == ["ls"]
 
 
 def test_a_node_command_enters_both_namespaces_and_stays_one_process(paths: ClusterPaths) -> None:
     plan = plan_of(paths, NetworkMode.NETNS)
     node = plan.node("w2")
-    assert daemons.on_node(plan, paths, node, ["ls", "-l"]) == [
+    assert open_backend(plan, paths).exec_argv(node, ["ls", "-l"]) == [
         *("ip", "netns", "exec", node.namespace),
         *("nsenter", f"--uts={paths.uts_file('w2')}", "--", "ls", "-l"),
     ]
@@ -214,14 +216,14 @@ def test_hosts_hold_all_nodes_and_this_machine(paths: ClusterPaths, monkeypatch:
 
 
 def test_links_are_shaped_by_rate_behind_delay() -> None:
-    (rate,) = netns.shape_argvs("eth0", "1gbit", "", "ns")
+    (rate,) = shape_argvs("eth0", "1gbit", "", "ns")
     assert rate[:8] == ["tc", "-n", "ns", "qdisc", "replace", "dev", "eth0", "root"]
     assert rate[rate.index("rate") + 1] == "1gbit"
     assert int(rate[rate.index("burst") + 1]) >= 256 * 1024
-    delay, behind = netns.shape_argvs("eth0", "1gbit", "2ms")
+    delay, behind = shape_argvs("eth0", "1gbit", "2ms")
     assert "netem" in delay
     assert behind[behind.index("parent") + 1] == "1:1"
-    assert netns.shape_argvs("eth0", "", "") == []
+    assert shape_argvs("eth0", "", "") == []
 
 
 def test_mount_points_are_listed_below_a_directory_only() -> None:

@@ -140,6 +140,29 @@ def test_a_late_worker_has_all_but_its_node_manager_from_the_start() -> None:
     assert plan_of(UpOptions(), NetworkMode.NETNS).late_nodes == ()
 
 
+def test_storage_nodes_hold_all_data_and_the_others_run_all_containers() -> None:
+    made = plan_of(
+        UpOptions(nodes=5, racks=1, accel_nodes=0, storage_nodes=2, link="80mbit"), NetworkMode.NETNS
+    )
+    roles = {node.name: made.roles(node) for node in made.workers}
+    assert roles == {
+        **dict.fromkeys(("w1", "w2"), (DaemonRole.DATANODE,)),
+        **dict.fromkeys(("w3", "w4", "w5"), (DaemonRole.NODEMANAGER,)),
+    }
+    assert [node.name for node in made.data_nodes] == ["w1", "w2"]
+    links = {node.name: made.link_of(node) for node in made.nodes}
+    assert links == {
+        **dict.fromkeys(("master", "w1", "w2"), ""),
+        **dict.fromkeys(("w3", "w4", "w5"), "80mbit"),
+    }
+
+
+def test_without_storage_nodes_every_worker_does_both_and_every_link_is_limited() -> None:
+    made = plan_of(UpOptions(link="80mbit"), NetworkMode.NETNS)
+    assert made.data_nodes == made.workers
+    assert {made.link_of(node) for node in made.nodes} == {"80mbit"}
+
+
 def test_the_default_cluster() -> None:
     plan = plan_of(UpOptions(), NetworkMode.NETNS)
     assert [node.name for node in plan.nodes] == ["master", "w1", "w2", "w3", "w4"]
@@ -160,10 +183,17 @@ def test_the_default_cluster() -> None:
         (UpOptions(nodes=2, accel_nodes=3), "accel-nodes"),
         (UpOptions(slots=-1), "slots"),
         (UpOptions(nodes=2, racks=1, late=3), "late"),
-        (UpOptions(mode="docker"), "mode"),
+        (UpOptions(accel_nodes=0, storage_nodes=5), "storage-nodes"),
+        (UpOptions(accel_nodes=1, storage_nodes=2), "storage-nodes"),
+        (UpOptions(mode="podman"), "mode"),
         (UpOptions(link="fast"), "link"),
         (UpOptions(link="0gbit"), "link"),
         (UpOptions(delay="2 weeks"), "delay"),
+        (UpOptions(node_memory="much"), "node-memory"),
+        (UpOptions(node_memory="1mb"), "node-memory"),
+        (UpOptions(node_cpus=-1), "node-cpus"),
+        (UpOptions(mounts=("/data", "here")), "mount"),
+        (UpOptions(mounts=("/",)), "mount"),
         (UpOptions(name=""), "name"),
         (UpOptions(name="../etc"), "name"),
         (UpOptions(name="A"), "name"),

@@ -22,6 +22,7 @@ from yarn_accel.testbed.plan import NetworkMode, UpOptions, make_plan
         ("netns", 0, NetworkMode.NETNS),
         ("loopback", 0, NetworkMode.LOOPBACK),
         ("loopback", 1000, NetworkMode.LOOPBACK),
+        ("docker", 1000, NetworkMode.DOCKER),
     ],
 )
 def test_the_mode_follows_from_wish_and_rights(mode: str, euid: int, chosen: NetworkMode) -> None:
@@ -37,6 +38,21 @@ def test_netns_mode_needs_root() -> None:
 def test_link_options_need_links(options: UpOptions) -> None:
     with pytest.raises(ConfigError, match="netns"):
         preflight.choose_mode(options, 1000)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        UpOptions(image="x"),
+        UpOptions(node_memory="1gb"),
+        UpOptions(node_cpus=1),
+        UpOptions(mounts=("/d",)),
+        UpOptions(publish=True),
+    ],
+)
+def test_what_containers_alone_have_needs_containers(options: UpOptions) -> None:
+    with pytest.raises(ConfigError, match=r"^--[a-z-]+ needs --mode docker$"):
+        preflight.choose_mode(options, 0)
 
 
 @pytest.mark.parametrize("missing", ["ip", "tc", "unshare", "nsenter", "hostname"])

@@ -1,0 +1,27 @@
+#!/bin/sh
+# Says whether there is an engine that images can be built with and run on here; else one line with the cure.
+#
+#   docker/engine.sh [MIB]       MIB: what must be free where the engine keeps its images
+set -eu
+needed_mib=${1:-0}
+fail() { printf '%s; %s\n' "$1" "$2" >&2; exit 3; }
+command -v docker >/dev/null 2>&1 ||
+    fail "there is no docker client on PATH" "cure: apt-get install --no-install-recommends docker.io"
+case "${DOCKER_HOST:-}" in "" | unix://*) ;; *)
+    fail "DOCKER_HOST=$DOCKER_HOST is an engine on another machine, whose ports and folders are not here" \
+        "cure: unset DOCKER_HOST" ;;
+esac
+if ! said=$(docker version --format '{{.Server.Version}}' 2>&1); then
+    case "$said" in
+    *"permission denied"*)
+        fail "this user may not use the engine's socket" "cure: as root, or usermod -aG docker \$USER and log in again" ;;
+    *) fail "no engine answers at ${DOCKER_HOST:-unix:///var/run/docker.sock}" \
+        "cure: systemctl start docker, or as root: sysctl -w net.ipv4.ip_forward=1 && dockerd &" ;;
+    esac
+fi
+root=$(docker info --format '{{.DockerRootDir}}' 2>/dev/null || true)
+if [ "$needed_mib" -gt 0 ] && [ -n "$root" ] && [ -d "$root" ]; then
+    free_mib=$(df -Pm "$root" | awk 'NR == 2 { print $4 }')
+    [ "$free_mib" -ge "$needed_mib" ] ||
+        fail "$root has $free_mib MiB free, $needed_mib MiB are needed" "cure: remove images you know, or move the engine's data-root"
+fi

@@ -1,0 +1,105 @@
+"""A project of ``docker compose`` from docker/compose.yaml, apart from one that a user here runs."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from yarn_accel import __version__
+
+__all__ = ["ROOT", "Project", "absent", "eventually"]
+
+ROOT = Path(__file__).resolve().parents[3]
+COMPOSE = ROOT / "docker" / "compose.yaml"
+COMMAND_LIMIT_S = 500.0
+
+
+def absent(*images: str) -> str:
+    """Why these images cannot be run here with ``docker compose``; empty when they can."""
+    if shutil.which("docker") is None:
+        return "no containers: there is no docker client on PATH"
+    engine = subprocess.run(
+        [str(ROOT / "docker" / "engine.sh")], capture_output=True, text=True, check=False, timeout=60
+    )
+    if engine.returncode:
+        return f"no containers: {engine.stderr.strip()}"
+    if subprocess.run(
+        ["docker", "compose", "version"], capture_output=True, check=False, timeout=60
+    ).returncode:
+        return "no containers: docker has no command compose"
+    for image in images:
+        name = f"yarn-accel/{image}:{__version__}"
+        if subprocess.run(["docker", "image", "inspect", name], capture_output=True, check=False).returncode:
+            return f"no containers: there is no image {name}; `make docker-images` makes it"
+    return ""
+
+
+def eventually(what: str, probe: Callable[[], bool], within_s: float = 240.0) -> None:
+    """Wait until the probe is true."""
+    end_s = time.monotonic() + within_s
+    while not probe():
+        assert time.monotonic() < end_s, f"not within {within_s:g} s: {what}"
+        time.sleep(0.5)
+
+
+class Project:
+    """Containers, networks and volumes of one profile, under a name of their own.
+
+    Args:
+        profile: of docker/compose.yaml.
+        data: what the containers see as /data.
+        settings: further variables of docker/.env.example.
+    """
+
+    def __init__(self, profile: str, data: Path, **settings: str) -> None:
+        self.name = f"ya-compose-{secrets.token_hex(3)}"
+        data.chmod(0o777)
+        self._argv = [
+            "docker",
+            "compose",
+            "--project-name",
+            self.name,
+            "--file",
+            str(COMPOSE),
+            "--profile",
+            profile,
+        ]
+        self._env = {**os.environ, "DATA": str(data), **settings}
+
+    def compose(self, *words: str, input: str = "") -> subprocess.CompletedProcess[str]:
+        """Run ``docker compose WORDS`` and return what it said."""
+        return subprocess.run(
+            [*self._argv, *words],
+            env=self._env,
+            input=input,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=COMMAND_LIMIT_S,
+        )
+
+    def said(self, *words: str, input: str = "") -> str:
+        """As `compose`, which must succeed; its standard output."""
+        done = self.compose(*words, input=input)
+        assert done.returncode == 0, f"docker compose {' '.join(words)}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def up(self) -> None:
+        """Start everything and wait until all is healthy; shows the logs when it is not."""
+        done = self.compose("up", "--detach", "--wait")
+        assert done.returncode == 0, (
+            f"{done.stderr[-2000:]}\n{self.compose('logs', '--tail', '40').stdout[-8000:]}"
+        )
+
+    def down(self) -> None:
+        """Remove all of it, volumes too."""
+        self.compose("--profile", "*", "down", "--volumes", "--timeout", "5")
+
+    def containers(self) -> list[str]:
+        """The ids of its containers."""
+        return self.said("ps", "--quiet").split()

@@ -1,0 +1,104 @@
+"""The profiles torque and sites: an emulated Torque in a container, and two that are linked."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.docker.project import Project, absent, eventually
+
+pytestmark = pytest.mark.docker
+
+SUBMIT = """
+cat >/tmp/job.sh <<'END'
+#!/bin/sh
+{body}
+END
+cd /torque && qsub {options} /tmp/job.sh
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _images() -> None:
+    reason = absent("torque")
+    if reason:
+        pytest.skip(reason)
+
+
+@pytest.fixture
+def torque(tmp_path: Path) -> Iterator[Project]:
+    project = Project("torque", tmp_path)
+    try:
+        project.up()
+        yield project
+    finally:
+        project.down()
+
+
+def submit(project: Project, service: str, body: str, options: str) -> str:
+    script = SUBMIT.format(body=body, options=options)
+    return project.said("exec", "-T", service, "bash", input=script).strip()
+
+
+def field(project: Project, service: str, job: str, key: str) -> str:
+    done = project.compose("exec", "-T", service, "qstat", "-f", job)
+    text = done.stdout.replace("\n\t", "")
+    return next(
+        (line.split(" = ", 1)[1] for line in text.splitlines() if line.strip().startswith(f"{key} = ")), ""
+    )
+
+
+def test_a_job_runs_and_waiting_ones_have_a_reason_also_after_a_restart(torque: Project):
+    first = submit(torque, "torque", "echo it ran >/data/ran", "-l nodes=1:ppn=2,walltime=0:05:00")
+    eventually("the job has ended", lambda: field(torque, "torque", first, "job_state") in ("C", ""))
+    assert torque.said("exec", "-T", "torque", "cat", "/data/ran") == "it ran\n"
+    submit(torque, "torque", "sleep 300", "-l nodes=4:ppn=2,walltime=0:05:00")
+    waiting = submit(torque, "torque", "true", "-l nodes=4:ppn=2,walltime=0:05:00")
+    eventually("it says why", lambda: "Not Running" in field(torque, "torque", waiting, "comment"))
+    torque.said("restart", "torque")
+    torque.up()
+    # The body of the other one ended with the container; the server lost no job.
+    eventually("it is started", lambda: field(torque, "torque", waiting, "job_state") in ("R", "C"))
+
+
+def test_nobody_has_rights_and_no_port_is_published(torque: Project):
+    (container,) = torque.containers()
+    shown = subprocess.run(
+        [
+            "docker",
+            "inspect",
+            "--format",
+            "{{.HostConfig.Privileged}} {{json .NetworkSettings.Ports}}",
+            container,
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert shown.stdout.split() == ["false", "{}"]
+    status = torque.said("exec", "-T", "torque", "cat", "/proc/1/status")
+    assert "CapEff:\t0000000000000000" in status
+    assert "NoNewPrivs:\t1" in status
+    assert torque.said("exec", "-T", "torque", "id", "-u") == "1000\n"
+
+
+@pytest.mark.slow
+def test_a_job_of_two_linked_sites_has_a_block_at_each(tmp_path: Path):
+    sites = Project("sites", tmp_path)
+    try:
+        sites.up()
+        for service in ("alpha", "beta"):
+            eventually(
+                f"{service} sees its peer",
+                lambda service=service: (
+                    "alive" in sites.compose("exec", "-T", service, "torque-sched", "site", "peers").stdout
+                ),  # type: ignore[misc]
+            )
+        options = "-h -v TORQUE_GRID=yes,TORQUE_GRID_NODES=6 -l nodes=1:ppn=2,walltime=0:05:00"
+        job = submit(sites, "alpha", 'echo "$TORQUE_GRID_SITES" >"/data/$TORQUE_GRID_SITE"', options)
+        eventually("the job has ended", lambda: field(sites, "alpha", job, "job_state") == "C")
+        assert field(sites, "alpha", job, "comment") == "grid: ran at alpha: exit 0, beta: exit 0"
+        assert sites.said("exec", "-T", "beta", "cat", "/data/beta") == "alpha beta\n"
+    finally:
+        sites.down()

@@ -1,0 +1,117 @@
+"""What docker/ promises, read from its files: no host or secret in them, no rights that nobody needs."""
+
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from yarn_accel import __version__
+
+ROOT = Path(__file__).resolve().parents[3]
+DOCKER = ROOT / "docker"
+COMPOSE = sorted(DOCKER.glob("compose*.yaml"))
+DOCKERFILE = (DOCKER / "Dockerfile").read_text()
+
+
+def services(path: Path) -> dict[str, dict[str, Any]]:
+    return dict(yaml.safe_load(path.read_text())["services"])
+
+
+ALL = services(DOCKER / "compose.yaml")
+
+
+@pytest.mark.parametrize("path", COMPOSE, ids=lambda path: path.name)
+def test_no_service_has_the_machine(path: Path):
+    for name, service in services(path).items():
+        assert not service.get("privileged"), name
+        assert not service.get("cap_add"), f"{name}: docs/docker.md says that none is needed"
+        for key in ("network_mode", "pid", "ipc", "userns_mode", "uts"):
+            assert key not in service, name
+        for volume in service.get("volumes", ()):
+            assert "docker.sock" not in str(volume), name
+            assert not str(volume).startswith("/"), name
+
+
+@pytest.mark.parametrize("name", sorted(ALL))
+def test_every_service_drops_what_it_has(name: str):
+    service = ALL[name]
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["init"] is True
+    assert service["labels"] == {"yarn-accel.compose": "true"}
+    # Whoever holds that name at a registry must not get to run here.
+    assert service["pull_policy"] == "never"
+    assert service["profiles"] in (["hadoop"], ["torque"], ["sites"], ["client"])
+    assert set(service["healthcheck"]) in (
+        {"disable"},
+        {"test", "interval", "timeout", "retries", "start_period"},
+    )
+
+
+def test_ports_are_published_on_the_loopback_alone():
+    published = {name: service["ports"] for name, service in ALL.items() if "ports" in service}
+    assert set(published) == {"master"}
+    for port in published["master"]:
+        assert re.fullmatch(r"127\.0\.0\.1:\$\{[A-Z_]+:-\d+\}:\d+", port), port
+
+
+def test_all_workers_are_alike_and_known_to_the_master():
+    workers = sorted(name for name in ALL if re.fullmatch(r"w\d+", name))
+    assert f"--nodes={len(workers)}" in ALL["master"]["command"]
+    for number, name in enumerate(workers, start=2):
+        assert ALL[name]["hostname"] == name
+        assert name in ALL[name]["command"]
+        assert ALL[name]["networks"]["hadoop"]["ipv4_address"] == f"10.231.${{SUBNET:-200}}.{number}"
+
+
+def test_the_images_name_no_host_and_end_as_an_ordinary_user():
+    lines = [line for line in DOCKERFILE.splitlines() if not line.startswith("#")]
+    text = "\n".join(lines)
+    assert "://" not in text
+    assert "# syntax=" not in DOCKERFILE
+    assert not re.search(r"\.(crt|pem|key)\b|PASSW|TOKEN|SECRET|^ADD ", text, re.M)
+    stages = {line.split()[-1]: line.split()[1] for line in lines if line.startswith("FROM ")}
+    assert {base for base in stages.values() if base not in stages} == {"${BASE}"}
+    assert "USER accel" in text[text.index("FROM python AS hadoop-node") :]
+    assert "USER root" not in text
+
+
+def test_versions_agree_with_the_package():
+    assert f"ARG VERSION={__version__}\n" in DOCKERFILE
+    for path in (DOCKER / "compose.yaml", DOCKER / ".env.example"):
+        named = re.findall(r"yarn-accel/\w+:([\w.]+)", path.read_text())
+        assert set(named) == {__version__}, path
+
+
+def test_the_example_of_settings_lists_every_variable_with_its_default():
+    used = dict(re.findall(r"\$\{([A-Z_]+):-([^}]*)\}", (DOCKER / "compose.yaml").read_text()))
+    example = dict(
+        line.split("=", 1)
+        for line in (DOCKER / ".env.example").read_text().splitlines()
+        if line and not line.startswith("#")
+    )
+    assert example.pop("COMPOSE_PROFILES") == "hadoop"
+    assert example == used
+
+
+def test_the_modules_that_fetch_hadoop_need_no_other_of_ours():
+    """The stage that fetches the jars has these files alone, so that no other change fetches again."""
+    stage = DOCKERFILE[DOCKERFILE.index("AS jars") : DOCKERFILE.index("AS needs")]
+    copied = set(re.findall(r"yarn_accel/[\w/]+\.py", stage))
+    for name in copied:
+        for module in re.findall(r"^from (yarn_accel[\w.]+) import", (ROOT / name).read_text(), re.M):
+            assert module.replace(".", "/") + ".py" in copied, f"{name} imports {module}"
+
+
+def test_requirements_are_those_of_setup_cfg():
+    requirements = runpy.run_path(str(DOCKER / "requirements.py"))["requirements"]
+    settings = (ROOT / "setup.cfg").read_text()
+    base, full = requirements(settings, "base"), requirements(settings, "yarn,torque")
+    assert "click>=8.1" in base
+    assert "numpy>=1.26" not in base
+    assert set(base) < set(full)
+    assert "hdfs-native>=0.14.7" in full
+    assert not any(line.startswith("#") for line in full)
