@@ -82,6 +82,7 @@ def cases() -> Iterator[Case]:
     yield Case("kmeans", (points,), {"k": 3})
     yield Case("kmeans_seed", (points,), {"k": 3})
     yield Case("kmeans_step", (points, points[::30].copy()))
+    yield Case("knn", (points[::3].copy(), points, np.repeat(np.arange(3), 30)))
     # PNG: the pixels are the same wherever they are decoded.
     images = tuple(packed_images(PNG.encoded(5)))
     for operation in ("lbp", "colour", "features"):

@@ -17,9 +17,11 @@ from pathlib import Path
 import scipy
 
 from tests.fixtures import fake_nvml
+from tests.unit.operations.cupy_contract import CODECS
 
 HERE = Path(__file__).resolve().parent
-VENV = HERE.parent.parent / ".venv-cuda"
+ROOT = HERE.parent.parent
+VENV = ROOT / ".venv-cuda"
 LIBRARIES, OVERLAY, STAMP = VENV / "emulated", VENV / "overlay", VENV / "emulated" / "built"
 CUPY = "14.2.0"
 UUIDS = ("GPU-5e1f0a2b-3c4d-5e6f-7a8b-9cadbecfd0e1", "GPU-11111111-1111-1111-1100-111111111111")
@@ -33,24 +35,32 @@ PACKAGES = (
     "cython==3.2.9",
     "setuptools==80.9.0",
 )
-UUIDS = ("GPU-00000000-0000-0000-0000-000000000000", "GPU-11111111-1111-1111-1111-111111111111")
-"""Of the GPUs, as gpu.cpp has them by default."""
 HOST_FORM = "-DTHRUST_HOST_SYSTEM=1 -DTHRUST_DEVICE_SYSTEM=4"
 """CuPy's headers for plain C++."""
 NEEDED_ONLY = ("libcublasLt.so.12", "libcusparse.so.12", "libnvJitLink.so.12")
 """What has to be there for the others, and is not called."""
 NOT_SUPPORTED = {"cuda": 801, "cublas": 15, "cusolver": 9}
 PROFILER = 'extern "C" cudaError_t cudaProfilerStart(void), cudaProfilerStop(void);\n'
+CODEC = """import sys
+import cupy
+from tests.unit.operations.emulation import Codec
+sys.modules[__name__] = Codec(cupy.asarray, lambda: cupy.cuda.get_current_stream().ptr)
+"""
 PRELOAD = """import ctypes as _ctypes
 for _name in {names}:
     _ctypes.CDLL({folder!r} + "/" + _name, _ctypes.RTLD_GLOBAL)
 """
 
 
+def codec_folder(version: str) -> Path:
+    """Where the real nvImageCodec of that version is, which works without CUDA as far as it opens images."""
+    return VENV / f"nvimgcodec-{version}"
+
+
 def environment() -> dict[str, str]:
     """The environment in which Python finds CuPy and the emulated CUDA."""
     toolkit_headers = _packages() / "nvidia/cuda_nvcc/include"
-    first = [str(OVERLAY), str(HERE.parent.parent), _site(), str(_packages())]
+    first = [str(OVERLAY), str(ROOT), _site(), str(_packages())]
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([*first, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
@@ -67,7 +77,7 @@ def environment() -> dict[str, str]:
 
 def build() -> None:
     """Everything, unless it is there and newer than its sources."""
-    own = [Path(__file__), HERE / "nvimgcodec.py", *HERE.glob("*.cpp"), *HERE.glob("*.h")]
+    own = [Path(__file__), *HERE.glob("*.cpp"), *HERE.glob("*.h")]
     sources = [*own, *Path(fake_nvml.__file__).parent.glob("*.*")]
     if STAMP.exists() and STAMP.stat().st_mtime > max(path.stat().st_mtime for path in sources):
         return
@@ -112,6 +122,10 @@ def _install() -> None:
     pip = [VENV / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "--quiet"]
     if not all(list(_packages().glob(f"{name}-{version}*-info")) for name, version in _pinned()):
         _run(*pip, "install", "--no-deps", *PACKAGES)
+    for version in (file.stem for file in CODECS):
+        if not codec_folder(version).exists():
+            package = f"nvidia-nvimgcodec-cu12=={version}"
+            _run(*pip, "install", "--no-deps", "--target", codec_folder(version), package)
     if not (VENV / f"cupy-{CUPY}.tar.gz").exists():
         source = ["--no-deps", "--no-binary", ":all:", "--no-build-isolation", f"cupy=={CUPY}"]
         path = f"{VENV / 'bin'}{os.pathsep}{os.environ['PATH']}"
@@ -204,5 +218,5 @@ def _overlay(runtime: Path) -> None:
     shutil.copy(LIBRARIES / f"runtime{suffix}", OVERLAY / "cupy_backends/cuda/api" / f"runtime{suffix}")
     names = ("libcuda.so.1", "libnvrtc.so.12", *NEEDED_ONLY, "libcublas.so.12", "libcusolver.so.11")
     (OVERLAY / "nvidia").mkdir()  # no package of its own: the others of that name are found, too
-    shutil.copy(HERE / "nvimgcodec.py", OVERLAY / "nvidia")
+    (OVERLAY / "nvidia/nvimgcodec.py").write_text(CODEC)
     (OVERLAY / "cupy_backends/__init__.py").write_text(PRELOAD.format(names=names, folder=str(LIBRARIES)))

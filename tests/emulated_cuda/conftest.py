@@ -6,6 +6,8 @@ import os
 
 import pytest
 
+from yarn_accel.pipeline.workers.gpu_probe import probe
+
 IS_EMULATED = "EMULATED_CUDA_OPTIONS" in os.environ
 
 
@@ -15,6 +17,14 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if "emulated_cuda" in item.nodeid:
                 item.add_marker(skip)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_kernels():
+    """All kernels are compiled once and kept, so that no server under test waits for a compiler."""
+    if IS_EMULATED:
+        with importlib.import_module("cupy").cuda.Stream(non_blocking=True):
+            probe()
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,6 @@
 // An emulated NVRTC: compiles a kernel's text with the host's compiler, and what comes out is its cubin.
 //
 //   EMULATED_CUDA_OPTIONS  of the host's compiler, for kernel.h and the headers that it takes from elsewhere
-//   EMULATED_CUDA_NVRTC    the real library; where it is named, it has to compile the same text first
-#include <dlfcn.h>
 #include <nvrtc.h>
 #include <unistd.h>
 
@@ -13,13 +11,12 @@
 #include <regex>
 #include <sstream>
 #include <string>
-#include <vector>
 
 #include "emulated.h"
 #include "launch.h"
 
 struct _nvrtcProgram {
-    std::string source, name, log, image;
+    std::string source, log, image;
 };
 
 namespace {
@@ -28,23 +25,6 @@ std::string contents(const std::string& path) {
     std::stringstream text;
     text << file.rdbuf();
     return text.str();
-}
-
-bool really_compiles(nvrtcProgram program, int n, const char* const* options) {
-    const char* path = getenv("EMULATED_CUDA_NVRTC");
-    if (!path || program->source.empty()) return true;
-    static void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!library) return program->log = dlerror(), false;
-#define REAL(name) ((decltype(&name))dlsym(library, #name))
-    nvrtcProgram real;
-    REAL(nvrtcCreateProgram)(&real, program->source.c_str(), program->name.c_str(), 0, nullptr, nullptr);
-    bool is_good = REAL(nvrtcCompileProgram)(real, n, options) == NVRTC_SUCCESS;
-    size_t n_log = 0;
-    REAL(nvrtcGetProgramLogSize)(real, &n_log);
-    program->log.resize(n_log);
-    REAL(nvrtcGetProgramLog)(real, &program->log[0]);
-    REAL(nvrtcDestroyProgram)(&real);
-    return is_good;
 }
 
 // The text as C++ for the host, with an entry for each of its kernels.
@@ -73,7 +53,7 @@ bool compiles(nvrtcProgram program, int n, const char* const* options) {
     std::ofstream(path + "/kernel.cpp") << translated(program->source);
     command += " " + path + "/kernel.cpp -o " + path + "/kernel.so >" + path + "/log 2>&1";
     bool is_good = system(command.c_str()) == 0;
-    program->log += contents(path + "/log");
+    program->log = contents(path + "/log");
     std::string library = contents(path + "/kernel.so");
     for (const char* name : {"/kernel.cpp", "/kernel.so", "/log", ""}) remove((path + name).c_str());
     emulated::Image head{{}, sizeof head + library.size()};
@@ -83,10 +63,6 @@ bool compiles(nvrtcProgram program, int n, const char* const* options) {
     return is_good;
 }
 
-nvrtcResult give(const std::string& found, char* place) {
-    memcpy(place, found.data(), found.size());
-    return NVRTC_SUCCESS;
-}
 }  // namespace
 
 extern "C" {
@@ -94,20 +70,22 @@ const char* nvrtcGetErrorString(nvrtcResult error) {
     return error == NVRTC_ERROR_COMPILATION ? "NVRTC_ERROR_COMPILATION" : "emulated NVRTC error";
 }
 nvrtcResult nvrtcVersion(int* major, int* minor) { return *major = 12, *minor = 9, NVRTC_SUCCESS; }
-nvrtcResult nvrtcCreateProgram(nvrtcProgram* program, const char* source, const char* name, int n_headers,
+nvrtcResult nvrtcCreateProgram(nvrtcProgram* program, const char* source, const char*, int n_headers,
                                const char* const*, const char* const*) {
     if (n_headers) return (nvrtcResult)emulated::unsupported("headers in memory", NVRTC_ERROR_INVALID_INPUT);
-    return *program = new _nvrtcProgram{source, name ? name : "program.cu"}, NVRTC_SUCCESS;
+    return *program = new _nvrtcProgram{source}, NVRTC_SUCCESS;
 }
 nvrtcResult nvrtcDestroyProgram(nvrtcProgram* program) { return delete *program, NVRTC_SUCCESS; }
 nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int n, const char* const* options) {
-    bool is_good = really_compiles(program, n, options) && (program->source.empty() || compiles(program, n, options));
-    return is_good ? NVRTC_SUCCESS : NVRTC_ERROR_COMPILATION;
+    return program->source.empty() || compiles(program, n, options) ? NVRTC_SUCCESS : NVRTC_ERROR_COMPILATION;
 }
-nvrtcResult nvrtcGetPTXSize(nvrtcProgram program, size_t* n) { return *n = program->image.size(), NVRTC_SUCCESS; }
-nvrtcResult nvrtcGetPTX(nvrtcProgram program, char* place) { return give(program->image, place); }
-nvrtcResult nvrtcGetCUBINSize(nvrtcProgram program, size_t* n) { return *n = program->image.size(), NVRTC_SUCCESS; }
-nvrtcResult nvrtcGetCUBIN(nvrtcProgram program, char* place) { return give(program->image, place); }
+#define IMAGE(name) \
+    nvrtcResult nvrtcGet##name##Size(nvrtcProgram program, size_t* n) { return *n = program->image.size(), NVRTC_SUCCESS; } \
+    nvrtcResult nvrtcGet##name(nvrtcProgram program, char* place) { \
+        return memcpy(place, program->image.data(), program->image.size()), NVRTC_SUCCESS; \
+    }
+IMAGE(PTX)
+IMAGE(CUBIN)
 nvrtcResult nvrtcGetProgramLogSize(nvrtcProgram program, size_t* n) {
     return *n = program->log.size() + 1, NVRTC_SUCCESS;
 }

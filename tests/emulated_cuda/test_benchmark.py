@@ -63,6 +63,18 @@ def test_what_there_is_no_time_for_is_named(cupy, tmp_path):
     assert left_out <= cut
 
 
+def test_the_machine_is_named_before_the_tests_of_make_gpu_test(cupy):
+    ran = subprocess.run(
+        [sys.executable, "-m", "benchmarks.gpu.machine"],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout.startswith("EMULATED, no GPU: cuda:0")
+
+
 def test_it_refuses_to_be_a_result(cupy):
     ran = benchmark("--quick", "--json", "benchmarks/results/gpu.json")
     assert ran.returncode == 2

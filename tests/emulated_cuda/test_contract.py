@@ -1,15 +1,20 @@
-"""The file of what CuPy has, to which `make test` holds our modules and the stand-ins, is the real CuPy's."""
+"""The files to which `make test` holds our modules and the stand-ins say what CuPy and nvImageCodec have."""
 
+import ast
 import contextlib
 import importlib
 import inspect
+import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.unit.operations.cupy_contract import GOLDEN, wanted
+from tests.emulated_cuda.build import ROOT, codec_folder
+from tests.unit.operations.cupy_contract import CODEC, CODECS, GOLDEN, wanted
 from tests.unit.operations.test_cupy_contract import stand_ins
 from yarn_accel.operations import gpu_errors
 from yarn_accel.operations.gpu_errors import Blame, asked_bytes, blame_of
@@ -116,15 +121,101 @@ def signature(path, found, is_method):
     return f"({', '.join(parts)})"
 
 
-def test_the_file_says_what_the_real_cupy_has(cupy):
+def used(of_codec):
     with pytest.MonkeyPatch.context() as patch:
         paths = wanted() | set(stand_ins(patch))
-    text = "".join(f"{each}\n" for each in sorted(map(line, paths)))
-    found = Path(GOLDEN).read_text(encoding="utf-8") if GOLDEN.exists() else ""
+    return sorted(path for path in paths if path.startswith(CODEC) == of_codec)
+
+
+def compare(file, lines):
+    text = "".join(f"{each}\n" for each in lines)
+    found = file.read_text(encoding="utf-8") if file.exists() else ""
     if found != text:
-        fresh = GOLDEN.with_suffix(".new")
+        fresh = file.with_suffix(".new")
         fresh.write_text(text, encoding="utf-8")
-        pytest.fail(f"{GOLDEN.name} is not the real CuPy's; compare it with {fresh.name}, written beside it")
+        pytest.fail(f"{file.name} is not what the wheel has; compare it with {fresh.name}, written beside it")
+
+
+def test_the_file_says_what_the_real_cupy_has(cupy):
+    compare(GOLDEN, sorted(map(line, used(of_codec=False))))
+
+
+ASK_CODEC = """
+import json, sys
+from functools import reduce
+from nvidia import nvimgcodec
+found = {}
+for path in sys.argv[1:]:
+    thing = reduce(getattr, path.split(".")[2:], nvimgcodec)
+    function = thing.__init__ if isinstance(thing, type) else thing
+    found[path] = function.__doc__ if callable(function) else None
+print(json.dumps(found))
+"""
+OPEN_JPEG = """
+import io, os, warnings
+import numpy as np
+from PIL import Image
+from nvidia import nvimgcodec
+from yarn_accel.operations import cuda_decoding
+stream = io.BytesIO()
+Image.fromarray(np.zeros((30, 20, 3), np.uint8)).save(stream, "JPEG")
+opener = cuda_decoding._Decoder(None, None, nvimgcodec.CodeStream)
+opened = opener.opened(stream.getvalue(), (30, 20))
+assert opened is not None
+assert opener.opened(stream.getvalue(), (20, 30)) is None
+assert opener.opened(b"nothing", (30, 20)) is None
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    decoder = cuda_decoding._decoder(0)
+said = [str(each.message) for each in caught]
+if decoder is not None:
+    try:
+        decoder.decode([opened], params=decoder.params, cuda_stream=0)
+    except Exception as error:
+        said.append(f"{type(error).__name__}: {error}")
+print(*said, flush=True)
+os._exit(0)  # 0.5 would crash where there is no driver.
+"""
+
+
+def with_codec(version, program, *words):
+    """What Python prints with the real nvImageCodec, which complains of what it misses without a driver."""
+    paths = [str(codec_folder(version)), str(ROOT), *sys.path[1:]]
+    ran = subprocess.run(
+        [sys.executable, "-c", program, *words],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def forms(text):
+    """``(a, b=..., *, c=...)`` for each way in which pybind11's text says that a function is called."""
+    found = []
+    for given in re.findall(r"^(?:\d+\. )?\w+\((self.*)\) -> .*$", text, re.MULTILINE):
+        function = ast.parse(f"def f({re.sub('<[^<>]*>', 'None', given)}): ...").body[0].args
+        function.args = [ast.arg(each.arg) for each in [*function.posonlyargs, *function.args][1:]]
+        function.posonlyargs, anything = [], ast.Constant(...)
+        function.kwonlyargs = [ast.arg(each.arg) for each in function.kwonlyargs]
+        function.defaults = [anything for _ in function.defaults]
+        function.kw_defaults = [each and anything for each in function.kw_defaults]
+        found.append(f"({ast.unparse(function)})")
+    return " | ".join(found)
+
+
+@pytest.mark.parametrize("file", CODECS, ids=lambda file: file.stem)
+def test_the_files_say_what_the_real_nvimagecodec_has(file):
+    found = json.loads(with_codec(file.stem, ASK_CODEC, *used(of_codec=True)).splitlines()[-1])
+    compare(file, [path if text is None else path + forms(text) for path, text in sorted(found.items())])
+
+
+@pytest.mark.parametrize("file", CODECS, ids=lambda file: file.stem)
+def test_the_real_nvimagecodec_opens_images_and_takes_our_settings(file):
+    """Without a driver it fails by CUDA's error, not by its arguments: 0.5 when it decodes, 0.9 before."""
+    assert re.search("RuntimeError: .*CUDA", with_codec(file.stem, OPEN_JPEG))
 
 
 def test_every_error_that_is_judged_by_its_name_is_there(cupy):

@@ -1,6 +1,7 @@
 """The real CuPy on the emulated CUDA: what is done too early, or to the wrong memory, shows."""
 
 import importlib
+import threading
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from tests.emulated_cuda.build import UUIDS
 from yarn_accel.errors import RejectedError, StartupError, UnavailableError
 from yarn_accel.operations import get
-from yarn_accel.operations.cuda_streams import through_streams, upload, with_memory
+from yarn_accel.operations.cuda_streams import set_memory_wait, through_streams, upload, with_memory
 from yarn_accel.operations.operation import allocate
 from yarn_accel.pipeline.workers.cuda import CudaDevice
 from yarn_accel.pipeline.workers.devices import Device
@@ -109,6 +110,61 @@ def test_what_can_never_have_its_memory_is_too_large_and_what_may_have_it_later_
     finally:
         pool.set_limit(size=0)
     assert kept is None
+
+
+def test_what_another_lane_takes_meanwhile_makes_no_request_too_large(cupy):
+    pool, n_bytes = cupy.get_default_memory_pool(), 40 << 20
+    tries, others = [], []
+
+    def work():
+        tries.append(None)
+        if len(tries) == 1:
+            raise cupy.cuda.memory.OutOfMemoryError(n_bytes, 0, 0)
+        cupy.empty(n_bytes, np.uint8)  # Given back at once.
+        own = cupy.empty(n_bytes, np.uint8)
+        lane = threading.Thread(target=lambda: others.append(cupy.empty(n_bytes, np.uint8)))
+        lane.start()
+        lane.join()
+        return own, cupy.empty(n_bytes, np.uint8)
+
+    pool.free_all_blocks()
+    pool.set_limit(size=pool.used_bytes() + (100 << 20))
+    try:
+        with pytest.raises(UnavailableError, match=r"needs at least 80 MiB of the GPU's memory; \d+ MiB of"):
+            with_memory(work)
+    finally:
+        pool.set_limit(size=0)
+    assert len(others) == 1
+
+
+def test_what_a_request_had_when_it_asked_in_vain_counts_though_the_error_gives_it_back(cupy):
+    pool, n_bytes = cupy.get_default_memory_pool(), 40 << 20
+    pool.free_all_blocks()
+    pool.set_limit(size=pool.used_bytes() + (100 << 20))
+    try:
+        with pytest.raises(RejectedError, match="needs at least 120 MiB") as caught:
+            with_memory(lambda: [cupy.empty(n_bytes, np.uint8) for _ in range(3)])
+    finally:
+        pool.set_limit(size=0)
+    assert caught.value.code == "too-large"
+
+
+def test_what_is_short_is_waited_for_as_long_as_it_was_said(cupy):
+    pool, kept = cupy.get_default_memory_pool(), []
+    pool.free_all_blocks()
+    n_bytes = cupy.cuda.runtime.memGetInfo()[0] // 2 + (1 << 20)
+    times = iter(range(100))
+    try:
+        for sleep, seconds, is_there in ((kept.clear, 50.0, True), (lambda: None, 5.0, False)):
+            kept.append(cupy.empty(n_bytes, np.uint8))
+            set_memory_wait(seconds, lambda: float(next(times)), lambda _, sleep=sleep: sleep())
+            if is_there:
+                assert with_memory(lambda: cupy.empty(n_bytes, np.uint8)).nbytes == n_bytes
+            else:
+                with pytest.raises(UnavailableError, match="others use the GPU's memory"):
+                    with_memory(lambda: cupy.empty(n_bytes, np.uint8))
+    finally:
+        set_memory_wait(0.0, lambda: 0.0, lambda _: None)
 
 
 def test_a_shortage_that_passes_costs_one_more_try(cupy):

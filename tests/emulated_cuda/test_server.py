@@ -4,10 +4,14 @@ import json
 import re
 import threading
 import time
+from itertools import repeat
 
 import numpy as np
 import pytest
 
+from benchmarks.gpu.overlap import overlap_of
+from benchmarks.gpu.traced import PREFIX, STAGES_KEY
+from benchmarks.pipeline.setting import calls, replies
 from tests.emulated_cuda.asking import N_CLIENTS, UUIDS, ask
 from tests.emulated_cuda.bad_operations import PATH
 from tests.fixtures.fake_nvml import GpuRow
@@ -30,8 +34,8 @@ def gpu_server(start_server, eight_gpus, monkeypatch, tmp_path):  # noqa: F811
     eight_gpus.parts = []
     eight_gpus.write()
 
-    def start(**settings):
-        return start_server(devices=("cuda:0", "cuda:1"), **settings)
+    def start(devices=("cuda:0", "cuda:1"), **settings):
+        return start_server(devices=devices, **settings)
 
     def fail(*lines):
         fresh = tmp_path / "faults.new"
@@ -66,6 +70,22 @@ def test_many_at_a_time_use_both_and_each_gets_its_own(two_gpus, credential):  #
     devices, codes = ask(two_gpus, credential, 0, 25)
     assert devices <= {"cuda:0", "cuda:1"}
     assert codes == []
+
+
+def test_one_is_copied_in_and_another_out_while_a_third_is_computed(gpu_server, credential, monkeypatch):  # noqa: F811
+    """Requests that are too large to share a batch: each is in a lane of its own."""
+    monkeypatch.setenv(
+        "EMULATED_CUDA_DELAY_US", "20000"
+    )  # Each copy takes a while, however busy the machine is.
+    server = gpu_server(devices=("cuda:0",), extra_operations=("benchmarks.gpu.traced:OPERATIONS",))
+    tensor = Tensor.of(general((700, 700)))
+    with Client(server.endpoint, credential) as client:
+        for _ in range(40):
+            work = calls(f"{PREFIX}lu", {}, repeat(tensor, 8))
+            trace = [reply.info[STAGES_KEY] for reply in replies(client, work, 8)]
+            if overlap_of(trace).all_three:
+                return
+    pytest.fail("never all three at a time")
 
 
 def test_two_workers_share_each_gpu(gpu_server, credential):  # noqa: F811

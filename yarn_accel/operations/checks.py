@@ -19,8 +19,10 @@ __all__ = [
     "factors",
     "floating",
     "floating_factors",
+    "floating_points",
     "integer",
     "known",
+    "neighbours",
     "number",
     "numeric",
     "points",
@@ -240,6 +242,46 @@ def centroids(specs: Sequence[TensorSpec], params: Params) -> None:
             "wrong-shape",
             "input 1: centroids of {} values for points of {}".format(specs[1].shape[1], specs[0].shape[1]),
         )
+
+
+def neighbours(specs: Sequence[TensorSpec], params: Params) -> None:
+    """Real points ``(n, d)``, reference points ``(m, d)``, perhaps their labels ``(m,)``; ``k`` up to m."""
+    known(params, ("k",))
+    if len(specs) not in (2, 3):
+        raise RejectedError(
+            "wrong-inputs",
+            "expected the points, the reference points and perhaps their labels, found {} input(s)".format(
+                len(specs)
+            ),
+        )
+    for i in range(2):
+        real(specs[i], "input {}".format(i), 2, 2)
+    if specs[0].shape[1] != specs[1].shape[1]:
+        raise RejectedError(
+            "wrong-shape",
+            "input 1: reference points of {} values for points of {}".format(
+                specs[1].shape[1], specs[0].shape[1]
+            ),
+        )
+    if len(specs) == 3:
+        real(specs[2], "input 2", 1, 1, ("<i8",))
+        if specs[2].shape[0] != specs[1].shape[0]:
+            raise RejectedError(
+                "wrong-shape",
+                "input 2: {} labels for {} reference points".format(specs[2].shape[0], specs[1].shape[0]),
+            )
+    if integer(params, "k", 5, 1, 1 << 10) > specs[1].shape[0]:
+        raise RejectedError(
+            "bad-parameter",
+            "k: {} neighbours of {} reference points".format(params.get("k", 5), specs[1].shape[0]),
+        )
+
+
+def floating_points(specs: Sequence[TensorSpec], params: Params) -> Tuple[str, ...]:
+    """As `floating`, for points, reference points, and labels, which become int64."""
+    dtypes = floating(specs[:2], params)
+    whole = ["<i8" if spec.dtype[1] in "iu" and spec.dtype != "<u8" else spec.dtype for spec in specs[2:]]
+    return (*dtypes, *whole)
 
 
 def _factor_shapes(operation: str, n_rows: int, n_columns: int) -> Tuple[Tuple[int, ...], ...]:

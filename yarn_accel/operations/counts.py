@@ -24,6 +24,8 @@ __all__ = [
     "images_output",
     "kmeans_flops",
     "kmeans_output",
+    "knn_flops",
+    "knn_output",
     "lu_flops",
     "lu_output",
     "moved",
@@ -100,6 +102,18 @@ def step_flops(specs: Specs, params: Params) -> int:
     """3 n d k: a product, a square and a sum for each point, coordinate and centroid."""
     n, d = specs[0].shape
     return 3 * n * d * (specs[1].shape[0] if len(specs) > 1 else int(params["k"]))
+
+
+def knn_flops(specs: Specs, params: Params) -> int:
+    """3 n d m: a product, a square and a sum for each point, coordinate and reference point."""
+    n, d = specs[0].shape
+    return 3 * n * d * specs[1].shape[0]
+
+
+def knn_output(specs: Specs, params: Params) -> int:
+    """Neighbours and distances, and a label for each point."""
+    n, k = specs[0].shape[0], params.get("k", 5)
+    return array_bytes((n, k), "<i4") + array_bytes((n, k), "<f8") + array_bytes((n,), "<i8")
 
 
 def kmeans_flops(specs: Specs, params: Params) -> int:

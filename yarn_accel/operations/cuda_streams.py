@@ -15,7 +15,7 @@ import importlib
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import groupby
-from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple, TypeVar
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, TypeVar
 
 import numpy as np
 
@@ -150,13 +150,15 @@ def with_memory(work: Callable[[], _T], held_bytes: int = 0) -> _T:
         # Only here, where no frame of the error holds memory any more.
         cupy_module().cuda.get_current_stream().synchronize()
         pool.free_all_blocks()
-        before_bytes = pool.used_bytes()
+        own = _own_memory()
         try:
-            found = work()
+            with own:
+                found = work()
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            shortage = _shortage(error, held_bytes + max(0, pool.used_bytes() - before_bytes))
+            own_bytes = own.n_bytes if own.n_at_failure is None else own.n_at_failure
+            shortage = _shortage(error, held_bytes + max(0, own_bytes))
         else:
             _patience.wait.end()
             return found
@@ -165,6 +167,30 @@ def with_memory(work: Callable[[], _T], held_bytes: int = 0) -> _T:
             raise RejectedError("too-large", "the computation {}".format(shortage), cure=cure)
         if held_bytes or not _waited(shortage):
             raise GpuMemoryError("others use the GPU's memory: the computation {}".format(shortage))
+
+
+def _own_memory() -> Any:
+    """A hook of CuPy's, entered by a thread: counts what this thread takes, and no other lane.
+
+    What it had when it asked in vain is kept: as the error leaves, some of that is given back.
+    """
+
+    class OwnMemory(cupy_module().cuda.MemoryHook):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.name = "own memory {}".format(id(self))
+            self.n_bytes = 0
+            self.n_at_failure: Optional[int] = None
+
+        def malloc_postprocess(self, **facts: Any) -> None:
+            if facts["mem_ptr"]:
+                self.n_bytes += facts["mem_size"]
+            else:
+                self.n_at_failure = self.n_bytes
+
+        def free_postprocess(self, **facts: Any) -> None:
+            self.n_bytes -= facts["mem_size"]
+
+    return OwnMemory()
 
 
 def _shortage(error: BaseException, own_bytes: int) -> MemoryShortage:

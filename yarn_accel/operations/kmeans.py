@@ -14,7 +14,7 @@ import numpy as np
 from yarn_accel.operations.operation import Outcome, Params, Place, allocate
 from yarn_accel.operations.soundness import reject_not_finite
 
-__all__ = ["kmeans", "kmeans_seed", "kmeans_step"]
+__all__ = ["blocks", "kmeans", "kmeans_seed", "kmeans_step", "squared_distances", "squared_norms"]
 
 Array = Any
 DEFAULT_ITERATIONS = 300
@@ -58,7 +58,7 @@ def kmeans(arrays: List[Array], params: Params, place: Place = allocate) -> Outc
     """
     points = arrays[0]
     reject_not_finite(points, "input 0")
-    norms = _squared_norms(points)
+    norms = squared_norms(points)
     n_restarts = params.get("restarts", DEFAULT_RESTARTS)
     shift_limit = params.get("tolerance", DEFAULT_TOLERANCE) * _mean_variance(points)
     limits = (params.get("max_iterations", DEFAULT_ITERATIONS), shift_limit)
@@ -77,7 +77,7 @@ def kmeans_seed(arrays: List[Array], params: Params, place: Place = allocate) ->
     """The k-means++ start for points ``(n, d)``: ``centroids`` float64 (k, d). Parameters as for `kmeans`."""
     reject_not_finite(arrays[0], "input 0")
     generator = np.random.Generator(np.random.PCG64(params.get("seed", 0)))
-    centroids = _start(arrays[0], _squared_norms(arrays[0]), params["k"], generator)
+    centroids = _start(arrays[0], squared_norms(arrays[0]), params["k"], generator)
     return Outcome({"centroids": centroids}, {"k": params["k"]})
 
 
@@ -95,7 +95,7 @@ def kmeans_step(arrays: List[Array], params: Params, place: Place = allocate) ->
     points, centroids = arrays
     for i, array in enumerate(arrays):
         reject_not_finite(array, "input {}".format(i))
-    step = _pass(points, _squared_norms(points), centroids.astype(np.float64))
+    step = _pass(points, squared_norms(points), centroids.astype(np.float64))
     return Outcome(
         {"labels": step.labels, "sums": step.sums, "counts": step.counts, "inertias": step.inertias},
         {"inertia": float(step.inertias.sum()), "n": int(points.shape[0])},
@@ -138,8 +138,8 @@ def _pass(points: Array, norms: Array, centroids: Array) -> _Step:
     labels = np.empty(n, dtype=np.int32)
     distances = np.empty(n, dtype=np.float64)
     sums = np.zeros(centroids.shape, dtype=np.float64)
-    for rows, block in _blocks(points, k):
-        squares = _squared_distances(block, norms[rows], centroids)
+    for rows, block in blocks(points, k):
+        squares = squared_distances(block, norms[rows], centroids)
         nearest = squares.argmin(axis=1)
         labels[rows] = nearest
         distances[rows] = squares[np.arange(len(block)), nearest]
@@ -176,12 +176,12 @@ def _start(points: Array, norms: Array, k: int, generator: np.random.Generator) 
 
 def _distances_to(points: Array, norms: Array, centroids: Array) -> Array:
     result = np.empty((points.shape[0], centroids.shape[0]))
-    for rows, block in _blocks(points, centroids.shape[0]):
-        result[rows] = _squared_distances(block, norms[rows], centroids)
+    for rows, block in blocks(points, centroids.shape[0]):
+        result[rows] = squared_distances(block, norms[rows], centroids)
     return result
 
 
-def _squared_distances(block: Array, norms: Array, centroids: Array) -> Array:
+def squared_distances(block: Array, norms: Array, centroids: Array) -> Array:
     """|x - c|^2 = |x|^2 - 2 x.c + |c|^2, one matrix product; rounding below zero is cut off."""
     squares = block @ centroids.T
     squares *= -2.0
@@ -190,7 +190,7 @@ def _squared_distances(block: Array, norms: Array, centroids: Array) -> Array:
     return np.maximum(squares, 0.0, out=squares)
 
 
-def _blocks(points: Array, k: int) -> Iterator[Tuple[slice, Array]]:
+def blocks(points: Array, k: int) -> Iterator[Tuple[slice, Array]]:
     """The points in float64, some rows at a time."""
     n, d = points.shape
     step = max(1, _BLOCK_BYTES // (8 * (d + 2 * k)))
@@ -199,9 +199,10 @@ def _blocks(points: Array, k: int) -> Iterator[Tuple[slice, Array]]:
         yield rows, points[rows].astype(np.float64, copy=False)
 
 
-def _squared_norms(points: Array) -> Array:
+def squared_norms(points: Array) -> Array:
+    """|x|^2 of each point."""
     norms = np.empty(points.shape[0])
-    for rows, block in _blocks(points, 1):
+    for rows, block in blocks(points, 1):
         norms[rows] = np.einsum("ij,ij->i", block, block)
     return norms
 
@@ -210,5 +211,5 @@ def _mean_variance(points: Array) -> float:
     """The variance of each coordinate, averaged over the coordinates."""
     n = points.shape[0]
     mean = points.mean(axis=0, dtype=np.float64)
-    total = sum(float(((block - mean) ** 2).sum()) for _, block in _blocks(points, 1))
+    total = sum(float(((block - mean) ** 2).sum()) for _, block in blocks(points, 1))
     return total / float(n * points.shape[1])

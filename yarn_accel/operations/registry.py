@@ -88,8 +88,10 @@ def _images(name: str, summary: str, params: Tuple[str, ...]) -> Operation:
     )
 
 
-def _clusters(name: str, summary: str, n_inputs: int, check: Any, flops: Any, output: Any) -> Operation:
-    """A part of K-means, on the CPU only."""
+def _clusters(
+    name: str, summary: str, n_inputs: int, check: Any, flops: Any, output: Any, on_gpu: str = ""
+) -> Operation:
+    """A part of K-means."""
     place = "kmeans." + name
     return Operation(
         name,
@@ -100,8 +102,24 @@ def _clusters(name: str, summary: str, n_inputs: int, check: Any, flops: Any, ou
         flops,
         counts.moved,
         output,
-        forms={"cpu": place},
+        forms={"cpu": place, "cuda": on_gpu} if on_gpu else {"cpu": place},
         computed=checks.floating,
+    )
+
+
+def _neighbours() -> Operation:
+    place = "neighbours.knn"
+    return Operation(
+        "knn",
+        _KNN,
+        None,
+        checks.neighbours,
+        late(place),
+        counts.knn_flops,
+        counts.moved,
+        counts.knn_output,
+        forms={"cpu": place, "cuda": "cuda_neighbours.knn"},
+        computed=checks.floating_points,
     )
 
 
@@ -124,6 +142,7 @@ def _plain(name: str, summary: str, check: Any, place: str, computed: Any = None
 _LU, _QR, _CHOLESKY = "factorization.lu", "factorization.qr", "factorization.cholesky"
 _KMEANS = "k clusters of points: k-means++ start, then Lloyd's iterations"
 _STEP = "one iteration of K-means: labels, and the sums, counts and inertia of each cluster"
+_KNN = "the nearest reference points of each point, and what most of them are"
 _BOTH = "texture and colour histograms, each image decoded once"
 
 _table: Dict[str, Operation] = {
@@ -183,7 +202,16 @@ _table: Dict[str, Operation] = {
         _clusters(
             "kmeans_seed", "k-means++ start only", 1, checks.points, counts.step_flops, counts.seed_output
         ),
-        _clusters("kmeans_step", _STEP, 2, checks.centroids, counts.step_flops, counts.step_output),
+        _clusters(
+            "kmeans_step",
+            _STEP,
+            2,
+            checks.centroids,
+            counts.step_flops,
+            counts.step_output,
+            "cuda_neighbours.kmeans_step",
+        ),
+        _neighbours(),
     )
 }
 

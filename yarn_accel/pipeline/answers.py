@@ -4,7 +4,6 @@ again.
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -96,12 +95,12 @@ class Responder:
                 work.request.operation, "done", session.tenant, result.seconds, result.bytes_out
             )
         if result.id != request_id:
-            result = dataclasses.replace(result, id=request_id)
+            result = result._replace(id=request_id)
         if command.segment:
             assert work.done is not None
             offsets = tuple([area.offset for _, area in work.done.tensors])
             placement = Placement(command.segment, offsets)
-            session.send(dataclasses.replace(result, placement=placement), (), command.reply)
+            session.send(result._replace(placement=placement), (), command.reply)
         else:
             session.send(result, work.payload, command.reply)
 
@@ -113,7 +112,7 @@ class Responder:
             return
         session.unanswered.discard(command.request_id)
         self._count_duplicate("done")
-        result = dataclasses.replace(answer.result, id=command.request_id)
+        result = answer.result._replace(id=command.request_id)
         session.send(result, answer.payload, command.reply)
 
     def _reply_failure(self, command: order.ReplyFailure) -> None:

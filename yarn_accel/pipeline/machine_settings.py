@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from yarn_accel.core.requests.settings import MachineSettings, TenantSettings
 from yarn_accel.pipeline.uris import normalised_prefix
+from yarn_accel.pipeline.workers.control import N_LANES
 
 if TYPE_CHECKING:
     from yarn_accel.pipeline.config import PipelineConfig
@@ -41,5 +42,6 @@ def machine_settings(config: PipelineConfig, default_fs: str) -> MachineSettings
         max_batch_size=config.max_batch_size,
         max_batch_bytes=config.max_batch_bytes,
         max_queue_delay_s=config.max_queue_delay_us / 1e6,
+        lanes={"cuda": N_LANES},
         tenants=tenants,
     )

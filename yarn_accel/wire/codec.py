@@ -69,13 +69,10 @@ def decode(kind: int, varying_bytes: int, header: bytes) -> Tuple[Message, int]:
     split = _NUMBER_BYTES + varying_bytes
     if len(header) < split:
         raise RemoteProtocolError("{}: the header is shorter than its parts".format(layout.make.__name__))
-    message: Message = object.__new__(layout.make)
-    # Every field is checked here; the __init__ of a frozen dataclass takes longer than all the rest.
-    fields = vars(message)
     fixed, line_end, opened = header[split:].partition(b"\n")
     try:
         values, n_bytes = _read_fixed(layout, fixed)
-        fields.update(values)
+        fields = values.copy()
         layout.read_varying(fields, header[_NUMBER_BYTES:split])
         number = int.from_bytes(header[:_NUMBER_BYTES], "big")
         if number > (MAX_NUMBER if layout.number else 0):
@@ -88,7 +85,7 @@ def decode(kind: int, varying_bytes: int, header: bytes) -> Tuple[Message, int]:
         fields[layout.number] = number
     if layout.open:
         fields[layout.open] = {} if opened == b"{}" else load_header(opened, layout.make.__name__)
-    return message, n_bytes
+    return layout.make(**fields), n_bytes
 
 
 def _write_open(layout: Layout, message: Message) -> bytes:
@@ -158,6 +155,8 @@ def _specs_by_value(values: Dict[str, Any]) -> List[TensorSpec]:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, NamedTensor):
+        return {name: _plain(item) for name, item in value._asdict().items()}
     if isinstance(value, (tuple, list)):
         return [_plain(item) for item in value]
     if isinstance(value, _RECORDS):
@@ -165,4 +164,4 @@ def _plain(value: Any) -> Any:
     return value
 
 
-_RECORDS = (TensorSpec, RemoteInput, NamedTensor, Placement)
+_RECORDS = (TensorSpec, RemoteInput, Placement)

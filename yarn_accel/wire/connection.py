@@ -209,8 +209,7 @@ class Connection:
         head, checksum = self._begin(message, n_bytes)
         if not n_bytes:
             return [head]
-        parts: List[Buffer] = [head]
-        parts += [part for part in payload if len(part)]
+        parts: List[Buffer] = [head, *filter(len, payload)]
         if checksum is not None:
             for part in parts[1:]:
                 checksum.update(part)

@@ -22,6 +22,8 @@ __all__ = [
     "KEY_BYTES",
     "SECRET_ALIAS",
     "Credential",
+    "claim_token",
+    "claim_verifier",
     "decode",
     "derive_key",
     "encode",
@@ -70,6 +72,17 @@ def issue(master: bytes, tenant: str, expires_s: int, key_id: str) -> Credential
 def derive_key(master: bytes, identifier: bytes) -> bytes:
     """The key that belongs to an identifier: 32 bytes."""
     return hmac.new(master, identifier, hashlib.sha256).digest()
+
+
+def claim_token(credential: Credential, node: str) -> str:
+    """What a mapper shows its node's agent, in hex: it proves the credential there and nowhere else."""
+    context = b"yarn-accel late binding at " + node.encode("utf-8")
+    return hmac.new(credential.key, context, hashlib.sha256).hexdigest()
+
+
+def claim_verifier(token: str) -> str:
+    """What an agent checks a token against, in hex; nobody gets a token from it."""
+    return hashlib.sha256(token.encode("utf-8")).hexdigest()
 
 
 def parse_identifier(identifier: bytes) -> Credential:

@@ -151,20 +151,24 @@ class FrameReceiver:
         """
         if self._is_announced:
             raise LocalProtocolError("the payload of the frame before is still to be taken")
-        start = self._start
+        start, stop = self._start, self._end
+        if start == stop:
+            return None
         head_end = start + PREFIX_BYTES
-        if self._end < head_end:
-            _check_magic(bytes(self._buffer[start : min(self._end, start + len(_MAGIC))]))
+        if stop < head_end:
+            _check_magic(bytes(self._buffer[start : min(stop, start + len(_MAGIC))]))
             return None
         magic, kind, varying, header_bytes, payload_bytes, tag = _PREFIX.unpack_from(self._buffer, start)
         if magic != _MAGIC:
             _check_magic(magic)
-        self._check_lengths(header_bytes, payload_bytes)
+        limits = self.limits
+        if header_bytes > limits.header_bytes or payload_bytes > limits.payload_bytes:
+            raise _too_long(header_bytes, payload_bytes, limits)
         end = head_end + header_bytes
-        if self._end < end:
+        if stop < end:
             return None
-        prefix = bytes(self._buffer[start : start + UNTAGGED_BYTES])
-        frame = Frame(kind, varying, payload_bytes, prefix, tag, bytes(self._buffer[head_end:end]))
+        whole = bytes(self._buffer[start:end])
+        frame = Frame(kind, varying, payload_bytes, whole[:UNTAGGED_BYTES], tag, whole[PREFIX_BYTES:])
         self._start = end
         self._is_announced = payload_bytes > 0
         self._left = payload_bytes
@@ -261,17 +265,6 @@ class FrameReceiver:
             n_bytes -= len(view)
         return n_bytes
 
-    def _check_lengths(self, header_bytes: int, payload_bytes: int) -> None:
-        limits = self.limits
-        if header_bytes > limits.header_bytes:
-            raise RemoteProtocolError(
-                "a header of {} bytes, at most {} allowed".format(header_bytes, limits.header_bytes)
-            )
-        if payload_bytes > limits.payload_bytes:
-            raise RemoteProtocolError(
-                "a payload of {} bytes, at most {} allowed".format(payload_bytes, limits.payload_bytes)
-            )
-
     def _space(self) -> memoryview:
         """The free end of the buffer, after making some if there is none."""
         if self._start == self._end:
@@ -292,6 +285,13 @@ class FrameReceiver:
         buffer = memoryview(bytearray(n_bytes))
         buffer[:held] = self._buffer[self._start : self._end]
         self._buffer, self._start, self._end = buffer, 0, held
+
+
+def _too_long(header_bytes: int, payload_bytes: int, limits: Limits) -> RemoteProtocolError:
+    what, n_bytes, most = "header", header_bytes, limits.header_bytes
+    if n_bytes <= most:
+        what, n_bytes, most = "payload", payload_bytes, limits.payload_bytes
+    return RemoteProtocolError("a {} of {} bytes, at most {} allowed".format(what, n_bytes, most))
 
 
 def _check_trailer(trailer: memoryview, checksum: Checksum) -> None:

@@ -24,8 +24,7 @@ class Tagger:
     def next_tag(self, prefix: Buffer, header: Buffer) -> bytes:
         """The tag of the next frame: its sequence number is part of it."""
         mac = self._keyed.copy()
-        mac.update(self._sequence.to_bytes(8, "big") + prefix)
-        mac.update(header)
+        mac.update(b"".join((self._sequence.to_bytes(8, "big"), prefix, header)))
         self._sequence += 1
         return mac.digest()
 

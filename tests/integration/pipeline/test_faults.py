@@ -206,7 +206,7 @@ def test_a_crash_after_the_inputs_were_destroyed(server, credential, tmp_path, c
     assert (tmp_path / "crashed").exists()
 
 
-@pytest.mark.parametrize("operation", ["bad-hang", "bad-spin"])
+@pytest.mark.parametrize("operation", ["bad-hang", pytest.param("bad-spin", marks=pytest.mark.slow)])
 def test_an_operation_that_never_ends(server, credential, call, operation):
     """The watchdog replaces its workers; meanwhile the other worker serves."""
     failure = []
@@ -408,6 +408,7 @@ def test_a_missing_file_and_a_file_of_another_length(server, credential, tmp_pat
 
 @pytest.mark.hadoop
 @pytest.mark.root
+@pytest.mark.slow
 def test_an_unreachable_datanode_at_remote_write(spawn_server, hadoop_cluster, credential):
     """With one DataNode cut off the write goes to the others, or fails as transient: never half a file."""
     from yarn_accel.adapters.hdfs import Store

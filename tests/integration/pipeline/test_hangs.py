@@ -89,7 +89,10 @@ def test_all_workers_stopped_while_they_are_idle(server, credential, operator, w
 
 @pytest.mark.parametrize(
     ("operation", "params"),
-    [("bad-slow", {"seconds": 6.0}), ("bad-native", {"n": 250_000_000})],
+    [
+        ("bad-slow", {"seconds": 6.0}),
+        pytest.param("bad-native", {"n": 250_000_000}, marks=pytest.mark.slow),
+    ],
     ids=["waits", "keeps all other threads from running"],
 )
 def test_a_slow_operation_is_left_alone(server, credential, operator, operation, params):
@@ -123,7 +126,7 @@ def start_greedy():
         client.wait(60)
 
 
-@pytest.mark.parametrize("how", ["unread", "shared"])
+@pytest.mark.parametrize("how", [pytest.param("unread", marks=pytest.mark.slow), "shared"])
 def test_stopped_clients_of_one_tenant_hold_up_no_other(
     spawn_server, credential, operator, start_greedy, tmp_path, how
 ):

@@ -120,6 +120,7 @@ def test_requests_spread_over_equal_servers_instead_of_waiting_at_home(site, cre
     assert longest(shares, speeds) <= longest(at_home, speeds) / 2
 
 
+@pytest.mark.slow
 def test_faster_servers_get_more(site, credential):
     speeds = (1, 2, 4)
     rack = site(*speeds)

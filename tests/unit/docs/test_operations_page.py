@@ -14,7 +14,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "operations.md").read_text(encoding
 OWN = [name for name, entry in registry.OPERATIONS.items() if entry.run.__module__.startswith("yarn_accel.")]
 COMMON = {"compute", "reply"}
 OF_IMAGES = {"max_pixels", "root"}
-PARAMS = {"residual": {"operation": "lu"}, "kmeans": {"k": 1}, "kmeans_seed": {"k": 1}}
+PARAMS = {"residual": {"operation": "lu"}, "kmeans": {"k": 1}, "kmeans_seed": {"k": 1}, "knn": {"k": 1}}
 
 
 def section(title):
@@ -33,7 +33,7 @@ def specs(name, dtype):
         return [TensorSpec(dtype, (9,)), TensorSpec("<i8", (1,))]
     square = TensorSpec(dtype, (3, 3))
     pivots = TensorSpec("<i4", (3,))
-    inputs = {"solve": [square, pivots, square], "residual": [square, square, pivots]}
+    inputs = {"solve": [square, pivots, square], "residual": [square, square, pivots], "knn": [square] * 2}
     return inputs.get(name, [square] * (get(name).n_inputs or 1))
 
 

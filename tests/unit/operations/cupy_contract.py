@@ -1,8 +1,8 @@
-"""What of CuPy this project uses, read from the text of its modules, and what the real CuPy has of it.
+"""What of CuPy and nvImageCodec this project uses, read from its modules, and what the real ones have of it.
 
-The real one is described by ``tests/golden/cupy/14.2.0.txt``, a line for each name: ``path(parameters)`` for
-what is called, ``path = number`` for a constant, ``path`` alone for an attribute. ``make test-cuda-emulated``
-holds that file to the wheel.
+The real ones are described by the files of ``tests/golden/cupy`` and ``tests/golden/nvimgcodec``, a line for
+each name: ``path(parameters)`` for what is called, `` | `` between several forms, ``path = number`` for a
+constant, ``path`` alone for an attribute. ``make test-cuda-emulated`` holds the files to the wheels.
 """
 
 import ast
@@ -15,7 +15,11 @@ from typing import NamedTuple
 import yarn_accel
 
 PACKAGE = Path(yarn_accel.__file__).parent
-GOLDEN = PACKAGE.parent / "tests/golden/cupy/14.2.0.txt"
+FILES = PACKAGE.parent / "tests/golden"
+GOLDEN = FILES / "cupy/14.2.0.txt"
+CODEC = "nvidia.nvimgcodec"
+CODECS = tuple(FILES / f"nvimgcodec/{version}.txt" for version in ("0.5.0.13", "0.9.0.20"))
+"""The oldest one that setup.cfg allows, and the newest one that was looked at."""
 BLAS, SOLVER = "cupy_backends.cuda.libs.cublas", "cupy_backends.cuda.libs.cusolver"
 ARRAY, STREAM, POOL, KERNEL = "cupy.ndarray", "cupy.cuda.Stream", "cupy.cuda.MemoryPool", "cupy.RawKernel"
 BY_NAME = {
@@ -27,8 +31,10 @@ BY_NAME = {
     **dict.fromkeys(("columns", "scalars", "triangles", "result", "contiguous"), ARRAY),
 }
 """What a parameter or a loop's variable of this name is in these modules, wherever nothing else is known."""
-NOT_BY_NAME = "operations/cuda_decoding.py"
-"""There a stream is an encoded image."""
+DECODING = ("operations/cuda_decoding.py", "benchmarks/gpu/images.py")
+DECODING_NAMES = {"codec": CODEC, "stream": f"{CODEC}.CodeStream"}
+DECODING_FIELDS = {"decode": f"{CODEC}.Decoder.decode", "stream_class": f"{CODEC}.CodeStream"}
+"""What names and attributes of ``self`` are there."""
 GIVES = {
     "cupy_module": "cupy",
     "cupy.cuda.get_current_stream": STREAM,
@@ -41,13 +47,18 @@ GIVES = {
     "cupy.ndarray.set": None,
 }
 """What a call of CuPy's functions or of ours gives; a class its instance, the rest of ``cupy`` an array."""
-CLASSES = ("cupy.cuda.Stream", "cupy.cuda.Event", "cupy.RawModule")
+CLASSES = (
+    *("cupy.cuda.Stream", "cupy.cuda.Event", "cupy.RawModule"),
+    *(f"{CODEC}.{name}" for name in ("Decoder", "DecodeParams", "CodeStream")),
+)
 FORMATTED = ("cupy.cuda.device.get_cublas_handle", "cupy.cuda.device.get_cusolver_handle")
 """Names that are put together when they are used."""
+IMAGE_MEMORY = f"{CODEC}.Image.__cuda_array_interface__"
+"""By which CuPy takes a decoded image."""
 
 
 class Use(NamedTuple):
-    """A name of CuPy's in a module; where it is called, with how many arguments.
+    """A name of CuPy's or nvImageCodec's in a module; where it is called, with how many arguments.
 
     Attributes:
         n_given: without those that a ``*`` unpacks; -1: it is not called.
@@ -62,17 +73,18 @@ class Use(NamedTuple):
 
 
 def modules() -> dict[str, str]:
-    """Name and text of each module of the package that uses CuPy itself."""
+    """Name and text of each module that uses CuPy itself; of the benchmark, that which decodes images."""
     texts = {str(path.relative_to(PACKAGE)): path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
     marks = ("import cupy", "cupy_module", '"cupyx"')
-    return {name: text for name, text in texts.items() if any(mark in text for mark in marks)}
+    found = {name: text for name, text in texts.items() if any(mark in text for mark in marks)}
+    return found | {name: (PACKAGE.parent / name).read_text() for name in DECODING[1:]}
 
 
 def uses() -> list[Use]:
-    """Every use of CuPy in the package."""
+    """Every use of them."""
     found = []
     for name, text in modules().items():
-        reader = _Reader(name)
+        reader = _Reader(name, fields=dict(DECODING_FIELDS) if name in DECODING else {})
         tree = ast.parse(text)
         reader.visit(tree)  # The first time for what `self` keeps.
         reader.uses.clear()
@@ -83,7 +95,7 @@ def uses() -> list[Use]:
 
 @dataclass
 class _Reader(ast.NodeVisitor):
-    """Follows what comes from CuPy through the assignments of one module."""
+    """Follows what comes from these packages through the assignments of one module."""
 
     module: str
     uses: list[Use] = field(default_factory=list)
@@ -91,7 +103,7 @@ class _Reader(ast.NodeVisitor):
     fields: dict[str, str | None] = field(default_factory=dict)
 
     def path(self, node: ast.AST) -> str | None:
-        """What of CuPy an expression is."""
+        """What of these packages an expression is."""
         if isinstance(node, ast.Name):
             return self.names.get(node.id, self._by_name(node.id))
         if isinstance(node, ast.Attribute):
@@ -104,14 +116,15 @@ class _Reader(ast.NodeVisitor):
         return self._given(node) if isinstance(node, ast.Call) else None
 
     def _by_name(self, name: str) -> str | None:
-        return BY_NAME.get(name) if self.module != NOT_BY_NAME else None
+        return (DECODING_NAMES if self.module in DECODING else BY_NAME).get(name)
 
     def _given(self, call: ast.Call) -> str | None:
         if isinstance(call.func, ast.Name) and call.func.id in GIVES:
             return GIVES[call.func.id]
         if isinstance(call.func, ast.Attribute) and call.func.attr == "import_module":
             name = call.args[0]
-            return name.value if isinstance(name, ast.Constant) and "cupy" in name.value else None
+            known = isinstance(name, ast.Constant) and ("cupy" in name.value or name.value == CODEC)
+            return name.value if known else None
         base = self.path(call.func)
         if base is None or base in CLASSES:
             return base
@@ -175,14 +188,15 @@ def bindings() -> Iterator[str]:
 
 
 def wanted() -> set[str]:
-    """Every path of CuPy that the package uses."""
-    return {use.path for use in uses()} | set(bindings()) | set(FORMATTED)
+    """Every path of CuPy and nvImageCodec that is used."""
+    return {use.path for use in uses()} | set(bindings()) | set(FORMATTED) | {IMAGE_MEMORY}
 
 
-def golden() -> dict[str, str]:
-    """Path -> what follows it in the file."""
+def golden(*files: Path) -> dict[str, str]:
+    """Path -> what follows it in the files; those of CuPy and the newest nvImageCodec without any."""
     found = {}
-    for line in GOLDEN.read_text(encoding="utf-8").splitlines():
+    lines = [line for file in files or (GOLDEN, CODECS[-1]) for line in file.read_text("utf-8").splitlines()]
+    for line in lines:
         path = line.partition("(")[0].partition(" ")[0]
         found[path] = line[len(path) :]
     return found
@@ -191,19 +205,22 @@ def golden() -> dict[str, str]:
 def misfit(use: Use, known: Mapping[str, str]) -> str:
     """Why a use is none of the real CuPy; empty if it is."""
     if use.path not in known:
-        return f"{use.where}: {use.path} is not in {GOLDEN.name}; make test-cuda-emulated writes a new one"
+        return f"{use.where}: {use.path} is not in tests/golden; make test-cuda-emulated writes a new file"
     rest = known[use.path]
     if use.n_given < 0:
         return ""
     if not rest.startswith("("):
         return f"{use.where}: {use.path} is not called"
-    signature = parameters(rest)
-    bind = signature.bind_partial if use.is_open else signature.bind
-    try:
-        bind(*[None] * use.n_given, **dict.fromkeys(use.keywords))
-    except TypeError as error:
-        return f"{use.where}: {use.path}{rest}: {error}"
-    return ""
+    found = ""
+    for signature in map(parameters, rest.split(" | ")):
+        bind = signature.bind_partial if use.is_open else signature.bind
+        try:
+            bind(*[None] * use.n_given, **dict.fromkeys(use.keywords))
+        except TypeError as error:
+            found = f"{use.where}: {use.path}{rest}: {error}"
+        else:
+            return ""
+    return found
 
 
 def parameters(text: str) -> inspect.Signature:

@@ -162,7 +162,7 @@ def _use():
 
 
 FUNCTIONS = ("asarray", "zeros", "eye", "arange", "isfinite", "diagonal", "tril", "triu", "stack")
-FUNCTIONS += ("ascontiguousarray", "matmul", "take_along_axis")
+FUNCTIONS += ("ascontiguousarray", "matmul", "take_along_axis", "argmin", "where")
 
 
 def _device(function):
@@ -339,20 +339,25 @@ class Solver:
 class Codec(types.ModuleType):
     """nvImageCodec's Python package, by Pillow.
 
+    Args:
+        to_device: gives a decoded image on the device.
+        stream: the address of CuPy's current stream.
+
     Attributes:
         n_decoded: how many images came out of it.
         failing: sizes that it cannot decode.
         error: raised instead of decoding anything, if set.
     """
 
-    def __init__(self):
+    def __init__(self, to_device=lambda image: image.view(DeviceArray), stream=lambda: _current_stream().ptr):
         super().__init__("nvidia.nvimgcodec")
+        self._to_device, self._stream = to_device, stream
         self.n_decoded, self.failing, self.error = 0, (), None
 
     class CodeStream:
-        def __init__(self, encoded):
-            self.encoded = encoded
-            self.width, self.height = Image.open(io.BytesIO(encoded)).size
+        def __init__(self, bytes):
+            self.encoded = bytes
+            self.width, self.height = Image.open(io.BytesIO(bytes)).size
 
     def DecodeParams(self, apply_exif_orientation=True):
         assert not apply_exif_orientation
@@ -360,19 +365,20 @@ class Codec(types.ModuleType):
 
     def Decoder(self, max_num_cpu_threads, options):
         assert max_num_cpu_threads > 0
+        assert options == ":fancy_upsampling=1"
         return types.SimpleNamespace(decode=self._decode)
 
-    def _decode(self, streams, *, params, cuda_stream):
-        assert (params, cuda_stream) == ("params", _current_stream().ptr)
+    def _decode(self, srcs, *, params, cuda_stream):
+        assert (params, cuda_stream) == ("params", self._stream())
         if self.error:
             raise self.error
-        return [self._decode_one(stream) for stream in streams]
+        return [self._decode_one(stream) for stream in srcs]
 
     def _decode_one(self, stream):
         if (stream.width, stream.height) in self.failing:
             return None
         self.n_decoded += 1
-        return np.array(Image.open(io.BytesIO(stream.encoded))).view(DeviceArray)
+        return self._to_device(np.array(Image.open(io.BytesIO(stream.encoded))))
 
 
 def modules():

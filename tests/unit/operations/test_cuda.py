@@ -44,6 +44,11 @@ CASES = [
     for stack, shape, params in itertools.product(STACKS, SHAPES, all_params)
     if (name != "cholesky" or shape[0] == shape[1]) and not (stack and shape[0] >= 75)
 ]
+CASES = [
+    # The same kernels as for the other large one.
+    pytest.param(*case, marks=pytest.mark.slow) if case[1] == (600, 600) and case[2] else case
+    for case in CASES
+]
 CASES += [("cholesky", (3, 20, 20), {"triangle": "lower"}), ("cholesky", (1, 1, 1), {"triangle": "lower"})]
 
 

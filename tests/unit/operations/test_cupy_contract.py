@@ -1,6 +1,6 @@
-"""Every name, argument and constant of CuPy that we use is the real CuPy's; those of its stand-ins are, too.
+"""Every name, argument and constant of CuPy and nvImageCodec that we use is theirs; so are the stand-ins'.
 
-What the real one has stands in a file that ``make test-cuda-emulated`` holds to the wheel (`cupy_contract`).
+What the real ones have stands in files, which ``make test-cuda-emulated`` holds to the wheels.
 """
 
 import importlib.util
@@ -16,7 +16,10 @@ from tests.unit.operations import emulation
 from tests.unit.operations.conftest import _forget
 from tests.unit.operations.cupy_contract import (
     BLAS,
+    CODEC,
+    CODECS,
     FORMATTED,
+    GOLDEN,
     SOLVER,
     Use,
     bindings,
@@ -41,9 +44,19 @@ def test_what_modules_use_is_cupys():
     assert sorted(wanted() - known.keys()) == [], "make test-cuda-emulated says how to renew the file"
 
 
+@pytest.mark.parametrize("file", CODECS, ids=lambda file: file.stem)
+def test_what_modules_use_of_nvimagecodec_is_in_the_oldest_and_the_newest(file):
+    known, mine = golden(GOLDEN, file), [use for use in uses() if use.path.startswith(CODEC)]
+    called = {use.path.removeprefix(f"{CODEC}.") for use in mine if use.n_given >= 0}
+    assert called == {"CodeStream", "Decoder", "Decoder.decode", "DecodeParams"}
+    assert [problem for problem in (misfit(use, known) for use in mine) if problem] == []
+
+
 @pytest.mark.parametrize(
     ("use", "problem"),
     [
+        (Use("x:1", f"{CODEC}.Decoder.decode", 1, ("stream",)), "unexpected keyword argument 'stream'"),
+        (Use("x:1", f"{CODEC}.CodeStream.length", -1), "is not in"),
         (Use("x:1", "cupy.cuda.Streem", 0), "cupy.cuda.Streem is not in"),
         (Use("x:1", "cupy.tril", 3), "too many positional arguments"),
         (Use("x:1", "cupy.empty", 0), "missing a required argument"),
@@ -127,10 +140,12 @@ def stand_ins(monkeypatch):
                 look(f"{path}.{name}", value)
             function = getattr(value, "__func__", value)
             is_method = isinstance(thing, type) and function is value
+            if path == CODEC and isinstance(value, type):  # Its classes are called.
+                function, is_method = value.__init__, True
             if inspect.isfunction(function):
                 given = list(inspect.signature(function).parameters.values())[int(is_method) :]
-                plain = [each.name for each in given if each.kind is each.POSITIONAL_OR_KEYWORD]
-                found[f"{path}.{name}"] = plain
+                kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+                found[f"{path}.{name}"] = [each.name for each in given if each.kind in kinds]
             else:
                 found[f"{path}.{name}"] = None
 
@@ -139,6 +154,8 @@ def stand_ins(monkeypatch):
     for name, module in emulated.items():
         look(name, type(module) if isinstance(module, emulation.Solver) else module)
     look("cupy.ndarray", emulation.DeviceArray)
+    look(CODEC, emulation.Codec)
+    look(f"{CODEC}.Decoder", type("Decoder", (), {"decode": emulation.Codec._decode}))
     spec = importlib.util.spec_from_file_location(
         "cupy", FAKE_GPU / "cupy/__init__.py", submodule_search_locations=[str(FAKE_GPU / "cupy")]
     )
@@ -158,8 +175,9 @@ def test_stand_ins_have_nothing_that_cupy_has_not(monkeypatch):
     assert sorted(found.keys() - known.keys()) == []
     for path, names in found.items():
         if names and known[path].startswith("("):
-            real = [name for name in parameters(known[path]).parameters if name in names]
-            assert real == names, f"{path}{known[path]}: the stand-in has {names}"
+            forms = [parameters(form).parameters for form in known[path].split(" | ")]
+            real = [[name for name in form if name in names] for form in forms]
+            assert names in real, f"{path}{known[path]}: the stand-in has {names}"
 
 
 def test_stand_ins_of_bindings_take_what_these_take():

@@ -89,7 +89,7 @@ def test_a_cluster_for_each_point_and_points_that_coincide():
 def test_an_empty_cluster_restarts_at_the_farthest_point():
     points = np.array([[0.0], [1.0], [10.0]])
     centroids = np.array([[0.5], [1000.0]])
-    step = module._pass(points, module._squared_norms(points), centroids)
+    step = module._pass(points, module.squared_norms(points), centroids)
     np.testing.assert_array_equal(module._next_centroids(points, step), [[0.5], [10.0]])
 
 

@@ -1,6 +1,5 @@
 """Every message survives encode and decode; every broken field is named."""
 
-import dataclasses
 import json
 import struct
 
@@ -27,7 +26,7 @@ EXAMPLES = [
     msg.Request(0, "k", "echo", {}, (), "hdfs:///out.npz", 2.5, -8),
     msg.Request(1, "ключ", "echo", {}, (SPEC, SPEC), "", 0.0, 7, msg.Placement(3, (0, 128)), True),
     RESULT,
-    dataclasses.replace(RESULT, placement=msg.Placement(3, (64,)), seconds={"read": 0.0, "total": 1.0}),
+    RESULT._replace(placement=msg.Placement(3, (64,)), seconds={"read": 0.0, "total": 1.0}),
     msg.Failed(7, "rejected", "not-positive-definite", "order 3", "cure", True),
     msg.Busy(7, 0.5, "again: worker 1 died"),
     msg.Progress(7, "compute", 12.5),
@@ -193,22 +192,22 @@ def test_an_unknown_kind_is_refused():
         (msg.Ping(2**53 + 1), r"Ping\.token"),
         (msg.Ping("1"), r"Ping\.token"),
         (msg.GiveBack(None), r"GiveBack\.segment"),
-        (dataclasses.replace(REQUEST, params={"x": float("nan")}), "JSON"),
-        (dataclasses.replace(REQUEST, params={"x": object()}), "JSON"),
-        (dataclasses.replace(REQUEST, params={"x": 10**20}), "digits"),
-        (dataclasses.replace(REQUEST, params={"x": "\ud800"}), "JSON"),
-        (dataclasses.replace(REQUEST, params=[]), "Request"),
-        (dataclasses.replace(REQUEST, inputs=[SPEC]), "Request"),
-        (dataclasses.replace(REQUEST, inputs=None), "Request"),
-        (dataclasses.replace(REQUEST, key=""), r"Request\.key"),
-        (dataclasses.replace(REQUEST, key="é" * 121), r"Request\.key"),
-        (dataclasses.replace(REQUEST, key=b"k"), r"Request\.key"),
-        (dataclasses.replace(REQUEST, deadline_s=-1.0), r"Request\.deadline_s"),
-        (dataclasses.replace(REQUEST, deadline_s="soon"), "Request"),
-        (dataclasses.replace(REQUEST, placement=msg.Placement(1, ())), "offsets"),
-        (dataclasses.replace(RESULT, seconds={"total": float("nan")}), r"Result\.seconds"),
-        (dataclasses.replace(RESULT, seconds={"x" * 33: 0.0}), r"Result\.seconds"),
-        (dataclasses.replace(RESULT, seconds=None), "Result"),
+        (REQUEST._replace(params={"x": float("nan")}), "JSON"),
+        (REQUEST._replace(params={"x": object()}), "JSON"),
+        (REQUEST._replace(params={"x": 10**20}), "digits"),
+        (REQUEST._replace(params={"x": "\ud800"}), "JSON"),
+        (REQUEST._replace(params=[]), "Request"),
+        (REQUEST._replace(inputs=[SPEC]), "Request"),
+        (REQUEST._replace(inputs=None), "Request"),
+        (REQUEST._replace(key=""), r"Request\.key"),
+        (REQUEST._replace(key="é" * 121), r"Request\.key"),
+        (REQUEST._replace(key=b"k"), r"Request\.key"),
+        (REQUEST._replace(deadline_s=-1.0), r"Request\.deadline_s"),
+        (REQUEST._replace(deadline_s="soon"), "Request"),
+        (REQUEST._replace(placement=msg.Placement(1, ())), "offsets"),
+        (RESULT._replace(seconds={"total": float("nan")}), r"Result\.seconds"),
+        (RESULT._replace(seconds={"x" * 33: 0.0}), r"Result\.seconds"),
+        (RESULT._replace(seconds=None), "Result"),
         (msg.Busy(1, float("inf"), ""), "Busy"),
         (msg.Failed(1, "bad-kind", "code", ""), r"Failed\.kind"),
         ("hello", "not a message"),
@@ -227,15 +226,15 @@ def deep(levels):
 
 
 def test_how_deep_json_may_nest_is_the_same_on_both_sides():
-    message = dataclasses.replace(REQUEST, params=deep(32))
+    message = REQUEST._replace(params=deep(32))
     assert again(message) == message
     with pytest.raises(LocalProtocolError, match="levels"):
-        codec.encode(dataclasses.replace(REQUEST, params=deep(33)))
+        codec.encode(REQUEST._replace(params=deep(33)))
 
 
 def test_what_is_remembered_belongs_to_nobody():
     """Equal headers are decoded once, yet each receiver may change what it got."""
-    message = dataclasses.replace(RESULT, info={"k": [1]}, seconds={"total": 1.0})
+    message = RESULT._replace(info={"k": [1]}, seconds={"total": 1.0})
     first = again(message)
     first.info["k"].append(2)
     first.seconds["total"] = 9.0
@@ -244,18 +243,18 @@ def test_what_is_remembered_belongs_to_nobody():
 
 def test_numbers_that_compare_equal_are_not_mixed_up_in_params():
     for params in ({"x": 1}, {"x": True}, {"x": 1.0}, {"x": -0.0}, {"x": 0}):
-        decoded = again(dataclasses.replace(REQUEST, params=params))
+        decoded = again(REQUEST._replace(params=params))
         assert repr(decoded.params) == repr(params)
 
 
 def test_what_is_remembered_is_bounded():
     for index in range(2000):
-        again(dataclasses.replace(REQUEST, inputs=(TensorSpec("|u1", (index,)),)))
+        again(REQUEST._replace(inputs=(TensorSpec("|u1", (index,)),)))
     for remembered in (codec._remembered_text, codec._remembered_values):
         assert remembered.cache_info().currsize <= 512
     size = codec._remembered_values.cache_info().currsize
     codec._remembered_values.cache_clear()
-    again(dataclasses.replace(REQUEST, output_uri="hdfs:///" + "x" * 4080))
+    again(REQUEST._replace(output_uri="hdfs:///" + "x" * 4080))
     assert size > codec._remembered_values.cache_info().currsize == 0
 
 

@@ -47,12 +47,3 @@ def test_a_handshake_on_python_3_8():
         pytest.skip("no python3.8 on this machine")
     done = run(python, "-S", "-c", HANDSHAKE)
     assert done.stdout == "fine\n", done.stderr
-
-
-def test_nothing_newer_than_python_3_8_is_used():
-    vermin = Path(sys.executable).with_name("vermin")
-    if not vermin.exists():
-        pytest.skip("vermin is not installed")
-    own = [f"yarn_accel/client/{name}.py" for name in ("calls", "client", "dispatch", "transport")]
-    done = run(str(vermin), "-t=3.8-", "--no-tips", "--violations", "yarn_accel/wire", *own)
-    assert done.returncode == 0, done.stdout

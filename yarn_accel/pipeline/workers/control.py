@@ -15,8 +15,8 @@ from typing import Final
 
 __all__ = ["N_LANES", "TICK_S", "ControlWord", "LaneState"]
 
-N_LANES = 2
-"""Batches a worker may be at: a GPU worker copies the next one in while it computes."""
+N_LANES = 3
+"""Batches a GPU worker is at: one is copied in and another copied out while a third is computed."""
 
 TICK_S = 0.2
 """How often a worker says that it is alive."""
@@ -52,7 +52,7 @@ class ControlWord:
     SINCE_NS: Final = 3
     LANE: Final = 4
     MEASURING: Final = 7
-    ALIVE_NS: Final = 8
+    ALIVE_NS: Final = N_LANES * LANE
 
     def __init__(self, fd: int = -1) -> None:
         self.fd = fd if fd >= 0 else os.memfd_create("yarn-accel-worker", os.MFD_CLOEXEC)

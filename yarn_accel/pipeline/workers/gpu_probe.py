@@ -48,8 +48,7 @@ def probe() -> None:
     for name, arrays, params in cases():
         operation = get(name)
         form, batch = operation.form("cuda"), operation.batch_form("cuda")
-        if form is None:
-            continue
+        assert form is not None, name
         found = [form(_copies(arrays), params)]
         if batch is not None and max(array.shape[0] for array in arrays) <= SMALL_ORDER:
             found += batch([(_copies(arrays), params, allocate) for _ in range(2)])

@@ -110,8 +110,7 @@ def find_toolkit(packages: str) -> ToolkitFacts | None:
 def _nvrtc_version(path: str) -> str:
     major, minor = ctypes.c_int(), ctypes.c_int()
     try:
-        if ctypes.CDLL(path).nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)):
-            return ""
+        status = ctypes.CDLL(path).nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     except (OSError, AttributeError):
         return ""
-    return f"{major.value}.{minor.value}"
+    return "" if status else f"{major.value}.{minor.value}"

@@ -14,7 +14,10 @@ __all__ = ["Lanes"]
 
 
 class _SharedClock:
-    """Runs at half speed for each of two that are busy at a time: so their times add up to the device's."""
+    """Runs at half speed for each of two that are busy at a time, at a third for each of three.
+
+    So their times add up to the device's.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -42,19 +45,25 @@ class _SharedClock:
 
 @dataclass(frozen=True, slots=True)
 class _LaneBatch:
-    """What one lane computes, answered after the batch before; begun after that, too, if `is_after`."""
+    """What one lane computes.
+
+    Attributes:
+        begins_after: what is answered before it may begin.
+        before: the batch before, which is answered first.
+        done: this one is answered.
+    """
 
     tasks: list[Task]
+    begins_after: threading.Event
     before: threading.Event
     done: threading.Event
-    is_after: bool
 
 
 class Lanes:
     """One thread for each executor.
 
-    While two batches are under way each is charged half of the time, or tenants would pay twice for a device
-    and computations would seem to take longer than they do.
+    While several batches are under way each is charged its part of the time, or tenants would pay more than
+    once for a device and computations would seem to take longer than they do.
 
     Args:
         executors: each with its own lane of the control word and its own stream.
@@ -66,8 +75,8 @@ class Lanes:
         self._clock = _SharedClock()
         self._last = threading.Event()
         self._last.set()
+        self._last_alone = self._last
         self._n_batches = 0
-        self._was_alone = False
         self._queues: list[queue.SimpleQueue[_LaneBatch]] = []
         for executor in executors:
             waiting: queue.SimpleQueue[_LaneBatch] = queue.SimpleQueue()
@@ -78,16 +87,17 @@ class Lanes:
         """Have a batch computed by the next lane; does not wait."""
         before, self._last = self._last, threading.Event()
         is_alone = any(task.is_alone for task in tasks)
-        batch = _LaneBatch(tasks, before, self._last, is_alone or self._was_alone)
+        # Answers keep their order, so all before `before` are answered, too.
+        batch = _LaneBatch(tasks, before if is_alone else self._last_alone, before, self._last)
+        if is_alone:
+            self._last_alone = self._last
         self._queues[self._n_batches % len(self._queues)].put(batch)
         self._n_batches += 1
-        self._was_alone = is_alone
 
     def _run(self, executor: Executor, waiting: queue.SimpleQueue[_LaneBatch]) -> None:
         while True:
             batch = waiting.get()
-            if batch.is_after:
-                batch.before.wait()
+            batch.begins_after.wait()
             began_s = self._clock.begin()
             answers = executor.run(batch.tasks)
             _charge(answers, self._clock.end() - began_s)

@@ -336,7 +336,7 @@ class WorkerProcess:
         if n_answers != len(jobs):
             raise WorkerLiedError(f"{n_answers} answers to {len(jobs)} jobs")
         position, done = HEAD.size, []
-        # Not since it was first in line: a GPU is at two batches at a time.
+        # Not since it was first in line: a GPU is at several batches at a time.
         most_s = time.monotonic() - batch.sent_s + _CLOCK_SLACK_S
         for job, sizes in zip(jobs.values(), batch.sizes, strict=True):
             answer, position = self._answer(job, sizes, message, position)

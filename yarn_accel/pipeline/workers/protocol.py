@@ -93,9 +93,11 @@ class Channel:
         Raises:
             ValueError: a message longer than 64 MiB, or one without its memfd.
         """
-        message, ancillary, _, _ = self._socket.recvmsg(
-            _MAX_PACKET_BYTES, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
-        )
+        try:
+            message, ancillary, _, _ = self._receive()
+        except ConnectionResetError:
+            # Linux says first that the other end left something unread, once; what it sent comes after that.
+            message, ancillary, _, _ = self._receive()
         if not ancillary:
             return message, []
         fds = array.array("i")
@@ -116,6 +118,9 @@ class Channel:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+
+    def _receive(self) -> tuple[bytes, list[tuple[int, int, bytes]], int, Any]:
+        return self._socket.recvmsg(_MAX_PACKET_BYTES, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
 
     def _send_elsewhere(self, message: bytes) -> None:
         fd = os.memfd_create("yarn-accel-message", os.MFD_CLOEXEC)

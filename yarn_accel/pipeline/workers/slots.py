@@ -38,8 +38,17 @@ class Slot:
         return self.process is None and not self.device.fault and not self.is_resting
 
 
-def slot_facts(slot: Slot, process: WorkerProcess | None, start_fault: str) -> dict[str, Any]:
-    """What there is to know about a place, for people."""
+def slot_facts(
+    slot: Slot, process: WorkerProcess | None, start_fault: str, probes_gpus: bool
+) -> dict[str, Any]:
+    """What there is to know about a place, for people.
+
+    Args:
+        slot: the place.
+        process: who holds it.
+        start_fault: why the last process that was started could not.
+        probes_gpus: whether a process computes small cases on its GPU before it takes requests.
+    """
     facts: dict[str, Any] = {
         "slot": slot.index,
         "device": slot.device.name,
@@ -55,7 +64,7 @@ def slot_facts(slot: Slot, process: WorkerProcess | None, start_fault: str) -> d
     return {
         "worker": process.worker,
         "pid": process.pid,
-        "state": "busy" if since_s else "measuring" if process.is_measuring else "idle",
+        "state": _state(process, probes_gpus),
         "busy_s": process.tally.busy_s + (now_s - since_s if since_s else 0.0),
         "n_jobs": process.tally.n_jobs,
         "uptime_s": now_s - process.tally.started_s,
@@ -63,6 +72,12 @@ def slot_facts(slot: Slot, process: WorkerProcess | None, start_fault: str) -> d
         **memory_facts(process.pid),
         **facts,
     }
+
+
+def _state(process: WorkerProcess, probes_gpus: bool) -> str:
+    if not process.is_open:
+        return "probing" if probes_gpus else "starting"
+    return "busy" if process.busy_since_s() else "measuring" if process.is_measuring else "idle"
 
 
 def has_places(facts: Iterable[Mapping[str, Any]]) -> bool:

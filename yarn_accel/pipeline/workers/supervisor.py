@@ -199,7 +199,8 @@ class WorkerSupervisor:
 
     def info(self) -> list[dict[str, Any]]:
         """Facts for people about each place: who holds it, what it is at, what it has done."""
-        facts = [slot_facts(slot, slot.process, self._start_fault) for slot in self._slots]
+        probes = self._config.probe_gpus
+        facts = [slot_facts(slot, slot.process, self._start_fault, probes) for slot in self._slots]
         return facts + [
             {"worker": -1, "device": "", "pid": one.pid, "state": "standby", **memory_facts(one.pid)}
             for one in self._standbys

@@ -16,11 +16,12 @@ import numpy as np
 
 from yarn_accel.errors import RejectedError, StorageError
 from yarn_accel.operations.operation import Operation, Outcome, Params, Place
+from yarn_accel.pipeline.workers.control import N_LANES
 
 Arrays = list[Any]
 KEPT: list[Any] = []
-#: Two computations that are under way at a time meet here; one alone waits in vain, which is an error.
-MEETING = threading.Barrier(2)
+#: Computations that are under way at a time meet here; fewer wait in vain, which is an error.
+MEETING = threading.Barrier(N_LANES)
 
 
 def fail(arrays: Arrays, params: Params, place: Place) -> Outcome:
@@ -144,7 +145,7 @@ def on_gpu(arrays: Arrays, params: Params, place: Place) -> Outcome:
     """On a GPU that is not there: see `fake_cupy`."""
     import cupy
 
-    if "meets_another" in params:
+    if "meets_others" in params:
         MEETING.wait(timeout=60.0)
     if "error" in params:
         errors = {**vars(cupy.cuda.runtime), **vars(cupy.cuda.memory)}

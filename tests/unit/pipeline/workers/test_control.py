@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from yarn_accel.pipeline.workers.control import ControlWord
+from yarn_accel.pipeline.workers.control import N_LANES, ControlWord, LaneState
 
 _PROGRAM = """
 import ctypes, faulthandler, sys, threading, time
@@ -25,6 +25,18 @@ def control():
     word = ControlWord()
     yield word
     word.close()
+
+
+def test_each_lane_says_what_it_is_at_and_no_number_stands_for_two_things(control):
+    fields = [control.SINCE_NS, control.MEASURING, control.ALIVE_NS]
+    for lane in range(N_LANES):
+        fields += [lane * control.LANE + field for field in (control.STATE, control.FIRST, control.COUNT)]
+        control.words[lane * control.LANE + control.STATE] = LaneState.READING
+        control.words[lane * control.LANE + control.FIRST] = 10 + lane
+        control.words[lane * control.LANE + control.COUNT] = 1 + lane
+    assert len(set(fields)) == len(fields)
+    found = [control.job_at({10 + lane}) for lane in range(N_LANES)]
+    assert found == [(LaneState.READING, 10 + lane, 1 + lane) for lane in range(N_LANES)]
 
 
 def test_nothing_is_reported_of_a_worker_that_no_fault_killed(control):

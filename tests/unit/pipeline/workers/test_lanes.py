@@ -1,4 +1,4 @@
-"""Two batches at a time: answered in order, and the device's time is charged once."""
+"""Several batches at a time: answered in order, and the device's time is charged once."""
 
 import threading
 from types import SimpleNamespace
@@ -58,25 +58,27 @@ def task(number, is_alone=False):
     return SimpleNamespace(id=number, is_alone=is_alone)
 
 
-def test_nothing_is_computed_beside_one_that_is_to_be_alone(clock):
+@pytest.mark.parametrize("n_lanes", [2, 3])
+def test_nothing_is_computed_beside_one_that_is_to_be_alone(clock, n_lanes):
     answered, news = [], threading.Semaphore(0)
 
     def answer(answers):
         answered.append(answers[0].task)
         news.release()
 
-    executors = [Executor(), Executor()]
-    both = lanes.Lanes(executors, answer)
-    for number in range(4):
-        both.put([task(number, number == 1)])
-    for number in range(4):
-        executor, other = executors[number % 2], executors[1 - number % 2]
+    executors = [Executor() for _ in range(n_lanes)]
+    several = lanes.Lanes(executors, answer)
+    for number in range(2 + n_lanes):
+        several.put([task(number, number == 1)])
+    for number in range(2 + n_lanes):
+        executor = executors[number % n_lanes]
         assert executor.begun.acquire(timeout=60)
-        if number < 2:
-            assert not other.begun.acquire(timeout=0.05), "the one before is not answered"
+        for other in executors:
+            if number < 2 and other is not executor:
+                assert not other.begun.acquire(timeout=0.05), "the one before is not answered"
         executor.may_end.release()
         assert news.acquire(timeout=60)
-    assert answered == [0, 1, 2, 3]
+    assert answered == list(range(2 + n_lanes))
 
 
 def test_answers_keep_their_order_and_no_second_is_charged_twice(clock):

@@ -59,6 +59,18 @@ def test_descriptors_travel_beside_a_message(pair: tuple[Channel, Channel]) -> N
         os.close(fd)
 
 
+def test_what_was_sent_before_the_end_arrives_though_something_was_left_unread(
+    pair: tuple[Channel, Channel],
+) -> None:
+    """A worker says why it ends while orders to it are on their way."""
+    ours, theirs = pair
+    ours.send(b"an order")
+    theirs.send(b"why it ends")
+    theirs.close()
+    assert ours.receive() == (b"why it ends", [])
+    assert ours.receive() == (b"", [])
+
+
 def test_the_end_is_an_empty_message(pair: tuple[Channel, Channel]) -> None:
     assert not pair[1].is_readable(0.0)
     pair[0].send(b"{}")

@@ -13,9 +13,10 @@ import pytest
 from yarn_accel.pipeline.config import PipelineConfig
 from yarn_accel.pipeline.loop import EventLoop
 from yarn_accel.pipeline.workers.control import ControlWord
+from yarn_accel.pipeline.workers.devices import Device
 from yarn_accel.pipeline.workers.jobs import Lost
 from yarn_accel.pipeline.workers.launching import launch
-from yarn_accel.pipeline.workers.process import WorkerProcess
+from yarn_accel.pipeline.workers.process import Tally, WorkerProcess
 from yarn_accel.pipeline.workers.supervisor import WorkerSupervisor
 
 
@@ -30,11 +31,16 @@ class Process:
         self.fate, self.detail = "died", "killed by SIGKILL"
         self.versions: dict[str, str] = {}
         self.entered_ns = 0
-        self.is_open = self.is_on_probation = self.is_unfit = False
+        self.is_open = self.is_on_probation = self.is_unfit = self.is_measuring = False
+        self.toolkit = ""
+        self.tally = Tally()
 
     def order(self, **fields: Any) -> None: ...
 
     def kill(self, fate: str = "", detail: str = "") -> None: ...
+
+    def busy_since_s(self) -> float:
+        return 0.0
 
     def has_ended(self) -> bool:
         return True
@@ -120,6 +126,22 @@ def test_a_lost_worker_takes_nothing(pool: Any, listener: Listener) -> None:
     end(pool, process)
     assert pool.info()[0]["state"] == "starting"
     assert not pool.send(0, [])
+
+
+@pytest.mark.parametrize(("probes", "state"), [(True, "probing"), (False, "starting")])
+def test_a_gpu_is_not_idle_before_its_worker_takes_requests(
+    loop: EventLoop, listener: Listener, monkeypatch: pytest.MonkeyPatch, probes: bool, state: str
+) -> None:
+    monkeypatch.setattr(
+        "yarn_accel.pipeline.workers.supervisor.find_devices", lambda config: (Device("cuda:0", "cuda"),)
+    )
+    pool, process = supervisor(loop, listener, probe_gpus=probes), Process()
+    monkeypatch.setattr(pool, "_fill", lambda: None)
+    pool._enter(process)
+    assert pool.info()[0]["state"] == state
+    pool._heed(process, {"taken": {}, "toolkit": "the toolkit"})
+    assert pool.info()[0]["state"] == "idle"
+    assert listener.reported == [("started", 0, "cuda:0", "cuda")]
 
 
 def test_a_process_that_was_started_before_takes_the_first_place_and_no_other_is_started(
