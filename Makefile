@@ -8,11 +8,18 @@ CAN_COMPILE = command -v cc >/dev/null && $(PY) -c 'import os, sys, sysconfig; \
 
 SLOWEST = --durations=20 --durations-min=5
 QUICK := $(empty) and not slow
+comma := ,
 LANE = $(MAKE) --no-print-directory --keep-going
 # The tests that start the application; the two lanes on Hadoop take about as long as each other.
-APPLICATION = tests/integration/master tests/integration/launch/test_start.py
+APPLICATION = tests/integration/master tests/integration/launch/test_start.py tests/integration/tasks
 
 OF_TORQUE = tests/integration/torque
+
+# The images of docker/: from what they are built, and how they are called.
+BASE = debian:bookworm-slim
+IMAGES = hadoop node torque
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' yarn_accel/__init__.py)
+ON_DOCKER = tests/integration/testbed tests/integration/jobs
 
 # What is once compiled is not compiled again by each of the processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
@@ -31,13 +38,15 @@ GPU = .venv-gpu
 # Without what another lane's Python writes there meanwhile.
 COPY = tar --exclude=__pycache__ -cf - $(COPIED) | tar -xf - -C $(COMPILED)
 
-.PHONY: help demo test test-all test-unit test-services test-torque test-daemons test-hadoop test-application test-compiled \
-	test-in-compiled test-spark test-cuda-emulated gpu-test check unit explore integration compiled bench clean install install-dev
+.PHONY: help demo test test-all test-unit test-properties test-services test-torque test-daemons test-hadoop test-application test-compiled \
+	test-in-compiled test-spark test-cuda-emulated gpu-test docker-base docker-images test-docker check unit explore integration compiled bench clean install install-dev
 
 help:
 	@echo "make demo         install what is missing, start a real 4-node Hadoop, run both jobs, write out/demo/report.html"
-	@echo "make test         install what is missing, run the checks and the tests (what CI runs), in five lanes:"
+	@echo "                  (DOCKER=1: its nodes are containers)"
+	@echo "make test         install what is missing, run the checks and the tests (what CI runs), in six lanes:"
 	@echo "make test-unit    the checks, and the tests inside one process"
+	@echo "make test-properties what holds for all that hypothesis draws, inside one process"
 	@echo "make test-services the tests of the processes of yarn_accel, and of the documentation"
 	@echo "make test-torque  the tests of the processes of torque_sched, and the compiled backfilling policies"
 	@echo "make test-hadoop  the tests of the cluster, of Hadoop's protocols and of jobs on the real Hadoop"
@@ -45,6 +54,9 @@ help:
 	@echo "make test-spark   PySpark on the real Hadoop; installs PySpark into $(SPARK) first (870 MB)"
 	@echo "make test-cuda-emulated the CUDA forms with the real CuPy on an emulated CUDA; installs into $(CUDA) first (250 MB)"
 	@echo "make gpu-test     the tests of a machine with a GPU, on it; installs into $(GPU) first (1.6 GB)"
+	@echo "make docker-base  the base of the images out of Debian's packages, where no registry is at hand (root; CA=FOLDER)"
+	@echo "make docker-images the images of docker/, from BASE (debian:bookworm-slim)"
+	@echo "make test-docker  what needs a Docker engine and these images"
 	@echo "make test-all     the same with all examples and the tests that take long (up to an hour)"
 	@echo "make check        style, types, import contracts, old-Python check"
 	@echo "make unit         tests that need no Hadoop (seconds)"
@@ -55,25 +67,28 @@ help:
 	@echo "make clean        remove what was built here; the Hadoop jars stay in the cache"
 
 install:
-	@./bootstrap.sh yarn,bench
+	@./bootstrap.sh yarn,bench$(if $(DOCKER),$(comma)docker)
 
 install-dev:
-	@./bootstrap.sh yarn,bench,torque,dev,compile
+	@./bootstrap.sh yarn,bench,torque,dev,compile,docker
 
 demo: install
-	@$(PY) -m jobs demo
+	@$(PY) -m jobs demo$(if $(DOCKER), --mode docker)
 
 # Many tests wait, for daemons to start and for heartbeats, so the lanes run beside each other. The lanes on Hadoop
 # wait most: the others take what these leave.
 test: install-dev
-	@$(PY) -m tests.lanes unit='nice -n 5 $(LANE) test-unit' services='nice -n 5 $(LANE) test-services' \
-		torque='nice -n 5 $(LANE) test-torque' hadoop='$(LANE) test-hadoop' application='$(LANE) test-application'
+	@$(PY) -m tests.lanes unit='nice -n 5 $(LANE) test-unit' properties='nice -n 5 $(LANE) test-properties' \
+		services='nice -n 5 $(LANE) test-services' torque='nice -n 5 $(LANE) test-torque' hadoop='$(LANE) test-hadoop' application='$(LANE) test-application'
 
 test-all:
 	@TEST_EXAMPLES=all $(MAKE) --no-print-directory test QUICK=
 
 test-unit: check
-	@$(PY) -m pytest $(SLOWEST) -m "not hadoop$(QUICK)" tests/test_architecture.py tests/unit tests/property
+	@$(PY) -m pytest $(SLOWEST) -m "not hadoop$(QUICK)" tests/test_architecture.py tests/unit
+
+test-properties: install-dev
+	@$(PY) -m pytest $(SLOWEST) -m "not hadoop$(QUICK)" tests/property
 
 test-services: install-dev
 	@$(PY) -m pytest $(SLOWEST) -m "not hadoop$(QUICK)" tests/integration --ignore=$(OF_TORQUE)
@@ -145,6 +160,22 @@ gpu-test:
 	@$(LANE) $(GPU)/.installed
 	@$(GPU)/bin/python -m benchmarks.gpu.machine
 	@$(GPU)/bin/python -m pytest $(SLOWEST) --require gpu -m gpu $(ON_A_GPU)
+
+docker-base:
+	@docker/base.sh $(BASE)
+
+docker-images:
+	@docker/engine.sh 6000
+	@for image in $(IMAGES); do \
+		echo "building yarn-accel/$$image:$(VERSION)"; \
+		DOCKER_BUILDKIT=1 docker build --quiet --file docker/Dockerfile --target $$image --build-arg BASE=$(BASE) \
+			--build-arg VERSION=$(VERSION) --tag yarn-accel/$$image:$(VERSION) . || exit; \
+	done
+
+test-docker: install-dev
+	@docker/engine.sh 2000
+	@$(PY) -m pytest $(SLOWEST) --require docker -m docker tests/integration/docker $(ON_DOCKER)
+	@$(PY) -m pytest $(SLOWEST) --require hadoop --cluster-mode docker -m "hadoop and not loopback$(QUICK)" $(ON_DOCKER)
 
 bench:
 	@./bootstrap.sh yarn,bench,peers

@@ -17,11 +17,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from benchmarks.registry import BENCHMARKS, load
-from benchmarks.result import Report, Row
+from benchmarks.registry import BENCHMARKS, RESUMABLE, TAKES_MODE, load
+from benchmarks.result import Report, Row, earlier_wall_s
+from benchmarks.stale import shown, verdicts
 from torque_sched.errors import TorqueSchedError
 from yarn_accel.errors import AccelError
 
+_ROOT = Path(__file__).resolve().parent.parent
 _INTERRUPTED = 130
 """Exit code, as a shell has it for Ctrl-C."""
 
@@ -31,6 +33,16 @@ def _listing() -> Table:
     for name, summary in BENCHMARKS.items():
         table.add_row(name, summary)
     return table
+
+
+def _stale() -> int:
+    try:
+        found = list(verdicts(_ROOT))
+    except AccelError as error:
+        click.echo(f"benchmarks: {error}", err=True)
+        return int(error.exit_code)
+    Console(width=None if sys.stdout.isatty() else 220).print(shown(found, BENCHMARKS))
+    return int(any(each.why and not each.needs for each in found))
 
 
 def _number(value: float) -> str:
@@ -56,7 +68,11 @@ def _results(report: Report) -> Table:
 def _run(name: str, json_file: Path | None, quick: bool, options: Mapping[str, Any]) -> None:
     """Run one benchmark; what was measured when it ends early is shown and written, too."""
     progress = Console(stderr=True)
-    report = Report(name, path=json_file)
+    report = Report(name, path=json_file, is_quick=quick)
+    if options.get("resume") and json_file is not None:
+        report.earlier_s = earlier_wall_s(json_file)
+    if options.get("mode"):
+        report.setting["cluster_mode"] = options["mode"]
     benchmark = load(name)
     state = "failed"
     try:
@@ -128,11 +144,15 @@ def _special(name: str, json_file: Path | None, only: Sequence[str], **given: An
     """
     owners = {
         "cores_may_sleep": (("pipeline",), "only `pipeline` keeps them awake"),
-        "resume": (("yarn_paper", "grid"), "only `yarn_paper` or `grid` with --json resumes"),
+        "resume": (RESUMABLE, "only `yarn_paper`, `grid`, `hdas_live` or `mps_live` with --json resumes"),
+        "mode": (TAKES_MODE, f"only {', '.join(sorted(TAKES_MODE))} start a cluster in a mode"),
         "rounds": (("yarn_faults",), "only `yarn_faults` has rounds"),
         "log": (("predictor", "backfill", "grid"), "only `predictor`, `backfill` and `grid` read a log"),
         "target": (("predictor",), "only `predictor` has targets"),
-        "minutes": (("gpu",), "only `gpu` has a time to keep to"),
+        "minutes": (
+            ("gpu", "hdas_live", "mps_live"),
+            "only `gpu`, `hdas_live` and `mps_live` have a time to keep to",
+        ),
     }
     options: dict[str, Any] = {"only": only} if only else {}
     for key, value in given.items():
@@ -146,7 +166,7 @@ def _special(name: str, json_file: Path | None, only: Sequence[str], **given: An
 
 
 @click.command()
-@click.argument("name", required=False, type=click.Choice([*BENCHMARKS, "all"]))
+@click.argument("name", required=False, type=click.Choice([*BENCHMARKS, "all", "stale", "report"]))
 @click.option("--quick", is_flag=True, help="Under a minute, fewer repetitions; the rows say so.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures here, too.")
 @click.option("--only", multiple=True, metavar="SECTION", help="Run only this part; may be repeated.")
@@ -154,12 +174,21 @@ def _special(name: str, json_file: Path | None, only: Sequence[str], **given: An
     "--cores-may-sleep", is_flag=True, help="`pipeline`: do not keep the cores awake for latency and echo."
 )
 @click.option(
-    "--resume", is_flag=True, help="`yarn_paper`, `grid`: keep what the JSON file has, run the rest."
+    "--resume",
+    is_flag=True,
+    help="`yarn_paper`, `grid`, `hdas_live`, `mps_live`: keep what the JSON file has, run the rest.",
+)
+@click.option(
+    "--mode", help="How the nodes of a cluster are kept apart: netns, docker, loopback (hadoop, images, ...)."
 )
 @click.option("--rounds", type=click.IntRange(min=1), help="`yarn_faults`: how often each fault happens.")
 @click.option("--log", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="An SWF log.")
 @click.option("--target", type=click.Choice(["cpu", "memory", "runtime"]), help="`predictor`: only this.")
-@click.option("--minutes", type=click.FloatRange(min=0.1), help="`gpu`: for its sections together (4.5).")
+@click.option(
+    "--minutes",
+    type=click.FloatRange(min=0.1),
+    help="`gpu`: for its sections together (4.5); `hdas_live`, `mps_live`: begin no run later (56, 13.5).",
+)
 @click.option("--install-triton", is_flag=True, help="Install PyTriton for `pipeline` and do nothing else.")
 def main(
     name: str | None,
@@ -169,10 +198,19 @@ def main(
     install_triton: bool,
     **special: Any,
 ) -> None:
-    """Run one benchmark and print its figures; without NAME list them all."""
+    """Run one benchmark and print its figures; without NAME list them all.
+
+    NAME `stale` runs nothing: it says which files of results are older than the code they measure, and ends
+    with 1 if one of them could be recorded again on any machine. NAME `report` stands first and has options
+    of its own: `python -m benchmarks report --help`.
+    """
     if name is None:
         Console().print(_listing())
         return
+    if name == "stale":
+        sys.exit(_stale())
+    if name == "report":
+        raise click.UsageError("write `report` first: python -m benchmarks report --help")
     _check_sections(name, only)
     if name == "predictor" and special["log"] is None:
         raise click.BadParameter(
@@ -196,4 +234,8 @@ def main(
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["report"]:
+        from benchmarks.report.command import report
+
+        report(sys.argv[2:], prog_name="python -m benchmarks report")
     main()

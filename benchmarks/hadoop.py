@@ -62,9 +62,9 @@ def _timed(into: list[float]) -> Iterator[None]:
     into.append(time.monotonic() - started_s)
 
 
-def _starts(n: int, report: Say) -> tuple[Cluster, list[float], list[float]]:
+def _starts(n: int, mode: str, report: Say) -> tuple[Cluster, list[float], list[float]]:
     """Start the cluster ``n`` times and stop it ``n - 1`` times."""
-    options = UpOptions(name=NAME, nodes=4, racks=2, accel_nodes=2, pipeline=False)
+    options = UpOptions(name=NAME, nodes=4, racks=2, accel_nodes=2, pipeline=False, mode=mode)
     up_s: list[float] = []
     down_s: list[float] = []
     ensure_archive(ensure_hadoop(report), report)  # cold costs are not what this figure is about
@@ -175,12 +175,12 @@ def _hdfs_rows(cluster: Cluster, store: Store, quick: bool) -> list[Row]:
     ]
 
 
-def run(quick: bool, report: Say, record: Report) -> None:
+def run(quick: bool, report: Say, record: Report, mode: str = "auto") -> None:
     """Measure; the cluster is taken down whatever happens."""
     n = 1 if quick else 3
     note = "quick: once" if quick else ""
     try:
-        cluster, up_s, down_s = _starts(n, report)
+        cluster, up_s, down_s = _starts(n, mode, report)
         status = _settled(cluster)
         store = Store(cluster.conf_dir)
         idle = [

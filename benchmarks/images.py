@@ -43,7 +43,7 @@ def _rows(label: str, found: ImagesOutcome, note: str) -> list[Row]:
     ]
 
 
-def run(quick: bool, report: Callable[[str], None], record: Report) -> None:
+def run(quick: bool, report: Callable[[str], None], record: Report, mode: str = "auto") -> None:
     """Measure both sets of photographs; the cluster is taken down whatever happens."""
     n_images, n_files = (500, 4) if quick else (50_000, 8)
     sets: dict[str, tuple[Photograph, ...]] = {"images": PHOTOGRAPHS}
@@ -51,7 +51,7 @@ def run(quick: bool, report: Callable[[str], None], record: Report) -> None:
         sets["images, harder photographs"] = ALL_PHOTOGRAPHS
     note = f"{n_images} images of 64 x 64, PNG, {n_files} mappers, 2 servers" + ("; quick" if quick else "")
     try:
-        cluster = Cluster.up(UpOptions(name=NAME, nodes=4, racks=2, accel_nodes=2), report)
+        cluster = Cluster.up(UpOptions(name=NAME, nodes=4, racks=2, accel_nodes=2, mode=mode), report)
         site = SiteSettings.read({"HADOOP_CONF_DIR": str(cluster.conf_dir)})
         store = Store(cluster.conf_dir)
         with HadoopRunner(site) as runner:

@@ -8,6 +8,7 @@ import os
 import platform
 import statistics
 import subprocess
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
@@ -16,7 +17,18 @@ from typing import Any
 
 from yarn_accel.adapters.local_files import write_atomic
 
-__all__ = ["Benchmark", "Report", "Row", "measured", "not_measured", "observed", "ratio"]
+__all__ = [
+    "Benchmark",
+    "Report",
+    "Row",
+    "current_commit",
+    "earlier_wall_s",
+    "machine_facts",
+    "measured",
+    "not_measured",
+    "observed",
+    "ratio",
+]
 
 _ROOT = Path(__file__).resolve().parent.parent
 _JUDGED = {"<=": lambda value, bound: value <= bound, ">=": lambda value, bound: value >= bound}
@@ -106,7 +118,8 @@ def _first_line(path: str, prefix: str) -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(prefix)), "")
 
 
-def _machine() -> dict[str, object]:
+def machine_facts() -> dict[str, object]:
+    """CPU, cores, memory, kernel and Python of this machine."""
     return {
         "cpu": _first_line("/proc/cpuinfo", "model name"),
         "cores": len(os.sched_getaffinity(0)),
@@ -117,7 +130,9 @@ def _machine() -> dict[str, object]:
 
 
 @functools.cache
-def _commit() -> str:
+def current_commit() -> str:
+    """The version that runs, and whether it has uncommitted changes."""
+
     def git(*argv: str) -> str:
         done = subprocess.run(["git", *argv], cwd=_ROOT, capture_output=True, text=True, check=False)
         return done.stdout.strip()
@@ -138,6 +153,8 @@ class Report:
         series: what was noted over time, by name; lists fit for JSON.
         state: ``running``, ``complete``, ``interrupted`` or ``failed``. A file that says ``running`` though
             nothing runs is what a killed run left.
+        is_quick: the quick form; such figures are no results.
+        earlier_s: what runs took before that this one goes on from (``--resume``).
     """
 
     name: str
@@ -146,6 +163,9 @@ class Report:
     setting: dict[str, object] = field(default_factory=dict)
     series: dict[str, Any] = field(default_factory=dict)
     state: str = "running"
+    is_quick: bool = False
+    earlier_s: float = 0.0
+    began_s: float = field(default_factory=time.monotonic)
     started_at: str = field(default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="seconds"))
 
     def add(self, rows: Iterable[Row]) -> None:
@@ -167,14 +187,24 @@ class Report:
         """Write the report as JSON, whole or not at all."""
         document: dict[str, object] = {
             "name": self.name,
-            "commit": _commit(),
-            "machine": {**_machine(), **self.setting},
+            "commit": current_commit(),
+            "machine": {**machine_facts(), **self.setting},
             "started_at": self.started_at,
+            "wall_s": round(self.earlier_s + time.monotonic() - self.began_s, 1),
+            "is_quick": self.is_quick,
             "state": self.state,
             "rows": [asdict(row) for row in self.rows],
             **({"series": self.series} if self.series else {}),
         }
         write_atomic(path, json.dumps(document, indent=1) + "\n")
+
+
+def earlier_wall_s(path: Path) -> float:
+    """Seconds that the runs took which left this file; 0 where it does not say."""
+    try:
+        return float(json.loads(path.read_text(encoding="utf-8"))["wall_s"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0.0
 
 
 Benchmark = Callable[[bool, Callable[[str], None], Report], None]

@@ -9,6 +9,7 @@ import click
 from jobs.demo.cli import demo
 from jobs.factorize.cli import factorize
 from jobs.images.cli import images
+from jobs.lu_blocks.cli import lu_blocks
 from yarn_accel.errors import AccelError
 
 __all__ = ["main", "root"]
@@ -20,7 +21,8 @@ def root() -> None:
 
     Every job has three runners: ``inline`` (this process, no server), ``local`` (a server and processes on
     this machine) and ``hadoop`` (the cluster that HADOOP_CONF_DIR names; nothing is started). factorize also
-    has ``spark``: the same cluster, by spark-submit.
+    has ``spark``: the same cluster, by spark-submit. lu_blocks is a DAG for the task service (``inline``,
+    ``hadoop``).
 
     Exit codes: 0 fine, 1 failed, 2 wrong usage or configuration, 3 could not start.
     """
@@ -28,6 +30,7 @@ def root() -> None:
 
 root.add_command(factorize)
 root.add_command(images)
+root.add_command(lu_blocks)
 root.add_command(demo)
 
 

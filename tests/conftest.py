@@ -17,6 +17,7 @@ from hypothesis import settings
 
 from tests.examples import examples
 from tests.fixtures import fake_nvml
+from tests.fixtures.cluster_mode import MODE_VARIABLE
 
 # The same tree gets the same examples each time; `make explore` looks for new ones.
 COMMON = {"deadline": None, "print_blob": True, "max_examples": examples(100)}
@@ -42,6 +43,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="MARKER",
         help="A test with this marker that is skipped, because what it needs is absent, fails instead.",
     )
+    parser.addoption(
+        "--cluster-mode",
+        choices=("auto", "netns", "docker", "loopback"),
+        default="auto",
+        help="How the nodes of Hadoop clusters are made; auto: network namespaces as root, else loopback.",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let fixtures know how clusters are made."""
+    os.environ[MODE_VARIABLE] = config.getoption("--cluster-mode")
 
 
 @pytest.hookimpl(wrapper=True)

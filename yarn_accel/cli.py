@@ -17,7 +17,7 @@ import click
 from yarn_accel import __version__
 from yarn_accel.errors import AccelError
 
-__all__ = ["COMMANDS", "LazyCommand", "main", "root"]
+__all__ = ["COMMANDS", "DAG_COMMANDS", "TASKS_COMMANDS", "LazyCommand", "dag", "main", "root", "tasks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,14 @@ def _verb(name: str, text: str) -> LazyCommand:
     return LazyCommand("yarn_accel.launch.application_cli", name, text)
 
 
+def _of_dags(name: str, text: str) -> LazyCommand:
+    return LazyCommand("yarn_accel.launch.dag_cli", f"dag_{name}", text)
+
+
+def _of_tasks(name: str, text: str) -> LazyCommand:
+    return LazyCommand("yarn_accel.launch.tasks_cli", name, text)
+
+
 #: Every command, in the order in which they are listed.
 COMMANDS: Mapping[str, LazyCommand] = {
     "start": _verb("start", "Give the cluster's nodes accelerators: submit the application, or find it."),
@@ -49,6 +57,8 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "drain": _verb("drain", "Take the server of NODE out of use; it finishes what it has."),
     "undrain": _verb("undrain", "Take the server of NODE back into use."),
     "stop": _verb("stop", "End the application and restore the cluster."),
+    "tasks": LazyCommand("yarn_accel.cli", "tasks", "Several applications' tasks on CPUs and GPUs."),
+    "dag": LazyCommand("yarn_accel.cli", "dag", "Workflows: tasks that wait for each other."),
     "streaming": LazyCommand(
         "yarn_accel.launch.streaming_cli",
         "command",
@@ -72,20 +82,57 @@ COMMANDS: Mapping[str, LazyCommand] = {
     ),
     "master": LazyCommand("yarn_accel.master.cli", "group", "The ApplicationMaster, as YARN starts it."),
     "node": LazyCommand("yarn_accel.node.cli", "group", "The services of every node."),
+    "worker": LazyCommand(
+        "yarn_accel.worker.__main__", "command", "Run the tasks that the task service gives to this node."
+    ),
     "pipeline": LazyCommand(
         "yarn_accel.pipeline.cli", "group", "The pipeline server of an accelerator node."
     ),
 }
 
+#: The commands of `tasks`; those of other groups come with their package.
+TASKS_COMMANDS: Mapping[str, LazyCommand] = {
+    "start": _of_tasks("start", "Start the task service, or find it."),
+    "submit": _of_tasks("submit", "Submit an application of tasks."),
+    "status": _of_tasks("status", "Show the applications of tasks, and the workers."),
+    "top": _of_tasks("top", "Show the same again and again, until ^C; once where it goes to no terminal."),
+    "report": _of_tasks("report", "Report what became of applications: of those named, or of all."),
+    "explain": _of_tasks("explain", "Say where TASK (APP/NUMBER) is, and why there."),
+    "cancel": _of_tasks("cancel", "End the application APP early."),
+    "stop": _verb("stop", "End the application and restore the cluster."),
+    "simulate": LazyCommand("yarn_accel.sim.cli", "simulate", "Run the world of a file in virtual time."),
+}
 
-class _Packages(click.Group):
+#: The commands of `dag`.
+DAG_COMMANDS: Mapping[str, LazyCommand] = {
+    "submit": _of_dags("submit", "Submit a DAG to the task service."),
+    "status": _of_dags("status", "Show the DAGs of the task service: those named, or all."),
+    "top": _of_dags("top", "Show the DAGs again and again, until ^C; once where it goes to no terminal."),
+    "report": _of_dags("report", "Report what became of DAGs that are done: of those named, or of all."),
+    "cancel": _of_dags("cancel", "End DAG early; what is done of it stays."),
+    "pause": _of_dags("pause", "Start nothing of DAG from now on; what runs goes on."),
+    "resume": _of_dags("resume", "Let DAG go on."),
+    "simulate": LazyCommand(
+        "yarn_accel.sim.dag_cli", "dag_simulate", "Run DAGs on machines in virtual time."
+    ),
+    "explain": LazyCommand(
+        "yarn_accel.sim.dag_explain", "dag_explain", "Say when, where and why a DAG or a task runs or ran."
+    ),
+}
+
+
+class _LazyGroup(click.Group):
     """Imports a command when it is called."""
 
+    def __init__(self, *args: Any, lazy: Mapping[str, LazyCommand], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._lazy = lazy
+
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return list(self._lazy)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        lazy = COMMANDS.get(cmd_name)
+        lazy = self._lazy.get(cmd_name)
         if lazy is None:
             return None
         command: click.Command = getattr(importlib.import_module(lazy.module), lazy.attribute)
@@ -93,14 +140,14 @@ class _Packages(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, lazy.help) for name, lazy in COMMANDS.items()])
+            formatter.write_dl([(name, lazy.help) for name, lazy in self._lazy.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         # click would import every package to guess what a wrong name should have been.
-        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
-            ctx.fail(f"No such command {args[0]!r}; there are {', '.join(COMMANDS)}.")
+        if args and not args[0].startswith("-") and args[0] not in self._lazy:
+            ctx.fail(f"No such command {args[0]!r}; there are {', '.join(self._lazy)}.")
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
@@ -108,18 +155,28 @@ class _Packages(click.Group):
 
         return [
             CompletionItem(name, help=lazy.help)
-            for name, lazy in COMMANDS.items()
+            for name, lazy in self._lazy.items()
             if name.startswith(incomplete)
         ]
 
 
-@click.group(cls=_Packages)
+@click.group(cls=_LazyGroup, lazy=COMMANDS)
 @click.version_option(__version__, prog_name="yarn-accel")
 def root() -> None:
     """Accelerators on stock Hadoop YARN.
 
     Exit codes: 0 fine, 1 failed, 2 wrong usage or configuration, 3 could not start.
     """
+
+
+@click.group(cls=_LazyGroup, lazy=TASKS_COMMANDS)
+def tasks() -> None:
+    """Several applications' tasks on CPUs and GPUs."""
+
+
+@click.group(cls=_LazyGroup, lazy=DAG_COMMANDS)
+def dag() -> None:
+    """Workflows: tasks that wait for each other."""
 
 
 def main() -> None:

@@ -45,12 +45,14 @@ def run(
     report: Report,
     only: Sequence[str] = (),
     resume: bool = False,
+    mode: str = "",
 ) -> None:
     """Run the cells of these sections, one streaming job each, and judge the paper's claims.
 
     Args:
         only: some of `SECTIONS`; none: all.
         resume: keep the cells that the report's file has already.
+        mode: of the cluster, such as ``netns`` or ``docker``; empty: netns as root.
     """
     cells = known_cells(report.path) if resume else Cells()
     keys = plan(only, is_quick=quick)
@@ -63,7 +65,7 @@ def run(
     todo = [key for _, some in stops(keys, cells) for key in some]
     say(f"{len(todo)} cells of {len(keys)}, about {estimate_s(todo) / 60:.0f} minutes")
     try:
-        _run_all(todo, cells, say, report)
+        _run_all(todo, cells, say, report, mode)
     finally:
         claims = judge(cells)
         report.series["claims"] = [_vars_of(claim) for claim in claims]
@@ -92,14 +94,16 @@ def _made_by(cell: Cell, commit: str) -> Cell:
     return Cell.from_mapping({**cell.to_mapping(), "commit": cell.commit or commit})
 
 
-def _run_all(keys: Sequence[Key], cells: Cells, say: Callable[[str], None], report: Report) -> None:
+def _run_all(
+    keys: Sequence[Key], cells: Cells, say: Callable[[str], None], report: Report, mode: str
+) -> None:
     from benchmarks.yarn_paper.running import ground_up
 
     until_s = time.monotonic() + _LIMIT_S
     with tempfile.TemporaryDirectory(prefix="yarn-paper-") as scratch:
         for n_workers in sorted({int(key.cluster.split("-")[0]) for key in keys}):
             here = [key for key in keys if key.cluster.startswith(f"{n_workers}-")]
-            with ground_up(n_workers, Path(scratch) / str(n_workers), say) as ground:
+            with ground_up(n_workers, Path(scratch) / str(n_workers), say, mode) as ground:
                 for key in here:
                     if time.monotonic() > until_s:
                         raise JobError(f"{_LIMIT_S / 60:.0f} minutes are over; --resume runs the rest")

@@ -89,7 +89,7 @@ def launch_options(base: SiteOptions, stop: Stop, weights: Mapping[str, float]) 
     return replace(base, policy=policy, master={"slots": False, **table})
 
 
-def _base(workers: int, environments: Path) -> SiteOptions:
+def _base(workers: int, environments: Path, mode: str) -> SiteOptions:
     """The cluster; its nodes share a disk, so they unpack the environment once instead of once each."""
     return SiteOptions(
         f"paper-{workers}",
@@ -98,20 +98,22 @@ def _base(workers: int, environments: Path) -> SiteOptions:
         accelerators=workers,
         slots=1,
         link="1gbit",
+        mode=mode,
         pipeline=_PIPELINE,
         sections={"environment": {"packages": [NAME], "cache_dir": str(environments)}},
     )
 
 
 @contextmanager
-def ground_up(workers: int, folder: Path, say: Say) -> Iterator[Ground]:
+def ground_up(workers: int, folder: Path, say: Say, mode: str = "") -> Iterator[Ground]:
     """A cluster of so many nodes in one rack for as long as the block lasts.
 
     Args:
         folder: of this cluster; the one above it serves several.
+        mode: of the cluster, such as ``netns`` or ``docker``; empty: netns as root.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    base = _base(workers, folder.parent / "environments")
+    base = _base(workers, folder.parent / "environments", mode)
     with site_up(base, folder, say) as site:
         yield Ground(site, base, folder, say)
 

@@ -43,10 +43,10 @@ __all__ = ["demo"]
 )
 @click.option(
     "--mode",
-    type=click.Choice(("auto", "netns", "loopback")),
+    type=click.Choice(("auto", "netns", "docker", "loopback")),
     default="auto",
     show_default=True,
-    help="Network namespaces (root) or one network.",
+    help="Network namespaces (root), containers, or one network.",
 )
 @click.option("--small", is_flag=True, help="Little input: a look at the machinery in a minute.")
 @click.option("--keep", is_flag=True, help="Leave the cluster up (yarn-accel cluster down demo ends it).")

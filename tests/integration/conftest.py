@@ -1,4 +1,4 @@
-"""One real Hadoop for all tests that ask for it; its logs are shown when one of them fails."""
+"""Real Hadoop clusters for all tests that ask for one; the logs are shown when one of them fails."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
+from tests.fixtures.cluster_mode import mode_options
+from tests.fixtures.yarn_site import Site, SiteOptions, site_up
 from yarn_accel.errors import StartupError
 from yarn_accel.testbed import Cluster, UpOptions, take_down
-from yarn_accel.testbed.class_archives import ensure_archive
-from yarn_accel.testbed.maven import ensure_hadoop
-from yarn_accel.testbed.single_node import SingleNode
 
 CLUSTER_NAME = "test"
 LOG_LINES = 12
@@ -21,11 +20,10 @@ LOG_LINES = 12
 
 @pytest.fixture(scope="session")
 def hadoop_cluster() -> Iterator[Cluster]:
-    """Four nodes, two racks, two pipeline servers: network namespaces as root, else loopback."""
+    """Four nodes, two racks, two pipeline servers, made as ``--cluster-mode`` says."""
     take_down(CLUSTER_NAME)
-    mode = "netns" if os.geteuid() == 0 else "loopback"
     try:
-        cluster = Cluster.up(UpOptions(CLUSTER_NAME, nodes=4, racks=2, accel_nodes=2, mode=mode))
+        cluster = Cluster.up(UpOptions(CLUSTER_NAME, nodes=4, racks=2, accel_nodes=2, **mode_options()))
     except StartupError as error:
         take_down(CLUSTER_NAME)
         pytest.skip(f"no Hadoop here: {error}")
@@ -37,22 +35,40 @@ def hadoop_cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
+def hadoop_environ(hadoop_cluster: Cluster) -> dict[str, str]:
+    """What a user of that Hadoop has in his environment."""
+    environ = {name: value for name, value in os.environ.items() if name != "HADOOP_HOME"}
+    return {**environ, "HADOOP_CONF_DIR": str(hadoop_cluster.conf_dir)}
+
+
+@pytest.fixture(scope="session")
 def environment() -> Iterator[dict[str, Any]]:
     """A section of ``launch.yaml``: the nodes of all sites unpack into one folder, so once."""
     with tempfile.TemporaryDirectory(prefix="yarn-accel-environment-") as folder:
         yield {"environment": {"cache_dir": folder}}
 
 
+#: What its nodes offer before; no server feeds so many, so a share differs from it.
+SLOTS = 7
+
+
 @pytest.fixture(scope="session")
-def single_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SingleNode]:
-    """One node for tests of what needs a real Hadoop but no cluster; its daemons map the class archive."""
+def two_racks(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, Any]) -> Iterator[Site]:
+    """Four nodes in two racks without an application, of which tests start and stop their own."""
+    options = SiteOptions(
+        "start",
+        racks=2,
+        slots=SLOTS,
+        heartbeat_s=1.0,
+        policy="weighted",
+        sections=environment,
+        call_pause_s=0.1,
+    )
     try:
-        install = ensure_hadoop(lambda _line: None)
-        archive = ensure_archive(install, lambda _line: None)
+        with site_up(options, tmp_path_factory.mktemp("admin")) as found:
+            yield found
     except StartupError as error:
         pytest.skip(f"no Hadoop here: {error}")
-    with SingleNode(install, tmp_path_factory.mktemp("node"), lambda _line: None, archive=archive) as node:
-        yield node
 
 
 @pytest.hookimpl(wrapper=True)

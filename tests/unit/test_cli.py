@@ -10,12 +10,16 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from yarn_accel.cli import COMMANDS, main, root
+from yarn_accel.cli import COMMANDS, TASKS_COMMANDS, main, root
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_each_line_of_the_list_is_the_commands_own(name) -> None:
-    lazy = COMMANDS[name]
+@pytest.mark.parametrize(
+    ("commands", "name"),
+    [(commands, name) for commands in (COMMANDS, TASKS_COMMANDS) for name in commands],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_each_line_of_the_list_is_the_commands_own(commands, name) -> None:
+    lazy = commands[name]
     command = getattr(importlib.import_module(lazy.module), lazy.attribute)
     assert isinstance(command, click.Command)
     assert command.name == name

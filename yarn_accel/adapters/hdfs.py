@@ -37,7 +37,7 @@ from yarn_accel.errors import StartupError, StorageError
 if TYPE_CHECKING:
     import hdfs_native
 
-__all__ = ["OpenFile", "Stamp", "Store", "split_uri", "unfinished_name"]
+__all__ = ["Appender", "OpenFile", "Stamp", "Store", "split_uri", "unfinished_name"]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -124,6 +124,18 @@ class OpenFile(Protocol):
         ...
 
 
+class Appender(Protocol):
+    """A file that grows at its end."""
+
+    def append(self, content: bytes) -> None:
+        """Add at the end; returns when it survives this process, and for HDFS this machine."""
+        ...
+
+    def close(self) -> None:
+        """Leave the file as it is."""
+        ...
+
+
 class _Files(Protocol):
     """What `Store` asks of either kind of storage; paths are absolute; errors are the storage's own."""
 
@@ -134,7 +146,9 @@ class _Files(Protocol):
     def delete(self, path: str) -> bool: ...
     def mkdirs(self, path: str) -> None: ...
     def write(self, path: str, parts: Iterable[Buffer]) -> int: ...
-    def rename(self, source: str, target: str) -> None: ...
+    def rename(self, source: str, target: str, *, overwrite: bool = True) -> None: ...
+    def appender(self, path: str) -> Appender: ...
+    def seal(self, path: str) -> bool: ...
 
 
 class Store:
@@ -229,6 +243,43 @@ class Store:
                     files.delete(temporary)
                 raise
             return n_bytes
+
+    @contextlib.contextmanager
+    def appending(self, uri: str) -> Iterator[Appender]:
+        """An existing file, to be made longer; after an error of its own nobody knows what is at its end."""
+        with self._open(uri) as (files, path):
+            appender = files.appender(path)
+            try:
+                yield appender
+            finally:
+                appender.close()
+
+    def seal(self, uri: str) -> bool:
+        """Take a file from whoever may still append to it; whether that is done, else call again.
+
+        In HDFS the other one's next write fails; a file of this machine has no such owner.
+        """
+        with self._open(uri) as (files, path):
+            return files.seal(path)
+
+    def write_new(self, uri: str, parts: Iterable[Buffer]) -> int:
+        """Write a file that is not there yet, and the folders above it; returns its bytes.
+
+        Readers see it grow.
+        """
+        with self._open(uri) as (files, path):
+            return files.write(path, parts)
+
+    def rename(self, source: str, target: str, *, overwrite: bool) -> None:
+        """Give a file, or a folder with all that is in it, another name within its storage.
+
+        Args:
+            overwrite: whether the name may be taken; that of a folder with files never is.
+        """
+        if split_uri(source)[:2] != split_uri(target)[:2]:
+            raise StorageError(f"{source} and {target} are not in one storage")
+        with self._open(target) as (files, path):
+            files.rename(split_uri(source)[2], path, overwrite=overwrite)
 
     def exists(self, uri: str) -> bool:
         """Whether there is a file or folder of that name."""
@@ -357,8 +408,28 @@ class _HdfsFiles:
         writer.close()
         return n_bytes
 
-    def rename(self, source: str, target: str) -> None:
-        self._client.rename(source, target, overwrite=True)
+    def rename(self, source: str, target: str, *, overwrite: bool = True) -> None:
+        self._client.rename(source, target, overwrite)
+
+    def appender(self, path: str) -> Appender:
+        return _HdfsAppender(self._client.append(path))
+
+    def seal(self, path: str) -> bool:
+        return self._client.recover_lease(path)
+
+
+class _HdfsAppender:
+    """A file that the native client appends to."""
+
+    def __init__(self, writer: hdfs_native.FileWriter) -> None:
+        self._writer = writer
+
+    def append(self, content: bytes) -> None:
+        self._writer.write(content)
+        self._writer.hsync()
+
+    def close(self) -> None:
+        self._writer.close()
 
 
 class _Stream(io.RawIOBase):

@@ -17,15 +17,17 @@ import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-__all__ = ["LocalFile", "LocalFiles", "write_atomic"]
+__all__ = ["LocalAppender", "LocalFile", "LocalFiles", "file_pieces", "write_atomic"]
 
 Buffer = bytes | bytearray | memoryview
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 #: Read at once: the kernel takes no more than 2 GiB.
 _MAX_READ_BYTES = 1 << 30
+_PIECE_BYTES = 4 << 20
 
 
 class LocalFile:
@@ -46,6 +48,24 @@ class LocalFile:
             at += n
         if at != len(view):
             raise OSError("its length changed while it was read")
+
+
+class LocalAppender:
+    """A file that grows at its end."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def append(self, content: bytes) -> None:
+        """Add at the end, and force it to the disk."""
+        view = memoryview(content)
+        while view.nbytes:
+            view = view[os.write(self._fd, view) :]
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        """Leave the file as it is."""
+        os.close(self._fd)
 
 
 class LocalFiles:
@@ -114,10 +134,29 @@ class LocalFiles:
                 os.close(fd)
         return n_bytes
 
-    def rename(self, source: str, target: str) -> None:
-        """Give a file another name, also one that is taken; a link of that name is replaced itself."""
+    def appender(self, path: str) -> LocalAppender:
+        """An existing file, to be made longer."""
+        with self._parent(path) as (folder, name):
+            return LocalAppender(self._open(name, _APPEND, folder))
+
+    def seal(self, path: str) -> bool:
+        """Nobody else appends to a file of this machine."""
+        return self.exists(path)
+
+    def rename(self, source: str, target: str, *, overwrite: bool = True) -> None:
+        """Give a file another name, also one that is taken; a link of that name is replaced itself.
+
+        Args:
+            overwrite: whether the name may be taken. A folder never replaces another one that is not empty.
+        """
         with self._parent(source) as (from_folder, from_name), self._parent(target) as (to_folder, to_name):
-            os.replace(from_name, to_name, src_dir_fd=from_folder, dst_dir_fd=to_folder)
+            mode = os.stat(from_name, dir_fd=from_folder, follow_symlinks=False).st_mode
+            if overwrite or stat.S_ISDIR(mode):
+                os.replace(from_name, to_name, src_dir_fd=from_folder, dst_dir_fd=to_folder)
+                return
+            # Unlike a rename, a link fails where there is a file already.
+            os.link(from_name, to_name, src_dir_fd=from_folder, dst_dir_fd=to_folder, follow_symlinks=False)
+            os.unlink(from_name, dir_fd=from_folder)
 
     @contextlib.contextmanager
     def _opened(self, path: str) -> Iterator[int]:
@@ -165,6 +204,13 @@ class LocalFiles:
             if is_link and self._no_follow:
                 raise PermissionError(errno.ELOOP, "symbolic links are not followed", name) from None
             raise
+
+
+def file_pieces(path: Path) -> Iterator[bytes]:
+    """The content of one of our own files, piece by piece."""
+    with path.open("rb") as stream:
+        while piece := stream.read(_PIECE_BYTES):
+            yield piece
 
 
 def write_atomic(path: Path, text: str, mode: int = 0o644, *, is_for_all: bool = False) -> None:

@@ -62,6 +62,8 @@ MAX_BODY_BYTES = 256 * 1024
 WRONG_KEY = "the signature is not one of"
 #: How long a body may take to arrive.
 _BODY_S = 5.0
+#: Nobody is known before his body was read, so of those that are longer so many are read at once.
+_SHORT_BYTES, _MAX_LONG = 64 * 1024, 16
 _SCHEME = "yarn-accel-1"
 _MIN_KEY_BYTES = 16
 _SENDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,255}\Z")
@@ -327,9 +329,22 @@ def guarded(
     """
     from aiohttp import web
 
+    long_bodies = asyncio.Semaphore(_MAX_LONG)
+
+    async def read(request: web.Request, n_bytes: int) -> bytes | None:
+        if n_bytes <= _SHORT_BYTES:
+            return await _read_bounded(request.content, max_bytes)
+        async with long_bodies:
+            return await _read_bounded(request.content, max_bytes)
+
     async def handle(request: web.Request) -> web.Response:
+        n_bytes = request.content_length
+        if n_bytes is None and request.can_read_body:
+            return web.Response(status=411, text="how long is the body? Content-Length is missing\n")
+        if (n_bytes or 0) > max_bytes:
+            return web.Response(status=413, text=f"more than {max_bytes} bytes\n")
         try:
-            body = await asyncio.wait_for(_read_bounded(request.content, max_bytes), _BODY_S)
+            body = await asyncio.wait_for(read(request, n_bytes or 0), _BODY_S)
         except asyncio.TimeoutError:
             return web.Response(status=408, text=f"no body within {_BODY_S:g} s\n")
         if body is None:

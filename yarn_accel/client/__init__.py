@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from yarn_accel.client.binding import Binding, Endpoint, format_binding, parse_binding
     from yarn_accel.client.calls import Call, Reference, Reply, Tensor
     from yarn_accel.client.current_attempt import CurrentAttempt
+    from yarn_accel.client.late_binding import DeviceClaim, claim_device
     from yarn_accel.client.local_server import LocalServer
     from yarn_accel.client.reporter import COUNTER_GROUP, Reporter
     from yarn_accel.client.results import (
@@ -74,6 +75,7 @@ __all__ = [
     "Clusters",
     "ConfigError",
     "CurrentAttempt",
+    "DeviceClaim",
     "EigenDecomposition",
     "Endpoint",
     "ImageFeatures",
@@ -97,6 +99,7 @@ __all__ = [
     "TypedBytesReader",
     "TypedValue",
     "UnavailableError",
+    "claim_device",
     "connect",
     "connect_async",
     "encode_typed",
@@ -113,6 +116,7 @@ _MODULES = {
     "yarn_accel.client.binding": ("Binding", "Endpoint", "format_binding", "parse_binding"),
     "yarn_accel.client.calls": ("Call", "Reference", "Reply", "Tensor"),
     "yarn_accel.client.current_attempt": ("CurrentAttempt",),
+    "yarn_accel.client.late_binding": ("DeviceClaim", "claim_device"),
     "yarn_accel.client.local_server": ("LocalServer",),
     "yarn_accel.client.reporter": ("COUNTER_GROUP", "Reporter"),
     "yarn_accel.client.runners": ("connect",),

@@ -29,7 +29,14 @@ from yarn_accel.client.binding import Binding, Endpoint, choose, parse_binding
 from yarn_accel.client.routing_hints import RoutingHints, parse_routing_hints
 from yarn_accel.errors import ConfigError
 
-__all__ = ["DiscoveredServers", "ServerWatch", "agent_sockets", "discover_servers", "parse_servers"]
+__all__ = [
+    "DiscoveredServers",
+    "ServerWatch",
+    "agent_sockets",
+    "check_peer",
+    "discover_servers",
+    "parse_servers",
+]
 
 AGENT_TIMEOUT_S = 0.5
 MASTER_TIMEOUT_S = 1.0
@@ -194,7 +201,7 @@ def _from_agent(path: str, is_trusted: bool, node: str) -> DiscoveredServers:
         sock.settimeout(AGENT_TIMEOUT_S)
         sock.connect(path)
         if not is_trusted:
-            _check_peer(sock)
+            check_peer(sock)
         sock.sendall(_QUESTION)
         raw = b""
         while not raw.endswith(b"\n"):
@@ -210,7 +217,8 @@ def _from_agent(path: str, is_trusted: bool, node: str) -> DiscoveredServers:
     return _found(raw, node, "agent", path)
 
 
-def _check_peer(sock: socket.socket) -> None:
+def check_peer(sock: socket.socket) -> None:
+    """Raise ConfigError unless root or this task's own user listens at the other end."""
     _, user, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
     if user not in (0, os.geteuid()):
         raise ConfigError("user {} listens there, neither root nor this task's".format(user))

@@ -11,7 +11,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,43 +22,76 @@ from rich.text import Text
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport, ApplicationState
 from yarn_accel.adapters.repeated_output import repeated_output
 from yarn_accel.errors import UnavailableError
+from yarn_accel.hadoop.control import Control, asked, with_control
+from yarn_accel.hadoop.retained import RetainedApplication
+from yarn_accel.hadoop.rm_client import RmClient, find_running, one_of
 from yarn_accel.launch import stop as stopping
 from yarn_accel.launch.config import LaunchConfig, load_launch_config
-from yarn_accel.launch.control import Control
-from yarn_accel.launch.retained import RetainedApplication
-from yarn_accel.launch.rm_client import RmClient, find_running, one_of
 from yarn_accel.launch.start import DryRun, ProgressReport, dry_run
 from yarn_accel.launch.start import start as start_application
 from yarn_accel.launch.status_view import n_serving, status_table
 
-__all__ = ["drain", "explain", "rebind", "start", "status", "stop", "top", "undrain"]
+__all__ = [
+    "FILE_WIDTH",
+    "application_option",
+    "config_option",
+    "console",
+    "drain",
+    "explain",
+    "interval_option",
+    "progress",
+    "rebind",
+    "start",
+    "start_wait_option",
+    "status",
+    "stop",
+    "top",
+    "undrain",
+]
 
 #: A table in a file is not folded.
-_FILE_WIDTH = 140
+FILE_WIDTH = 140
 _POLL_S = 0.2
 _KEEPS_SETTINGS = "note: it keeps the settings it was started with; for others: yarn-accel stop, then start"
 _AFTER_A_KILL = "slots that a killed one left on nodes: yarn-accel stop --force"
-_PLACES = {"one": "one node", "accelerator": "each accelerator node", "every": "every node"}
+_PLACES = {
+    "one": "one node",
+    "accelerator": "each accelerator node",
+    "every": "every node",
+    "chosen": "nodes that the task service chooses",
+}
 
-_application_option = click.option(
+application_option = click.option(
     "--application", default="", metavar="ID", help="Which one, where several run."
 )
 _json_option = click.option("--json", "as_json", is_flag=True, help="Everything the master knows, as JSON.")
 
 
-@click.command("start")
-@click.option(
+interval_option = click.option(
+    "--interval",
+    "interval_s",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(0.2, 60),
+    help="Seconds.",
+)
+config_option = click.option(
     "--config", "config_file", default=None, type=click.Path(path_type=Path), help="YAML configuration file."
 )
-@click.option("--dry-run", "is_dry", is_flag=True, help="Print what would be done; change nothing.")
-@click.option("--wait", "is_waiting", is_flag=True, help="Wait until every accelerator node serves.")
-@click.option(
+start_wait_option = click.option(
     "--wait-s",
     default=120.0,
     show_default=True,
     type=click.FloatRange(1, 86400),
     help="How long to wait, in seconds.",
 )
+
+
+@click.command("start")
+@config_option
+@click.option("--dry-run", "is_dry", is_flag=True, help="Print what would be done; change nothing.")
+@click.option("--wait", "is_waiting", is_flag=True, help="Wait until every accelerator node serves.")
+@start_wait_option
 def start(config_file: Path | None, is_dry: bool, is_waiting: bool, wait_s: float) -> None:
     """Give the cluster's nodes accelerators: submit the application, or find it.
 
@@ -70,7 +103,7 @@ def start(config_file: Path | None, is_dry: bool, is_waiting: bool, wait_s: floa
         _print_dry_run(rm_client, asyncio.run(dry_run(rm_client, config, _line)))
         return
     until_s = time.monotonic() + wait_s
-    with _progress() as report:
+    with progress() as report:
         started = asyncio.run(start_application(rm_client, config, report, wait_s))
     found = started.report
     if started.is_new:
@@ -81,34 +114,27 @@ def start(config_file: Path | None, is_dry: bool, is_waiting: bool, wait_s: floa
             _line(_KEEPS_SETTINGS)
     click.echo(f"page: {rm_client.page_of(found)}")
     if is_waiting:
-        with _progress() as report:
+        with progress() as report:
             seconds = asyncio.run(_until_serving(rm_client, found, until_s, report))
         click.echo(f"every accelerator node serves after another {seconds:.1f} s")
 
 
 @click.command("status")
-@_application_option
+@application_option
 @_json_option
 def status(application: str, as_json: bool) -> None:
     """Show the application, its servers and bindings."""
     rm_client = RmClient.load()
-    found, answer = asyncio.run(_asked(rm_client, application, "status"))
+    found, answer = asyncio.run(asked(rm_client, application, "status"))
     if as_json:
         click.echo(json.dumps({**answer, "page": rm_client.page_of(found)}, indent=1))
     else:
-        _console().print(status_table(found, rm_client.page_of(found), answer))
+        console().print(status_table(found, rm_client.page_of(found), answer))
 
 
 @click.command("top")
-@_application_option
-@click.option(
-    "--interval",
-    "interval_s",
-    default=1.0,
-    show_default=True,
-    type=click.FloatRange(0.2, 60),
-    help="Seconds.",
-)
+@application_option
+@interval_option
 def top(application: str, interval_s: float) -> None:
     """Show the same again and again, until ^C."""
     with contextlib.suppress(KeyboardInterrupt):
@@ -117,41 +143,41 @@ def top(application: str, interval_s: float) -> None:
 
 @click.command("explain")
 @click.argument("node")
-@_application_option
+@application_option
 def explain(node: str, application: str) -> None:
     """Say why NODE is bound to its server, and what was refused."""
-    _, answer = asyncio.run(_asked(RmClient.load(), application, "explain", {"node": node}))
+    _, answer = asyncio.run(asked(RmClient.load(), application, "explain", {"node": node}))
     click.echo(answer.get("text", ""))
 
 
 @click.command("rebind")
-@_application_option
+@application_option
 def rebind(application: str) -> None:
     """Compute all bindings anew, as if all nodes had just joined."""
-    found, answer = asyncio.run(_asked(RmClient.load(), application, "rebind"))
+    found, answer = asyncio.run(asked(RmClient.load(), application, "rebind"))
     click.echo(answer.get("text") or f"{found.id} binds all nodes anew")
 
 
 @click.command("drain")
 @click.argument("node")
-@_application_option
+@application_option
 def drain(node: str, application: str) -> None:
     """Take the server of NODE out of use; it finishes what it has."""
-    _, answer = asyncio.run(_asked(RmClient.load(), application, "drain", {"node": node}))
+    _, answer = asyncio.run(asked(RmClient.load(), application, "drain", {"node": node}))
     click.echo(answer.get("text") or f"{node} is drained; yarn-accel undrain {node} brings it back")
 
 
 @click.command("undrain")
 @click.argument("node")
-@_application_option
+@application_option
 def undrain(node: str, application: str) -> None:
     """Take the server of NODE back into use."""
-    _, answer = asyncio.run(_asked(RmClient.load(), application, "undrain", {"node": node}))
+    _, answer = asyncio.run(asked(RmClient.load(), application, "undrain", {"node": node}))
     click.echo(answer.get("text") or f"{node} is in use again")
 
 
 @click.command("stop")
-@_application_option
+@application_option
 @click.option("--force", "is_forced", is_flag=True, help="Without its master: for one that does not answer.")
 @click.option(
     "--wait-s",
@@ -168,7 +194,7 @@ def stop(application: str, is_forced: bool, wait_s: float) -> None:
     ones). With --force the nodes are restored also when nothing runs any more, as after `yarn application
     -kill`.
     """
-    with _progress() as report:
+    with progress() as report:
         ended, is_restored = asyncio.run(_stop(application, is_forced, wait_s, report))
     if ended is None:
         click.echo(f"nothing runs; {'the nodes are as configured' if is_restored else _AFTER_A_KILL}")
@@ -186,31 +212,11 @@ def _standing(found: ApplicationReport) -> str:
     return f"was submitted already and is {found.state.name}"
 
 
-async def _with_control(
-    rm_client: RmClient, application: str, work: Callable[[ApplicationReport, Control], Awaitable[Any]]
-) -> Any:
-    async with rm_client.manager() as manager:
-        found = one_of(await find_running(manager), application)
-        secret = RetainedApplication.of(str(found.id)).secret()
-        async with Control(rm_client, manager, found.id, secret) as control:
-            return await work(found, control)
-
-
-async def _asked(
-    rm_client: RmClient, application: str, verb: str, document: dict[str, Any] | None = None
-) -> tuple[ApplicationReport, dict[str, Any]]:
-    async def ask(found: ApplicationReport, control: Control) -> tuple[ApplicationReport, dict[str, Any]]:
-        return found, await control.ask(verb, document)
-
-    answered: tuple[ApplicationReport, dict[str, Any]] = await _with_control(rm_client, application, ask)
-    return answered
-
-
 async def _top(application: str, interval_s: float) -> None:
     rm_client = RmClient.load()
 
     async def follow(found: ApplicationReport, control: Control) -> None:
-        with repeated_output(_FILE_WIDTH) as show:
+        with repeated_output(FILE_WIDTH) as show:
             while True:
                 try:
                     shown: Any = status_table(found, rm_client.page_of(found), await control.ask("status"))
@@ -219,7 +225,7 @@ async def _top(application: str, interval_s: float) -> None:
                 show(shown)
                 await asyncio.sleep(interval_s)
 
-    await _with_control(rm_client, application, follow)
+    await with_control(rm_client, application, follow)
 
 
 async def _until_serving(
@@ -305,7 +311,7 @@ def _print_dry_run(rm_client: RmClient, rehearsal: DryRun) -> None:
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[ProgressReport]:
+def progress() -> Iterator[ProgressReport]:
     """A line per step: a spinner on a terminal, plain lines on stderr elsewhere."""
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -325,5 +331,6 @@ def _line(line: str) -> None:
     click.echo(line, err=True)
 
 
-def _console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else _FILE_WIDTH)
+def console() -> Console:
+    """Standard output, for tables."""
+    return Console(width=None if sys.stdout.isatty() else FILE_WIDTH)

@@ -9,11 +9,11 @@ from pathlib import Path
 import click
 
 from yarn_accel.adapters.settings_file import described
+from yarn_accel.hadoop.rm_client import RmClient
 from yarn_accel.launch.cleaning import look, remove
 from yarn_accel.launch.config import LaunchConfig, load_launch_config
 from yarn_accel.launch.gpu_environment import gpu_note, packed_extras
 from yarn_accel.launch.packing import pack
-from yarn_accel.launch.rm_client import RmClient
 from yarn_accel.launch.staging import role_settings
 
 __all__ = ["group"]

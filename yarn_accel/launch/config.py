@@ -21,6 +21,7 @@ __all__ = [
     "MasterRole",
     "RoleSettings",
     "ServerRole",
+    "WorkerRole",
     "load_launch_config",
 ]
 
@@ -130,6 +131,44 @@ class ServerRole(RoleSettings):
     )
 
 
+class WorkerRole(RoleSettings):
+    """The workers of a task service, one on each node that the service chooses; its tasks run in them."""
+
+    enabled: bool = Field(False, description="have a task service: `yarn-accel tasks start` does")
+    memory_mib: int = Field(2048, ge=256, description="container memory, that of its tasks included")
+    overhead_mib: int = Field(256, ge=64, description="of that, what the worker itself needs")
+    vcores: int = Field(2, ge=1, le=_MAX_INT32, description="virtual cores, and tasks on cores at once")
+    gpus: Annotated[int, Field(ge=0, le=64, strict=True)] = Field(
+        0, description="yarn.io/gpu to ask for, and tasks on GPUs at once"
+    )
+    priority: int = Field(30, ge=0, le=_MAX_INT32, description="priority of its requests")
+    size: str = Field(
+        "", pattern=r"^([a-z][a-z0-9]{0,29})?$", description="name of this size, where there are several"
+    )
+    min_workers: int | None = Field(None, ge=0, description="of this size; default: that of `tasks`")
+    max_workers: int | None = Field(None, ge=1, description="of this size; default: that of `tasks`")
+    node_label: str = Field("", description="only on nodes with this label")
+    node_attribute: str = Field(
+        "",
+        pattern=r"^(.+=.*)?$",
+        description="only on nodes with this attribute, as rm.yarn.io/disk=ssd",
+    )
+    settings: dict[str, Any] = Field(
+        default_factory=dict, description="settings of the workers that differ from their defaults"
+    )
+
+    @model_validator(mode="after")
+    def _check_tasks_memory(self) -> WorkerRole:
+        if self.overhead_mib >= self.memory_mib:
+            raise ValueError(f"overhead_mib {self.overhead_mib} leaves no memory for tasks")
+        return self
+
+    @property
+    def tasks_memory_mib(self) -> int:
+        """Memory of all tasks of a worker together."""
+        return self.memory_mib - self.overhead_mib
+
+
 class LaunchConfig(BaseModel):
     """Settings of one `yarn-accel start`."""
 
@@ -140,9 +179,26 @@ class LaunchConfig(BaseModel):
     master: MasterRole = Field(default_factory=lambda: MasterRole.model_validate({}))
     server: ServerRole = Field(default_factory=lambda: ServerRole.model_validate({}))
     agent: AgentRole = Field(default_factory=lambda: AgentRole.model_validate({}))
+    worker: WorkerRole = Field(default_factory=lambda: WorkerRole.model_validate({}))
+    more_workers: tuple[WorkerRole, ...] = Field(
+        (), max_length=20, description="further sizes of workers; or give `worker` as a list of sizes"
+    )
     pipeline: dict[str, Any] = Field(
         default_factory=dict, description="settings of the pipeline servers that differ from their defaults"
     )
+    tasks: dict[str, Any] = Field(
+        default_factory=dict, description="settings of the task service that differ from their defaults"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _split_workers(cls, values: Any) -> Any:
+        """A list of sizes is the first one, and `more_workers`."""
+        if not isinstance(values, dict) or not isinstance(values.get("worker"), list):
+            return values
+        if not values["worker"] or "more_workers" in values:
+            raise ValueError("worker: a list has one size or more, and takes the place of more_workers")
+        return {**values, "worker": values["worker"][0], "more_workers": values["worker"][1:]}
 
     @field_validator("pipeline")
     @classmethod
@@ -167,11 +223,31 @@ class LaunchConfig(BaseModel):
     @model_validator(mode="after")
     def _check_priorities(self) -> LaunchConfig:
         # YARN gives a container back with its priority and nothing else that says which role it has.
-        if self.server.priority == self.agent.priority:
-            raise ValueError(
-                f"server.priority and agent.priority: both {self.server.priority}; they must differ"
-            )
+        names: dict[int, str] = {}
+        roles: list[tuple[str, RoleSettings]] = [("server", self.server), ("agent", self.agent)]
+        roles += [(f"worker {size.size}".strip(), size) for size in (self.worker, *self.more_workers)]
+        for name, role in roles:
+            priority = role.priority
+            if priority in names:
+                raise ValueError(
+                    f"{names[priority]}.priority and {name}.priority: both {priority}; they must differ"
+                )
+            names[priority] = name
         return self
+
+    @model_validator(mode="after")
+    def _check_sizes(self) -> LaunchConfig:
+        names = [size.size for size in self.more_workers]
+        if "" in names or len({*names, self.worker.size}) < len(names) + 1:
+            raise ValueError("worker: each size but the first needs a name of its own, as `size: large`")
+        return self
+
+    @property
+    def worker_roles(self) -> dict[str, WorkerRole]:
+        """The roles of workers that are enabled, the first size first."""
+        if not self.worker.enabled:
+            return {}
+        return {"worker": self.worker, **{f"worker-{size.size}": size for size in self.more_workers}}
 
     @model_validator(mode="after")
     def _check_agents(self) -> LaunchConfig:

@@ -7,10 +7,10 @@ an environment is packed.  Roles are rows of a table.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from yarn_accel.launch.config import LaunchConfig, RoleSettings
+from yarn_accel.launch.config import LaunchConfig, RoleSettings, ServerRole, WorkerRole
 from yarn_accel.launch.container_command import container_argv, container_command, container_environment
 from yarn_accel.launch.container_entry import SERVE
 from yarn_accel.launch.node_compatibility import EXIT_REASONS
@@ -28,7 +28,7 @@ class RoleDefinition:
     Attributes:
         name: also the section of its settings.
         words: the words after ``yarn-accel`` in its command; see `container_entry`.
-        nodes: where it runs: ``one``, ``accelerator`` or ``every``.
+        nodes: where it runs: ``one``, ``accelerator``, ``every`` or, by the master's choice, ``chosen``.
     """
 
     name: str
@@ -41,6 +41,7 @@ ROLES = (
     RoleDefinition("master", ("master", "run", "--config", "master.json"), "one"),
     RoleDefinition("server", (*SERVE, "pipeline.json"), "accelerator"),
     RoleDefinition("agent", ("node", "agent", "--config", "agent.yaml"), "every"),
+    RoleDefinition("worker", ("worker", "--config", "worker.yaml"), "chosen"),
 )
 
 
@@ -50,7 +51,7 @@ class RolePlan:
 
     Attributes:
         name: of the role.
-        nodes: where it runs: ``one``, ``accelerator`` or ``every``.
+        nodes: where it runs, see `RoleDefinition`.
         command: the one command of its ContainerLaunchContext, quoted for a NodeManager.
         environment: its variables, quoted likewise.
         resources: the files it finds in its folder.
@@ -100,10 +101,7 @@ def make_plan(
         more: role -> further files of its containers, such as their settings.
     """
     roles = {}
-    for row in ROLES:
-        settings: RoleSettings = getattr(config, row.name)
-        if not getattr(settings, "enabled", True):
-            continue
+    for row, settings in _rows(config):
         is_server = row.name == "server"
         argv = container_argv(row.words, environment.name, config.environment.python)
         roles[row.name] = RolePlan(
@@ -119,15 +117,25 @@ def make_plan(
             resources=(environment, script, *(more or {}).get(row.name, ())),
             memory_mib=config.server_memory_mib if is_server else settings.memory_mib,
             vcores=settings.vcores,
-            other=_counted_gpus(config) if is_server else {},
+            other=_counted_gpus(settings) if isinstance(settings, ServerRole | WorkerRole) else {},
             priority=settings.priority,
             whole=(_GPU,) if is_server and config.server.gpus == "auto" else (),
         )
     return ApplicationPlan(roles, EXIT_REASONS)
 
 
-def _counted_gpus(config: LaunchConfig) -> dict[str, int]:
-    return {_GPU: config.server.gpus} if isinstance(config.server.gpus, int) and config.server.gpus else {}
+def _rows(config: LaunchConfig) -> Iterator[tuple[RoleDefinition, RoleSettings]]:
+    """The roles that run, with their settings; one of workers for each of their sizes."""
+    for row in ROLES:
+        if row.name == "worker":
+            for name, settings in config.worker_roles.items():
+                yield RoleDefinition(name, ("worker", "--config", f"{name}.yaml"), row.nodes), settings
+        elif getattr(getattr(config, row.name), "enabled", True):
+            yield row, getattr(config, row.name)
+
+
+def _counted_gpus(role: ServerRole | WorkerRole) -> dict[str, int]:
+    return {_GPU: role.gpus} if isinstance(role.gpus, int) and role.gpus else {}
 
 
 def _locked_devices(config: LaunchConfig) -> str:
@@ -137,6 +145,6 @@ def _locked_devices(config: LaunchConfig) -> str:
     which ones it has, and the lock chooses. Where the site does, the server sees only its own.
     """
     server = config.server
-    if server.devices != "none" and (counted := _counted_gpus(config)):
+    if server.devices != "none" and (counted := _counted_gpus(config.server)):
         return str(counted[_GPU])
     return "" if server.devices == "none" else server.devices

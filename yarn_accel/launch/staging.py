@@ -15,12 +15,12 @@ from pydantic import BaseModel
 from yarn_accel.adapters.credential_socket import SOCKET_NAME
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import StartupError
+from yarn_accel.hadoop.rm_client import RmClient
 from yarn_accel.launch.cleaning import USES_FILE, environments_uri, uses_document
-from yarn_accel.launch.config import LaunchConfig
+from yarn_accel.launch.config import LaunchConfig, WorkerRole
 from yarn_accel.launch.node_server import NODE_KEYS
 from yarn_accel.launch.packing import Environment
 from yarn_accel.launch.plan import ApplicationPlan, make_plan
-from yarn_accel.launch.rm_client import RmClient
 from yarn_accel.launch.upload import (
     SCRIPT_NAME,
     FileResource,
@@ -29,7 +29,9 @@ from yarn_accel.launch.upload import (
     upload_script,
 )
 from yarn_accel.master.config import SOME_MANAGERS, parse_config
+from yarn_accel.master.task_config import TaskSettings
 from yarn_accel.node.config import load_config
+from yarn_accel.worker.config import check_worker_settings
 
 __all__ = [
     "Staged",
@@ -41,10 +43,16 @@ __all__ = [
     "server_document",
     "stage",
     "stage_dry_run",
+    "task_document",
+    "worker_document",
 ]
 
 _VERSION = 1
+_SOME_WORKER = {"node": "NODE", "worker": "NODE"}
 _PLAN_FILE = "plan.json"
+#: In an agent's folder.
+_AGENT_SOCKET = "agent.sock"
+_FIGURES_FILE = "task-figures.json"
 _SERVER_FILE, _AGENT_FILE, _MASTER_FILE = "pipeline.json", "agent.yaml", "master.json"
 
 
@@ -89,6 +97,55 @@ def agent_document(rm_client: RmClient, config: LaunchConfig) -> dict[str, Any]:
     return {"rm_urls": rm_client.site.resourcemanager_webs(), **config.agent.settings}
 
 
+def worker_document(rm_client: RmClient, config: LaunchConfig, role: WorkerRole) -> dict[str, Any]:
+    """Settings of the workers of one size."""
+    run_dir = config.agent.settings.get("run_dir")
+    return {
+        "rm_urls": list(rm_client.site.resourcemanager_webs()),
+        "cores": role.vcores,
+        "gpus": [str(index) for index in range(role.gpus)],
+        "memory_mib": role.tasks_memory_mib,
+        "agent_socket": f"{run_dir}/{_AGENT_SOCKET}" if run_dir else "",
+        "size": "" if role is config.worker else role.size,
+        **role.settings,
+    }
+
+
+def task_document(config: LaunchConfig, root_uri: str = "") -> dict[str, Any] | None:
+    """Settings of the task service; None: there is none.
+
+    Args:
+        root_uri: the folder of everything that this user uploads.
+    """
+    roles = config.worker_roles
+    if not roles:
+        return None
+    first, *more = (_size_document(name, role, config) for name, role in roles.items())
+    figures = {"figures_uri": f"{root_uri}/{_FIGURES_FILE}"} if root_uri else {}
+    return {**figures, **first, "more_sizes": more, **config.tasks, **_own_limits(config.worker)}
+
+
+def _size_document(name: str, role: WorkerRole, config: LaunchConfig) -> dict[str, Any]:
+    limits: dict[str, Any] = {
+        key: config.tasks[key] for key in ("min_workers", "max_workers") if key in config.tasks
+    }
+    return {
+        "role": name,
+        "cores": role.vcores,
+        "gpus": role.gpus,
+        "task_memory_mib": role.tasks_memory_mib,
+        "node_label": role.node_label,
+        "node_attribute": role.node_attribute,
+        **limits,
+        **_own_limits(role),
+    }
+
+
+def _own_limits(role: WorkerRole) -> dict[str, int]:
+    limits = {"min_workers": role.min_workers, "max_workers": role.max_workers}
+    return {key: value for key, value in limits.items() if value is not None}
+
+
 def master_document(rm_client: RmClient, config: LaunchConfig, folder_uri: str) -> dict[str, Any]:
     """Settings of the ApplicationMaster."""
     addresses = rm_client.addresses
@@ -105,6 +162,7 @@ def master_document(rm_client: RmClient, config: LaunchConfig, folder_uri: str) 
         "staging_uri": folder_uri,
         "credential_socket": f"{run_dir}/{SOCKET_NAME}" if run_dir else "",
         "revoked_file": config.pipeline_settings.revoked_file,
+        "tasks": task_document(config, rm_client.staging_uri(config.environment.staging_uri)),
         **config.master.settings,
     }
 
@@ -126,7 +184,9 @@ def stage(
     script = upload_script(store, environments_uri(root))
     texts = _texts(rm_client, config)
     files = {name: _upload_text(store, folder, name, text) for name, text in texts.items()}
-    return _staged(rm_client, config, folder, make_plan(config, environment, script, _files_of_roles(files)))
+    return _staged(
+        rm_client, config, folder, make_plan(config, environment, script, _files_of_roles(config, files))
+    )
 
 
 def stage_dry_run(rm_client: RmClient, config: LaunchConfig, packed: Environment) -> Staged:
@@ -137,7 +197,9 @@ def stage_dry_run(rm_client: RmClient, config: LaunchConfig, packed: Environment
     script = FileResource(SCRIPT_NAME, f"{shared}/{SCRIPT_NAME}", 0, 0)
     texts = _texts(rm_client, config)
     files = {name: FileResource(name, f"{folder}/{name}", len(text), 0) for name, text in texts.items()}
-    return _staged(rm_client, config, folder, make_plan(config, environment, script, _files_of_roles(files)))
+    return _staged(
+        rm_client, config, folder, make_plan(config, environment, script, _files_of_roles(config, files))
+    )
 
 
 def role_settings(config: LaunchConfig) -> dict[str, BaseModel]:
@@ -151,6 +213,11 @@ def role_settings(config: LaunchConfig) -> dict[str, BaseModel]:
     return {
         "master.settings": parse_config({**SOME_MANAGERS, **config.master.settings}),
         "agent.settings": load_config(None, {}, **{"node": "NODE", **config.agent.settings}),
+        **{
+            f"{name}.settings": check_worker_settings({**_SOME_WORKER, **role.settings})
+            for name, role in {"worker": config.worker, **config.worker_roles}.items()
+        },
+        "tasks": TaskSettings.model_validate(task_document(config) or {}),
         "pipeline": config.pipeline_settings,
     }
 
@@ -162,7 +229,9 @@ def check_settings(rm_client: RmClient, config: LaunchConfig) -> None:
         ConfigError: names the key and the known ones.
     """
     parse_config(master_document(rm_client, config, rm_client.staging_uri(config.environment.staging_uri)))
-    # An agent's name is known on its node alone.
+    # The names of agents and workers are known on their nodes alone.
+    for role in (config.worker, *config.more_workers):
+        check_worker_settings({**_SOME_WORKER, **worker_document(rm_client, config, role)})
     load_config(None, {}, node="node", **agent_document(rm_client, config))
 
 
@@ -173,16 +242,22 @@ def _staged(rm_client: RmClient, config: LaunchConfig, folder: str, plan: Applic
 
 def _texts(rm_client: RmClient, config: LaunchConfig) -> dict[str, str]:
     default_fs = rm_client.site.properties.get("fs.defaultFS", "")
-    return {
+    texts = {
         _SERVER_FILE: json.dumps(server_document(config, default_fs), indent=1, sort_keys=True),
         _AGENT_FILE: yaml.safe_dump(agent_document(rm_client, config), sort_keys=True),
     }
+    for name, role in config.worker_roles.items():
+        texts[f"{name}.yaml"] = yaml.safe_dump(worker_document(rm_client, config, role), sort_keys=True)
+    return texts
 
 
-def _files_of_roles(files: Mapping[str, FileResource]) -> dict[str, Sequence[FileResource]]:
+def _files_of_roles(
+    config: LaunchConfig, files: Mapping[str, FileResource]
+) -> dict[str, Sequence[FileResource]]:
     return {
         "server": [files[_SERVER_FILE]],
         "agent": [files[_AGENT_FILE]],
+        **{name: [files[f"{name}.yaml"]] for name in config.worker_roles},
     }
 
 

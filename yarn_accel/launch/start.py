@@ -24,6 +24,8 @@ from yarn_accel.adapters.hadoop_rpc.backend import ResourceManager
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport, ApplicationState, NodeReport
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import AccelError, JobError, StartupError, UnavailableError
+from yarn_accel.hadoop.retained import RetainedApplication, own_master_secret
+from yarn_accel.hadoop.rm_client import RmClient, find_running, kill
 from yarn_accel.hadoop.site import SITE_FILE
 from yarn_accel.launch.config import LaunchConfig
 from yarn_accel.launch.gpu_environment import check_gpu_environment, packed_extras
@@ -34,8 +36,6 @@ from yarn_accel.launch.node_compatibility import (
     check_nodes,
 )
 from yarn_accel.launch.packing import Environment, pack
-from yarn_accel.launch.retained import RetainedApplication, own_master_secret
-from yarn_accel.launch.rm_client import RmClient, find_running, kill
 from yarn_accel.launch.sizing import fitted
 from yarn_accel.launch.staging import Staged, application_uri, check_settings, stage, stage_dry_run
 from yarn_accel.launch.submission import check_sizes, make_submission

@@ -13,9 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport
+from yarn_accel.core.tasks.claim_counts import claims_text, results_text
 from yarn_accel.core.units import format_bytes
 
-__all__ = ["n_serving", "status_table"]
+__all__ = ["n_serving", "plain", "status_table"]
 
 _DASH = "-"
 _MAX_ROWS = 200
@@ -63,16 +64,23 @@ def _head(
         words.append("stopping")
     lines = [words[0], ", ".join(words[1:]), page_url or "no page yet"]
     lines += [f"note: {problem}" for problem in _items(_mapping(state.get("service")).get("problems"))]
+    if claims := _mapping(_mapping(state.get("totals")).get("late_binding")):
+        lines.append(f"late binding: {claims_text(claims)}; {results_text(claims)}")
     # Text, not markup: nothing that a node says is a command to the terminal.
-    return Text("\n".join(_plain(line) for line in lines))
+    return Text("\n".join(plain(line) for line in lines))
 
 
 def _nodes(state: Mapping[str, Any]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
+    rows = [(name, _mapping(node)) for name, node in sorted(_mapping(state.get("nodes")).items())]
+    has_claims = any(_claims(node) for _, node in rows)
     for title in ("node", "rack", "state", "server", "bound to", "serves", "open", "slots"):
         table.add_column(title, justify="right" if title in ("open", "slots") else "left")
-    for name, node in sorted(_mapping(state.get("nodes")).items())[:_MAX_ROWS]:
-        table.add_row(*(Text(_plain(cell)) for cell in _row(name, _mapping(node))))
+    if has_claims:
+        table.add_column("late binding")
+    for name, node in rows[:_MAX_ROWS]:
+        cells = [*_row(name, node), *([_claims(node) or _DASH] if has_claims else [])]
+        table.add_row(*(Text(plain(cell)) for cell in cells))
     return table
 
 
@@ -89,6 +97,12 @@ def _row(name: str, node: Mapping[str, Any]) -> Iterable[str]:
         f"{_cell(load.get('open'))}/{_cell(load.get('capacity'))}" if load else _DASH,
         _DASH if wanted is None else f"{wanted}{'' if slots.get('is_set') else ' (not set yet)'}",
     )
+
+
+def _claims(node: Mapping[str, Any]) -> str:
+    """Who holds and who waits; empty: its agent reports nothing of late binding."""
+    counts = _mapping(_mapping(node.get("heard")).get("late_binding"))
+    return claims_text(counts) if counts else ""
 
 
 def _server(node: Mapping[str, Any]) -> str:
@@ -145,7 +159,7 @@ def _notes(notes: list[Any]) -> list[str]:
             lines[-1] = (age, [*lines[-1][1], node], what)
         else:
             lines.append((age, [node] if node else [], what))
-    return [_plain(f"{age}  {_named(nodes)}{what}") for age, nodes, what in lines[-_N_NOTES:]]
+    return [plain(f"{age}  {_named(nodes)}{what}") for age, nodes, what in lines[-_N_NOTES:]]
 
 
 def _named(nodes: list[str]) -> str:
@@ -166,6 +180,6 @@ def _cell(value: object) -> str:
     return _DASH if value is None or value == "" else str(value)
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """The text without control characters of a terminal."""
     return "".join(char if char.isprintable() or char == "\n" else "?" for char in text)

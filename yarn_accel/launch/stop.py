@@ -9,9 +9,9 @@ from yarn_accel.adapters.hadoop_rpc import ApplicationGoneError, ApplicationId
 from yarn_accel.adapters.hadoop_rpc.backend import ResourceManager
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport
 from yarn_accel.errors import AccelError, ConfigError, StorageError, UnavailableError
-from yarn_accel.launch.control import Control
-from yarn_accel.launch.retained import RetainedApplication, retained_applications
-from yarn_accel.launch.rm_client import RmClient, find_running, kill
+from yarn_accel.hadoop.control import Control
+from yarn_accel.hadoop.retained import RetainedApplication, retained_applications
+from yarn_accel.hadoop.rm_client import RmClient, find_running, kill
 from yarn_accel.launch.start import ProgressReport
 from yarn_accel.master.operator_commands import OperatorCommands
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from yarn_accel.adapters.hdfs import Store, split_uri
+from yarn_accel.adapters.local_files import file_pieces
 from yarn_accel.errors import StartupError, StorageError
 from yarn_accel.launch import bootstrap
 
@@ -27,7 +27,6 @@ __all__ = [
 SCRIPT_NAME = "accel-start.py"
 ARCHIVE_PATTERN = re.compile(r"accel-environment-[0-9a-f]{32}\.zip")
 SCRIPT_PATTERN = re.compile(r"accel-start-[0-9a-f]{32}\.py")
-_PIECE_BYTES = 4 << 20
 
 Visibility = Literal["PUBLIC", "PRIVATE", "APPLICATION"]
 
@@ -69,7 +68,7 @@ def upload(store: Store, path: Path, folder_uri: str) -> FileResource:
     try:
         n_bytes = path.stat().st_size
         if not _is_there(store, uri, n_bytes):
-            store.write_atomic(uri, lambda: _pieces(path))
+            store.write_atomic(uri, lambda: file_pieces(path))
     except OSError as error:
         raise StartupError(f"{path}: {error.strerror}", cure="pack the environment again") from None
     return _resource(store, path.name, uri)
@@ -96,12 +95,6 @@ def _script() -> bytes:
 def _is_there(store: Store, uri: str, n_bytes: int) -> bool:
     """Whether a file of that name and length exists: names tell the content, so it is the same."""
     return store.exists(uri) and store.stamp(uri).n_bytes == n_bytes
-
-
-def _pieces(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as stream:
-        while piece := stream.read(_PIECE_BYTES):
-            yield piece
 
 
 def _resource(store: Store, name: str, uri: str) -> FileResource:

@@ -16,6 +16,7 @@ from yarn_accel.core.application import Settings
 from yarn_accel.core.binding import DeviceWeights
 from yarn_accel.core.server_choice import ChooserSettings
 from yarn_accel.errors import ConfigError
+from yarn_accel.master.task_config import TaskSettings
 
 __all__ = ["SOME_MANAGERS", "MasterConfig", "load_config", "parse_config"]
 
@@ -69,6 +70,8 @@ class MasterConfig(BaseModel):
         4.0, gt=0, le=1000, description="mappers that one worker of a server can feed"
     )
     attributes: bool = Field(True, description="publish bindings as node attributes rm.yarn.io/accel-bind")
+    # Tasks
+    tasks: TaskSettings | None = Field(None, description="a task service; none: the application has none")
     # How often
     heartbeat_interval_s: float = Field(1.0, ge=0.05, le=60, description="pause between heartbeats to the RM")
     busy_interval_s: float = Field(0.2, ge=0.05, le=60, description="the same while containers are asked for")

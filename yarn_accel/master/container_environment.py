@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from yarn_accel.adapters.hadoop_rpc import (
@@ -45,11 +45,12 @@ def container_environment(
         ConfigError: the plan is wrong.
     """
     settings = RegistrationSettings((), config.hosts).rpc_settings
-    identity = registration.credentials.identity(config.user or getpass.getuser())
+    user = config.user or getpass.getuser()
+    identity = registration.credentials.identity(user)
     return ContainerEnvironment(
         ContainerId.parse(environ["CONTAINER_ID"]),
         registration.node,
-        registration.credentials,
+        replace(registration.credentials, tenant=user),
         load_plan(Path(config.plan_file)),
         NativeResourceManager(config.addresses, identity, settings, PATIENCE),
         registration.am,

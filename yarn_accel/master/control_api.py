@@ -8,24 +8,30 @@ from __future__ import annotations
 import json
 import re
 import socket
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Any, Protocol
 
 from aiohttp import web
 
 from yarn_accel.adapters.signed_http import RequestVerifier, guarded
 from yarn_accel.client.binding import format_binding
+from yarn_accel.core.tasks.worker_messages import MAX_REPORT_BYTES
 from yarn_accel.errors import RejectedError
 from yarn_accel.master.agents import Agents
 from yarn_accel.master.heartbeats import binding_of
 from yarn_accel.master.registration import BACKLOG
 from yarn_accel.master.status_documents import StatusDocuments
 
-__all__ = ["Admin", "ControlApi"]
+__all__ = ["Admin", "ControlApi", "Tasks"]
 
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
 _CONTROL = "control:"
+#: A connection that sends no whole request for so long is closed; agents and workers send one a second.
+_IDLE_S = 20.0
 _MAX_SHOWN = 100
+_MAX_TEXT = 4096
+_MAX_COUNT = 10**9
+_MAX_NODES = 100
 _Answer = dict[str, Any] | Awaitable[dict[str, Any]]
 
 
@@ -59,6 +65,46 @@ class Admin(Protocol):
         ...
 
 
+class Tasks(Protocol):
+    """A task service."""
+
+    async def report(self, sender: str, document: Any) -> Any:
+        """Take a worker's report in, and answer with its order."""
+        ...
+
+    async def submit(self, uri: str) -> str:
+        """Take in the application of a file; returns its name."""
+        ...
+
+    def cancel(self, app: str) -> None:
+        """End an application early."""
+        ...
+
+    def pause(self, app: str, is_paused: bool) -> None:
+        """Let nothing of a DAG start, or let it go on."""
+        ...
+
+    def result(self, task: str) -> str:
+        """What a task's function returned, as JSON."""
+        ...
+
+    def status(self) -> dict[str, Any]:
+        """Applications, workers and what is wrong."""
+        ...
+
+    def outcome(self, app: str, first: int) -> dict[str, Any]:
+        """What became of an application's tasks, from number `first` of those that are done."""
+        ...
+
+    def use(self, nodes: Collection[str]) -> dict[str, Any]:
+        """What workers on these nodes did over time."""
+        ...
+
+    def explain(self, task: str) -> str:
+        """Where a task is, and why there."""
+        ...
+
+
 class ControlApi:
     """The HTTP server.
 
@@ -66,6 +112,7 @@ class ControlApi:
         verifier: checks signatures.
         listener: the listening socket; closed with the server.
         allowed_hosts: names or addresses of hosts that may see the page, beside this one.
+        idle_s: a connection that sends no whole request for so long is closed.
     """
 
     def __init__(
@@ -75,18 +122,32 @@ class ControlApi:
         verifier: RequestVerifier,
         listener: socket.socket,
         allowed_hosts: Iterable[str] = (),
+        idle_s: float = _IDLE_S,
     ) -> None:
         self._agents = agents
         self._admin = admin
         self._verifier = verifier
         self._listener = listener
         self._allowed_hosts = tuple(allowed_hosts)
+        self._idle_s = idle_s
         self._runner: web.AppRunner | None = None
+        self._tasks: Tasks | None = None
+
+    def serve_tasks(self, tasks: Tasks) -> None:
+        """Serve a task service's workers and owners, too; before `open`."""
+        self._tasks = tasks
 
     async def open(self) -> None:
         """Accept connections, also those in the backlog."""
         # AppRunner keeps no log of its own: one line per heartbeat of 10,000 nodes is no log.
-        self._runner = web.AppRunner(self._application(), access_log=None, shutdown_timeout=1.0)
+        # A body is not decompressed: its length would say nothing of the memory that it takes.
+        self._runner = web.AppRunner(
+            self._application(),
+            access_log=None,
+            shutdown_timeout=1.0,
+            keepalive_timeout=self._idle_s,
+            auto_decompress=False,
+        )
         await self._runner.setup()
         await web.SockSite(self._runner, self._listener, backlog=BACKLOG).start()
 
@@ -104,7 +165,10 @@ class ControlApi:
         router = application.router
         router.add_post("/v1/heartbeat", guarded(self._verifier, self._agents.heartbeat))
         router.add_get("/v1/servers", self._servers, allow_head=False)
-        for verb, handler in self._verbs().items():
+        if self._tasks is not None:
+            report = guarded(self._verifier, self._tasks.report, max_bytes=MAX_REPORT_BYTES)
+            router.add_post("/v1/worker", report)
+        for verb, handler in {**self._verbs(), **self._task_verbs()}.items():
             router.add_post(f"/v1/control/{verb}", guarded(self._verifier, _for_admins(handler)))
         add_routes(
             application, self._admin.documents, PageAccess(self._allowed_hosts), explain=self._admin.explain
@@ -133,6 +197,37 @@ class ControlApi:
             "undrain": lambda document: drained(document, is_drained=False),
             "rebind": lambda _: done(admin.rebind),
             "stop": lambda _: done(admin.stop),
+        }
+
+    def _task_verbs(self) -> dict[str, Callable[[Any], _Answer]]:
+        tasks = self._tasks
+        if tasks is None:
+            names = ("submit", "cancel", "pause", "status", "outcome", "result", "use", "explain")
+            verbs = [f"tasks-{name}" for name in names]
+            return dict.fromkeys(verbs, _refuse_tasks)
+
+        async def submitted(document: Any) -> dict[str, Any]:
+            return {"app": await tasks.submit(_text_of(document, "uri"))}
+
+        def cancelled(document: Any) -> dict[str, Any]:
+            tasks.cancel(_text_of(document, "app"))
+            return {}
+
+        def paused(document: Any) -> dict[str, Any]:
+            tasks.pause(_text_of(document, "app"), _flag_of(document, "is_paused"))
+            return {}
+
+        return {
+            "tasks-submit": submitted,
+            "tasks-cancel": cancelled,
+            "tasks-pause": paused,
+            "tasks-result": lambda document: {"result": tasks.result(_text_of(document, "task"))},
+            "tasks-status": lambda _: tasks.status(),
+            "tasks-outcome": lambda document: tasks.outcome(
+                _text_of(document, "app"), _count_of(document, "first")
+            ),
+            "tasks-use": lambda document: tasks.use(_nodes_of(document)),
+            "tasks-explain": lambda document: {"text": tasks.explain(_text_of(document, "task"))},
         }
 
     async def _servers(self, request: web.Request) -> web.Response:
@@ -176,6 +271,42 @@ def _for_admins(handler: Callable[[Any], _Answer]) -> Callable[[str, Any], Await
         return answer if isinstance(answer, dict) else await answer
 
     return handle
+
+
+def _refuse_tasks(_: Any) -> dict[str, Any]:
+    raise RejectedError(
+        "no-task-service",
+        "this application runs without a task service",
+        cure="`yarn-accel stop`, then `yarn-accel tasks start`",
+    )
+
+
+def _text_of(document: Any, key: str) -> str:
+    text = document.get(key) if isinstance(document, dict) else None
+    if not isinstance(text, str) or not 0 < len(text) <= _MAX_TEXT:
+        raise RejectedError(f"no-{key}", f"{key}: a text of 1 to {_MAX_TEXT} characters is expected")
+    return text
+
+
+def _count_of(document: Any, key: str) -> int:
+    count = document.get(key, 0)
+    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= _MAX_COUNT:
+        raise RejectedError(f"no-{key}", f"{key}: a number from 0 to {_MAX_COUNT} is expected")
+    return count
+
+
+def _flag_of(document: Any, key: str) -> bool:
+    flag = document.get(key)
+    if not isinstance(flag, bool):
+        raise RejectedError(f"no-{key}", f"{key}: true or false is expected")
+    return flag
+
+
+def _nodes_of(document: Any) -> frozenset[str]:
+    nodes = document.get("nodes") if isinstance(document, dict) else None
+    if not isinstance(nodes, list) or len(nodes) > _MAX_NODES:
+        raise RejectedError("no-nodes", f"nodes: a list of at most {_MAX_NODES} names is expected")
+    return frozenset(_node_of({"node": node}) for node in nodes)
 
 
 def _node_of(document: Any) -> str:

@@ -27,7 +27,7 @@ from yarn_accel.core.credential_grant import (
 )
 from yarn_accel.errors import AccelError, AuthenticationError
 from yarn_accel.master.config import MasterConfig
-from yarn_accel.node.local_endpoint import LocalEndpoint
+from yarn_accel.node.local_endpoint import LocalEndpoint, overflow_uid
 from yarn_accel.node.paths import default_run_dir, make_run_dir
 from yarn_accel.pipeline.visibility import OPERATOR
 from yarn_accel.wire.credential import encode, issue
@@ -39,9 +39,6 @@ logger = logging.getLogger(__name__)
 #: As `credential_socket`: there is none.
 OFF = "off"
 _MODE = 0o666
-#: Whom the kernel names where a process of another user namespace connects: that may be anybody.
-_OVERFLOW_UID_FILE = Path("/proc/sys/kernel/overflowuid")
-_OVERFLOW_UID = 65534
 
 
 def socket_path(config: MasterConfig, node: str) -> Path:
@@ -55,7 +52,7 @@ def grant_rules(config: MasterConfig) -> GrantRules:
     The master's own user always counts as shared: it is that of all containers, unless these run under their
     users' names, and then it is who started the application, and can read the secret anyway.
     """
-    shared = {os.geteuid(), _overflow_uid()}
+    shared = {os.geteuid(), overflow_uid()}
     for name in config.shared_users:
         try:
             shared.add(int(name) if name.isdigit() else pwd.getpwnam(name).pw_uid)
@@ -149,10 +146,3 @@ def _requester(uid: int) -> Requester:
         return Requester(uid, name, pwd.getpwnam(name).pw_uid)
     except KeyError:
         return Requester(uid, "", -1)
-
-
-def _overflow_uid() -> int:
-    try:
-        return int(_OVERFLOW_UID_FILE.read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return _OVERFLOW_UID

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from secrets import token_hex
 
 from yarn_accel.adapters.hadoop_rpc import AM_RM_KIND, Token, TokenFile, read_token_file, write_token_file
 from yarn_accel.adapters.hadoop_rpc.framing import Identity, User
 from yarn_accel.adapters.signed_http import sender_key
+from yarn_accel.core.tasks.worker_nodes import WORKER_ROLE, worker_name
 from yarn_accel.errors import AuthenticationError, StartupError
+from yarn_accel.wire.credential import SECRET_ALIAS, encode, issue
 
 __all__ = [
     "AGENTS_ALIAS",
@@ -26,9 +31,11 @@ CONTROL_ALIAS = "yarn-accel.control"
 AGENTS_ALIAS = "yarn-accel.agents"
 #: The pipeline servers' master secret, under the same name in our credentials and in theirs.
 SERVER_ALIAS = "yarn_accel.master"
-#: The key of a node's agent in its credentials.
+#: The key of a node's agent, or worker, in its credentials.
 NODE_KEY_ALIAS = "yarn-accel.node"
-_AGENT = "agent:"
+_AGENT, _WORKER = "agent:", "worker:"
+#: As long as a worker's container may live with it.
+_WORKER_CREDENTIAL_S = 30 * 24 * 3600
 _TOKEN_VARIABLE = "HADOOP_TOKEN_FILE_LOCATION"
 _RM_DELEGATION_KIND = "RM_DELEGATION_TOKEN"
 
@@ -43,6 +50,7 @@ class MasterCredentials:
         server: see `SERVER_ALIAS`; empty: the servers have theirs from elsewhere.
         delegation: who acts for our user where logins are not simple.
         agents: see `AGENTS_ALIAS`; empty: `control_api` serves for them, too.
+        tenant: for whom workers get a credential for the pipeline servers; empty: they get none.
     """
 
     am_rm: Token = field(repr=False)
@@ -50,6 +58,7 @@ class MasterCredentials:
     server: bytes = field(default=b"", repr=False)
     delegation: Token | None = field(default=None, repr=False)
     agents: bytes = field(default=b"", repr=False)
+    tenant: str = ""
 
     def identity(self, user: str) -> Identity:
         """Who asks the ResourceManager for what is not the masters' protocol."""
@@ -65,10 +74,16 @@ class MasterCredentials:
         return sender_key(self.agents if is_agent and self.agents else self.control, sender)
 
     def of_container(self, role: str, node: str) -> bytes:
-        """The token file of a container; it has no tokens, only the secret of its role."""
+        """The token file of a container; it has no tokens, only the secrets of its role."""
         secrets = {}
         if role == "agent":
             secrets[NODE_KEY_ALIAS] = self.key_of(_AGENT + node)
+        elif role.partition("-")[0] == WORKER_ROLE:
+            secrets[NODE_KEY_ALIAS] = self.key_of(_WORKER + worker_name(role, node))
+            if self.server and self.tenant:
+                expires_s = int(time.time()) + _WORKER_CREDENTIAL_S
+                with contextlib.suppress(AuthenticationError):  # the user's name is no name of a tenant
+                    secrets[SECRET_ALIAS] = encode(issue(self.server, self.tenant, expires_s, token_hex(8)))
         elif self.server:
             secrets[SERVER_ALIAS] = self.server
         return write_token_file(TokenFile(secrets=secrets))

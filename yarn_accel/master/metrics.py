@@ -1,7 +1,8 @@
 """The state document in Prometheus' words: ``yarn_accel_master_<noun>_<unit>[_total]``.
 
 Labels are few-valued: rack, state, kind, role, phase, server.  A `server` is an accelerator node: there are
-far fewer of them than nodes, and they keep their names.
+far fewer of them than nodes, and they keep their names.  So do nodes on which mappers have claimed places,
+for the counters of an agent begin anew with it, which a sum over nodes would hide.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 from prometheus_client.core import InfoMetricFamily, Metric
 
 from yarn_accel.adapters.metric_families import Vocabulary, value_at
+from yarn_accel.core.tasks.claim_counts import CLAIM_RESULTS, CLAIM_STATES
 
 __all__ = ["PREFIX", "families"]
 
@@ -46,6 +48,16 @@ _COUNTERS = {
     "apply_seconds": ("spent on deciding", ("service", "apply_s")),
     "cpu_seconds": ("processor time of the ApplicationMaster", ("service", "cpu_s")),
 }
+_WORKER_SUMS = {
+    "task_cores": ("of all workers of the task service", "n_cores"),
+    "task_cores_in_use": ("by attempts that run", "cores"),
+    "task_gpus": ("of all workers of the task service", "n_gpus"),
+    "task_gpus_in_use": ("by attempts that run", "gpus"),
+    "task_nodes_io_bytes_per_second": (
+        "of everybody on the nodes of workers, as they last said",
+        "bytes_per_s",
+    ),
+}
 _SERVER_GAUGES = {
     "server_in_flight_requests": ("requests in a server, as it last said", "in_flight"),
     "server_queued_requests": ("of those, waiting for a device", "queued"),
@@ -69,9 +81,37 @@ def families(state: _State) -> Iterator[Metric]:
     # The upper half of a version is the attempt, so that versions grow over attempts.
     changes = state["version"] & 0xFFFFFFFF
     yield _counter("binding_changes", "publications of bindings in this attempt", (), [((), changes)])
+    yield from _tasks(state.get("tasks") or {})
     yield from _nodes(state["nodes"])
     yield from _containers(state["nodes"])
     yield from _servers(state)
+    yield from _claims(state["nodes"])
+
+
+def _tasks(tasks: _State) -> Iterator[Metric]:
+    """A task service's; of applications and workers only counts and sums, for their names are the users'."""
+    if "apps" not in tasks:
+        return
+    apps, workers = tasks["apps"].values(), tasks["workers"].values()
+    by_state = Counter((app["state"],) for app in apps)
+    yield _gauge("task_applications", "that have not ended, by state", ("state",), sorted(by_state.items()))
+    counts: Counter[tuple[str]] = Counter()
+    for app in apps:
+        counts.update({(state,): n for state, n in app["tasks"].items()})
+    yield _gauge("tasks", "of these applications, by state", ("state",), sorted(counts.items()))
+    known = [app["delay"] for app in apps if app["delay"] is not None]
+    text = "largest mean delay of an application that runs: time of its tasks over their time alone"
+    yield _gauge("task_delay_ratio", text, (), [((), max(known, default=None))])
+    yield _gauge("task_workers", "that report", (), [((), sum(not w["is_expected"] for w in workers))])
+    yield _gauge("task_workers_wanted", "for what waits and runs", (), [((), tasks["workers_wanted"])])
+    for name, (text, key) in _WORKER_SUMS.items():
+        yield _gauge(name, text, (), [((), sum(worker[key] or 0 for worker in workers))])
+    yield _gauge("task_journal_failing", "1 while it is not written", (), [((), bool(tasks["problems"]))])
+    labels, attempts = ("form", "end"), tasks["attempts"]
+    ended = [((form, end), n) for form, end, n, _ in attempts]
+    yield _counter("task_attempts", "that ended since this master started", labels, ended)
+    ran = [((form, end), seconds) for form, end, _, seconds in attempts]
+    yield _counter("task_attempt_seconds", "for which these ran", labels, ran)
 
 
 def _nodes(nodes: _State) -> Iterator[Metric]:
@@ -89,6 +129,25 @@ def _containers(nodes: _State) -> Iterator[Metric]:
     yield _gauge("containers", "containers by role and phase", ("role", "phase"), sorted(phases.items()))
     asked = Counter((role,) for role, place in places if place["asked_for_s"] is not None)
     yield _gauge("requested_containers", "asked for and not there yet", ("role",), sorted(asked.items()))
+
+
+def _claims(nodes: _State) -> Iterator[Metric]:
+    """Late binding; nodes whose agents report nothing of it have no samples."""
+    found = [
+        ((host, node["rack"] or ""), counts)
+        for host, node in nodes.items()
+        if (counts := value_at(node, ("heard", "late_binding"))) is not None
+    ]
+    labels = ("node", "rack")
+    held = [((*each, state), counts.get(state)) for each, counts in found for state in CLAIM_STATES]
+    text = "mappers that wait for a place on a node or hold one"
+    yield _gauge("node_claims", text, (*labels, "state"), held)
+    results = [((*each, result), counts.get(result)) for each, counts in found for result in CLAIM_RESULTS]
+    text = "claims that got a place, were refused or were lost since the node's agent started"
+    yield _counter("node_claim_results", text, (*labels, "result"), results)
+    ages_s = [(each, counts.get("counts_age_s")) for each, counts in found]
+    text = "age of the cluster's counts that the node's agent decides by"
+    yield _gauge("node_counts_age_seconds", text, labels, ages_s)
 
 
 def _servers(state: _State) -> Iterator[Metric]:

@@ -12,14 +12,26 @@ from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import quote
 
+from yarn_accel.core.tasks.claim_counts import claims_text, results_text
 from yarn_accel.core.units import format_duration_s
 from yarn_accel.master.diagram import draw, standing
 from yarn_accel.master.diagram_layout import natural
 from yarn_accel.master.markup import Child, Markup, document, element, raw
 from yarn_accel.master.page_assets import SCRIPT, STYLE
 from yarn_accel.master.tables import events_table, nodes_table, servers_table
+from yarn_accel.master.task_page import task_sections
 
-__all__ = ["MAX_DRAWN", "MAX_EVENTS", "MAX_ROWS", "Query", "choose", "page", "text_page"]
+__all__ = [
+    "MAX_DRAWN",
+    "MAX_EVENTS",
+    "MAX_ROWS",
+    "Query",
+    "choose",
+    "html_page",
+    "page",
+    "section",
+    "text_page",
+]
 
 MAX_DRAWN = 1000
 MAX_ROWS = 200
@@ -53,29 +65,31 @@ def page(state: _State, query: Query, explanation: str = "") -> str:
         _problems(state),
         _cards(state),
         _explanation(query, explanation),
-        _section(
+        list(task_sections(state.get("tasks"), state["at"])),
+        section(
             "Racks, nodes and bindings",
             _counted(nodes, state),
             element("p", _LEGEND, class_="soft"),
             draw(nodes),
             _links(others),
         ),
-        _section("Servers", "", servers_table(nodes, state["loads"], MAX_ROWS)),
-        _section("Nodes", _cut_note(len(nodes)), nodes_table(nodes, MAX_ROWS)),
+        section("Servers", "", servers_table(nodes, state["loads"], MAX_ROWS)),
+        section("Nodes", _cut_note(len(nodes)), nodes_table(nodes, MAX_ROWS)),
         _events(state, query),
         _footer(state),
         class_="yarn-accel",
     )
-    return _html(f"{_about(state, 'application') or 'no application'} · yarn-accel", body, is_live=True)
+    return html_page(f"{_about(state, 'application') or 'no application'} · yarn-accel", body, is_live=True)
 
 
 def text_page(title: str, *lines: str) -> str:
     """A page that only says something."""
     words = [element("p", line) for line in lines]
-    return _html(title, element("main", element("h1", title), words), is_live=False)
+    return html_page(title, element("main", element("h1", title), words), is_live=False)
 
 
-def _html(title: str, body: Markup, *, is_live: bool) -> str:
+def html_page(title: str, body: Markup, *, is_live: bool) -> str:
+    """A self-contained page; a live one brings itself up to date every second."""
     return document(
         element(
             "head",
@@ -191,8 +205,17 @@ def _cards(state: _State) -> Markup:
             _spark(state["history"]["requests"]),
             class_="card wide",
         ),
+        _claims_card(totals.get("late_binding")),
         class_="cards",
     )
+
+
+def _claims_card(claims: Mapping[str, Any] | None) -> Markup | None:
+    """Late binding on all nodes; None: on no node a mapper has asked."""
+    if claims is None:
+        return None
+    note = f"{claims['nodes']:,} {_plural('node', claims['nodes'])}; {results_text(claims)}"
+    return _card(claims_text(claims), f"late binding on {note}")
 
 
 def _card(figure: str, words: str) -> Markup:
@@ -229,7 +252,8 @@ def _explanation(query: Query, explanation: str) -> Markup | None:
     )
 
 
-def _section(title: str, note: str, *inside: Child) -> Markup:
+def section(title: str, note: str, *inside: Child) -> Markup:
+    """A part of a page: its title, a note beside it, and what is in it."""
     heading = element("h2", title, element("small", note) if note else None)
     return element("section", heading, inside)
 
@@ -264,7 +288,7 @@ def _cut_note(n_nodes: int) -> str:
 def _events(state: _State, query: Query) -> Markup:
     notes = [note for note in reversed(state["notes"]) if not query.node or note["node"] == query.node]
     note = f"the last {MAX_EVENTS} of {len(notes)}" if len(notes) > MAX_EVENTS else ""
-    return _section("Events", note, events_table(notes[:MAX_EVENTS], state["at"]))
+    return section("Events", note, events_table(notes[:MAX_EVENTS], state["at"]))
 
 
 def _footer(state: _State) -> Markup:

@@ -48,6 +48,11 @@ section { background: var(--paper); border: 1px solid var(--edge); border-radius
 .spark { flex: 1; min-width: 60px; height: 56px; }
 .spark path { fill: none; stroke: var(--c0); stroke-width: 1.5;
   vector-effect: non-scaling-stroke; } .spark .under { fill: var(--c0); opacity: .13; stroke: none; }
+.uses { display: grid; grid-template-columns: repeat(auto-fill, minmax(340px, 1fr)); gap: 10px 18px;
+  margin-bottom: 12px; }
+.use { width: 100%; height: auto; font-size: 11px; } .use text { fill: var(--soft); }
+.use .name { fill: var(--ink); font-weight: 600; font-size: 13px; } .use .end { text-anchor: end; }
+.use .curve { fill: none; stroke: var(--colour); stroke-width: 1.4; }
 .problems { border-color: var(--warn); } .problems ul { margin: 0; padding-left: 18px; }
 pre { margin: 0; white-space: pre-wrap; font: 13px/1.5 ui-monospace, "Liberation Mono", monospace; }
 table { border-collapse: collapse; width: 100%; font-size: 13px; font-variant-numeric: tabular-nums; }

@@ -28,6 +28,7 @@ from yarn_accel.adapters.signed_http import RequestVerifier
 from yarn_accel.core import binding
 from yarn_accel.core.application import Application
 from yarn_accel.core.application import events as ev
+from yarn_accel.core.tasks.server_gpus import ServingServers
 from yarn_accel.errors import AccelError, RejectedError, UnavailableError
 from yarn_accel.master.agents import Agents
 from yarn_accel.master.command_executor import CommandExecutor
@@ -37,6 +38,7 @@ from yarn_accel.master.control_api import ControlApi
 from yarn_accel.master.credential_endpoint import OFF as OFF_SOCKET
 from yarn_accel.master.credential_endpoint import CredentialEndpoint, grant_rules, socket_path
 from yarn_accel.master.inventory import Inventory, attribute_of
+from yarn_accel.master.late_binding import LateBindingReports
 from yarn_accel.master.node_managers import NodeManagerCalls
 from yarn_accel.master.operator_commands import DRAINED, OFF, OperatorCommands
 from yarn_accel.master.registration import Registration, tracking_url
@@ -44,6 +46,7 @@ from yarn_accel.master.scheduler_link import SchedulerLink
 from yarn_accel.master.stall_detector import StallDetector, since_boot_s
 from yarn_accel.master.statistics import AgentStatistics
 from yarn_accel.master.status_documents import StatusDocuments
+from yarn_accel.master.task_service import LiveTaskService, make_task_service
 
 __all__ = ["Master", "serve"]
 
@@ -116,13 +119,14 @@ class Master:
         self._executor = self._make_executor()
         self._statistics = AgentStatistics()
         self.documents = StatusDocuments(
-            self._core, self._statistics, clock, self._make_about(), self._service
+            self._core, self._statistics, clock, self._make_about(), self._service, self._shown_tasks
         )
         self._agents = self._make_agents()
         verifier = RequestVerifier(environment.credentials.key_of, not_before_s=registration.at)
         allowed_hosts = (environment.node, *config.rm_webs, *config.page_clients)
         self._control_api = ControlApi(self._agents, self, verifier, registration.listener, allowed_hosts)
         self._credentials = self._make_credentials()
+        self._tasks = self._make_tasks()
         self._broken: asyncio.Future[None] | None = None
         self._n_events, self._apply_s = 0, 0.0
 
@@ -165,6 +169,7 @@ class Master:
             self.application,
             self.attempt,
             lambda: self.attempt == 1 or self._executor.has_published,
+            LateBindingReports(self._environment.credentials.server, self._config.revoked_file),
         )
 
     def _make_credentials(self) -> CredentialEndpoint | None:
@@ -173,6 +178,17 @@ class Master:
             return None
         path = socket_path(config, self._environment.node)
         return CredentialEndpoint(secret, path, grant_rules(config), config.revoked_file)
+
+    def _make_tasks(self) -> LiveTaskService | None:
+        roles, has_servers = self._environment.plan.roles, bool(self._environment.credentials.server)
+        # Without their secret nobody could make a credential for tasks.
+        serving = self._agents.serving if has_servers else ServingServers
+        tasks = make_task_service(
+            self._config, roles, self._inventory, self.attempt, self._choose, self._clock, serving
+        )
+        if tasks is not None:
+            self._control_api.serve_tasks(tasks)
+        return tasks
 
     def _make_about(self) -> dict[str, Any]:
         """Who this application is, for people."""
@@ -214,6 +230,8 @@ class Master:
             asyncio.create_task(self._look_at_nodes(), name="nodes"),
             asyncio.create_task(self._stall_detector.watch(), name="stalls"),
         ]
+        if self._tasks is not None:
+            others.append(asyncio.create_task(self._tasks.work(), name="tasks"))
         waiting: set[asyncio.Future[Any]] = {link, self._broken, *others}
         try:
             self.tell(ev.TimerFired(self._clock()))
@@ -253,6 +271,8 @@ class Master:
         self._apply_s += time.perf_counter() - began_s
         self._n_events += 1
         self._executor.carry_out(commands)
+        if self._tasks is not None:
+            self._tasks.containers(event, commands)
         if isinstance(event, ev.Registered):
             self._operator.lack(self._link.resource_types)
 
@@ -263,6 +283,9 @@ class Master:
             if reason is not None:
                 return replace(event, diagnostics=reason)
         return event
+
+    def _choose(self, role: str, nodes: frozenset[str]) -> None:
+        self.tell(ev.NodesChosen(role, nodes, self._clock()))
 
     def _address(self) -> tuple[str, int, str]:
         node = self._environment.node
@@ -296,11 +319,12 @@ class Master:
     # ---- what an admin asks for through `ControlApi`
 
     def explain(self, node: str) -> str:
-        """Why a node is bound as it is, or that it is not known."""
+        """Why a node is bound as it is, or that it is not known; and the claims of its late binding."""
+        lines = [self._core.explain(node)]
         why = self._operator.refusals["attributes"]
-        if why in ("", OFF):
-            return self._core.explain(node)
-        return f"{self._core.explain(node)}\nIts binding is not published as a node attribute: {why}."
+        if why not in ("", OFF):
+            lines.append(f"Its binding is not published as a node attribute: {why}.")
+        return "\n".join(filter(None, (*lines, self._statistics.explain_claims(node, self._clock()))))
 
     def drain(self, node: str, *, is_drained: bool) -> str:
         """Take a node's server out of use, or back; what comes of it, in words."""
@@ -356,6 +380,9 @@ class Master:
         if link.answered_s:
             numbers["rm_age_s"] = now_s - link.answered_s
         return {"problems": self._problems(), **numbers}
+
+    def _shown_tasks(self) -> dict[str, Any] | None:
+        return None if self._tasks is None else self._tasks.shown()
 
     def _problems(self) -> list[str]:
         """Problems that an admin should know of."""

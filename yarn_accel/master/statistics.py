@@ -6,17 +6,20 @@ The document is what `Application.snapshot` returns, and besides::
     at        Unix time in seconds
     about     {application, name, user, queue, started_at, proxy_url, version}, each optional
     service   {problems: [text], and numbers of the service itself: see `metrics`}, each optional
+    tasks     None, or what the task service is and does: see `LiveTaskService.shown`
     totals    {nodes, usable, accelerators, serving, bound, unbound, in_flight, queued, requests_per_s,
-               device_busy, failures}; unbound: usable nodes without accelerator that are bound to nobody
+               device_busy, failures, late_binding}; unbound: usable nodes without accelerator that are
+               bound to nobody; late_binding: None, or sums over the nodes heard in the last `WINDOW_S`
     history   {step_s, requests: [n], device_s: [s]} of the last steps, oldest first
     nodes[HOST].heard   None, or {age_s, seq, address, devices: [..], server: None or {..}, pressure, nic,
-               disk, agent, problems}: the agent's last heartbeat, see `node.agent`
+               disk, agent, late_binding, problems}: the agent's last heartbeat, see `node.agent`;
+               late_binding: None, or what it reported of claims in the last `WINDOW_S`, see `claim_counts`
     nodes[HOST].rates   None, or {requests_per_s, device_busy, read, compute, write,
                operations: {op: {per_s, mean_s}}}; read, compute and write: how many threads or workers of
                the server's stage were at work on average in the last `WINDOW_S`
 
-A heartbeat is kept as it came, and only the counters for rates are read at once; `sanitizing` reads the rest
-when a document is built.
+A heartbeat is kept as it came, and only the counters for rates and of claims are read at once; `sanitizing`
+reads the rest when a document is built.
 """
 
 from __future__ import annotations
@@ -28,6 +31,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from yarn_accel.core.application import ClusterSummary
+from yarn_accel.core.tasks.claim_counts import (
+    claims_text,
+    parse_claim_counts,
+    results_text,
+    sum_claim_counts,
+)
 from yarn_accel.master.sanitizing import is_number, operations, sanitized
 
 __all__ = ["WINDOW_S", "AgentStatistics"]
@@ -73,6 +82,7 @@ class _AgentRecord:
 
     at_s: float
     body: _Values
+    claims: dict[str, float] | None = None
     samples: deque[_Sample] = field(default_factory=lambda: deque(maxlen=32))
 
 
@@ -100,7 +110,7 @@ class AgentStatistics:
         kept = self._heard.get(node)
         if kept is None:
             kept = self._heard[node] = _AgentRecord(now_s, body)
-        kept.at_s, kept.body = now_s, body
+        kept.at_s, kept.body, kept.claims = now_s, body, _claims(body)
         server = body.get("server")
         if not isinstance(server, Mapping):
             kept.samples.clear()
@@ -164,7 +174,16 @@ class AgentStatistics:
             if rates is not None:
                 totals["requests_per_s"] += rates["requests_per_s"]
                 totals["device_busy"] += rates["device_busy"]
-        return totals
+        fresh = (kept for kept in self._heard.values() if now_s - kept.at_s < WINDOW_S)
+        claims = sum_claim_counts(kept.claims for kept in fresh if kept.claims is not None)
+        return {**totals, "late_binding": claims}
+
+    def explain_claims(self, node: str, now_s: float) -> str:
+        """What the agent of a node reports of late binding, in a line; empty: nothing."""
+        kept = self._heard.get(node)
+        if kept is None or kept.claims is None or now_s - kept.at_s >= WINDOW_S:
+            return ""
+        return f"Late binding: {claims_text(kept.claims)}; {results_text(kept.claims)}."
 
     def _of(self, host: str, now_s: float) -> dict[str, Any]:
         kept = self._heard.get(host)
@@ -172,8 +191,9 @@ class AgentStatistics:
             return {"heard": None, "rates": None}
         age_s = max(now_s - kept.at_s, 0.0)
         is_fresh = age_s < WINDOW_S
+        claims = kept.claims if is_fresh else None
         return {
-            "heard": {**sanitized(kept.body), "age_s": age_s},
+            "heard": {**sanitized(kept.body), "late_binding": claims, "age_s": age_s},
             "rates": _rates(kept.samples) if is_fresh else None,
         }
 
@@ -227,7 +247,14 @@ def _totals(nodes: Any) -> dict[str, Any]:
         if node["rates"] is not None:
             totals["requests_per_s"] += node["rates"]["requests_per_s"]
             totals["device_busy"] += node["rates"]["device_busy"]
-    return totals
+    found = [(node["heard"] or {}).get("late_binding") for node in nodes]
+    claims = sum_claim_counts(each for each in found if each is not None)
+    return {**totals, "late_binding": claims}
+
+
+def _claims(body: _Values) -> dict[str, float] | None:
+    late_binding = body.get("late_binding")
+    return parse_claim_counts(late_binding.get("claims")) if isinstance(late_binding, Mapping) else None
 
 
 def _sample(server: _Values, now_s: float) -> _Sample:

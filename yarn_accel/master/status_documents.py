@@ -27,6 +27,7 @@ class StatusDocuments:
         clock: the core's.
         about: who this application is.
         service: how the service itself is, at a time of the clock.
+        tasks: what its task service is and does, see `LiveTaskService.shown`; None: there is none.
     """
 
     def __init__(
@@ -36,12 +37,14 @@ class StatusDocuments:
         clock: Callable[[], float],
         about: Mapping[str, Any],
         service: Callable[[float], Mapping[str, Any]],
+        tasks: Callable[[], Mapping[str, Any] | None] = lambda: None,
     ) -> None:
         self._core = core
         self._statistics = figures
         self._clock = clock
         self._about = about
         self._service = service
+        self._tasks = tasks
 
     async def whole(self) -> dict[str, Any]:
         """Of all nodes."""
@@ -67,7 +70,8 @@ class StatusDocuments:
         now_s = self._clock()
         snapshot, outline = self._core.snapshot(now_s), self._core.summarize()
         totals = self._statistics.totals(outline, now_s)
-        return self._statistics.state(snapshot, now_s, self._about, self._service(now_s), totals)
+        state = self._statistics.state(snapshot, now_s, self._about, self._service(now_s), totals)
+        return {**state, "tasks": self._tasks()}
 
     async def _document(self, hosts: list[str]) -> dict[str, Any]:
         nodes: dict[str, Any] = {}
@@ -80,4 +84,4 @@ class StatusDocuments:
         totals = self._statistics.totals(self._core.summarize(), now_s)
         base = self._core.snapshot(now_s, ())
         document = self._statistics.state(base, now_s, self._about, self._service(now_s), totals)
-        return {**document, "nodes": nodes}
+        return {**document, "nodes": nodes, "tasks": self._tasks()}

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
+from yarn_accel.core.tasks.claim_counts import claims_text, results_text
 from yarn_accel.core.units import format_bytes, format_duration_s
 from yarn_accel.master.diagram import hue, link_to, slots_of, standing
 from yarn_accel.master.diagram_layout import natural
 from yarn_accel.master.markup import Child, Markup, element
 
-__all__ = ["events_table", "nodes_table", "servers_table"]
+__all__ = ["events_table", "nodes_table", "servers_table", "table"]
 
 _Node = Mapping[str, Any]
 _Nodes = Mapping[str, _Node]
@@ -34,20 +35,20 @@ def servers_table(nodes: _Nodes, loads: Mapping[str, float], n_rows: int) -> Mar
     )
     colours = hue(nodes)
     rows = [_server_row(host, nodes[host], colours[host], loads) for host in list(colours)[:n_rows]]
-    return _table(columns, rows, _NO_SERVER)
+    return table(columns, rows, _NO_SERVER)
 
 
 def nodes_table(nodes: _Nodes, n_rows: int) -> Markup:
     """One row for each node; of too many those in trouble come first."""
     columns = (
         *("node", "rack", "state", "bound to", ">slots", "containers", ">heard", ">waits for disks"),
-        *(">net in", ">net out", ">disk busy", "trouble"),
+        *(">net in", ">net out", ">disk busy", "late binding", "trouble"),
     )
     colours = hue(nodes)
     hosts = sorted(nodes, key=natural)
     if len(hosts) > n_rows:
         hosts.sort(key=lambda host: standing(nodes[host])[0] != "bad")
-    return _table(
+    return table(
         columns, [_node_row(host, nodes[host], colours) for host in hosts[:n_rows]], "No node is known yet."
     )
 
@@ -63,7 +64,7 @@ def events_table(notes: Sequence[Mapping[str, Any]], at: float) -> Markup:
         happened = datetime.fromtimestamp(at - note["age_s"], timezone.utc)
         node = element("a", note["node"], href=link_to(note["node"])) if note["node"] else "all"
         rows.append([f"{happened:%H:%M:%S}", node, note["what"], note["reason"]])
-    return _table(("UTC", "node", "what", "why"), rows, "Nothing has happened yet.")
+    return table(("UTC", "node", "what", "why"), rows, "Nothing has happened yet.")
 
 
 def _server_row(host: str, node: _Node, colour: str, loads: Mapping[str, float]) -> list[Child]:
@@ -104,8 +105,13 @@ def _node_row(host: str, node: _Node, colours: Mapping[str, str]) -> list[Child]
         _rate(nic, "rx_bytes_per_s"),
         _rate(nic, "tx_bytes_per_s"),
         f"{100 * disk['busy_share']:.0f} %" if "busy_share" in disk else "",
+        _claims(heard.get("late_binding")),
         "; ".join(_troubles(node)),
     ]
+
+
+def _claims(counts: Mapping[str, Any] | None) -> list[Child]:
+    return _spaced([claims_text(counts), results_text(counts)], ";") if counts is not None else []
 
 
 def _containers(node: _Node) -> Iterator[str]:
@@ -192,8 +198,8 @@ def _named(host: str, colour: str) -> list[Child]:
     return [swatch, element("a", host, href=link_to(host))]
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[Child]], otherwise: str) -> Markup:
-    """A table; columns that begin with > are numbers."""
+def table(columns: Sequence[str], rows: Iterable[Sequence[Child]], otherwise: str) -> Markup:
+    """A table; columns that begin with > are numbers; without rows the text `otherwise`."""
     classes = ["number" if name.startswith(">") else None for name in columns]
     filled = [
         element("tr", [element("td", cell, class_=kind) for cell, kind in zip(row, classes, strict=True)])

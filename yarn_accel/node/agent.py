@@ -27,8 +27,9 @@ from yarn_accel.node.config import AgentConfig, key_place, read_key
 from yarn_accel.node.devices import DeviceWatch
 from yarn_accel.node.heartbeat_interval import HeartbeatInterval
 from yarn_accel.node.heartbeat_response import HeartbeatResponse, local_response, response_document
-from yarn_accel.node.local_endpoint import LocalEndpoint, user_ids
-from yarn_accel.node.master_client import MasterClient
+from yarn_accel.node.late_binding import NodeLateBinding
+from yarn_accel.node.local_endpoint import LocalEndpoint, overflow_uid, user_ids
+from yarn_accel.node.master_client import MasterClient, MasterConnection
 from yarn_accel.node.master_discovery import discovery_for
 from yarn_accel.node.paths import make_run_dir
 from yarn_accel.node.sampling import Sampler
@@ -97,7 +98,8 @@ class Agent:
         state_file = Path(config.server_state_file)
         self._server = ServerMonitor(state_file, config.node, config.address, session, self._wake.set)
         self._signer = Signer(key, f"agent:{config.node}")
-        self._link = MasterClient(session, self._signer, discovery_for(config), config.node, config.timeout_s)
+        connection = MasterConnection(session, self._signer, discovery_for(config), config.timeout_s)
+        self._link = MasterClient(connection, config.node)
         self._interval = HeartbeatInterval(config.interval_s, config.max_backoff_s, random.random)
         self._local_endpoint = LocalEndpoint(
             config.socket_path,
@@ -106,8 +108,10 @@ class Agent:
             {
                 "servers": lambda *_: self.local_response(),
                 "status": lambda *_: {"v": 1, **self._status},
+                "claims": lambda *_: {"v": 1, **(self._late_binding.explain() if self._late_binding else {})},
             },
         )
+        self._late_binding = self._make_late_binding() if config.late_binding.enabled else None
         self._observer: Any = None
         self._watching: asyncio.Task[None] | None = None
         self._epoch = int(time.time() * 1000)
@@ -120,6 +124,20 @@ class Agent:
         #: How heartbeats ended: ok, failed.
         self.counts = {"ok": 0, "failed": 0}
 
+    def _make_late_binding(self) -> NodeLateBinding:
+        config = self._config
+        shared = {os.geteuid(), overflow_uid()} | user_ids(config.late_binding.shared_users)
+        return NodeLateBinding(
+            config.late_binding,
+            config.node,
+            Path(config.run_dir),
+            int(config.socket_mode, 8),
+            user_ids(config.socket_users),
+            frozenset(shared),
+            lambda: self._signer.key,
+            self._wake.set,
+        )
+
     async def open(self) -> None:
         """Read what the agent before knew, and answer local mappers."""
         last = read_last_response(self._config.state_path, self._config.node)
@@ -128,6 +146,8 @@ class Agent:
         self._server.look()
         self._watching = asyncio.create_task(self._server.watch(), name="server")
         await self._local_endpoint.open()
+        if self._late_binding is not None:
+            await self._late_binding.open()
         if self._config.http_port >= 0:
             from yarn_accel.node.agent_metrics import AgentMetricsServer
 
@@ -142,6 +162,8 @@ class Agent:
         if self._observer is not None:
             await self._observer.close()
         await self._local_endpoint.close()
+        if self._late_binding is not None:
+            await self._late_binding.close()
         await self._server.close()
 
     async def run_until(self, stop: asyncio.Event) -> None:
@@ -178,6 +200,8 @@ class Agent:
             if server is not None and server["health"] == HUNG:
                 self._server.fence(server["pid"])
             self._response, self._response_at, self._silence = response, time.time(), ""
+            if self._late_binding is not None:
+                self._late_binding.answered(response.late_binding)
             if self._trouble:
                 logger.info("the master answers again, at %s", self._link.url)
             self._trouble = ""
@@ -211,6 +235,11 @@ class Agent:
         """The body of the next heartbeat."""
         self._seq += 1
         devices, server = await asyncio.gather(self._devices.report(), self._server.report())
+        sample = self._sampler.sample()
+        late = {}
+        if self._late_binding is not None:
+            self._late_binding.sampled({"devices": devices, **sample})
+            late = {"late_binding": self._late_binding.heartbeat()}
         return {
             "version": 1,
             "node": self._config.node,
@@ -222,7 +251,8 @@ class Agent:
             "devices": devices,
             "server": server,
             "revision": 0 if self._response is None else self._response.revision,
-            **self._sampler.sample(),
+            **late,
+            **sample,
         }
 
     def local_response(self) -> dict[str, Any]:
@@ -246,6 +276,7 @@ class Agent:
             "questions": dict(self._local_endpoint.counts),
             "answer_age_s": None if self._response is None else max(0.0, time.time() - self._response_at),
             "is_master_silent": bool(self._silence),
+            "late_binding": None if self._late_binding is None else self._late_binding.figures(),
         }
 
     def _write(self, heartbeat: dict[str, Any]) -> None:

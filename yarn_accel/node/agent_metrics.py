@@ -32,6 +32,7 @@ _GAUGES = {
     "disk_read_bytes_per_second": ("read from disks", ("disk", "read_bytes_per_s")),
     "disk_write_bytes_per_second": ("written to disks", ("disk", "write_bytes_per_s")),
     "disk_busy_ratio": ("share of time in which the busiest disk was at work", ("disk", "busy_share")),
+    "counts_age_seconds": ("age of the cluster's counts for late binding", ("late_binding", "counts_age_s")),
     "server_in_flight_requests": ("requests in the local pipeline server", ("server", "in_flight")),
     "server_queued_requests": ("of those, waiting for a device", ("server", "queued")),
 }
@@ -61,6 +62,7 @@ def families(snapshot: _Snapshot) -> Iterator[Metric]:
     for name, key, label in (("heartbeats", "heartbeats", "outcome"), ("questions", "questions", "outcome")):
         counted = [((outcome,), n) for outcome, n in (snapshot.get(key) or {}).items()]
         yield _counter(name, f"{name} by how they ended", (label,), counted)
+    yield from _claims(snapshot.get("late_binding") or {})
     devices = snapshot.get("devices") or ()
     for name, (text, key) in _DEVICE_GAUGES.items():
         yield _gauge(
@@ -75,6 +77,18 @@ def families(snapshot: _Snapshot) -> Iterator[Metric]:
     health = (snapshot.get("server") or {"health": "none"}).get("health")
     states = [((each,), each == health) for each in _SERVER_HEALTHS]
     yield _gauge("server_health", "1 at the health of the local pipeline server", ("health",), states)
+
+
+def _claims(late_binding: _Snapshot) -> Iterator[Metric]:
+    """Mappers that ask for a place, see `node.late_binding`."""
+    states = [((state,), n) for state, n in (late_binding.get("claims") or {}).items()]
+    yield _gauge("claims", "mappers that wait for a place or hold one", ("state",), states)
+    for name, key, text in (
+        ("claim_outcomes", "outcomes", "what was decided about claims, and how they ended"),
+        ("claim_connections", "connections", "connections for claims by how they ended"),
+    ):
+        counted = [((outcome,), n) for outcome, n in (late_binding.get(key) or {}).items()]
+        yield _counter(name, text, ("outcome",), counted)
 
 
 class AgentMetricsServer(Collector):

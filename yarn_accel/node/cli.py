@@ -51,6 +51,20 @@ def _agent(config_file: Path | None, node: str, run_dir: str, dry_run: bool) -> 
     sys.exit(run(config, key, lambda line: click.echo(line)))
 
 
+@group.command("claims")
+@_config_option
+@click.option("--node", default="", help="This node's name, as YARN has it.")
+@click.option("--run-dir", default="", help="Folder of the agent's socket.")
+@click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
+def _claims(config_file: Path | None, node: str, run_dir: str, as_json: bool) -> None:
+    """Show which mappers on this node have a GPU or a core or wait, what was decided, and why."""
+    from yarn_accel.node.claims_view import claims_text, request_claims
+
+    config = load_config(config_file, os.environ, node=node, run_dir=run_dir)
+    found = request_claims(config.socket_path)
+    click.echo(json.dumps(found, indent=1) if as_json else claims_text(found))
+
+
 @group.command("check-config")
 @_config_option
 def _check_config(config_file: Path | None) -> None:

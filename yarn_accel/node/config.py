@@ -6,16 +6,26 @@ import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from yarn_accel.adapters.settings_file import complaints, read_settings
 from yarn_accel.client.token_file import read_secrets
 from yarn_accel.errors import AccelError, ConfigError
+from yarn_accel.node.claim_config import LateBindingConfig
 from yarn_accel.node.paths import default_run_dir
 
-__all__ = ["KEY_ALIAS", "KEY_BYTES", "AgentConfig", "key_place", "load_config", "read_key"]
+__all__ = [
+    "KEY_ALIAS",
+    "KEY_BYTES",
+    "AgentConfig",
+    "MasterSettings",
+    "container_application",
+    "key_place",
+    "load_config",
+    "read_key",
+]
 
 #: The name of the node's key among the secrets of a Hadoop credentials file.
 KEY_ALIAS = "yarn-accel.node"
@@ -25,6 +35,25 @@ _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}\Z")
 _APPLICATION = re.compile(r"application_[0-9]{1,20}_[0-9]{1,10}\Z")
 _CONTAINER = re.compile(r"container_(?:e[0-9]+_)?([0-9]+_[0-9]+)_[0-9]+_[0-9]+\Z")
 _MAX_SOCKET_PATH = 100
+
+
+class MasterSettings(Protocol):
+    """Where a node's processes find the master, and by which key they are known to it."""
+
+    @property
+    def node(self) -> str: ...  # noqa: D102 -- see `AgentConfig` for each
+    @property
+    def key_file(self) -> str: ...  # noqa: D102
+    @property
+    def master_url(self) -> str: ...  # noqa: D102
+    @property
+    def rm_urls(self) -> tuple[str, ...]: ...  # noqa: D102
+    @property
+    def application_id(self) -> str: ...  # noqa: D102
+    @property
+    def application_type(self) -> str: ...  # noqa: D102
+    @property
+    def timeout_s(self) -> float: ...  # noqa: D102
 
 
 class AgentConfig(BaseModel):
@@ -75,6 +104,10 @@ class AgentConfig(BaseModel):
     http_host: str = Field("127.0.0.1", description="address of /metrics and /healthz")
     http_port: int = Field(-1, ge=-1, le=65535, description="their port; 0: any free one; -1: none")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="least level logged")
+    late_binding: LateBindingConfig = Field(
+        default_factory=lambda: LateBindingConfig.model_validate({}),
+        description="answers for mappers that ask: CPU or GPU?",
+    )
 
     @field_validator("node")
     @classmethod
@@ -138,16 +171,20 @@ def load_config(path: Path | None, environ: Mapping[str, str], **flags: object) 
     values.setdefault("address", node)
     values["run_dir"] = str(values.get("run_dir") or default_run_dir(node)).replace("{node}", node)
     values.setdefault("server_state_file", f"{values['run_dir']}/server.json")
-    container = _CONTAINER.match(environ.get("CONTAINER_ID", ""))
-    if container:
-        values.setdefault("application_id", f"application_{container[1]}")
+    values.setdefault("application_id", container_application(environ))
     try:
         return AgentConfig(**values)
     except ValidationError as error:
         raise ConfigError(f"{place}: {complaints(error, AgentConfig)}") from None
 
 
-def read_key(config: AgentConfig, environ: Mapping[str, str]) -> bytes:
+def container_application(environ: Mapping[str, str]) -> str:
+    """The application of the YARN container that this process runs in; empty: it runs in none."""
+    container = _CONTAINER.match(environ.get("CONTAINER_ID", ""))
+    return f"application_{container[1]}" if container else ""
+
+
+def read_key(config: MasterSettings, environ: Mapping[str, str]) -> bytes:
     """This node's key: from ``key_file``, else from the credentials that YARN gave the container.
 
     Raises:
@@ -172,7 +209,7 @@ def read_key(config: AgentConfig, environ: Mapping[str, str]) -> bytes:
     return _checked_key(key, f"the credentials {path}")
 
 
-def key_place(config: AgentConfig, environ: Mapping[str, str]) -> str:
+def key_place(config: MasterSettings, environ: Mapping[str, str]) -> str:
     """Where `read_key` looks, in words."""
     if config.key_file:
         return f"key_file {config.key_file}"

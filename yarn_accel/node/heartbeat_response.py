@@ -45,6 +45,7 @@ class HeartbeatResponse:
         revision: counts the changes of the binding; for people.
         policy: name and settings of the choice per request; empty: requests follow the binding.
         loads: loads of the servers, by name.
+        late_binding: for `NodeLateBinding`, which checks it.
     """
 
     binding: Binding
@@ -55,6 +56,7 @@ class HeartbeatResponse:
     revision: int = 0
     policy: Mapping[str, Any] = field(default_factory=dict)
     loads: Mapping[str, ServerLoad] = field(default_factory=dict)
+    late_binding: Mapping[str, Any] = field(default_factory=dict)
 
     def is_older_than(self, other: HeartbeatResponse | None) -> bool:
         """Whether it is from an earlier attempt of the same application."""
@@ -92,6 +94,7 @@ def parse_response(document: Any, node: str) -> HeartbeatResponse:
         revision=_count(document.get("revision", 0), "revision"),
         policy=_policy(document.get("policy")),
         loads=_loads(document.get("loads")),
+        late_binding=late if isinstance(late := document.get("late_binding"), dict) else {},
     )
 
 

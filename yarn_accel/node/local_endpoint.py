@@ -22,7 +22,7 @@ from typing import Any
 
 from yarn_accel.errors import ConfigError, StartupError
 
-__all__ = ["LocalEndpoint", "user_ids"]
+__all__ = ["LocalEndpoint", "bound_socket", "overflow_uid", "peer_of", "remove_socket", "user_ids"]
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +31,8 @@ MAX_CONNECTIONS = 128
 MAX_PER_USER = 64
 PATIENCE_S = 2.0
 _UCRED = struct.Struct("3i")
+_OVERFLOW_UID_FILE = Path("/proc/sys/kernel/overflowuid")
+_OVERFLOW_UID = 65534
 #: What makes the answer to a question of a user, given the uid and the question.
 Handler = Callable[[int, Mapping[str, Any]], "dict[str, Any] | Awaitable[dict[str, Any]]"]
 
@@ -48,6 +50,47 @@ def user_ids(names: tuple[str, ...]) -> frozenset[int]:
         except KeyError:
             raise ConfigError(f"socket_users: this node has no user {name!r}") from None
     return frozenset(found)
+
+
+def overflow_uid() -> int:
+    """Whom the kernel names where a process of another user namespace connects: that may be anybody."""
+    try:
+        return int(_OVERFLOW_UID_FILE.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return _OVERFLOW_UID
+
+
+def bound_socket(path: Path, mode: int) -> tuple[socket.socket, int]:
+    """A Unix socket at a path, in the place of one left there, and its inode.
+
+    Raises:
+        OSError: something else is there, or it cannot be made.
+    """
+    if path.is_socket():
+        path.unlink()
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.bind(str(path))
+        path.chmod(mode)
+        sock.setblocking(False)
+        return sock, path.lstat().st_ino
+    except BaseException:
+        sock.close()
+        raise
+
+
+def remove_socket(path: Path, inode: int) -> None:
+    """Remove a socket, unless a successor has put its own there already."""
+    with contextlib.suppress(OSError):
+        if path.lstat().st_ino == inode:
+            path.unlink()
+
+
+def peer_of(writer: asyncio.StreamWriter) -> tuple[int, int]:
+    """Process and user id at the other end, as the kernel has them since the connection was made."""
+    sock = writer.get_extra_info("socket")
+    pid, user, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    return int(pid), int(user)
 
 
 class LocalEndpoint:
@@ -85,14 +128,8 @@ class LocalEndpoint:
             StartupError: something else is there, or the socket cannot be made.
         """
         try:
-            if self._path.is_socket():
-                self._path.unlink()
-            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            sock, self._inode = bound_socket(self._path, self._mode)
             try:
-                sock.bind(str(self._path))
-                self._path.chmod(self._mode)
-                self._inode = self._path.lstat().st_ino
-                sock.setblocking(False)
                 self._server = await asyncio.start_unix_server(
                     self._handle, sock=sock, limit=MAX_QUESTION_BYTES, backlog=MAX_CONNECTIONS
                 )
@@ -111,13 +148,10 @@ class LocalEndpoint:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        with contextlib.suppress(OSError):
-            # A successor may have put its own there already.
-            if self._path.lstat().st_ino == self._inode:
-                self._path.unlink()
+        remove_socket(self._path, self._inode)
 
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        user = _user(writer)
+        _, user = peer_of(writer)
         if not self._is_allowed(user):
             self.counts["refused"] += 1
             writer.close()
@@ -129,6 +163,9 @@ class LocalEndpoint:
             await asyncio.wait_for(self._serve(user, reader, writer), PATIENCE_S)
         except asyncio.TimeoutError:
             self.counts["late"] += 1
+        except asyncio.CancelledError:
+            # It is counted as displaced. If raised, asyncio before Python 3.12 logs a traceback.
+            return
         except OSError:
             self.counts["broken"] += 1
         finally:
@@ -179,9 +216,3 @@ def _question(line: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return question if isinstance(question, dict) and question.get("v") == 1 else {}
-
-
-def _user(writer: asyncio.StreamWriter) -> int:
-    sock = writer.get_extra_info("socket")
-    _, user, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-    return int(user)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from yarn_accel.adapters.rest import get_json, listed_applications, newest_first, running_path
 from yarn_accel.errors import AccelError, RejectedError, UnavailableError
-from yarn_accel.node.config import AgentConfig
+from yarn_accel.node.config import MasterSettings
 
 __all__ = [
     "FixedDiscovery",
@@ -131,7 +131,7 @@ def master_urls(document: Any, what: str = "the application") -> tuple[str, ...]
     return tuple(dict.fromkeys(found))[:_MAX_CANDIDATES]
 
 
-def discovery_for(config: AgentConfig) -> MasterDiscovery:
+def discovery_for(config: MasterSettings) -> MasterDiscovery:
     """The finder these settings ask for."""
     if config.master_url:
         return FixedDiscovery(config.master_url)

@@ -20,7 +20,7 @@ from yarn_accel.node.io_counters import (
     parse_routes,
 )
 
-__all__ = ["Sampler"]
+__all__ = ["Sampler", "total_bytes_per_s"]
 
 _MAX_BYTES = 1024 * 1024
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -93,6 +93,17 @@ class Sampler:
         except (ValueError, IndexError) as error:
             self._problems[name] = f"{path}: {error}"[:300]
         return None
+
+
+def total_bytes_per_s(sample: Mapping[str, Any], source: str) -> float:
+    """Bytes per second of the links and disks in a sample of `Sampler`, both directions.
+
+    What a node reads over its link and puts to its disk would count twice in a sum, so the larger counts.
+    """
+    nic, disk = sample["nic"], sample["disk"]
+    link = float(nic.get("rx_bytes_per_s", 0.0) + nic.get("tx_bytes_per_s", 0.0))
+    local = float(disk.get("read_bytes_per_s", 0.0) + disk.get("write_bytes_per_s", 0.0))
+    return {"link": link, "disk": local, "larger": max(link, local)}[source]
 
 
 def _rounded(rates: Mapping[str, float]) -> dict[str, float]:

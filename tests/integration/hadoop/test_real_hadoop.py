@@ -1,19 +1,22 @@
-"""Streaming jobs on a real single-node Hadoop that is started here, by an ordinary user too."""
+"""Streaming jobs on the real Hadoop of all tests, and what Java takes from the class data archive."""
 
 import itertools
+import re
 import shutil
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from yarn_accel.adapters.hdfs import Store
+from yarn_accel.adapters.journal_file import StoredJournal
 from yarn_accel.adapters.rest import get_json
-from yarn_accel.errors import JobError
+from yarn_accel.errors import JobError, StorageError
 from yarn_accel.hadoop.jars import HadoopInstall, class_path_names, write_class_path_jar
 from yarn_accel.hadoop.site import HadoopSite
 from yarn_accel.hadoop.streaming import NLINE_INPUT_FORMAT, StreamingJob, run_streaming
+from yarn_accel.testbed import Cluster
 from yarn_accel.testbed.class_archives import ensure_archive, find_archive, shared_classes
 from yarn_accel.testbed.maven import ensure_hadoop
 from yarn_accel.testbed.single_node import SingleNode
@@ -48,23 +51,37 @@ def archive(install: HadoopInstall) -> Path:
     return built
 
 
+@dataclass(frozen=True)
+class Node:
+    """The cluster of all tests, and a folder of its own on it for inputs and outputs."""
+
+    cluster: Cluster
+    site: HadoopSite
+    store: Store
+    work: Path
+    root: str
+
+
 @pytest.fixture(scope="module")
-def node(single_node: SingleNode) -> SingleNode:
+def node(
+    hadoop_cluster: Cluster, hadoop_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Node:
     """With two inputs and a mapper."""
-    store = Store(single_node.conf_dir)
-    root = HadoopSite.load(single_node.environ).properties["fs.defaultFS"]
-    store.write_atomic(f"{root}/good.txt", [b"".join(b"line%d\n" % k for k in range(4))])
-    store.write_atomic(f"{root}/bad.txt", [b"bad\n"])
-    (single_node.work / "mapper.py").write_text(MAPPER)
-    return single_node
+    site = HadoopSite.load(hadoop_environ)
+    root = f"{site.properties['fs.defaultFS']}/of-test-real-hadoop"
+    made = Node(hadoop_cluster, site, Store(hadoop_cluster.conf_dir), tmp_path_factory.mktemp("jobs"), root)
+    made.store.write_atomic(f"{root}/good.txt", [b"".join(b"line%d\n" % k for k in range(4))])
+    made.store.write_atomic(f"{root}/bad.txt", [b"bad\n"])
+    (made.work / "mapper.py").write_text(MAPPER)
+    return made
 
 
 @pytest.fixture(scope="module")
-def site(node: SingleNode) -> HadoopSite:
-    return HadoopSite.load(node.environ)
+def site(node: Node) -> HadoopSite:
+    return node.site
 
 
-def job(node: SingleNode, name: str, **changes) -> StreamingJob:
+def job(node: Node, name: str, **changes) -> StreamingJob:
     properties = {
         "mapreduce.input.lineinputformat.linespermap": "2",
         "mapreduce.map.resource.acct/slot": "1",
@@ -73,8 +90,8 @@ def job(node: SingleNode, name: str, **changes) -> StreamingJob:
     plain = StreamingJob(
         name=name,
         mapper="python3 mapper.py",
-        inputs=[f"/{name}.txt"],
-        output=f"/out-{next(NUMBER)}",
+        inputs=[f"{node.root}/{name}.txt"],
+        output=f"{node.root}/out-{next(NUMBER)}",
         files=[str(node.work / "mapper.py")],
         properties=properties,
         input_format=NLINE_INPUT_FORMAT,
@@ -82,7 +99,7 @@ def job(node: SingleNode, name: str, **changes) -> StreamingJob:
     return replace(plain, **changes)
 
 
-def test_a_job_tells_its_progress_counters_attempts_and_output(node: SingleNode, site: HadoopSite):
+def test_a_job_tells_its_progress_counters_attempts_and_output(node: Node, site: HadoopSite):
     lines: list[str] = []
     wanted = job(node, "good")
     result = run_streaming(site, wanted, lines.append)
@@ -91,24 +108,22 @@ def test_a_job_tells_its_progress_counters_attempts_and_output(node: SingleNode,
     assert result.counters["org.apache.hadoop.mapreduce.TaskCounter"]["MAP_INPUT_RECORDS"] == 4
     done = [attempt for attempt in result.tasks if attempt.state == "SUCCEEDED"]
     assert len(done) == 2
-    assert {(attempt.kind, attempt.node, attempt.rack) for attempt in done} == {
-        ("MAP", "localhost", "/default-rack")
-    }
+    places = {("MAP", worker.host, worker.rack) for worker in node.cluster.plan.workers}
+    assert {(attempt.kind, attempt.node, attempt.rack) for attempt in done} <= places
     assert all(0 < attempt.start_s <= attempt.finish_s for attempt in done)
     assert any(f"{result.job_id} submitted" in line for line in lines)
     assert any("map 100 %" in line for line in lines)
-    store, folder = Store(node.conf_dir), f"{site.properties['fs.defaultFS']}{wanted.output}"
-    parts = [store.read_bytes(uri, 1 << 20) for uri in store.list(folder) if "/part-" in uri]
+    parts = [node.store.read_bytes(uri, 1 << 20) for uri in node.store.list(wanted.output) if "/part-" in uri]
     assert sorted(b"".join(parts).decode().splitlines()) == [f"line{k}\t1" for k in range(4)]
 
 
 @pytest.mark.parametrize(
     ("changes", "cause"),
     [
-        ({"inputs": ["/none"]}, r"Input path does not exist: hdfs://localhost:\d+/none"),
+        ({"inputs": ["/none"]}, r"Input path does not exist: hdfs://\S+/none"),
         pytest.param(
-            {"output": "/good.txt"},
-            r"Output directory hdfs://localhost:\d+/good.txt already exists",
+            {"output": "/of-test-real-hadoop/good.txt"},
+            r"Output directory hdfs://\S+/good.txt already exists",
             marks=pytest.mark.slow,
         ),
         pytest.param(
@@ -118,14 +133,14 @@ def test_a_job_tells_its_progress_counters_attempts_and_output(node: SingleNode,
         ),
     ],
 )
-def test_a_job_that_is_not_accepted_is_one_line(node: SingleNode, site: HadoopSite, changes, cause: str):
+def test_a_job_that_is_not_accepted_is_one_line(node: Node, site: HadoopSite, changes, cause: str):
     with pytest.raises(JobError, match=cause) as caught:
         run_streaming(site, job(node, "good", **changes), silent)
     assert "\n" not in str(caught.value)
     assert "was not accepted" in str(caught.value)
 
 
-def test_an_interrupted_run_kills_its_job(node: SingleNode, site: HadoopSite):
+def test_an_interrupted_run_kills_its_job(node: Node, site: HadoopSite):
     seen: list[str] = []
 
     def interrupt(line: str) -> None:
@@ -135,16 +150,17 @@ def test_an_interrupted_run_kills_its_job(node: SingleNode, site: HadoopSite):
     with pytest.raises(KeyboardInterrupt):
         run_streaming(site, job(node, "good", mapper="sleep 600"), interrupt)
     application = seen[0].split()[1].replace("job_", "application_")
+    manager = f"http://{node.cluster.plan.master.address}:{node.cluster.plan.ports.rm_http}"
     end_s = time.monotonic() + 120
     state = ""
     while state != "KILLED" and time.monotonic() < end_s:
-        state = get_json(f"{node.web('rm')}/ws/v1/cluster/apps/{application}")["app"]["state"]
+        state = get_json(f"{manager}/ws/v1/cluster/apps/{application}")["app"]["state"]
         time.sleep(0.2)
     assert state == "KILLED"
 
 
 def test_a_failed_job_gives_the_mapper_s_own_first_line_from_a_hadoop_home_too(
-    node: SingleNode, install: HadoopInstall, tmp_path: Path
+    node: Node, hadoop_environ: dict[str, str], install: HadoopInstall, tmp_path: Path
 ):
     share = tmp_path / "home" / "share" / "hadoop"
     for name in class_path_names(install.class_path_jar):
@@ -158,7 +174,7 @@ def test_a_failed_job_gives_the_mapper_s_own_first_line_from_a_hadoop_home_too(
         (share / part).mkdir(parents=True, exist_ok=True)
         shutil.copyfile(install.lib_dir / name, share / part / name)
     environ = {
-        **node.environ,
+        **hadoop_environ,
         "HADOOP_HOME": str(tmp_path / "home"),
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
     }
@@ -168,24 +184,17 @@ def test_a_failed_job_gives_the_mapper_s_own_first_line_from_a_hadoop_home_too(
     result = run_streaming(site, job(node, "bad"), silent)
     assert (result.ok, result.state) == (False, "FAILED")
     assert result.diagnostics.startswith("record 'bad' cannot be used (attempt_")
-    assert result.diagnostics.endswith(" on localhost)")
+    hosts = "|".join(re.escape(worker.host) for worker in node.cluster.plan.workers)
+    assert re.search(rf" on ({hosts})\)$", result.diagnostics)
     with pytest.raises(JobError, match="record 'bad' cannot be used"):
         result.check()
 
 
-def test_daemons_really_have_the_archive_mapped(node: SingleNode, archive: Path):
-    ours = [
-        path for path in Path("/proc").glob("[0-9]*/cmdline") if str(node.conf_dir).encode() in read(path)
-    ]
-    mapped = [path for path in ours if str(archive).encode() in read(path.with_name("maps"))]
-    assert len(mapped) >= 5
-
-
-def read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
+def test_daemons_really_have_the_archive_mapped(node: Node, archive: Path):
+    daemons = [daemon for daemon in node.cluster.status().daemons if daemon.role != "pipeline"]
+    assert len(daemons) == 11
+    for daemon in daemons:
+        assert str(archive) in Path(f"/proc/{daemon.pid}/maps").read_text(), daemon
 
 
 def test_the_archive_is_used_and_another_class_path_gets_nothing_from_it(
@@ -210,3 +219,49 @@ def test_the_real_install_is_what_the_package_promises(install: HadoopInstall):
     assert names == sorted(names)
     assert 80e6 < install.n_bytes < 200e6
     assert "hadoop-yarn-server-timelineservice-3.5.0.jar" in names
+
+
+def test_a_journal_in_hdfs_is_taken_from_the_attempt_that_writes_it(node):
+    """As after a master that only seemed dead: what it still writes counts for nobody."""
+    store, folder = node.store, f"{node.root}/journal"
+    first, second = StoredJournal(store, folder, 1), StoredJournal(store, folder, 2)
+    assert first.read() == b""
+    first.replace(b"")
+    for number in range(5):
+        first.append(b"line %d\n" % number)
+    content = second.read()
+    assert content == b"".join(b"line %d\n" % number for number in range(5))
+    with pytest.raises(StorageError, match="journal-00000001"):
+        first.append(b"too late\n")
+    second.replace(content)
+    second.append(b"more\n")
+    second.close()
+    assert StoredJournal(store, folder, 3).read() == content + b"more\n"
+
+
+@pytest.mark.slow
+def test_a_single_node_runs_a_job_and_leaves_no_process(
+    install: HadoopInstall, archive: Path, tmp_path: Path
+):
+    """What records the list of classes."""
+    (tmp_path / "line.txt").write_text("line\n")
+    with SingleNode(install, tmp_path / "node", silent, archive=archive) as single:
+        single.put(tmp_path / "line.txt", "/line.txt")
+        site = HadoopSite.load(single.environ)
+        wanted = StreamingJob(name="line", mapper="cat", inputs=["/line.txt"], output="/out")
+        assert run_streaming(site, wanted, silent).check().state == "SUCCEEDED"
+        daemons = of_conf_dir(single.conf_dir)
+        assert len(daemons) >= 5
+    assert not of_conf_dir(single.conf_dir)
+
+
+def of_conf_dir(conf_dir: Path) -> list[Path]:
+    """The processes whose command line names this configuration."""
+    return [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(conf_dir).encode() in read(path)]
+
+
+def read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""

@@ -212,7 +212,7 @@ def test_factorize_uses_the_servers_on_every_node_and_leaks_no_secret(
     master = read_master_secret(hadoop_cluster.master_secret_file)
     before = {server.name: server.done for server in read_servers(hadoop_cluster.pipeline_config_files)}
     with ProcessWatch(master, tmp_path_factory.getbasetemp()) as watch:
-        outcome = run_factorize(runner, store, manifest, FactorizeJob(n_tasks=6, residual="all"), silent)
+        outcome = run_factorize(runner, store, manifest, FactorizeJob(n_tasks=4, residual="all"), silent)
     assert (outcome.n_in, len(outcome.results), len(outcome.rejects)) == (17, 12, 5)
     assert {reject.code for reject in outcome.rejects} == {
         *("manifest", "not-finite", "not-positive-definite", "storage", "wrong-length")
@@ -327,6 +327,7 @@ def scrubbed(hadoop_cluster, tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_a_job_runs_with_only_hadoop_conf_dir(hadoop_cluster, scrubbed, tmp_path):
     daemons = {(d.node, d.role): d.pid for d in hadoop_cluster.status().daemons}
     factorized = scrubbed(
@@ -414,7 +415,7 @@ def start_attempt(
         "mapreduce_task_attempt_id": f"{task}_m_000000_{number}",
     }
     words = [
-        "env",
+        *("env", "-C", str(folder)),
         *(f"{name}={value}" for name, value in environ.items()),
         "python3",
         ARCHIVE_NAME,
@@ -422,7 +423,6 @@ def start_attempt(
     ]
     return subprocess.Popen(
         cluster.exec_argv(node, words),
-        cwd=folder,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -50,6 +50,7 @@ def mapred(hadoop_cluster, tmp_path):
     return program
 
 
+@pytest.mark.slow
 def test_the_first_mapper_of_the_page_runs_on_the_servers_by_the_sites_mapred(hadoop_cluster, mapper, mapred):
     """Without a `mapred` the command runs Java by itself; all jobs of `test_jobs_on_hadoop` do."""
     environ = {

@@ -64,6 +64,7 @@ def start(container: Path, packed: Environment, *words: str) -> subprocess.Popen
     )
 
 
+@pytest.mark.slow
 def test_eight_containers_unpack_it_once_though_the_first_is_killed(packed, container) -> None:
     processes = [start(container, packed, "--help") for _ in range(8)]
     lock = container / "cache" / f"{packed.digest}.lock"

@@ -50,8 +50,8 @@ from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import StartupError
 from yarn_accel.hadoop import site as hadoop_site
 from yarn_accel.hadoop.java import java_argv
+from yarn_accel.hadoop.rm_client import RmClient, kill
 from yarn_accel.launch.device_lock import DeviceLocks
-from yarn_accel.launch.rm_client import RmClient, kill
 from yarn_accel.master.inventory import GPU
 
 pytestmark = [pytest.mark.hadoop, pytest.mark.slow]

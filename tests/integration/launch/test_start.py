@@ -9,40 +9,23 @@ import json
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.fixtures.yarn_site import DEADLINE_S, Site, SiteOptions, site_up
-from yarn_accel.errors import StartupError
+from tests.fixtures.yarn_site import DEADLINE_S, Site
+from tests.integration.conftest import SLOTS
 from yarn_accel.hadoop.java import java_argv
 from yarn_accel.hadoop.site import HadoopSite
 
 pytestmark = [pytest.mark.hadoop]
 
-#: What the nodes offer before; no server feeds so many, so a share differs from it.
-SLOTS = 7
-
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, Any]) -> Iterator[Site]:
-    options = SiteOptions(
-        "start",
-        racks=2,
-        slots=SLOTS,
-        heartbeat_s=1.0,
-        policy="weighted",
-        sections=environment,
-        call_pause_s=0.1,
-    )
-    try:
-        with site_up(options, tmp_path_factory.mktemp("admin")) as found:
-            yield found
-    except StartupError as error:
-        pytest.skip(f"no Hadoop here: {error}")
+def site(two_racks: Site) -> Site:
+    return two_racks
 
 
 def mapper(site: Site, node: str) -> dict[str, Any]:
@@ -223,6 +206,7 @@ def test_stop_leaves_nothing_behind(site) -> None:
     assert "nothing runs" in site.run("stop")
 
 
+@pytest.mark.slow
 def test_force_needs_no_master_and_restores_the_nodes(site) -> None:
     began_s = time.monotonic()
     site.run("start", "--config", str(site.settings), "--wait")

@@ -25,6 +25,9 @@ TENANTS = {
     "daemon": {"read_prefixes": ["/user/daemon"], "write_prefixes": ["/user/daemon"]},
 }
 
+#: On each node one mapper that binds late has a place, and the others wait for it.
+ONE_PLACE = {"policy": "fifo", "cores": 1, "gpus": 1, "max_wait_s": 3600.0}
+
 
 @pytest.fixture(scope="package")
 def idle_site(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, Any]) -> Iterator[Site]:
@@ -36,6 +39,7 @@ def idle_site(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, A
         sections={**environment, **PATIENT},
         pipeline={"tenants": TENANTS},
         call_pause_s=0.1,
+        agent={"late_binding": ONE_PLACE},
     )
     try:
         with site_up(options, tmp_path_factory.mktemp("admin")) as found:
@@ -62,7 +66,7 @@ def caller(site: Site) -> Iterator[Caller]:
 
 @pytest.fixture(scope="package")
 def batch(idle_site: Site) -> Batch:
-    return Batch(idle_site, n_records=160 if ALL else 128)
+    return Batch(idle_site, n_records=160 if ALL else 128, n_tasks=4 if ALL else 2)
 
 
 @pytest.fixture(scope="package")

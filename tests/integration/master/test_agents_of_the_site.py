@@ -70,6 +70,7 @@ def agent(site: Site, host: str, key: Path) -> Iterator[subprocess.Popen[bytes]]
         process.wait(60)
 
 
+@pytest.mark.slow
 def test_the_master_hears_agents_that_the_site_runs(idle_site: Site, secret: Path, tmp_path: Path) -> None:
     site = idle_site
     with contextlib.ExitStack() as stack:

@@ -18,8 +18,9 @@ from tests.integration.master.hadoop_settings import write
 
 pytestmark = [pytest.mark.hadoop]
 
-N_MASTERS = 5 if ALL else 3
-MAX_MASTER_MIB = 64
+N_MASTERS = 5 if ALL else 2
+#: Its container has 256 by default; the imports alone take 58.
+MAX_MASTER_MIB = 96
 #: A NodeManager that is killed or cut off is back before it is given up, on a busy machine too.
 PATIENT = {"yarn.nm.liveness-monitor.expiry-interval-ms": "600000"}
 
@@ -50,13 +51,18 @@ def test_a_job_finds_the_servers_by_itself(site: Site, batch: Batch, undisturbed
     assert undisturbed.factors.keys() == {row.key for row in outcome.results}
 
 
-def test_a_mapper_and_a_server_are_killed(site: Site, batch: Batch, undisturbed: Result) -> None:
+def test_a_server_is_killed(site: Site, batch: Batch, undisturbed: Result) -> None:
     before = servers(site)
-    performed = struck(site, batch, undisturbed, "mapper", "server")
-    assert performed.results[0].n_attempts > batch.n_tasks, "the task of the killed mapper was tried again"
+    performed = struck(site, batch, undisturbed, "server")
     changed = {host for host, container in servers(site).items() if container != before[host]}
     assert len(changed) == 1, "only the killed server was replaced"
-    assert performed.struck[1].n_failed >= 1, "it was in use"
+    assert performed.struck[0].n_failed >= 1, "it was in use"
+
+
+@pytest.mark.slow
+def test_a_mapper_is_killed(site: Site, batch: Batch, undisturbed: Result) -> None:
+    performed = struck(site, batch, undisturbed, "mapper")
+    assert performed.results[0].n_attempts > batch.n_tasks, "the task of the killed mapper was tried again"
 
 
 def test_masters_die_again_and_again_and_what_runs_is_adopted(site: Site, caller: Caller) -> None:

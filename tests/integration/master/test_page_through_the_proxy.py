@@ -16,7 +16,7 @@ from PIL import Image
 from tests.conftest import NO_BROWSER
 from tests.fixtures.yarn_site import Site
 from tests.integration.master.browser import CHROMIUM, Chromium
-from yarn_accel.launch.rm_client import find_running
+from yarn_accel.hadoop.rm_client import find_running
 from yarn_accel.master.page_assets import POLICY
 
 pytestmark = [pytest.mark.hadoop]
@@ -47,6 +47,7 @@ def test_people_see_it_through_the_proxy(site: Site, url: str) -> None:
         assert f"<title>{host} is bound to " in text
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason=NO_BROWSER)
 def test_a_browser_shows_it_through_the_proxy_and_follows(site: Site, url: str, tmp_path: Path) -> None:
     """What the proxy does to headers, cookies and links is its own: only a browser tells what comes of it."""
@@ -92,7 +93,7 @@ def test_a_node_is_explained_there(site: Site, url: str) -> None:
 
 
 def test_who_does_not_come_from_the_proxy_is_sent_there(site: Site, url: str) -> None:
-    if site.cluster.plan.mode != "netns":
+    if not site.cluster.plan.mode.has_links:
         pytest.skip("in loopback mode everybody comes from this machine")
     state = json.loads(get(f"{url}v1/state")[1])
     (report,) = site.ask(lambda manager: find_running(manager, "yarn-accel"))

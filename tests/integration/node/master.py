@@ -11,6 +11,7 @@ from aiohttp import web
 
 from yarn_accel.adapters.signed_http import SIGNATURE, RequestVerifier, VerifiedRequest, guarded, sender_key
 from yarn_accel.errors import RejectedError
+from yarn_accel.master.late_binding import LateBindingReports
 
 SECRET = b"the secret of this test's master"
 W9 = {"name": "w9", "host": "10.0.0.9", "port": 7070, "node": "w9"}
@@ -46,6 +47,8 @@ class Master:
         self.raw: list[tuple[dict[str, str], bytes]] = []
         self.refused: list[str] = []
         self.port = port
+        #: Answers for late binding; None: this master is of a version without.
+        self.late_binding: LateBindingReports | None = None
         self._verifier = _Recorder(lambda sender: sender_key(secret, sender), not_before_s=time.time())
         self._verifier.raw = self.raw
         self._kept: web.Response | None = None
@@ -118,7 +121,14 @@ class Master:
         self.heard.append((time.monotonic(), beat))
         if self.mode == "refuse":
             raise RejectedError("unknown-node", "who are you?")
-        answer = {"version": 1, "attempt": self.attempt, "application": "application_1_0001", **self.answer}
+        late = self.late_binding.answer(beat["node"], beat, time.monotonic()) if self.late_binding else {}
+        answer = {
+            **late,
+            "version": 1,
+            "attempt": self.attempt,
+            "application": "application_1_0001",
+            **self.answer,
+        }
         return {**answer, "racks": {"w" * 100: "x" * 300_000}} if self.mode == "huge" else answer
 
     async def _servers(self, request: web.Request) -> web.Response:

@@ -136,6 +136,7 @@ def test_agent_status_page_and_metrics_name_every_gpu(
         assert f'device_health{{device="{device}",health="{health}"}} 1.0' in figures
 
 
+@pytest.mark.slow
 def test_memory_that_others_use_is_shown(
     agent: AgentProcess, server: Any, master: Master, node: fake_nvml.Node
 ) -> None:

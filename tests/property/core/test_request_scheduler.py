@@ -38,16 +38,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_bytes=st.sampled_from([0, 10, 100]),
         delay_s=st.sampled_from([0.0, 0.5]),
         prefetch_s=st.sampled_from([0.0, 0.005]),
-        prefetched_kinds=st.sampled_from([(), ("cuda",), KINDS]),
+        lanes=st.fixed_dictionaries({}, optional={kind: st.integers(1, 3) for kind in KINDS}),
     )
-    def start(self, size, max_bytes, delay_s, prefetch_s, prefetched_kinds):
+    def start(self, size, max_bytes, delay_s, prefetch_s, lanes):
         self.settings = rules(
             WEIGHTS.__getitem__,
             max_batch_size=size,
             max_batch_bytes=max_bytes,
             max_queue_delay_s=delay_s,
             prefetch_below_s=prefetch_s,
-            prefetched_kinds=prefetched_kinds,
+            lanes=lanes,
         )
         self.scheduler = Driver(self.settings)
         self.now_s = 100.0

@@ -345,7 +345,7 @@ def test_a_body_that_never_ends_is_not_waited_for(monkeypatch):
             yield b"{"
             await asyncio.Event().wait()
 
-        async with session.post(url + PATH, data=endless()) as answer:
+        async with session.post(url + PATH, data=endless(), headers={"Content-Length": "9"}) as answer:
             return answer.status
 
     assert talk(echo, act) == 408

@@ -407,3 +407,21 @@ def test_only_so_many_name_services_are_kept():
         with pytest.raises(StorageError):
             store.stamp(f"hdfs://nn{number}/x")
     assert len(store._clients) == hdfs._MAX_CLIENTS
+
+
+def test_a_file_is_renamed_over_another_one_or_not_at_all(tmp_path: Path) -> None:
+    store = Store()
+    uri = f"file://{tmp_path}"
+    assert store.write_new(f"{uri}/deep/first", [b"1", b"st"]) == 3
+    store.write_new(f"{uri}/second", [b"2nd"])
+    store.rename(f"{uri}/deep/first", f"{uri}/target", overwrite=False)
+    with pytest.raises(StorageError, match="File exists"):
+        store.rename(f"{uri}/second", f"{uri}/target", overwrite=False)
+    with pytest.raises(StorageError, match="File exists"):
+        store.write_new(f"{uri}/target", [b"x"])
+    assert store.read_bytes(f"{uri}/target", 9) == b"1st"
+    assert not (tmp_path / "deep" / "first").exists()
+    store.rename(f"{uri}/second", f"{uri}/target", overwrite=True)
+    assert (tmp_path / "target").read_bytes() == b"2nd"
+    with pytest.raises(StorageError, match="are not in one storage"):
+        store.rename(f"{uri}/target", "hdfs://nn/target", overwrite=True)

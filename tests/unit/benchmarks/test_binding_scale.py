@@ -97,6 +97,7 @@ def test_the_next_attempt_takes_over_without_a_move(policy: str) -> None:
     assert (master.timed.n_moves, master.bound) == (0, before)
 
 
+@pytest.mark.slow
 def test_the_command_writes_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.binding_scale.cluster", lambda *_: cluster(100, 5))
     monkeypatch.setattr("benchmarks.binding_scale.world._FLAPS_PER_NODE_S", 0.005)

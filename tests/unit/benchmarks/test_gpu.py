@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -10,21 +11,26 @@ import time
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from benchmarks.__main__ import main
-from benchmarks.gpu import SECTIONS, draw, driver, machine, sections
+from benchmarks.gpu import SECTIONS, draw, driver, images, machine, sections
 from benchmarks.gpu.budget import SHARES, Budget, SectionOverError, ended_after
 from benchmarks.gpu.cases import Case, cases, judged
 from benchmarks.gpu.driver import NoGpuError
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.overlap import common, overlap_of, union
+from benchmarks.gpu.pictured import JPEG
+from benchmarks.gpu.right import answered, packed
+from benchmarks.gpu.setting import GpuSetting, Servers
 from benchmarks.result import Report, Row, measured, observed
 from tests.fixtures import fake_nvml
-from yarn_accel.errors import ConfigError, JobError
+from yarn_accel.errors import ConfigError, JobError, StartupError
 from yarn_accel.operations import get
 from yarn_accel.operations.registry import OPERATIONS
 from yarn_accel.pipeline.nvml import Gpu
@@ -118,15 +124,10 @@ def test_three_requests_at_once_are_seen() -> None:
 # Judgements
 
 
-def test_the_cpus_own_answers_are_right() -> None:
-    for case in cases():
-        found = get(case.operation).run(case.copies(), case.params)
-        assert judged(case, found.arrays, found.info).is_right, str(case)
-
-
 @pytest.mark.parametrize("case", list(cases()), ids=str)
-def test_a_wrong_answer_is_not_right(case: Case) -> None:
+def test_the_cpus_own_answer_is_right_and_a_wrong_one_is_not(case: Case) -> None:
     found = get(case.operation).run(case.copies(), case.params)
+    assert judged(case, found.arrays, found.info).is_right
     arrays = {name: array.copy() for name, array in found.arrays.items()}
     for array in arrays.values():
         array.flat[0] += 1
@@ -196,6 +197,61 @@ def test_a_section_that_hangs_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     assert report.series["cut"] == {"start": [], "paper": ["paper: the rest"]}
 
 
+class NoTime:
+    """A server that is asked for nothing."""
+
+    def client(self, *_: str) -> contextlib.nullcontext[None]:
+        return contextlib.nullcontext()
+
+
+@pytest.mark.parametrize("section", [name for name in SECTIONS if name != "operations"])
+def test_a_section_without_time_names_all_it_leaves_out(section: str) -> None:
+    servers: Any = SimpleNamespace(gpu=NoTime(), cpu=NoTime())
+    budget = Budget(0.0)
+    setting = GpuSetting(False, lambda line: None, emulated(), servers, budget)
+    rows = [row for rows in sections.TABLE[section](setting) for row in rows]
+    assert len(rows) == len(budget.cut) > 1
+    assert all(row.n == 0 and "the section's time was over" in row.note for row in rows)
+
+
+def test_without_nvimagecodec_its_decoding_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nvidia.nvimgcodec", None)
+    setting: Any = None
+    (row,) = images._decoding(setting, JPEG, [], [])
+    assert row.n == 0
+    assert "nvImageCodec is not installed" in row.note
+
+
+def test_a_server_that_cannot_start_is_tried_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tried = []
+
+    def fail(*words: object, **settings: object) -> None:
+        tried.append(words)
+        raise StartupError("the GPU is gone")
+
+    monkeypatch.setattr("benchmarks.gpu.setting.OwnServer", fail)
+    with Servers(tmp_path, emulated(), 1.0) as servers:
+        for _ in range(2):
+            with pytest.raises(StartupError, match="the GPU is gone"):
+                _ = servers.gpu
+    assert len(tried) == 1
+
+
+def test_an_answer_of_another_device_or_none_is_no_answer_of_the_gpu() -> None:
+    class Client:
+        def call(self, call: object) -> SimpleNamespace:
+            return SimpleNamespace(device="cpu", info={})
+
+        def map(self, work: list[Any], *_: object, **options: object) -> list[tuple[Any, StartupError]]:
+            return [(work[0], StartupError("nothing"))]
+
+    client: Any = Client()
+    with pytest.raises(JobError, match="cpu answered, not cuda:0"):
+        answered(client, next(iter(cases())), "cuda:0")
+    with pytest.raises(StartupError, match="nothing"):
+        packed(client, "lu")
+
+
 def test_pictures_of_a_trace_and_of_speedups(tmp_path: Path) -> None:
     report = Report("gpu")
     assert draw(report, str(tmp_path / "none")) == []
@@ -245,7 +301,7 @@ def test_of_all_benchmarks_it_is_left_out(monkeypatch: pytest.MonkeyPatch) -> No
 def test_only_this_benchmark_keeps_to_minutes() -> None:
     ran = CliRunner().invoke(main, ["images", "--minutes", "3"])
     assert ran.exit_code == 2
-    assert "only `gpu` has a time to keep to" in ran.output
+    assert "only `gpu`, `hdas_live` and `mps_live` have a time to keep to" in ran.output
 
 
 def on_node(node: fake_nvml.Node, library: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from benchmarks.__main__ import main
 from benchmarks.registry import BENCHMARKS
-from benchmarks.result import Report, measured, not_measured, observed, ratio
+from benchmarks.result import Report, earlier_wall_s, measured, not_measured, observed, ratio
 from yarn_accel.errors import JobError
 
 
@@ -42,7 +42,10 @@ def test_json_has_the_agreed_shape(tmp_path: Path) -> None:
     report = Report("demo", [observed("peak", 7.0, "GiB")])
     report.write(tmp_path / "deep" / "r.json")
     document = json.loads((tmp_path / "deep" / "r.json").read_text())
-    assert set(document) == {"name", "commit", "machine", "started_at", "state", "rows"}
+    assert set(document) == {
+        "name", "commit", "machine", "started_at", "wall_s", "is_quick", "state", "rows"
+    }  # fmt: skip
+    assert document["wall_s"] >= 0
     assert document["state"] == "running"
     assert set(document["rows"][0]) == {"what", "value", "unit", "n", "spread", "goal", "ok", "note"}
     assert document["machine"]["cores"] >= 1
@@ -131,3 +134,18 @@ def test_without_a_name_they_are_listed() -> None:
     result = CliRunner().invoke(main, [])
     assert result.exit_code == 0
     assert all(name in result.output for name in BENCHMARKS)
+
+
+def test_a_resumed_run_adds_to_what_those_before_it_took(tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    assert earlier_wall_s(path) == 0
+    path.write_text('{"wall_s": 100.0}')
+    Report("demo", path=path, earlier_s=earlier_wall_s(path)).save()
+    assert earlier_wall_s(path) >= 100
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"wall_s": null}'])
+def test_a_file_that_does_not_say_how_long_it_took_counts_for_nothing(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "r.json"
+    path.write_text(text)
+    assert earlier_wall_s(path) == 0

@@ -29,7 +29,7 @@ class Pretended:
         self.break_at = -1
 
     @contextmanager
-    def ground_up(self, workers: int, folder: Path, say: Any) -> Iterator[Pretended]:
+    def ground_up(self, workers: int, folder: Path, say: Any, mode: str) -> Iterator[Pretended]:
         self.clusters.append(workers)
         yield self
 

@@ -1,6 +1,7 @@
 """docs/troubleshooting.md has every code that the sources can give to an error, and no other."""
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -12,6 +13,7 @@ PLACES = {"RejectedError": 0, "Failure": 1, "JobFailure": 1, "Refused": 0, "_den
     "Disconnect": 1,
     "Failed": 2,
     "CredentialRefusal": 0,
+    "RefuseClaim": 1,
 }
 """Which argument of these is a code."""
 CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -20,20 +22,24 @@ INDIRECT = {"too-many-connections"}
 
 
 def codes_of(path):
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    text = path.read_text(encoding="utf-8")
+    if path.stem != "errors" and not any(name in text for name in PLACES):
+        return
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Call):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             arguments = node.args[PLACES[name] : PLACES[name] + 1] if name in PLACES else []
-            texts = [
+            words = [
                 each.value for part in arguments for each in ast.walk(part) if isinstance(each, ast.Constant)
             ]
-            yield from (text for text in texts if isinstance(text, str) and CODE.fullmatch(text))
+            yield from (word for word in words if isinstance(word, str) and CODE.fullmatch(word))
         elif (
             isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "code" and path.stem == "errors"
         ):
             yield ast.literal_eval(node.value)
 
 
+@functools.cache
 def codes():
     paths = [path for top in ("yarn_accel", "jobs") for path in (ROOT / top).rglob("*.py")]
     found = {code for path in paths for code in codes_of(path)}

@@ -30,6 +30,10 @@ from yarn_accel.adapters.hdfs import Store
 from yarn_accel.client.typed_bytes import encode_typed_pair
 from yarn_accel.errors import JobError, StartupError, StorageError
 
+#: Each task of the local one is a process, and computes the same: few tests need that in `make test`.
+LOCAL_IS_SLOW = pytest.mark.parametrize(
+    "runner", ["inline", pytest.param("local", marks=pytest.mark.slow)], indirect=True
+)
 RUNNERS = ("inline", "local")
 BAD = {
     "bad-nan": "not-finite",
@@ -75,7 +79,16 @@ def run_matrices(runner, tmp_path):
     return run
 
 
-@pytest.mark.parametrize("is_by_value", [False, True], ids=["reference", "value"])
+@pytest.mark.parametrize(
+    ("runner", "is_by_value"),
+    [
+        ("inline", False),
+        ("inline", True),
+        ("local", False),
+        pytest.param("local", True, marks=pytest.mark.slow),
+    ],
+    indirect=["runner"],
+)
 def test_matrices_are_factorized_and_bad_records_are_named(run_matrices, tmp_path, is_by_value):
     outcome = run_matrices(is_by_value=is_by_value)
     assert (outcome.n_in, len(outcome.results), len(outcome.rejects)) == (17, 12, 5)
@@ -94,7 +107,16 @@ def test_matrices_are_factorized_and_bad_records_are_named(run_matrices, tmp_pat
     assert [path.name for path in (tmp_path / "out").iterdir() if path.suffix != ".npz"] == []
 
 
-@pytest.mark.parametrize("is_by_value", [False, True], ids=["reference", "value"])
+@pytest.mark.parametrize(
+    ("runner", "is_by_value"),
+    [
+        ("inline", False),
+        ("inline", True),
+        pytest.param("local", False, marks=pytest.mark.slow),
+        ("local", True),
+    ],
+    indirect=["runner"],
+)
 def test_a_task_keeps_its_factors_in_one_file(run_matrices, runner, tmp_path, is_by_value):
     lines = run_matrices.manifest.splitlines()
     without = "".join(line.rpartition("\t")[0] + "\t-\n" if "\t" in line else line + "\n" for line in lines)
@@ -114,6 +136,7 @@ def test_a_task_keeps_its_factors_in_one_file(run_matrices, runner, tmp_path, is
     assert not (tmp_path / "out").exists()
 
 
+@LOCAL_IS_SLOW
 def test_the_factors_of_a_record_that_was_rejected_are_missed_by_name(run_matrices, runner, tmp_path):
     run_matrices(output="sequence", residual="none")
     folder_uri = parts_uri(runner, tmp_path.name)
@@ -122,6 +145,7 @@ def test_the_factors_of_a_record_that_was_rejected_are_missed_by_name(run_matric
         list(factors_of(Store(), entries, folder_uri))
 
 
+@LOCAL_IS_SLOW
 @pytest.mark.parametrize(("residual", "n_checked"), [("none", 0), ("sample", 3), ("all", 12)])
 def test_as_many_are_checked_as_wanted(run_matrices, residual, n_checked):
     good = "".join(line + "\n" for line in run_matrices.manifest.splitlines() if line.startswith("m"))
@@ -167,7 +191,8 @@ def image_files(tmp_path_factory):
     ("kind", "n_rounds"),
     [
         ("inline", 0),
-        ("local", 0),
+        # Compared with the other in the next test.
+        pytest.param("local", 0, marks=pytest.mark.slow),
         ("inline", 20),
         # Each round starts processes; what they do is the same as in the two above.
         pytest.param("local", 20, marks=pytest.mark.slow),
@@ -198,6 +223,7 @@ def test_the_two_runners_agree_about_the_clusters(runners, tmp_path, image_files
     assert found[0].summary["inertia"] == pytest.approx(found[1].summary["inertia"], rel=1e-6)
 
 
+@LOCAL_IS_SLOW
 def test_strict_images_name_the_first_bad_one(runner, tmp_path, image_files):
     _, inputs = image_files
     with pytest.raises(JobError, match=r"record broken/000096 \(broken-image\)"):
@@ -221,6 +247,7 @@ def test_what_killed_writers_left_beside_the_factors_is_deleted(tmp_path, is_str
     assert foreign.exists()
 
 
+@LOCAL_IS_SLOW
 def test_an_output_folder_that_exists_is_an_error(runner, run_matrices):
     run_matrices()
     with pytest.raises(JobError, match="exists already"):

@@ -64,16 +64,6 @@ def test_everything_the_archive_imports_of_ours_is_in_it():
                 assert candidate in inside or not (root / candidate).exists(), f"{name} imports {module}"
 
 
-def test_everything_in_it_is_meant_for_python_3_8():
-    vermin = Path(sys.executable).with_name("vermin")
-    if not vermin.exists():
-        pytest.skip("vermin is not installed")
-    files = [str(path) for path in sources().values()]
-    argv = [str(vermin), f"-t={MAPPER_PYTHON}-", "--violations", "--no-tips", "--no-parse-comments", *files]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
-
-
 @pytest.mark.parametrize("version", [MAPPER_PYTHON, "3.9", "3.13"])
 def test_it_starts_on_other_pythons_without_any_package(archive, tmp_path, find_python, version):
     python = find_python(version)

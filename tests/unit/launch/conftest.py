@@ -1,4 +1,4 @@
-"""Small environments, made by hand, for what the bootstrap does with them."""
+"""Small environments, made by hand, for what the bootstrap does with them; a master with a task service."""
 
 from __future__ import annotations
 
@@ -10,10 +10,16 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from yarn_accel.launch import bootstrap
+from tests.unit.launch import yarn as fake
+from tests.unit.launch.task_master import Master
+from tests.unit.launch.yarn import Yarn, app, report
+from yarn_accel.hadoop.retained import RetainedApplication
+from yarn_accel.hadoop.rm_client import RmClient
+from yarn_accel.launch import application_cli, bootstrap
 
 SCRIPT = Path(bootstrap.__file__)
 #: An interpreter that sees nothing of the environment the tests run in.
@@ -75,3 +81,20 @@ def start(tmp_path: Path) -> Iterator[Start]:
     for process in processes:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Master:
+    """Commands find this master."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    made, yarn = Master(), Yarn()
+    rm_client = fake.rm_client(tmp_path, yarn)
+    monkeypatch.setattr(RmClient, "load", staticmethod(lambda: rm_client))
+
+    async def ask(control: object, verb: str, document: object = None) -> dict[str, Any]:
+        return await made.ask(verb, document)
+
+    monkeypatch.setattr(application_cli.Control, "ask", ask)
+    yarn.add(report(1))
+    RetainedApplication.of(str(app(1))).create("")
+    return made

@@ -14,10 +14,10 @@ from tests.unit.launch import yarn as fake
 from tests.unit.launch.yarn import FakeRmClient, Yarn, app, node, report
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationState, NodeAttribute, YarnResource
 from yarn_accel.cli import root
-from yarn_accel.errors import AuthenticationError, ConfigError, UnavailableError
-from yarn_accel.launch import application_cli
-from yarn_accel.launch.retained import RetainedApplication
-from yarn_accel.launch.rm_client import RmClient
+from yarn_accel.errors import AuthenticationError, ConfigError, RejectedError, UnavailableError
+from yarn_accel.hadoop.retained import RetainedApplication
+from yarn_accel.hadoop.rm_client import RmClient
+from yarn_accel.launch import application_cli, tasks_cli
 from yarn_accel.launch.start import StartedApplication
 
 
@@ -155,6 +155,23 @@ def test_a_start_with_settings_that_finds_another_says_that_they_are_not_used(
     result = desk.run("start", "--config", str(tmp_path / "accel.yaml"))
     assert result.exit_code == 0
     assert "it keeps the settings it was started with" in result.output
+
+
+def test_tasks_start_asks_the_one_that_runs_whether_it_has_a_task_service(running, monkeypatch) -> None:
+    async def found(*_: object) -> StartedApplication:
+        return StartedApplication(report(1), is_new=False)
+
+    async def refused(*_: object) -> dict[str, Any]:
+        raise RejectedError("no-task-service", "it has none")
+
+    monkeypatch.setattr(tasks_cli, "start_application", found)
+    result = running.run("tasks", "start")
+    assert f"{app(1)} runs already" in result.output
+    assert running.asked == [("tasks-status", None)]
+    monkeypatch.setattr(running, "ask", refused)
+    result = running.run("tasks", "start")
+    assert isinstance(result.exception, RejectedError)
+    assert "runs already" not in result.output
 
 
 def serving(*flags: bool) -> dict[str, Any]:

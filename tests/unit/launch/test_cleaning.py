@@ -12,11 +12,11 @@ from tests.unit.launch.yarn import rm_client
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.cli import root
 from yarn_accel.errors import StartupError
+from yarn_accel.hadoop.rm_client import RmClient
 from yarn_accel.launch.bootstrap import node_facts
 from yarn_accel.launch.cleaning import USES_FILE, Survey, look, remove, uses_document
 from yarn_accel.launch.config import LaunchConfig
 from yarn_accel.launch.packing import Environment, Requirement
-from yarn_accel.launch.rm_client import RmClient
 from yarn_accel.launch.staging import stage
 from yarn_accel.launch.upload import stored_script_name
 

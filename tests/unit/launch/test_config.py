@@ -27,7 +27,10 @@ def test_an_empty_file_means_the_defaults(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("ap: {}", r"ap: unknown key; known: agent, app, environment, master, pipeline, server"),
+        (
+            "ap: {}",
+            r"ap: unknown key; known: agent, app, environment, master, more_workers, pipeline, server",
+        ),
         (
             "app: {quue: x}",
             r"app.quue: unknown key; known: attempt_failures_validity_interval_s, max_attempts, name",
@@ -112,7 +115,7 @@ def test_check_config_prints_the_keys_of_the_masters_the_agents_and_the_servers_
     reported = CliRunner().invoke(group, ["check-config", "--config", str(path)]).output
     assert '#   policy: "weighted"  # who is bound to whom' in reported
     for model in (MasterConfig, AgentConfig, PipelineConfig):
-        assert all(f"\n#   {key}: " in reported for key in model.model_fields)
+        assert all(f"\n#   {key}:" in reported for key in model.model_fields)
 
 
 @pytest.mark.parametrize(

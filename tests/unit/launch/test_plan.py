@@ -18,8 +18,8 @@ def planned(**values: object) -> ApplicationPlan:
 
 
 def test_every_row_of_the_table_is_planned() -> None:
-    plan = planned(environment={"python": "/opt/py/bin/python3"})
-    assert set(plan.roles) == {row.name for row in ROLES} == {"master", "server", "agent"}
+    plan = planned(environment={"python": "/opt/py/bin/python3"}, worker={"enabled": True})
+    assert set(plan.roles) == {row.name for row in ROLES} == {"master", "server", "agent", "worker"}
     for row in ROLES:
         role = plan.roles[row.name]
         words = shlex.split(role.command)

@@ -5,18 +5,23 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+import yaml
 
 from tests.unit.launch.yarn import FakeRmClient, rm_client
 from yarn_accel.adapters.hdfs import Store
+from yarn_accel.core.tasks.worker_nodes import worker_name
 from yarn_accel.errors import ConfigError
 from yarn_accel.launch.bootstrap import node_facts
-from yarn_accel.launch.config import LaunchConfig
+from yarn_accel.launch.config import LaunchConfig, load_launch_config
 from yarn_accel.launch.node_server import NODE_KEYS
 from yarn_accel.launch.packing import Environment, Requirement
-from yarn_accel.launch.staging import check_settings, server_document, stage, stage_dry_run
+from yarn_accel.launch.staging import check_settings, server_document, stage, stage_dry_run, task_document
 from yarn_accel.master.config import load_config as load_master
+from yarn_accel.master.launch_plan import parse_plan
+from yarn_accel.master.task_config import TaskSettings
 from yarn_accel.node.config import load_config as load_agent
 from yarn_accel.pipeline.config import PipelineConfig
+from yarn_accel.worker.config import load_worker_config
 
 APPLICATION = "application_1700000000000_0001"
 
@@ -137,3 +142,69 @@ def test_settings_of_master_and_agents_are_checked_before(ours, tmp_path, sectio
     check_settings(ours, config(tmp_path))
     with pytest.raises(ConfigError, match=complaint):
         check_settings(ours, config(tmp_path, **sections))
+
+
+def sizes(**more):
+    first = {"enabled": True, "vcores": 2, "memory_mib": 1024}
+    second = {"size": "large", "vcores": 6, "gpus": 2, "memory_mib": 8192, "priority": 31, **more}
+    return LaunchConfig.model_validate({"worker": [first, second], "tasks": {"max_workers": 9}})
+
+
+def test_each_size_of_workers_has_a_role_a_file_and_a_row_of_the_task_service() -> None:
+    config = sizes(max_workers=3, node_label="gpu", node_attribute="rm.yarn.io/disk=ssd")
+    assert list(config.worker_roles) == ["worker", "worker-large"]
+    document = task_document(config, "hdfs://nn/user/a/.yarn-accel")
+    settings = TaskSettings.model_validate(document)
+    first, large = settings.sizes()
+    assert (first.role, first.cores, first.gpus, first.max_workers) == ("worker", 2, 0, 9)
+    assert (large.role, large.cores, large.gpus, large.max_workers) == ("worker-large", 6, 2, 3)
+    assert (large.node_label, large.node_attribute) == ("gpu", "rm.yarn.io/disk=ssd")
+    assert settings.figures_uri == "hdfs://nn/user/a/.yarn-accel/task-figures.json"
+    names = [size.name for size in settings.service_settings(1, 1).sizes]
+    assert names == ["worker", "worker-large"]
+
+
+def test_each_size_of_workers_finds_what_its_command_names(ours, packed, tmp_path) -> None:
+    """From the staged files to the master's roles, and to a worker's own settings and name."""
+    settings = sizes().model_copy(update={"environment": config(tmp_path).environment})
+    staged = stage(ours, Store(), settings, packed, APPLICATION)
+    assert set(staged.plan.roles) == {"master", "server", "agent", "worker", "worker-large"}
+    (tmp_path / "master.json").write_text(staged.delivered["master.json"])
+    master, plan = load_master(tmp_path / "master.json"), parse_plan(staged.delivered["plan.json"])
+    assert master.tasks is not None
+    for size, gpus in zip(master.tasks.sizes(), (0, 2), strict=True):
+        role = staged.plan.roles[size.role]
+        assert f"{size.role}.yaml" in role.command
+        (path,) = (content(each.uri) for each in role.resources if each.name == f"{size.role}.yaml")
+        worker = load_worker_config(path, {"NM_HOST": "n1"})
+        assert worker.worker == worker_name(size.role, "n1")
+        assert (worker.cores, len(worker.gpus), worker.memory_mib) == (size.cores, gpus, size.task_memory_mib)
+        (row,) = (row for row in plan.roles if row.name == size.role)
+        assert row.resource.memory_mib == role.memory_mib
+        assert plan.roles.of_priority(role.priority) is row
+
+
+def test_the_single_form_of_workers_stays_as_it_was() -> None:
+    config = LaunchConfig.model_validate({"worker": {"enabled": True, "vcores": 5}, "tasks": {"cores": 3}})
+    settings = TaskSettings.model_validate(task_document(config))
+    assert [size.role for size in settings.sizes()] == ["worker"]
+    assert settings.cores == 3
+    assert LaunchConfig.model_validate({}).worker_roles == {}
+
+
+@pytest.mark.parametrize(
+    ("worker", "complaint"),
+    [
+        ([], "a list has one size or more"),
+        ([{}, {"priority": 31}], "each size but the first needs a name"),
+        ([{"size": "a"}, {"size": "a", "priority": 31}], "each size but the first needs a name"),
+        ([{}, {"size": "a"}], "worker.priority and worker a.priority: both 30"),
+        ([{}, {"size": "A b", "priority": 31}], "size"),
+        ([{}, {"size": "a", "priority": 31, "node_attribute": "x"}], "node_attribute"),
+    ],
+)
+def test_sizes_without_a_name_or_priority_of_their_own_are_refused(tmp_path, worker, complaint) -> None:
+    path = tmp_path / "launch.yaml"
+    path.write_text(yaml.safe_dump({"worker": worker}))
+    with pytest.raises(ConfigError, match=complaint):
+        load_launch_config(path)

@@ -22,12 +22,12 @@ from yarn_accel.errors import (
     StorageError,
     UnavailableError,
 )
+from yarn_accel.hadoop.retained import RetainedApplication, retained_applications
 from yarn_accel.launch import start as starting
 from yarn_accel.launch import stop as stopping
 from yarn_accel.launch.bootstrap import EXIT_GLIBC, node_facts
 from yarn_accel.launch.config import LaunchConfig
 from yarn_accel.launch.packing import Environment, Requirement
-from yarn_accel.launch.retained import RetainedApplication, retained_applications
 from yarn_accel.launch.start import dry_run, start
 from yarn_accel.launch.stop import clear_ended, force
 from yarn_accel.master.credentials import AGENTS_ALIAS

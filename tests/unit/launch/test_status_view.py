@@ -193,3 +193,22 @@ def test_what_happened_names_its_nodes_and_folds_what_is_the_same() -> None:
         "3.0 s ago w2: bound to w1 (smallest)",
         "2.0 s ago registered (attempt 1)",
     ]
+
+
+def test_late_binding_of_each_node_and_of_all() -> None:
+    counts = {"gpu": 1, "cpu": 2, "waiting": 3, "decided": 9, "undecided": 1, "lost": 0, "counts_age_s": 0.5}
+    found = answer(w1=node(heard={"late_binding": counts}), w2=node(heard={"late_binding": None}))
+    found["state"]["totals"] = {"late_binding": {**counts, "nodes": 1}}
+    text = drawn(found)
+    assert "late binding: 1 GPU, 2 core, 3 wait; 9 decided, 1 undecided, 0 lost; counts of the" in text
+    assert row(text, "w1").rstrip().endswith("1 GPU, 2 core, 3 wait")
+    assert row(text, "w2").rstrip().endswith(" -")
+
+
+@pytest.mark.parametrize("late_binding", [None, "x", [], {"gpu": "\x1b[31m"}])
+def test_late_binding_that_a_master_does_not_report_is_left_out(late_binding: Any) -> None:
+    found = answer(w1=node(heard={"late_binding": late_binding}))
+    found["state"]["totals"] = {"late_binding": late_binding}
+    text = drawn(found)
+    assert "\x1b" not in text
+    assert ("late binding" in text) == isinstance(late_binding, dict)

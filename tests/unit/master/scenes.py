@@ -102,6 +102,26 @@ class Scene:
         return self.figures.state(snapshot, self.now_s, ABOUT, {**SERVICE, **service})
 
 
+CLAIMS = {
+    "waiting": 1,
+    "cpu": 2,
+    "gpu": 3,
+    "decided": 40,
+    "undecided": 5,
+    "lost": 6,
+    "counts_age_s": 1.5,
+}
+
+
+def claiming(**counts):
+    """The four nodes; mappers have claimed places on w1 and w2, and w3 and w4 have agents from before."""
+    scene = four_nodes()
+    both = {host: {"late_binding": {"apps": {}, "claims": CLAIMS}} for host in ("w1", "w2")}
+    both["w2"]["late_binding"]["claims"] = {**CLAIMS, "counts_age_s": 2.5, **counts}
+    scene.heartbeat(**both)
+    return scene
+
+
 def four_nodes(n_beats=12):
     """Two racks, in each a server's node and another one."""
     first, second = "/rack1", "/rack2"

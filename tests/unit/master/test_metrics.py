@@ -1,6 +1,6 @@
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.unit.master.scenes import Scene, four_nodes
+from tests.unit.master.scenes import Scene, claiming, four_nodes
 from yarn_accel.adapters.metric_families import exposition
 from yarn_accel.core.application import events as ev
 from yarn_accel.master.metrics import PREFIX, families
@@ -75,3 +75,21 @@ def test_failures():
     container = next(c for c, place in scene.containers.items() if place == ("w1", "server"))
     scene.tell(ev.ContainerCompleted, container, 1, "")
     assert samples(scene.state())["consecutive_failures"] == {(): 1}
+
+
+def test_late_binding():
+    found = samples(claiming(lost="many").state())
+    assert found["node_claims"] == {
+        (host, "/rack1", state): n
+        for host in ("w1", "w2")
+        for state, n in (("waiting", 1), ("cpu", 2), ("gpu", 3))
+    }
+    assert found["node_claim_results_total"] == {
+        ("w1", "/rack1", "decided"): 40,
+        ("w1", "/rack1", "undecided"): 5,
+        ("w1", "/rack1", "lost"): 6,
+        ("w2", "/rack1", "decided"): 40,
+        ("w2", "/rack1", "undecided"): 5,
+    }
+    assert found["node_counts_age_seconds"] == {("w1", "/rack1"): 1.5, ("w2", "/rack1"): 2.5}
+    assert not {"node_claims", "node_counts_age_seconds"} & set(samples(four_nodes().state()))

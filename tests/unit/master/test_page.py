@@ -3,7 +3,7 @@ import re
 import pytest
 
 from tests.unit.master.reading import Reader
-from tests.unit.master.scenes import Scene, four_nodes, server
+from tests.unit.master.scenes import Scene, claiming, four_nodes, server
 from yarn_accel.core.application import events as ev
 from yarn_accel.master.diagram import _figure, short_names
 from yarn_accel.master.diagram_layout import Box, lay_out, natural
@@ -362,3 +362,28 @@ def test_names_are_sorted_as_people_do():
 )
 def test_a_figure_beside_a_bar_has_three_digits(busy, words):
     assert _figure(busy) == words
+
+
+# Late binding.
+
+
+def test_late_binding_of_each_node_and_of_all():
+    reader = read(claiming())
+    shown = [row[-2] for row in rows(reader, "Nodes")]
+    words = "3 GPU, 2 core, 1 wait; 40 decided, 5 undecided, 6 lost; counts of the cluster 1.5 s old"
+    assert " ".join(shown[0].split()) == words
+    assert shown[2:] == ["", ""]
+    card = next(text for text in reader.texts("div") if text.startswith("6 GPU, 4 core, 2 wait"))
+    assert "late binding on 2 nodes; 80 decided, 10 undecided, 12 lost" in card
+
+
+def test_late_binding_that_nobody_uses_is_not_shown():
+    reader = read(four_nodes())
+    assert not any("late binding" in text for text in reader.texts("div"))
+    assert {row[-2] for row in rows(reader, "Nodes")} == {""}
+
+
+def test_markup_in_place_of_a_count_is_not_shown():
+    html = page(claiming(gpu=EVIL, counts_age_s=EVIL, **{EVIL: 1}).state(), Query())
+    assert "alert(1)" not in html
+    assert "- GPU, 2 core, 1 wait" in html

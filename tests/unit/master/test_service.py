@@ -252,6 +252,8 @@ def test_without_rights_everything_else_goes_on(tmp_path: Path) -> None:
                 assert "Slots are not set: " in explained
                 assert "Its binding is not published as a node attribute: " in explained
                 n_refused = yarn.n_refused
+                yarn.nodes["w3"].says = {"late_binding": {"claims": {"gpu": 1, "cpu": 2, "waiting": "x"}}}
+                await all_.until("its claims", lambda: "1 GPU, 2 core, - wait" in all_.master.explain("w3"))
                 await all_.control("rebind")
                 await all_.control("drain", {"node": "a2"})
                 await all_.until("drained", lambda: not yarn.nodes["a2"].runs("serve"))

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.master.reading import Reader
-from tests.unit.master.scenes import ABOUT, AT, Scene, four_nodes, heartbeat, server
+from tests.unit.master.scenes import ABOUT, AT, CLAIMS, Scene, claiming, four_nodes, heartbeat, server
 from yarn_accel.master.page import Query, page
 from yarn_accel.master.statistics import WINDOW_S, AgentStatistics
 
@@ -140,7 +140,8 @@ def test_only_known_keys_with_fitting_values_are_kept():
     scene.figures.heard("w1", body, scene.now_s)
     heard = scene.state()["nodes"]["w1"]["heard"]
     assert set(heard) == {
-        *("seq", "address", "devices", "server", "pressure", "nic", "disk", "agent", "problems", "age_s")
+        *("seq", "address", "devices", "server", "pressure", "nic", "disk", "agent", "problems", "age_s"),
+        "late_binding",
     }
     assert heard["problems"] == ["p" * 200, ""]
     assert heard["nic"] == {}
@@ -182,3 +183,45 @@ def test_the_fuzzed_page_is_well_formed():
     scene = four_nodes(1)
     scene.figures.heard("w1", heartbeat("w1", 5, 1, True) | {"problems": ["</main><b>"]}, scene.now_s)
     assert any("</main><b>" in text for text in Reader(page(scene.state(), Query())).texts("td"))
+
+
+def test_late_binding_is_that_of_the_last_heartbeat_and_old_agents_have_none():
+    scene = claiming(gpu="<b>", user="ada")
+    state = scene.state()
+    found = {host: node["heard"]["late_binding"] for host, node in state["nodes"].items()}
+    rest = {key: value for key, value in CLAIMS.items() if key != "gpu"}
+    assert found == {"w1": CLAIMS, "w2": {**rest, "counts_age_s": 2.5}, "w3": None, "w4": None}
+    sums = {key: 2 * value for key, value in rest.items()}
+    assert state["totals"]["late_binding"] == {**sums, "gpu": 3, "nodes": 2, "counts_age_s": 2.5}
+    now = scene.documents().now()
+    assert now["totals"]["late_binding"] == state["totals"]["late_binding"]
+    assert four_nodes().state()["totals"]["late_binding"] is None
+
+
+@pytest.mark.parametrize("part", [None, [], "x", {"claims": []}, {"claims": {"gpu": -1}}, {"apps": {}}])
+def test_a_malformed_late_binding_is_nothing(part):
+    scene = four_nodes()
+    scene.heartbeat(w1={"late_binding": part})
+    assert scene.state()["nodes"]["w1"]["heard"]["late_binding"] is None
+    assert scene.figures.explain_claims("w1", scene.now_s) == ""
+
+
+def test_claims_of_a_silent_agent_are_not_known():
+    scene = claiming()
+    for _ in range(int(WINDOW_S)):
+        scene.heartbeat(silent=("w1", "w2"))
+    state = scene.state()
+    assert state["nodes"]["w1"]["heard"]["late_binding"] is None
+    assert state["totals"]["late_binding"] is None
+    assert scene.documents().now()["totals"]["late_binding"] is None
+    assert scene.figures.explain_claims("w1", scene.now_s) == ""
+
+
+def test_late_binding_is_explained():
+    scene = claiming()
+    assert scene.figures.explain_claims("w1", scene.now_s) == (
+        "Late binding: 3 GPU, 2 core, 1 wait; "
+        "40 decided, 5 undecided, 6 lost; counts of the cluster 1.5 s old."
+    )
+    assert scene.figures.explain_claims("w3", scene.now_s) == ""
+    assert scene.figures.explain_claims("w9", scene.now_s) == ""

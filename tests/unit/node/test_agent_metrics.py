@@ -21,6 +21,12 @@ SNAPSHOT = {
     "pressure": {"io_some_avg10": 12.5},
     "heartbeats": {"ok": 7, "failed": 1},
     "questions": {"answered": 3},
+    "late_binding": {
+        "claims": {"waiting": 2, "gpu": 1},
+        "outcomes": {"expired": 4},
+        "connections": {"flooding": 5},
+        "counts_age_s": 1.5,
+    },
     "devices": [{"device": "cuda:0", "health": "ok", "temperature_c": 40, "utilisation": None}],
     "server": {"health": "ok", "in_flight": 2.0},
     "problems": [],
@@ -47,6 +53,9 @@ def test_every_figure():
     assert found["pressure_ratio", "avg10", "io", "some"] == 0.125
     assert found["heartbeats_total", "ok"] == 7
     assert found["questions_total", "answered"] == 3
+    assert (found["claims", "waiting"], found["claims", "gpu"]) == (2, 1)
+    assert (found["claim_outcomes_total", "expired"], found["counts_age_seconds",]) == (4, 1.5)
+    assert found["claim_connections_total", "flooding"] == 5
     assert found["device_temperature_celsius", "cuda:0"] == 40
     assert ("device_utilisation_ratio", "cuda:0") not in found
     assert (found["device_health", "cuda:0", "ok"], found["device_health", "cuda:0", "lost"]) == (1, 0)

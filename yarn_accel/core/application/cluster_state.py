@@ -11,7 +11,7 @@ from yarn_accel.core.application.container_manager import ContainerManager
 from yarn_accel.core.application.history import EventHistory
 from yarn_accel.core.application.lifecycle import Lifecycle
 from yarn_accel.core.application.role_instance import Node, RoleInstance
-from yarn_accel.core.application.roles import RoleTable
+from yarn_accel.core.application.roles import ContainerRole, NodeSelector, RoleTable
 from yarn_accel.core.application.settings import Settings
 from yarn_accel.core.application.slots import SlotManager, SlotMode
 from yarn_accel.core.application.timers import NEVER, Timers
@@ -25,6 +25,7 @@ class ClusterState:
 
     Attributes:
         drained: nodes on which an admin wants no server, known or not.
+        chosen: by name of a role whose selector is CHOSEN, the nodes that are to have one.
         dirty: nodes to be reconciled at the end of this event.
         settled_s: when bindings are first made and published; not before all is heard that the published
             ones need, but at `bind_by_s`, see `initial_bindings`.
@@ -50,6 +51,7 @@ class ClusterState:
         self.timers = Timers()
         self.nodes: dict[str, Node] = {}
         self.drained: set[str] = set()
+        self.chosen: dict[str, frozenset[str]] = {}
         self.dirty: dict[str, None] = {}
         self.now_s = -NEVER
         self.bind_from_s = NEVER
@@ -99,6 +101,18 @@ class ClusterState:
             node = Node(host, None, {role.name: RoleInstance(host, role) for role in self.roles})
             self.nodes[host] = node
         return node
+
+    def fits(self, node: Node, role: ContainerRole) -> bool:
+        """Whether the node is to have a container of the role, if it is usable."""
+        if role.where is NodeSelector.CHOSEN:
+            return node.host in self.chosen.get(role.name, ())
+        return node.view is not None and role.fits(node.view.is_accelerator)
+
+    def keeps(self, node: Node, role: ContainerRole) -> bool:
+        """Whether a container stays on a node that gets no new one, until the next choice."""
+        if role.where is not NodeSelector.CHOSEN or self.life.stopping_s is not None:
+            return False
+        return role.name not in self.chosen or node.host in self.chosen[role.name]
 
     def server_instance(self, node: Node) -> RoleInstance | None:
         """The server role on the node; None: no role is a server."""

@@ -169,10 +169,10 @@ class ContainerManager:
         first = next(instance.live(), None)
         if desired is not DesiredState.RUNNING or first is not None:
             self._unask(instance, node)
-        if desired is not DesiredState.RUNNING:
-            return next_s
         if first is not None:
             return min(next_s, self._supervise(instance, first, node, now_s))
+        if desired is not DesiredState.RUNNING:
+            return next_s
         return min(next_s, self._request_if_due(instance, node, now_s))
 
     def _request_if_due(self, instance: RoleInstance, node: Node, now_s: float) -> float:

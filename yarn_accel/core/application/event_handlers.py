@@ -26,6 +26,7 @@ class EventHandlers:
             ev.ContainersRecovered: self._containers_recovered,
             ev.Resynced: self._resynced,
             ev.NodesReported: self._nodes_reported,
+            ev.NodesChosen: self._nodes_chosen,
             ev.ContainersAllocated: self._containers_allocated,
             ev.ContainerCompleted: self._container_completed,
             ev.ContainerStarted: self._container_started,
@@ -167,6 +168,13 @@ class EventHandlers:
         if event.is_complete:
             for host in sorted(cluster.nodes.keys() - {view.host for view in event.nodes}):
                 self._missing(cluster.nodes[host])
+
+    def _nodes_chosen(self, event: ev.NodesChosen) -> None:
+        cluster = self._cluster
+        before = cluster.chosen.get(event.role)
+        cluster.chosen[event.role] = event.nodes
+        changed = cluster.nodes if before is None else event.nodes ^ before
+        cluster.dirty.update((host, None) for host in sorted(changed) if host in cluster.nodes)
 
     def _missing(self, node: Node) -> None:
         """A node that a complete report lacks is gone only if it stays missing.

@@ -19,6 +19,7 @@ __all__ = [
     "DrainRequested",
     "Event",
     "NodeView",
+    "NodesChosen",
     "NodesReported",
     "RebindRequested",
     "Registered",
@@ -120,6 +121,18 @@ class ContainersRecovered:
 class Resynced:
     """The RM was restarted and lost our requests; the application must register again."""
 
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class NodesChosen:
+    """The nodes that are to have a container of a role whose selector is CHOSEN, instead of those before.
+
+    Until an attempt's first one, containers of earlier attempts stay and none is added.
+    """
+
+    role: str
+    nodes: frozenset[str]
     now_s: float
 
 
@@ -271,6 +284,7 @@ Event = (
     | ContainersRecovered
     | Resynced
     | NodesReported
+    | NodesChosen
     | ContainersAllocated
     | ContainerCompleted
     | ContainerStarted

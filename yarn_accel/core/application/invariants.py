@@ -55,7 +55,7 @@ def _check_instance(cluster: ClusterState, node: Node, instance: RoleInstance) -
     if not node.is_usable:
         assert not instance.records, f"{where}: its node is gone"
         assert instance.request_id is None, f"{where}: asks for a node that is gone"
-    elif not instance.role.fits(node.view.is_accelerator) or cluster.life.stopping_s is not None:
+    elif not cluster.fits(node, instance.role) or cluster.life.stopping_s is not None:
         assert instance.request_id is None, f"{where}: asks for what is not wanted"
     elif not (live or node.view.is_leaving or node.host in cluster.drained or instance.is_done):
         is_waiting = instance.is_vacating() or instance.backoff.until_s > cluster.now_s

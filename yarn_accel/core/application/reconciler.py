@@ -11,6 +11,8 @@
     usable, drained         server                HOLD, NONE   NNode
     leaving, or Stop        server                HOLD, NONE   NNode; on Stop nothing
                             others                HOLD until the server has ended, then NONE
+                            chosen nodes          HOLD while chosen; on Stop NONE
+    usable                  chosen nodes          NONE where not chosen; HOLD until the first `NodesChosen`
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ class Reconciler:
         cluster, role = self._cluster, instance.role
         is_stopping = cluster.life.stopping_s is not None
         is_barred = is_stopping or view.is_leaving or (role.is_server and node.host in cluster.drained)
-        if view.is_usable and role.fits(view.is_accelerator) and not is_barred:
+        if view.is_usable and cluster.fits(node, role) and not is_barred:
             instance.ending_s = None
             return DesiredState.RUNNING, NEVER
         if next(instance.live(), None) is None:
@@ -63,6 +65,8 @@ class Reconciler:
             return DesiredState.ABSENT, NEVER
         if role.is_server:
             return drain_step(instance, cluster.settings, is_stopping, cluster.now_s)
+        if view.is_usable and cluster.keeps(node, role):
+            return DesiredState.RETAINED, NEVER
         server = cluster.server_instance(node)
         is_needed = server is not None and bool(server.records) and role.fits(view.is_accelerator)
         return (DesiredState.RETAINED if is_needed else DesiredState.ABSENT), NEVER
@@ -89,7 +93,7 @@ class Reconciler:
         if view is None or not view.is_usable or cluster.life.stopping_s is not None:
             cluster.bindings.set(node.host, None, now_s)
             return NEVER
-        is_expected = instance is not None and instance.role.fits(view.is_accelerator) and not view.is_leaving
+        is_expected = instance is not None and cluster.fits(node, instance.role) and not view.is_leaving
         if is_expected and node.host not in cluster.drained:
             node.down_s = since_s if since_s is not None else now_s
             guest_s = node.down_s + cluster.settings.guest_after_s

@@ -17,10 +17,11 @@ __all__ = ["ContainerRole", "NodeSelector", "RestartPolicy", "RoleResource", "Ro
 
 
 class NodeSelector(enum.Enum):
-    """The nodes that get one container of a role each."""
+    """The nodes that get one container of a role each; `NodesChosen` names those of CHOSEN."""
 
     ACCELERATOR = "accelerator"
     EVERY = "every"
+    CHOSEN = "chosen"
 
 
 class RestartPolicy(enum.Enum):
@@ -69,8 +70,8 @@ class ContainerRole:
     is_server: bool = False
 
     def fits(self, is_accelerator: bool) -> bool:
-        """Whether such a node gets a container of this role."""
-        return is_accelerator or self.where is NodeSelector.EVERY
+        """Whether such a node gets a container of this role by what it is."""
+        return self.where is NodeSelector.EVERY or (is_accelerator and self.where is NodeSelector.ACCELERATOR)
 
 
 class RoleTable:

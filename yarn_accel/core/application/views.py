@@ -26,7 +26,7 @@ def explain_node(cluster: ClusterState, host: str) -> str:
     lines += [
         _instance_line(cluster, node, instance)
         for instance in node.instances.values()
-        if _is_worth_a_line(node, instance)
+        if _is_worth_a_line(cluster, node, instance)
     ]
     lines.append(_binding_line(cluster, node))
     lines.append(_slots_line(cluster, host))
@@ -215,8 +215,8 @@ def _idle_reason(cluster: ClusterState, node: Node) -> str:
     return reason_not_serving(node, instance, cluster.now_s)
 
 
-def _is_worth_a_line(node: Node, instance: RoleInstance) -> bool:
-    fits = node.view is not None and instance.role.fits(node.view.is_accelerator)
+def _is_worth_a_line(cluster: ClusterState, node: Node, instance: RoleInstance) -> bool:
+    fits = node.view is not None and cluster.fits(node, instance.role)
     return fits or bool(instance.records)
 
 

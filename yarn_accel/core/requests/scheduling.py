@@ -15,10 +15,10 @@ full batch goes as soon as a worker is free, another when its first entry has wa
 0 an idle worker never waits.  A batch never mixes tenants.
 
 **Workers** hold one batch, and one more while the first is expected shorter than `prefetch_below_s`, so that
-a short computation does not wait for the way there and back.  Devices that copy while they compute
-(`prefetched_kinds`) hold one more whatever is expected.  Who is idle is served before anybody is sent a
-second batch.  Where an entry could run on another device kind and would be finished earlier there, with all
-that is queued for it done first, it is left to that kind.
+a short computation does not wait for the way there and back.  Where a worker computes several at a time
+(`lanes`) it holds as many, whatever is expected.  Who is idle is served before anybody is sent a second
+batch, and who has one before anybody is sent a third.  Where an entry could run on another device kind and
+would be finished earlier there, with all that is queued for it done first, it is left to that kind.
 """
 
 from __future__ import annotations
@@ -342,8 +342,7 @@ class Scheduler:
 
     def _add_group(self, kind: str) -> WorkerGroup:
         settings = self._settings
-        is_always_fed = kind in settings.prefetched_kinds
-        group = WorkerGroup(kind, _NEVER if is_always_fed else settings.prefetch_below_s)
+        group = WorkerGroup(kind, settings.prefetch_below_s, settings.lanes.get(kind, 1))
         self._groups[kind] = group
         return group
 
@@ -380,7 +379,7 @@ class Scheduler:
     # Who gets it
 
     def _send_ahead(self, starts: list[Start]) -> bool:
-        """Give a second batch to one busy worker of each kind; whether any got one."""
+        """Give another batch to one busy worker of each kind; whether any got one."""
         was_sent = False
         for group in self._groups.values():
             if group.ready and group.n_queued and (worker := group.next_ready(self._now_s)) is not None:

@@ -49,7 +49,7 @@ class MachineSettings:
         max_queue_delay_s: how long a request waits for others to fill its batch.
         prefetch_below_s: a worker busy for shorter than that gets its next batch ahead.
         priority_step_s: one step of priority counts as so many seconds of earlier arrival.
-        prefetched_kinds: kinds of devices that copy the next batch in while they compute.
+        lanes: by kind of device, batches that a worker computes at a time; one where none is named.
         tenants: by name; ``*`` is everybody not named.
     """
 
@@ -67,7 +67,7 @@ class MachineSettings:
     max_queue_delay_s: float = 0.0
     prefetch_below_s: float = 0.005
     priority_step_s: float = 10.0
-    prefetched_kinds: tuple[str, ...] = ("cuda",)
+    lanes: Mapping[str, int] = field(default_factory=dict)
     tenants: Mapping[str, TenantSettings] = field(default_factory=dict)
 
     def tenant(self, name: str) -> TenantSettings:

@@ -21,7 +21,7 @@ class Batch:
 
 @dataclass(slots=True, eq=False)
 class WorkerRecord:
-    """One worker; of its batches it computes the first and has the second ready."""
+    """One worker; of its batches it computes as many as it has lanes, and has one more ready at most."""
 
     number: int
     group: WorkerGroup
@@ -42,8 +42,10 @@ class WorkerGroup:
 
     Attributes:
         prefetch_below_s: while a worker is busy for shorter than that, the next batch may be sent ahead.
+        n_lanes: batches that a worker computes at a time.
         idle: those with nothing to do, the one that was busy last at the end.
-        ready: those busy for so short that the next batch may be sent ahead, the longest busy first.
+        ready: those with a free lane, or busy for so short that the next batch may be sent ahead, the longest
+            busy first.
         queued_s: what all queued entries together should take here.
         virtual_s: the start of the batch that was started last, or was furthest ahead of all before it.
         furthest_v: the largest virtual time any tenant has reached.
@@ -51,6 +53,7 @@ class WorkerGroup:
 
     kind: str
     prefetch_below_s: float
+    n_lanes: int = 1
     workers: dict[int, WorkerRecord] = field(default_factory=dict)
     idle: dict[int, WorkerRecord] = field(default_factory=dict)
     ready: dict[int, WorkerRecord] = field(default_factory=dict)
@@ -68,7 +71,9 @@ class WorkerGroup:
         batches = worker.batches
         if not batches:
             self.idle[number] = worker
-        elif len(batches) == 1 and batches[0].expected_s < self.prefetch_below_s:
+        elif len(batches) < self.n_lanes or (
+            len(batches) == 1 and batches[0].expected_s < self.prefetch_below_s
+        ):
             self.ready[number] = worker
 
     def next_worker(self, now_s: float) -> WorkerRecord | None:
@@ -80,14 +85,21 @@ class WorkerGroup:
         return self.idle[next(reversed(self.idle))]
 
     def next_ready(self, now_s: float) -> WorkerRecord | None:
-        """Of the ready one that keeps to what was expected of it.
+        """Of the ready one with the fewest batches.
 
-        Nothing is put behind a batch that turns out to be long.
+        Nothing is put behind a batch that turns out to be long, only beside it.
         """
+        best: WorkerRecord | None = None
         for worker in self.ready.values():
-            if now_s - worker.batches[0].started_s < self.prefetch_below_s:
+            n_batches = len(worker.batches)
+            is_behind = n_batches >= self.n_lanes
+            if is_behind and now_s - worker.batches[0].started_s >= self.prefetch_below_s:
+                continue
+            if n_batches == 1:
                 return worker
-        return None
+            if best is None or n_batches < len(best.batches):
+                best = worker
+        return best
 
     def remove(self, worker: WorkerRecord) -> None:
         """Let go of a worker."""
@@ -105,8 +117,9 @@ class WorkerGroup:
             AssertionError: they do not.
         """
         assert set(self.idle) == {number for number, worker in self.workers.items() if not worker.batches}
-        assert all(len(worker.batches) == 1 for worker in self.ready.values())
-        assert all(len(worker.batches) <= 2 for worker in self.workers.values())
+        most = max(2, self.n_lanes)
+        assert all(0 < len(worker.batches) < most for worker in self.ready.values())
+        assert all(len(worker.batches) <= most for worker in self.workers.values())
         assert all(batch.left for worker in self.workers.values() for batch in worker.batches)
         n_running = sum(len(batch.left) for worker in self.workers.values() for batch in worker.batches)
         assert self.n_running == n_running

@@ -1,12 +1,13 @@
 """An `Application` with a clock in a test's hands, and words to say what was ordered."""
 
-from tests.unit.core.application.virtual_cluster import ROLES, SERVER
+from tests.unit.core.application.virtual_cluster import AGENT, SERVER
 from yarn_accel.core.application import Application, RoleTable, Settings
 from yarn_accel.core.application import commands as cmd
 from yarn_accel.core.application import events as ev
 from yarn_accel.core.binding import PaperBinding
 
 USUAL = Settings()
+ROLES = RoleTable([SERVER, AGENT])
 
 
 class Driver:

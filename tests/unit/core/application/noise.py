@@ -142,6 +142,10 @@ def an_admin_undrains(cluster, rng):
     cluster.apply(ev.UndrainRequested(host, cluster.now_s))
 
 
+def nodes_are_chosen(cluster, rng):
+    cluster.choose(host for host in HOSTS if rng.random() < 0.5)
+
+
 def an_admin_rebinds(cluster, rng):
     cluster.apply(ev.RebindRequested(cluster.now_s))
 
@@ -189,6 +193,7 @@ FAULTS = {
     the_rm_is_restarted: 1,
     an_admin_drains: 1.5,
     an_admin_undrains: 1.5,
+    nodes_are_chosen: 2,
     an_admin_rebinds: 1,
     an_admin_stops: 0.1,
     somebody_asks: 1,

@@ -12,7 +12,7 @@ from tests.unit.core.application.driver import (
     retry_s,
     servers_only,
 )
-from tests.unit.core.application.virtual_cluster import AGENT
+from tests.unit.core.application.virtual_cluster import AGENT, WORKER
 from yarn_accel.core.application import ContainerRole, NodeSelector, RestartPolicy, RoleResource, RoleTable
 from yarn_accel.core.application import commands as cmd
 from yarn_accel.core.application import events as ev
@@ -479,3 +479,53 @@ def test_a_server_that_stays_ill_is_replaced(serving):
         stops += only(serving.hear("a1", container="c1", is_healthy=False), cmd.StopContainer)
         stops += only(serving(ev.TimerFired), cmd.StopContainer)
     assert stops == [cmd.StopContainer(serving.container)]
+
+
+WORKERS = RoleTable([WORKER])
+
+
+def choose(driver, *hosts):
+    return driver(ev.NodesChosen, "worker", frozenset(hosts))
+
+
+def test_only_chosen_nodes_get_a_container_of_such_a_role():
+    driver = Driver(roles=WORKERS)
+    assert not only(driver.nodes(plain("n1"), plain("n2")), cmd.RequestContainer)
+    (ask,) = only(choose(driver, "n2", "unknown"), cmd.RequestContainer)
+    assert ask.node == "n2"
+    container = driver.run(ask)
+    assert choose(driver, "n2") == []
+    commands = choose(driver, "n1")
+    assert [command.container for command in only(commands, cmd.StopContainer)] == [container]
+    assert [command.node for command in only(commands, cmd.RequestContainer)] == ["n1"]
+
+
+def test_a_node_that_is_chosen_before_it_is_known_gets_one_when_it_joins():
+    driver = Driver(roles=WORKERS)
+    choose(driver, "n1")
+    assert [ask.node for ask in only(driver.nodes(plain("n1")), cmd.RequestContainer)] == ["n1"]
+
+
+def test_the_next_attempt_keeps_these_containers_until_nodes_are_chosen():
+    running = ev.ContainerRef("c1", "n1", WORKER.priority)
+    driver = Driver(roles=WORKERS, attempt=2, previous=(running,))
+    assert not kinds(driver.nodes(plain("n1"))) & {cmd.StopContainer, cmd.ReleaseContainer}
+    assert not kinds(driver.wait(60.0)) & {cmd.StopContainer, cmd.ReleaseContainer}
+    assert [each.container for each in only(choose(driver), cmd.StopContainer)] == [running]
+
+
+def test_a_leaving_node_keeps_what_was_chosen_until_it_is_not():
+    driver = Driver(roles=WORKERS)
+    driver.nodes(plain("n1"), plain("n2"))
+    (ask,) = only(choose(driver, "n1"), cmd.RequestContainer)
+    container = driver.run(ask)
+    assert not only(driver.nodes(plain("n1", is_leaving=True)), cmd.StopContainer)
+    assert [each.container for each in only(choose(driver), cmd.StopContainer)] == [container]
+
+
+def test_a_stop_ends_chosen_containers():
+    driver = Driver(roles=WORKERS)
+    driver.nodes(plain("n1"))
+    (ask,) = only(choose(driver, "n1"), cmd.RequestContainer)
+    container = driver.run(ask)
+    assert [each.container for each in only(driver(ev.StopRequested), cmd.StopContainer)] == [container]

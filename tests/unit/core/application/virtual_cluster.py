@@ -22,7 +22,8 @@ SERVER = ContainerRole(
     "server", NodeSelector.ACCELERATOR, RoleResource(1024, 2, whole=("yarn.io/gpu",)), 10, is_server=True
 )
 AGENT = ContainerRole("agent", NodeSelector.EVERY, RoleResource(128), 11)
-ROLES = RoleTable([SERVER, AGENT])
+WORKER = ContainerRole("worker", NodeSelector.CHOSEN, RoleResource(512), 12)
+ROLES = RoleTable([SERVER, AGENT, WORKER])
 #: So often it may want to be woken at once, one time after the other: it looks at a few nodes each time.
 AT_ONCE = 10
 CONFIGURED = 9
@@ -118,6 +119,7 @@ class VirtualCluster:
         self.containers = {}
         self.asks = {}
         self.drained = set()
+        self.chosen = frozenset()
         self.stopping_s = None
         self.is_rm_registered = False
         self.is_finished = False
@@ -162,6 +164,11 @@ class VirtualCluster:
         if not self.is_stopping:
             self.stopping_s = self.now_s
         self.apply(ev.StopRequested(self.now_s))
+
+    def choose(self, hosts):
+        """The nodes that are to have a worker."""
+        self.chosen = frozenset(hosts)
+        self.apply(ev.NodesChosen(WORKER.name, self.chosen, self.now_s))
 
     def apply(self, event):
         """Tell it, and wake it as often as it wants to be woken at once."""
@@ -457,7 +464,8 @@ class VirtualCluster:
         self.wait(seconds)
 
     def calm(self, seconds):
-        """Everything works for a while, and the shell polls the nodes."""
+        """Everything works for a while, the shell polls the nodes, and who chooses some says so."""
+        self.choose(host for host in self.chosen if self.nodes[host].state == "up")
         for i in range(int(seconds * 4)):
             if i % 8 == 0:
                 self.send(self.report())
@@ -471,6 +479,8 @@ class VirtualCluster:
                 wanted.add((node.host, "agent"))
                 if node.is_accelerator and node.host not in self.drained:
                     wanted.add((node.host, "server"))
+                if node.host in self.chosen:
+                    wanted.add((node.host, "worker"))
         there = [
             (true.container.node, ROLES.of_priority(true.container.priority).name)
             for true in self.running()

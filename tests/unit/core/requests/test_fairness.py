@@ -2,10 +2,12 @@
 
 import collections
 import heapq
+import itertools
 import random
 
 import pytest
 
+from tests.examples import first
 from tests.unit.core.requests.scheduler_driver import (
     Arrived,
     Driver,
@@ -115,11 +117,12 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES.keys())
-@pytest.mark.parametrize("n_workers", [1, 3])
-@pytest.mark.parametrize("key", [None, "k"])
+@pytest.mark.parametrize(
+    ("sizes", "n_workers", "key"),
+    first(4, sorted(itertools.product(SIZES, (3, 1), (None, "k")), key=lambda each: each[1:] != (3, None))),
+)
 def test_under_overload_device_seconds_are_shared_by_weight(sizes, n_workers, key):
-    simulation = Simulation(n_workers, sizes, key=key, window=64, max_batch_size=4)
+    simulation = Simulation(n_workers, SIZES[sizes], key=key, window=64, max_batch_size=4)
     for tenant in "abc":
         simulation.come(tenant)
     simulation.go_on(20.0)

@@ -35,7 +35,6 @@ class Driven:
 
     def __init__(self, **settings):
         settings.setdefault("prefetch_below_s", 0.0)
-        settings.setdefault("prefetched_kinds", ())
         weights = settings.pop("weights", {})
         self.scheduler = Driver(rules(lambda name: weights.get(name, 1.0), **settings))
         self.now_s = 0.0
@@ -242,7 +241,7 @@ def test_nothing_is_sent_ahead_to_who_takes_longer_than_expected():
 
 
 def test_a_device_that_copies_while_it_computes_has_its_next_batch_whatever_is_expected():
-    driven = Driven(prefetched_kinds=("cuda",))
+    driven = Driven(lanes={"cuda": 2})
     driven.up(0, "cuda")
     assert driven.arrive(1, cpu=None, cuda=100.0) == [Run(0, (1,))]
     assert driven.at(50.0).arrive(2, cpu=None, cuda=100.0) == [Run(0, (2,))]
@@ -251,16 +250,31 @@ def test_a_device_that_copies_while_it_computes_has_its_next_batch_whatever_is_e
 
 
 def test_only_the_kinds_that_are_named_are_sent_work_ahead_of_time():
-    driven = Driven(prefetched_kinds=("cuda",))
+    driven = Driven(lanes={"cuda": 2})
     driven.up(0, "cpu")
     driven.arrive(1)
     assert driven.arrive(2) == []
-    assert rules(lambda name: 1.0).prefetched_kinds == ("cuda",)
+
+
+def test_each_lane_of_a_device_has_a_batch_and_no_worker_gets_a_third_before_another_its_second():
+    driven = Driven(lanes={"cuda": 3}, prefetch_below_s=0.005)
+    driven.up(0, "cuda")
+    assert [driven.arrive(i, cpu=None, cuda=100.0) for i in (1, 2)] == [[Run(0, (1,))], [Run(0, (2,))]]
+    driven.up(1, "cuda")
+    assert driven.arrive(3, cpu=None, cuda=100.0) == [Run(1, (3,))]
+    assert driven.at(9.0).arrive(4, cpu=None, cuda=100.0) == [Run(1, (4,))]
+    assert {run for i in (5, 6) for run in driven.arrive(i, cpu=None, cuda=100.0)} == {
+        Run(0, (5,)),
+        Run(1, (6,)),
+    }
+    assert driven.arrive(7, cpu=None, cuda=0.001) == [], "three, not four"
+    assert driven.finish(0, 1, busy_s=60.0) == [Run(0, (7,))]
+    assert driven.down(0) == [Lost(0, (2, 5, 7))]
 
 
 def test_who_is_idle_comes_before_who_can_take_a_second_batch():
     """The cuda group is asked first, as it came first, and yet the idle cpu gets what it does sooner."""
-    driven = Driven(prefetched_kinds=("cuda",))
+    driven = Driven(lanes={"cuda": 2})
     driven.up(0, "cuda")
     driven.arrive(1, cpu=None, cuda=10.0)
     driven.up(1, "cpu")

@@ -1,0 +1,173 @@
+"""Runs the experiments of a report one after the other, each as a process of its own, and shows what is left.
+
+A benchmark writes its own JSON file as it goes. It gets SIGTERM when its report is killed, so that it takes
+down what it started, and holds the report's lock until then.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn
+
+from benchmarks.registry import RESUMABLE
+from benchmarks.report.experiments import Experiment
+from benchmarks.report.state import Outcome, State
+
+__all__ = ["Runner", "time_text"]
+
+_ROOT = Path(__file__).resolve().parents[2]
+_PR_SET_PDEATHSIG = 1
+_TICK_S = 1.0
+_DOWN_S = 180.0
+"""For a benchmark to take down what it started."""
+_SLACK_S = 300.0
+"""Beside three times its estimate; longer it may not run."""
+
+Command = Callable[[Experiment, Path], list[str]]
+
+
+def time_text(seconds: float) -> str:
+    """Such as ``12 min`` or ``40 s``."""
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{max(0.0, seconds):.0f} s"
+
+
+@dataclass
+class Runner:
+    """Runs what is left of a report.
+
+    Attributes:
+        folder: of the report; results, logs and state lie in it.
+        state: what was done so far.
+        lock: descriptor that benchmarks hold, too.
+        command: of an experiment that writes to a file.
+        limit_s: for all of them together: none is begun that would not end in it.
+    """
+
+    folder: Path
+    state: State
+    lock: int
+    command: Command
+    limit_s: float
+
+    def result(self, stem: str) -> Path:
+        """Where the figures of an experiment lie."""
+        return self.folder / "results" / f"{stem}.json"
+
+    def run(self, todo: Sequence[Experiment], console: Console) -> None:
+        """Run them all; what fails is noted, and the rest goes on.
+
+        Raises:
+            KeyboardInterrupt: the one that ran was ended, and took down what it had started.
+        """
+        until_s = time.monotonic() + self.limit_s
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]}"))
+        with Progress(*columns, console=console, transient=True) as progress:
+            bar = progress.add_task("", total=sum(each.estimate_s for each in todo) or 1.0, left="")
+            for number, each in enumerate(todo):
+                rest_s = sum(other.estimate_s for other in todo[number + 1 :])
+                left_s = until_s - time.monotonic()
+                if each.estimate_s > left_s:
+                    why = f"{time_text(self.limit_s)} were over; the same command runs what is left"
+                    self._end(each, Outcome(0.0, why), console)
+                    continue
+
+                def show(taken_s: float, each: Experiment = each, rest_s: float = rest_s) -> None:
+                    left = f"about {time_text(rest_s + each.estimate_s - taken_s)} left"
+                    progress.update(bar, left=left)
+
+                progress.update(bar, description=f"{each.stem} ({number + 1} of {len(todo)})")
+                console.print(f"{each.stem}: about {time_text(each.estimate_s)}", highlight=False)
+                may_run_s = min(left_s, 3 * each.estimate_s + _SLACK_S)
+                self._end(each, self._run_one(each, may_run_s, show), console)
+                progress.advance(bar, each.estimate_s)
+
+    def _run_one(self, each: Experiment, may_run_s: float, show: Callable[[float], None]) -> Outcome:
+        target = self.result(each.stem)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        was_begun = self.state.running == each.stem and target.exists()
+        words = self.command(each, target)
+        if was_begun and each.recording.benchmark in RESUMABLE:
+            words.append("--resume")
+        else:
+            target.unlink(missing_ok=True)
+        self.state.begin(each.stem)
+        log = self.folder / "logs" / f"{each.stem}.txt"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        began_s = time.monotonic()
+        with log.open("ab") as output:
+            child = subprocess.Popen(
+                words,
+                cwd=_ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=(self.lock,),
+                preexec_fn=_end_with_parent,
+            )
+            is_over = self._wait(child, may_run_s, show)
+        why = _why_failed(child.returncode, log) if child.returncode else ""
+        if is_over:
+            why = f"it took longer than {time_text(may_run_s)} and was ended"
+        return Outcome(time.monotonic() - began_s, why)
+
+    def _wait(self, child: subprocess.Popen[bytes], may_run_s: float, show: Callable[[float], None]) -> bool:
+        """Until it ends; whether it had to be ended."""
+        began_s = time.monotonic()
+        try:
+            while time.monotonic() - began_s < may_run_s:
+                show(time.monotonic() - began_s)
+                with suppress(subprocess.TimeoutExpired):
+                    child.wait(_TICK_S)
+                    return False
+            return True
+        finally:
+            _take_down(child)
+
+    def _end(self, each: Experiment, outcome: Outcome, console: Console) -> None:
+        self.state.end(each.stem, outcome)
+        said = f"failed: {outcome.why}" if outcome.why else f"{outcome.wall_s:.0f} s"
+        console.print(f"{each.stem}: {escape(said)}", highlight=False)
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+def _take_down(child: subprocess.Popen[bytes]) -> None:
+    """End it, if it runs still: first so that it takes down what it started."""
+    for ask, patience_s in ((child.terminate, _DOWN_S), (child.kill, _DOWN_S)):
+        if child.poll() is not None:
+            return
+        ask()
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(patience_s)
+
+
+def _why_failed(code: int, log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    errors = [line for line in lines if line.startswith("benchmarks: ")] or [
+        line for line in lines if line.strip()
+    ]
+    last = errors[-1].removeprefix("benchmarks: ")[:300] if errors else "it said nothing"
+    return f"exit code {code}: {last} (logs/{log.name})"
+
+
+def benchmark_command(is_quick: bool, mode: str) -> Command:
+    """The command of an experiment, with this Python."""
+
+    def words(each: Experiment, target: Path) -> list[str]:
+        return [sys.executable, "-m", "benchmarks", *each.words(target, is_quick=is_quick, mode=mode)]
+
+    return words

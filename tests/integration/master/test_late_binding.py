@@ -1,0 +1,210 @@
+"""Streaming jobs of two users share the GPUs of real nodes; mappers are killed and stopped, agents killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fixtures.hadoop_conf import conf_without
+from tests.fixtures.yarn_site.site import ROOT, Site
+from yarn_accel.adapters.credentials import issue_token_file, read_master_secret
+from yarn_accel.adapters.hdfs import Store
+
+pytestmark = [pytest.mark.hadoop]
+
+#: More than there are places on all nodes together, and containers for them.
+N_TASKS = 8
+#: Says what it was given, and holds it until it may end.
+MAPPER = """
+    import json, os, sys, time
+    from yarn_accel.client import claim_device
+    folder = sys.argv[1]
+    attempt = os.environ["mapreduce_task_attempt_id"]
+    with claim_device() as device:
+        words = sys.stdin.read().split()
+        device.computing()
+        facts = [device.form, device.is_decided, device.reason, os.getpid(), os.environ["NM_HOST"]]
+        with open(os.path.join(folder, attempt), "w") as file:
+            json.dump(facts, file)
+        while not os.path.exists(os.path.join(folder, "end")):
+            time.sleep(0.1)
+    for word in words:
+        print(word.upper())
+"""
+
+
+class UserJob:
+    """A job of one user, whose credential it has."""
+
+    def __init__(self, site: Site, user: str) -> None:
+        self.site, self.user = site, user
+        self.folder = site.folder / f"late-{user}"
+        self.folder.mkdir()
+        self.script = self.folder / "mapper.py"
+        self.script.write_text(textwrap.dedent(MAPPER))
+        secret = read_master_secret(site.cluster.master_secret_file)
+        token = issue_token_file(self.folder / "token", secret, 3600.0, tenant=user)
+        store = Store(site.cluster.conf_dir)
+        lines = "".join(f"{user}{number}\n" for number in range(N_TASKS))
+        store.write_atomic(f"hdfs:///late/{user}/in/words", [lines.encode()])
+        self.result = self.folder / "result.json"
+        properties = {
+            "mapreduce.job.name": f"job of {user}",
+            "mapreduce.job.reduces": "0",
+            "mapreduce.map.speculative": "false",
+            "mapreduce.input.lineinputformat.linespermap": "1",
+            "mapreduce.map.env": f"ACCEL_AGENT={site.agent_socket('{{NM_HOST}}')}",
+            "stream.map.input.ignoreKey": "true",
+            "mapreduce.map.resource.acct/slot": "0",
+        }
+        words = ["streaming", "--credential", str(token), "--result", str(self.result)]
+        words += [word for name, value in properties.items() for word in ("-D", f"{name}={value}")]
+        words += ["-inputformat", "org.apache.hadoop.mapred.lib.NLineInputFormat"]
+        words += ["-input", f"hdfs:///late/{user}/in", "-output", f"hdfs:///late/{user}/out"]
+        # The launcher's own binding file is of its own pipeline servers, which do not run here.
+        conf_dir = conf_without(site.cluster.conf_dir, self.folder / "conf", "binding_file")
+        with (self.folder / "log").open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "yarn_accel", *words, "-mapper", f"{self.script} {self.folder}"],
+                cwd=ROOT,
+                env={**site.environ, "HADOOP_CONF_DIR": str(conf_dir), "TMPDIR": str(self.folder)},
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+            )
+
+    def mappers(self) -> dict[str, tuple[str, bool, str, int, str]]:
+        """Attempt -> form, whether an agent decided, reason, pid and node of those that were answered."""
+        assert self.process.poll() is None, (self.folder / "log").read_text()
+        found = {}
+        for path in self.folder.glob("attempt_*"):
+            text = path.read_text()
+            if text.endswith("]"):
+                found[path.name] = tuple(json.loads(text))
+        return found  # type: ignore[return-value]
+
+    def end(self) -> None:
+        """Let its mappers end."""
+        (self.folder / "end").touch()
+
+    def counters(self) -> dict[str, int]:
+        """When it is over, and all went well."""
+        assert self.process.wait(300) == 0, (self.folder / "log").read_text()
+        counters: dict[str, int] = json.loads(self.result.read_text())["counters"]["yarn-accel"]
+        return counters
+
+    def output(self) -> list[str]:
+        store = Store(self.site.cluster.conf_dir)
+        parts = [uri for uri in store.list(f"hdfs:///late/{self.user}/out") if "/part-" in uri]
+        return sorted(word for uri in parts for word in store.read_bytes(uri, 1 << 20).decode().split())
+
+
+@pytest.fixture
+def jobs(site: Site) -> Iterator[list[UserJob]]:
+    started = [UserJob(site, user) for user in ("alice", "bob")]
+    yield started
+    for each in started:
+        each.end()
+        if each.process.poll() is None:
+            each.process.terminate()
+            each.process.wait(60)
+
+
+def claims(site: Site, host: str) -> list[dict[str, Any]]:
+    """Those of a node, as its agent says; none while it has no agent."""
+    try:
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.settimeout(30)
+            sock.connect(site.agent_socket(host))
+            sock.sendall(b'{"v": 1, "want": "claims"}\n')
+            with sock.makefile("rb") as file:
+                found: list[dict[str, Any]] = json.loads(file.readline())["claims"]
+    except (OSError, ValueError):
+        return []
+    return found
+
+
+def holder_and_waiting(site: Site, host: str) -> tuple[str, str] | None:
+    """Attempts: who has the place of a node, and some other one that waits there."""
+    found = claims(site, host)
+    held = [each["attempt"] for each in found if each["form"]]
+    waiting = [each["attempt"] for each in found if not each["form"]]
+    return (held[0], waiting[0]) if held and waiting else None
+
+
+def crowded_node(site: Site, *others: str) -> tuple[str, str, str]:
+    """A node where one mapper has the place and another waits, and the two attempts."""
+
+    def found() -> tuple[str, str, str] | None:
+        for host in [*site.servers, *site.others]:
+            pair = holder_and_waiting(site, host) if host not in others else None
+            if pair is not None:
+                return host, *pair
+        return None
+
+    return site.until("on some node one mapper waits for another", found)  # type: ignore[return-value]
+
+
+def test_two_users_jobs_share_nodes_whoever_is_killed_or_stopped(site: Site, jobs: list[UserJob]) -> None:
+    def mappers() -> dict[str, Any]:
+        return {attempt: facts for job in jobs for attempt, facts in job.mappers().items()}
+
+    users = site.until(
+        "mappers of both users ask",
+        lambda: [
+            found
+            for found in [{each["user"] for host in site.names for each in claims(site, host)}]
+            if found == {"alice", "bob"}
+        ],
+    )
+    assert users
+
+    host, holder, _ = crowded_node(site)
+    os.kill(mappers()[holder][3], signal.SIGKILL)
+    site.until("its place is another one's", lambda: _holder(site, host) not in ("", holder))
+
+    host, holder, _ = crowded_node(site)
+    pid = mappers()[holder][3]
+    os.kill(pid, signal.SIGSTOP)
+    site.until("the stopped one's place is another one's", lambda: _holder(site, host) not in ("", holder))
+    os.kill(pid, signal.SIGCONT)
+    site.until("what it still uses is counted", lambda: holder in _holders(site, host))
+
+    before = _holders(site, host)
+    agent = site.container(host, "agent")
+    site.kill(agent)
+    site.until("YARN replaces the agent", lambda: site.container(host, "agent") not in ("", agent))
+    site.until("the new agent knows who holds places", lambda: before <= _holders(site, host))
+
+    for job in jobs:
+        job.end()
+    for job in jobs:
+        counters = job.counters()
+        print(f"\n{job.user}: {counters}")
+        assert job.output() == sorted(f"{job.user}{number}".upper() for number in range(N_TASKS))
+        decided = counters.get("late_binding_gpu", 0) + counters.get("late_binding_cpu", 0)
+        assert decided + counters.get("late_binding_undecided", 0) >= N_TASKS
+    assert sum(job.counters().get("late_binding_lost", 0) for job in jobs) >= 1
+    assert "GPU" in _explained(site, host)
+
+
+def _holder(site: Site, host: str) -> str:
+    return min(_holders(site, host), default="")
+
+
+def _holders(site: Site, host: str) -> set[str]:
+    return {each["attempt"] for each in claims(site, host) if each["form"]}
+
+
+def _explained(site: Site, host: str) -> str:
+    run_dir = str(Path(site.agent_socket(host)).parent)
+    return site.run("node", "claims", "--node", host, "--run-dir", run_dir)

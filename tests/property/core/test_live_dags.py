@@ -1,0 +1,220 @@
+"""Live DAGs under every policy, whatever is lost, late, repeated or dies: each task is done once, after its
+predecessors; what is paused starts nothing; what gave way runs again. `validate()` runs after each event.
+"""
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.examples import ALL, examples
+from tests.unit.core.tasks.service import noise
+from tests.unit.core.tasks.service.world import SETTINGS, SMALL, World, app
+from yarn_accel.core.dags.live.policy import LiveDagPolicy
+from yarn_accel.core.dags.model import DagTerms, PriorityClass
+from yarn_accel.core.dags.policies.registry import DAG_POLICIES, make_dag_policy
+from yarn_accel.core.tasks.learning import FigureStore
+from yarn_accel.core.tasks.service import events as ev
+from yarn_accel.core.tasks.service.journal import decode_journal
+from yarn_accel.core.tasks.service.state import TaskState
+from yarn_accel.core.tasks.values import AppId
+
+DAG_SETTINGS = replace(SETTINGS, sizes=(replace(SMALL, max_workers=3),), takes_dags=True, policy="mps")
+
+
+class DagWorld(World):
+    """Checks that nothing starts before its predecessors are done."""
+
+    def __init__(self, policy="mps", seed=0, **more):
+        self.truly_done = set()
+        self.runs = Counter()
+        figures = FigureStore()
+        make = lambda: LiveDagPolicy(make_dag_policy(policy, 1e6), figures.durations)  # noqa: E731
+        super().__init__(make, seed, DAG_SETTINGS, figures=figures, **more)
+
+    def begun(self, order, worker):
+        super().begun(order, worker)
+        self.runs[order.task] += 1
+        definition = self.definitions[order.app]
+        task = next(each for each in definition.tasks if each.task == order.task)
+        assert self.truly_done.issuperset(task.predecessors), f"{order.task} is early"
+
+    def commit(self, order):
+        self.truly_done.add(order.task)
+        return super().commit(order)
+
+    def pause(self, name, is_paused=True):
+        self.apply(ev.PauseRequested(AppId(name), is_paused, self.now_s))
+
+    def task_states(self, name):
+        return {task.id: task.state for task in self.service._parts.state.apps[AppId(name)].tasks}
+
+
+def dag(rng, name, n_tasks, terms, **more):
+    chain = {i: sorted(rng.sample(range(i), rng.randint(0, min(i, 3)))) for i in range(1, n_tasks)}
+    made = app(name, n_tasks, chain=chain, output=f"hdfs:///out/{name}", **more)
+    spec = replace(made.spec, name=name.rstrip("0123456789"))
+    tasks = tuple(
+        replace(
+            each,
+            runtime_s=rng.choice((None, 0.0, 1.5, 20.0)),
+            kind=rng.choice(("", "a", "b")),
+            predecessor_bytes=tuple(rng.choice((0.0, 1e6)) for _ in each.predecessors),
+        )
+        for each in made.tasks
+    )
+    return replace(made, spec=spec, tasks=tasks, dag=terms)
+
+
+def submit(world):
+    n = len(world.definitions) + 1
+    if n <= 6:
+        rng = world.rng
+        terms = DagTerms(rng.choice(list(PriorityClass)), rng.random() < 0.5, rng.random() < 0.1)
+        world.submit(dag(rng, f"dag{n}", rng.randint(1, 10), terms, max_attempts=rng.randint(1, 4)))
+
+
+def pause(world):
+    if world.definitions:
+        world.pause(world.rng.choice(sorted(world.definitions)))
+
+
+def resume(world):
+    for name in world.definitions:
+        world.pause(name, is_paused=False)
+
+
+FAULTS = (*(submit if each is noise.submit else each for each in noise.FAULTS), pause, resume)
+
+
+@settings(max_examples=examples(80), deadline=None)
+@given(
+    policy=st.sampled_from(sorted(DAG_POLICIES)),
+    faults=st.lists(st.sampled_from(FAULTS), min_size=5, max_size=30),
+    seed=st.integers(0, 2**32),
+)
+def test_all_ends_well(policy, faults, seed):
+    world = DagWorld(policy, seed)
+    world.behaviour = noise.behave(world)
+    for happens in faults:
+        happens(world)
+    resume(world)
+    world.calm(1500)
+    world.assert_ended_well()
+
+
+@pytest.mark.parametrize("seed", range(20 if ALL else 3))
+def test_long_noise_ends_well(seed):
+    world = DagWorld("mps", seed)
+    world.behaviour = noise.behave(world)
+    rng = random.Random(seed)
+    for _ in range(120):
+        rng.choice(FAULTS)(world)
+    resume(world)
+    world.calm(1500)
+    world.assert_ended_well()
+
+
+@pytest.mark.parametrize("policy", sorted(DAG_POLICIES))
+def test_what_is_paused_starts_nothing_over_masters(policy):
+    world = DagWorld(policy)
+    rng = random.Random(1)
+    world.submit(dag(rng, "a", 12, DagTerms()))
+    world.submit(dag(rng, "b", 12, DagTerms()))
+    world.run(8)
+    world.pause("a")
+    world.run(4)
+    begun = world.runs.copy()
+    assert any(task.startswith("a/") for task in begun)
+    world.kill_master()
+    world.run(80)
+    assert "b" in world.ended
+    assert {task: n for task, n in world.runs.items() if task.startswith("a/")} == {
+        task: n for task, n in begun.items() if task.startswith("a/")
+    }
+    states = set(world.task_states("a").values())
+    assert not states & {TaskState.RUNNING, TaskState.QUEUED}
+    assert world.service.snapshot()["apps"]["a"]["dag"]["is_paused"]
+    world.pause("a", is_paused=False)
+    world.calm()
+    world.assert_ended_well()
+
+
+def test_a_dag_may_be_submitted_paused():
+    world = DagWorld()
+    world.submit(dag(random.Random(1), "a", 5, DagTerms(is_paused=True)))
+    world.run(20)
+    assert not world.runs
+    world.pause("a", is_paused=False)
+    world.calm()
+    assert sum(world.runs.values()) == 5
+
+
+def long_running(world):
+    """What starts in the first five seconds runs for a minute."""
+    uniform = world.rng.uniform
+    world.rng.uniform = lambda low, high: 60.0 if world.now_s < 5 else uniform(low, high)
+    return world
+
+
+@pytest.mark.parametrize("may_interrupt", [True, False])
+def test_what_allows_it_gives_way_and_runs_again(may_interrupt):
+    world = long_running(DagWorld())
+    low = dag(random.Random(1), "low", 6, DagTerms(PriorityClass.BASIC, may_interrupt))
+    low = replace(
+        low,
+        tasks=tuple(
+            replace(each, predecessors=(), predecessor_bytes=(), runtime_s=60.0) for each in low.tasks
+        ),
+    )
+    world.submit(low)
+    world.run(11)
+    n_running = sum(each is TaskState.RUNNING for each in world.task_states("low").values())
+    assert n_running == 6
+    high = dag(random.Random(2), "high", 2, DagTerms(PriorityClass.PREEMPTIVE))
+    world.submit(replace(high, tasks=tuple(replace(each, runtime_s=1.0) for each in high.tasks)))
+    world.run(20)
+    assert ("high" in world.ended) is may_interrupt
+    shown = world.service.snapshot()["apps"]["low"]["dag"]
+    assert (shown["n_interrupted"] > 0) is may_interrupt
+    world.kill_master()
+    again = world.service.snapshot()["apps"]["low"]["dag"]
+    assert (again["n_interrupted"], again["lost_s"]) == (shown["n_interrupted"], shown["lost_s"])
+    assert world.service.snapshot()["apps"]["low"]["tasks"]["failed"] == 0
+    world.calm()
+    world.assert_ended_well()
+    low_runs = {task: n for task, n in world.runs.items() if task.startswith("low/")}
+    assert sum(low_runs.values()) - 6 == shown["n_interrupted"]
+
+
+def test_a_master_can_begin_at_every_point_of_the_journal():
+    story = DagWorld("mps", 5)
+    story.behaviour = noise.behave(story)
+    rng = random.Random(3)
+    for number in range(2):
+        story.submit(dag(rng, f"dag{number}", 6, DagTerms(PriorityClass.HIGH, may_interrupt=True)))
+    story.run(6)
+    story.pause("dag1")
+    story.run(3)
+    story.pause("dag1", is_paused=False)
+    story.run(6)
+    content, ends = story.disk, [at + 1 for at, byte in enumerate(story.disk) if byte == ord("\n")]
+    assert len(ends) > 25
+    for end in ends if ALL else ends[::5]:
+        known = decode_journal(content[:end], "journal").records
+        done = {each["task"] for each in known if each["r"] == "settled" and each["end"] == "done"}
+        world = DagWorld("mps", disk=content[:end])
+        world.definitions = story.definitions
+        world.truly_done |= done
+        apps = set(world.service.snapshot()["apps"])
+        resume(world)
+        world.calm()
+        ended = world.service.snapshot()["ended"]
+        assert apps <= ended.keys()
+        assert not done & {each.task for each in world.history}, "what was done is done again"
+        for name in apps:
+            if ended[name]["state"] == "done":
+                assert ended[name]["dag"]["own_makespan_s"] is not None

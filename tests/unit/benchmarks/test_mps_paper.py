@@ -1,0 +1,72 @@
+"""The worlds of the benchmark mps_paper, and the generator behind them."""
+
+from __future__ import annotations
+
+import random
+import statistics
+
+import pytest
+
+from benchmarks.mps_paper import interval
+from benchmarks.mps_paper.runs import Cell, world_of_cell
+from tests.fixtures.dag_worlds import check_outcome
+from yarn_accel.core.dags.heft import heft
+from yarn_accel.core.dags.model import PriorityClass
+from yarn_accel.core.dags.policies.registry import make_dag_policy
+from yarn_accel.dags.generator import DagShape, random_dag
+from yarn_accel.errors import ConfigError
+from yarn_accel.sim.dag_simulator import simulate_dags
+
+
+def test_an_interval() -> None:
+    mean, low, high = interval([1.0, 2.0, 3.0])
+    assert (mean, round(high - mean, 3), round(mean - low, 3)) == (2.0, 2.484, 2.484)
+
+
+@pytest.mark.parametrize(("kind", "point"), [("same", 3), ("mixed", 3), ("preemptive", 10)])
+def test_worlds_run(kind, point) -> None:
+    world = world_of_cell(Cell(kind, "mps", point, 0))
+    assert world == world_of_cell(Cell(kind, "fcfs", point, 0))
+    check_outcome(world, simulate_dags(world, make_dag_policy("mps", 1.0)))
+
+
+def test_the_preemptive_dag_takes_36_s_alone() -> None:
+    world = world_of_cell(Cell("preemptive", "mps", 20, 3))
+    first = world.dags[0]
+    machines = [stay.machine for stay in world.machines]
+    assert heft(first.dag, machines, 1.0).makespan_s == pytest.approx(36)
+    assert (first.arrival_s, first.priority_class) == (20, PriorityClass.PREEMPTIVE)
+    assert len(world.dags) == 12
+
+
+def test_a_random_dag_has_its_shape() -> None:
+    shape = DagShape(200, fat=0.5, density=0.5, regularity=1.0, ratio=2.0)
+    dag = random_dag("d", shape, random.Random(1), 10.0, 1.0)
+    depth = [0] * 200
+    for number in dag.topological:
+        depth[number] = max((depth[parent] + 1 for parent, _ in dag.parents[number]), default=0)
+    sizes = [depth.count(level) for level in range(max(depth) + 1)]
+    assert set(sizes[:-1]) == {14}
+    assert statistics.fmean(task.runtime_s for task in dag.tasks) == pytest.approx(10)
+    assert statistics.fmean(edge.n_bytes for edge in dag.edges) == pytest.approx(20)
+    assert all(1 <= len(each) <= 8 for number, each in enumerate(dag.parents) if depth[number])
+
+
+def test_classes_of_operations_differ_in_their_ratio() -> None:
+    """d^3 operations on d^2 data: more computation per byte than op d^2."""
+
+    def ratio(complexity: int) -> float:
+        shape = DagShape(100, complexity=complexity)
+        dag = random_dag("d", shape, random.Random(2), 10.0, 1e8)
+        return statistics.fmean(edge.n_bytes for edge in dag.edges) / 1e8 / 10.0
+
+    assert ratio(3) < ratio(2) < ratio(1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"n_tasks": 0}, {"n_tasks": 5, "fat": 2}, {"n_tasks": 5, "complexity": 4}, {"n_tasks": 5, "ratio": -1}],
+)
+def test_an_impossible_shape_is_refused(wrong) -> None:
+    with pytest.raises(ConfigError, match="shape of a DAG"):
+        DagShape(**wrong)

@@ -1,0 +1,176 @@
+"""The policy of live DAGs where workers and its orders cross on their way."""
+
+from yarn_accel.core.dags.live.policy import LiveDagPolicy
+from yarn_accel.core.dags.model import Dag, DagEdge, DagTask, DagTerms, PriorityClass, SubmittedDag
+from yarn_accel.core.dags.policies.registry import make_dag_policy
+from yarn_accel.core.tasks.commands import EnqueueTask, StartTask, TakeBackTask
+from yarn_accel.core.tasks.durations import DurationKind, DurationStore
+from yarn_accel.core.tasks.events import (
+    AppCancelled,
+    AppFinished,
+    AppPaused,
+    AppSubmitted,
+    Decide,
+    EndReason,
+    ResourceJoined,
+    TaskEnded,
+    TasksReady,
+    TaskStarted,
+)
+from yarn_accel.core.tasks.values import AppId, AppSpec, Form, FormDemand, ResourceId, ResourceSpec, TaskId
+
+WORKER = ResourceId("w1")
+
+
+class OneWorker:
+    """A policy, and a worker whose reports are written by hand."""
+
+    def __init__(self, n_cores=1):
+        self.durations = DurationStore()
+        self.policy = LiveDagPolicy(make_dag_policy("mps", 1e6, {}), self.durations)
+        self.now_s = 0.0
+        self.policy.apply(ResourceJoined(ResourceSpec(WORKER, "n1", n_cores, 0, 1 << 30, 1e6), 0.0))
+
+    def submit(self, name, n_tasks, chain=False, priority_class=PriorityClass.BASIC, done_s=1.0):
+        tasks = tuple(DagTask(f"t{number}", done_s) for number in range(n_tasks))
+        edges = tuple(DagEdge(f"t{n}", f"t{n + 1}", 0.0) for n in range(n_tasks - 1)) if chain else ()
+        kinds = (DurationKind(name, "", True),) * n_tasks
+        dag = SubmittedDag(Dag(name, tasks, edges), DagTerms(priority_class), kinds, self.now_s)
+        spec = AppSpec(AppId(name), name, 0, n_tasks, {Form.CPU: FormDemand()})
+        self.policy.apply(AppSubmitted(spec, self.now_s, dag))
+        self.ready(name, *range(1 if chain else n_tasks))
+
+    def ready(self, name, *numbers):
+        self.policy.apply(TasksReady(AppId(name), tuple(TaskId(f"{name}/t{n}") for n in numbers), self.now_s))
+
+    def started(self, task):
+        self.policy.apply(TaskStarted(TaskId(task), WORKER, Form.CPU, self.now_s))
+
+    def ended(self, task, reason=EndReason.DONE):
+        self.policy.apply(TaskEnded(TaskId(task), WORKER, reason, self.now_s))
+
+    def decide(self):
+        self.now_s += 0.1
+        commands = self.policy.apply(Decide(self.now_s))
+        self.policy.validate()
+        return [(type(each), each.task) for each in commands]
+
+    def crossed(self):
+        """a/t1 lay at the worker and began, while b/t0 was ordered to start instead of it."""
+        self.submit("a", 3)
+        assert self.decide() == [(StartTask, "a/t0"), (EnqueueTask, "a/t1")]
+        self.started("a/t0")
+        self.decide()
+        self.submit("b", 2, chain=True, priority_class=PriorityClass.PREEMPTIVE)
+        self.ended("a/t0")
+        assert {(TakeBackTask, "a/t1"), (StartTask, "b/t0")} <= set(self.decide())
+        self.started("a/t1")
+
+
+def test_what_began_before_its_worker_heard_of_another_start_ends_before_that():
+    world = OneWorker()
+    world.crossed()
+    world.ended("a/t1")
+    assert world.decide() == []
+    world.started("b/t0")
+    world.decide()
+    world.ended("b/t0")
+    world.ready("b", 1)
+    assert world.decide() == [(StartTask, "b/t1"), (EnqueueTask, "a/t2")]
+    world.ended("b/t1")
+    world.started("a/t2")
+    world.ended("a/t2")
+    world.decide()
+    assert world.policy.slowdowns() == {}
+
+
+def test_what_began_and_ended_unseen_makes_its_successor_ready():
+    world = OneWorker()
+    world.submit("first", 1)
+    world.decide()
+    world.submit("chain", 2, chain=True)
+    assert world.decide() == [(EnqueueTask, "chain/t0")]
+    world.started("chain/t0")
+    world.ended("chain/t0")
+    world.ready("chain", 1)
+    assert world.decide() == [(EnqueueTask, "chain/t1")]
+
+
+def test_what_failed_behind_a_crossed_order_runs_again():
+    world = OneWorker()
+    world.crossed()
+    world.decide()
+    world.ended("a/t1", EndReason.FAILED)
+    world.ready("a", 1)
+    world.decide()
+    world.ended("b/t0")
+    world.ready("b", 1)
+    assert world.decide() == [(StartTask, "b/t1"), (EnqueueTask, "a/t1")]
+
+
+def test_many_dags_are_taken_in_by_and_by_and_high_classes_first():
+    world = OneWorker()
+    for number in range(45):
+        world.submit(f"d{number:02d}", 100)
+    world.submit("urgent", 1, priority_class=PriorityClass.PREEMPTIVE)
+    world.policy.apply(AppPaused(AppId("d40"), True, 0.0))
+    world.policy.apply(AppCancelled(AppId("d41"), 0.0))
+    world.policy.apply(AppFinished(AppId("d41"), 0.0))
+    assert world.decide()[0] == (StartTask, "urgent/t0")
+    assert sorted(world.policy.slowdowns()) == [*(f"d{number:02d}" for number in range(20)), "urgent"]
+    assert world.policy.facts(AppId("d43")) is None
+    world.decide()
+    assert len(world.policy.slowdowns()) == 41
+    world.decide()
+    assert len(world.policy.slowdowns()) == 45
+    assert world.policy.explain(TaskId("d39/t0")).startswith("planned on w1#0")
+    assert world.policy.explain(TaskId("d40/t0")) == ""
+
+
+def test_a_dag_that_runs_already_is_taken_in_before_those_that_wait():
+    world = OneWorker()
+    for number in range(30):
+        world.submit(f"d{number:02d}", 100)
+    world.started("d29/t0")
+    world.decide()
+    assert "d29" in world.policy.slowdowns()
+    assert "d28" not in world.policy.slowdowns()
+    world.ended("d29/t0")
+    assert (StartTask, "d29/t0") not in world.decide()
+
+
+def test_own_makespans_are_computed_again_by_and_by_when_a_worker_joined():
+    world = OneWorker()
+    for number in range(30):
+        world.submit(f"d{number:02d}", 100)
+    world.decide()
+    world.decide()
+    world.policy.apply(ResourceJoined(ResourceSpec(ResourceId("w2"), "n2", 1, 0, 1 << 30, 1e6), world.now_s))
+    world.decide()
+
+    def own_s():
+        return [world.policy.facts(AppId(f"d{number:02d}")).own_makespan_s for number in range(30)]
+
+    assert own_s() == [100.0] * 30
+    world.decide()
+    assert own_s() == [50.0] * 20 + [100.0] * 10
+    world.decide()
+    assert own_s() == [50.0] * 30
+
+
+def test_equal_tasks_stay_where_they_lie_whichever_runs_longest():
+    world = OneWorker()
+    world.policy.apply(ResourceJoined(ResourceSpec(ResourceId("w2"), "n2", 1, 0, 1 << 30, 1e6), 0.0))
+    world.submit("a", 8)
+    placed = {each.task: each.resource for each in world.policy.apply(Decide(0.1))}
+    assert sorted(placed) == ["a/t0", "a/t1", "a/t2", "a/t3"]
+    for task in ("a/t0", "a/t1"):
+        world.policy.apply(TaskStarted(TaskId(task), placed[task], Form.CPU, 0.1))
+    for late_s in (0.9, 1.3, 2.9, 4.0):
+        assert world.policy.apply(Decide(late_s)) == ()
+        world.policy.validate()
+    now_s, last = 4.0, next(task for task in ("a/t2", "a/t3") if placed[task] == placed["a/t1"])
+    world.policy.apply(TaskEnded(TaskId("a/t1"), placed["a/t1"], EndReason.DONE, now_s))
+    world.policy.apply(TaskStarted(TaskId(last), placed["a/t1"], Form.CPU, now_s))
+    assert [type(each) for each in world.policy.apply(Decide(now_s))] == [EnqueueTask]
+    assert world.policy.facts(AppId("a")).n_moved == 0

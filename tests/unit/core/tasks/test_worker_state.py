@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+from typing import Any
+
+from yarn_accel.core.tasks.values import AppId, Form, FormDemand, ResourceId, TaskId
+from yarn_accel.core.tasks.worker_messages import (
+    AttemptEnd,
+    AttemptId,
+    AttemptOrder,
+    AttemptOutcome,
+    AttemptPhase,
+    OrderNumber,
+    WorkerOrder,
+    attempt_id,
+)
+from yarn_accel.core.tasks.worker_state import (
+    AttemptProgress,
+    ClockTicked,
+    MemoryMeasured,
+    OrderReceived,
+    RunEnded,
+    SendReport,
+    StartAttempt,
+    StopAttempt,
+    StopForce,
+    WorkerAction,
+    WorkerCapacity,
+    WorkerState,
+)
+
+INCARNATION = "0" * 16
+DONE = AttemptEnd(AttemptOutcome.DONE, 0)
+
+
+def attempt(partition: int, number: int = 0) -> AttemptId:
+    return attempt_id(1, 1, partition, number)
+
+
+def task(partition: int, cores: int = 1, gpus: int = 0, memory_bytes: int = 0, **more: Any) -> AttemptOrder:
+    demand = FormDemand(cores, gpus, memory_bytes)
+    return AttemptOrder(
+        attempt(partition), AppId("a"), TaskId(f"a/{partition}"), Form.CPU, ("x",), demand, **more
+    )
+
+
+class Worker:
+    def __init__(self, cores: int = 2, gpus: int = 1, memory_bytes: int = 100) -> None:
+        self.state = WorkerState(WorkerCapacity(ResourceId("w"), "w", INCARNATION, cores, gpus, memory_bytes))
+        self.now_s = 0.0
+        self.sequence = 0
+
+    def order(self, *tasks: AttemptOrder, seen: int = 0, sequence: int = 0) -> tuple[WorkerAction, ...]:
+        self.sequence = sequence or self.sequence + 1
+        number = OrderNumber(1, self.sequence)
+        return self.apply(OrderReceived(WorkerOrder(number, INCARNATION, seen, tasks), self.now_s))
+
+    def apply(self, fact: Any) -> tuple[WorkerAction, ...]:
+        actions = self.state.apply(fact)
+        self.state.validate()
+        return actions
+
+    def end(self, partition: int, end: AttemptEnd = DONE) -> tuple[WorkerAction, ...]:
+        return self.apply(RunEnded(attempt(partition), end, self.now_s))
+
+    def tick(self, seconds: float) -> tuple[WorkerAction, ...]:
+        self.now_s += seconds
+        return self.apply(ClockTicked(self.now_s))
+
+    def phases(self) -> dict[int, str]:
+        report = self.state.report(self.now_s)
+        return {int(each.attempt.split("_")[4]): each.phase.value for each in report.attempts}
+
+    def outcome(self, partition: int) -> AttemptEnd:
+        report = self.state.report(self.now_s)
+        (end,) = (each.end for each in report.attempts if each.attempt == attempt(partition))
+        assert end is not None
+        return end
+
+
+def started(actions: tuple[WorkerAction, ...]) -> dict[AttemptId, tuple[int, ...]]:
+    return {each.order.attempt: each.devices for each in actions if isinstance(each, StartAttempt)}
+
+
+def test_what_fits_starts_and_the_next_follows_at_once() -> None:
+    worker = Worker()
+    assert started(worker.order(task(1), task(2), task(3), task(4))) == {attempt(1): (), attempt(2): ()}
+    assert worker.phases() == {1: "running", 2: "running", 3: "queued", 4: "queued"}
+    actions = worker.end(1)
+    assert started(actions) == {attempt(3): ()}
+    assert SendReport() in actions
+
+
+def test_who_waits_for_a_gpu_holds_back_only_those_who_want_one() -> None:
+    worker = Worker(cores=4, gpus=2)
+    found = worker.order(task(1, gpus=1), task(2, gpus=2), task(3, gpus=1), task(4))
+    assert started(found) == {attempt(1): (0,), attempt(4): ()}
+    assert started(worker.end(1)) == {attempt(2): (0, 1)}
+
+
+def test_who_waits_for_cores_or_memory_holds_back_all() -> None:
+    worker = Worker(cores=2, gpus=1)
+    assert started(worker.order(task(1), task(2, cores=2), task(3, gpus=1))) == {attempt(1): ()}
+    worker = Worker(memory_bytes=100)
+    found = worker.order(task(1, memory_bytes=60), task(2, memory_bytes=60), task(3, memory_bytes=1))
+    assert started(found) == {attempt(1): ()}
+
+
+def test_a_device_is_the_lowest_free_one() -> None:
+    worker = Worker(cores=8, gpus=3)
+    worker.order(task(1, gpus=1), task(2, gpus=1))
+    worker.end(1)
+    found = worker.order(task(2, gpus=1), task(3, gpus=2))
+    assert started(found) == {attempt(3): (0, 2)}
+
+
+def test_what_is_to_be_taken_back_goes_on_where_it_runs() -> None:
+    worker = Worker(cores=1)
+    worker.order(task(1), task(2))
+    back = [task(each, take_back=True) for each in (1, 2, 3)]
+    assert worker.order(*back) == (SendReport(),)
+    assert worker.phases() == {1: "running", 2: "ended", 3: "ended"}
+    assert worker.outcome(2).outcome is AttemptOutcome.TAKEN_BACK
+    assert worker.outcome(3).outcome is AttemptOutcome.TAKEN_BACK, "it came late, and never starts"
+    assert worker.end(1) == (SendReport(),)
+
+
+def test_what_is_listed_no_more_is_taken_back_or_ended() -> None:
+    worker = Worker(cores=1)
+    worker.order(task(1), task(2))
+    assert worker.order() == (StopAttempt(attempt(1), StopForce.TERMINATE),)
+    assert worker.outcome(2).outcome is AttemptOutcome.TAKEN_BACK
+    assert worker.tick(4.9) == ()
+    assert worker.tick(0.2) == (StopAttempt(attempt(1), StopForce.KILL),)
+    assert worker.tick(60) == ()
+    worker.end(1, AttemptEnd(AttemptOutcome.FAILED, -9, "killed"))
+    assert worker.outcome(1) == AttemptEnd(AttemptOutcome.CANCELLED, -9)
+
+
+def test_one_that_committed_before_it_was_ended_is_done() -> None:
+    worker = Worker()
+    worker.order(task(1))
+    worker.order()
+    worker.end(1)
+    assert worker.outcome(1).outcome is AttemptOutcome.DONE
+
+
+def test_an_end_is_reported_until_an_order_shows_that_it_was_seen() -> None:
+    worker = Worker()
+    worker.order(task(1))
+    worker.state.report(0.0)
+    worker.end(1)
+    worker.order(seen=1)
+    assert worker.phases() == {1: "ended"}
+    worker.order(seen=1)
+    assert worker.phases() == {1: "ended"}
+    worker.order(task(1), seen=3)
+    assert worker.phases() == {1: "ended"}
+    worker.order(seen=3)
+    assert worker.phases() == {}
+    assert started(worker.order(task(1))) == {}
+    assert worker.outcome(1).error == "it was here before: an attempt runs once"
+
+
+def test_orders_of_the_past_and_for_others_change_nothing() -> None:
+    worker = Worker()
+    worker.order(task(1), sequence=5)
+    assert worker.order(sequence=4) == ()
+    other = WorkerOrder(OrderNumber(9, 9), "f" * 16, 0)
+    assert worker.apply(OrderReceived(other, 0.0)) == ()
+    assert "another incarnation" in worker.state.report(0.0).problem
+    assert worker.phases() == {1: "running"}
+    assert worker.order(task(1), sequence=6) == ()
+    assert worker.state.report(0.0).problem == ""
+
+
+def test_what_can_never_fit_fails_at_once() -> None:
+    worker = Worker(cores=2, gpus=1, memory_bytes=100)
+    assert SendReport() in worker.order(task(1, gpus=2), task(2, cores=3), task(3, memory_bytes=101), task(4))
+    assert worker.outcome(1).error == "it wants 2 GPUs, and worker w has 1"
+    assert worker.outcome(2).error == "it wants 3 cores, and worker w has 2"
+    assert worker.outcome(3).error == "it wants 101 bytes of memory, and worker w has 100"
+    assert worker.phases()[4] == "running"
+
+
+def test_the_time_limit_ends_an_attempt() -> None:
+    worker = Worker()
+    worker.order(task(1, time_limit_s=10.0))
+    assert worker.tick(9.9) == ()
+    assert worker.tick(0.2) == (StopAttempt(attempt(1), StopForce.TERMINATE),)
+    worker.end(1, AttemptEnd(AttemptOutcome.FAILED, -15))
+    assert worker.outcome(1).outcome is AttemptOutcome.TIMED_OUT
+    assert worker.outcome(1).error == "it did not end within its 10 s"
+
+
+def test_silence_counts_from_the_last_progress_and_not_while_the_worker_stood_still() -> None:
+    worker = Worker()
+    worker.order(task(1, silence_limit_s=3.0))
+    for _ in range(8):
+        assert worker.tick(0.5) == ()
+        worker.apply(AttemptProgress(attempt(1), "reading", 7, worker.now_s))
+    assert worker.tick(1000.0) == ()
+    for _ in range(5):
+        assert worker.tick(0.5) == ()
+    assert worker.tick(0.5) == (StopAttempt(attempt(1), StopForce.TERMINATE),)
+
+
+def test_memory_above_the_limit_ends_an_attempt_once() -> None:
+    worker = Worker()
+    worker.order(task(1, memory_bytes=50), task(2))
+    assert worker.apply(MemoryMeasured(attempt(1), 50, 0.0)) == ()
+    assert worker.apply(MemoryMeasured(attempt(2), 10**12, 0.0)) == ()
+    assert worker.apply(MemoryMeasured(attempt(1), 51, 0.0)) == (
+        StopAttempt(attempt(1), StopForce.TERMINATE),
+    )
+    assert worker.apply(MemoryMeasured(attempt(1), 52, 0.0)) == ()
+    worker.end(1, AttemptEnd(AttemptOutcome.FAILED, -9))
+    assert worker.outcome(1).error == "its processes occupied 51 bytes, 50 are its limit"
+
+
+def test_a_report_has_everything_with_its_age() -> None:
+    worker = Worker(cores=1)
+    worker.order(task(1), task(2))
+    worker.now_s = 2.0
+    worker.apply(AttemptProgress(attempt(1), "half", 7, 2.0))
+    report = worker.state.report(3.0)
+    assert [(each.phase, each.since_s, each.status, each.read_bytes) for each in report.attempts] == [
+        (AttemptPhase.RUNNING, 3.0, "half", 7),
+        (AttemptPhase.QUEUED, 3.0, "", 0),
+    ]
+    assert worker.state.report(3.0).sequence == report.sequence + 1
+    assert report.order == OrderNumber(1, 1)

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import pwd
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.unit.launch.yarn import Yarn, app, report, rm_client
+from yarn_accel.adapters.hadoop_rpc.records import ApplicationState
+from yarn_accel.errors import ConfigError, StartupError, StorageError, UnavailableError
+from yarn_accel.hadoop import rm_client as gateway_module
+from yarn_accel.hadoop.rm_client import RmClient, find_running, kill, one_of
+from yarn_accel.hadoop.site import HadoopSite
+
+_SERVICES = ("", "scheduler.", "admin.")
+
+
+def test_uploads_go_to_the_users_home_or_where_the_settings_say(tmp_path) -> None:
+    ours = rm_client(tmp_path, **{"fs.defaultFS": "hdfs://nn:8020/"})
+    assert ours.staging_uri() == "hdfs://nn:8020/user/alice/.yarn-accel"
+    assert ours.staging_uri("hdfs://nn:8020/apps/accel/") == "hdfs://nn:8020/apps/accel"
+    with pytest.raises(StorageError, match="absolute"):
+        ours.staging_uri("hdfs://nn:8020/../x")
+    with pytest.raises(ConfigError, match=r"core-site\.xml: fs\.defaultFS is not set.*staging_uri"):
+        rm_client(tmp_path).staging_uri()
+
+
+def test_names_that_only_the_cluster_knows_become_addresses(tmp_path) -> None:
+    ours = rm_client(tmp_path)
+    assert ours.url_of(report(1)) == "http://10.0.0.2:4000"
+    assert ours.url_of(report(1, host="other")) == "http://other:4000"
+    assert ours.page_of(report(1)) == f"http://10.0.0.1:8088/proxy/{app(1)}/"
+    assert ours.page_of(report(1, tracking_url="")) == ""
+    assert ours.page_of(report(1, tracking_url="https://other/x")) == "https://other/x"
+
+
+@pytest.mark.parametrize("away", [{"rpc_port": -1}, {"host": "N/A"}, {"host": ""}])
+def test_a_master_between_two_attempts_has_no_address(tmp_path, away) -> None:
+    with pytest.raises(UnavailableError, match="does not run at the moment"):
+        rm_client(tmp_path).url_of(report(1, **away))
+
+
+def test_only_live_applications_of_ours_are_found_oldest_first() -> None:
+    yarn = Yarn()
+    for each in (
+        report(5),
+        report(3, ApplicationState.ACCEPTED),
+        report(4, name="other"),
+        report(1, ApplicationState.FINISHED),
+        report(2, type="MAPREDUCE"),
+    ):
+        yarn.add(each)
+    assert [each.id.number for each in asyncio.run(find_running(yarn))] == [3, 4, 5]
+    assert [each.id.number for each in asyncio.run(find_running(yarn, "other"))] == [4]
+
+
+def test_the_one_that_is_meant() -> None:
+    several = [report(1), report(2)]
+    assert one_of(several[:1]) is several[0]
+    assert one_of(several, str(app(2))) is several[1]
+    with pytest.raises(ConfigError, match=f"{app(1)}.*{app(2)}.*--application"):
+        one_of(several)
+    with pytest.raises(UnavailableError, match="no application of type yarn-accel runs: yarn-accel start"):
+        one_of([])
+    with pytest.raises(UnavailableError, match=f"{app(3)} does not run"):
+        one_of(several, str(app(3)))
+    with pytest.raises(ConfigError, match="no application id"):
+        one_of(several, "yarn-accel")
+
+
+def test_a_kill_is_asked_for_until_it_is_done() -> None:
+    yarn = Yarn()
+    yarn.add(report(1))
+    asyncio.run(kill(yarn, app(1), "why"))
+    assert yarn.killed == [app(1), app(1)]
+
+    class Stuck(Yarn):
+        async def kill(self, application, diagnostics="") -> bool:
+            return False
+
+    with pytest.raises(UnavailableError, match="has not ended"):
+        asyncio.run(kill(Stuck(), app(1), "why", wait_s=0))
+
+
+def test_looking_at_a_cluster_needs_no_java(tmp_path, monkeypatch) -> None:
+    """`status`, `top` and `explain` run where only the configuration is."""
+    (tmp_path / "core-site.xml").write_text(
+        "<configuration><property><name>fs.defaultFS</name><value>hdfs://nn:8020</value></property>"
+        "<property><name>yarn.resourcemanager.hostname</name><value>rm</value></property></configuration>"
+    )
+    (tmp_path / "hosts").write_text("10.0.0.7 rm\n")
+    (tmp_path / "yarn-accel-site.yaml").write_text("client_hosts_file: hosts\n")
+    bare = {"HADOOP_CONF_DIR": str(tmp_path), "HADOOP_USER_NAME": "alice"}
+
+    def no_java(*_: object) -> None:
+        raise StartupError("no Java")
+
+    monkeypatch.setattr("yarn_accel.hadoop.site.find_java", no_java)
+    with pytest.raises(StartupError, match="Java"):
+        HadoopSite.load(bare)
+    ours = RmClient.load(bare)
+    assert ours.staging_uri() == "hdfs://nn:8020/user/alice/.yarn-accel"
+    assert ours.site.resourcemanager_webs() == ["http://10.0.0.7:8088"]
+
+
+def site(folder: Path, **properties: str) -> dict[str, str]:
+    """The environment of somebody whose site has only these properties in its yarn-site.xml."""
+    (folder / "core-site.xml").write_text("<configuration/>")
+    rows = "".join(
+        f"<property><name>{name}</name><value>{value}</value></property>"
+        for name, value in properties.items()
+    )
+    (folder / "yarn-site.xml").write_text(f"<configuration>{rows}</configuration>")
+    return {"HADOOP_CONF_DIR": str(folder)}
+
+
+def test_an_address_that_is_none_is_reported_with_its_file_and_key(tmp_path) -> None:
+    with pytest.raises(ConfigError, match=r"yarn-site\.xml: .*hostname are not set"):
+        RmClient.load(site(tmp_path))
+    key = "yarn.resourcemanager.address"
+    with pytest.raises(ConfigError, match=rf"yarn-site\.xml: {key}: 'rm:80x' is no host:port"):
+        RmClient.load(site(tmp_path, **{key: "rm:80x"}))
+
+
+def test_the_user_is_who_this_process_runs_as(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("LOGNAME", "somebody-else")
+    monkeypatch.setenv("USER", "somebody-else")
+    environ = site(tmp_path, **{"yarn.resourcemanager.hostname": "rm"})
+    assert RmClient.load(environ).user == pwd.getpwuid(os.geteuid()).pw_name
+    assert RmClient.load({**environ, "HADOOP_USER_NAME": "ada"}).user == "ada"
+
+
+def test_where_no_resource_manager_answers_its_settings_are_named(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(gateway_module, "_RM_PATIENCE_S", 0.0)
+    with socket.socket() as taken:  # bound, but nobody listens
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        ours = RmClient.load(
+            site(tmp_path, **{f"yarn.resourcemanager.{each}address": address for each in _SERVICES})
+        )
+
+        async def ask() -> None:
+            async with ours.manager() as manager:
+                await find_running(manager)
+
+        with pytest.raises(UnavailableError, match=rf"no ResourceManager answers: .*{address}") as caught:
+            asyncio.run(ask())
+    assert str(tmp_path / "yarn-site.xml") in caught.value.cure

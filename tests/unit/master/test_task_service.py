@@ -1,0 +1,261 @@
+"""A task service inside the master: workers and owners on one side, the journal and nodes on the other."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from yarn_accel.adapters.hdfs import Store
+from yarn_accel.adapters.journal_file import StoredJournal
+from yarn_accel.core.tasks.applications import AppDefinition, FormProgram, TaskDefinition
+from yarn_accel.core.tasks.policies.registry import make
+from yarn_accel.core.tasks.service import TaskService
+from yarn_accel.core.tasks.service.submission import app_document
+from yarn_accel.core.tasks.values import AppId, AppSpec, Form, FormDemand, ResourceId, TaskId
+from yarn_accel.core.tasks.worker_messages import WorkerReport, parse_order, report_document
+from yarn_accel.core.tasks.worker_nodes import WORKER_ROLE, WorkerNodes
+from yarn_accel.errors import RejectedError, StorageError, UnavailableError
+from yarn_accel.master import task_service
+from yarn_accel.master.control_api import _count_of, _nodes_of
+from yarn_accel.master.task_config import TaskSettings
+from yarn_accel.master.task_journal import TaskJournal
+from yarn_accel.master.task_service import LiveTaskService
+from yarn_accel.master.worker_places import SizePlaces, WorkerPlaces
+
+SETTINGS = TaskSettings(cores=2, max_workers=2, policy="fifo")
+
+
+class Scene:
+    """A service whose files are in a folder, and what it ordered."""
+
+    def __init__(self, folder: Path, attempt: int = 1) -> None:
+        self.uri = f"file://{folder}"
+        self.store = Store()
+        self.stored = StoredJournal(self.store, f"{self.uri}/journal", attempt)
+        self.chosen: list[frozenset[str]] = []
+        self.service = LiveTaskService(
+            TaskService(SETTINGS.service_settings(1_700_000_000_000, attempt), make("fifo")),
+            lambda written, failed: TaskJournal(self.stored, written, failed),
+            self.store,
+            self.uri,
+            WorkerPlaces(
+                [SizePlaces(WORKER_ROLE, WorkerNodes(60.0), lambda: ["n1", "n2"])],
+                lambda _, nodes: self.chosen.append(nodes),
+            ),
+            asyncio.get_running_loop().time,
+        )
+        self.sequence = 0
+        self.working = asyncio.create_task(self.service.work())
+
+    async def opened(self) -> Scene:
+        while True:
+            try:
+                self.service.status()
+            except UnavailableError:
+                await asyncio.sleep(0.01)
+            else:
+                return self
+
+    def problem(self) -> str:
+        try:
+            self.service.status()
+        except UnavailableError as error:
+            return error.message
+        return ""
+
+    async def close(self) -> None:
+        self.working.cancel()
+        await asyncio.gather(self.working, return_exceptions=True)
+
+    def hand_in(self, definition: AppDefinition) -> str:
+        uri = f"{self.uri}/submitted/{definition.spec.app}.json"
+        self.store.write_atomic(uri, [json.dumps(app_document(definition)).encode()])
+        return uri
+
+    def report(self, worker: str = "n1", **more: object) -> dict[str, object]:
+        self.sequence += 1
+        values = {
+            "worker": ResourceId(worker),
+            "node": worker,
+            "incarnation": "0123456789abcdef",
+            "sequence": self.sequence,
+            "order": None,
+            "cores": 2,
+            "gpus": 0,
+            "memory_bytes": 1 << 30,
+            **more,
+        }
+        return report_document(WorkerReport(**values))
+
+
+def app(name: str = "a", n_tasks: int = 3) -> AppDefinition:
+    tasks = tuple(TaskDefinition(TaskId(f"{name}/{number}")) for number in range(n_tasks))
+    spec = AppSpec(AppId(name), name, 0, n_tasks, {Form.CPU: FormDemand()})
+    return AppDefinition(spec, {Form.CPU: FormProgram(("true",))}, tasks)
+
+
+async def until(condition) -> None:
+    """Wait for what another task of this loop makes true."""
+    for _ in range(3000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("never")
+
+
+def run(work) -> None:
+    asyncio.run(asyncio.wait_for(work, 60))
+
+
+def test_a_worker_gets_the_tasks_of_an_application_and_another_master_knows_them(tmp_path):
+    async def work():
+        scene = await Scene(tmp_path).opened()
+        assert await scene.service.submit(scene.hand_in(app())) == "a"
+        await until(lambda: bool(scene.chosen) and bool(scene.chosen[-1]))
+        assert scene.chosen[-1] <= {"n1", "n2"}
+        attempts, taken = [], None
+        while len(attempts) < 2:
+            order = parse_order(await scene.service.report("worker:n1", scene.report(order=taken)))
+            attempts, taken = [each.task for each in order.attempts], order.number
+        assert set(attempts) <= {"a/0", "a/1", "a/2"}
+        assert "running" in scene.service.explain(attempts[0]) or "queued" in scene.service.explain(
+            attempts[0]
+        )
+        await scene.close()
+        second = await Scene(tmp_path, attempt=2).opened()
+        assert second.service.status()["apps"]["a"]["tasks"]["done"] == 0
+        assert second.service.status()["workers"]["n1"]["is_expected"]
+        second.service.cancel("a")
+        await second.close()
+
+    run(work())
+
+
+def test_a_report_that_is_held_is_answered_when_its_worker_sends_another_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(task_service, "_HOLD_S", 600.0)
+
+    async def scene() -> None:
+        here = await Scene(tmp_path).opened()
+        order = parse_order(await here.service.report("worker:n1", here.report()))
+        held = asyncio.create_task(here.service.report("worker:n1", here.report(order=order.number)))
+        await asyncio.sleep(0.05)
+        assert not held.done()
+        newer = asyncio.create_task(here.service.report("worker:n1", here.report(order=order.number)))
+        assert parse_order(await held).number == order.number
+        assert not newer.done()
+        newer.cancel()
+        await here.close()
+
+    run(scene())
+
+
+def test_who_reports_for_another_worker_or_sends_no_report_is_refused(tmp_path):
+    async def work():
+        scene = await Scene(tmp_path).opened()
+        for sender, document in (
+            ("worker:n2", scene.report("n1")),
+            ("agent:n1", scene.report("n1")),
+            ("worker:n1", {"version": 1}),
+            ("worker:n1", None),
+            ("worker:n1", {**scene.report("n1"), "cores": 10**9}),
+        ):
+            with pytest.raises(RejectedError):
+                await scene.service.report(sender, document)
+        assert scene.service.status()["workers"] == {}
+        await scene.close()
+
+    run(work())
+
+
+def test_only_files_of_its_own_folder_are_applications(tmp_path):
+    async def work():
+        scene = await Scene(tmp_path).opened()
+        good = scene.hand_in(app())
+        assert good == f"{scene.service.status()['submit_to']}/a.json"
+        scene.store.write_atomic(f"{scene.uri}/elsewhere.json", [b"{}"])
+        scene.store.write_atomic(f"{scene.uri}/submitted/broken.json", [b'{"version": 1}'])
+        for uri, words in (
+            (f"{scene.uri}/elsewhere.json", "no file in"),
+            (f"{scene.uri}/submitted/../elsewhere.json", "no file in"),
+            (f"{scene.uri}/submitted/broken.json", "no application"),
+            (f"{scene.uri}/submitted/missing.json", "missing.json"),
+        ):
+            with pytest.raises(RejectedError, match=words):
+                await scene.service.submit(uri)
+        await scene.service.submit(good)
+        with pytest.raises(RejectedError, match="application of this name"):
+            await scene.service.submit(scene.hand_in(app(n_tasks=4)))
+        await scene.close()
+
+    run(work())
+
+
+def test_a_master_waits_for_storage_that_is_away_and_says_so(tmp_path, monkeypatch):
+    async def work():
+        with monkeypatch.context() as patched:
+            away = StorageError("safe mode", transient=True)
+            patched.setattr(StoredJournal, "read", lambda _: (_ for _ in ()).throw(away))
+            scene = Scene(tmp_path)
+            await until(lambda: scene.problem() == "the task service has not read its journal yet: safe mode")
+        await scene.opened()
+        assert scene.service.status()["apps"] == {}
+        await scene.close()
+
+    run(work())
+
+
+def test_while_the_journal_takes_nothing_nothing_takes_effect_and_later_all_does(tmp_path, monkeypatch):
+    async def work():
+        scene = await Scene(tmp_path).opened()
+        await scene.service.submit(scene.hand_in(app("before")))
+        fails = StorageError("no DataNode", transient=True)
+        with monkeypatch.context() as patched:
+            for name in ("append", "replace"):
+                patched.setattr(scene.stored, name, lambda _lines: (_ for _ in ()).throw(fails))
+            submitting = asyncio.create_task(scene.service.submit(scene.hand_in(app("meanwhile"))))
+            await until(lambda: bool(scene.service.status()["problems"]))
+            assert not submitting.done()
+        assert await submitting == "meanwhile"
+        assert scene.service.status()["problems"] == []
+        await scene.close()
+        second = await Scene(tmp_path, attempt=2).opened()
+        assert set(second.service.status()["apps"]) == {"before", "meanwhile"}
+        await second.close()
+
+    run(work())
+
+
+def test_what_became_of_an_application_is_answered_in_the_time_of_the_day(tmp_path):
+    async def work():
+        scene = await Scene(tmp_path).opened()
+        before = time.time()
+        await scene.service.submit(scene.hand_in(app()))
+        found = scene.service.outcome("a", 0)
+        assert before - 1 <= found["begun_at"] <= time.time() + 1
+        assert (found["policy"], found["state"], found["tasks"]["done"]) == ("fifo", "running", 0)
+        with pytest.raises(RejectedError, match="no application that is known"):
+            scene.service.outcome("nobody", 0)
+        await scene.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    "document",
+    [None, {}, {"nodes": "n1"}, {"nodes": ["n"] * 101}, {"nodes": [7]}, {"nodes": ["<b>"]}, {"nodes": [[]]}],
+)
+def test_a_question_for_the_use_of_no_nodes_is_refused(document):
+    with pytest.raises(RejectedError, match="node"):
+        _nodes_of(document)
+    assert _nodes_of({"nodes": ["n1", "n2"]}) == {"n1", "n2"}
+
+
+@pytest.mark.parametrize("first", [-1, True, "1", 1.5, 10**12])
+def test_a_question_for_tasks_from_nowhere_is_refused(first):
+    with pytest.raises(RejectedError, match="first: a number from 0"):
+        _count_of({"first": first}, "first")
+    assert _count_of({}, "first") == 0

@@ -1,0 +1,125 @@
+"""Files that applications ship: fetched once per worker, linked into each attempt's folder."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from yarn_accel.adapters.hdfs import Store
+from yarn_accel.errors import StorageError
+from yarn_accel.worker.file_cache import FileCache
+
+
+def cache(folder: Path, max_bytes: int = 1000) -> FileCache:
+    return FileCache(Store(), folder / "work" / ".files", max_bytes)
+
+
+def written(folder: Path, name: str, text: str) -> str:
+    path = folder / name
+    path.write_text(text)
+    return f"file://{path}"
+
+
+def test_a_file_is_fetched_once_and_linked_for_each_attempt(tmp_path):
+    files, uri = cache(tmp_path), written(tmp_path, "model", "weights")
+    for number in range(5):
+        files.link(uri, tmp_path / f"link-{number}")
+    assert files.n_fetched == 1
+    assert len({(tmp_path / f"link-{number}").stat().st_ino for number in range(5)}) == 1
+    assert (tmp_path / "link-4").read_text() == "weights"
+    assert (tmp_path / "link-4").stat().st_mode & 0o777 == 0o500
+
+
+def test_a_file_that_was_replaced_is_fetched_again(tmp_path):
+    files, uri = cache(tmp_path), written(tmp_path, "model", "old")
+    files.link(uri, tmp_path / "first")
+    written(tmp_path, "model", "newer")
+    files.link(uri, tmp_path / "second")
+    assert ((tmp_path / "first").read_text(), (tmp_path / "second").read_text()) == ("old", "newer")
+
+
+def test_a_copy_that_a_command_wrote_into_is_given_to_nobody_else(tmp_path):
+    files, uri = cache(tmp_path), written(tmp_path, "model", "good")
+    files.link(uri, tmp_path / "first")
+    (tmp_path / "first").chmod(0o700)
+    (tmp_path / "first").write_text("evil")
+    os.utime(tmp_path / "first", ns=(1, 1))
+    files.link(uri, tmp_path / "second")
+    assert (tmp_path / "second").read_text() == "good"
+    assert (tmp_path / "first").read_text() == "evil"
+
+
+def test_what_a_task_left_here_is_linked_and_not_fetched(tmp_path):
+    files, uri = cache(tmp_path), written(tmp_path, "out", "tile")
+    own = tmp_path / "own"
+    own.write_text("tile")
+    files.add(uri, own)
+    took = []
+    files.link(uri, tmp_path / "in", took.append)
+    assert (files.n_fetched, took) == (0, [])
+    assert (tmp_path / "in").stat().st_ino == own.stat().st_ino
+    assert (tmp_path / "in").stat().st_mode & 0o777 == 0o500
+
+
+def test_what_is_not_what_was_written_or_is_too_large_is_not_kept(tmp_path):
+    files, uri = cache(tmp_path, 10), written(tmp_path, "out", "tile")
+    for text in ("other length", "x" * 11):
+        (tmp_path / "own").write_text(text)
+        files.add(uri, tmp_path / "own")
+    (tmp_path / "link").symlink_to(tmp_path / "out")
+    files.add(uri, tmp_path / "link")
+    files.add(f"file://{tmp_path}/none", tmp_path / "own")
+    took = []
+    files.link(uri, tmp_path / "in", took.append)
+    assert (files.n_fetched, took) == (1, [4])
+
+
+def test_a_fetch_that_is_ended_leaves_nothing_that_is_taken_for_the_file(tmp_path):
+    files, uri = cache(tmp_path), written(tmp_path, "model", "x" * 500)
+
+    def stop(n_bytes: int) -> None:
+        raise InterruptedError
+
+    with pytest.raises(StorageError):
+        files.link(uri, tmp_path / "first", stop)
+    files.link(uri, tmp_path / "second")
+    assert (tmp_path / "second").read_text() == "x" * 500
+
+
+def test_attempts_that_begin_together_wait_for_one_fetch(tmp_path):
+    files, uri = cache(tmp_path), written(tmp_path, "model", "x" * 500)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: files.link(uri, tmp_path / f"link-{n}"), range(32)))
+    assert files.n_fetched == 1
+
+
+def test_the_files_linked_longest_ago_go_first_and_links_stay_whole(tmp_path):
+    files = cache(tmp_path, max_bytes=1000)
+    uris = [written(tmp_path, f"f{n}", str(n) * 400) for n in range(3)]
+    files.link(uris[0], tmp_path / "a")
+    files.link(uris[1], tmp_path / "b")
+    files.link(uris[0], tmp_path / "c")
+    files.link(uris[2], tmp_path / "d")
+    assert len(list((tmp_path / "work" / ".files").iterdir())) == 2
+    assert (tmp_path / "b").read_text() == "1" * 400
+    files.link(uris[0], tmp_path / "e")
+    assert files.n_fetched == 3
+    files.link(uris[1], tmp_path / "f")
+    assert files.n_fetched == 4
+
+
+def test_a_file_that_is_not_there_is_one_error_and_the_next_try_works(tmp_path):
+    files = cache(tmp_path)
+    with pytest.raises(StorageError):
+        files.link(f"file://{tmp_path}/late", tmp_path / "a")
+    files.link(written(tmp_path, "late", "now"), tmp_path / "a")
+    assert (tmp_path / "a").read_text() == "now"
+
+
+def test_what_an_earlier_worker_left_is_deleted(tmp_path):
+    cache(tmp_path).link(written(tmp_path, "model", "x"), tmp_path / "a")
+    cache(tmp_path)
+    assert list((tmp_path / "work" / ".files").iterdir()) == []

@@ -1,0 +1,600 @@
+"""A policy for DAGs behind the protocol of task policies: the object that simulations drive, driven live.
+
+The inner policy plans; what it plans takes effect like this. A task starts by an order when its machine is
+free in the account of this module, which then counts as started, as in a simulation. One task more lies at a
+machine that is busy, where no end there can make it the wrong one: the ends of what runs on that worker make
+nothing ready, or nothing of as high a class. So a worker never starts by itself what a successor of its last
+task would have come before; the successor's order follows from the report of the end.
+
+A task is in one place: it is given to another machine once the worker from which it was asked back has said
+that it did not start it. Events are applied when a decision is asked for, starts for which no slot is free
+after the ends that free one, as a report may name them in any order. A start that finds no slot waits for
+one; if the task ends first, it ran before what is in the slot.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from yarn_accel.core.dags.events import DagCancelled, DagPaused, DagSubmitted, MachineJoined
+from yarn_accel.core.dags.heft import heft
+from yarn_accel.core.dags.live.expected_times import ExpectedTimes
+from yarn_accel.core.dags.live.interrupting import choose_interrupted
+from yarn_accel.core.dags.live.slots import WorkerSlot, WorkerSlots, WorkerTable
+from yarn_accel.core.dags.model import DagFacts, DagId, Machine, PriorityClass, SubmittedDag
+from yarn_accel.core.dags.policies.base import DagPolicy
+from yarn_accel.core.dags.state import DagRecord, DagTaskRecord, DagTaskState, MachineRecord
+from yarn_accel.core.tasks.commands import (
+    Candidate,
+    EndTask,
+    EnqueueTask,
+    StartTask,
+    TakeBackTask,
+    TaskCommand,
+)
+from yarn_accel.core.tasks.durations import DurationStore
+from yarn_accel.core.tasks.events import (
+    AppCancelled,
+    AppFinished,
+    AppPaused,
+    AppSubmitted,
+    Decide,
+    EndReason,
+    ResourceJoined,
+    ResourceLeft,
+    TaskEnded,
+    TaskEvent,
+    TasksReady,
+    TaskStarted,
+)
+from yarn_accel.core.tasks.values import AppId, Form, ResourceId, TaskId
+
+__all__ = ["LiveDagPolicy"]
+
+#: While something waits, plans are made anew so often, as what runs may take longer than expected.
+_REPLAN_S = 1.0
+_LEARN_S = 1.0
+#: The own makespans that one decision computes are of DAGs with so many tasks together, or of one DAG: that
+#: takes half a second, and reports of workers wait meanwhile. Other DAGs follow with the next decisions.
+_MOST_ADMITTED = 2000
+#: DAGs with more tasks keep the own makespan of their arrival: another one takes long.
+_MOST_RECOMPUTED = 5000
+
+
+class _LiveDag:
+    """A DAG from its submission until its application has ended."""
+
+    __slots__ = ("is_known", "machines", "n_moved", "own_makespan_s", "record", "submitted")
+
+    def __init__(self, submitted: SubmittedDag) -> None:
+        self.submitted = submitted
+        self.record: DagRecord | None = None
+        self.machines: tuple[Machine, ...] = ()
+        self.own_makespan_s: float | None = None
+        self.is_known = False
+        self.n_moved = 0
+
+
+class LiveDagPolicy:
+    """One policy for DAGs in a task service.
+
+    Args:
+        inner: the policy, new.
+        durations: what is learned of tasks' times.
+    """
+
+    def __init__(self, inner: DagPolicy, durations: DurationStore) -> None:
+        self._inner = inner
+        self._table = WorkerTable()
+        self._times = ExpectedTimes(durations, self._node_of)
+        inner.state.seconds_matrix = self._times.matrix
+        self._dags: dict[AppId, _LiveDag] = {}
+        #: DAGs of which the inner policy has not heard yet, by their submission.
+        self._waiting: dict[AppId, DagSubmitted] = {}
+        #: Tasks that may be given to a worker: their predecessors are done, and they are nowhere.
+        self._ready: set[TaskId] = set()
+        self._inbox: list[TaskEvent] = []
+        self._is_changed = False
+        self._now_s = self._decided_s = self._learned_s = 0.0
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            ResourceJoined: self._joined,
+            ResourceLeft: self._left,
+            AppSubmitted: self._submitted,
+            AppPaused: self._paused,
+            AppCancelled: self._cancelled,
+            AppFinished: self._finished,
+            TasksReady: self._tasks_ready,
+            TaskStarted: self._started,
+            TaskEnded: self._ended,
+        }
+
+    def apply(self, event: TaskEvent) -> tuple[TaskCommand, ...]:
+        """Take one fact in; commands come from `Decide` alone."""
+        if not isinstance(event, Decide):
+            if type(event) in self._handlers:
+                self._inbox.append(event)
+            return ()
+        self._now_s = event.now_s
+        self._drain()
+        self._admit_some()
+        if not (self._is_changed or self._is_late()):
+            return ()
+        self._is_changed, self._decided_s = False, event.now_s
+        self._refresh_times()
+        self._inner.apply(event)
+        self._note_admitted()
+        commands = tuple(self._commands())
+        if not commands and self._is_stuck():
+            # Times that are not as planned may put tasks of static plans before those that they wait for.
+            for dag in self._inner.state.dags.values():
+                self._inner.state.unplan_waiting(dag)
+                for task in dag.pool:
+                    self._inner.state.unplan(task)
+            self._inner.apply(event)
+            commands = tuple(self._commands())
+        return commands
+
+    def candidates(self, resource: ResourceId, form: Form) -> tuple[Candidate, ...]:
+        """None: the reason of each start has the finish on each machine."""
+        return ()
+
+    def facts(self, app: AppId) -> DagFacts | None:
+        """What is known of a DAG; None: it was never planned, as there was no machine yet."""
+        dag = self._dags.get(app)
+        if dag is None or dag.record is None:
+            return None
+        record = dag.record
+        if DagId(app) not in self._inner.state.dags:
+            return DagFacts(self._own_makespan_s(dag), record.slowdown, None, dag.n_moved)
+        slowdown = self._inner.state.slowdowns(self._now_s)[app]
+        return DagFacts(self._own_makespan_s(dag), slowdown, self._predicted_end_s(record), dag.n_moved)
+
+    def explain(self, task: TaskId) -> str:
+        """Where a task that waits is planned, and why there; empty: nowhere."""
+        record = self._record(task)
+        if record is None or record.host is None or record.state is not DagTaskState.IN_POOL:
+            return ""
+        begins_s = max(0.0, record.start_s - self._now_s)
+        reason = self._inner.reason(record, self._now_s)
+        return f"planned on {record.host.name} in {begins_s:.3g} s: {reason}"
+
+    def slowdowns(self) -> dict[str, float]:
+        """SD by equation (3) of all DAGs now."""
+        return self._inner.state.slowdowns(self._now_s)
+
+    def validate(self) -> None:
+        """Raise AssertionError where the state contradicts itself; for tests."""
+        self._inner.validate()
+        self._table.validate()
+        for host in self._inner.state.machines:
+            occupant = self._table.slots[host.name].occupant
+            assert host.running is None or host.running.task == occupant, f"{host.name}: not what runs there"
+        if not self._inbox:
+            places = self._table.slot_of.keys() | self._table.lying.keys()
+            assert not self._ready & places, "a task that waits is somewhere"
+
+    def _is_stuck(self) -> bool:
+        """Whether nothing runs or is about to, though it could."""
+        table = self._table
+        if table.slot_of or table.lying or not self._inner.state.machines:
+            return False
+        return any(task.task in self._ready for dag in self._inner.state.active() for task in dag.pool)
+
+    def _is_late(self) -> bool:
+        """Whether something waits longer than the plan says."""
+        state = self._inner.state
+        if self._now_s < self._decided_s + _REPLAN_S or not any(dag.pool for dag in state.dags.values()):
+            return False
+        if self._is_stuck():
+            return True
+        return any(host.running is not None and host.running.end_s < self._now_s for host in state.machines)
+
+    # ---- facts
+
+    def _drain(self) -> None:
+        """Apply what happened; ends come before the starts to which they leave a slot."""
+        events, self._inbox = deque(self._inbox), []
+        while events:
+            event = events.popleft()
+            if isinstance(event, TaskStarted) and self._is_crowded(event):
+                end = next((each for each in events if self._leaves_slot(each, event.resource)), None)
+                if end is None:
+                    self._inbox.append(event)
+                    continue
+                events.remove(end)
+                events.appendleft(event)
+                event = end
+            self._handlers[type(event)](event)
+            self._is_changed = True
+
+    def _is_crowded(self, event: TaskStarted) -> bool:
+        """Whether a task started where all slots are taken."""
+        worker = self._table.workers.get(event.resource)
+        if worker is None or event.task in self._table.slot_of:
+            return False
+        return all(slot.occupant is not None for slot in worker.slots)
+
+    def _leaves_slot(self, event: TaskEvent, worker: ResourceId) -> bool:
+        if not isinstance(event, TaskEnded):
+            return False
+        slot = self._table.slot_of.get(event.task)
+        return slot is not None and slot.worker.name == worker
+
+    def _joined(self, event: ResourceJoined) -> None:
+        self._left(ResourceLeft(event.spec.resource, event.now_s))
+        for machine in self._table.join(event.spec):
+            self._inner.apply(MachineJoined(machine, event.now_s))
+
+    def _left(self, event: ResourceLeft) -> None:
+        for machine in self._table.leave(event.resource):
+            self._inner.apply(ResourceLeft(machine, event.now_s))
+
+    def _submitted(self, event: AppSubmitted) -> None:
+        submitted = event.dag
+        if submitted is None or event.spec.app in self._dags:
+            return
+        self._dags[event.spec.app] = _LiveDag(submitted)
+        self._times.add(submitted)
+        if len(submitted.done) == len(submitted.dag.tasks):
+            return
+        terms = submitted.terms
+        self._waiting[event.spec.app] = DagSubmitted(
+            DagId(event.spec.app),
+            submitted.dag,
+            terms.priority_class,
+            submitted.arrival_s,
+            submitted.done,
+            terms.is_paused,
+        )
+
+    def _admit_some(self) -> None:
+        """Let the inner policy hear of some DAGs that wait, high classes first, then in their order."""
+        n_left = _MOST_ADMITTED
+        if not self._inner.state.machines and not self._table.slots:
+            return
+        for app, event in sorted(self._waiting.items(), key=lambda each: each[1].priority_class):
+            if n_left <= 0:
+                return
+            self._admit(app)
+            self._is_changed = True
+            n_left -= len(event.dag.tasks)
+        for live in self._dags.values():
+            if n_left <= 0:
+                return
+            if live.record is not None and live.own_makespan_s is None:
+                n_left -= self._compute_own_makespan(live)
+
+    def _admit(self, app: str) -> None:
+        event = self._waiting.pop(AppId(app), None)
+        if event is not None:
+            self._inner.apply(event)
+
+    def _paused(self, event: AppPaused) -> None:
+        waiting = self._waiting.get(event.app)
+        if waiting is not None:
+            self._waiting[event.app] = replace(waiting, is_paused=event.is_paused)
+            return
+        self._inner.apply(DagPaused(DagId(event.app), event.is_paused, event.now_s))
+
+    def _cancelled(self, event: AppCancelled) -> None:
+        dag = self._dags.get(event.app)
+        if dag is not None:
+            self._ready.difference_update(_task_ids(dag.submitted))
+            if self._waiting.pop(event.app, None) is None:
+                self._inner.apply(DagCancelled(DagId(event.app), event.now_s))
+
+    def _finished(self, event: AppFinished) -> None:
+        dag = self._dags.pop(event.app, None)
+        if dag is not None:
+            self._ready.difference_update(_task_ids(dag.submitted))
+            self._times.remove(dag.submitted.dag.name)
+            self._waiting.pop(event.app, None)
+            if DagId(event.app) in self._inner.state.dags:
+                self._inner.apply(DagCancelled(DagId(event.app), event.now_s))
+
+    def _tasks_ready(self, event: TasksReady) -> None:
+        table = self._table
+        if event.app in self._dags:
+            self._ready.update(
+                task for task in event.tasks if task not in table.slot_of and task not in table.lying
+            )
+
+    def _started(self, event: TaskStarted) -> None:
+        slot = self._table.slot_of.get(event.task)
+        if slot is not None:
+            slot.started_s = event.now_s
+            return
+        worker = self._table.workers.get(event.resource)
+        if worker is None:
+            return
+        self._occupy(self._free_slot(worker, event.task), event.task, event.now_s)
+
+    def _occupy(self, slot: WorkerSlot, task: TaskId, now_s: float) -> None:
+        self._admit_dag_of(task, now_s)
+        self._ready.discard(task)
+        record = self._record(task)
+        expected_s = None
+        self._inner.apply(TaskStarted(task, slot.machine, Form.CPU, now_s))
+        if record is not None and record.state is DagTaskState.RUNS:
+            expected_s = record.end_s - now_s
+        self._table.occupy(slot, task, now_s, expected_s)
+
+    def _admit_dag_of(self, task: TaskId, now_s: float) -> None:
+        """A task runs: its DAG counts now."""
+        self._admit(task.partition("/")[0])
+        self._inner.admit(now_s)
+
+    def _free_slot(self, worker: WorkerSlots, task: TaskId) -> WorkerSlot:
+        """A free slot of a worker, the planned one where it is."""
+        record = self._record(task)
+        planned = record.host.name if record is not None and record.host is not None else None
+        free = [slot for slot in worker.slots if slot.occupant is None]
+        return next((slot for slot in free if slot.machine == planned), free[0])
+
+    def _record(self, task: TaskId) -> DagTaskRecord | None:
+        try:
+            return self._inner.state.task(task)
+        except KeyError:
+            return None
+
+    def _ended(self, event: TaskEnded) -> None:
+        if event.reason is EndReason.TAKEN_BACK:
+            if event.task in self._table.lying:
+                self._ready.add(event.task)
+                self._table.forget_lying(event.task)
+                live = self._dags.get(AppId(event.task.partition("/")[0]))
+                if live is not None:
+                    live.n_moved += 1
+            return
+        record, slot = self._record(event.task), self._table.vacate(event.task)
+        if slot is None:
+            self._end_crowded(event)
+            return
+        if event.reason is EndReason.DONE and record is not None:
+            self._learn(event, slot, record)
+        self._inner.apply(TaskEnded(event.task, slot.machine, event.reason, event.now_s))
+
+    def _end_crowded(self, event: TaskEnded) -> None:
+        """A task ended for whose start no slot was free: what was ordered into the slot runs after it.
+
+        So it is when a worker starts a task of its queue just before it hears what is to run instead.
+        """
+        start = next((each for each in self._inbox if _is_start_of(each, event.task)), None)
+        if start is None:
+            return
+        self._inbox.remove(start)
+        worker = self._table.workers.get(event.resource)
+        if worker is None or event.reason is not EndReason.DONE:
+            return
+        slot = max(worker.slots, key=lambda each: (each.occupant is None, each.started_s))
+        machine, next_task = slot.machine, slot.occupant
+        self._admit_dag_of(event.task, event.now_s)
+        if next_task is not None:
+            self._inner.apply(TaskEnded(next_task, machine, EndReason.LOST, event.now_s))
+        self._inner.apply(TaskStarted(event.task, machine, Form.CPU, start.now_s))
+        self._inner.apply(TaskEnded(event.task, machine, EndReason.DONE, event.now_s))
+        if next_task is not None:
+            slot.started_s = event.now_s
+            self._inner.apply(TaskStarted(next_task, machine, Form.CPU, event.now_s))
+
+    def _learn(self, event: TaskEnded, slot: WorkerSlot, record: DagTaskRecord) -> None:
+        transfers = sum(n_bytes for _, n_bytes in record.dag.dag.parents[record.number])
+        read_s = event.measured.read_s if event.measured is not None and transfers else 0.0
+        happened_s = max(0.0, event.now_s - slot.started_s - read_s)
+        self._times.learn(
+            record.dag.dag.name, record.number, slot.worker.node, happened_s, record.seconds or None
+        )
+
+    def _refresh_times(self) -> None:
+        """Plan with what was learned; not at every end, as it takes time proportional to the tasks."""
+        state = self._inner.state
+        if state.machines and self._now_s >= self._learned_s + _LEARN_S:
+            names = self._times.take_changed()
+            if names:
+                self._learned_s = self._now_s
+                state.refresh_seconds([dag for dag in state.dags.values() if dag.dag_id in names])
+
+    def _note_admitted(self) -> None:
+        """Note what DAGs that are planned for the first time have alone, and the most machines of each."""
+        state = self._inner.state
+        machines = tuple(host.machine for host in state.machines)
+        for app, live in self._dags.items():
+            if live.record is None:
+                live.record = state.dags.get(DagId(app))
+                if live.record is not None:
+                    live.is_known = self._times.is_known(live.submitted)
+                    live.machines, live.own_makespan_s = machines, live.record.own.makespan_s
+            elif len(machines) > len(live.machines):
+                live.machines, live.own_makespan_s = machines, None
+
+    def _own_makespan_s(self, live: _LiveDag) -> float:
+        assert live.record is not None
+        is_over = live.record.dag_id not in self._inner.state.dags
+        if is_over and (not live.is_known or live.own_makespan_s is None):
+            live.is_known = True
+            self._compute_own_makespan(live)
+        return live.record.own.makespan_s if live.own_makespan_s is None else live.own_makespan_s
+
+    def _compute_own_makespan(self, live: _LiveDag) -> int:
+        """With what is known now, on the most machines that there were; returns the number of its tasks."""
+        dag = live.submitted.dag
+        if len(dag.tasks) > _MOST_RECOMPUTED:
+            return 0
+        seconds = self._times.matrix(dag, live.machines)
+        own = heft(dag, live.machines, self._inner.state.bandwidth_bytes_per_s, seconds=seconds)
+        live.own_makespan_s = own.makespan_s
+        return len(dag.tasks)
+
+    def _predicted_end_s(self, record: DagRecord) -> float | None:
+        """What runs or is planned, with the longest way behind it; None where nothing is planned."""
+        now_s = self._now_s
+        placed = (task for task in record.tasks if task.state in (DagTaskState.RUNS, DagTaskState.IN_POOL))
+        ends = [max(now_s, task.start_s + task.rank) for task in placed if task.host is not None]
+        return max(ends, default=None)
+
+    def _node_of(self, machine: ResourceId) -> str:
+        slot = self._table.slots.get(machine)
+        return slot.worker.node if slot is not None else ""
+
+    # ---- orders
+
+    def _commands(self) -> Iterator[TaskCommand]:
+        self._keep_lying()
+        heads = [(host, self._head(host, queue)) for host, queue in self._inner.machine_plans()]
+        yield from self._take_back(heads)
+        for host, head in heads:
+            slot = self._table.slots[host.name]
+            if slot.occupant is None and head is not None and head.task in self._ready:
+                yield self._start(slot, head)
+        yield from self._queue()
+        yield from self._interrupt()
+
+    def _head(self, host: MachineRecord, queue: list[DagTaskRecord]) -> DagTaskRecord | None:
+        """The next task of a machine; one that its service holds back for a while is left out."""
+        for task in queue:
+            if task.host is host and task.state in (DagTaskState.IN_POOL, DagTaskState.WAITS):
+                is_held_back = (
+                    task.state is DagTaskState.IN_POOL
+                    and task.task not in self._ready
+                    and task.task not in self._table.lying
+                )
+                if not is_held_back:
+                    return task
+        return None
+
+    def _keep_lying(self) -> None:
+        """Let what lies at a worker be next there, where the plan has a task there that is equal to it."""
+        plans = dict(self._inner.machine_plans())
+        heads = {host: self._head(host, queue) for host, queue in plans.items()}
+        for host in plans:
+            head = heads[host]
+            worker = self._table.slots[host.name].worker
+            if head is None or head.task in worker.queue:
+                continue
+            for task in worker.queue:
+                other = self._record(task)
+                there = other.host if other is not None else None
+                if other is None or there is None or there not in plans:
+                    continue
+                is_next = heads[there] is other
+                if is_next and self._table.slots[there.name].worker is worker:
+                    continue
+                if _are_equal(head, other):
+                    self._exchange(plans, head, other)
+                    heads[host], heads[there] = other, head if is_next else heads[there]
+                    break
+
+    def _exchange(
+        self, plans: dict[MachineRecord, list[DagTaskRecord]], one: DagTaskRecord, other: DagTaskRecord
+    ) -> None:
+        """Each of two equal tasks takes the other one's place in the plan."""
+        assert one.host is not None
+        assert other.host is not None
+        first, second = plans[one.host], plans[other.host]
+        at, other_at = first.index(one), second.index(other)
+        first[at], second[other_at] = other, one
+        for name in ("host", "start_s", "seconds", "end_s", "finish_s", "note"):
+            ours, theirs = getattr(one, name), getattr(other, name)
+            setattr(one, name, theirs)
+            setattr(other, name, ours)
+        for each in (one, other):
+            self._inner.state.table.plan(each.dag.dag_id, each.number, each.start_s, each.seconds)
+
+    def _start(self, slot: WorkerSlot, task: DagTaskRecord) -> StartTask:
+        reason = self._inner.reason(task, self._now_s)
+        self._occupy(slot, task.task, self._now_s)
+        return StartTask(task.task, slot.worker.name, Form.CPU, reason, slot.expected_s)
+
+    def _take_back(self, heads: list[tuple[MachineRecord, DagTaskRecord | None]]) -> Iterator[TaskCommand]:
+        """Ask back what lies where it is not next, or would start before what should."""
+        wanted = {
+            head.task: self._table.slots[host.name]
+            for host, head in heads
+            if head is not None
+            and (self._table.slots[host.name].occupant is None or self._may_lie(head, host.name))
+        }
+        for task, lying in list(self._table.lying.items()):
+            if lying.is_asked_back:
+                continue
+            slot = wanted.get(task)
+            if slot is None or slot.worker is not lying.worker:
+                self._table.ask_back(task)
+                yield TakeBackTask(task, lying.worker.name, "planned anew")
+
+    def _queue(self) -> Iterator[TaskCommand]:
+        """One task more for each machine that is busy, where it may lie there."""
+        for host, queue in self._inner.machine_plans():
+            slot, head = self._table.slots[host.name], self._head(host, queue)
+            if slot.occupant is None or head is None or head.task not in self._ready:
+                continue
+            if self._may_lie(head, host.name):
+                worker = slot.worker
+                position = sum(self._begins_s(each) <= head.start_s for each in worker.queue)
+                self._ready.discard(head.task)
+                self._table.lay(worker, head.task, position)
+                reason = self._inner.reason(head, self._now_s)
+                yield EnqueueTask(head.task, worker.name, Form.CPU, position, reason)
+
+    def _begins_s(self, task: TaskId) -> float:
+        record = self._record(task)
+        return record.start_s if record is not None else self._now_s
+
+    def _may_lie(self, task: DagTaskRecord, machine: ResourceId) -> bool:
+        """Whether no end on its worker makes something ready that might go before it."""
+        for slot in self._table.slots[machine].worker.slots:
+            running = self._record(slot.occupant) if slot.occupant is not None else None
+            if running is None or running.dag.priority_class > task.dag.priority_class:
+                continue
+            of_dag = running.dag
+            if any(
+                of_dag.tasks[child].n_parents_left == 1 for child, _ in of_dag.dag.children[running.number]
+            ):
+                return False
+        return True
+
+    def _interrupt(self) -> Iterator[TaskCommand]:
+        """End what gives way to preemptive tasks that no machine takes soon."""
+        allowed = {app for app, live in self._dags.items() if live.submitted.terms.may_interrupt}
+        waiting = [
+            task
+            for dag in self._inner.state.active()
+            if allowed and dag.priority_class is PriorityClass.PREEMPTIVE
+            for task in dag.pool
+            if task.task in self._ready or task.task in self._table.lying
+        ]
+        if not waiting:
+            return
+        running = [
+            (slot, record)
+            for slot in self._table.slots.values()
+            if slot.occupant is not None and (record := self._record(slot.occupant)) is not None
+        ]
+        for slot, record, for_task in choose_interrupted(waiting, running, allowed, self._now_s):
+            slot.is_ending = True
+            record.end_s = self._now_s
+            yield EndTask(record.task, slot.worker.name, f"gives way to {for_task.task}")
+
+
+def _is_start_of(event: TaskEvent, task: TaskId) -> bool:
+    return isinstance(event, TaskStarted) and event.task == task
+
+
+def _are_equal(one: DagTaskRecord, other: DagTaskRecord) -> bool:
+    """Whether nothing but their names tells two tasks of a pool apart."""
+    return (
+        one.dag is other.dag
+        and one.state is other.state is DagTaskState.IN_POOL
+        and one.is_overdue is other.is_overdue
+        and one.rank == other.rank
+        and np.array_equal(one.row, other.row)
+        and np.array_equal(one.ready_s, other.ready_s)
+    )
+
+
+def _task_ids(submitted: SubmittedDag) -> Iterator[TaskId]:
+    return (TaskId(f"{submitted.dag.name}/{task.task}") for task in submitted.dag.tasks)

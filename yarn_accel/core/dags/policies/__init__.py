@@ -1,0 +1,1 @@
+"""Who plans which task where: one policy a file, one table in `registry`."""

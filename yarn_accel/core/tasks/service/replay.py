@@ -1,0 +1,397 @@
+"""Changes the state of a task service, by the records of its journal and by nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from yarn_accel.core.tasks.events import EndReason
+from yarn_accel.core.tasks.service.definition_values import definition_of
+from yarn_accel.core.tasks.service.history import AppHistory, EndedDag, EndedTask
+from yarn_accel.core.tasks.service.prepared import PreparedApp, served_app
+from yarn_accel.core.tasks.service.records import (
+    AppBegun,
+    AppClosed,
+    AppOver,
+    AppRemembered,
+    AttemptAssigned,
+    AttemptDropped,
+    AttemptKept,
+    AttemptSettled,
+    InterruptsCounted,
+    PauseSet,
+    ResultsKept,
+    ServiceBegun,
+    ServiceRecord,
+    TasksEnded,
+    TasksListed,
+    TasksRestored,
+    WorkerForgotten,
+    WorkerKnown,
+    app_records,
+)
+from yarn_accel.core.tasks.service.state import (
+    Assignment,
+    Drop,
+    EndedApp,
+    ServedApp,
+    ServedTask,
+    TaskState,
+    TaskWorker,
+)
+from yarn_accel.core.tasks.values import AppId, Form, ResourceId, TaskId
+from yarn_accel.core.tasks.worker_messages import attempt_id
+
+__all__ = ["ServiceState"]
+
+#: Rows of tasks in one record of a shortened journal.
+_N_ROWS = 2000
+
+
+class ServiceState:
+    """The state, and what each record changes of it.
+
+    Attributes:
+        ready: tasks by application that became ready since the caller last emptied it.
+        is_replaying: records come from a journal, so orders of an earlier master may have had what they name.
+    """
+
+    def __init__(self, max_crashes: int, n_ended: int, n_ended_tasks: int) -> None:
+        self._max_crashes = max_crashes
+        self._n_ended = n_ended
+        self._n_ended_tasks = n_ended_tasks
+        self.started_ms = 0
+        self.n_apps = 0
+        self.apps: dict[AppId, ServedApp] = {}
+        self.tasks: dict[TaskId, ServedTask] = {}
+        self.workers: dict[ResourceId, TaskWorker] = {}
+        self.ended: dict[AppId, EndedApp] = {}
+        self.ready: dict[AppId, list[TaskId]] = {}
+        self.is_replaying = False
+        self._listing: tuple[AppBegun, list[Any]] | None = None
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            ServiceBegun: self._service_begun,
+            AppBegun: self._app_begun,
+            TasksListed: self._tasks_listed,
+            TasksRestored: self._tasks_restored,
+            WorkerKnown: self._worker_known,
+            WorkerForgotten: self._worker_forgotten,
+            AttemptAssigned: self._assigned,
+            AttemptDropped: self._dropped,
+            AttemptKept: self._kept,
+            AttemptSettled: self._settled,
+            PauseSet: self._pause_set,
+            ResultsKept: self._results_kept,
+            InterruptsCounted: self._interrupts_counted,
+            AppOver: self._over,
+            AppClosed: self._closed,
+            AppRemembered: self._remembered,
+            TasksEnded: self._tasks_ended,
+        }
+
+    def apply(self, record: ServiceRecord) -> None:
+        """Change the state as a record says."""
+        self._handlers[type(record)](record)
+
+    def add_app(self, prepared: PreparedApp, number: int, at: float) -> None:
+        """Take an application; what `AppBegun` and all its `TasksListed` do together."""
+        app = prepared.app
+        app.number, app.begun_at = number, at
+        app.is_paused = app.definition.dag is not None and app.definition.dag.is_paused
+        self.apps[app.id] = app
+        self.n_apps = max(self.n_apps, number)
+        self.tasks.update(prepared.tasks)
+        if prepared.ready:
+            self.ready[app.id] = prepared.ready
+
+    @property
+    def n_records(self) -> int:
+        """About how many rows `records` yields."""
+        n_ended_tasks = sum(len(each.history.tasks) for each in self.ended.values())
+        return len(self.tasks) + 2 * len(self.workers) + len(self.ended) + n_ended_tasks
+
+    def records(self) -> Iterator[ServiceRecord]:
+        """Records that make a new state equal to this one."""
+        yield ServiceBegun(self.started_ms, self.n_apps)
+        for ended in self.ended.values():
+            yield _remembered_record(ended)
+            yield from _history_records(ended.app, ended.history)
+        for worker in self.workers.values():
+            yield WorkerKnown(worker.id, worker.incarnation)
+        for app in self.apps.values():
+            yield from app_records(app.definition, app.number, app.begun_at)
+            rows = [_row(task) for task in app.tasks if task.state.is_final or task.n_attempts]
+            for start in range(0, len(rows), _N_ROWS):
+                yield TasksRestored(app.id, rows[start : start + _N_ROWS])
+            yield from _history_records(app.id, app.history)
+            yield from _dag_records(app)
+        for worker in self.workers.values():
+            yield from _assigned_records(worker)
+        for app in self.apps.values():
+            if app.is_over:
+                yield AppOver(app.id, app.error)
+
+    # ---- applications
+
+    def _service_begun(self, record: ServiceBegun) -> None:
+        self.started_ms = record.started_ms
+        self.n_apps = record.n_apps
+
+    def _app_begun(self, record: AppBegun) -> None:
+        self._listing = record, []
+
+    def _tasks_listed(self, record: TasksListed) -> None:
+        if self._listing is None:
+            return
+        begun, rows = self._listing
+        rows += record.rows
+        if len(rows) == begun.n_tasks:
+            self._listing = None
+            self.add_app(
+                served_app(definition_of(begun.definition, rows, begun.n_tasks)), begun.number, begun.at
+            )
+
+    def _tasks_restored(self, record: TasksRestored) -> None:
+        app = self.apps[AppId(record.app)]
+        for partition, state, n_attempts, n_failures, n_crashes, error in record.rows:
+            task = app.tasks[partition]
+            task.n_attempts, task.n_failures, task.n_crashes = n_attempts, n_failures, n_crashes
+            task.error = error
+            if TaskState(state).is_final:
+                task.move(TaskState(state))
+                if task.state is TaskState.DONE:
+                    self._release_successors(task)
+
+    def _over(self, record: AppOver) -> None:
+        app = self.apps[AppId(record.app)]
+        app.is_over, app.error = True, record.error
+        self.ready.pop(app.id, None)
+        for task in app.tasks:
+            if task.state in (TaskState.WAITING, TaskState.READY):
+                task.move(TaskState.CANCELLED)
+            elif task.assignment is not None:
+                task.assignment.worker.drop(task.assignment, Drop.OVER)
+
+    def _results_kept(self, record: ResultsKept) -> None:
+        app = self.apps.get(AppId(record.app)) or self.ended[AppId(record.app)]
+        for task, result in record.rows:
+            app.history.keep_result(task, result)
+
+    def _pause_set(self, record: PauseSet) -> None:
+        self.apps[AppId(record.app)].is_paused = record.is_paused
+
+    def _interrupts_counted(self, record: InterruptsCounted) -> None:
+        app = self.apps[AppId(record.app)]
+        app.n_interrupted, app.lost_s = record.n, record.lost_s
+
+    def _closed(self, record: AppClosed) -> None:
+        app = self.apps.pop(AppId(record.app))
+        for task in app.tasks:
+            del self.tasks[task.id]
+        spec = app.definition.spec
+        self._keep(
+            EndedApp(
+                app.id,
+                app.number,
+                tuple((state.value, n) for state, n in app.counts.items()),
+                app.is_over and not app.error,
+                app.error or record.error,
+                spec.name,
+                tuple((form.value, need.cores, need.gpus) for form, need in spec.demands.items()),
+                app.begun_at,
+                record.at,
+                app.history,
+                None if record.dag is None else EndedDag(*record.dag),
+            )
+        )
+
+    def _remembered(self, record: AppRemembered) -> None:
+        self._keep(
+            EndedApp(
+                AppId(record.app),
+                record.number,
+                tuple((str(state), int(n)) for state, n in record.counts),
+                record.is_cancelled,
+                record.error,
+                record.name,
+                tuple((str(form), int(cores), int(gpus)) for form, cores, gpus in record.demands),
+                record.begun_at,
+                record.ended_at,
+                AppHistory(),
+                None if record.dag is None else EndedDag(*record.dag),
+            )
+        )
+
+    def _keep(self, ended: EndedApp) -> None:
+        self.ended[ended.app] = ended
+        if len(self.ended) > self._n_ended:
+            del self.ended[next(iter(self.ended))]
+        self._forget_tasks()
+
+    def _tasks_ended(self, record: TasksEnded) -> None:
+        app = self.apps.get(AppId(record.app)) or self.ended[AppId(record.app)]
+        for row in record.rows:
+            app.history.add(EndedTask(*row))
+
+    def _forget_tasks(self) -> None:
+        """Drop what the applications did that ended longest ago, where it is too much."""
+        n_left = sum(len(each.history.tasks) for each in self.ended.values())
+        for ended in list(self.ended.values())[:-1]:
+            if n_left <= self._n_ended_tasks:
+                return
+            if ended.history.tasks:
+                n_left -= len(ended.history.tasks)
+                self.ended[ended.app] = replace(ended, history=AppHistory())
+
+    # ---- workers and attempts
+
+    def _worker_known(self, record: WorkerKnown) -> None:
+        worker = ResourceId(record.worker)
+        self.workers[worker] = TaskWorker(worker, record.incarnation)
+
+    def _worker_forgotten(self, record: WorkerForgotten) -> None:
+        del self.workers[ResourceId(record.worker)]
+
+    def _assigned(self, record: AttemptAssigned) -> None:
+        task = self.tasks[TaskId(record.task)]
+        app = task.app
+        worker = self.workers[ResourceId(record.worker)]
+        assignment = Assignment(
+            task,
+            record.number,
+            attempt_id(self.started_ms, app.number, task.partition, record.number),
+            worker,
+            Form(record.form),
+            record.position < 0,
+            record.reason,
+            listed_in=0 if self.is_replaying else None,
+            is_known=not self.is_replaying,
+            predicted_s=record.predicted_s,
+        )
+        worker.add(assignment, record.position)
+        task.n_attempts = record.number + 1
+        task.assignment = assignment
+        task.move(TaskState.QUEUED)
+
+    def _dropped(self, record: AttemptDropped) -> None:
+        assignment = self._assignment(record.task, record.number)
+        assignment.worker.drop(assignment, Drop(record.why))
+
+    def _kept(self, record: AttemptKept) -> None:
+        assignment = self._assignment(record.task, record.number)
+        assignment.worker.keep(assignment)
+
+    def _settled(self, record: AttemptSettled) -> None:
+        assignment = self._assignment(record.task, record.number)
+        task, end = assignment.task, EndReason(record.end)
+        assignment.worker.discard(assignment)
+        task.assignment = None
+        if assignment.drop is Drop.END and end is EndReason.CANCELLED:
+            task.app.n_interrupted += 1
+            task.app.lost_s += record.lost_s
+        if end is EndReason.DONE:
+            task.app.history.add(_ended_task(assignment, record))
+            if record.result:
+                task.app.history.keep_result(task.definition.own_name, record.result)
+            task.move(TaskState.DONE)
+            self._release_successors(task)
+            return
+        if end is EndReason.FAILED:
+            task.n_failures += 1
+            task.avoid = (task.avoid or set()) | {assignment.worker.id}
+        task.n_crashes += record.is_crash
+        task.error = record.error or task.error
+        is_failure = end is EndReason.FAILED or record.is_crash
+        if is_failure and self._has_failed(task):
+            task.move(TaskState.FAILED)
+        elif task.app.is_over:
+            task.move(TaskState.CANCELLED)
+        else:
+            self._make_ready(task)
+
+    def _has_failed(self, task: ServedTask) -> bool:
+        is_exhausted = task.n_failures >= task.app.definition.max_attempts
+        return is_exhausted or task.n_crashes >= self._max_crashes
+
+    def _release_successors(self, task: ServedTask) -> None:
+        for after in task.successors or ():
+            after.n_missing -= 1
+            if not after.n_missing and after.state is TaskState.WAITING:
+                self._make_ready(after)
+
+    def _make_ready(self, task: ServedTask) -> None:
+        task.move(TaskState.READY)
+        self.ready.setdefault(task.app.id, []).append(task.id)
+
+    def _assignment(self, name: str, number: int) -> Assignment:
+        assignment = self.tasks[TaskId(name)].assignment
+        assert assignment is not None, f"{name}: is nowhere"
+        assert assignment.number == number, f"{name}: {assignment.attempt} is under way, not {number}"
+        return assignment
+
+
+def _ended_task(assignment: Assignment, record: AttemptSettled) -> EndedTask:
+    task = assignment.task
+    node, started_at, ended_at, overhead_s, compute_s, alone_s = record.ran or ("", 0.0, 0.0, *(None,) * 3)
+    return EndedTask(
+        task.id[len(task.app.id) + 1 :],
+        node,
+        assignment.form.value,
+        started_at,
+        ended_at,
+        overhead_s,
+        compute_s,
+        alone_s,
+        assignment.predicted_s,
+        assignment.reason,
+    )
+
+
+def _remembered_record(ended: EndedApp) -> AppRemembered:
+    return AppRemembered(
+        ended.app,
+        ended.number,
+        [list(each) for each in ended.counts],
+        ended.is_cancelled,
+        ended.error,
+        ended.name,
+        [list(each) for each in ended.demands],
+        ended.begun_at,
+        ended.ended_at,
+        None if ended.dag is None else list(ended.dag),
+    )
+
+
+def _dag_records(app: ServedApp) -> Iterator[ServiceRecord]:
+    terms = app.definition.dag
+    if terms is not None and app.is_paused is not terms.is_paused:
+        yield PauseSet(app.id, app.is_paused)
+    if app.n_interrupted:
+        yield InterruptsCounted(app.id, app.n_interrupted, app.lost_s)
+
+
+def _history_records(app: AppId, history: AppHistory) -> Iterator[ServiceRecord]:
+    for start in range(0, len(history.tasks), _N_ROWS):
+        yield TasksEnded(app, [list(each) for each in history.tasks[start : start + _N_ROWS]])
+    for task, result in history.results.items():
+        yield ResultsKept(app, [[task, result]])
+
+
+def _row(task: ServedTask) -> list[Any]:
+    # The attempt that is under way follows as a record of its own.
+    n_attempts = task.n_attempts if task.assignment is None else task.assignment.number
+    return [task.partition, task.state.value, n_attempts, task.n_failures, task.n_crashes, task.error]
+
+
+def _assigned_records(worker: TaskWorker) -> Iterator[ServiceRecord]:
+    position = 0
+    for each in worker.held():
+        is_queued = not each.is_start
+        at = position if is_queued and each.drop is None else -1
+        position += is_queued and each.drop is None
+        yield AttemptAssigned(
+            each.task.id, each.number, worker.id, each.form.value, at, each.reason, each.predicted_s
+        )
+        if each.drop is not None and not each.task.app.is_over:
+            yield AttemptDropped(each.task.id, each.number, each.drop.value)

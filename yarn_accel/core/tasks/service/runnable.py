@@ -1,0 +1,64 @@
+"""Whether a task service can run an application at all."""
+
+from __future__ import annotations
+
+from yarn_accel.core.tasks.applications import AppDefinition
+from yarn_accel.core.tasks.service.pool import slots
+from yarn_accel.core.tasks.service.settings import ServiceSettings
+from yarn_accel.core.tasks.values import Form
+from yarn_accel.errors import ConfigError
+
+__all__ = ["check_runnable"]
+
+
+def check_runnable(definition: AppDefinition, settings: ServiceSettings, most_gpus: int) -> None:
+    """Refuse what no worker, or not the policy, of this service would ever run.
+
+    Args:
+        most_gpus: of one pipeline server that serves now.
+
+    Raises:
+        ConfigError: why, with the cure.
+    """
+    app = definition.spec.app
+    _check_kind(definition, settings)
+    if not settings.uses_gpus and Form.CPU not in definition.spec.demands:
+        raise ConfigError(
+            f"{app}: it has the form gpu alone, and the policy of this service uses no GPUs",
+            cure="give a form cpu, or start the service with another policy",
+        )
+    if all(need.is_served for need in definition.spec.demands.values()) and not most_gpus:
+        raise ConfigError(
+            f"{app}: gpu.operation: no pipeline server serves any node now",
+            cure="see `yarn-accel status` for why, submit it again when one serves, or give a form cpu",
+        )
+    if settings.sizes and not any(slots(size, definition.spec, most_gpus) for size in settings.sizes):
+        sizes = ", ".join(f"{size.name} ({size.cores} cores, {size.gpus} GPUs)" for size in settings.sizes)
+        raise ConfigError(
+            f"{app}: one of its tasks needs more than any worker has: {sizes}",
+            cure="ask for fewer cores, GPUs or less memory, or start the service with larger workers",
+        )
+
+
+def _check_kind(definition: AppDefinition, settings: ServiceSettings) -> None:
+    """DAGs are for policies that plan them; these give each core to one task at a time."""
+    app, policy = definition.spec.app, settings.policy
+    if definition.dag is not None and not settings.takes_dags:
+        raise ConfigError(
+            f"{app}: it is a DAG, and the policy of this service, {policy}, plans none",
+            cure="set tasks: {policy: mps} in the launch settings, and start the service anew",
+        )
+    if definition.dag is None and settings.takes_dags:
+        raise ConfigError(
+            f"{app}: it is no DAG, and the policy of this service, {policy}, plans DAGs alone",
+            cure="start a service with another policy, as hdas+, or submit a DAG without edges",
+        )
+    if definition.dag is not None:
+        for size in settings.sizes:
+            need_bytes = definition.spec.demands[Form.CPU].memory_bytes * size.cores
+            if need_bytes > size.memory_bytes:
+                raise ConfigError(
+                    f"{app}: a worker ({size.name}) runs {size.cores} of its tasks at once, which take "
+                    f"{need_bytes} bytes of memory, and has {size.memory_bytes}",
+                    cure="ask for less memory, or start the service with more task_memory_mib or fewer cores",
+                )

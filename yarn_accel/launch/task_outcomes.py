@@ -1,0 +1,185 @@
+"""What became of applications of a live task service, in the form that a simulation has."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from yarn_accel.core.tasks.outcome import NodeUse, RunOutcome, TaskOutcome, outcome_of
+from yarn_accel.core.tasks.service.history import EndedTask
+from yarn_accel.core.tasks.use_over_time import NodePlace
+from yarn_accel.core.tasks.values import AppId, Form, TaskId
+from yarn_accel.errors import ConfigError
+from yarn_accel.hadoop.control import Control
+from yarn_accel.launch.task_report import RunReport
+
+__all__ = ["ask_outcomes", "live_outcome", "live_report", "nodes_of", "what_is_missing"]
+
+_Answers = Mapping[str, Mapping[str, Any]]
+
+
+async def ask_outcomes(control: Control, apps: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """What the master knows of applications, with all of their tasks that are done.
+
+    Args:
+        apps: their names; none: all that it knows.
+
+    Raises:
+        ConfigError: there is no application.
+        RejectedError: one of them is not known.
+    """
+    if not apps:
+        status = await control.ask("tasks-status")
+        apps = [*status["ended"], *status["apps"]]
+    if not apps:
+        raise ConfigError("there is no application to report on", cure="yarn-accel tasks submit APP.yaml")
+    return {app: await _ask(control, app) for app in dict.fromkeys(apps)}
+
+
+async def _ask(control: Control, app: str) -> dict[str, Any]:
+    rows: list[Any] = []
+    while True:
+        # It goes on meanwhile; the last answer is the newest.
+        answer = await control.ask("tasks-outcome", {"app": app, "first": len(rows)})
+        rows += answer["rows"]
+        if not answer["rows"] or len(rows) >= answer["n_rows"]:
+            return {**answer, "rows": rows}
+
+
+def live_outcome(answers: _Answers) -> RunOutcome:
+    """The outcome of applications that were asked for; seconds begin with the first submission."""
+    policy = str(next(iter(answers.values()))["policy"])
+    zero = min(answer["begun_at"] for answer in answers.values())
+
+    def since_start(at: float | None) -> float:
+        return math.nan if at is None else round(at - zero, 3)
+
+    def tasks() -> Iterator[TaskOutcome]:
+        for app, answer in answers.items():
+            for row in answer["rows"]:
+                task = EndedTask(*row)
+                yield _task(AppId(app), task, since_start(task.started_at), since_start(task.ended_at))
+
+    found = tuple(tasks())
+    last_s: dict[str, float] = {}
+    for task in found:
+        last_s[task.app] = max(last_s.get(task.app, 0.0), task.end_s)
+    ended_s = {
+        # As in a simulation: to commit its output is no part of it.
+        AppId(app): since_start(answer["ended_at"])
+        if answer["state"] != "done"
+        else last_s.get(app, since_start(answer["ended_at"]))
+        for app, answer in answers.items()
+    }
+    started_s = {AppId(app): since_start(answer["begun_at"]) for app, answer in answers.items()}
+    return outcome_of(policy, started_s, found, ended_s=ended_s)
+
+
+def live_report(answers: _Answers, use: Mapping[str, Any], figures: Mapping[str, Any]) -> RunReport:
+    """All that a report shows.
+
+    Args:
+        answers: as `ask_outcomes` gives them.
+        use: what workers did over time, as `UseSamples.document` has it.
+        figures: of the service's status.
+    """
+    zero = min(answer["begun_at"] for answer in answers.values())
+    outcome = replace(live_outcome(answers), use=_node_use(answers, use, zero))
+    places: dict[str, NodePlace] = {}
+    for each in use["workers"].values():
+        cores, gpus, _ = places.get(each["node"], (0, 0, 0.0))
+        whole = NodePlace(cores + each["n_cores"], gpus + each["n_gpus"], each["bandwidth_bytes_per_s"])
+        places[each["node"]] = whole
+    names = {answer["name"] for answer in answers.values()}
+    shown = {name: forms for name, forms in figures.items() if name in names}
+    return RunReport(outcome, places, shown, tuple(what_is_missing(answers)))
+
+
+def nodes_of(answers: _Answers) -> list[str]:
+    """The nodes on which tasks ran, by name."""
+    return sorted({row[1] for answer in answers.values() for row in answer["rows"] if row[1]})
+
+
+def _node_use(answers: _Answers, use: Mapping[str, Any], zero: float) -> dict[str, tuple[NodeUse, ...]]:
+    """What nodes did: tasks say exactly who held what, samples what the I/O was."""
+    changes: dict[str, list[_Change]] = defaultdict(list)
+    for answer in answers.values():
+        demands = {form: (cores, gpus) for form, cores, gpus in answer["demands"]}
+        for task in (EndedTask(*row) for row in answer["rows"]):
+            cores, gpus = demands[task.form]
+            computes_at = task.ended_at - (task.compute_s or 0.0)
+            changes[task.node] += [
+                _Change(task.started_at - zero, cores, gpus, 0),
+                _Change(computes_at - zero, 0, 0, gpus),
+                _Change(task.ended_at - zero, -cores, -gpus, -gpus),
+            ]
+    for worker in use["workers"].values():
+        if worker["node"] in changes:
+            changes[worker["node"]] += _io_changes(worker, use["step_s"], zero)
+    return {node: tuple(_added_up(each)) for node, each in sorted(changes.items())}
+
+
+class _Change(NamedTuple):
+    """Something changed on a node; I/O: None: as before, NaN: not known."""
+
+    at_s: float
+    cores: int
+    gpus: int
+    computing: int
+    io_bytes_per_s: float | None = None
+
+
+def _io_changes(worker: Mapping[str, Any], step_s: float, zero: float) -> Iterator[_Change]:
+    for i, value in enumerate(worker["bytes_per_s"]):
+        at_s = worker["from_at"] + i * step_s - zero
+        yield _Change(at_s, 0, 0, 0, math.nan if value is None else value)
+    yield _Change(worker["from_at"] + len(worker["bytes_per_s"]) * step_s - zero, 0, 0, 0, math.nan)
+
+
+def _added_up(changes: list[_Change]) -> Iterator[NodeUse]:
+    """From second 0 on; what was before it is in the first entry."""
+    cores = gpus = computing = 0
+    io = math.nan
+    last_s = 0.0
+    for change in sorted(changes, key=lambda each: each.at_s):
+        at_s = max(0.0, change.at_s)
+        if at_s > last_s:
+            yield NodeUse(last_s, io, cores, gpus, computing)
+            last_s = at_s
+        cores, gpus, computing = cores + change.cores, gpus + change.gpus, computing + change.computing
+        io = io if change.io_bytes_per_s is None else change.io_bytes_per_s
+    yield NodeUse(last_s, io, cores, gpus, computing)
+
+
+def what_is_missing(answers: _Answers) -> Iterator[str]:
+    """What the outcome does not know, for its reader."""
+    for app, answer in answers.items():
+        n_done, n_rows = answer["tasks"].get("done", 0), answer["n_rows"]
+        n_unknown = sum(EndedTask(*row).delay is None for row in answer["rows"])
+        if answer["state"] == "running":
+            yield f"{app} runs: {n_done} of its {sum(answer['tasks'].values())} tasks are done so far"
+        elif answer["state"] != "done":
+            yield f"{app} {answer['state']}: {answer['error'] or 'its owner ended it'}"
+        if n_rows < n_done:
+            yield f"{app}: its {n_done} tasks are not kept any more, as others ended since"
+        if n_unknown:
+            why = "nobody knew how long it takes alone, or it was not measured"
+            yield f"{app}: tasks whose delay is not known: {n_unknown} of {n_rows}, for {why}"
+
+
+def _task(app: AppId, task: EndedTask, start_s: float, end_s: float) -> TaskOutcome:
+    overhead_s = math.nan if task.overhead_s is None else task.overhead_s
+    return TaskOutcome(
+        app,
+        TaskId(f"{app}/{task.name}"),
+        task.node,
+        Form(task.form),
+        start_s,
+        end_s,
+        overhead_s + (math.nan if task.alone_s is None else task.alone_s),
+        task.reason,
+        overhead_s + (math.nan if task.predicted_s is None else task.predicted_s),
+    )

@@ -1,0 +1,222 @@
+"""``yarn-accel tasks start | submit | status | top | report | explain | cancel``: applications of tasks.
+
+The service is a part of the application that `yarn-accel start` submits; `tasks start` has it switched on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+import uuid
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import RenderableType
+from rich.text import Text
+
+from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport
+from yarn_accel.adapters.local_files import write_atomic
+from yarn_accel.adapters.repeated_output import repeated_output
+from yarn_accel.errors import JobError, UnavailableError
+from yarn_accel.hadoop.control import Control, asked, with_control
+from yarn_accel.hadoop.rm_client import RmClient
+from yarn_accel.launch.application_cli import (
+    FILE_WIDTH,
+    application_option,
+    config_option,
+    console,
+    interval_option,
+    progress,
+    start_wait_option,
+)
+from yarn_accel.launch.config import LaunchConfig, load_launch_config
+from yarn_accel.launch.start import start as start_application
+from yarn_accel.launch.task_outcomes import ask_outcomes, live_report, nodes_of
+from yarn_accel.launch.task_report import MAX_DRAWN_NODES, RunReport, write_report
+from yarn_accel.launch.task_view import app_progress, tasks_table
+from yarn_accel.tasks import load_app, plan_app
+from yarn_accel.tasks.submission import submit_definition
+
+__all__ = [
+    "cancel",
+    "explain",
+    "follow_status",
+    "report",
+    "start",
+    "status",
+    "submit",
+    "top",
+    "wait_until_ended",
+]
+
+_POLL_S = 0.5
+
+
+@click.command("start")
+@config_option
+@start_wait_option
+def start(config_file: Path | None, wait_s: float) -> None:
+    """Start the task service, or find it."""
+    config = LaunchConfig.model_validate({}) if config_file is None else load_launch_config(config_file)
+    config = config.model_copy(update={"worker": config.worker.model_copy(update={"enabled": True})})
+    rm_client = RmClient.load()
+    with progress() as report:
+        started = asyncio.run(start_application(rm_client, config, report, wait_s))
+    if not started.is_new:
+        # It may have been started without a task service, which it then says.
+        asyncio.run(asked(rm_client, str(started.report.id), "tasks-status"))
+    how = f"runs after {started.took_s:.2f} s" if started.is_new else "runs already"
+    click.echo(f"{started.report.id} {how}")
+    click.echo(f"page: {rm_client.page_of(started.report)}")
+
+
+@click.command("submit")
+@click.argument("app_file", metavar="APP.yaml", type=click.Path(path_type=Path))
+@application_option
+@click.option("--name", "app_id", default="", help="Name of this run; default: a new one.")
+@click.option("--wait", "is_waiting", is_flag=True, help="Wait for the end; 1 is the exit code of a failure.")
+@click.option("--dry-run", "is_dry", is_flag=True, help="Check everything and submit nothing.")
+def submit(app_file: Path, application: str, app_id: str, is_waiting: bool, is_dry: bool) -> None:
+    """Submit an application of tasks."""
+    app = load_app(app_file)
+    rm_client = RmClient.load()
+    store = rm_client.store()
+    definition = plan_app(app, store, app_id or f"{app.name}-{uuid.uuid4().hex[:8]}")
+    forms = " and ".join(form.value for form in definition.spec.demands)
+    click.echo(f"{definition.spec.app}: {len(definition.tasks)} tasks, on {forms}", err=True)
+    if is_dry:
+        return
+
+    async def work(_: ApplicationReport, control: Control) -> None:
+        await submit_definition(control.ask, store, definition)
+        click.echo(definition.spec.app)
+        if is_waiting:
+            await wait_until_ended(control, definition.spec.app)
+
+    asyncio.run(with_control(rm_client, application, work))
+
+
+@click.command("status")
+@application_option
+@click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
+def status(application: str, as_json: bool) -> None:
+    """Show the applications of tasks, and the workers."""
+    _, answer = asyncio.run(asked(RmClient.load(), application, "tasks-status"))
+    if as_json:
+        click.echo(json.dumps(answer, indent=1))
+    else:
+        console().print(tasks_table(answer))
+
+
+@click.command("top")
+@application_option
+@interval_option
+def top(application: str, interval_s: float) -> None:
+    """Show the same again and again, until ^C; once where it goes to no terminal."""
+    with contextlib.suppress(KeyboardInterrupt):
+        follow = partial(follow_status, interval_s=interval_s, view=tasks_table)
+        asyncio.run(with_control(RmClient.load(), application, follow))
+
+
+async def follow_status(
+    _: ApplicationReport,
+    control: Control,
+    *,
+    interval_s: float,
+    view: Callable[[Mapping[str, Any]], RenderableType],
+) -> None:
+    """Show the service's status again and again, once where it goes to no terminal."""
+    if not _is_terminal():
+        console().print(view(await control.ask("tasks-status")))
+        return
+    with repeated_output(FILE_WIDTH) as show:
+        while True:
+            try:
+                shown = view(await control.ask("tasks-status"))
+            except UnavailableError as error:
+                shown = Text(f"{error}\nasking again; end with ^C")
+            show(shown)
+            await asyncio.sleep(interval_s)
+
+
+@click.command("explain")
+@click.argument("task")
+@application_option
+def explain(task: str, application: str) -> None:
+    """Say where TASK (APP/NUMBER) is, and why there."""
+    _, answer = asyncio.run(asked(RmClient.load(), application, "tasks-explain", {"task": task}))
+    click.echo(answer.get("text", ""))
+
+
+@click.command("cancel")
+@click.argument("app")
+@application_option
+def cancel(app: str, application: str) -> None:
+    """End the application APP early."""
+    asyncio.run(asked(RmClient.load(), application, "tasks-cancel", {"app": app}))
+    click.echo(f"{app} ends")
+
+
+@click.command("report")
+@click.argument("apps", nargs=-1, metavar="[APP]...")
+@application_option
+@click.option(
+    "--out",
+    "folder",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write JSON, a page and pictures here.",
+)
+@click.option(
+    "--json",
+    "json_file",
+    metavar="OUT",
+    type=click.Path(path_type=Path),
+    help="Write the JSON alone here, as `tasks simulate` does.",
+)
+def report(apps: tuple[str, ...], application: str, folder: Path | None, json_file: Path | None) -> None:
+    """Report what became of applications: of those named, or of all."""
+    if folder is None and json_file is None:
+        raise click.UsageError("give --out FOLDER, --json OUT, or both")
+    made = asyncio.run(with_control(RmClient.load(), application, partial(_ask_report, apps=apps)))
+    missing = list(made.notes)
+    if json_file is not None:
+        write_atomic(json_file, json.dumps(made.outcome.as_json(), indent=1, allow_nan=False) + "\n")
+    if folder is not None:
+        missing += write_report(made, folder)
+        click.echo(f"{folder / 'index.html'}")
+    for note in missing:
+        click.echo(f"note: {note}", err=True)
+
+
+async def _ask_report(_: ApplicationReport, control: Control, *, apps: tuple[str, ...]) -> RunReport:
+    answers = await ask_outcomes(control, apps)
+    use = await control.ask("tasks-use", {"nodes": nodes_of(answers)[:MAX_DRAWN_NODES]})
+    return live_report(answers, use, (await control.ask("tasks-status"))["figures"])
+
+
+def _is_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+async def wait_until_ended(control: Control, app: str) -> None:
+    """Wait for the end of an application.
+
+    Raises:
+        JobError: it failed or was cancelled.
+    """
+    with app_progress(app) as show:
+        while app in (answer := await control.ask("tasks-status"))["apps"]:
+            show(answer["apps"][app])
+            await asyncio.sleep(_POLL_S)
+    ended = answer["ended"].get(app)
+    if ended is None:
+        raise JobError(f"{app}: the task service knows nothing of it any more")
+    click.echo(f"{app}: {ended['state']}", err=True)
+    if ended["state"] != "done":
+        raise JobError(f"{app}: {ended['state']}: {ended['error']}")

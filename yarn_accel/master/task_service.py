@@ -1,0 +1,509 @@
+"""A task service inside the master: carries out what `core.tasks.service` decides.
+
+::
+
+    owners ── ControlApi ──▶ submit, cancel ─┐                         ┌─▶ TaskJournal ──▶ HDFS
+    workers ─ reports ────▶ WorkerReported ──┼──▶ TaskService (core) ──┼─▶ orders, the answers to reports
+    containers ──────────▶ WorkerGone ───────┘                         ├─▶ nodes that get a worker
+                                                                       └─▶ output folders
+
+A worker's report is answered at once when there is an order that it has not taken, else when there is one, or
+after a second: so a task's end reaches the service, and what follows from it the worker, without a wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from typing import Any
+
+from yarn_accel.adapters.hdfs import Store
+from yarn_accel.adapters.journal_file import StoredJournal
+from yarn_accel.adapters.signed_http import decode_json
+from yarn_accel.core.application import RoleTable
+from yarn_accel.core.application import commands as app_cmd
+from yarn_accel.core.application import events as app_ev
+from yarn_accel.core.application.exits import describe_exit, is_excused
+from yarn_accel.core.tasks.learning import FigureStore
+from yarn_accel.core.tasks.server_gpus import ServingServers
+from yarn_accel.core.tasks.service import TaskService
+from yarn_accel.core.tasks.service import commands as cmd
+from yarn_accel.core.tasks.service import events as ev
+from yarn_accel.core.tasks.service.prepared import PreparedApp, prepare_app
+from yarn_accel.core.tasks.service.submission import parse_app
+from yarn_accel.core.tasks.service.use_samples import N_STEPS
+from yarn_accel.core.tasks.values import AppId, ResourceId, TaskId
+from yarn_accel.core.tasks.worker_messages import (
+    WorkerOrder,
+    WorkerReport,
+    order_document,
+    parse_report,
+    unfinished_uri,
+)
+from yarn_accel.core.tasks.worker_nodes import WORKER_ROLE, WorkerNodes
+from yarn_accel.errors import ConfigError, RejectedError, RemoteProtocolError, StorageError, UnavailableError
+from yarn_accel.master.config import MasterConfig
+from yarn_accel.master.figure_file import FigureFile
+from yarn_accel.master.inventory import Inventory
+from yarn_accel.master.task_config import TaskSettings
+from yarn_accel.master.task_journal import TaskJournal
+from yarn_accel.master.worker_places import SizePlaces, WorkerPlaces, usable_nodes
+
+__all__ = ["LiveTaskService", "make_task_service"]
+
+logger = logging.getLogger(__name__)
+
+_TICK_S = 1.0
+_HOLD_S = 1.0
+_SUCCESS = "_SUCCESS"
+_JOURNAL_FOLDER = "task-journal"
+#: Into which owners put what they submit.
+_SUBMITTED_FOLDER = "submitted"
+_MAX_SHOWN = 200
+#: Ten minutes of the page's pictures, and how many there are.
+_SHOWN_STEPS = 120
+_SHOWN_WORKERS = 24
+_MAX_APP_BYTES = 64 * 1024 * 1024
+
+
+class LiveTaskService:
+    """One task service.
+
+    Args:
+        service: the decisions.
+        journal: where its records go; `journal_written` and `journal_failed` are what it calls.
+        store: where outputs are.
+        folder_uri: of this application.
+        places: chooses nodes for workers.
+        clock: of events.
+        figure_file: keeps what is learned of applications.
+        serving: says which pipeline servers serve now.
+    """
+
+    def __init__(
+        self,
+        service: TaskService,
+        make_journal: Callable[[Callable[[int], None], Callable[[], None]], TaskJournal],
+        store: Store,
+        folder_uri: str,
+        places: WorkerPlaces,
+        clock: Callable[[], float],
+        figure_file: FigureFile | None = None,
+        serving: Callable[[], ServingServers] = ServingServers,
+    ) -> None:
+        self._service = service
+        self._figure_file = figure_file or FigureFile(store, "", FigureStore())
+        self._serving, self._servers = serving, ServingServers()
+        self._journal = make_journal(self._journal_written, self._journal_failed)
+        self._store = store
+        self._submitted = f"{folder_uri.rstrip('/')}/{_SUBMITTED_FOLDER}"
+        self._places = places
+        self._clock = clock
+        self._is_open = self._is_tick_due = False
+        #: Looking at all nodes is too much for every report.
+        self._are_nodes_due = False
+        self._orders: dict[ResourceId, WorkerOrder] = {}
+        self._wakes: dict[ResourceId, asyncio.Event] = {}
+        #: Incarnation and sequence of each worker's newest report.
+        self._newest: dict[ResourceId, tuple[str, int]] = {}
+        self._answers: dict[AppId, list[asyncio.Future[str]]] = {}
+        self._jobs: set[asyncio.Task[None]] = set()
+        self._reading = asyncio.Semaphore(1)
+        self._n_submissions = 0
+        #: The containers of workers that this attempt launched -> their nodes.
+        self._containers: dict[str, str] = {}
+        #: Form and end -> how many attempts ended so since this master started, and how long they ran.
+        self._attempts: dict[tuple[str, str], list[float]] = {}
+        self._entries = self._make_entries()
+
+    def _make_entries(self) -> dict[type, Callable[[Any], None]]:
+        return {
+            cmd.WriteJournal: self._journal.put,
+            cmd.ReplaceJournal: self._journal.put,
+            cmd.SendOrder: self._send_order,
+            cmd.AppAccepted: lambda command: self._answer(command.app, ""),
+            cmd.AppRefused: lambda command: self._answer(command.app, command.error),
+            cmd.CommitOutput: lambda command: self._begin(self._settle(command, is_complete=True)),
+            cmd.RemoveUnfinished: lambda command: self._begin(self._settle(command, is_complete=False)),
+            cmd.AppEnded: self._app_ended,
+            cmd.AttemptEnded: self._attempt_ended,
+            cmd.WorkersWanted: self._workers_wanted,
+            cmd.ReleaseWorker: self._release,
+        }
+
+    # ---- startup, main loop, shutdown
+
+    async def work(self) -> None:
+        """Take the journal over and serve, until it is cancelled.
+
+        Raises:
+            StorageError: the journal cannot be read, or is damaged.
+            AttemptGoneError: a later master has it.
+        """
+        found = await self._journal.read()
+        logger.info("read the journal: %d records, %d bytes", len(found.records), found.n_bytes)
+        if found.torn_bytes:
+            logger.warning("the journal's last line was torn, %d bytes are left out", found.torn_bytes)
+        await self._figure_file.read()
+        self._is_open = True
+        self._apply(ev.Recovered(found.records, self._clock(), time.time()))
+        writing = asyncio.create_task(self._journal.work(), name="task journal")
+        keeping = asyncio.create_task(self._figure_file.work(), name="task figures")
+        try:
+            while True:
+                self._are_nodes_due = True
+                self._look_at_servers()
+                self._tick()
+                done, _ = await asyncio.wait([writing], timeout=_TICK_S)
+                for each in done:
+                    each.result()
+        finally:
+            writing.cancel()
+            keeping.cancel()
+            await asyncio.gather(writing, keeping, *self._jobs, return_exceptions=True)
+            await self._journal.close()
+            await self._figure_file.close()
+
+    # ---- what comes in
+
+    async def report(self, sender: str, document: Any) -> Any:
+        """Take a worker's report in, and answer with its order.
+
+        Raises:
+            RejectedError: it is none, or another worker's.
+            UnavailableError: there is no order for it yet.
+        """
+        report = self._report_of(sender, document)
+        worker = report.worker
+        wake = self._wakes.setdefault(worker, asyncio.Event())
+        self._newest[worker] = newest = (report.incarnation, report.sequence)
+        # A report of it that is held is answered now: so the worker keeps that connection.
+        wake.set()
+        self._apply(ev.WorkerReported(report, self._clock()))
+        until_s = self._clock() + _HOLD_S
+        while (order := self._news(report)) is None and (left_s := until_s - self._clock()) > 0:
+            if self._newest.get(worker) != newest:
+                break
+            wake.clear()
+            await _wait(wake, left_s)
+        order = order or self._orders.get(worker)
+        if order is None or self._newest.get(worker, newest)[0] != report.incarnation:
+            raise UnavailableError("the task service has no order for this worker yet")
+        return order_document(order)
+
+    def _report_of(self, sender: str, document: Any) -> WorkerReport:
+        self._check_open()
+        try:
+            report = parse_report(document)
+        except RemoteProtocolError as error:
+            raise RejectedError("bad-report", str(error)) from None
+        if sender != f"{WORKER_ROLE}:{report.worker}" or not self._places.is_on(report.worker, report.node):
+            raise RejectedError("not-yours", f"{sender} may not report for {report.worker}")
+        return report
+
+    def _news(self, report: WorkerReport) -> WorkerOrder | None:
+        """An order that this process has not taken yet."""
+        order = self._orders.get(report.worker)
+        if order is None or order.incarnation != report.incarnation:
+            return None
+        has_taken = report.order is not None and report.order >= order.number
+        return None if has_taken else order
+
+    async def submit(self, uri: str) -> str:
+        """Take in the application of a file, see `app_document`; returns its name when the journal has it.
+
+        Raises:
+            RejectedError: it cannot run here, and why.
+            UnavailableError: the journal is not read yet.
+        """
+        self._check_open()
+        # One file at a time: what is read takes memory, and threads that the journal needs.
+        self._n_submissions += 1
+        try:
+            async with self._reading:
+                prepared = await asyncio.to_thread(self._read, uri)
+        finally:
+            self._n_submissions -= 1
+        definition = prepared.app.definition
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._answers.setdefault(definition.spec.app, []).append(answer)
+        self._apply(ev.SubmitRequested(definition, self._clock(), prepared))
+        if error := await answer:
+            raise RejectedError("app-refused", error)
+        return definition.spec.app
+
+    def _read(self, uri: str) -> PreparedApp:
+        folder = f"{self._submitted}/"
+        if not uri.startswith(folder) or "/" in uri[len(folder) :]:
+            raise RejectedError("not-here", f"{uri} is no file in {folder}")
+        try:
+            return prepare_app(parse_app(decode_json(self._store.read_bytes(uri, _MAX_APP_BYTES), uri)))
+        except (ConfigError, StorageError, RemoteProtocolError) as error:
+            raise RejectedError("bad-app", f"{uri}: {error}") from None
+
+    def cancel(self, app: str) -> None:
+        """End an application early; one that is not there is none any more.
+
+        Raises:
+            UnavailableError: the journal is not read yet.
+        """
+        self._check_open()
+        self._apply(ev.CancelRequested(AppId(app), self._clock()))
+
+    def pause(self, app: str, is_paused: bool) -> None:
+        """Let nothing of a DAG start from now on, or let it go on.
+
+        Raises:
+            RejectedError: there is no such application that runs, or it is no DAG.
+            UnavailableError: the journal is not read yet.
+        """
+        self._check_open()
+        if self._service.is_dag(AppId(app)) is None:
+            raise RejectedError("unknown-app", f"{app[:_MAX_SHOWN]!r} is no application that runs here")
+        if not self._service.is_dag(AppId(app)):
+            raise RejectedError("no-dag", f"{app[:_MAX_SHOWN]} is no DAG: only those can be paused")
+        self._apply(ev.PauseRequested(AppId(app), is_paused, self._clock()))
+
+    def result(self, task: str) -> str:
+        """What a task's function returned, as JSON.
+
+        Raises:
+            RejectedError: it has not ended, it returned nothing, or that is not kept.
+            UnavailableError: the journal is not read yet.
+        """
+        self._check_open()
+        found = self._service.result(TaskId(task))
+        if found is None:
+            raise RejectedError(
+                "no-result",
+                f"{task[:_MAX_SHOWN]!r}: no result of it is known",
+                cure="wait for its end; a command has none, and those of DAGs that ended long ago are gone",
+            )
+        return found
+
+    def containers(self, event: app_ev.Event, commands: Iterable[app_cmd.Command]) -> None:
+        """Note which container is whose worker, and when one ended."""
+        for command in commands:
+            if isinstance(command, app_cmd.LaunchContainer):
+                worker = self._places.worker(command.role, command.container.node)
+                if worker is not None:
+                    self._containers[command.container.id] = worker
+        if isinstance(event, app_ev.ContainerCompleted):
+            node = self._containers.pop(event.container, None)
+            if node is not None and self._is_open:
+                by_itself = not is_excused(event.exit_status)
+                reason = describe_exit(event.exit_status, event.diagnostics)
+                self._apply(ev.WorkerGone(ResourceId(node), by_itself, reason, self._clock()))
+
+    def status(self) -> dict[str, Any]:
+        """Applications, workers and what is wrong, as JSON values.
+
+        Raises:
+            UnavailableError: the journal is not read yet.
+        """
+        self._check_open()
+        problems = [f"the journal is not written: {self._journal.problem}"] if self._journal.problem else []
+        return {
+            **self._service.snapshot(),
+            "workers_wanted": self._places.n_wanted,
+            "nodes": self._places.nodes,
+            "submit_to": self._submitted,
+            "submissions": self._n_submissions,
+            "problems": problems,
+        }
+
+    def shown(self) -> dict[str, Any]:
+        """What the page and the metrics show: `status`, what workers did over time, how attempts ended.
+
+        ``problems`` alone while the journal is not read yet.
+        """
+        if not self._is_open:
+            return {"problems": ["the task service has not read its journal yet"]}
+        return {
+            **self.status(),
+            "use": self._service.use(_SHOWN_STEPS, _SHOWN_WORKERS),
+            "attempts": [[form, end, *values] for (form, end), values in self._attempts.items()],
+        }
+
+    def use(self, nodes: Collection[str]) -> dict[str, Any]:
+        """What workers on these nodes did over time, all that is kept.
+
+        Raises:
+            UnavailableError: the journal is not read yet.
+        """
+        self._check_open()
+        return self._service.use(N_STEPS, len(nodes), nodes)
+
+    def outcome(self, app: str, first: int) -> dict[str, Any]:
+        """What became of an application's tasks, from number `first` of those that are done.
+
+        Raises:
+            RejectedError: there is no such application.
+            UnavailableError: the journal is not read yet.
+        """
+        self._check_open()
+        found = self._service.outcome(AppId(app), first)
+        if found is None:
+            raise RejectedError("unknown-app", f"{app[:_MAX_SHOWN]!r} is no application that is known here")
+        return found
+
+    def explain(self, name: str) -> str:
+        """Where a task is, and why there; or how far an application is, and what is believed of it.
+
+        Raises:
+            UnavailableError: the journal is not read yet.
+        """
+        self._check_open()
+        return self._service.explain(name)
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            why = f": {self._journal.problem}" if self._journal.problem else ""
+            raise UnavailableError(f"the task service has not read its journal yet{why}")
+
+    # ---- what goes out
+
+    def _apply(self, event: ev.ServiceEvent) -> None:
+        for command in self._service.apply(event):
+            self._entries[type(command)](command)
+        if not self._is_tick_due and not isinstance(event, ev.ServiceTick):
+            # All that is there already is applied first: a burst costs one decision.
+            self._is_tick_due = True
+            asyncio.get_running_loop().call_soon(self._tick)
+
+    def _look_at_servers(self) -> None:
+        servers = self._serving()
+        if servers != self._servers:
+            self._servers = servers
+            self._apply(ev.ServersServe(servers, self._clock()))
+
+    def _tick(self) -> None:
+        self._is_tick_due = False
+        self._apply(ev.ServiceTick(self._clock()))
+        if self._are_nodes_due:
+            self._are_nodes_due = False
+            self._choose_nodes()
+
+    def _journal_written(self, sequence: int) -> None:
+        self._apply(ev.JournalWritten(sequence, self._clock()))
+
+    def _journal_failed(self) -> None:
+        self._apply(ev.JournalFailed(self._clock()))
+
+    def _send_order(self, command: cmd.SendOrder) -> None:
+        self._orders[command.worker] = command.order
+        self._wakes.setdefault(command.worker, asyncio.Event()).set()
+
+    def _answer(self, app: AppId, error: str) -> None:
+        for answer in self._answers.pop(app, ()):
+            if not answer.done():
+                answer.set_result(error)
+
+    def _app_ended(self, command: cmd.AppEnded) -> None:
+        how = "cancelled" if command.is_cancelled else command.error or "done"
+        logger.info("application %s ended: %s", command.app, how)
+
+    def _attempt_ended(self, command: cmd.AttemptEnded) -> None:
+        counted = self._attempts.setdefault((command.form.value, command.end.value), [0, 0.0])
+        counted[0] += 1
+        if command.started_s is not None:
+            counted[1] += max(0.0, command.ended_s - command.started_s)
+
+    def _workers_wanted(self, command: cmd.WorkersWanted) -> None:
+        self._places.want(command.counts)
+        self._are_nodes_due = True
+
+    def _release(self, command: cmd.ReleaseWorker) -> None:
+        self._places.release(command.worker)
+        self._are_nodes_due = True
+        for table in (self._orders, self._wakes, self._newest):
+            table.pop(command.worker, None)
+
+    def _choose_nodes(self) -> None:
+        preferred = self._servers.server_of if self._service.wants_servers else ()
+        self._places.choose(self._service.workers(), preferred, self._clock())
+
+    def _begin(self, job: Any) -> None:
+        task = asyncio.get_running_loop().create_task(job)
+        self._jobs.add(task)
+        task.add_done_callback(self._jobs.discard)
+
+    async def _settle(self, command: cmd.CommitOutput | cmd.RemoveUnfinished, *, is_complete: bool) -> None:
+        """Remove what attempts left in an output folder, and mark it as complete."""
+        error = ""
+        if command.folder:
+            try:
+                await asyncio.to_thread(self._clean, command.folder, is_complete)
+            except StorageError as failure:
+                error = str(failure)
+        self._apply(ev.OutputSettled(command.app, error, self._clock()))
+
+    def _clean(self, folder: str, is_complete: bool) -> None:
+        self._store.delete(unfinished_uri(folder))
+        if is_complete:
+            self._store.write_atomic(f"{folder.rstrip('/')}/{_SUCCESS}", lambda: [b""])
+
+
+def make_task_service(
+    config: MasterConfig,
+    roles: RoleTable,
+    inventory: Inventory,
+    attempt: int,
+    choose: Callable[[str, frozenset[str]], None],
+    clock: Callable[[], float],
+    serving: Callable[[], ServingServers] = ServingServers,
+) -> LiveTaskService | None:
+    """The task service that a master's settings ask for, if any.
+
+    Raises:
+        ConfigError: the plan has no containers for workers.
+    """
+    settings = config.tasks
+    if settings is None:
+        return None
+    places = _places(settings, roles, inventory, choose)
+    store = Store()
+    stored = StoredJournal(store, f"{config.staging_uri}/{_JOURNAL_FOLDER}", attempt)
+    figures = FigureStore()
+    policy = settings.make_policy(figures)
+    service = TaskService(settings.service_settings(int(time.time() * 1000), attempt), policy, figures)
+    return LiveTaskService(
+        service,
+        lambda written, failed: TaskJournal(stored, written, failed),
+        store,
+        config.staging_uri,
+        places,
+        clock,
+        FigureFile(store, settings.figures_uri, figures),
+        serving,
+    )
+
+
+def _places(
+    settings: TaskSettings,
+    roles: RoleTable,
+    inventory: Inventory,
+    choose: Callable[[str, frozenset[str]], None],
+) -> WorkerPlaces:
+    resources = {role.name: role.resource for role in roles}
+    found = []
+    for size in settings.sizes():
+        if size.role not in resources:
+            raise ConfigError(
+                f"tasks: the plan has no role {size.role}",
+                cure="set `worker: {enabled: true}` in the launch settings",
+            )
+        usable = partial(usable_nodes, inventory, resources[size.role], size.node_label, size.node_attribute)
+        found.append(SizePlaces(size.role, WorkerNodes(settings.start_s), usable))
+    return WorkerPlaces(found, choose)
+
+
+async def _wait(wake: asyncio.Event, limit_s: float) -> None:
+    waiting = asyncio.ensure_future(wake.wait())
+    try:
+        await asyncio.wait([waiting], timeout=limit_s)
+    finally:
+        waiting.cancel()

@@ -1,0 +1,86 @@
+"""Keeps how far a simulation of DAGs is in a file, so that a run that was stopped goes on from there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from yarn_accel.core.dags.outcome import DagRunOutcome
+from yarn_accel.core.dags.policies.base import DagPolicy
+from yarn_accel.errors import ConfigError
+from yarn_accel.sim.dag_simulator import DagSimulation
+from yarn_accel.sim.dag_world import DagWorld
+
+__all__ = ["run_with_checkpoints"]
+
+_EVERY_S = 60.0
+_SHOWN_EVERY = 50
+
+
+def run_with_checkpoints(
+    world: DagWorld,
+    policy: DagPolicy,
+    file: Path | None = None,
+    show: Callable[[int], None] = lambda n_ended: None,
+    every_s: float = _EVERY_S,
+) -> DagRunOutcome:
+    """Run a world to its end.
+
+    Args:
+        world: what is there.
+        policy: a new one.
+        file: lines of JSON: what the run is of, then a checkpoint every `every_s`; removed at the end. A last
+            line that is torn is forgotten.
+        show: called now and then with the number of tasks that have ended.
+        every_s: seconds between checkpoints.
+
+    Raises:
+        ConfigError: the file is of another run.
+    """
+    simulation = DagSimulation(world, policy)
+    if file is not None:
+        _restore(simulation, world, policy, file)
+    saved_s = time.monotonic()
+    n_steps = 0
+    while simulation.step():
+        n_steps += 1
+        if n_steps % _SHOWN_EVERY == 0:
+            show(simulation.n_ended)
+        if file is not None and time.monotonic() - saved_s >= every_s:
+            _append(file, simulation.checkpoint())
+            saved_s = time.monotonic()
+    show(simulation.n_ended)
+    outcome = simulation.outcome()
+    if file is not None:
+        file.unlink()
+    return outcome
+
+
+def _restore(simulation: DagSimulation, world: DagWorld, policy: DagPolicy, file: Path) -> None:
+    digest = hashlib.sha256(repr((policy.name, policy.options, world)).encode()).hexdigest()
+    header = json.dumps({"simulation": digest})
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    except FileNotFoundError:
+        _append(file, header)
+        return
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: no checkpoint file: {error}") from None
+    if not lines or lines[0] != header + "\n":
+        raise ConfigError(f"{file}: is of another simulation", cure="give another file, or remove this one")
+    whole = [line for line in lines if line.endswith("\n")]
+    if len(whole) < len(lines):
+        with file.open("r+b") as stream:
+            stream.truncate(sum(len(line.encode()) for line in whole))
+    simulation.restore(whole[1:])
+
+
+def _append(file: Path, line: str) -> None:
+    with file.open("a", encoding="utf-8") as stream:
+        stream.write(line + "\n")
+        stream.flush()
+        os.fsync(stream.fileno())

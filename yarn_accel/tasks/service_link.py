@@ -1,0 +1,62 @@
+"""How a program reaches a task service: the same requests that the commands send."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeVar
+
+from yarn_accel.adapters.hdfs import Store
+from yarn_accel.tasks.submission import Ask
+
+__all__ = ["ClusterLink", "ServiceLink"]
+
+ResultT = TypeVar("ResultT")
+
+
+class ServiceLink(Protocol):
+    """A task service and the storage that it shares with us."""
+
+    def store(self) -> Store:
+        """Reads and writes by URI."""
+
+    def run(self, work: Callable[[Ask], Awaitable[ResultT]]) -> ResultT:
+        """Do some work that asks the master."""
+
+
+class ClusterLink:
+    """The task service on the cluster that ``HADOOP_CONF_DIR`` names.
+
+    Args:
+        application: its id; default: the only one that runs.
+
+    Raises:
+        StartupError: HADOOP_CONF_DIR is not set, or not there.
+        ConfigError: a file in it is wrong.
+    """
+
+    def __init__(self, application: str = "") -> None:
+        # Takes half a second, which a module with functions alone need not wait for.
+        from yarn_accel.hadoop.rm_client import RmClient
+
+        self._rm_client = RmClient.load()
+        self._application = application
+
+    def store(self) -> Store:
+        """The cluster's storage, and files of this machine."""
+        return self._rm_client.store()
+
+    def run(self, work: Callable[[Ask], Awaitable[ResultT]]) -> ResultT:
+        """Find the master, and do some work with it; not to be called where an event loop runs.
+
+        Raises:
+            UnavailableError: no application runs, or its master does not answer.
+            ConfigError: several run.
+        """
+        from yarn_accel.hadoop.control import Control, with_control
+
+        async def with_master(_: Any, control: Control) -> ResultT:
+            return await work(control.ask)
+
+        result: ResultT = asyncio.run(with_control(self._rm_client, self._application, with_master))
+        return result

@@ -1,0 +1,147 @@
+"""The files that a task leaves: into a folder of the attempt, then one rename of that folder to the task's.
+
+``FOLDER/_temporary/ATTEMPT/`` has the files as they are written; the rename to ``FOLDER/NAME`` is the commit.
+It fails where the name is taken: then another attempt was done first, and this one's folder is deleted. What
+a function returned lies beside the files, so that it is not lost with a worker that dies after its commit.
+
+A task may leave anything under its files' names. Only regular files are read, and links are not followed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from yarn_accel.adapters.hdfs import Store
+from yarn_accel.core.tasks.worker_messages import (
+    MAX_RESULT,
+    AttemptOrder,
+    TaskFolder,
+    is_file_name,
+    unfinished_uri,
+)
+from yarn_accel.errors import AccelError, StorageError
+from yarn_accel.worker.file_cache import FileCache
+from yarn_accel.worker.function_call import checked_result
+
+__all__ = ["TaskFolderOutput"]
+
+_PIECE_BYTES = 4 * 1024 * 1024
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+#: What a function returned; Hadoop's input formats skip names that begin so, and no task's file does.
+_RESULT = "_result.json"
+_NO_RESULT = "null"
+
+
+class TaskFolderOutput:
+    """Writes and commits the files of one attempt.
+
+    Args:
+        source: its working folder.
+
+    Raises:
+        StorageError: from every method; names the place.
+    """
+
+    def __init__(
+        self, store: Store, files: FileCache, order: AttemptOrder, target: TaskFolder, source: Path
+    ) -> None:
+        self._store = store
+        self._files = files
+        self._names = target.files
+        self._has_result = order.function is not None
+        self._source = source
+        self._target = f"{target.folder.rstrip('/')}/{target.name}"
+        self._own = f"{unfinished_uri(target.folder)}/{order.attempt}"
+        self._is_begun = False
+        self._source_fd = -1
+        self._result = ""
+
+    def is_committed(self) -> bool:
+        """Whether some attempt of this task is done."""
+        return self._store.exists(self._target)
+
+    def kept_result(self) -> str:
+        """What the function of the attempt that was done had returned, as JSON; empty: the task has none."""
+        if not self._has_result:
+            return ""
+        uri = f"{self._target}/{_RESULT}"
+        if not self._store.exists(uri):
+            return _NO_RESULT
+        return checked_result(self._store.read_bytes(uri, MAX_RESULT).decode("ascii", "replace"))
+
+    def prepare(self) -> None:
+        """Take hold of the working folder, which is there and still ours."""
+        self._source_fd = os.open(self._source, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+    def keep_result(self, result: str) -> None:
+        """What its function returned, as JSON, is committed with its files; empty: there was no function."""
+        self._result = result
+
+    def commit(self, check: Callable[[], None]) -> bool:
+        """Make its files the task's; False where another attempt was first.
+
+        Args:
+            check: called before each step; raises where none must be done any more.
+
+        Raises:
+            AccelError: a file is missing, or is none.
+        """
+        # Nothing is written before all are known to be there.
+        for name in self._names:
+            with self._opened(name):
+                check()
+        self._is_begun = True
+        if not self._names:
+            self._store.mkdirs(self._own)
+        for name in self._names:
+            with self._opened(name) as fd:
+                self._store.write_new(f"{self._own}/{name}", _pieces(fd, check))
+        if self._result not in ("", _NO_RESULT):
+            self._store.write_new(f"{self._own}/{_RESULT}", [self._result.encode("ascii")])
+        check()
+        try:
+            self._store.rename(self._own, self._target, overwrite=False)
+        except StorageError:
+            if self.is_committed():
+                return False
+            raise
+        self._is_begun = False
+        for name in self._names:
+            self._files.add(f"{self._target}/{name}", self._source / name)
+        return True
+
+    def clean(self) -> None:
+        """Delete what is left of this attempt; fine where that is nothing, or fails."""
+        if self._source_fd >= 0:
+            os.close(self._source_fd)
+            self._source_fd = -1
+        if self._is_begun:
+            with contextlib.suppress(StorageError):
+                self._store.delete(self._own)
+
+    @contextlib.contextmanager
+    def _opened(self, name: str) -> Iterator[int]:
+        if not is_file_name(name):
+            raise AccelError(f"{name!r} is no plain name of a file")
+        try:
+            fd = os.open(name, _READ, dir_fd=self._source_fd)
+        except FileNotFoundError:
+            raise AccelError(f"the task has left no file {name}") from None
+        except OSError as error:
+            raise AccelError(f"{name}, which the task has left, cannot be read: {error.strerror}") from None
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise AccelError(f"{name}, which the task has left, is no regular file")
+            yield fd
+        finally:
+            os.close(fd)
+
+
+def _pieces(fd: int, check: Callable[[], None]) -> Iterator[bytes]:
+    while piece := os.read(fd, _PIECE_BYTES):
+        check()
+        yield piece
