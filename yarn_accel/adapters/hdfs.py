@@ -11,6 +11,11 @@ user of its own, so one process cannot use each job's token; who needs that runs
 A reader never sees half a file: the content goes to ``.<name>.<unique>.tmp`` beside it, which is then renamed
 over it.  Hadoop's input formats skip names that begin with a dot.  A killed writer leaves such a file, and
 `Store.delete_unfinished` deletes it.
+
+A closed file of HDFS is never made longer, see `Store.growing`: the native client's ``append`` writes on
+without a new generation stamp.  So a copy that misses what it wrote, as the NameNode did not know of it or
+its DataNode was away, looks as new as the others. Being finalized, it wins when the block is recovered after
+the death of the writer: all that was appended is lost, though ``hsync`` acknowledged it.
 """
 
 from __future__ import annotations
@@ -147,7 +152,7 @@ class _Files(Protocol):
     def mkdirs(self, path: str) -> None: ...
     def write(self, path: str, parts: Iterable[Buffer]) -> int: ...
     def rename(self, source: str, target: str, *, overwrite: bool = True) -> None: ...
-    def appender(self, path: str) -> Appender: ...
+    def new_appender(self, path: str) -> Appender: ...
     def seal(self, path: str) -> bool: ...
 
 
@@ -245,14 +250,27 @@ class Store:
             return n_bytes
 
     @contextlib.contextmanager
-    def appending(self, uri: str) -> Iterator[Appender]:
-        """An existing file, to be made longer; after an error of its own nobody knows what is at its end."""
+    def growing(self, uri: str, content: bytes) -> Iterator[Appender]:
+        """A file that begins with `content`, in the place of any other, to be made longer while it is open.
+
+        It has its name when HDFS has that content on its disks.  After an error of an append nobody knows
+        what is at its end.
+        """
         with self._open(uri) as (files, path):
-            appender = files.appender(path)
+            appender = self._begin_growing(files, path, content)
             try:
                 yield appender
             finally:
                 appender.close()
+
+    def _begin_growing(self, files: _Files, path: str, content: bytes) -> Appender:
+        for _ in range(_WRITE_TRIES - 1):
+            try:
+                return _grown(files, path, content)
+            except (OSError, RuntimeError) as error:
+                if not _storage_error(path, error).transient:
+                    raise
+        return _grown(files, path, content)
 
     def seal(self, uri: str) -> bool:
         """Take a file from whoever may still append to it; whether that is done, else call again.
@@ -354,6 +372,30 @@ def _temporary_name(path: str) -> str:
     return f"{folder.rstrip('/')}/.{name}.{uuid.uuid4().hex}.tmp"
 
 
+def _grown(files: _Files, path: str, content: bytes) -> Appender:
+    """A new file that is still open, with its first content safe and then its name."""
+    temporary = _temporary_name(path)
+    with contextlib.ExitStack() as undo:
+        undo.callback(_delete_quietly, files, temporary)
+        appender = files.new_appender(temporary)
+        undo.callback(_close_quietly, appender)
+        if content:
+            appender.append(content)
+        files.rename(temporary, path)
+        undo.pop_all()
+    return appender
+
+
+def _delete_quietly(files: _Files, path: str) -> None:
+    with contextlib.suppress(OSError, RuntimeError):
+        files.delete(path)
+
+
+def _close_quietly(appender: Appender) -> None:
+    with contextlib.suppress(OSError, RuntimeError):
+        appender.close()
+
+
 class _HdfsFiles:
     """One name service, through the native client; safe to share between threads."""
 
@@ -411,15 +453,15 @@ class _HdfsFiles:
     def rename(self, source: str, target: str, *, overwrite: bool = True) -> None:
         self._client.rename(source, target, overwrite)
 
-    def appender(self, path: str) -> Appender:
-        return _HdfsAppender(self._client.append(path))
+    def new_appender(self, path: str) -> Appender:
+        return _HdfsAppender(self._client.create(path, self._new_file))
 
     def seal(self, path: str) -> bool:
         return self._client.recover_lease(path)
 
 
 class _HdfsAppender:
-    """A file that the native client appends to."""
+    """A new file that the native client writes; `Store` says why none is opened again."""
 
     def __init__(self, writer: hdfs_native.FileWriter) -> None:
         self._writer = writer

@@ -96,8 +96,7 @@ class StoredJournal:
             (number for attempt, number in before if attempt == self._attempt), default=0
         )
         uri = self._uri(self._attempt, self._generation)
-        self._store.write_atomic(uri, lambda: [lines])
-        self._appender = self._open.enter_context(self._store.appending(uri))
+        self._appender = self._open.enter_context(self._store.growing(uri, lines))
         for attempt, number in before:
             self._store.delete(self._uri(attempt, number))
 

@@ -23,7 +23,6 @@ Buffer = bytes | bytearray | memoryview
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 #: Read at once: the kernel takes no more than 2 GiB.
 _MAX_READ_BYTES = 1 << 30
@@ -134,10 +133,10 @@ class LocalFiles:
                 os.close(fd)
         return n_bytes
 
-    def appender(self, path: str) -> LocalAppender:
-        """An existing file, to be made longer."""
-        with self._parent(path) as (folder, name):
-            return LocalAppender(self._open(name, _APPEND, folder))
+    def new_appender(self, path: str) -> LocalAppender:
+        """A new file, and the folders above it, to be made longer."""
+        with self._parent(path, make=True) as (folder, name):
+            return LocalAppender(os.open(name, _CREATE | os.O_APPEND, 0o666, dir_fd=folder))
 
     def seal(self, path: str) -> bool:
         """Nobody else appends to a file of this machine."""

@@ -1,5 +1,8 @@
 """A journal in files: what was appended is read by the next attempt, and nobody before it writes on."""
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 
 from yarn_accel.adapters.hdfs import Store
@@ -66,3 +69,75 @@ def test_a_file_that_is_not_given_free_is_one_clear_error(tmp_path, monkeypatch)
     with pytest.raises(StorageError, match="former writer still has it after 10 s"):
         second.read(limit_s=10.0)
     assert sum(pauses) == pytest.approx(10.0)
+
+
+class LateCopy:
+    """An HDFS whose files have two copies, of which the NameNode knows the second one only after a while.
+
+    What the native client writes to a new file goes to both. What it appends to a closed one goes to the copy
+    that is known, under the generation stamp of the other. When a dead writer's file is recovered, a copy
+    that was closed wins, as in HDFS; without one, all copies are equal.
+    """
+
+    def __init__(self):
+        self.files = {}
+
+    def create(self, path, _):
+        self.files[path] = written = SimpleNamespace(open=b"", closed=None)
+        return self.writer(written)
+
+    def append(self, path):
+        return self.writer(self.files[path])
+
+    def writer(self, file):
+        def write(content):
+            file.open += content
+
+        def close():
+            if file.closed is None:
+                file.closed = file.open
+
+        return SimpleNamespace(write=write, hsync=lambda: None, close=close)
+
+    def rename(self, source, target, _):
+        self.files[target] = self.files.pop(source)
+
+    def recover_lease(self, path):
+        file = self.files[path]
+        file.open = file.open if file.closed is None else file.closed
+        return True
+
+    def get_file_info(self, path):
+        if path in self.files:
+            return SimpleNamespace(isdir=False, length=len(self.files[path].open), modification_time=0)
+        if not any(each.startswith(f"{path}/") for each in self.files):
+            raise FileNotFoundError(path)
+        return SimpleNamespace(isdir=True)
+
+    def list_status(self, folder):
+        return [SimpleNamespace(path=path) for path in self.files if path.startswith(f"{folder}/")]
+
+    def read(self, path):
+        content = self.files[path].open
+        return SimpleNamespace(
+            size=len(content), read_range_stream=lambda start, n_bytes: [content[start : start + n_bytes]]
+        )
+
+    def delete(self, path, recursive):
+        return self.files.pop(path, None) is not None
+
+
+def test_what_was_appended_survives_a_writer_whose_second_copy_was_reported_late(monkeypatch):
+    """A loaded cluster lost all that the first master of a task service had accepted: it read 1 record."""
+    hdfs = LateCopy()
+    native = SimpleNamespace(Client=lambda *_, **__: hdfs, WriteOptions=lambda **_: None)
+    monkeypatch.setitem(sys.modules, "hdfs_native", native)
+    store = Store()
+    first = StoredJournal(store, "hdfs://cluster/journal", 1)
+    first.replace(b"begun\n")
+    first.append(b"accepted\n")
+    assert StoredJournal(store, "hdfs://cluster/journal", 2).read() == b"begun\naccepted\n"
+    first.replace(b"begun\naccepted\n")
+    first.append(b"done\n")
+    assert StoredJournal(store, "hdfs://cluster/journal", 2).read() == b"begun\naccepted\ndone\n"
+    assert len(hdfs.files) == 1
