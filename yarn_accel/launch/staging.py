@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from yarn_accel.adapters.credential_socket import SOCKET_NAME
 from yarn_accel.adapters.hdfs import Store
+from yarn_accel.adapters.journal_file import begin_journal
 from yarn_accel.errors import StartupError
 from yarn_accel.hadoop.rm_client import RmClient
 from yarn_accel.launch.cleaning import USES_FILE, environments_uri, uses_document
@@ -29,7 +30,7 @@ from yarn_accel.launch.upload import (
     upload_script,
 )
 from yarn_accel.master.config import SOME_MANAGERS, parse_config
-from yarn_accel.master.task_config import TaskSettings
+from yarn_accel.master.task_config import TaskSettings, journal_uri
 from yarn_accel.node.config import load_config
 from yarn_accel.worker.config import check_worker_settings
 
@@ -180,6 +181,8 @@ def stage(
     folder = application_uri(rm_client, config, application)
     # First of all, so that nobody removes from now on what is looked for next.
     _upload_text(store, folder, USES_FILE, uses_document([packed.path.name, stored_script_name()]))
+    if config.worker_roles:
+        begin_journal(store, journal_uri(folder))
     environment = upload(store, packed.path, environments_uri(root))
     script = upload_script(store, environments_uri(root))
     texts = _texts(rm_client, config)

@@ -13,9 +13,14 @@ from yarn_accel.core.tasks.service import ServiceSettings, WorkerSize
 from yarn_accel.core.tasks.worker_nodes import WORKER_ROLE
 from yarn_accel.errors import ConfigError
 
-__all__ = ["TaskSettings", "TaskWorkerSize"]
+__all__ = ["TaskSettings", "TaskWorkerSize", "journal_uri"]
 
 _MIB = 1024 * 1024
+
+
+def journal_uri(application_uri: str) -> str:
+    """The folder of the journal, in that of the application."""
+    return f"{application_uri}/task-journal"
 
 
 class TaskWorkerSize(BaseModel):

@@ -48,7 +48,7 @@ from yarn_accel.errors import ConfigError, RejectedError, RemoteProtocolError, S
 from yarn_accel.master.config import MasterConfig
 from yarn_accel.master.figure_file import FigureFile
 from yarn_accel.master.inventory import Inventory
-from yarn_accel.master.task_config import TaskSettings
+from yarn_accel.master.task_config import TaskSettings, journal_uri
 from yarn_accel.master.task_journal import TaskJournal
 from yarn_accel.master.worker_places import SizePlaces, WorkerPlaces, usable_nodes
 
@@ -59,7 +59,6 @@ logger = logging.getLogger(__name__)
 _TICK_S = 1.0
 _HOLD_S = 1.0
 _SUCCESS = "_SUCCESS"
-_JOURNAL_FOLDER = "task-journal"
 #: Into which owners put what they submit.
 _SUBMITTED_FOLDER = "submitted"
 _MAX_SHOWN = 200
@@ -140,7 +139,7 @@ class LiveTaskService:
         """Take the journal over and serve, until it is cancelled.
 
         Raises:
-            StorageError: the journal cannot be read, or is damaged.
+            StorageError: the journal cannot be read, is damaged, or is gone.
             AttemptGoneError: a later master has it.
         """
         found = await self._journal.read()
@@ -466,7 +465,7 @@ def make_task_service(
         return None
     places = _places(settings, roles, inventory, choose)
     store = Store()
-    stored = StoredJournal(store, f"{config.staging_uri}/{_JOURNAL_FOLDER}", attempt)
+    stored = StoredJournal(store, journal_uri(config.staging_uri), attempt)
     figures = FigureStore()
     policy = settings.make_policy(figures)
     service = TaskService(settings.service_settings(int(time.time() * 1000), attempt), policy, figures)

@@ -226,11 +226,11 @@ def test_a_journal_in_hdfs_is_taken_from_the_attempt_that_writes_it(node):
     store, folder = node.store, f"{node.root}/journal"
     first, second = StoredJournal(store, folder, 1), StoredJournal(store, folder, 2)
     assert first.read() == b""
-    first.replace(b"")
+    first.replace(b"begun\n")
     for number in range(5):
         first.append(b"line %d\n" % number)
     content = second.read()
-    assert content == b"".join(b"line %d\n" % number for number in range(5))
+    assert content == b"begun\n" + b"".join(b"line %d\n" % number for number in range(5))
     with pytest.raises(StorageError, match="journal-00000001"):
         first.append(b"too late\n")
     second.replace(content)

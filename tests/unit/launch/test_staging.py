@@ -9,6 +9,7 @@ import yaml
 
 from tests.unit.launch.yarn import FakeRmClient, rm_client
 from yarn_accel.adapters.hdfs import Store
+from yarn_accel.adapters.journal_file import StoredJournal
 from yarn_accel.core.tasks.worker_nodes import worker_name
 from yarn_accel.errors import ConfigError
 from yarn_accel.launch.bootstrap import node_facts
@@ -18,7 +19,7 @@ from yarn_accel.launch.packing import Environment, Requirement
 from yarn_accel.launch.staging import check_settings, server_document, stage, stage_dry_run, task_document
 from yarn_accel.master.config import load_config as load_master
 from yarn_accel.master.launch_plan import parse_plan
-from yarn_accel.master.task_config import TaskSettings
+from yarn_accel.master.task_config import TaskSettings, journal_uri
 from yarn_accel.node.config import load_config as load_agent
 from yarn_accel.pipeline.config import PipelineConfig
 from yarn_accel.worker.config import load_worker_config
@@ -83,6 +84,15 @@ def test_the_documents_are_what_their_readers_take(ours, packed, tmp_path) -> No
     document = json.loads(files["pipeline.json"].read_text())
     assert PipelineConfig.model_validate(document["server"]).pool_bytes == 64 << 20
     assert document["agent"] == {"hot_celsius": 80.0}
+
+
+def test_a_task_service_has_a_journal_before_its_first_master(ours, packed, tmp_path) -> None:
+    """So a later one that finds none knows that it was lost."""
+    staged = stage(ours, Store(), config(tmp_path), packed, APPLICATION)
+    folder = journal_uri(staged.folder_uri)
+    assert not Store().exists(folder)
+    stage(ours, Store(), config(tmp_path, worker={"enabled": True}), packed, APPLICATION)
+    assert StoredJournal(Store(), folder, 2).read() == b""
 
 
 def test_a_node_finds_all_settings_of_a_server_but_its_own(tmp_path) -> None:

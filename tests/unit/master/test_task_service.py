@@ -208,6 +208,17 @@ def test_a_master_waits_for_storage_that_is_away_and_says_so(tmp_path, monkeypat
     run(work())
 
 
+def test_a_later_master_that_finds_no_journal_serves_nobody(tmp_path):
+    async def work():
+        scene = Scene(tmp_path, attempt=2)
+        with pytest.raises(StorageError, match="no journal, though attempt 2 is not the first"):
+            await scene.working
+        with pytest.raises(UnavailableError):
+            scene.service.status()
+
+    run(work())
+
+
 def test_while_the_journal_takes_nothing_nothing_takes_effect_and_later_all_does(tmp_path, monkeypatch):
     async def work():
         scene = await Scene(tmp_path).opened()
