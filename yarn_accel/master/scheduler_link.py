@@ -283,6 +283,9 @@ class SchedulerLink:
         for status in response.completed:
             self._tell(ev.ContainerCompleted(str(status.id), status.exit_status, status.diagnostics, now_s))
             self.containers.pop(str(status.id), None)
+        if response.preemption is not None and response.preemption.containers:
+            named = tuple(str(each) for each in response.preemption.containers)
+            self._tell(ev.PreemptionAnnounced(named, now_s))
         if response.allocated:
             for container in response.allocated:
                 self._open.pop(container.allocation_request_id, None)

@@ -184,7 +184,14 @@ class Master:
         # Without their secret nobody could make a credential for tasks.
         serving = self._agents.serving if has_servers else ServingServers
         tasks = make_task_service(
-            self._config, roles, self._inventory, self.attempt, self._choose, self._clock, serving
+            self._config,
+            roles,
+            self._inventory,
+            self.attempt,
+            self._choose,
+            self._clock,
+            serving,
+            self._heard,
         )
         if tasks is not None:
             self._control_api.serve_tasks(tasks)
@@ -283,6 +290,9 @@ class Master:
             if reason is not None:
                 return replace(event, diagnostics=reason)
         return event
+
+    def _heard(self, role: str, node: str) -> None:
+        self.tell(ev.StatusReported(node, role, self._clock()))
 
     def _choose(self, role: str, nodes: frozenset[str]) -> None:
         self.tell(ev.NodesChosen(role, nodes, self._clock()))

@@ -17,6 +17,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -58,6 +59,8 @@ logger = logging.getLogger(__name__)
 
 _TICK_S = 1.0
 _HOLD_S = 1.0
+#: A container of which nobody hears for two minutes is replaced; after half a minute its node is asked.
+_HEARD_S = 5.0
 _SUCCESS = "_SUCCESS"
 #: Into which owners put what they submit.
 _SUBMITTED_FOLDER = "submitted"
@@ -80,6 +83,7 @@ class LiveTaskService:
         clock: of events.
         figure_file: keeps what is learned of applications.
         serving: says which pipeline servers serve now.
+        heard: gets role and node of a worker that reports, every some seconds: its container is well.
     """
 
     def __init__(
@@ -92,8 +96,10 @@ class LiveTaskService:
         clock: Callable[[], float],
         figure_file: FigureFile | None = None,
         serving: Callable[[], ServingServers] = ServingServers,
+        heard: Callable[[str, str], None] = lambda role, node: None,
     ) -> None:
         self._service = service
+        self._heard, self._heard_s = heard, dict[ResourceId, float]()
         self._figure_file = figure_file or FigureFile(store, "", FigureStore())
         self._serving, self._servers = serving, ServingServers()
         self._journal = make_journal(self._journal_written, self._journal_failed)
@@ -112,8 +118,10 @@ class LiveTaskService:
         self._jobs: set[asyncio.Task[None]] = set()
         self._reading = asyncio.Semaphore(1)
         self._n_submissions = 0
-        #: The containers of workers that this attempt launched -> their nodes.
-        self._containers: dict[str, str] = {}
+        #: The containers that run workers.
+        self._containers: dict[str, ResourceId] = {}
+        #: Workers whose containers ended before the journal was read.
+        self._gone_early: list[ev.WorkerGone] = []
         #: Form and end -> how many attempts ended so since this master started, and how long they ran.
         self._attempts: dict[tuple[str, str], list[float]] = {}
         self._entries = self._make_entries()
@@ -149,6 +157,8 @@ class LiveTaskService:
         await self._figure_file.read()
         self._is_open = True
         self._apply(ev.Recovered(found.records, self._clock(), time.time()))
+        for gone in self._gone_early:
+            self._apply(replace(gone, now_s=self._clock()))
         writing = asyncio.create_task(self._journal.work(), name="task journal")
         keeping = asyncio.create_task(self._figure_file.work(), name="task figures")
         try:
@@ -177,6 +187,7 @@ class LiveTaskService:
         """
         report = self._report_of(sender, document)
         worker = report.worker
+        self._tell_heard(report)
         wake = self._wakes.setdefault(worker, asyncio.Event())
         self._newest[worker] = newest = (report.incarnation, report.sequence)
         # A report of it that is held is answered now: so the worker keeps that connection.
@@ -199,9 +210,16 @@ class LiveTaskService:
             report = parse_report(document)
         except RemoteProtocolError as error:
             raise RejectedError("bad-report", str(error)) from None
-        if sender != f"{WORKER_ROLE}:{report.worker}" or not self._places.is_on(report.worker, report.node):
+        is_there = self._places.role_of(report.worker, report.node) is not None
+        if sender != f"{WORKER_ROLE}:{report.worker}" or not is_there:
             raise RejectedError("not-yours", f"{sender} may not report for {report.worker}")
         return report
+
+    def _tell_heard(self, report: WorkerReport) -> None:
+        now_s, role = self._clock(), self._places.role_of(report.worker, report.node)
+        if role is not None and now_s >= self._heard_s.get(report.worker, -_HEARD_S) + _HEARD_S:
+            self._heard_s[report.worker] = now_s
+            self._heard(role, report.node)
 
     def _news(self, report: WorkerReport) -> WorkerOrder | None:
         """An order that this process has not taken yet."""
@@ -287,15 +305,28 @@ class LiveTaskService:
         """Note which container is whose worker, and when one ended."""
         for command in commands:
             if isinstance(command, app_cmd.LaunchContainer):
-                worker = self._places.worker(command.role, command.container.node)
-                if worker is not None:
-                    self._containers[command.container.id] = worker
+                self._note(command.container, self._places.worker(command.role, command.container.node))
+        # Those that an earlier attempt launched: YARN may preempt them as well.
+        for container in _of_earlier_attempts(event):
+            self._note(container, self._places.worker_of(container.priority, container.node))
+        if isinstance(event, app_ev.PreemptionAnnounced) and self._is_open:
+            named = (self._containers.get(each) for each in event.containers)
+            if workers := tuple(each for each in named if each is not None):
+                self._apply(ev.WorkersAtRisk(workers, self._clock()))
         if isinstance(event, app_ev.ContainerCompleted):
-            node = self._containers.pop(event.container, None)
-            if node is not None and self._is_open:
+            worker = self._containers.pop(event.container, None)
+            if worker is not None:
                 by_itself = not is_excused(event.exit_status)
                 reason = describe_exit(event.exit_status, event.diagnostics)
-                self._apply(ev.WorkerGone(ResourceId(node), by_itself, reason, self._clock()))
+                gone = ev.WorkerGone(worker, by_itself, reason, self._clock())
+                if self._is_open:
+                    self._apply(gone)
+                else:
+                    self._gone_early.append(gone)
+
+    def _note(self, container: app_ev.ContainerRef, worker: ResourceId | None) -> None:
+        if worker is not None:
+            self._containers[container.id] = worker
 
     def status(self) -> dict[str, Any]:
         """Applications, workers and what is wrong, as JSON values.
@@ -418,7 +449,7 @@ class LiveTaskService:
     def _release(self, command: cmd.ReleaseWorker) -> None:
         self._places.release(command.worker)
         self._are_nodes_due = True
-        for table in (self._orders, self._wakes, self._newest):
+        for table in (self._orders, self._wakes, self._newest, self._heard_s):
             table.pop(command.worker, None)
 
     def _choose_nodes(self) -> None:
@@ -454,6 +485,7 @@ def make_task_service(
     choose: Callable[[str, frozenset[str]], None],
     clock: Callable[[], float],
     serving: Callable[[], ServingServers] = ServingServers,
+    heard: Callable[[str, str], None] = lambda role, node: None,
 ) -> LiveTaskService | None:
     """The task service that a master's settings ask for, if any.
 
@@ -478,6 +510,7 @@ def make_task_service(
         clock,
         FigureFile(store, settings.figures_uri, figures),
         serving,
+        heard,
     )
 
 
@@ -488,6 +521,7 @@ def _places(
     choose: Callable[[str, frozenset[str]], None],
 ) -> WorkerPlaces:
     resources = {role.name: role.resource for role in roles}
+    priorities = {role.name: role.priority for role in roles}
     found = []
     for size in settings.sizes():
         if size.role not in resources:
@@ -496,8 +530,15 @@ def _places(
                 cure="set `worker: {enabled: true}` in the launch settings",
             )
         usable = partial(usable_nodes, inventory, resources[size.role], size.node_label, size.node_attribute)
-        found.append(SizePlaces(size.role, WorkerNodes(settings.start_s), usable))
+        nodes = WorkerNodes(settings.start_s)
+        found.append(SizePlaces(size.role, nodes, usable, priorities[size.role]))
     return WorkerPlaces(found, choose)
+
+
+def _of_earlier_attempts(event: app_ev.Event) -> tuple[app_ev.ContainerRef, ...]:
+    if isinstance(event, app_ev.Registered):
+        return event.previous
+    return event.containers if isinstance(event, app_ev.ContainersRecovered) else ()
 
 
 async def _wait(wake: asyncio.Event, limit_s: float) -> None:

@@ -22,11 +22,13 @@ class SizePlaces:
         role: of its containers; also the name of the size.
         nodes: chooses among them.
         usable: nodes that are large enough, the best first.
+        priority: of its containers.
     """
 
     role: str
     nodes: WorkerNodes
     usable: Callable[[], Iterable[str]]
+    priority: int = -1
 
 
 class WorkerPlaces:
@@ -56,9 +58,15 @@ class WorkerPlaces:
         """The worker in a container of that role; None: the role is not one of workers."""
         return ResourceId(worker_name(role, node)) if role in self._sizes else None
 
-    def is_on(self, worker: str, node: str) -> bool:
-        """Whether a worker of this name may be on that node."""
-        return any(worker == worker_name(role, node) for role in self._sizes)
+    def worker_of(self, priority: int, node: str) -> ResourceId | None:
+        """The worker in a container of that priority; None: workers have others."""
+        roles = (role for role, size in self._sizes.items() if size.priority == priority)
+        role = next(roles, None)
+        return None if role is None else self.worker(role, node)
+
+    def role_of(self, worker: str, node: str) -> str | None:
+        """The role of a worker of this name on that node; None: it may not be there."""
+        return next((role for role in self._sizes if worker == worker_name(role, node)), None)
 
     def want(self, counts: Iterable[tuple[str, int]]) -> None:
         """So many workers of each size are wanted."""

@@ -30,22 +30,9 @@ from jobs.runners.step import Report, Step, StepResult
 from tests.fixtures import fake_nvml
 from tests.fixtures.fake_nvml import Node
 from tests.fixtures.hadoop_conf import conf_without
-from tests.fixtures.yarn_site import ROOT, Site, SiteOptions, site_up
+from tests.fixtures.yarn_site import PREEMPTION_SETTINGS, ROOT, Hungry, Site, SiteOptions, site_up
 from tests.integration.master.hadoop_settings import change, restart, write
-from yarn_accel.adapters.hadoop_rpc import (
-    ApplicationSubmission,
-    NativeApplicationMaster,
-    Patience,
-    RpcSettings,
-)
 from yarn_accel.adapters.hadoop_rpc.backend import ResourceManager
-from yarn_accel.adapters.hadoop_rpc.records import (
-    FinalStatus,
-    LaunchContext,
-    Priority,
-    ResourceRequest,
-    YarnResource,
-)
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import StartupError
 from yarn_accel.hadoop import site as hadoop_site
@@ -57,7 +44,6 @@ from yarn_accel.master.inventory import GPU
 pytestmark = [pytest.mark.hadoop, pytest.mark.slow]
 
 SLOTS = 9
-PREEMPTION = "yarn.resourcemanager.monitor.capacity.preemption"
 MAX_BYTES = 1 << 28
 
 
@@ -336,53 +322,8 @@ def test_a_server_uses_as_many_gpus_as_yarn_counts_for_it_and_no_other(
 # ---- preemption
 
 
-class Hungry:
-    """An application of another queue that wants more than there is; its containers run nothing."""
-
-    def __init__(self, site: Site, manager: ResourceManager) -> None:
-        self._site, self._manager = site, manager
-        self.n_given = 0
-
-    async def begin(self) -> None:
-        application = (await self._manager.new_application()).application
-        size = YarnResource.of(128, 1)
-        submission = ApplicationSubmission(
-            application, "hungry", queue="default", launch=LaunchContext(), resource=size, is_unmanaged=True
-        )
-        await self._manager.submit(submission)
-        token = None
-        while token is None:
-            await asyncio.sleep(0.1)
-            token = (await self._manager.report(application)).am_rm_token
-        rm_client = self._site.rm_client
-        hosts = RpcSettings(hosts=rm_client.site.client_hosts)
-        self._master = NativeApplicationMaster(rm_client.addresses, token, hosts, Patience(30.0))
-        await self._master.register("test", -1, "")
-
-    async def beat(self, n_wanted: int = 0) -> None:
-        wanted = ResourceRequest(Priority(1), "*", YarnResource.of(1024, 1), n_wanted)
-        answer = await self._master.allocate([wanted] if n_wanted else [])
-        self.n_given += len(answer.allocated)
-
-    async def finish(self) -> None:
-        for _ in range(100):
-            if await self._master.finish(FinalStatus.SUCCEEDED):
-                break
-            await asyncio.sleep(0.1)
-        await self._master.close()
-
-
 def test_a_preempted_server_is_asked_for_again(site: Site) -> None:
-    change(
-        site,
-        {
-            "yarn.resourcemanager.scheduler.monitor.enable": "true",
-            f"{PREEMPTION}.monitoring_interval": "300",
-            f"{PREEMPTION}.max_wait_before_kill": "600",
-            f"{PREEMPTION}.total_preemption_per_round": "1.0",
-            f"{PREEMPTION}.natural_termination_factor": "1.0",
-        },
-    )
+    change(site, PREEMPTION_SETTINGS)
     node = site.nodes()[site.others[0]]
     rmadmin(site, "-updateNodeResource", str(node.node), "4096", "8")
     # 40 % of 8 GiB are this queue's, the servers alone take half of everything.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -11,12 +12,19 @@ import pytest
 
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.adapters.journal_file import StoredJournal
+from yarn_accel.core.application import events as application
 from yarn_accel.core.tasks.applications import AppDefinition, FormProgram, TaskDefinition
 from yarn_accel.core.tasks.policies.registry import make
 from yarn_accel.core.tasks.service import TaskService
 from yarn_accel.core.tasks.service.submission import app_document
 from yarn_accel.core.tasks.values import AppId, AppSpec, Form, FormDemand, ResourceId, TaskId
-from yarn_accel.core.tasks.worker_messages import WorkerReport, parse_order, report_document
+from yarn_accel.core.tasks.worker_messages import (
+    AttemptPhase,
+    AttemptReport,
+    WorkerReport,
+    parse_order,
+    report_document,
+)
 from yarn_accel.core.tasks.worker_nodes import WORKER_ROLE, WorkerNodes
 from yarn_accel.errors import RejectedError, StorageError, UnavailableError
 from yarn_accel.master import task_service
@@ -27,6 +35,7 @@ from yarn_accel.master.task_service import LiveTaskService
 from yarn_accel.master.worker_places import SizePlaces, WorkerPlaces
 
 SETTINGS = TaskSettings(cores=2, max_workers=2, policy="fifo")
+PRIORITY, PREEMPTED = 30, -102
 
 
 class Scene:
@@ -37,17 +46,20 @@ class Scene:
         self.store = Store()
         self.stored = StoredJournal(self.store, f"{self.uri}/journal", attempt)
         self.chosen: list[frozenset[str]] = []
+        self.decisions = TaskService(SETTINGS.service_settings(1_700_000_000_000, attempt), make("fifo"))
         self.service = LiveTaskService(
-            TaskService(SETTINGS.service_settings(1_700_000_000_000, attempt), make("fifo")),
+            self.decisions,
             lambda written, failed: TaskJournal(self.stored, written, failed),
             self.store,
             self.uri,
             WorkerPlaces(
-                [SizePlaces(WORKER_ROLE, WorkerNodes(60.0), lambda: ["n1", "n2"])],
+                [SizePlaces(WORKER_ROLE, WorkerNodes(60.0), lambda: ["n1", "n2"], PRIORITY)],
                 lambda _, nodes: self.chosen.append(nodes),
             ),
             asyncio.get_running_loop().time,
+            heard=lambda role, node: self.heard.append((role, node)),
         )
+        self.heard: list[tuple[str, str]] = []
         self.sequence = 0
         self.working = asyncio.create_task(self.service.work())
 
@@ -131,6 +143,60 @@ def test_a_worker_gets_the_tasks_of_an_application_and_another_master_knows_them
         assert second.service.status()["workers"]["n1"]["is_expected"]
         second.service.cancel("a")
         await second.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("is_early", [False, True], ids=["after the journal was read", "before"])
+def test_a_worker_of_an_earlier_master_that_yarn_preempts_is_lost_at_once_and_crashed_nothing(
+    tmp_path, is_early
+):
+    container = application.ContainerRef("container_1_01_000007", "n1", PRIORITY)
+    registered = application.Registered((container,), 2, 0.0)
+    preempted = application.ContainerCompleted(container.id, PREEMPTED, "", 1.0)
+
+    async def work():
+        first = await Scene(tmp_path).opened()
+        await first.service.submit(first.hand_in(app(n_tasks=1)))
+        taken, attempts = None, ()
+        while not attempts:
+            order = parse_order(await first.service.report("worker:n1", first.report(order=taken)))
+            attempts, taken = order.attempts, order.number
+        (attempt,) = [each.attempt for each in attempts]
+        running = AttemptReport(attempt, AttemptPhase.RUNNING, 0.0)
+        await first.service.report("worker:n1", first.report(order=taken, attempts=(running,)))
+        await first.close()
+        second = Scene(tmp_path, attempt=2)
+        second.service.containers(registered, ())
+        if is_early:
+            second.service.containers(preempted, ())
+        await second.opened()
+        if not is_early:
+            assert "n1" in second.service.status()["workers"]
+            second.service.containers(preempted, ())
+        assert not second.service.status()["workers"]
+        assert "n1 was lost: preempted" in second.service.explain("a/0")
+        assert second.decisions._parts.state.tasks[TaskId("a/0")].n_crashes == 0
+        await second.close()
+
+    run(work())
+
+
+def test_a_worker_that_reports_keeps_its_container(tmp_path, monkeypatch):
+    """A container of which the application hears nothing for two minutes is replaced."""
+    monkeypatch.setattr(task_service, "_HOLD_S", 0.0)
+
+    async def work():
+        scene = await Scene(tmp_path).opened()
+        for worker in ("n1", "n1", "n2", "n1"):
+            with contextlib.suppress(UnavailableError):  # there may be no order yet
+                await scene.service.report(f"worker:{worker}", scene.report(worker))
+        assert scene.heard == [("worker", "n1"), ("worker", "n2")]
+        monkeypatch.setattr(task_service, "_HEARD_S", 0.0)
+        with contextlib.suppress(UnavailableError):
+            await scene.service.report("worker:n1", scene.report())
+        assert scene.heard[2:] == [("worker", "n1")]
+        await scene.close()
 
     run(work())
 

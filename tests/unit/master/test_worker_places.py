@@ -41,9 +41,9 @@ def test_two_workers_of_a_node_have_names_and_keys_of_their_own():
     assert found.worker("worker", "n1") == "n1"
     assert found.worker("worker-large", "n1") == "n1_large"
     assert found.worker("agent", "n1") is None
-    assert found.is_on("n1_large", "n1")
-    assert not found.is_on("n1_large", "n2")
-    assert not found.is_on("n1_huge", "n1")
+    assert found.role_of("n1_large", "n1") == "worker-large"
+    assert found.role_of("n1_large", "n2") is None
+    assert found.role_of("n1_huge", "n1") is None
     credentials = MasterCredentials(None, b"control" * 8)  # type: ignore[arg-type]
     keys = {credentials.of_container(role, "n1") for role in ("agent", "worker", "worker-large")}
     assert len(keys) == 3

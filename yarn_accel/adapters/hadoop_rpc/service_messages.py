@@ -62,6 +62,9 @@ __all__ = [
     "MasterCommand",
     "NodeAttributes",
     "NodeResource",
+    "PreemptionContainer",
+    "PreemptionContract",
+    "PreemptionMessage",
     "RegisterRequest",
     "RegisterResponse",
     "ResourceOption",
@@ -71,6 +74,7 @@ __all__ = [
     "StartContainersResponse",
     "StopContainersRequest",
     "StopContainersResponse",
+    "StrictPreemptionContract",
     "SubmitApplicationRequest",
     "SubmitApplicationResponse",
     "UpdateNodeResourceRequest",
@@ -254,6 +258,45 @@ class AllocateRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class PreemptionContainer:
+    """A container that may be preempted."""
+
+    id: ContainerId = message(1, ContainerId, required=True)
+
+
+@dataclass(frozen=True, slots=True)
+class StrictPreemptionContract:
+    """Containers that end soon, whatever is done."""
+
+    containers: tuple[PreemptionContainer, ...] = message(
+        1, PreemptionContainer, repeated=True, name="container"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionContract:
+    """Containers that end soon unless as much is given back otherwise; CapacityScheduler's kind."""
+
+    containers: tuple[PreemptionContainer, ...] = message(
+        2, PreemptionContainer, repeated=True, name="container"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionMessage:
+    """What the ResourceManager is about to take away."""
+
+    strict: StrictPreemptionContract | None = message(1, StrictPreemptionContract, name="strictContract")
+    negotiable: PreemptionContract | None = message(2, PreemptionContract, name="contract")
+
+    @property
+    def containers(self) -> tuple[ContainerId, ...]:
+        """All containers it names."""
+        contracts = (self.strict, self.negotiable)
+        return tuple(each.id for contract in contracts if contract for each in contract.containers)
+
+
+@dataclass(frozen=True, slots=True)
 class AllocateResponse:
     """What happened since the last heartbeat.
 
@@ -273,6 +316,7 @@ class AllocateResponse:
     headroom: YarnResource | None = message(5, YarnResource, name="limit")
     updated_nodes: tuple[NodeReport, ...] = message(6, NodeReport, repeated=True)
     n_nodes: int | None = int32(7, name="num_cluster_nodes")
+    preemption: PreemptionMessage | None = message(8, PreemptionMessage, name="preempt")
     node_tokens: tuple[NodeToken, ...] = message(9, NodeToken, repeated=True, name="nm_tokens")
     am_rm_token: Token | None = message(12, Token)
     previous_containers: tuple[YarnContainer, ...] = message(

@@ -29,6 +29,7 @@ class EventHandlers:
             ev.NodesChosen: self._nodes_chosen,
             ev.ContainersAllocated: self._containers_allocated,
             ev.ContainerCompleted: self._container_completed,
+            ev.PreemptionAnnounced: lambda _: None,
             ev.ContainerStarted: self._container_started,
             ev.ContainerStartFailed: self._container_start_failed,
             ev.SlotsSet: self._slots_set,

@@ -21,6 +21,7 @@ __all__ = [
     "NodeView",
     "NodesChosen",
     "NodesReported",
+    "PreemptionAnnounced",
     "RebindRequested",
     "Registered",
     "Resynced",
@@ -164,6 +165,17 @@ class ContainerCompleted:
 
 
 @dataclass(frozen=True, slots=True)
+class PreemptionAnnounced:
+    """The RM is about to preempt these containers; it says so with each heartbeat until it does, or does not.
+
+    Nothing follows from it for containers: what is preempted completes, and is requested again.
+    """
+
+    containers: tuple[str, ...]
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerStarted:
     """The NM runs the container: the result of `LaunchContainer` and `QueryContainer`."""
 
@@ -287,6 +299,7 @@ Event = (
     | NodesChosen
     | ContainersAllocated
     | ContainerCompleted
+    | PreemptionAnnounced
     | ContainerStarted
     | ContainerStartFailed
     | StatusReported

@@ -28,6 +28,7 @@ __all__ = [
     "SubmitRequested",
     "WorkerGone",
     "WorkerReported",
+    "WorkersAtRisk",
 ]
 
 
@@ -97,6 +98,14 @@ class WorkerGone:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkersAtRisk:
+    """YARN is about to end the containers of these workers, unless as much is given back otherwise."""
+
+    workers: tuple[ResourceId, ...]
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class ServersServe:
     """These pipeline servers serve from now on."""
 
@@ -142,6 +151,7 @@ ServiceEvent = (
     | PauseRequested
     | WorkerReported
     | WorkerGone
+    | WorkersAtRisk
     | JournalFailed
     | JournalWritten
     | OutputSettled

@@ -10,6 +10,7 @@ import math
 
 from yarn_accel.core.tasks.events import ResourceLeft
 from yarn_accel.core.tasks.service.commands import ReleaseWorker, WorkersWanted
+from yarn_accel.core.tasks.service.events import WorkersAtRisk
 from yarn_accel.core.tasks.service.parts import ServiceParts
 from yarn_accel.core.tasks.service.settings import WorkerSize
 from yarn_accel.core.tasks.service.state import TaskState, TaskWorker
@@ -56,6 +57,17 @@ class Pool:
         self._next_s = 0.0
         self._ordered: tuple[tuple[str, int], ...] | None = None
 
+    def give_back(self, event: WorkersAtRisk) -> None:
+        """Release idle workers before YARN takes any: as many as it names, and those that it names first."""
+        named = set(event.workers)
+        workers = [
+            worker
+            for worker in self._parts.state.workers.values()
+            if worker.spec is not None and not worker.is_leaving
+        ]
+        workers.sort(key=lambda worker: worker.id not in named)
+        self._release_idle(workers, len(named), self._parts.now_s)
+
     def adjust(self) -> None:
         """Order what is missing, release what is idle; some times a second at most."""
         parts = self._parts
@@ -72,7 +84,8 @@ class Pool:
         for size in parts.settings.sizes:
             here = workers[size.name]
             n_spare = len(here) - wanted[size.name]
-            n_released = self._release_idle(here, n_spare) if n_spare > 0 else 0
+            limit_s = parts.now_s - parts.settings.idle_s
+            n_released = self._release_idle(here, n_spare, limit_s) if n_spare > 0 else 0
             counts.append((size.name, max(wanted[size.name], len(here) - n_released)))
         if tuple(counts) != self._ordered:
             self._ordered = tuple(counts)
@@ -105,9 +118,8 @@ class Pool:
         ]
         return min(sizes, key=lambda size: abs(size.memory_bytes - spec.memory_bytes), default=None)
 
-    def _release_idle(self, workers: list[TaskWorker], n_most: int) -> int:
+    def _release_idle(self, workers: list[TaskWorker], n_most: int, limit_s: float) -> int:
         parts = self._parts
-        limit_s = parts.now_s - parts.settings.idle_s
         idle = [worker for worker in workers if worker.is_idle and worker.busy_s <= limit_s][:n_most]
         for worker in idle:
             parts.policy.apply(ResourceLeft(worker.id, parts.now_s))

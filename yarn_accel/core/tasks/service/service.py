@@ -42,6 +42,7 @@ from yarn_accel.core.tasks.service.events import (
     SubmitRequested,
     WorkerGone,
     WorkerReported,
+    WorkersAtRisk,
 )
 from yarn_accel.core.tasks.service.invariants import check
 from yarn_accel.core.tasks.service.orders import next_order
@@ -95,6 +96,7 @@ class TaskService:
             PauseRequested: self._pause,
             WorkerReported: self._reports.reported,
             WorkerGone: self._gone,
+            WorkersAtRisk: self._pool.give_back,
             JournalWritten: self._written,
             JournalFailed: self._journal_failed,
             OutputSettled: self._output_settled,

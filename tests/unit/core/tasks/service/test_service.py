@@ -343,6 +343,25 @@ def test_the_pool_grows_by_what_waits_and_shrinks_when_idle():
     assert not world.workers
 
 
+def test_idle_workers_are_given_back_before_yarn_takes_busy_ones():
+    world = world_of(app("a", 8), behaviour=lambda order, worker: "hang" if order.task == "a/0" else "done")
+    world.run(12)
+    (busy,) = [each for each in world.workers.values() if each.running]
+    idle = [each for each in world.workers.values() if each is not busy]
+    assert len(idle) == 3
+    world.apply(ev.WorkersAtRisk((busy.name, idle[2].name), world.now_s))
+    assert set(world.workers) == {busy.name, *(each.name for each in idle[:2])} - {idle[0].name}
+    assert not ends(world, EndReason.LOST)
+    # It says so with each heartbeat; what has nothing idle left keeps what is busy.
+    world.apply(ev.WorkersAtRisk((busy.name, idle[1].name), world.now_s))
+    world.apply(ev.WorkersAtRisk((busy.name,), world.now_s))
+    assert set(world.workers) == {busy.name}
+    world.behaviour = lambda order, worker: "done"
+    world.kill(busy)
+    world.calm()
+    assert world.ended["a"].error == ""
+
+
 def test_gpu_tasks_get_workers_with_gpus():
     world = world_of(app("a", 4, forms=(Form.GPU,)))
     world.run(2)
