@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.hdas_live import setting
-from benchmarks.hdas_live.late import MODES, LateKey
+from benchmarks.hdas_live.late import MODES, N_MAPPERS, LateKey
 from benchmarks.hdas_live.pictures import draw_mix
 from benchmarks.hdas_live.recording import Recording
 from benchmarks.hdas_live.runs import LiveRun, RunKey, RunTable
@@ -32,6 +32,8 @@ _N_REPEATS = 3
 _LIMIT_MINUTES = 56.0
 _QUICK_SHARE = 0.03
 _QUICK_POLICIES = ("fifo", "hdas+")
+#: So that each node has some of both jobs.
+_QUICK_MAPPERS = 4
 #: A run of the two streaming jobs.
 _LATE_RUN_S = 100.0
 
@@ -60,19 +62,23 @@ def run(
     recording.note()
     try:
         if keys:
-            _run_all(keys, recording, say, time.monotonic() + 60 * minutes, mode)
+            n_mappers = _QUICK_MAPPERS if quick else N_MAPPERS
+            _run_all(keys, recording, say, time.monotonic() + 60 * minutes, mode, n_mappers)
     finally:
         recording.conclude()
 
 
 def plan(only: Sequence[str], *, is_quick: bool) -> list[RunKey | LateKey]:
-    """All runs, in order: a repeat of every mix before the next one, then the streaming jobs."""
+    """All runs, in order: a repeat of all before the next one, then the streaming jobs.
+
+    In a repeat all mixes run under one policy before the next policy, so each needs one service.
+    """
     sections = only or (_DEFAULT[:1] if is_quick else _DEFAULT)
     policies = _QUICK_POLICIES if is_quick else POLICIES
     repeats = range(1 if is_quick else _N_REPEATS)
     mixes = [section for section in sections if section != _LATE]
     keys: list[RunKey | LateKey] = [
-        RunKey(mix, policy, repeat) for repeat in repeats for mix in mixes for policy in policies
+        RunKey(mix, policy, repeat) for repeat in repeats for policy in policies for mix in mixes
     ]
     if _LATE in sections:
         keys += [LateKey(mode, repeat) for repeat in repeats for mode in MODES]
@@ -85,6 +91,7 @@ def _run_all(
     say: Callable[[str], None],
     until_s: float,
     mode: str,
+    n_mappers: int,
 ) -> None:
     from benchmarks.hdas_live.cluster import cluster_up
 
@@ -107,7 +114,7 @@ def _run_all(
             say(f"{key}: {number + 1} of {len(keys)}, {left_s / 60:.0f} minutes left")
             if isinstance(key, LateKey):
                 if not is_prepared:
-                    cluster.prepare_late_binding(overheads.link_bytes_per_s)
+                    cluster.prepare_late_binding(overheads.link_bytes_per_s, n_mappers)
                     is_prepared = True
                 late = cluster.run_late(key)
                 recording.add_late(late)

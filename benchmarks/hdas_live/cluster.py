@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from benchmarks.hdas_live.late import LateKey, LateRun, late_apps, late_run
+from benchmarks.hdas_live.late import N_MAPPERS, LateKey, LateRun, late_apps, late_run
 from benchmarks.hdas_live.late_jobs import agent_settings, late_output, run_jobs, write_inputs
 from benchmarks.hdas_live.runs import LinkSample, LiveRun, LiveTask, RunKey, live_run
 from benchmarks.hdas_live.setting import (
@@ -96,6 +96,9 @@ class LiveCluster:
         self._inputs: set[str] = set()
         self._n_runs = 0
         self._has_service = False
+        #: Policy and bytes per second of the service that runs, if mixes may run on it.
+        self._serving: tuple[str, float] | None = None
+        self._n_mappers = N_MAPPERS
         self._learned: set[int] = set()
 
     # ---- the service
@@ -144,7 +147,7 @@ class LiveCluster:
     def stop(self) -> None:
         """End the service, if there is one."""
         if self._has_service:
-            self._has_service = False
+            self._has_service, self._serving = False, None
             self.site.stop()
 
     def _n_workers(self) -> int:
@@ -166,9 +169,14 @@ class LiveCluster:
         )
         return Overheads(task_s, attempt_s, rate)
 
-    def prepare_late_binding(self, link_bytes_per_s: float) -> None:
-        """Have an application whose agents answer mappers, and no task service."""
+    def prepare_late_binding(self, link_bytes_per_s: float, n_mappers: int = N_MAPPERS) -> None:
+        """Have an application whose agents answer mappers, and no task service.
+
+        Args:
+            n_mappers: of each job.
+        """
         self.stop()
+        self._n_mappers = n_mappers
         sockets = [Path(self.site.agent_socket(host)).with_name("claims.sock") for host in self.site.others]
         for socket in sockets:
             socket.unlink(missing_ok=True)
@@ -176,7 +184,7 @@ class LiveCluster:
         self.site.run("start", "--config", str(self.site.settings))
         self._has_service = True
         self.site.until("all agents answer claims", lambda: all(map(Path.exists, sockets)), _POLL_S)
-        write_inputs(self._store, late_apps())
+        write_inputs(self._store, late_apps(), n_mappers)
 
     def run_late(self, key: LateKey) -> LateRun:
         """Run both streaming jobs once.
@@ -192,16 +200,19 @@ class LiveCluster:
             self._learned.add(key.repeat)
         load_average = os.getloadavg()[0]
         mappers = run_jobs(self.site, self._store, key, late_apps(), self._folder)
-        return late_run(key, late_apps(), mappers, load_average)
+        return late_run(key, late_apps(), mappers, load_average, self._n_mappers)
 
     def run(self, key: RunKey, apps: Sequence[ScaledApp], overheads: Overheads) -> LiveRun:
-        """Run a mix under a policy.
+        """Run a mix under a policy, on the service of the run before it where that has the same one.
 
         Raises:
             JobError: an application failed.
             ValueError: a task is missing or doubled.
         """
-        self.start(key.policy, overheads.link_bytes_per_s)
+        serving = key.policy, overheads.link_bytes_per_s
+        if self._serving != serving:
+            self.start(*serving)
+            self._serving = serving
         load_average = os.getloadavg()[0]
         found = self._run(apps)
         return live_run(key, apps, found.outcome, overheads.attempt_s, found.tasks, found.links, load_average)
@@ -209,18 +220,21 @@ class LiveCluster:
     def _run(self, apps: Sequence[ScaledApp]) -> _Observed:
         self._n_runs += 1
         folder = f"hdfs:///live/run-{self._n_runs}"
-        documents = {app.name: self._document(app, folder) for app in apps}
+        # A service remembers the applications that have ended, so those of each run have names of their own.
+        ids = {app.name: f"{app.name}-{self._n_runs}" for app in apps}
+        documents = {ids[app.name]: self._document(app, ids[app.name], folder) for app in apps}
         with self._sampled_links() as links:
-            first_s, outcome = self._submit_and_wait(documents)
+            first_s, answers = self._submit_and_wait(documents)
+        outcome = live_outcome({name: answers[app] for name, app in ids.items()})
         tasks = [task for app in apps for task in self._tasks(f"{folder}/{app.name}", app.name, first_s)]
         self._store.delete(folder)
         return _Observed(outcome, tasks, [LinkSample(at_s - first_s, n_bytes) for at_s, n_bytes in links])
 
-    def _document(self, app: ScaledApp, folder: str) -> dict[str, Any]:
+    def _document(self, app: ScaledApp, name: str, folder: str) -> dict[str, Any]:
         """The application as the service takes it."""
         path = self._folder / "app.yaml"
         path.write_text(yaml.safe_dump(app_document(app, self._input(app), f"{folder}/{app.name}")))
-        definition = plan_app(load_app(path), self._store, app.name)
+        definition = plan_app(load_app(path), self._store, name)
         if len(definition.tasks) != app.n_tasks:
             raise JobError(f"{app.name} has {len(definition.tasks)} tasks, {app.n_tasks} are expected")
         return submitted_document(definition)
@@ -237,17 +251,19 @@ class LiveCluster:
             self._inputs.add(uri)
         return uri
 
-    def _submit_and_wait(self, documents: Mapping[str, dict[str, Any]]) -> tuple[float, RunOutcome]:
-        """When the first was submitted, by the clock of this machine, and what became of all."""
+    def _submit_and_wait(
+        self, documents: Mapping[str, dict[str, Any]]
+    ) -> tuple[float, dict[str, dict[str, Any]]]:
+        """When the first was submitted, by the clock of this machine, and what the master knows of all."""
         site = self.site
         application = site.application
         secret = RetainedApplication.of(str(application), site.environ).secret()
 
-        async def work(manager: ResourceManager) -> tuple[float, RunOutcome]:
+        async def work(manager: ResourceManager) -> tuple[float, dict[str, dict[str, Any]]]:
             async with Control(site.rm_client, manager, application, secret, 30.0) as control:
                 first_s = await _submit(control, self._store, documents)
                 await _wait(control, documents)
-                return first_s, live_outcome(await ask_outcomes(control, list(documents)))
+                return first_s, await ask_outcomes(control, list(documents))
 
         return site.ask(work)
 

@@ -116,16 +116,23 @@ def late_apps() -> list[LateApp]:
 
 
 def late_run(
-    key: LateKey, apps: Sequence[LateApp], mappers: Iterable[Mapping[str, Any]], load_average: float
+    key: LateKey,
+    apps: Sequence[LateApp],
+    mappers: Iterable[Mapping[str, Any]],
+    load_average: float,
+    n_mappers: int = N_MAPPERS,
 ) -> LateRun:
     """Put the lines of all mappers together.
+
+    Args:
+        n_mappers: of each job.
 
     Raises:
         ValueError: a mapper is missing.
     """
     listed = list(mappers)
-    if len(listed) != len(apps) * N_MAPPERS:
-        raise ValueError(f"{key}: {len(listed)} mappers, {len(apps) * N_MAPPERS} are expected")
+    if len(listed) != len(apps) * n_mappers:
+        raise ValueError(f"{key}: {len(listed)} mappers, {len(apps) * n_mappers} are expected")
     alone_s = {app.name: app.alone_s for app in apps}
     delays = [
         (each["end_s"] - each["start_s"] - each["waited_s"]) / alone_s[each["job"]](each["form"])

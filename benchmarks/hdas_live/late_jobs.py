@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.hdas_live.late import N_MAPPERS, LateApp, LateKey
+from benchmarks.hdas_live.late import LateApp, LateKey
 from benchmarks.hdas_live.setting import CORES, GPUS
 from tests.fixtures.hadoop_conf import conf_without
 from tests.fixtures.yarn_site import ROOT, Site
@@ -42,12 +42,12 @@ def agent_settings(link_bytes_per_s: float) -> dict[str, Any]:
     }
 
 
-def write_inputs(store: Store, apps: Iterable[LateApp]) -> None:
+def write_inputs(store: Store, apps: Iterable[LateApp], n_mappers: int) -> None:
     """Write what the mappers read, a file for each."""
     line = b"." * 8191 + b"\n"
     for app in apps:
         text = line * (app.split_bytes // len(line))
-        for number in range(N_MAPPERS):
+        for number in range(n_mappers):
             store.write_atomic(f"{_input(app)}/{number:03}", [text])
 
 

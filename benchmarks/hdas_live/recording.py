@@ -18,6 +18,7 @@ from benchmarks.hdas_live.runs import LiveRun, RunKey, RunTable, columns_of
 from benchmarks.hdas_live.setting import Overheads, ScaledApp, mix_apps
 from benchmarks.hdas_live.simulated import SimulatedRun, simulated_run
 from benchmarks.result import Report, Row, current_commit, observed
+from yarn_accel.errors import ConfigError
 
 __all__ = ["Recording"]
 
@@ -32,26 +33,22 @@ class Recording:
         share_of_tasks: of the paper's numbers.
         is_resumed: take over what the report's file has.
 
+    Raises:
+        ConfigError: that was run with other parameters.
+
     Attributes:
         overheads: what a task and a link give alone; None: not measured yet.
     """
 
     def __init__(self, report: Report, share_of_tasks: float, *, is_resumed: bool) -> None:
-        known = _known(report.path) if is_resumed else {}
+        setting_here = _setting(share_of_tasks)
+        known = _known(report.path, setting_here) if is_resumed else {}
         self._report = report
         self._share = share_of_tasks
         self._runs = RunTable(LiveRun.from_mapping(each) for each in known.get("runs", ()))
         self._late = [LateRun.from_mapping(each) for each in known.get("late_runs", ())]
         self.overheads = Overheads(**known["overheads"]) if "overheads" in known else None
-        report.setting |= {
-            "time_divided_by": setting.SLOWNESS,
-            "splits_divided_by": round(setting.SPLIT_DIVISOR, 1),
-            "time_divided_by_late_binding": LATE_SLOWNESS,
-            "link": setting.LINK,
-            "share_of_tasks": share_of_tasks,
-            "nodes": f"{setting.N_STORAGE} storage, {setting.N_COMPUTE} compute",
-            "compute_node": f"{setting.CORES} cores, {setting.GPUS} emulated GPUs",
-        }
+        report.setting |= setting_here
 
     def has(self, key: RunKey | LateKey) -> bool:
         """Whether this run is there already."""
@@ -117,10 +114,30 @@ class Recording:
         return found
 
 
-def _known(path: Path | None) -> Mapping[str, Any]:
+def _setting(share_of_tasks: float) -> dict[str, Any]:
+    return {
+        "time_divided_by": setting.SLOWNESS,
+        "splits_divided_by": round(setting.SPLIT_DIVISOR, 1),
+        "time_divided_by_late_binding": LATE_SLOWNESS,
+        "link": setting.LINK,
+        "share_of_tasks": share_of_tasks,
+        "nodes": f"{setting.N_STORAGE} storage, {setting.N_COMPUTE} compute",
+        "compute_node": f"{setting.CORES} cores, {setting.GPUS} emulated GPUs",
+    }
+
+
+def _known(path: Path | None, setting_here: Mapping[str, Any]) -> Mapping[str, Any]:
     if path is None or not path.exists():
         return {}
-    return dict(json.loads(path.read_text(encoding="utf-8")).get("series", {}))
+    document = json.loads(path.read_text(encoding="utf-8"))
+    recorded = document.get("machine", {})
+    for name, value in setting_here.items():
+        if recorded.get(name, value) != value:
+            raise ConfigError(
+                f"{path} was recorded with {name} {recorded[name]}, this would be with {value}",
+                cure="give --resume the options of the run that it goes on with, or another file",
+            )
+    return dict(document.get("series", {}))
 
 
 def _overhead_rows(overheads: Overheads) -> list[Row]:

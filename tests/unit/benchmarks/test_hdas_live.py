@@ -27,7 +27,7 @@ from benchmarks.result import Report, Row
 from yarn_accel.core.tasks.outcome import RunOutcome, TaskOutcome, outcome_of
 from yarn_accel.core.tasks.policies import make
 from yarn_accel.core.tasks.values import AppId, Form, TaskId
-from yarn_accel.errors import JobError
+from yarn_accel.errors import ConfigError, JobError
 from yarn_accel.sim.simulator import simulate
 from yarn_accel.tasks import load_app
 
@@ -194,7 +194,7 @@ class PretendedCluster:
         starts_s = {app.name: 1.0 * number for number, app in enumerate(apps)}
         return LiveRun(key, 20.0, 1.2, starts_s, {}, 0.5, 0.5, 0.1, use=[[0.5, 1, 2.0], [1.0, 0, 0.0]])
 
-    def prepare_late_binding(self, link_bytes_per_s: float) -> None:
+    def prepare_late_binding(self, link_bytes_per_s: float, n_mappers: int) -> None:
         self.n_prepared += 1
 
     def run_late(self, key: LateKey) -> LateRun:
@@ -254,7 +254,9 @@ def test_repeats_are_interleaved() -> None:
     mixes = [key for key in keys if isinstance(key, RunKey)]
     assert keys[: len(mixes)] == mixes
     assert [key.repeat for key in mixes] == sorted(key.repeat for key in mixes)
-    assert [key.policy for key in mixes[:4]] == list(POLICIES)
+    # One service for all mixes of a policy in a repeat.
+    assert [key.mix for key in mixes[:3]] == ["C", "K", "P"]
+    assert [key.policy for key in mixes[:12:3]] == list(POLICIES)
     assert [str(key) for key in keys[-3:]] == [
         "late binding, without, run 3",
         "late binding, with, run 3",
@@ -277,6 +279,16 @@ def test_a_run_that_breaks_keeps_what_it_has_and_another_one_adds_the_rest(
     assert [row.n for row in report.rows if row.what == "C, hdas+: makespan"] == [3]
     drawn = hdas_live.draw(report, str(tmp_path / "r"))
     assert [Path(each).stat().st_size > 0 for each in drawn] == [True]
+
+
+def test_runs_of_other_parameters_are_not_mixed(pretended: PretendedCluster, tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    hdas_live.run(True, lambda line: None, Report("hdas_live", path=path), only=("C",))
+    n_ran = len(pretended.ran)
+    with pytest.raises(ConfigError, match=r"r\.json was recorded with share_of_tasks 0\.03, this .* 0\.08"):
+        run_all(path, resume=True)
+    assert len(pretended.ran) == n_ran
+    assert len(json.loads(path.read_text())["series"]["runs"]) == n_ran
 
 
 def test_the_table_has_every_run_live_beside_simulated(pretended: PretendedCluster, tmp_path: Path) -> None:
