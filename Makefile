@@ -20,6 +20,7 @@ BASE = debian:bookworm-slim
 IMAGES = hadoop node torque
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' yarn_accel/__init__.py)
 ON_DOCKER = tests/integration/testbed tests/integration/jobs
+FAULTS = tests/integration/master/test_faults.py
 
 # What is once compiled is not compiled again by each of the processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
@@ -165,7 +166,7 @@ docker-base:
 	@docker/base.sh $(BASE)
 
 docker-images:
-	@docker/engine.sh 6000
+	@docker/engine.sh 6000 build
 	@for image in $(IMAGES); do \
 		echo "building yarn-accel/$$image:$(VERSION)"; \
 		DOCKER_BUILDKIT=1 docker build --quiet --file docker/Dockerfile --target $$image --build-arg BASE=$(BASE) \
@@ -175,7 +176,7 @@ docker-images:
 test-docker: install-dev
 	@docker/engine.sh 2000
 	@$(PY) -m pytest $(SLOWEST) --require docker -m docker tests/integration/docker $(ON_DOCKER)
-	@$(PY) -m pytest $(SLOWEST) --require hadoop --cluster-mode docker -m "hadoop and not loopback$(QUICK)" $(ON_DOCKER)
+	@$(PY) -m pytest $(SLOWEST) --require hadoop --cluster-mode docker -m "hadoop and not loopback$(QUICK)" $(ON_DOCKER) $(FAULTS)
 
 bench:
 	@./bootstrap.sh yarn,bench,peers

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Says whether there is an engine that images can be built with and run on here; else one line with the cure.
 #
-#   docker/engine.sh [MIB]       MIB: what must be free where the engine keeps its images
+#   docker/engine.sh [MIB [build]]   MIB: what must be free where the engine keeps its images; build: images are built
 set -eu
 needed_mib=${1:-0}
 fail() { printf '%s; %s\n' "$1" "$2" >&2; exit 3; }
@@ -24,4 +24,12 @@ if [ "$needed_mib" -gt 0 ] && [ -n "$root" ] && [ -d "$root" ]; then
     free_mib=$(df -Pm "$root" | awk 'NR == 2 { print $4 }')
     [ "$free_mib" -ge "$needed_mib" ] ||
         fail "$root has $free_mib MiB free, $needed_mib MiB are needed" "cure: remove images you know, or move the engine's data-root"
+fi
+# A client as of 23 builds with a plugin, older ones have BuildKit in them.
+if [ "${2:-}" = build ] && ! docker buildx version >/dev/null 2>&1; then
+    client=$(docker version --format '{{.Client.Version}}' 2>/dev/null || true)
+    case "${client%%.*}" in 18 | 19 | 20) ;; *)
+        fail "the docker client ${client:-on PATH} has no plugin buildx, which builds images" \
+            "cure: apt-get install docker-buildx-plugin (or docker-buildx), or take the client of docker.io" ;;
+    esac
 fi

@@ -38,7 +38,8 @@ __all__ = [
 
 CLASS_LIST = Path(__file__).resolve().parent / "classes" / f"hadoop-{HADOOP_VERSION}.lst.gz"
 KEPT_ARCHIVES = 2
-DUMP_TIMEOUT_S = 600
+#: A dump takes half a minute of CPU, of which a busy machine gives it little.
+DUMP_TIMEOUT_S = 3600
 
 
 def ensure_archive(

@@ -40,11 +40,14 @@ __all__ = [
     "run_node",
 ]
 
-MASTER_DEADLINE_S = 180.0
+MASTER_DEADLINE_S = 900.0
 STOP_GRACE_S = 8.0
 POLL_S = 0.25
 #: How often a node asks its daemons how they are: until all are healthy, and from then on.
 ASK_INTERVALS_S = (1.0, 5.0)
+#: How long a healthy node may answer otherwise or not at all until it is called unhealthy. A busy machine
+#: keeps a daemon from answering in time; one that ends ends the node at once, so only what hangs is meant.
+UNHEALTHY_AFTER_S = 120.0
 #: What containers of clients call themselves; a JVM that submits a job looks its own name up.
 CLIENT_HOST = "client"
 _WEBHDFS_TIMEOUT_S = 5.0
@@ -128,6 +131,7 @@ class ContainerNode:
         self._stop = stop
         self._daemons: dict[DaemonRole, subprocess.Popen[bytes]] = {}
         self._next_question_s = 0.0
+        self._last_healthy_s = 0.0
 
     def run(self) -> None:
         """Start the daemons and watch them until `stop` is set; ends all of them whatever happens.
@@ -201,16 +205,21 @@ class ContainerNode:
         if now_s < self._next_question_s:
             return
         was_healthy = self._health_file.exists()
-        is_healthy = all(
-            ask(self._plan, self._paths, self._node, role) == "healthy" for role in self._daemons
-        ) and (self._node.is_master or self._node.host in running_nodemanagers(self._plan))
+        is_healthy = self._are_all_healthy()
+        if is_healthy:
+            self._last_healthy_s = now_s
         if is_healthy and not was_healthy:
             self._health_file.touch()
-        elif was_healthy and not is_healthy:
+            self._report(f"node {self._node.name} is healthy")
+        elif was_healthy and now_s - self._last_healthy_s > UNHEALTHY_AFTER_S:
             self._health_file.unlink(missing_ok=True)
-        if is_healthy is not was_healthy:
-            self._report(f"node {self._node.name} is {'healthy' if is_healthy else 'not healthy any more'}")
+            self._report(f"node {self._node.name} is not healthy any more")
         self._next_question_s = now_s + ASK_INTERVALS_S[is_healthy]
+
+    def _are_all_healthy(self) -> bool:
+        if not all(ask(self._plan, self._paths, self._node, role) == "healthy" for role in self._daemons):
+            return False
+        return self._node.is_master or self._node.host in running_nodemanagers(self._plan)
 
     def _end_all(self) -> None:
         for daemon in self._daemons.values():

@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 HEAP_MIB = 256
-FORMAT_TIMEOUT_S = 120.0
+FORMAT_TIMEOUT_S = 600.0
 LOG_TAIL_BYTES = 256 * 1024
 #: A line of a Java stack trace that names what was thrown.
 _THROWN = re.compile(r"(Caused by: )?[\w.$]+(Exception|Error)\b")

@@ -161,7 +161,8 @@ def write_pipeline_settings(plan: ClusterPlan, paths: ClusterPaths) -> None:
         create_master_secret(paths.master_secret_file)
     write_atomic(paths.binding_file, format_binding(_binding(plan, paths)))
     for node in plan.accel_nodes:
-        write_atomic(paths.pipeline_config(node.name), yaml.safe_dump(_pipeline(paths, node), sort_keys=True))
+        settings = _pipeline(plan, paths, node)
+        write_atomic(paths.pipeline_config(node.name), yaml.safe_dump(settings, sort_keys=True))
 
 
 def _binding(plan: ClusterPlan, paths: ClusterPaths) -> Binding:
@@ -182,8 +183,10 @@ def _binding(plan: ClusterPlan, paths: ClusterPaths) -> Binding:
     )
 
 
-def _pipeline(paths: ClusterPaths, node: NodePlan) -> Mapping[str, object]:
+def _pipeline(plan: ClusterPlan, paths: ClusterPaths, node: NodePlan) -> Mapping[str, object]:
     return {
+        # It takes as much CPU as four daemons, at each start: where it is kept ends with a container.
+        "calibrate": plan.mode is not NetworkMode.DOCKER,
         "name": node.name,
         "listen_host": node.address,
         "listen_port": node.ports.pipeline,

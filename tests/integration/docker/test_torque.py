@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.docker.project import Project, absent, eventually
+from tests.integration.docker.project import TEST_LIMIT_S, Project, absent, eventually
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(TEST_LIMIT_S)]
 
 SUBMIT = """
 cat >/tmp/job.sh <<'END'

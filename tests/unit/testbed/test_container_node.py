@@ -102,6 +102,7 @@ def test_a_node_is_healthy_while_its_daemons_are_and_ends_them(
     monkeypatch.setattr(container_node, "ask", lambda *_: answers["health"])
     monkeypatch.setattr(container_node, "running_nodemanagers", lambda _plan: {"w1"})
     monkeypatch.setattr(container_node, "ASK_INTERVALS_S", (0.0, 0.0))
+    monkeypatch.setattr(container_node, "UNHEALTHY_AFTER_S", 0.0)
     run = Node(paths, software)
     run.thread.start()
     try:
@@ -114,6 +115,29 @@ def test_a_node_is_healthy_while_its_daemons_are_and_ends_them(
         run.thread.join(WAIT_S)
     assert run.failure is None
     assert all(daemon.poll() is not None for daemon in run.daemons.values())
+
+
+def test_a_busy_machine_makes_no_healthy_node_unhealthy(
+    paths: ClusterPaths, software: Software, monkeypatch: pytest.MonkeyPatch
+):
+    questions: list[str] = []
+
+    def ask(*_: object) -> str:
+        questions.append("")
+        return "healthy" if len(questions) <= 2 else "starting"
+
+    monkeypatch.setattr(container_node, "daemon_argv", lambda *_: SLEEPER)
+    monkeypatch.setattr(container_node, "ask", ask)
+    monkeypatch.setattr(container_node, "running_nodemanagers", lambda _plan: {"w1"})
+    monkeypatch.setattr(container_node, "ASK_INTERVALS_S", (0.0, 0.0))
+    run = Node(paths, software)
+    run.thread.start()
+    try:
+        eventually(lambda: len(questions) > 5)
+        assert run.health_file.exists()
+    finally:
+        run.stop.set()
+        run.thread.join(WAIT_S)
 
 
 def test_a_daemon_that_ends_by_itself_ends_the_node(

@@ -118,6 +118,15 @@ def test_a_mapper_finds_its_server_in_the_binding_and_the_server_its_settings(
     assert own["master_secret_file"] == str(paths.master_secret_file)
 
 
+@pytest.mark.parametrize("mode", NetworkMode)
+def test_only_servers_whose_cache_outlives_them_measure_how_fast_they_are(
+    paths: ClusterPaths, software: Software, mode: NetworkMode
+) -> None:
+    write_settings(plan_of(paths, mode), paths, software.install, None)
+    own = yaml.safe_load(paths.pipeline_config("w1").read_text())
+    assert own["calibrate"] is (mode is not NetworkMode.DOCKER)
+
+
 def test_without_pipeline_servers_nobody_is_sent_to_one(paths: ClusterPaths, software: Software) -> None:
     write_settings(plan_of(paths, NetworkMode.NETNS, pipeline=False), paths, software.install, None)
     assert parse_binding(paths.binding_file.read_text()).servers == ()
