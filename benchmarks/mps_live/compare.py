@@ -177,10 +177,21 @@ def _of_run(run: OverheadRun, *, is_judged: bool) -> Iterator[Row]:
         observed(f"{run.key.kind}: end to successor's start, p99, {who}", p99, "ms", goal=gap, note=note),
         n=len(gaps_ms),
     )
+    if run.stamped_gaps_s:
+        yield from _of_stamps(run)
     together = f"{run.n_together} that need nothing of one another"
     yield observed(
         f"{run.key.kind}: tasks per second, {who}", run.rate_per_s, "1/s", goal=rate, note=together
     )
+
+
+def _of_stamps(run: OverheadRun) -> Iterator[Row]:
+    """The same by what the service recorded, which knows nothing of how a submission came to it."""
+    kind, note = run.key.kind, "by the stamps of the service"
+    gaps_ms = [1e3 * each for each in run.stamped_gaps_s]
+    yield measured(f"{kind}: taken to first start, ours, stamped", run.stamped_first_s, "s", note=note)
+    yield measured(f"{kind}: end to successor's start, ours, stamped", gaps_ms, "ms", note=note)
+    yield observed(f"{kind}: tasks per second, ours, stamped", run.stamped_rate_per_s, "1/s", note=note)
 
 
 def _judged(rows: Iterable[Row]) -> Iterator[Row]:

@@ -21,6 +21,7 @@ from benchmarks.mps_live.overhead import (
     costs_of,
     gaps_s,
     read_notes,
+    stamped_spans,
     tasks_per_s,
 )
 from benchmarks.mps_live.runs import DagRun, RunKey, TaskSpan, run_of_answers
@@ -121,13 +122,25 @@ class DagDriver:
         together = together_dag(plan)
         # Modules are imported, files fetched, connections open.
         self._run([replace(together, name="first", tasks=together.tasks[: 4 * N_MACHINES])], costs)
-        first_s = []
+        first_s, stamped_first_s = [], []
         for _ in range(plan.n_first):
             done = self._run([single_dag(plan)], costs)
             first_s.append(done.noted[0].start_s - done.submitted_s["single"])
+            [span] = stamped_spans(done.answers)
+            stamped_first_s.append(span.start_s - done.answers["single"]["begun_at"])
         chain = self._run([chain_dag(plan)], costs)
-        rate = tasks_per_s(self._run([together], costs).noted)
-        return OverheadRun(key, first_s, gaps_s(chain.noted), rate, plan.n_together, load_average)
+        all_together = self._run([together], costs)
+        return OverheadRun(
+            key,
+            first_s,
+            gaps_s(chain.noted),
+            tasks_per_s(all_together.noted),
+            plan.n_together,
+            load_average,
+            stamped_first_s=stamped_first_s,
+            stamped_gaps_s=gaps_s(stamped_spans(chain.answers)),
+            stamped_rate_per_s=tasks_per_s(stamped_spans(all_together.answers)),
+        )
 
     def _run(self, dags: Sequence[EmulatedDag], costs: Costs) -> _Run:
         self._n_runs += 1

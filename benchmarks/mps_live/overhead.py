@@ -6,12 +6,13 @@ import itertools
 import json
 import math
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from benchmarks.mps_live.runs import TaskSpan, spans_by_machine
 from benchmarks.mps_live.setting import LEAST_S, Costs
+from yarn_accel.core.tasks.service.history import EndedTask
 
 __all__ = [
     "OverheadKey",
@@ -20,6 +21,7 @@ __all__ = [
     "gaps_s",
     "percentile",
     "read_notes",
+    "stamped_spans",
     "tasks_per_s",
 ]
 
@@ -43,6 +45,8 @@ class OverheadRun:
         gaps_s: from a task's end to its successor's start on the same worker, of a chain.
         rate_per_s: of tasks that need nothing of one another, on all workers.
         n_together: how many these were.
+        stamped_first_s: from when the service had a submission to the start of its first task, and all the
+            others: the same by what the service itself recorded, to the millisecond; Dask has none.
     """
 
     key: OverheadKey
@@ -53,6 +57,9 @@ class OverheadRun:
     load_average: float
     commit: str = ""
     at: str = ""
+    stamped_first_s: Sequence[float] = field(default_factory=list)
+    stamped_gaps_s: Sequence[float] = field(default_factory=list)
+    stamped_rate_per_s: float = 0.0
 
     def to_mapping(self) -> dict[str, Any]:
         """Fit for JSON."""
@@ -66,7 +73,7 @@ class OverheadRun:
         return cls(**{**values, "key": OverheadKey(*values["key"]), **lists})
 
 
-_LISTS = ("first_s", "gaps_s")
+_LISTS = ("first_s", "gaps_s", "stamped_first_s", "stamped_gaps_s")
 
 
 def read_notes(text: str) -> list[TaskSpan]:
@@ -74,6 +81,15 @@ def read_notes(text: str) -> list[TaskSpan]:
     rows = [json.loads(line) for line in text.splitlines()]
     names = ("dag", "task", "machine", "started_s", "ended_s")
     return [TaskSpan(*(row[name] for name in names)) for row in rows]
+
+
+def stamped_spans(answers: Mapping[str, Mapping[str, Any]]) -> list[TaskSpan]:
+    """What the service recorded of the tasks of DAGs: ``tasks-outcome``, with all rows."""
+    return [
+        TaskSpan(name, each.name, each.node, each.started_at, each.ended_at)
+        for name, answer in answers.items()
+        for each in (EndedTask(*row) for row in answer["rows"])
+    ]
 
 
 def gaps_s(spans: Iterable[TaskSpan]) -> list[float]:

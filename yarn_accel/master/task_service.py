@@ -108,6 +108,7 @@ class LiveTaskService:
         self._places = places
         self._clock = clock
         self._is_open = self._is_tick_due = False
+        self._unwritten: list[cmd.WriteJournal] = []
         #: Looking at all nodes is too much for every report.
         self._are_nodes_due = False
         self._orders: dict[ResourceId, WorkerOrder] = {}
@@ -128,8 +129,8 @@ class LiveTaskService:
 
     def _make_entries(self) -> dict[type, Callable[[Any], None]]:
         return {
-            cmd.WriteJournal: self._journal.put,
-            cmd.ReplaceJournal: self._journal.put,
+            cmd.WriteJournal: self._unwritten.append,
+            cmd.ReplaceJournal: self._replace_journal,
             cmd.SendOrder: self._send_order,
             cmd.AppAccepted: lambda command: self._answer(command.app, ""),
             cmd.AppRefused: lambda command: self._answer(command.app, command.error),
@@ -399,7 +400,13 @@ class LiveTaskService:
     def _apply(self, event: ev.ServiceEvent) -> None:
         for command in self._service.apply(event):
             self._entries[type(command)](command)
-        if not self._is_tick_due and not isinstance(event, ev.ServiceTick):
+        if isinstance(event, ev.ServiceTick):
+            # What happened, and what was decided of it, is on the disk by one write: else each order would
+            # wait for two.
+            for command in self._unwritten:
+                self._journal.put(command)
+            self._unwritten.clear()
+        elif not self._is_tick_due:
             # All that is there already is applied first: a burst costs one decision.
             self._is_tick_due = True
             asyncio.get_running_loop().call_soon(self._tick)
@@ -416,6 +423,10 @@ class LiveTaskService:
         if self._are_nodes_due:
             self._are_nodes_due = False
             self._choose_nodes()
+
+    def _replace_journal(self, command: cmd.ReplaceJournal) -> None:
+        self._unwritten.clear()  # it has all that
+        self._journal.put(command)
 
     def _journal_written(self, sequence: int) -> None:
         self._apply(ev.JournalWritten(sequence, self._clock()))

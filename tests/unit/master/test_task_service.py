@@ -19,6 +19,8 @@ from yarn_accel.core.tasks.service import TaskService
 from yarn_accel.core.tasks.service.submission import app_document
 from yarn_accel.core.tasks.values import AppId, AppSpec, Form, FormDemand, ResourceId, TaskId
 from yarn_accel.core.tasks.worker_messages import (
+    AttemptEnd,
+    AttemptOutcome,
     AttemptPhase,
     AttemptReport,
     WorkerReport,
@@ -217,6 +219,27 @@ def test_a_report_that_is_held_is_answered_when_its_worker_sends_another_one(tmp
         await here.close()
 
     run(scene())
+
+
+def test_an_end_and_what_starts_after_it_are_on_the_disk_by_one_write(tmp_path):
+    async def work():
+        scene = await Scene(tmp_path).opened()
+        await scene.service.submit(scene.hand_in(app(n_tasks=9)))
+        attempts, taken = (), None
+        while not attempts:
+            order = parse_order(await scene.service.report("worker:n1", scene.report(order=taken)))
+            attempts, taken = order.attempts, order.number
+        written, append = [], scene.stored.append
+        scene.stored.append = lambda lines: (written.append(lines), append(lines))
+        end = AttemptReport(attempts[0].attempt, AttemptPhase.ENDED, 0.0, end=AttemptEnd(AttemptOutcome.DONE))
+        answer = await scene.service.report("worker:n1", scene.report(order=taken, attempts=(end,)))
+        assert {each.attempt for each in parse_order(answer).attempts} - {each.attempt for each in attempts}
+        [lines] = written
+        assert b'"settled"' in lines
+        assert b'"assigned"' in lines
+        await scene.close()
+
+    run(work())
 
 
 def test_who_reports_for_another_worker_or_sends_no_report_is_refused(tmp_path):
