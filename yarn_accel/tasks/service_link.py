@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
 from yarn_accel.adapters.hdfs import Store
+from yarn_accel.tasks.own_loop import run_to_end
 from yarn_accel.tasks.submission import Ask
 
 __all__ = ["ClusterLink", "ServiceLink"]
@@ -47,7 +47,9 @@ class ClusterLink:
         return self._rm_client.store()
 
     def run(self, work: Callable[[Ask], Awaitable[ResultT]]) -> ResultT:
-        """Find the master, and do some work with it; not to be called where an event loop runs.
+        """Find the master, and do some work with it.
+
+        Where an event loop runs in this thread, the work is done in another one, and that loop waits.
 
         Raises:
             UnavailableError: no application runs, or its master does not answer.
@@ -58,5 +60,5 @@ class ClusterLink:
         async def with_master(_: Any, control: Control) -> ResultT:
             return await work(control.ask)
 
-        result: ResultT = asyncio.run(with_control(self._rm_client, self._application, with_master))
+        result: ResultT = run_to_end(lambda: with_control(self._rm_client, self._application, with_master))
         return result
