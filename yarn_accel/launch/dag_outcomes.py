@@ -12,13 +12,12 @@ from yarn_accel.errors import ConfigError
 __all__ = ["live_dag_outcome"]
 
 
-def live_dag_outcome(answers: Mapping[str, Mapping[str, Any]], n_machines: int = 0) -> DagRunOutcome:
+def live_dag_outcome(answers: Mapping[str, Mapping[str, Any]]) -> DagRunOutcome:
     """The outcome of DAGs that are done; seconds begin with the first submission.
 
     Args:
         answers: what the master knows of each, as `launch.task_outcomes.ask_outcomes` gives them; others than
             DAGs that are done are left out.
-        n_machines: cores that were there; default: as many as ran tasks.
 
     Raises:
         ConfigError: none of them is a DAG that is done.
@@ -41,17 +40,28 @@ def live_dag_outcome(answers: Mapping[str, Mapping[str, Any]], n_machines: int =
         for name, each in done.items()
     }
     busy_s = sum(task.end_s - task.start_s for task in tasks)
-    whole_s = max(each.end_s for each in dags.values())
-    n_there = n_machines or len({task.machine for task in tasks})
+    there_s = max(busy_s, _core_s(done) or _core_s_of_tasks(tasks, dags.values()))
     return DagRunOutcome(
         str(next(iter(done.values()))["policy"]),
         dags,
         tasks,
-        busy_s / (whole_s * n_there) if whole_s else 0.0,
+        busy_s / there_s if there_s else 0.0,
         sum(each["dag"]["n_moved"] for each in done.values()),
         sum(each["dag"]["n_interrupted"] for each in done.values()),
         {name: list(_slowdowns(each, zero, dags[name])) for name, each in done.items()},
     )
+
+
+def _core_s(done: Mapping[str, Mapping[str, Any]]) -> float:
+    """For how long all cores were there, from the first submission to the last end; 0: nobody knows."""
+    before = [each["dag"].get("core_s_before") for each in done.values()]
+    after = [each["dag"].get("core_s_after") for each in done.values()]
+    return 0.0 if None in before or None in after else float(max(after) - min(before))
+
+
+def _core_s_of_tasks(tasks: Iterable[DagTaskOutcome], dags: Iterable[DagOutcome]) -> float:
+    """As if the cores that ran tasks had been all."""
+    return len({task.machine for task in tasks}) * max(each.end_s for each in dags)
 
 
 def _slowdowns(answer: Mapping[str, Any], zero: float, dag: DagOutcome) -> Iterator[tuple[float, float]]:

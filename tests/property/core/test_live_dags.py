@@ -218,3 +218,23 @@ def test_a_master_can_begin_at_every_point_of_the_journal():
         for name in apps:
             if ended[name]["state"] == "done":
                 assert ended[name]["dag"]["own_makespan_s"] is not None
+
+
+@pytest.mark.parametrize("is_shortened", [False, True])
+def test_what_a_dag_takes_alone_is_known_to_the_master_after_its_last_task(is_shortened):
+    story = DagWorld("mps", 5)
+    story.submit(dag(random.Random(3), "a", 4, DagTerms()))
+    story.calm()
+    [known] = [story.service.snapshot()["ended"][name]["dag"] for name in ("a",)]
+    lines = story.disk.splitlines(keepends=True)
+    last = max(at for at, line in enumerate(lines) if b'"r":"settled"' in line.replace(b" ", b""))
+    world = DagWorld("mps", disk=b"".join(lines[: last + 1]))
+    world.definitions = story.definitions
+    world.grows = False  # no worker is there before the application is closed
+    if is_shortened:
+        world.kill_master()
+    world.run(5)
+    later = world.service.snapshot()["ended"]["a"]["dag"]
+    assert later == known
+    assert later["own_makespan_s"] > 0
+    assert later["core_s_after"] > later["core_s_before"] == 0.0

@@ -64,3 +64,17 @@ def test_a_live_report_is_that_of_a_simulation(tmp_path):
 def test_without_a_dag_that_is_done():
     with pytest.raises(ConfigError, match="none of these is a DAG that is done"):
         live_dag_outcome({"c": ANSWERS["c"]})
+
+
+def test_utilisation_is_that_of_the_machines_that_were_there():
+    there = {"a": (10.0, 42.0), "b": (14.0, 50.0)}
+    answers = {
+        name: {
+            **ANSWERS[name],
+            "dag": {**ANSWERS[name]["dag"], "core_s_before": before, "core_s_after": after},
+        }
+        for name, (before, after) in there.items()
+    }
+    # Tasks ran for 8 s on three cores of eight, which were there for five seconds.
+    assert live_dag_outcome(answers).utilisation == 8 / 40
+    assert live_dag_outcome(ANSWERS).utilisation == 8 / 15

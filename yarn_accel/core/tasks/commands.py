@@ -107,6 +107,9 @@ class PlanningPolicy(TaskPolicy, Protocol):
     def facts(self, app: AppId) -> DagFacts | None:
         """What it knows of a DAG that has not ended; None: there was no machine yet to plan it for."""
 
+    def own_makespan_s(self, app: AppId) -> float | None:
+        """M_own of a DAG whose last task has just ended, with what is known by now; None: nobody knows."""
+
     def slowdowns(self) -> Mapping[str, float]:
         """SD of each DAG that is planned, now."""
 

@@ -138,13 +138,17 @@ class TaskMeasurement:
 
 @dataclass(frozen=True, slots=True)
 class TaskEnded:
-    """An attempt is over, or a queued task was taken back. `measured` only for `EndReason.DONE`."""
+    """An attempt is over, or a queued task was taken back.
+
+    `measured` and `ran_s`, seconds from start to end by its worker's clock, only for `EndReason.DONE`.
+    """
 
     task: TaskId
     resource: ResourceId
     reason: EndReason
     now_s: float
     measured: TaskMeasurement | None = None
+    ran_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from yarn_accel.core.tasks.events import (
     EndReason,
     ResourceJoined,
     TaskEnded,
+    TaskMeasurement,
     TasksReady,
     TaskStarted,
 )
@@ -174,3 +175,40 @@ def test_equal_tasks_stay_where_they_lie_whichever_runs_longest():
     world.policy.apply(TaskStarted(TaskId(last), placed["a/t1"], Form.CPU, now_s))
     assert [type(each) for each in world.policy.apply(Decide(now_s))] == [EnqueueTask]
     assert world.policy.facts(AppId("a")).n_moved == 0
+
+
+def test_a_task_that_one_report_says_began_and_ended_is_learned_by_its_workers_clock():
+    world = OneWorker()
+    world.submit("a", 1, done_s=2.0)
+    world.decide()
+    task, measured = TaskId("a/t0"), TaskMeasurement(0.0, 0.0, 6.0, True)
+    world.policy.apply(TaskStarted(task, WORKER, Form.CPU, world.now_s))
+    world.policy.apply(TaskEnded(task, WORKER, EndReason.DONE, world.now_s, measured, 6.0))
+    world.decide()
+    [belief] = world.durations.beliefs(("a",))
+    assert belief.happened_s == 6.0
+    assert belief.factor > 1
+
+
+def test_nothing_is_learned_of_a_task_whose_output_was_there_already():
+    world = OneWorker()
+    world.submit("a", 1)
+    world.decide()
+    world.policy.apply(TaskStarted(TaskId("a/t0"), WORKER, Form.CPU, world.now_s))
+    world.policy.apply(TaskEnded(TaskId("a/t0"), WORKER, EndReason.DONE, world.now_s, None, 0.0))
+    world.decide()
+    assert not list(world.durations.beliefs(("a",)))
+
+
+def test_what_a_dag_takes_alone_is_known_at_the_end_of_a_task_that_an_earlier_master_started():
+    world = OneWorker()
+    world.policy = LiveDagPolicy(make_dag_policy("mps", 1e6, {}), world.durations)
+    world.submit("a", 1, done_s=2.5)
+    world.decide()
+    assert world.policy.own_makespan_s(AppId("nobody")) is None
+    assert world.policy.own_makespan_s(AppId("a")) is None
+    world.policy.apply(ResourceJoined(ResourceSpec(WORKER, "n1", 2, 0, 1 << 30, 1e6), world.now_s))
+    world.started("a/t0")
+    measured = TaskMeasurement(0.0, 0.0, 2.5, True)
+    world.policy.apply(TaskEnded(TaskId("a/t0"), WORKER, EndReason.DONE, world.now_s, measured, 2.5))
+    assert world.policy.own_makespan_s(AppId("a")) == 2.5

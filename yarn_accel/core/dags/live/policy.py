@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from yarn_accel.core.dags.events import DagCancelled, DagPaused, DagSubmitted, MachineJoined
-from yarn_accel.core.dags.heft import heft
 from yarn_accel.core.dags.live.expected_times import ExpectedTimes
 from yarn_accel.core.dags.live.interrupting import choose_interrupted
+from yarn_accel.core.dags.live.own_makespans import MOST_ADMITTED, LiveDag, OwnMakespans
 from yarn_accel.core.dags.live.slots import WorkerSlot, WorkerSlots, WorkerTable
 from yarn_accel.core.dags.model import DagFacts, DagId, Machine, PriorityClass, SubmittedDag
 from yarn_accel.core.dags.policies.base import DagPolicy
@@ -59,25 +59,6 @@ __all__ = ["LiveDagPolicy"]
 #: While something waits, plans are made anew so often, as what runs may take longer than expected.
 _REPLAN_S = 1.0
 _LEARN_S = 1.0
-#: The own makespans that one decision computes are of DAGs with so many tasks together, or of one DAG: that
-#: takes half a second, and reports of workers wait meanwhile. Other DAGs follow with the next decisions.
-_MOST_ADMITTED = 2000
-#: DAGs with more tasks keep the own makespan of their arrival: another one takes long.
-_MOST_RECOMPUTED = 5000
-
-
-class _LiveDag:
-    """A DAG from its submission until its application has ended."""
-
-    __slots__ = ("is_known", "machines", "n_moved", "own_makespan_s", "record", "submitted")
-
-    def __init__(self, submitted: SubmittedDag) -> None:
-        self.submitted = submitted
-        self.record: DagRecord | None = None
-        self.machines: tuple[Machine, ...] = ()
-        self.own_makespan_s: float | None = None
-        self.is_known = False
-        self.n_moved = 0
 
 
 class LiveDagPolicy:
@@ -93,7 +74,8 @@ class LiveDagPolicy:
         self._table = WorkerTable()
         self._times = ExpectedTimes(durations, self._node_of)
         inner.state.seconds_matrix = self._times.matrix
-        self._dags: dict[AppId, _LiveDag] = {}
+        self._own = OwnMakespans(inner.state, self._times)
+        self._dags: dict[AppId, LiveDag] = {}
         #: DAGs of which the inner policy has not heard yet, by their submission.
         self._waiting: dict[AppId, DagSubmitted] = {}
         #: Tasks that may be given to a worker: their predecessors are done, and they are nowhere.
@@ -127,7 +109,7 @@ class LiveDagPolicy:
         self._is_changed, self._decided_s = False, event.now_s
         self._refresh_times()
         self._inner.apply(event)
-        self._note_admitted()
+        self._own.note_admitted(self._dags)
         commands = tuple(self._commands())
         if not commands and self._is_stuck():
             # Times that are not as planned may put tasks of static plans before those that they wait for.
@@ -150,9 +132,17 @@ class LiveDagPolicy:
             return None
         record = dag.record
         if DagId(app) not in self._inner.state.dags:
-            return DagFacts(self._own_makespan_s(dag), record.slowdown, None, dag.n_moved)
+            return DagFacts(self._own.seconds(dag), record.slowdown, None, dag.n_moved)
         slowdown = self._inner.state.slowdowns(self._now_s)[app]
-        return DagFacts(self._own_makespan_s(dag), slowdown, self._predicted_end_s(record), dag.n_moved)
+        return DagFacts(self._own.seconds(dag), slowdown, self._predicted_end_s(record), dag.n_moved)
+
+    def own_makespan_s(self, app: AppId) -> float | None:
+        """M_own of a DAG whose last task has just ended, with what is known by now; None: nobody knows."""
+        dag = self._dags.get(app)
+        # The first report of a worker may have that end: then no decision knows of its machines yet.
+        joined = (each.spec for each in self._inbox if isinstance(each, ResourceJoined))
+        new = [Machine(slot.machine) for spec in joined for slot in WorkerSlots(spec).slots]
+        return None if dag is None else self._own.at_end(dag, new)
 
     def explain(self, task: TaskId) -> str:
         """Where a task that waits is planned, and why there; empty: nowhere."""
@@ -238,7 +228,7 @@ class LiveDagPolicy:
         submitted = event.dag
         if submitted is None or event.spec.app in self._dags:
             return
-        self._dags[event.spec.app] = _LiveDag(submitted)
+        self._dags[event.spec.app] = LiveDag(submitted)
         self._times.add(submitted)
         if len(submitted.done) == len(submitted.dag.tasks):
             return
@@ -254,7 +244,7 @@ class LiveDagPolicy:
 
     def _admit_some(self) -> None:
         """Let the inner policy hear of some DAGs that wait, high classes first, then in their order."""
-        n_left = _MOST_ADMITTED
+        n_left = MOST_ADMITTED
         if not self._inner.state.machines and not self._table.slots:
             return
         for app, event in sorted(self._waiting.items(), key=lambda each: each[1].priority_class):
@@ -267,7 +257,7 @@ class LiveDagPolicy:
             if n_left <= 0:
                 return
             if live.record is not None and live.own_makespan_s is None:
-                n_left -= self._compute_own_makespan(live)
+                n_left -= self._own.compute(live)
 
     def _admit(self, app: str) -> None:
         event = self._waiting.pop(AppId(app), None)
@@ -383,9 +373,13 @@ class LiveDagPolicy:
             self._inner.apply(TaskStarted(next_task, machine, Form.CPU, event.now_s))
 
     def _learn(self, event: TaskEnded, slot: WorkerSlot, record: DagTaskRecord) -> None:
+        if event.ran_s is not None and event.measured is None:
+            return  # its output was there already
         transfers = sum(n_bytes for _, n_bytes in record.dag.dag.parents[record.number])
         read_s = event.measured.read_s if event.measured is not None and transfers else 0.0
-        happened_s = max(0.0, event.now_s - slot.started_s - read_s)
+        # By the worker's own clock: one report may say both that a task began and that it has ended.
+        ran_s = event.now_s - slot.started_s if event.ran_s is None else event.ran_s
+        happened_s = max(0.0, ran_s - read_s)
         self._times.learn(
             record.dag.dag.name, record.number, slot.worker.node, happened_s, record.seconds or None
         )
@@ -398,37 +392,6 @@ class LiveDagPolicy:
             if names:
                 self._learned_s = self._now_s
                 state.refresh_seconds([dag for dag in state.dags.values() if dag.dag_id in names])
-
-    def _note_admitted(self) -> None:
-        """Note what DAGs that are planned for the first time have alone, and the most machines of each."""
-        state = self._inner.state
-        machines = tuple(host.machine for host in state.machines)
-        for app, live in self._dags.items():
-            if live.record is None:
-                live.record = state.dags.get(DagId(app))
-                if live.record is not None:
-                    live.is_known = self._times.is_known(live.submitted)
-                    live.machines, live.own_makespan_s = machines, live.record.own.makespan_s
-            elif len(machines) > len(live.machines):
-                live.machines, live.own_makespan_s = machines, None
-
-    def _own_makespan_s(self, live: _LiveDag) -> float:
-        assert live.record is not None
-        is_over = live.record.dag_id not in self._inner.state.dags
-        if is_over and (not live.is_known or live.own_makespan_s is None):
-            live.is_known = True
-            self._compute_own_makespan(live)
-        return live.record.own.makespan_s if live.own_makespan_s is None else live.own_makespan_s
-
-    def _compute_own_makespan(self, live: _LiveDag) -> int:
-        """With what is known now, on the most machines that there were; returns the number of its tasks."""
-        dag = live.submitted.dag
-        if len(dag.tasks) > _MOST_RECOMPUTED:
-            return 0
-        seconds = self._times.matrix(dag, live.machines)
-        own = heft(dag, live.machines, self._inner.state.bandwidth_bytes_per_s, seconds=seconds)
-        live.own_makespan_s = own.makespan_s
-        return len(dag.tasks)
 
     def _predicted_end_s(self, record: DagRecord) -> float | None:
         """What runs or is planned, with the longest way behind it; None where nothing is planned."""

@@ -22,6 +22,7 @@ from yarn_accel.core.tasks.service.records import (
     AttemptDropped,
     AttemptKept,
     AttemptSettled,
+    DagMeasured,
 )
 from yarn_accel.core.tasks.service.state import Assignment, Drop, ServedApp, TaskState
 from yarn_accel.core.tasks.worker_messages import Counter
@@ -96,7 +97,10 @@ class Attempts:
         parts, task, worker = self._parts, assignment.task, assignment.worker
         app, error = task.app, error[:_MAX_ERROR]
         if assignment.is_known:
-            parts.policy.apply(TaskEnded(task.id, worker.id, end, parts.now_s, measured))
+            took_s = None if ran_s is None else ran_s[1] - ran_s[0]
+            parts.policy.apply(TaskEnded(task.id, worker.id, end, parts.now_s, measured, took_s))
+        if end is EndReason.DONE and app.n_open == 1 and not app.is_over:
+            self._measure(app)
         ran = None if ran_s is None else self._ran(assignment, ran_s, measured)
         lost_s = self._lost_s(assignment, end)
         parts.commit(
@@ -149,6 +153,15 @@ class Attempts:
             compute_s,
             parts.figures.alone_s(app, assignment.form, kind),
         ]
+
+    def _measure(self, app: ServedApp) -> None:
+        """The last task ends: note what is known of a DAG, before that end is."""
+        parts = self._parts
+        if app.definition.dag is not None:
+            facts, own_s = parts.facts(app.id), parts.own_makespan_s(app.id)
+            own_s = None if own_s is None else round(own_s, 6)
+            n_moved = 0 if facts is None else facts.n_moved
+            parts.commit(DagMeasured(app.id, own_s, n_moved, parts.there.at(parts.now_s)))
 
     def _lost_s(self, assignment: Assignment, end: EndReason) -> float:
         """How long an attempt had run that was ended for another task."""
@@ -215,8 +228,12 @@ class Attempts:
         terms, facts = app.definition.dag, self._parts.facts(app.id)
         if terms is None:
             return None
-        own_s, n_moved = (None, 0) if facts is None else (round(facts.own_makespan_s, 6), facts.n_moved)
-        return [*EndedDag(terms.priority_class.word, own_s, n_moved, app.n_interrupted, round(app.lost_s, 3))]
+        own_s, n_moved = app.own_makespan_s, app.n_moved
+        if facts is not None:
+            own_s, n_moved = own_s or round(facts.own_makespan_s, 6), max(n_moved, facts.n_moved)
+        lost_s, name = round(app.lost_s, 3), terms.priority_class.word
+        there = app.core_s_before, app.core_s_after
+        return [*EndedDag(name, own_s, n_moved, app.n_interrupted, lost_s, *there)]
 
 
 def _end_of_dropped(assignment: Assignment) -> EndReason:

@@ -60,6 +60,9 @@ class EndedDag(NamedTuple):
         n_moved: how often its tasks went from one machine's queue to another's.
         n_interrupted: attempts that were ended for other tasks.
         lost_s: so long they had run.
+        core_s_before: core-seconds of all workers of the service until its submission, without those while no
+            master was there; None: nobody knows.
+        core_s_after: the same until its last task ended.
     """
 
     priority_class: str
@@ -67,6 +70,8 @@ class EndedDag(NamedTuple):
     n_moved: int
     n_interrupted: int
     lost_s: float
+    core_s_before: float | None = None
+    core_s_after: float | None = None
 
 
 class AppHistory:

@@ -11,6 +11,7 @@ from yarn_accel.core.tasks.commands import PlanningPolicy, TaskPolicy
 from yarn_accel.core.tasks.events import ServerGpusChanged, TasksReady
 from yarn_accel.core.tasks.learning import FigureStore
 from yarn_accel.core.tasks.server_gpus import ServingServers, share_server_gpus
+from yarn_accel.core.tasks.service.core_seconds import CoreSeconds
 from yarn_accel.core.tasks.service.outbox import Outbox
 from yarn_accel.core.tasks.service.records import ServiceRecord
 from yarn_accel.core.tasks.service.replay import ServiceState
@@ -34,6 +35,7 @@ class ServiceParts:
         figures: what is believed of applications, which the policy learns.
         use: what workers did over time.
         slowdowns: SD of DAGs over time.
+        there: how long workers were there.
     """
 
     def __init__(self, settings: ServiceSettings, policy: TaskPolicy, figures: FigureStore) -> None:
@@ -42,6 +44,7 @@ class ServiceParts:
         self.figures = figures
         self.use = UseSamples()
         self.slowdowns = LiveSlowdowns()
+        self.there = CoreSeconds()
         self.state = ServiceState(settings.max_crashes, settings.n_ended, settings.n_ended_tasks)
         self.outbox = Outbox()
         self.now_s = 0.0
@@ -68,6 +71,10 @@ class ServiceParts:
     def facts(self, app: AppId) -> DagFacts | None:
         """What the policy knows of a DAG, where it plans any."""
         return self.policy.facts(app) if isinstance(self.policy, PlanningPolicy) else None
+
+    def own_makespan_s(self, app: AppId) -> float | None:
+        """M_own of a DAG whose last task has just ended, where the policy plans any."""
+        return self.policy.own_makespan_s(app) if isinstance(self.policy, PlanningPolicy) else None
 
     def note_slowdowns(self) -> None:
         """Note the SD of all DAGs, where that is due."""

@@ -24,6 +24,7 @@ __all__ = [
     "AttemptDropped",
     "AttemptKept",
     "AttemptSettled",
+    "DagMeasured",
     "InterruptsCounted",
     "PauseSet",
     "ResultsKept",
@@ -54,12 +55,16 @@ class ServiceBegun:
 
 @dataclass(frozen=True, slots=True)
 class AppBegun:
-    """An application was taken; it counts once all of its tasks were listed. `at` is Unix time."""
+    """An application was taken; it counts once all of its tasks were listed.
+
+    `at` is Unix time; `core_s`: how long the cores of all workers together had been there by then.
+    """
 
     number: int
     definition: dict[str, Any]
     n_tasks: int
     at: float = 0.0
+    core_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +167,19 @@ class InterruptsCounted:
 
 
 @dataclass(frozen=True, slots=True)
+class DagMeasured:
+    """The end of a DAG's last task follows: what is known of the DAG, as in `EndedDag`.
+
+    It comes first, so that a later master knows it wherever the journal ends.
+    """
+
+    app: str
+    own_makespan_s: float | None
+    n_moved: int
+    core_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class AppOver:
     """An application ends before all of its tasks did: it was cancelled, or it failed with an error."""
 
@@ -230,6 +248,7 @@ ServiceRecord = (
     | PauseSet
     | ResultsKept
     | InterruptsCounted
+    | DagMeasured
     | AppOver
     | AppClosed
     | TasksRestored
@@ -249,6 +268,7 @@ _KINDS: dict[str, type[ServiceRecord]] = {
     "pause": PauseSet,
     "results": ResultsKept,
     "interrupts": InterruptsCounted,
+    "measured": DagMeasured,
     "over": AppOver,
     "closed": AppClosed,
     "restored": TasksRestored,
@@ -281,9 +301,11 @@ def decode_record(record: JournalRecord) -> ServiceRecord:
     return kind(**values)
 
 
-def app_records(definition: AppDefinition, number: int, at: float) -> Iterator[ServiceRecord]:
+def app_records(
+    definition: AppDefinition, number: int, at: float, core_s: float = 0.0
+) -> Iterator[ServiceRecord]:
     """The records that an application becomes that was submitted at this Unix time."""
-    yield AppBegun(number, app_values(definition), definition.spec.n_tasks, at)
+    yield AppBegun(number, app_values(definition), definition.spec.n_tasks, at, core_s)
     yield from listed_tasks(definition)
 
 

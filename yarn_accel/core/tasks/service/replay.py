@@ -19,6 +19,7 @@ from yarn_accel.core.tasks.service.records import (
     AttemptDropped,
     AttemptKept,
     AttemptSettled,
+    DagMeasured,
     InterruptsCounted,
     PauseSet,
     ResultsKept,
@@ -84,6 +85,7 @@ class ServiceState:
             PauseSet: self._pause_set,
             ResultsKept: self._results_kept,
             InterruptsCounted: self._interrupts_counted,
+            DagMeasured: self._dag_measured,
             AppOver: self._over,
             AppClosed: self._closed,
             AppRemembered: self._remembered,
@@ -94,16 +96,24 @@ class ServiceState:
         """Change the state as a record says."""
         self._handlers[type(record)](record)
 
-    def add_app(self, prepared: PreparedApp, number: int, at: float) -> None:
+    def add_app(self, prepared: PreparedApp, number: int, at: float, core_s: float) -> None:
         """Take an application; what `AppBegun` and all its `TasksListed` do together."""
         app = prepared.app
-        app.number, app.begun_at = number, at
+        app.number, app.begun_at, app.core_s_before = number, at, core_s
         app.is_paused = app.definition.dag is not None and app.definition.dag.is_paused
         self.apps[app.id] = app
         self.n_apps = max(self.n_apps, number)
         self.tasks.update(prepared.tasks)
         if prepared.ready:
             self.ready[app.id] = prepared.ready
+
+    @property
+    def core_s(self) -> float:
+        """Core-seconds of all workers by the last record that says so."""
+        known = [each.core_s_before for each in self.apps.values()]
+        known += [each.core_s_after or 0.0 for each in self.apps.values()]
+        known += [each.dag.core_s_after or 0.0 for each in self.ended.values() if each.dag is not None]
+        return max(known, default=0.0)
 
     @property
     def n_records(self) -> int:
@@ -120,7 +130,7 @@ class ServiceState:
         for worker in self.workers.values():
             yield WorkerKnown(worker.id, worker.incarnation)
         for app in self.apps.values():
-            yield from app_records(app.definition, app.number, app.begun_at)
+            yield from app_records(app.definition, app.number, app.begun_at, app.core_s_before)
             rows = [_row(task) for task in app.tasks if task.state.is_final or task.n_attempts]
             for start in range(0, len(rows), _N_ROWS):
                 yield TasksRestored(app.id, rows[start : start + _N_ROWS])
@@ -148,9 +158,8 @@ class ServiceState:
         rows += record.rows
         if len(rows) == begun.n_tasks:
             self._listing = None
-            self.add_app(
-                served_app(definition_of(begun.definition, rows, begun.n_tasks)), begun.number, begun.at
-            )
+            definition = definition_of(begun.definition, rows, begun.n_tasks)
+            self.add_app(served_app(definition), begun.number, begun.at, begun.core_s)
 
     def _tasks_restored(self, record: TasksRestored) -> None:
         app = self.apps[AppId(record.app)]
@@ -184,6 +193,14 @@ class ServiceState:
     def _interrupts_counted(self, record: InterruptsCounted) -> None:
         app = self.apps[AppId(record.app)]
         app.n_interrupted, app.lost_s = record.n, record.lost_s
+
+    def _dag_measured(self, record: DagMeasured) -> None:
+        app = self.apps[AppId(record.app)]
+        app.own_makespan_s, app.n_moved, app.core_s_after = (
+            record.own_makespan_s,
+            record.n_moved,
+            record.core_s,
+        )
 
     def _closed(self, record: AppClosed) -> None:
         app = self.apps.pop(AppId(record.app))
@@ -369,6 +386,8 @@ def _dag_records(app: ServedApp) -> Iterator[ServiceRecord]:
         yield PauseSet(app.id, app.is_paused)
     if app.n_interrupted:
         yield InterruptsCounted(app.id, app.n_interrupted, app.lost_s)
+    if app.core_s_after is not None:
+        yield DagMeasured(app.id, app.own_makespan_s, app.n_moved, app.core_s_after)
 
 
 def _history_records(app: AppId, history: AppHistory) -> Iterator[ServiceRecord]:

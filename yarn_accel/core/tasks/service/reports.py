@@ -96,6 +96,7 @@ class Reports:
             self._attempts.lose(assignment, f"{worker.id} was lost: {reason}", is_crash)
         if worker.is_usable:
             parts.policy.apply(ResourceLeft(worker.id, parts.now_s))
+        parts.there.left(worker.id, parts.now_s)
         parts.commit(WorkerForgotten(worker.id))
         parts.is_sharing_due = True
         parts.dirty.pop(worker.id, None)
@@ -125,6 +126,7 @@ class Reports:
             report.accelerator,
         )
         worker.busy_s = parts.now_s
+        parts.there.joined(worker.id, worker.spec.cores, parts.now_s)
         parts.dirty[worker.id] = worker
         parts.policy.apply(ResourceJoined(worker.spec, parts.now_s))
         parts.is_sharing_due = True

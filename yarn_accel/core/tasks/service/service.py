@@ -180,6 +180,7 @@ class TaskService:
         for record in event.records:
             state.apply(decode_record(record))
         state.is_replaying = False
+        parts.there.resume(state.core_s, event.now_s)
         state.ready.clear()
         if not state.started_ms:
             state.apply(ServiceBegun(self._settings.started_ms))
@@ -223,11 +224,12 @@ class TaskService:
         number = parts.state.n_apps + 1
         at = parts.unix_time(parts.now_s)
         prepared = event.prepared or prepare_app(definition)
-        parts.outbox.log(AppBegun(number, app_values(definition), definition.spec.n_tasks, at))
+        core_s = parts.there.at(parts.now_s)
+        parts.outbox.log(AppBegun(number, app_values(definition), definition.spec.n_tasks, at, core_s))
         for record in prepared.listed:
             parts.outbox.log(record)
         # The records would make a copy of all tasks.
-        parts.state.add_app(prepared, number, at)
+        parts.state.add_app(prepared, number, at, core_s)
         dag = prepared.dag and replace(prepared.dag, arrival_s=parts.now_s)
         parts.policy.apply(AppSubmitted(definition.spec, parts.now_s, dag))
         parts.outbox.put(AppAccepted(app))

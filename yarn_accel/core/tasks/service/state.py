@@ -73,6 +73,8 @@ class ServedApp:
         is_paused: nothing of it starts, which only DAGs know.
         n_interrupted: its attempts that were ended for other tasks.
         lost_s: so long these had run.
+        core_s_before, core_s_after, own_makespan_s, n_moved: as of `EndedDag`; the last three are known when
+            the last task of a DAG ends.
     """
 
     definition: AppDefinition
@@ -86,6 +88,10 @@ class ServedApp:
     is_paused: bool = False
     n_interrupted: int = 0
     lost_s: float = 0.0
+    core_s_before: float = 0.0
+    core_s_after: float | None = None
+    own_makespan_s: float | None = None
+    n_moved: int = 0
 
     @property
     def id(self) -> AppId:

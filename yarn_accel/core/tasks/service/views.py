@@ -233,6 +233,8 @@ def _ended_dag(ended: EndedApp) -> dict[str, Any]:
         "n_moved": dag.n_moved,
         "n_interrupted": dag.n_interrupted,
         "lost_s": dag.lost_s,
+        "core_s_before": dag.core_s_before,
+        "core_s_after": dag.core_s_after,
     }
     return {"dag": shown}
 
