@@ -28,6 +28,7 @@ __all__ = [
 
 _FORBID = ConfigDict(frozen=True, extra="forbid")
 _Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_PYTHON_ENVIRONMENT = "name of an environment of the task service, in which functions and `python` run"
 _Id = Annotated[str, Field(min_length=1, max_length=256)]
 
 
@@ -56,6 +57,7 @@ class DagFileTask(BaseModel):
         "", description="tasks of one kind take about as long; default of functions: their name"
     )
     environment: dict[str, str] = Field(default_factory=dict, description="further environment variables")
+    python_environment: str = Field("", description=_PYTHON_ENVIRONMENT + "; default: the DAG's")
     time_limit_s: _Amount | None = Field(
         None, description="an attempt that runs longer has failed; 0: no limit; default: the DAG's"
     )
@@ -103,6 +105,7 @@ class DagFile(BaseModel):
     environment: dict[str, str] = Field(
         default_factory=dict, description="further environment variables of all tasks"
     )
+    python_environment: str = Field("", description=_PYTHON_ENVIRONMENT + "; default: that of the workers")
     max_attempts: int = Field(4, ge=1, le=100, description="a task that fails so often fails the DAG")
     time_limit_s: _Amount = Field(0.0, description="of each attempt; 0: no limit")
     silence_limit_s: _Amount = Field(

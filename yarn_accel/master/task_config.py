@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from yarn_accel.core.tasks.commands import TaskPolicy
 from yarn_accel.core.tasks.learning import FigureStore
@@ -16,6 +17,9 @@ from yarn_accel.errors import ConfigError
 __all__ = ["TaskSettings", "TaskWorkerSize", "journal_uri"]
 
 _MIB = 1024 * 1024
+_ENVIRONMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
+_SCHEMES = ("hdfs://", "file://")
+_ARCHIVES = (".tar.gz", ".tgz", ".tar")
 
 
 def journal_uri(application_uri: str) -> str:
@@ -69,6 +73,29 @@ class TaskSettings(TaskWorkerSize):
         "", description="file with what was learned of this user's applications; default: one in staging_uri"
     )
     silence_s: float = Field(10.0, gt=0, description="a worker that does not report for so long is lost")
+    max_dag_tasks: int = Field(
+        10_000, ge=1, le=100_000, description="tasks of one DAG; to plan a large one stops all else meanwhile"
+    )
+    environments: dict[str, str] = Field(
+        default_factory=dict,
+        max_length=100,
+        description="Python environments that tasks may name -> the interpreter's path on all nodes, or a "
+        "packed environment (hdfs:// or file://, .tar.gz)",
+    )
+
+    @field_validator("environments")
+    @classmethod
+    def _check_environments(cls, environments: dict[str, str]) -> dict[str, str]:
+        for name, place in environments.items():
+            if not _ENVIRONMENT.match(name):
+                raise ValueError(f"{name!r} is no name: letters, digits and . _ -")
+            is_archive = place.startswith(_SCHEMES) and place.endswith(_ARCHIVES)
+            if not is_archive and not place.startswith("/"):
+                raise ValueError(
+                    f"{name}: {place!r} is neither the absolute path of an interpreter nor an archive, "
+                    f"hdfs:// or file:// with {', '.join(_ARCHIVES)}"
+                )
+        return environments
 
     @model_validator(mode="after")
     def _check(self) -> TaskSettings:
@@ -111,4 +138,6 @@ class TaskSettings(TaskWorkerSize):
             silence_s=self.silence_s,
             idle_s=self.idle_s,
             bandwidth_bytes_per_s=self.bandwidth_bytes_per_s,
+            max_dag_tasks=self.max_dag_tasks,
+            environments=self.environments,
         )

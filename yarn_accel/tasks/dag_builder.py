@@ -47,7 +47,7 @@ class DagBuilder:
         archives: zip files that travel, of this machine or in HDFS; `FILE#NAME` gives another name.
         files: further files that are put into each task's folder.
         settings: more keys of DAG.yaml: `memory_mib`, `max_attempts`, `may_interrupt`, `environment`,
-            `time_limit_s`, `silence_limit_s`.
+            `python_environment`, `time_limit_s`, `silence_limit_s`.
 
     Without packages and archives workers import from the environment that they run in: `environment` of
     launch.yaml names it.
@@ -101,7 +101,7 @@ class DagBuilder:
             function: of an importable module, itself or as text: MODULE:NAME.
             arguments: by name or in order, of what JSON has.
             keys: more keys of a task in DAG.yaml: `after`, `inputs`, `outputs` (names, or names with bytes),
-                `kind`, `runtime_s`, `environment`, `time_limit_s`.
+                `kind`, `runtime_s`, `environment`, `python_environment`, `time_limit_s`.
 
         Raises:
             ConfigError: nobody else could import the function, or JSON does not have the arguments.

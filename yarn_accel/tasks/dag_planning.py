@@ -6,6 +6,7 @@ import concurrent.futures
 import importlib.util
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from yarn_accel.adapters.hdfs import Store, split_uri
@@ -45,8 +46,9 @@ def load_dag_file(path: Path) -> DagFile:
     """
     if path.suffix.lower() not in _OWN_FORM:
         raise ConfigError(
-            f"{path}: has no commands that could run; `yarn-accel dag simulate` takes such files",
-            cure="write a DAG.yaml whose tasks have a command or a function",
+            f"{path}: only a DAG.yaml can run. WfFormat and DAX record what ran elsewhere: programs and "
+            "files by the names that they had there, and not where they are",
+            cure="`yarn-accel dag simulate` takes it; to run it, write a DAG.yaml with commands or functions",
         )
     return with_uris(read_dag_file(path), path.resolve().parent, str(path))
 
@@ -133,7 +135,11 @@ def _tasks(app: AppId, file: DagFile, archives: tuple[str, ...]) -> tuple[TaskDe
             )
         parents[edge.child][edge.parent] = edge.n_bytes
     places = _places(file)
-    return tuple(_task(app, each, parents[each.id], places, archives) for each in file.tasks)
+    found = (_task(app, each, parents[each.id], places, archives) for each in file.tasks)
+    default = file.python_environment
+    return tuple(
+        each if each.python_environment else replace(each, python_environment=default) for each in found
+    )
 
 
 def _places(file: DagFile) -> dict[str, str]:
@@ -183,6 +189,7 @@ def _task(
         predecessor_bytes=tuple(parents.values()),
         environment=tuple(sorted(task.environment.items())),
         time_limit_s=task.time_limit_s,
+        python_environment=task.python_environment,
     )
 
 
@@ -194,6 +201,8 @@ def _check_programs(file: DagFile, shipped: list[str], archives: list[tuple[str,
     found: set[str] = set()
     for task in file.tasks:
         place = f"task {task.id}"
+        # Only the nodes have what is in one.
+        is_elsewhere = bool(task.python_environment or file.python_environment)
         if not task.command and not task.function:
             raise ConfigError(
                 f"{place}: has neither a command nor a function, so it cannot run",
@@ -206,11 +215,11 @@ def _check_programs(file: DagFile, shipped: list[str], archives: list[tuple[str,
         except ValueError as error:
             raise ConfigError(f"{place}: {error}") from None
         if task.command:
-            if task.command[0] not in found:
+            if task.command[0] not in found and not (is_elsewhere and "/" not in task.command[0]):
                 check_program(f"{place}: command", task.command[0], [*shipped, *task.inputs])
                 if task.command[0][2:] not in task.inputs:
                     found.add(task.command[0])
-        elif modules is not None:
+        elif modules is not None and not is_elsewhere:
             _check_module(place, task.function, modules, found)
     try:
         check_environment(file.environment)

@@ -38,6 +38,7 @@ from yarn_accel.worker.guarded_process import Guard, GuardedProcess
 from yarn_accel.worker.line_split import split_lines
 from yarn_accel.worker.operation_program import OperationProgram
 from yarn_accel.worker.process_tree import bytes_read
+from yarn_accel.worker.python_environments import PythonEnvironments
 from yarn_accel.worker.read_phase import ReaderCount, ReadPhase
 from yarn_accel.worker.streaming import ErrorLines, printable, streaming_environment
 from yarn_accel.worker.task_folder import TaskFolderOutput
@@ -57,6 +58,7 @@ class RunPlace:
         logs: each attempt's standard error stays there.
         environ: the worker's own environment.
         functions: the processes that call functions, and what all attempts occupy.
+        environments: other Python environments than the worker's.
         program: starts operation tasks.
     """
 
@@ -68,6 +70,7 @@ class RunPlace:
     logs: LogFolder
     environ: Mapping[str, str]
     functions: FunctionPool
+    environments: PythonEnvironments
     program: OperationProgram = field(default_factory=OperationProgram)
     clock: Callable[[], float] = time.monotonic
 
@@ -245,14 +248,16 @@ class AttemptRun:
 
     def _start(self, stdin: FileIO, stdout: FileIO, stderr: FileIO) -> GuardedProcess:
         program, order = self._place.program, self._order
-        environment = {
-            **streaming_environment(order, self._devices, str(self._folder), self._place.environ),
-            **program.environment(order),
-        }
+        environment = {**self._environment(), **program.environment(order)}
         fds = stdin.fileno(), stdout.fileno(), stderr.fileno()
         process = self._place.guard.start(program.argv(order), environment, self._folder, fds)
         self._runs_in(process)
         return process
+
+    def _environment(self) -> dict[str, str]:
+        order, place = self._order, self._place
+        found = streaming_environment(order, self._devices, str(self._folder), place.environ)
+        return {**found, **place.environments.variables(order, found.get("PATH", ""))}
 
     def _runs_in(self, process: GuardedProcess) -> None:
         with self._lock:
@@ -281,16 +286,14 @@ class AttemptRun:
 
     def _call(self, slot: FunctionSlot, function: FunctionCall, lines: ErrorLines) -> CallReply:
         order, place = self._order, self._place
-        environ = {
-            **streaming_environment(order, self._devices, str(self._folder), place.environ),
-            **place.functions.environment(order),
-        }
+        environ = {**self._environment(), **place.functions.environment(order)}
+        interpreter = place.environments.interpreter(order)
         while True:
             with contextlib.ExitStack() as ours:
                 log = _pipe(ours)
                 if slot.process is None:
                     slot.process = place.functions.start(
-                        order, function, self._devices, environ, log[1].fileno()
+                        order, function, self._devices, environ, log[1].fileno(), interpreter
                     )
                 process = slot.process
                 self._read_before = bytes_read([process.process.pid])

@@ -29,6 +29,7 @@ from yarn_accel.worker.guarded_process import Guard
 __all__ = ["FunctionPool", "FunctionSlot", "PoolLimits"]
 
 _MODULE = "yarn_accel.worker.function_process"
+_PROGRAM = str(Path(__file__).with_name("function_process.py"))
 #: Marks what a process has started as its own, whichever attempt it ran for.
 _MARK = "yarn_accel_function_process"
 _THREAD_VARIABLES = ("MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -115,12 +116,14 @@ class FunctionPool:
         devices: tuple[str, ...],
         environ: Mapping[str, str],
         log: int,
+        interpreter: str = "",
     ) -> FunctionProcess:
         """A new process.
 
         Args:
             environ: of its first call, which all others have but for the names of the attempt.
             log: where it prints until its first call begins.
+            interpreter: of another Python environment; empty: our own.
 
         Raises:
             StorageError: an archive cannot be read.
@@ -130,7 +133,9 @@ class FunctionPool:
         folder = self._folder / str(number)
         folder.mkdir(parents=True)
         own = {**environ, _MARK: f"{number}-{secrets.token_hex(8)}"}
-        argv = (sys.executable, "-m", _MODULE, *function.archives)
+        # Another environment has nothing of ours: the program itself, by its path, is all that it gets.
+        program = (interpreter, _PROGRAM) if interpreter else (sys.executable, "-m", _MODULE)
+        argv = (*program, *function.archives)
         ours, theirs = socket.socketpair()
         try:
             with theirs:
@@ -148,7 +153,8 @@ class FunctionPool:
         given = dict(order.environment)
         threads = {name: given.get(name, str(order.demand.cores)) for name in _THREAD_VARIABLES}
         paths = [given["PYTHONPATH"]] if given.get("PYTHONPATH") else []
-        own = [each or str(Path.cwd()) for each in sys.path]
+        # Packages of this interpreter are none of another one.
+        own = [] if order.python else [each or str(Path.cwd()) for each in sys.path]
         return {**threads, "PYTHONPATH": os.pathsep.join([*paths, *own])}
 
     def end_idle(self) -> None:
@@ -188,7 +194,7 @@ class FunctionPool:
 
 
 def _key(order: AttemptOrder, function: FunctionCall, devices: tuple[str, ...]) -> object:
-    return order.app, _archives(order, function), order.environment, order.demand, devices
+    return order.app, _archives(order, function), order.environment, order.python, order.demand, devices
 
 
 def _archives(order: AttemptOrder, function: FunctionCall) -> tuple[tuple[str, str], ...]:

@@ -4,6 +4,9 @@ Started by a worker, with a socket as standard input. A message names a function
 folder to work in, and variables of the environment; a descriptor beside it is where the call prints. The
 first answer says that the call begins, the second one has the result as JSON, or one line on what failed.
 
+In another Python environment (3.9 or later) it is run by its path, with nothing of this package but the
+module beside it.
+
 Archives are zip files: they are put on ``sys.path`` and never extracted, so whatever names are in them,
 nothing is written. A call that leaves threads, or another standard output, is answered as not clean: the
 worker starts a new process for the next one then.
@@ -23,7 +26,10 @@ import zipimport
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from yarn_accel.worker.message_channel import receive, send
+if __package__:
+    from yarn_accel.worker.message_channel import receive, send
+else:  # run by its path in an environment that has nothing of ours: that folder is the first on sys.path
+    from message_channel import receive, send  # type: ignore[import-not-found,no-redef]
 
 __all__ = ["main"]
 

@@ -59,6 +59,7 @@ from yarn_accel.worker.master_link import HttpMasterLink, MasterLink
 from yarn_accel.worker.node_io import NodeIo, node_meter
 from yarn_accel.worker.operation_program import operation_program
 from yarn_accel.worker.process_tree import ProcessInfo, bytes_read, listed_processes, processes_of
+from yarn_accel.worker.python_environments import PythonEnvironments
 from yarn_accel.worker.read_phase import ReaderCount
 
 __all__ = ["WorkerService", "run"]
@@ -68,7 +69,7 @@ logger = logging.getLogger(__name__)
 _TICK_S = 0.25
 _IDLE_TICKS = 8
 #: In the folder for running tasks; no attempt is called so.
-_FILES, _FUNCTIONS = ".files", ".functions"
+_FILES, _FUNCTIONS, _ENVIRONMENTS = ".files", ".functions", ".environments"
 #: The first pause after a failed exchange.
 _RETRY_S = 0.1
 #: A master answers a report that it holds when a newer one arrives. One that it does not answer then is
@@ -144,9 +145,9 @@ class WorkerService:
         files = FileCache(store, work_folder / _FILES, config.max_files_mib * 1024 * 1024)
         limits = PoolLimits(config.cores, config.memory_mib * 1024 * 1024, config.function_idle_s)
         self._functions = FunctionPool(self._guard, files, work_folder / _FUNCTIONS, limits)
-        self._place = RunPlace(
-            self._guard, store, readers, files, work_folder, logs, dict(os.environ), self._functions, program
-        )
+        mine = work_folder, logs, dict(os.environ), self._functions
+        environments = PythonEnvironments(files, work_folder / _ENVIRONMENTS)
+        self._place = RunPlace(self._guard, store, readers, files, *mine, environments, program)
 
     async def run_until(self, stop: asyncio.Event) -> int:
         """Exchange reports and orders until `stop`; then nothing that was started runs any more."""

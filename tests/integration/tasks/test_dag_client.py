@@ -8,6 +8,8 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
+import venv
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +20,7 @@ from jobs.lu_blocks.dag import RESIDUAL_TASK, Tiling, lu_dag, made_matrix, store
 from tests.fixtures import dag_functions
 from tests.fixtures.served_tasks import SECRET, served_tasks
 from yarn_accel.adapters.signed_http import sender_key
-from yarn_accel.errors import JobError
+from yarn_accel.errors import JobError, RejectedError
 from yarn_accel.launch.dag_outcomes import live_dag_outcome
 from yarn_accel.launch.task_outcomes import ask_outcomes
 from yarn_accel.storage import Store
@@ -70,11 +72,11 @@ def start_worker(url, place):
         return subprocess.Popen(argv, stdout=log, stderr=log, env=os.environ)
 
 
-def on_a_service(folder, work):
+def on_a_service(folder, work, **settings):
     """Do some work in a thread, with a link to a service that has two workers."""
 
     async def main():
-        async with served_tasks(folder / "service", "mps") as site:
+        async with served_tasks(folder / "service", "mps", **settings) as site:
             with workers(site.url, folder, 2):
                 return await asyncio.to_thread(work, Link(site))
 
@@ -121,3 +123,42 @@ def test_results_come_back_and_a_failure_has_its_reason(tmp_path: Path) -> None:
     assert result == 5
     assert good["tasks"]["done"] == 1
     assert bad["state"] == "failed"
+
+
+def test_functions_and_commands_run_in_a_named_environment(tmp_path: Path) -> None:
+    """An interpreter of the node, and an archive that is unpacked there; what a task names, it gets."""
+    made = tmp_path / "made"
+    venv.create(made, with_pip=False, symlinks=True)
+    [packages] = made.glob("lib/python3*/site-packages")
+    (packages / "only_there.py").write_text("import sys\ndef where(): return sys.prefix\n")
+    with tarfile.open(tmp_path / "packed.tar.gz", "w:gz") as archive:
+        archive.add(made, ".")
+    environments = {
+        "here": str(made / "bin" / "python"),
+        "packed": (tmp_path / "packed.tar.gz").as_uri(),
+        "gone": str(tmp_path / "gone" / "python"),
+    }
+
+    def work(link):
+        dag = DagBuilder("named", python_environment="here", output=(tmp_path / "out").as_uri())
+        dag.call("called", "only_there:where")
+        dag.call("unpacked", "only_there:where", python_environment="packed")
+        script = "import only_there; print(only_there.where(), file=open('place', 'w'))"
+        dag.run("command", ["python", "-c", script], python_environment="packed", outputs=["place"])
+        run = dag.submit(link=link)
+        run.wait(timeout_s=LIMIT_S)
+        lost = DagBuilder("lost", max_attempts=1)
+        lost.call("task", "operator:add", [1, 2], python_environment="gone")
+        failed = lost.submit(link=link)
+        with pytest.raises(JobError, match="cannot be executed on this node"):
+            failed.wait(timeout_s=LIMIT_S)
+        wrong = DagBuilder("wrong", python_environment="nowhere")
+        wrong.call("task", "operator:add", [1, 2])
+        with pytest.raises(RejectedError, match="no environment of this name; known: gone, here, packed"):
+            wrong.submit(link=link)
+        return run.result("called"), run.result("unpacked")
+
+    called, unpacked = on_a_service(tmp_path, work, environments=environments)
+    assert called == str(made)
+    assert unpacked.startswith((str(tmp_path / "w0"), str(tmp_path / "w1")))
+    assert (tmp_path / "out" / "command" / "place").read_text().startswith(str(tmp_path / "w"))

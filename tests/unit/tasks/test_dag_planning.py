@@ -151,5 +151,14 @@ def test_modules_are_looked_for_in_archives(plan, tmp_path):
 
 
 def test_forms_without_commands_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match="has no commands that could run"):
+    with pytest.raises(ConfigError, match=r"only a DAG\.yaml can run"):
         load_dag_file(tmp_path / "flow.json")
+
+
+def test_an_environment_is_the_dags_or_a_tasks_own(plan):
+    """Only the service knows its environments, and only the nodes what is in them."""
+    values = document(python_environment="science")
+    values["tasks"][0] |= {"command": ["no-such-program", "raw"], "python_environment": "plain"}
+    values["tasks"][1]["function"] = "no_such_module:count"
+    first, second = plan(values).tasks
+    assert (first.python_environment, second.python_environment) == ("plain", "science")

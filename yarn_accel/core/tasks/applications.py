@@ -78,6 +78,7 @@ class TaskDefinition:
         predecessor_bytes: what it reads of each of its `predecessors`, in their order; empty: nothing.
         environment: more variables, which come before the application's.
         time_limit_s: of an attempt; None: the application's.
+        python_environment: one of the service's, by its name; empty: that of its workers.
     """
 
     task: TaskId
@@ -92,6 +93,7 @@ class TaskDefinition:
     predecessor_bytes: tuple[float, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
     time_limit_s: float | None = None
+    python_environment: str = ""
 
     @property
     def own_name(self) -> str:

@@ -172,6 +172,7 @@ class AttemptOrder:
         output_folder: None: what it leaves in its working folder is dropped. Not beside `output`: an attempt
             commits once.
         function: None: `argv` is run. It has no standard input, and its standard output goes to the log.
+        python: the interpreter of a named environment, or the archive that has it; empty: the worker's own.
     """
 
     attempt: AttemptId
@@ -190,6 +191,7 @@ class AttemptOrder:
     inputs: tuple[tuple[str, str], ...] = ()
     output_folder: TaskFolder | None = None
     function: FunctionCall | None = None
+    python: str = ""
 
 
 def parse_attempt_id(source: CheckedObject) -> AttemptId:
@@ -230,6 +232,7 @@ def attempt_document(order: AttemptOrder) -> dict[str, Any]:
             "arguments": call.arguments,
             "archives": list(call.archives),
         },
+        "python": order.python,
     }
 
 
@@ -258,6 +261,7 @@ def parse_attempt(source: CheckedObject) -> AttemptOrder:
         if source.is_null("output_folder")
         else _task_folder(source.below("output_folder")),
         function=None if source.is_null("function") else _function_call(source.below("function")),
+        python=source.text("python", MAX_URI),
     )
     source.close()
     _check_program(source, order)

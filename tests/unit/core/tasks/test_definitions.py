@@ -15,6 +15,8 @@ from yarn_accel.core.tasks.applications import (
 )
 from yarn_accel.core.tasks.service.definition_values import task_row
 from yarn_accel.core.tasks.service.orders import attempt_order
+from yarn_accel.core.tasks.service.runnable import check_runnable
+from yarn_accel.core.tasks.service.settings import ServiceSettings
 from yarn_accel.core.tasks.service.submission import app_document, check_orders, parse_app
 from yarn_accel.core.tasks.values import AppId, AppSpec, Form, FormDemand, TaskId
 from yarn_accel.core.tasks.worker_messages import FunctionCall, TaskFolder, attempt_id
@@ -51,6 +53,7 @@ def example():
         predecessor_bytes=(1e6,),
         environment=(("B", "3"),),
         time_limit_s=7.0,
+        python_environment="science",
     )
     return dag(first, second)
 
@@ -68,7 +71,7 @@ def test_a_plain_task_is_four_values():
 def test_an_order_has_what_the_task_has():
     app = example()
     first, second = (
-        attempt_order(app, each, Form.CPU, attempt_id(1, 1, number, 0))
+        attempt_order(app, each, Form.CPU, attempt_id(1, 1, number, 0), {"science": "/opt/s/bin/python"})
         for number, each in enumerate(app.tasks)
     )
     assert (first.argv, first.output_folder) == (("make",), TaskFolder(FOLDER, "a", ("x", "y")))
@@ -76,6 +79,18 @@ def test_an_order_has_what_the_task_has():
     assert second.inputs[0] == ("in", f"{FOLDER}/a/x")
     assert dict(second.environment) == {"A": "1", "B": "3"}
     assert (first.time_limit_s, second.time_limit_s) == (0.0, 7.0)
+    assert (first.python, second.python) == ("", "/opt/s/bin/python")
+
+
+def test_what_a_service_does_not_have_is_one_error():
+    settings = ServiceSettings(takes_dags=True, policy="mps", max_dag_tasks=2)
+    with pytest.raises(ConfigError, match=r"d/b: python_environment science: .*known: none") as refused:
+        check_runnable(example(), settings, 0)
+    assert "tasks.environments" in str(refused.value.cure)
+    check_runnable(example(), replace(settings, environments={"science": "/opt/s/bin/python"}), 0)
+    with pytest.raises(ConfigError, match=r"it has 3 tasks, and .* has at most 2") as refused:
+        check_runnable(dag(task("a"), task("b"), task("c")), settings, 0)
+    assert "max_dag_tasks" in str(refused.value.cure)
 
 
 RUN = FormProgram(("run",))

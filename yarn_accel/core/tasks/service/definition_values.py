@@ -118,6 +118,7 @@ def _more(task: TaskDefinition) -> tuple[tuple[str, Any], ...]:
         ("predecessor_bytes", list(task.predecessor_bytes)),
         ("environment", [list(each) for each in task.environment]),
         ("time_limit_s", task.time_limit_s),
+        ("python_environment", task.python_environment),
     )
 
 
@@ -137,4 +138,5 @@ def _task(app: str, row: list[Any]) -> TaskDefinition:
         tuple(more.get("predecessor_bytes", ())),
         _pairs(more.get("environment", ())),
         more.get("time_limit_s"),
+        more.get("python_environment", ""),
     )

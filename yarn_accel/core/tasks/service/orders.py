@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from yarn_accel.core.tasks.applications import OPERATION_PROGRAM, AppDefinition, TaskDefinition
@@ -43,7 +43,7 @@ def next_order(worker: TaskWorker, sequence: int, settings: ServiceSettings) -> 
         OrderNumber(settings.master_attempt, sequence),
         worker.incarnation,
         max(worker.report_sequence, 0),
-        tuple(_attempt_order(assignment) for assignment in listed),
+        tuple(_attempt_order(assignment, settings.environments) for assignment in listed),
     )
 
 
@@ -67,8 +67,18 @@ def _demand_here(demand: FormDemand) -> FormDemand:
     return FormDemand(demand.cores, 0, demand.memory_bytes) if demand.is_served else demand
 
 
-def attempt_order(app: AppDefinition, task: TaskDefinition, form: Form, attempt: AttemptId) -> AttemptOrder:
-    """What a worker is to know of an attempt."""
+def attempt_order(
+    app: AppDefinition,
+    task: TaskDefinition,
+    form: Form,
+    attempt: AttemptId,
+    environments: Mapping[str, str],
+) -> AttemptOrder:
+    """What a worker is to know of an attempt.
+
+    Args:
+        environments: name of a Python environment -> where it is.
+    """
     program = task.program or app.programs[form]
     argv = program.command
     call = FunctionCall(program.function, program.arguments, program.archives) if program.function else None
@@ -91,10 +101,11 @@ def attempt_order(app: AppDefinition, task: TaskDefinition, form: Form, attempt:
         inputs=task.inputs,
         output_folder=TaskFolder(app.output, task.own_name, task.outputs) if task.outputs else None,
         function=call,
+        python=environments.get(task.python_environment, ""),
     )
 
 
-def _attempt_order(assignment: Assignment) -> AttemptOrder:
-    task = assignment.task
-    order = attempt_order(task.app.definition, task.definition, assignment.form, assignment.attempt)
+def _attempt_order(assignment: Assignment, environments: Mapping[str, str]) -> AttemptOrder:
+    task, form = assignment.task, assignment.form
+    order = attempt_order(task.app.definition, task.definition, form, assignment.attempt, environments)
     return replace(order, take_back=True) if assignment.drop is Drop.TAKE_BACK else order

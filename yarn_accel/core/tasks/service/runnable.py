@@ -22,6 +22,7 @@ def check_runnable(definition: AppDefinition, settings: ServiceSettings, most_gp
     """
     app = definition.spec.app
     _check_kind(definition, settings)
+    _check_environments(definition, settings)
     if not settings.uses_gpus and Form.CPU not in definition.spec.demands:
         raise ConfigError(
             f"{app}: it has the form gpu alone, and the policy of this service uses no GPUs",
@@ -40,6 +41,18 @@ def check_runnable(definition: AppDefinition, settings: ServiceSettings, most_gp
         )
 
 
+def _check_environments(definition: AppDefinition, settings: ServiceSettings) -> None:
+    for task in definition.tasks:
+        name = task.python_environment
+        if name and name not in settings.environments:
+            known = ", ".join(sorted(settings.environments)) or "none"
+            raise ConfigError(
+                f"{task.task}: python_environment {name}: this service has no environment of this name; "
+                f"known: {known}",
+                cure="the owner of the service names it under tasks.environments of the launch settings",
+            )
+
+
 def _check_kind(definition: AppDefinition, settings: ServiceSettings) -> None:
     """DAGs are for policies that plan them; these give each core to one task at a time."""
     app, policy = definition.spec.app, settings.policy
@@ -54,6 +67,12 @@ def _check_kind(definition: AppDefinition, settings: ServiceSettings) -> None:
             cure="start a service with another policy, as hdas+, or submit a DAG without edges",
         )
     if definition.dag is not None:
+        if len(definition.tasks) > settings.max_dag_tasks:
+            raise ConfigError(
+                f"{app}: it has {len(definition.tasks)} tasks, and a DAG of this service has at most "
+                f"{settings.max_dag_tasks}, as nothing else is decided while it is planned as a whole",
+                cure="submit it in parts, or set tasks: {max_dag_tasks: ...} in the launch settings",
+            )
         for size in settings.sizes:
             need_bytes = definition.spec.demands[Form.CPU].memory_bytes * size.cores
             if need_bytes > size.memory_bytes:

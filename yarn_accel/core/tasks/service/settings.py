@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 __all__ = ["ServiceSettings", "WorkerSize"]
 
@@ -44,6 +45,9 @@ class ServiceSettings:
         compact_records: a journal is not made shorter below so many records.
         uses_gpus: whether the policy gives GPUs to anybody.
         takes_dags: the policy plans DAGs, and takes nothing else.
+        max_dag_tasks: of one DAG.
+        environments: name of a Python environment that tasks may ask for -> its interpreter on all nodes, or
+            the archive that has it.
         bandwidth_bytes_per_s: of a node whose worker does not know its own.
     """
 
@@ -68,3 +72,5 @@ class ServiceSettings:
     bandwidth_bytes_per_s: float = 128e6
     uses_gpus: bool = True
     takes_dags: bool = False
+    max_dag_tasks: int = 10_000
+    environments: Mapping[str, str] = field(default_factory=dict)

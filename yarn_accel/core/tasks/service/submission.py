@@ -95,7 +95,7 @@ def check_orders(definition: AppDefinition) -> None:
     app = definition.spec.app
     task = max(definition.tasks, key=_n_characters)
     for form in definition.programs:
-        order = attempt_order(definition, task, form, attempt_id(1, 1, 1, 1))
+        order = attempt_order(definition, task, form, attempt_id(1, 1, 1, 1), {})
         document = order_document(WorkerOrder(OrderNumber(1, 1), "0" * 16, 0, (order,)))
         try:
             parse_order(document)
@@ -187,6 +187,7 @@ _MORE: dict[str, Callable[[CheckedObject, str], object]] = {
     "predecessor_bytes": _check_numbers,
     "environment": lambda source, key: _check_pairs(source, key, _MAX_PAIRS),
     "time_limit_s": lambda source, key: source.number(key, _MAX_S),
+    "python_environment": lambda source, key: source.text(key, _MAX_WORD, _NAME),
 }
 
 
