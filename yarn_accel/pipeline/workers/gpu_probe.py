@@ -18,11 +18,11 @@ Array = Any
 Case = tuple[str, list[Array], dict[str, Any]]
 _FACTORIZATIONS = ("lu", "qr", "cholesky")
 _LIBRARY = 1e-8
-"""How far a product or a solution may be from the CPU's."""
+"""How far a product, a solution or a distance may be from the CPU's."""
 
 
 def cases() -> Iterator[Case]:
-    """Operation, inputs and parameters: in batches and alone, real and complex, and images."""
+    """Operation, inputs and parameters: in batches and alone, real and complex, images, and points."""
     random = np.random.default_rng(0)
     for dtype, order in (("f8", 9), ("f4", 9), ("c16", 9), ("f8", SMALL_ORDER + 1)):
         matrix = random.standard_normal((order, order))
@@ -37,6 +37,9 @@ def cases() -> Iterator[Case]:
     yield "solve", [factors["lu"], factors["piv"], right], {}
     picture = np.frombuffer(png_of(random.integers(0, 256, (16, 16, 3), np.uint8)), np.uint8)
     yield "features", [picture, np.array([picture.size], np.int64)], {}
+    points, others = random.standard_normal((2, 17, 3))
+    yield "knn", [points, others, np.arange(17) % 3], {}
+    yield "kmeans_step", [points, others[:4]], {}
 
 
 def probe() -> None:
