@@ -13,7 +13,7 @@ from yarn_accel.core.tasks.worker_messages import AttemptOrder
 from yarn_accel.errors import AccelError
 from yarn_accel.worker.file_cache import FileCache
 
-__all__ = ["PythonEnvironments"]
+__all__ = ["PythonEnvironments", "unpack"]
 
 _PYTHON = "bin/python"
 
@@ -72,15 +72,34 @@ class PythonEnvironments:
         folder.mkdir(parents=True)
         self._files.link(uri, packed)
         try:
-            with tarfile.open(packed) as archive:
-                # Links go to the interpreter of the node; names stay below the folder.
-                archive.extractall(folder, filter="tar")
+            unpack(packed, folder)
         except (tarfile.TarError, OSError, EOFError) as error:
             raise AccelError(f"the Python environment {uri} cannot be unpacked: {error}") from None
         finally:
             packed.unlink(missing_ok=True)
         found = [folder / _PYTHON, *(each / _PYTHON for each in sorted(folder.iterdir()))]
         return _checked(next((each for each in found if each.exists()), folder / _PYTHON), uri)
+
+
+def unpack(packed: Path, folder: Path) -> None:
+    """Unpack an archive; symbolic links may lead to the interpreter of the node, names stay below the folder.
+
+    Raises:
+        TarError: it is no archive, or a name leads elsewhere.
+        OSError: it cannot be read, or the folder not be written.
+    """
+    with tarfile.open(packed) as archive:
+        members = archive.getmembers()
+        links = {Path(member.name) for member in members if member.issym()}
+        for member in members:
+            path = Path(member.name)
+            names = [*path.parts, *(Path(member.linkname).parts if member.islnk() else ())]
+            is_known = member.isreg() or member.isdir() or member.issym() or member.islnk()
+            if not is_known or {"..", "/"}.intersection(names) or links.intersection(path.parents):
+                raise tarfile.ExtractError(f"{member.name!r} is no file, folder or link below its folder")
+        # Python before 3.11.4, such as Debian 12's, has no filters.
+        archive.extraction_filter = getattr(tarfile, "tar_filter", None)
+        archive.extractall(folder, members)
 
 
 def _checked(interpreter: Path, place: str) -> str:
