@@ -290,6 +290,7 @@ def test_a_worker_that_talks_without_end(server, call):
 
 def test_misbehaviour_leaves_nothing_behind(server, credential, call, wait_until):
     """After 60 errors and 6 lost workers the server is as large as before."""
+    wait_until(server.has_loaded_all, "it has loaded all")
     before = footprint(server.process.pid)
     for number in range(60):
         with pytest.raises(AccelError):

@@ -34,11 +34,6 @@ def assert_serves(server, credential):
     assert reply.info["n"] == 4
 
 
-def has_loaded_all(server):
-    """What no request needs at once a server loads after its first answer: some 10 MiB, which are no leak."""
-    return "numpy/linalg" in Path(f"/proc/{server.process.pid}/maps").read_text()
-
-
 @pytest.fixture
 def many_files():
     """Space for descriptors here and, by inheritance, in a server process."""
@@ -55,7 +50,7 @@ def test_hundreds_of_idle_connections(spawn_server, credential, many_files, wait
     """They cost descriptors and a little memory, no threads; among them work goes on as before."""
     server = spawn_server("w1", workers=1, max_connections=N_WARM + N_IDLE + 50).wait_ready()
     assert_serves(server, credential)
-    wait_until(lambda: has_loaded_all(server), "it has loaded all")
+    wait_until(server.has_loaded_all, "it has loaded all")
     with contextlib.ExitStack() as stack:
         for _ in range(N_WARM):
             stack.enter_context(RawClient(server.endpoint, credential))
@@ -97,7 +92,7 @@ def test_connections_that_come_and_go(spawn_server, credential, wait_until):
     """Many that say nothing, and some that greet, ask and vanish: nothing of them is left."""
     server = spawn_server("w1", workers=1).wait_ready()
     assert_serves(server, credential)
-    wait_until(lambda: has_loaded_all(server), "it has loaded all")
+    wait_until(server.has_loaded_all, "it has loaded all")
     before = footprint(server.process.pid)
     for _ in range(examples(2000)):
         socket.create_connection((server.endpoint.host, server.endpoint.port)).close()

@@ -63,9 +63,10 @@ def operator():
 
 
 @pytest.fixture(autouse=True)
-def unharmed(server, alice, request):
+def unharmed(server, alice, request, wait_until):
     """The same process serves on afterwards, and uses no more than before."""
     assert_serves(server, alice)
+    wait_until(server.has_loaded_all, "it has loaded all")
     before = footprint(server.process.pid)
     yield before
     assert server.process.poll() is None, (server.folder / "log").read_text()[-3000:]
