@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import logging
 import os
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -83,7 +84,7 @@ def dask_up(folder: Path, conf_dir: Path) -> Iterator[DaskPeer]:
     """Dask's scheduler and workers for as long as the block lasts.
 
     Args:
-        folder: for its spilled data and the notes of tasks.
+        folder: for its spilled data and the notes of tasks, which go into a new folder in it.
         conf_dir: of the Hadoop whose HDFS the tasks use.
     """
     dask: Any = importlib.import_module("dask")
@@ -101,11 +102,16 @@ def dask_up(folder: Path, conf_dir: Path) -> Iterator[DaskPeer]:
         distributed.Client(cluster, set_as_default=False) as client,
     ):
         client.wait_for_workers(N_MACHINES)
-        yield DaskPeer(distributed, client, folder, conf_dir)
+        own = Path(tempfile.mkdtemp(prefix="dask-", dir=folder))
+        yield DaskPeer(distributed, client, own, conf_dir)
 
 
 class DaskPeer:
-    """Dask's workers, which wait."""
+    """Dask's workers, which wait.
+
+    Args:
+        folder: which no other one has, as notes are added to what is there.
+    """
 
     def __init__(self, distributed: Any, client: Any, folder: Path, conf_dir: Path) -> None:
         self._distributed = distributed
@@ -139,10 +145,10 @@ class DaskPeer:
 
     def _run(self, dags: Sequence[EmulatedDag]) -> tuple[list[TaskSpan], dict[str, tuple[float, float]]]:
         self._n_runs += 1
-        notes = self._folder / f"dask-{self._n_runs}.notes"
+        notes = self._folder / f"{self._n_runs}.notes"
         place = {
             "notes": str(notes),
-            "folder": f"hdfs:///live/dask-{self._n_runs}",
+            "folder": f"hdfs:///live/{self._folder.name}-{self._n_runs}",
             "conf_dir": str(self._conf_dir),
         }
         begun_s = time.monotonic()

@@ -54,17 +54,18 @@ _ARRIVAL_S = 2.0
 _N_HIGH, _N_BASIC = 2, 4
 _LEAST_TASKS, _MOST_TASKS = 5, 9
 
-#: The preemptive DAG of the second world; the tasks of all others take a tenth of its makespan at most.
+#: The preemptive DAG of the second world. The tasks of all others take a tenth of its makespan at most, also
+#: where half a second comes to each: 2.5 s of 30 s and more.
 URGENT = "urgent"
 _URGENT_S = {
-    "prepare": 5.0,
-    "left": 6.0,
-    "middle": 5.0,
-    "right": 4.0,
-    "join": 4.0,
-    "refine-a": 5.0,
-    "refine-b": 6.0,
-    "finish": 4.0,
+    "prepare": 6.0,
+    "left": 7.0,
+    "middle": 6.0,
+    "right": 5.0,
+    "join": 5.0,
+    "refine-a": 6.0,
+    "refine-b": 7.0,
+    "finish": 5.0,
 }
 _URGENT_AFTER = {
     "left": ("prepare",),
@@ -76,8 +77,7 @@ _URGENT_AFTER = {
     "finish": ("refine-a", "refine-b"),
 }
 _URGENT_ARRIVAL_S, _LATER_S = 4.0, 0.6
-_N_FILLING, _ABREAST = 20, 4
-_FILLING_S = (2.0, 2.2)
+_N_FILLING, _ABREAST = 24, 4
 
 
 @dataclass(frozen=True)
@@ -172,10 +172,8 @@ def preemption_dags(number: int, share: float = 1.0) -> list[EmulatedDag]:
         share: of the basic tasks.
     """
     n = round(share * _N_FILLING)
-    waits_s = [_FILLING_S[at % len(_FILLING_S)] for at in range(n)]
     filling = tuple(
-        EmulatedTask(f"t{at}", wait_s, (f"t{at - _ABREAST}",) if at >= _ABREAST else ())
-        for at, wait_s in enumerate(waits_s)
+        EmulatedTask(f"t{at}", LEAST_S, (f"t{at - _ABREAST}",) if at >= _ABREAST else ()) for at in range(n)
     )
     urgent = tuple(
         EmulatedTask(task, wait_s, _URGENT_AFTER.get(task, ())) for task, wait_s in _URGENT_S.items()
