@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from benchmarks.registry import BENCHMARKS, RESUMABLE, TAKES_MODE, load
+from benchmarks.registry import BENCHMARKS, RECORDINGS, RESUMABLE, TAKES_MODE, load
 from benchmarks.result import Report, Row, earlier_wall_s
 from benchmarks.stale import shown, verdicts
 from torque_sched.errors import TorqueSchedError
@@ -41,7 +41,7 @@ def _stale() -> int:
     except AccelError as error:
         click.echo(f"benchmarks: {error}", err=True)
         return int(error.exit_code)
-    Console(width=None if sys.stdout.isatty() else 220).print(shown(found, BENCHMARKS))
+    Console(width=None if sys.stdout.isatty() else 220).print(shown(found, RECORDINGS))
     return int(any(each.why and not each.needs for each in found))
 
 

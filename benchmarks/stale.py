@@ -114,15 +114,16 @@ def shown(found: Sequence[Verdict], names: Iterable[str]) -> Table:
     """A table of verdicts.
 
     Args:
-        names: of benchmarks; those without any result are listed, too.
+        names: of `RECORDINGS`; those without a file are listed, too.
     """
     table = Table("result", "of", "commit", "stale", "needs", "recorded again by")
     for each in found:
         table.add_row(
             each.file, each.date, each.commit, escape(each.why) or "no", each.needs, escape(each.cure)
         )
+    files = {each.file for each in found}
     for name in names:
-        if all(each.benchmark != name for each in found):
-            command = RECORDINGS[name].command(name) if name in RECORDINGS else ""
-            table.add_row(f"{name}.json", "", "", "never recorded", NEEDS.get(name, ""), command)
+        if f"{name}.json" not in files:
+            needs = NEEDS.get(name, NEEDS.get(RECORDINGS[name].benchmark, ""))
+            table.add_row(f"{name}.json", "", "", "never recorded", needs, RECORDINGS[name].command(name))
     return table

@@ -186,13 +186,21 @@ def _mps_live(documents: Documents) -> list[str]:
     return mps_live_table(documents["mps_live"])
 
 
+def _hdas_live(documents: Documents) -> list[str]:
+    """With the streaming jobs, which have a file of their own."""
+    mixes, late = documents["hdas_live"], documents.get("hdas_live-late", {"rows": ()})
+    jobs = [row for row in late["rows"] if row["what"].startswith("late binding, ")]
+    kept = {row["what"] for row in jobs}
+    return live_table({**mixes, "rows": [row for row in mixes["rows"] if row["what"] not in kept] + jobs})
+
+
 TABLES: Mapping[str, Callable[[Documents], list[str]]] = {
     "tcp": lambda documents: _echo(documents, "tcp", _TCP),
     "reference": _hdfs,
     "computing": _computing,
     "same-node": lambda documents: _echo(documents, "same node", _SAME_NODE),
     "hdas": _hdas,
-    "hdas-live": lambda documents: live_table(documents["hdas_live"]),
+    "hdas-live": _hdas_live,
     "mps-live": _mps_live,
     "torque": _torque,
 }

@@ -226,8 +226,8 @@ def _made(options: _Options) -> tuple[Path, list[JudgedClaim]]:
     check_mode(options.mode)
     check_logs(options.logs)
     stems = names(options.keys)
-    recorded = {} if options.fresh else _recorded(stems)
-    plan = plan_of(stems, recorded, options.logs, is_quick=options.quick)
+    recorded = _recorded(stems)
+    plan = plan_of(stems, recorded, options.logs, is_quick=options.quick, is_fresh=options.fresh)
     if options.no_run:
         plan = Plan((), {each.stem: "not run: --no-run" for each in plan.todo} | dict(plan.lacks))
     with locked(options.out / "lock", _WAIT_S) as lock:
@@ -235,7 +235,7 @@ def _made(options: _Options) -> tuple[Path, list[JudgedClaim]]:
         limit_s = _QUICK_LIMIT_S if options.quick else _LIMIT_S
         command = benchmark_command(options.quick, options.mode)
         _run(plan, Runner(options.out, state, lock, command, limit_s), options, Console(stderr=True))
-        return _write(options, plan, state, recorded)
+        return _write(options, plan, state, {} if options.fresh else recorded)
 
 
 def _run(plan: Plan, runner: Runner, options: _Options, console: Console) -> None:

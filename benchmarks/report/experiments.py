@@ -124,18 +124,22 @@ def plan_of(
     logs: Sequence[Path],
     *,
     is_quick: bool,
+    is_fresh: bool = False,
 ) -> Plan:
-    """Decide what is run.
+    """Decide what is run, and in which order: first what has no figures at all, then what takes longest.
+
+    So what does not fit into a report's time is short, and there are figures of it.
 
     Args:
         stems: of the report.
-        recorded: the files of ``benchmarks/results`` that may be taken.
+        recorded: the files of ``benchmarks/results``.
         logs: of the Parallel Workloads Archive.
+        is_fresh: take none of them.
     """
     todo, lacks = [], {}
     for stem in stems:
         known = recorded.get(stem)
-        if known is not None and not known.why_stale:
+        if known is not None and not known.why_stale and not is_fresh:
             continue
         recording = RECORDINGS[stem]
         log = _log_of(recording, logs)
@@ -143,7 +147,9 @@ def plan_of(
         if why:
             lacks[stem] = why
         else:
-            todo.append(Experiment(stem, recording, log, _estimate_s(recording, known, is_quick=is_quick)))
+            estimate_s = recording.quick_s if is_quick else recording.full_s
+            todo.append(Experiment(stem, recording, log, estimate_s))
+    todo.sort(key=lambda each: (each.stem in recorded, -each.estimate_s))
     return Plan(tuple(todo), lacks)
 
 
@@ -167,13 +173,6 @@ def _why_not(stem: str, recording: Recording, log: Path | None, *, is_quick: boo
     except AccelError as error:
         return f"needs {needs}: {error}"
     return ""
-
-
-def _estimate_s(recording: Recording, known: Result | None, *, is_quick: bool) -> float:
-    if is_quick:
-        return recording.quick_s
-    wall_s = known.document.get("wall_s") if known else None
-    return float(wall_s) if isinstance(wall_s, int | float) and wall_s > 0 else recording.full_s
 
 
 def check_logs(logs: Sequence[Path]) -> None:

@@ -18,12 +18,13 @@ import yaml
 from benchmarks import hdas_live
 from benchmarks.hdas_live import cluster, mapper, setting
 from benchmarks.hdas_live.compare import verdict_rows
-from benchmarks.hdas_live.late import LateKey, LateRun, late_apps, late_run
+from benchmarks.hdas_live.late import MODES, LateKey, LateRun, late_apps, late_run
 from benchmarks.hdas_live.runs import LinkSample, LiveRun, LiveTask, RunKey, RunTable, live_run
 from benchmarks.hdas_live.setting import POLICIES, Overheads, ScaledApp, app_document, mix_apps, world
 from benchmarks.hdas_live.simulated import SimulatedRun, simulated_run
 from benchmarks.hdas_live.table import live_table
 from benchmarks.result import Report, Row
+from benchmarks.tables import TABLES
 from yarn_accel.core.tasks.outcome import RunOutcome, TaskOutcome, outcome_of
 from yarn_accel.core.tasks.policies import make
 from yarn_accel.core.tasks.values import AppId, Form, TaskId
@@ -298,6 +299,19 @@ def test_the_table_has_every_run_live_beside_simulated(pretended: PretendedClust
     assert len({len(line) for line in lines[1:6]}) == 1
     assert any(line.startswith("mean error of makespan") for line in lines)
     assert any("two streaming jobs with late binding: 40 s" in line for line in lines)
+
+
+def test_the_table_is_the_same_when_the_streaming_jobs_have_a_file_of_their_own(
+    pretended: PretendedCluster, tmp_path: Path
+) -> None:
+    for name, only in (("both", ("C", "late-binding")), ("mixes", ("C",)), ("late", ("late-binding",))):
+        run_all(tmp_path / f"{name}.json", only=only)
+    both, mixes, late = (
+        json.loads((tmp_path / f"{name}.json").read_text()) for name in ("both", "mixes", "late")
+    )
+    table = TABLES["hdas-live"]
+    assert table({"hdas_live": mixes, "hdas_live-late": late}) == table({"hdas_live": both})
+    assert len(table({"hdas_live": mixes})) == len(table({"hdas_live": both})) - len(MODES)
 
 
 def test_no_run_begins_when_the_time_is_over(pretended: PretendedCluster, tmp_path: Path) -> None:

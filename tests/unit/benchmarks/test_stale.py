@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -133,10 +135,59 @@ def test_what_needs_more_than_this_machine_and_what_was_never_recorded_is_listed
 
 def test_each_benchmark_names_what_it_measures_and_it_is_there() -> None:
     assert SUBJECTS.keys() == BENCHMARKS.keys()
-    paths = [path for several in SUBJECTS.values() for path in several]
-    assert [path for path in paths if not (ROOT / path).exists()] == []
+    paths = {path.removeprefix(":!") for several in SUBJECTS.values() for path in several}
+    assert [path for path in paths if not list(ROOT.glob(path))] == []
     names = {path.stem for path in (ROOT / "benchmarks" / "results").glob("*.json")} | BENCHMARKS.keys()
     assert names >= NEEDS.keys()
+
+
+#: Those that compute their figures in their own processes, of which all that they import may be a part.
+SIMULATED = ("backfill", "grid", "hdas_paper", "mps_paper", "predictor", "torque_balance")
+#: Errors and files; what DAGs are, of which tasks alone have none; what measured a profile that is read.
+BESIDE = re.compile(
+    r"(yarn_accel|torque_sched)/errors\.py|yarn_accel/adapters/\w+\.py"
+    r"|yarn_accel/core/dags/model\.py|torque_sched/sampler/\w+\.py"
+)
+
+
+def imported_by(module: str) -> set[str]:
+    """Files of this repository that a module imports, at whatever place, and those that they import."""
+    found: set[str] = set()
+    todo = [module]
+    while todo:
+        path = ROOT.joinpath(*todo.pop().split("."))
+        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        name = str(path.relative_to(ROOT))
+        if not path.exists() or name in found:
+            continue
+        found.add(name)
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                todo += [each.name for each in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                todo += [node.module, *(f"{node.module}.{each.name}" for each in node.names)]
+    return {name for name in found if name.startswith(("yarn_accel/", "torque_sched/"))}
+
+
+@pytest.mark.parametrize("name", SIMULATED)
+def test_all_that_a_simulation_computes_with_is_what_it_measures(name: str) -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "--", *SUBJECTS[name]], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.splitlines()
+    missing = {each for each in imported_by(f"benchmarks.{name}") if not BESIDE.fullmatch(each)} - set(listed)
+    assert {each for each in missing if (ROOT / each).stat().st_size} == set()
+
+
+def test_what_is_left_out_of_a_subject_makes_nothing_stale(checkout: Checkout) -> None:
+    checkout.write("yarn_accel/core/dags/heft.py", "one")
+    commit = checkout.commit()
+    checkout.result(commit, name="mps_paper")
+    checkout.write("yarn_accel/core/dags/live/slots.py", "two")
+    checkout.commit()
+    assert checkout.why() == ""
+    checkout.write("yarn_accel/core/dags/heft.py", "two")
+    checkout.commit()
+    assert checkout.why() == "1 files changed since, such as yarn_accel/core/dags/heft.py"
 
 
 def test_each_file_of_results_can_be_recorded_again() -> None:
