@@ -192,7 +192,7 @@ class PretendedDistributed(ModuleType):
         pass
 
 
-def test_dask_that_comes_up_again_in_the_same_folder_notes_its_own_tasks_alone(
+def test_dask_that_starts_again_in_the_same_folder_notes_its_own_tasks_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dask = ModuleType("dask")
