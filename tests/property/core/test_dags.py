@@ -63,12 +63,10 @@ def test_the_order_of_simultaneous_events_changes_nothing(world, name, seed) -> 
     assert run().as_json() == run(random.Random(seed).shuffle).as_json()
 
 
-def drawn(seed: int, n_dags: int, n_machines: int) -> DagWorld:
-    """A world of all classes whose machines come and go."""
+def drawn(seed: int, n_dags: int, n_machines: int, classes=tuple(PriorityClass)) -> DagWorld:
+    """A world whose machines come and go."""
     rng = random.Random(seed)
-    return random_world(
-        rng, n_dags=n_dags, n_machines=n_machines, classes=tuple(PriorityClass), is_elastic=True
-    )
+    return random_world(rng, n_dags=n_dags, n_machines=n_machines, classes=classes, is_elastic=True)
 
 
 @settings(max_examples=examples(120), deadline=None)
@@ -123,6 +121,8 @@ def test_take_back_is_bounded_where_all_slowdowns_are_equal() -> None:
 
 @settings(max_examples=min(10, examples(60)), deadline=None)
 @given(worlds, policies, st.integers(0, 10**6))
+# It forgot in which queue a task had been that waits for parents.
+@example(drawn(0, 4, 3, (PriorityClass.BASIC,)), "fairness-fpct", 1)
 def test_a_run_that_is_resumed_ends_the_same(world, name, seed) -> None:
     rng = random.Random(seed)
     whole = simulate_dags(world, make_dag_policy(name, world.bandwidth_bytes_per_s))

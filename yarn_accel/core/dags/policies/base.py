@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from yarn_accel.core.dags.events import DagCancelled, DagEvent, DagPaused, DagSubmitted, MachineJoined
+from yarn_accel.core.dags.model import Machine
 from yarn_accel.core.dags.policies.options import DagPolicyOptions
 from yarn_accel.core.dags.state import DagState, DagTaskRecord, DagTaskState, MachineRecord
 from yarn_accel.core.dags.timeline import Timeline
@@ -150,7 +151,6 @@ class DagPolicy:
 
     def plan_document(self) -> dict[str, Any]:
         """The plan as JSON: after the same facts, `restore_plan` makes a new policy go on from there."""
-        running = [host.running for host in self._hosts if host.running is not None]
         return {
             "n_moved": self.n_moved,
             "queues": {
@@ -158,9 +158,12 @@ class DagPolicy:
                 for host, queue in self.planned()
             },
             "published": {host.name: [task.task for task in host.published] for host in self.state.machines},
+            # Tasks that wait for parents may have been in queues, too, and of machines that have left since.
             "moves": {
-                task.task: [task.n_moves, task.last_queue.name if task.last_queue else None, task.is_overdue]
-                for task in [*self.state.pool(), *running]
+                task.task: [task.n_moves, last and last.name, last in self.state.machines, task.is_overdue]
+                for dag in self.state.dags.values()
+                for task in dag.tasks
+                if (last := task.last_queue) or task.is_overdue
             },
         }
 
@@ -181,10 +184,11 @@ class DagPolicy:
             self.timeline.queues[host.column] = tasks
         for name, names in document["published"].items():
             by_name[name].published = [self.state.task(task) for task in names]
-        for name, (n_moves, last, is_overdue) in document["moves"].items():
+        for name, (n_moves, last, is_there, is_overdue) in document["moves"].items():
             task = self.state.task(name)
             task.n_moves, task.is_overdue = n_moves, is_overdue
-            task.last_queue = by_name.get(last)
+            if last is not None:
+                task.last_queue = by_name[last] if is_there else MachineRecord(Machine(last))
         self.state.store_plan()
 
     # For policies
