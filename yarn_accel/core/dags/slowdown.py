@@ -14,7 +14,7 @@ schedule at ct with the shared plan:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -88,18 +88,22 @@ class PlanTable:
         at = self._blocks[dag].offset + task
         self._start_s[at], self._seconds[at] = start_s, seconds
 
-    def offset(self, dag: str) -> int:
-        """Where the tasks of a DAG begin, for `plan_many`; until a DAG is added or removed."""
-        self._gather()
-        return self._blocks[dag].offset
+    def dags(self) -> Iterable[str]:
+        """All that were added and not removed, in that order."""
+        return self._blocks
 
     def plan_many(
-        self, rows: npt.NDArray[np.intp], start_s: Sequence[float], seconds: Sequence[float]
+        self,
+        n_tasks: Sequence[int],
+        tasks: Sequence[int],
+        start_s: Sequence[float],
+        seconds: Sequence[float],
     ) -> None:
-        """The same as `plan`, for tasks by offset and number."""
-        if not len(rows):
+        """The same as `plan`, for so many tasks of each DAG, one DAG after the other as `dags` has them."""
+        if not len(tasks):
             return
         self._gather()
+        rows = np.repeat(self._offsets, n_tasks) + np.array(tasks, dtype=np.intp)
         self._start_s[rows] = start_s
         self._seconds[rows] = seconds
 
@@ -109,8 +113,8 @@ class PlanTable:
             return {}
         self._gather()
         local_s = now_s - self._arrival_s
-        delay_s = self._delays_beyond(now_s)
         is_beyond = local_s >= self._makespan_s
+        delay_s = self._delays_beyond(now_s) if is_beyond.any() else np.zeros(len(local_s))
         self._set_running_delays(now_s, local_s, is_beyond, delay_s)
         with np.errstate(divide="ignore", invalid="ignore"):
             values = np.where(local_s > 0, 1.0 - delay_s / local_s, 1.0)

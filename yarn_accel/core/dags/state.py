@@ -352,12 +352,10 @@ class DagState:
 
     def store_plan(self) -> None:
         """Let slowdowns count with the times that the tasks of the pool have now."""
-        tasks = [task for dag in self.dags.values() for task in dag.pool]
-        pools = [(self.table.offset(dag.dag_id), len(dag.pool)) for dag in self.dags.values()]
-        offsets = np.repeat(*np.array(pools, dtype=np.intp).T) if pools else np.zeros(0, dtype=np.intp)
-        numbers = np.array([task.number for task in tasks], dtype=np.intp)
-        start_s = [task.start_s for task in tasks]
-        self.table.plan_many(offsets + numbers, start_s, [task.seconds for task in tasks])
+        tasks = list(self.pool())
+        numbers = [task.number for task in tasks]
+        start_s, seconds = [task.start_s for task in tasks], [task.seconds for task in tasks]
+        self.table.plan_many([len(dag.pool) for dag in self.dags.values()], numbers, start_s, seconds)
 
     def unplan(self, task: DagTaskRecord) -> None:
         """It is to run nowhere for now."""
@@ -406,8 +404,7 @@ class DagState:
 
     def pool(self) -> Iterable[DagTaskRecord]:
         """All tasks in the pool."""
-        for dag in self.dags.values():
-            yield from dag.pool
+        return (task for dag in self.dags.values() for task in dag.pool)
 
     def validate(self) -> None:
         """Raise AssertionError where the state contradicts itself; for tests."""
@@ -417,6 +414,7 @@ class DagState:
             assert host.running is None or host.running.state is DagTaskState.RUNS
             waiting = (DagTaskState.IN_POOL, DagTaskState.WAITS)
             assert all(each.state in waiting for each in host.published)
+        assert list(self.table.dags()) == list(self.dags)
         for dag in self.dags.values():
             assert dag.n_left == sum(task.state is not DagTaskState.DONE for task in dag.tasks) > 0
             in_pool = [task for task in dag.tasks if task.state is DagTaskState.IN_POOL]

@@ -30,9 +30,19 @@ _Item = TypeVar("_Item", bound=Planned)
 
 
 class Timeline(Generic[_Item]):
-    """Queues of planned tasks, from `free_s`, the row of the times from which each machine is free."""
+    """Queues of planned tasks.
 
-    def __init__(self, free_s: Row) -> None:
+    Args:
+        free_s: row: from when each machine is free.
+        overrun: share of a gap's length by which what goes into it may end after it (equation 4: 1 / n). What
+            comes next on the machine moves back as far as needed.
+
+    Attributes:
+        tail_s: row: the end of each queue.
+        reach_s: what takes longer, on any machine, fits into no gap.
+    """
+
+    def __init__(self, free_s: Row, overrun: float = 0.0) -> None:
         n = len(free_s)
         self.free_s = free_s
         self.tail_s = free_s.copy()
@@ -41,8 +51,11 @@ class Timeline(Generic[_Item]):
         self._close_s = np.full(16, _GONE)
         self._machine = np.zeros(16, dtype=np.intp)
         self._n_gaps = 0
-        self._largest_s = 0.0
-        self._buffer = np.empty(n)
+        self._overrun = overrun
+        self.reach_s = _GONE
+        #: Row: what takes longer on a machine fits into none of its gaps.
+        self._room_s = np.full(n, _GONE)
+        self._buffer, self._is_within = np.empty(n), np.empty(n, dtype=np.bool_)
 
     def append(self, item: _Item, ready_s: Row, seconds: Row, finish_s: Row, only: int | None = None) -> int:
         """Plan a task behind the queue where it finishes first (HEFT without insertion); the first on ties.
@@ -75,7 +88,6 @@ class Timeline(Generic[_Item]):
         ready_s: Row,
         seconds: Row,
         least_s: float,
-        overrun: float = 0.0,
         only: int | None = None,
     ) -> int | None:
         """Plan a task into the gap in which it ends first.
@@ -85,21 +97,19 @@ class Timeline(Generic[_Item]):
             ready_s: as in `append`.
             seconds: as in `append`.
             least_s: the least of `seconds`.
-            overrun: share of a gap's length by which the task may end after it (equation 4: 1 / n). What
-                comes next on the machine moves back as far as needed.
             only: as in `append`.
 
         Returns:
             The number of its machine, None if it fits into no gap.
         """
-        found = self.fit(ready_s, seconds, least_s, overrun, only)
+        found = self.fit(ready_s, seconds, least_s, only)
         return None if found is None else self._insert_at(item, *found, float(seconds[found[0]]))
 
     def insert_or_append(
         self, item: _Item, ready_s: Row, seconds: Row, least_s: float, finish_s: Row, only: int | None = None
     ) -> int:
-        """Plan a task where it ends first, into a gap that it does not overrun or behind a queue (HEFT)."""
-        found = self.fit(ready_s, seconds, least_s, 0.0, only)
+        """Plan a task where it ends first, into a gap or behind a queue (HEFT)."""
+        found = self.fit(ready_s, seconds, least_s, only)
         if found is not None:
             machine, start_s = found
             np.add(np.maximum(self.tail_s, ready_s, out=self._buffer), seconds, out=finish_s)
@@ -109,14 +119,11 @@ class Timeline(Generic[_Item]):
                 return self._insert_at(item, machine, start_s, float(seconds[machine]))
         return self.append(item, ready_s, seconds, finish_s, only)
 
-    def fit(
-        self, ready_s: Row, seconds: Row, least_s: float, overrun: float, only: int | None
-    ) -> tuple[int, float] | None:
+    def fit(self, ready_s: Row, seconds: Row, least_s: float, only: int | None) -> tuple[int, float] | None:
         """Machine and start of the gap in which a task ends first; see `insert`."""
-        # A difference of times is less exact than the times: what fits exactly must get past this.
-        if not self._n_gaps or least_s > self._largest_s * (1 + overrun) + _ROUNDING_S:
+        if least_s > self.reach_s or not self.has_room(seconds):
             return None
-        n = self._n_gaps
+        n, overrun = self._n_gaps, self._overrun
         begin_s, close_s, machines = self._begin_s[:n], self._close_s[:n], self._machine[:n]
         start_s = np.maximum(begin_s, ready_s[machines])
         end_s = start_s + seconds[machines]
@@ -132,6 +139,11 @@ class Timeline(Generic[_Item]):
         ties = found[ends_s == ends_s.min()]
         best = min(ties, key=lambda at: (machines[at], start_s[at])) if len(ties) > 1 else ties[0]
         return int(machines[best]), float(start_s[best])
+
+    def has_room(self, seconds: Row) -> bool:
+        """Whether a machine has a gap that is long enough for a task, whenever its inputs are there."""
+        is_within = np.less_equal(seconds, self._room_s, self._is_within)
+        return bool(is_within.item(is_within.argmax()))
 
     def add_fixed(self, machine: int, items: list[_Item]) -> None:
         """Plan tasks at the times that they have, later where the machine is not free; in their order."""
@@ -163,6 +175,8 @@ class Timeline(Generic[_Item]):
     def _find_gaps(self, machine: int) -> None:
         n = self._n_gaps
         self._close_s[:n][self._machine[:n] == machine] = _GONE
+        self._room_s[machine] = _GONE
+        self.reach_s = self._room_s.item(self._room_s.argmax())
         at_s = self.free_s.item(machine)
         for each in self.queues[machine]:
             if each.start_s > at_s:
@@ -175,7 +189,10 @@ class Timeline(Generic[_Item]):
         at = self._n_gaps
         self._begin_s[at], self._close_s[at], self._machine[at] = begin_s, close_s, machine
         self._n_gaps += 1
-        self._largest_s = max(self._largest_s, close_s - begin_s)
+        # A difference of times is less exact than the times: what fits exactly must get past this.
+        room_s = (close_s - begin_s) * (1 + self._overrun) + _ROUNDING_S
+        self._room_s[machine] = max(self._room_s.item(machine), room_s)
+        self.reach_s = max(self.reach_s, room_s)
 
     def _compact(self) -> None:
         """Forget gaps that are no more, and make place for as many again."""

@@ -69,14 +69,13 @@ class DagPolicy:
     def reason(self, task: DagTaskRecord, from_s: float = 0.0) -> str:
         """One line for a task's owner: why it is planned where it is; seconds are those after `from_s`."""
         dag = task.dag
-        finishes = zip(
-            (task.finish_s - from_s).tolist(), (host.name for host in self.state.machines), strict=True
-        )
-        known = [(finish_s, at, name) for at, (finish_s, name) in enumerate(finishes) if finish_s == finish_s]
-        best = sorted(known)[:_MOST_SHOWN]
-        shown = ", ".join(f"{name} {finish_s:.6g}" for finish_s, _, name in best)
-        if len(best) < len(known):
-            shown += f" and {len(known) - len(best)} later"
+        finish_s = task.finish_s - from_s
+        n_known = len(finish_s) - int(np.isnan(finish_s).sum())
+        best = finish_s.argsort(kind="stable")[: min(_MOST_SHOWN, n_known)].tolist()
+        machines = self.state.machines
+        shown = ", ".join(f"{machines[at].name} {finish_s.item(at):.6g}" for at in best)
+        if len(best) < n_known:
+            shown += f" and {n_known - len(best)} later"
         parts = [
             f"rank {task.rank:.6g}",
             f"class {dag.priority_class.word}",
@@ -193,9 +192,9 @@ class DagPolicy:
 
     # For policies
 
-    def open_timeline(self, now_s: float) -> Timeline[DagTaskRecord]:
+    def open_timeline(self, now_s: float, overrun: float = 0.0) -> Timeline[DagTaskRecord]:
         """A timeline with what runs, and nothing planned."""
-        self.timeline = Timeline(self.state.free_s(now_s))
+        self.timeline = Timeline(self.state.free_s(now_s), overrun)
         self._hosts = tuple(self.state.machines)
         return self.timeline
 
@@ -218,9 +217,9 @@ class DagPolicy:
         task.host = self._hosts[column]
         task.note = ""
 
-    def backfill(self, task: DagTaskRecord, overrun: float, only: int | None = None) -> bool:
+    def backfill(self, task: DagTaskRecord, only: int | None = None) -> bool:
         """Plan a task into a gap; says whether there is one."""
-        column = self.timeline.insert(task, task.ready_s, task.row, task.least_s, overrun, only)
+        column = self.timeline.insert(task, task.ready_s, task.row, task.least_s, only)
         if column is None:
             return False
         task.host = self._hosts[column]

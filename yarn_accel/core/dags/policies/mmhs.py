@@ -29,5 +29,5 @@ class MmhsStandInPolicy(PoolPolicy):
     def place_one(self, task: DagTaskRecord) -> None:
         """A gap where it fits, else HEFT without insertion."""
         highest = min(dag.priority_class for dag in self.state.active())
-        if task.dag.priority_class == highest or not self.backfill(task, 0.0):
+        if task.dag.priority_class == highest or not self.backfill(task):
             self.append(task)

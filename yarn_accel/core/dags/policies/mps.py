@@ -17,11 +17,11 @@ longest overdue first, as long as no more than `overdue_share` of the machines a
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from itertools import groupby
 
 import numpy as np
 
-from yarn_accel.core.dags.model import DagId, PriorityClass
+from yarn_accel.core.dags.model import PriorityClass
 from yarn_accel.core.dags.policies.base import DagPolicy
 from yarn_accel.core.dags.policies.fairness import by_slowdown
 from yarn_accel.core.dags.policies.options import DagPolicyOptions
@@ -64,29 +64,26 @@ class MpsPolicy(DagPolicy):
         self._highest = min(classes, default=PriorityClass.BASIC)
         self._overrun = 1 / len(self.state.machines) if self.options.backfill == "threshold" else 0.0
         overdue = self._next_overdue(now_s)
-        keeps_basic = self._highest is PriorityClass.HIGH and PriorityClass.BASIC in classes and not overdue
-        queues = self.planned() if keeps_basic or not self.options.take_back else []
-        self.open_timeline(now_s)
-        if not self.options.take_back:
+        takes_back, is_high = self.options.take_back, self._highest is PriorityClass.HIGH
+        keeps_basic = takes_back and is_high and PriorityClass.BASIC in classes and not overdue
+        queues = self.planned() if keeps_basic or not takes_back else []
+        self.open_timeline(now_s, 0.0 if keeps_basic else self._overrun)
+        if not takes_back:
             self.keep(queues)
-            self._place_classes(classes, lambda task: task.host is None)
+            self._place_classes(classes)
         elif keeps_basic:
             self._place_around_basic(classes, queues)
         else:
             for task in overdue:
                 self.append(task, self._only(task))
                 task.note = f"first of all, as it waits since {task.in_pool_since_s:.6g} s"
-            self._place_classes(classes, lambda task: not task.is_overdue)
+            self._place_classes(classes)
 
     # Who comes when
 
     def _by_class(self) -> dict[PriorityClass, list[DagRecord]]:
-        found: dict[PriorityClass, list[DagRecord]] = {}
-        for priority_class, key in sorted(
-            (dag.priority_class, by_slowdown(dag)) for dag in self.state.active()
-        ):
-            found.setdefault(priority_class, []).append(self.state.dags[DagId(key[-1])])
-        return found
+        dags = sorted(self.state.active(), key=lambda dag: (dag.priority_class, *by_slowdown(dag)))
+        return {each: list(those) for each, those in groupby(dags, lambda dag: dag.priority_class)}
 
     def _next_overdue(self, now_s: float) -> list[DagTaskRecord]:
         """The overdue tasks that go first: as many as may, the longest overdue first."""
@@ -115,11 +112,16 @@ class MpsPolicy(DagPolicy):
 
     # Where each goes
 
-    def _place_classes(
-        self, classes: dict[PriorityClass, list[DagRecord]], wanted: Callable[[DagTaskRecord], bool]
-    ) -> None:
+    def _place_classes(self, classes: dict[PriorityClass, list[DagRecord]]) -> None:
+        """Plan all that is not planned yet."""
+        takes_back = self.options.take_back
         for priority_class, dags in classes.items():
-            tasks = [task for dag in dags for task in dag.pool if wanted(task)]
+            tasks = [
+                task
+                for dag in dags
+                for task in dag.pool
+                if (not task.is_overdue if takes_back else task.host is None)
+            ]
             self._place(tasks, is_lower=priority_class > self._highest)
 
     def _place(self, tasks: list[DagTaskRecord], *, is_lower: bool) -> None:
@@ -128,30 +130,31 @@ class MpsPolicy(DagPolicy):
         These end first where tail + w is least: nothing starts later than its queue's tail, so there is no
         gap to note, and only what goes to a worker needs its finish on each machine.
         """
-        hosts, tail_s, queues = self._hosts, self.timeline.tail_s, self.timeline.queues
+        hosts, timeline = self._hosts, self.timeline
+        tail_s, queues = timeline.tail_s, timeline.queues
         most_moves, depth = self.options.most_moves, self.options.queue_depth
         backfills = is_lower and self.options.backfill != "none"
         finish_s = np.empty(len(hosts))
+        add, first_least = np.add, finish_s.argmin
         floor_s = tail_s.item(tail_s.argmin())
         for number, task in enumerate(tasks):
             if not number % _REFRESH:
                 floor_s = tail_s.item(tail_s.argmin())
-            is_pinned = task.n_moves >= most_moves
-            if backfills:
-                only = self._only(task) if is_pinned else None
-                if self.backfill(task, self._overrun, only):
-                    continue
-            if is_pinned or task.latest_ready_s > floor_s:
-                self.append(task, self._only(task))
-                continue
             row = task.row
-            np.add(tail_s, row, finish_s)
-            column = int(finish_s.argmin())
+            only = self._only(task) if task.n_moves >= most_moves else None
+            may_fit = backfills and task.least_s <= timeline.reach_s and timeline.has_room(row)
+            if may_fit and self.backfill(task, only):
+                continue
+            if only is not None or task.latest_ready_s > floor_s:
+                self.append(task, only)
+                continue
+            add(tail_s, row, finish_s)
+            column = int(first_least())
             queue = queues[column]
             if len(queue) < depth:
                 task.finish_s[:] = finish_s
             task.start_s, task.seconds = tail_s.item(column), row.item(column)
-            tail_s[column] = task.end_s = finish_s.item(column)
+            tail_s[column] = task.end_s = task.start_s + task.seconds
             queue.append(task)
             task.host, task.note = hosts[column], ""
 
@@ -171,7 +174,7 @@ class MpsPolicy(DagPolicy):
             )
             task.host, task.note = self._hosts[column], ""
         high = self.timeline.queues
-        self.open_timeline(self._now_s)
+        self.open_timeline(self._now_s, self._overrun)
         for column, queue in enumerate(high):
             self.timeline.add_fixed(column, [each for each in queue if each.dag.priority_class is not basic])
         self._place([task for dag in classes[basic] for task in dag.pool], is_lower=True)
