@@ -19,8 +19,7 @@ OF_TORQUE = tests/integration/torque
 BASE = debian:bookworm-slim
 IMAGES = hadoop node torque
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' yarn_accel/__init__.py)
-ON_DOCKER = tests/integration/testbed tests/integration/jobs
-FAULTS = tests/integration/master/test_faults.py
+ON_DOCKER = $(addprefix tests/integration/,compose testbed jobs master/test_faults.py)
 
 # What is once compiled is not compiled again by each of the processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
@@ -57,7 +56,7 @@ help:
 	@echo "make gpu-test     the tests of a machine with a GPU, on it; installs into $(GPU) first (1.6 GB)"
 	@echo "make docker-base  the base of the images out of Debian's packages, where no registry is at hand (root; CA=FOLDER)"
 	@echo "make docker-images the images of docker/, from BASE (debian:bookworm-slim)"
-	@echo "make test-docker  what needs a Docker engine and these images"
+	@echo "make test-docker  builds these images and runs what needs a Docker engine: they, and the cluster, jobs and faults in containers"
 	@echo "make test-all     the same with all examples and the tests that take long (up to an hour)"
 	@echo "make check        style, types, import contracts, old-Python check"
 	@echo "make unit         tests that need no Hadoop (seconds)"
@@ -173,10 +172,10 @@ docker-images:
 			--build-arg VERSION=$(VERSION) --tag yarn-accel/$$image:$(VERSION) . || exit; \
 	done
 
-test-docker: install-dev
-	@docker/engine.sh 2000
-	@$(PY) -m pytest $(SLOWEST) --require docker -m docker tests/integration/docker $(ON_DOCKER)
-	@$(PY) -m pytest $(SLOWEST) --require hadoop --cluster-mode docker -m "hadoop and not loopback$(QUICK)" $(ON_DOCKER) $(FAULTS)
+# One session, so that what all tests share is started once; images of another code would be tested in vain.
+test-docker: install-dev docker-images
+	@$(PY) -m pytest $(SLOWEST) --require docker --require hadoop --cluster-mode docker \
+		-m "docker or hadoop and not loopback" $(ON_DOCKER)
 
 bench:
 	@./bootstrap.sh yarn,bench,peers

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import graphlib
 import importlib
+import importlib.util
 import re
 import subprocess
 import sys
@@ -70,6 +71,16 @@ def test_functions_are_small() -> None:
         for name, tree in TREES.items()
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and body_lines(node) > FUNCTION_CAP
+    ] == []
+
+
+def test_no_folder_of_tests_hides_a_package() -> None:
+    """pytest imports a folder with an ``__init__.py`` by its own name: one called docker hid the SDK."""
+    folders = [path.parent for path in (ROOT / "tests" / "integration").rglob("__init__.py")]
+    tops = {folder.name for folder in folders if not (folder.parent / "__init__.py").exists()}
+    assert tops
+    assert [
+        name for name in tops - sys.stdlib_module_names if importlib.util.find_spec(name) is not None
     ] == []
 
 

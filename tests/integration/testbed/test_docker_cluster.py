@@ -126,19 +126,6 @@ def test_cut_heal_pause_and_resume(docked: Cluster, command: Run) -> None:
     assert docked.status().is_healthy
 
 
-@pytest.mark.slow
-def test_pages_are_published_at_the_loopback_alone(docked: Cluster, command: Run) -> None:
-    pages = {8088: "ws/v1/cluster/info", 9870: "jmx?qry=java.lang:type=Runtime", 19888: "ws/v1/history/info"}
-    if not all(is_port_free(port) for port in pages):
-        pytest.skip(f"not all of the ports {', '.join(map(str, pages))} are free on this machine")
-    done = command("up", NAME, "--publish")
-    assert done.returncode == 0, done.stderr
-    for port, page in pages.items():
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}", timeout=30).close()
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection((docked.plan.gateway, port), 30)
-
-
 def test_what_cannot_be_is_one_line_with_its_cure(
     command: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -167,6 +154,20 @@ def test_a_port_that_is_taken_is_named(command: Run) -> None:
     assert "port 9870 of namenode is in use" in done.stderr.splitlines()[-1]
     assert command("down", "second").returncode == 0
     assert in_the_engine("second") == set()
+
+
+@pytest.mark.slow
+def test_pages_are_published_at_the_loopback_alone(docked: Cluster, command: Run) -> None:
+    # Last of those on this cluster: from now on it has the ports that the test above must find free.
+    pages = {8088: "ws/v1/cluster/info", 9870: "jmx?qry=java.lang:type=Runtime", 19888: "ws/v1/history/info"}
+    if not all(is_port_free(port) for port in pages):
+        pytest.skip(f"not all of the ports {', '.join(map(str, pages))} are free on this machine")
+    done = command("up", NAME, "--publish")
+    assert done.returncode == 0, done.stderr
+    for port, page in pages.items():
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}", timeout=30).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((docked.plan.gateway, port), 30)
 
 
 def test_down_leaves_nothing_even_of_a_paused_node(command: Run, docked: Cluster) -> None:

@@ -19,11 +19,12 @@ from jobs.outcome import Outcome, RejectedRecord
 from tests.fixtures.yarn_site import SiteOptions, faults
 from tests.fixtures.yarn_site.faults import ANSWER, FAULTS, PUBLISHED
 from tests.fixtures.yarn_site.job import Result, RunningJob, compare
-from tests.fixtures.yarn_site.performing import Performed, Struck
+from tests.fixtures.yarn_site.performing import Performed, Struck, why_not
 from tests.fixtures.yarn_site.scene import Look, Scene, Strike, watch
 from yarn_accel.errors import ClusterError, JobError
 from yarn_accel.launch.config import LaunchConfig
 from yarn_accel.master.config import MasterConfig
+from yarn_accel.testbed.plan import NetworkMode
 
 ADDRESSES = {key: ("rm:1",) for key in ("rm_client", "rm_scheduler", "rm_admin")}
 
@@ -119,7 +120,7 @@ def test_the_goals_of_the_issue_are_judged() -> None:
     assert FAULTS["cut"].goals == {ANSWER: 5.0, PUBLISHED: 6.0}
     assert list(SECTIONS)[-1] == "join", "it changes the site for good"
     account = _Account()
-    struck = Struck("cut", {ANSWER: 5.1, PUBLISHED: 5.2}, 20, 3, 100, 5.1, 0.3)
+    struck = Struck("cut", {ANSWER: 5.1, PUBLISHED: 5.2}, 20, 3, (), 100, 5.1, 0.3)
     account.add_idle(Performed((replace(struck, seconds={ANSWER: 3.0}),), ()))
     account.add(Performed((struck,), (result(row("a")),)), compare(GOOD, result(row("a"))))
     rows = {each.what: each for each in _fault_rows("cut", account, [GOOD])}
@@ -127,6 +128,13 @@ def test_the_goals_of_the_issue_are_judged() -> None:
     assert rows["cut: requests of the job resubmitted"].value == 2
     assert rows["cut: job time over undisturbed"].value == 1.0
     assert _table({"cut": account}, [GOOD]).row_count == 1
+
+
+@pytest.mark.parametrize("mode", NetworkMode)
+def test_nodes_have_links_of_their_own_in_all_modes_but_one(mode: NetworkMode) -> None:
+    site: Any = SimpleNamespace(cluster=SimpleNamespace(plan=SimpleNamespace(mode=mode)), late=["w5"])
+    refused = {name for name in FAULTS if why_not(site, name)}
+    assert refused == ({"cut", "slow"} if mode is NetworkMode.LOOPBACK else set())
 
 
 def test_any_other_server_will_do_for_a_node_whose_own_is_lost() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.docker.project import TEST_LIMIT_S, Project, absent, eventually
+from tests.integration.compose.project import TEST_LIMIT_S, Project, absent, eventually
 from yarn_accel.testbed.single_node import free_ports
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(TEST_LIMIT_S)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.docker.project import TEST_LIMIT_S, Project, absent, eventually
+from tests.integration.compose.project import TEST_LIMIT_S, Project, absent, eventually
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(TEST_LIMIT_S)]
 
