@@ -26,14 +26,14 @@ def absent(*images: str) -> str:
     if shutil.which("docker") is None:
         return "no containers: there is no docker client on PATH"
     engine = subprocess.run(
-        [str(ROOT / "docker" / "engine.sh")], capture_output=True, text=True, check=False, timeout=60
+        [str(ROOT / "docker" / "engine.sh"), "0", "compose"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     if engine.returncode:
         return f"no containers: {engine.stderr.strip()}"
-    if subprocess.run(
-        ["docker", "compose", "version"], capture_output=True, check=False, timeout=60
-    ).returncode:
-        return "no containers: docker has no command compose"
     for image in images:
         name = f"yarn-accel/{image}:{__version__}"
         if subprocess.run(["docker", "image", "inspect", name], capture_output=True, check=False).returncode:

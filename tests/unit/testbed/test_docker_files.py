@@ -1,5 +1,6 @@
 """What docker/ promises, read from its files: no host or secret in them, no rights that nobody needs."""
 
+import json
 import re
 import runpy
 from pathlib import Path
@@ -41,7 +42,7 @@ def test_every_service_drops_what_it_has(name: str):
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert service["init"] is True
-    assert service["labels"] == {"yarn-accel.compose": "true"}
+    assert re.fullmatch(r"true\$\{COMPOSE_1:\+[^}]*\}", service["labels"]["yarn-accel.compose"])
     # Whoever holds that name at a registry must not get to run here.
     assert service["pull_policy"] == "never"
     assert service["profiles"] in (["hadoop"], ["torque"], ["sites"], ["client"])
@@ -77,6 +78,17 @@ def test_the_images_name_no_host_and_end_as_an_ordinary_user():
     assert {base for base in stages.values() if base not in stages} == {"${BASE}"}
     assert "USER accel" in text[text.index("FROM python AS hadoop-node") :]
     assert "USER root" not in text
+
+
+def test_compose_1_quotes_what_is_needed():
+    """It expands variables first, service by service, and ends at the first form that it does not know."""
+    forms = re.findall(r"\$\{[^}]*\}", json.dumps(ALL["master"]))
+    assert forms
+    known = re.compile(r"\$\{[_A-Z][_A-Z0-9]*(:?[-?][^}]+)?\}")
+    (unknown,) = [form for form in forms if not known.fullmatch(form)]
+    lowest = re.search(r"^lowest_compose=(.*)$", (DOCKER / "engine.sh").read_text(), re.M)
+    assert lowest
+    assert f"needs Compose {lowest[1]} or later, so say docker compose and not docker-compose" in unknown
 
 
 def test_versions_agree_with_the_package():

@@ -14,6 +14,7 @@ case "$1 $2 $3" in
 "version --format {{.Client.Version}}") echo "${CLIENT_VERSION:-28.2.2}" ;;
 "info --format {{.DockerRootDir}}") echo "$DOCKER_ROOT" ;;
 "buildx version "*) exit "${BUILDX_STATUS:-0}" ;;
+"compose version --short") [ "$COMPOSE" != none ] || exit 1; echo "${COMPOSE:-2.26.1-4}" ;;
 *) echo "unexpected: $*" >&2; exit 9 ;;
 esac
 """
@@ -97,6 +98,26 @@ def test_no_program_to_build_with(tmp_path: Path):
     assert text.startswith("the docker client 28.2.2 has no plugin buildx, which builds images; cure: apt")
     (tmp_path / "again").mkdir()
     assert said(tmp_path / "again", "1", BUILDX_STATUS="1") == (0, ""), "nothing is built"
+
+
+@pytest.mark.parametrize("version", ["2.17.0", "v2.17.3", "2.26.1-4", "2.40.3", "5.0.0"])
+def test_a_compose_that_will_do(tmp_path: Path, version: str):
+    assert said(tmp_path, "0", "compose", COMPOSE=version) == (0, "")
+
+
+@pytest.mark.parametrize("version", ["1.29.2", "v2.2.3", "2.16.0"])
+def test_a_compose_that_is_too_old(tmp_path: Path, version: str):
+    text = refusal(tmp_path, "0", "compose", COMPOSE=version)
+    assert text.startswith(
+        f"this is Compose {version.lstrip('v')}, and 2.17 is the lowest that was tried; cure: apt-get install"
+    )
+
+
+def test_no_compose(tmp_path: Path):
+    text = refusal(tmp_path, "0", "compose", COMPOSE="none")
+    assert text.startswith("the docker client has no command compose; cure: apt-get install docker-compose")
+    (tmp_path / "again").mkdir()
+    assert said(tmp_path / "again", "1", COMPOSE="none") == (0, ""), "nothing needs it"
 
 
 def test_the_base_needs_debootstrap(tmp_path: Path):
