@@ -17,6 +17,8 @@ from yarn_accel.errors import ConfigError
 __all__ = ["TaskSettings", "TaskWorkerSize", "journal_uri"]
 
 _MIB = 1024 * 1024
+#: Of a worker's queue, where the policy moves what is in it as it likes.
+_LISTED_PER_CORE = 2
 _ENVIRONMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 _SCHEMES = ("hdfs://", "file://")
 _ARCHIVES = (".tar.gz", ".tgz", ".tar")
@@ -127,6 +129,9 @@ class TaskSettings(TaskWorkerSize):
             started_ms: Unix time of this master's start.
             attempt: number of this master.
         """
+        from yarn_accel.core.dags.live.lying import MOST_LYING
+
+        takes_dags = self.policy not in POLICIES
         return ServiceSettings(
             policy=self.policy,
             started_ms=started_ms,
@@ -134,7 +139,9 @@ class TaskSettings(TaskWorkerSize):
             sizes=tuple(each.size() for each in self.sizes()),
             max_apps=self.max_apps,
             uses_gpus=self.policy in POLICIES and POLICIES[self.policy].uses_gpus,
-            takes_dags=self.policy not in POLICIES,
+            takes_dags=takes_dags,
+            # What lies at workers by a plan is known to them at once.
+            listed_per_core=MOST_LYING if takes_dags else _LISTED_PER_CORE,
             silence_s=self.silence_s,
             idle_s=self.idle_s,
             bandwidth_bytes_per_s=self.bandwidth_bytes_per_s,

@@ -1,8 +1,9 @@
 """The worker as a process: startup, reports and orders, shutdown.
 
 `core.tasks.worker_state` decides; this carries out. Everything of the state happens in one thread; attempts
-run in threads of their own and hand their ends over. A report goes out when something ended or started, and
-otherwise as soon as the master has replied to the one before.
+run in threads of their own and hand their ends over. A report goes out when something ended or started, a
+little later where more lies here that starts then, and otherwise as soon as the master has replied to the one
+before.
 """
 
 from __future__ import annotations
@@ -77,6 +78,8 @@ _RETRY_S = 0.1
 _SUPERSEDED_S = 0.02
 #: A master that has nothing new and does not hold its reply is not asked more often than this.
 _MIN_POLL_S = 0.1
+#: News that nobody waits for is sent so soon, with what else happens meanwhile.
+_SOON_S = 0.02
 
 
 def run(config: WorkerConfig, key: bytes, report: Callable[[str], None]) -> int:
@@ -116,6 +119,7 @@ class WorkerService:
         self._link = link
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
+        self._waking: asyncio.TimerHandle | None = None
         self._failed = asyncio.Event()
         self._interval = HeartbeatInterval(_RETRY_S, config.max_backoff_s, random.random)
         self._problem = ""
@@ -176,6 +180,9 @@ class WorkerService:
         try:
             while True:
                 self._wake.clear()
+                if self._waking is not None:
+                    self._waking.cancel()
+                    self._waking = None
                 started_s = time.monotonic()
                 report = self._state.report(started_s, self._io.latest())
                 newer = asyncio.create_task(self._link.exchange(report))
@@ -250,8 +257,10 @@ class WorkerService:
                 self._start(action)
             elif isinstance(action, StopAttempt):
                 self._runs[action.attempt].stop(action.force is StopForce.KILL)
-            else:
+            elif action.is_urgent:
                 self._wake.set()
+            elif self._waking is None:
+                self._waking = self._loop.call_later(_SOON_S, self._wake.set)
 
     def _start(self, action: StartAttempt) -> None:
         attempt = action.order.attempt

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.examples import ALL, examples
 from tests.unit.core.tasks.service import noise
 from tests.unit.core.tasks.service.world import SETTINGS, SMALL, World, app
+from yarn_accel.core.dags.live.lying import MOST_LYING
 from yarn_accel.core.dags.live.policy import LiveDagPolicy
 from yarn_accel.core.dags.model import DagTerms, PriorityClass
 from yarn_accel.core.dags.policies.registry import DAG_POLICIES, make_dag_policy
@@ -22,7 +23,13 @@ from yarn_accel.core.tasks.service.journal import decode_journal
 from yarn_accel.core.tasks.service.state import TaskState
 from yarn_accel.core.tasks.values import AppId
 
-DAG_SETTINGS = replace(SETTINGS, sizes=(replace(SMALL, max_workers=3),), takes_dags=True, policy="mps")
+DAG_SETTINGS = replace(
+    SETTINGS,
+    sizes=(replace(SMALL, max_workers=3),),
+    takes_dags=True,
+    policy="mps",
+    listed_per_core=MOST_LYING,
+)
 
 
 class DagWorld(World):
@@ -54,13 +61,14 @@ class DagWorld(World):
 
 
 def dag(rng, name, n_tasks, terms, **more):
-    chain = {i: sorted(rng.sample(range(i), rng.randint(0, min(i, 3)))) for i in range(1, n_tasks)}
+    most = rng.choice((0, 3))
+    chain = {i: sorted(rng.sample(range(i), rng.randint(0, min(i, most)))) for i in range(1, n_tasks)}
     made = app(name, n_tasks, chain=chain, output=f"hdfs:///out/{name}", **more)
     spec = replace(made.spec, name=name.rstrip("0123456789"))
     tasks = tuple(
         replace(
             each,
-            runtime_s=rng.choice((None, 0.0, 1.5, 20.0)),
+            runtime_s=rng.choice((None, 0.0, 0.02, 1.5, 20.0)),
             kind=rng.choice(("", "a", "b")),
             predecessor_bytes=tuple(rng.choice((0.0, 1e6)) for _ in each.predecessors),
         )
@@ -74,7 +82,8 @@ def submit(world):
     if n <= 6:
         rng = world.rng
         terms = DagTerms(rng.choice(list(PriorityClass)), rng.random() < 0.5, rng.random() < 0.1)
-        world.submit(dag(rng, f"dag{n}", rng.randint(1, 10), terms, max_attempts=rng.randint(1, 4)))
+        n_tasks = rng.choice((rng.randint(1, 10), 40))
+        world.submit(dag(rng, f"dag{n}", n_tasks, terms, max_attempts=rng.randint(1, 4)))
 
 
 def pause(world):

@@ -151,7 +151,9 @@ class StopAttempt:
 
 @dataclass(frozen=True, slots=True)
 class SendReport:
-    """The master should know at once."""
+    """The master should know: at once, or soon, together with what follows."""
+
+    is_urgent: bool = True
 
 
 WorkerAction = StartAttempt | StopAttempt | SendReport
@@ -220,7 +222,10 @@ class WorkerState:
             return ()
         if isinstance(fact, RunEnded):
             self._end(held, _judged(held, fact.end), fact.now_s)
-            return (*self._start_waiting(fact.now_s), SendReport())
+            starts = self._start_waiting(fact.now_s)
+            # While more waits here, nobody waits for the news.
+            is_urgent = fact.end.outcome is not AttemptOutcome.DONE or not self._queue
+            return (*starts, SendReport(is_urgent))
         if isinstance(fact, AttemptProgress):
             held.status, held.read_bytes, held.active_s = fact.status, fact.read_bytes, fact.now_s
             return ()
@@ -294,7 +299,9 @@ class WorkerState:
                 for each in order.attempts
                 if self._held[each.attempt].phase is AttemptPhase.QUEUED
             ]
-            actions += self._start_waiting(now_s)
+            starts = self._start_waiting(now_s)
+            # The master learns of it with the next report, which should not wait for an end.
+            actions += [*starts, SendReport()] if starts else []
         else:
             actions = []
         self._problem = ""
@@ -374,8 +381,7 @@ class WorkerState:
             held.phase, held.since_s, held.active_s = AttemptPhase.RUNNING, now_s, now_s
             self._queue.remove(id_)
             actions.append(StartAttempt(held.order, held.devices))
-        # The master learns of it with the next report, which a start of the next of a queue should not await.
-        return [*actions, SendReport()] if actions else []
+        return actions
 
     def _startable(self) -> list[AttemptId]:
         """What fits now, in the order of the queue."""

@@ -87,7 +87,7 @@ def test_what_fits_starts_and_the_next_follows_at_once() -> None:
     assert worker.phases() == {1: "running", 2: "running", 3: "queued", 4: "queued"}
     actions = worker.end(1)
     assert started(actions) == {attempt(3): ()}
-    assert SendReport() in actions
+    assert SendReport(is_urgent=False) in actions, "what follows is reported with it"
 
 
 def test_who_waits_for_a_gpu_holds_back_only_those_who_want_one() -> None:

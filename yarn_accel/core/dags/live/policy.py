@@ -1,10 +1,12 @@
 """A policy for DAGs behind the protocol of task policies: the object that simulations drive, driven live.
 
 The inner policy plans; what it plans takes effect like this. A task starts by an order when its machine is
-free in the account of this module, which then counts as started, as in a simulation. One task more lies at a
-machine that is busy, where no end there can make it the wrong one: the ends of what runs on that worker make
-nothing ready, or nothing of as high a class. So a worker never starts by itself what a successor of its last
-task would have come before; the successor's order follows from the report of the end.
+free in the account of this module, which then counts as started, as in a simulation. More tasks lie at a
+machine that is busy, see `lying`, where no end there can make them the wrong ones: the ends of what is before
+them on that worker make nothing ready, or nothing of as high a class. So a worker never starts by itself what
+a successor of its last task would have come before; the successor's order follows from the report of the end.
+Starts and ends from which nothing follows but that the next ones start make no new plan, until a worker has
+begun half of what lay there.
 
 A task is in one place: it is given to another machine once the worker from which it was asked back has said
 that it did not start it. Events are applied when a decision is asked for, starts for which no slot is free
@@ -19,22 +21,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from yarn_accel.core.dags.events import DagCancelled, DagPaused, DagSubmitted, MachineJoined
 from yarn_accel.core.dags.live.expected_times import ExpectedTimes
 from yarn_accel.core.dags.live.interrupting import choose_interrupted
+from yarn_accel.core.dags.live.lying import LyingTasks
 from yarn_accel.core.dags.live.own_makespans import MOST_ADMITTED, LiveDag, OwnMakespans
 from yarn_accel.core.dags.live.slots import WorkerSlot, WorkerSlots, WorkerTable
 from yarn_accel.core.dags.model import DagFacts, DagId, Machine, PriorityClass, SubmittedDag
 from yarn_accel.core.dags.policies.base import DagPolicy
-from yarn_accel.core.dags.state import DagRecord, DagTaskRecord, DagTaskState, MachineRecord
+from yarn_accel.core.dags.state import DagRecord, DagTaskRecord, DagTaskState
 from yarn_accel.core.tasks.commands import (
     Candidate,
     EndTask,
-    EnqueueTask,
     StartTask,
-    TakeBackTask,
     TaskCommand,
 )
 from yarn_accel.core.tasks.durations import DurationStore
@@ -80,6 +79,7 @@ class LiveDagPolicy:
         self._waiting: dict[AppId, DagSubmitted] = {}
         #: Tasks that may be given to a worker: their predecessors are done, and they are nowhere.
         self._ready: set[TaskId] = set()
+        self._lying = LyingTasks(inner, self._table, self._ready)
         self._inbox: list[TaskEvent] = []
         self._is_changed = False
         self._now_s = self._decided_s = self._learned_s = 0.0
@@ -189,6 +189,7 @@ class LiveDagPolicy:
     def _drain(self) -> None:
         """Apply what happened; ends come before the starts to which they leave a slot."""
         events, self._inbox = deque(self._inbox), []
+        has_quiet = False
         while events:
             event = events.popleft()
             if isinstance(event, TaskStarted) and self._is_crowded(event):
@@ -199,8 +200,21 @@ class LiveDagPolicy:
                 events.remove(end)
                 events.appendleft(event)
                 event = end
+            is_quiet = self._is_quiet(event)
             self._handlers[type(event)](event)
-            self._is_changed = True
+            has_quiet = has_quiet or is_quiet
+            self._is_changed = self._is_changed or not is_quiet
+        if has_quiet and not self._is_changed:
+            self._is_changed = self._lying.is_short()
+
+    def _is_quiet(self, event: TaskEvent) -> bool:
+        """Whether nothing follows from it but that the next task of a worker starts."""
+        if isinstance(event, TaskStarted):
+            return True
+        if not isinstance(event, TaskEnded) or event.reason is not EndReason.DONE:
+            return False
+        record = self._record(event.task)
+        return record is not None and not record.dag.dag.children[record.number]
 
     def _is_crowded(self, event: TaskStarted) -> bool:
         """Whether a task started where all slots are taken."""
@@ -407,118 +421,21 @@ class LiveDagPolicy:
     # ---- orders
 
     def _commands(self) -> Iterator[TaskCommand]:
-        self._keep_lying()
-        heads = [(host, self._head(host, queue)) for host, queue in self._inner.machine_plans()]
-        yield from self._take_back(heads)
-        for host, head in heads:
+        self._lying.keep(self._now_s)
+        yield from self._lying.take_back(self._now_s)
+        for host, queue in self._inner.machine_plans():
             slot = self._table.slots[host.name]
-            if slot.occupant is None and head is not None and head.task in self._ready:
-                yield self._start(slot, head)
-        yield from self._queue()
+            if slot.occupant is None:
+                head = self._lying.next(host, queue)
+                if head is not None and head.task in self._ready:
+                    yield self._start(slot, head)
+        yield from self._lying.queue(self._now_s)
         yield from self._interrupt()
-
-    def _head(self, host: MachineRecord, queue: list[DagTaskRecord]) -> DagTaskRecord | None:
-        """The next task of a machine; one that its service holds back for a while is left out."""
-        for task in queue:
-            if task.host is host and task.state in (DagTaskState.IN_POOL, DagTaskState.WAITS):
-                is_held_back = (
-                    task.state is DagTaskState.IN_POOL
-                    and task.task not in self._ready
-                    and task.task not in self._table.lying
-                )
-                if not is_held_back:
-                    return task
-        return None
-
-    def _keep_lying(self) -> None:
-        """Let what lies at a worker be next there, where the plan has a task there that is equal to it."""
-        plans = dict(self._inner.machine_plans())
-        heads = {host: self._head(host, queue) for host, queue in plans.items()}
-        for host in plans:
-            head = heads[host]
-            worker = self._table.slots[host.name].worker
-            if head is None or head.task in worker.queue:
-                continue
-            for task in worker.queue:
-                other = self._record(task)
-                there = other.host if other is not None else None
-                if other is None or there is None or there not in plans:
-                    continue
-                is_next = heads[there] is other
-                if is_next and self._table.slots[there.name].worker is worker:
-                    continue
-                if _are_equal(head, other):
-                    self._exchange(plans, head, other)
-                    heads[host], heads[there] = other, head if is_next else heads[there]
-                    break
-
-    def _exchange(
-        self, plans: dict[MachineRecord, list[DagTaskRecord]], one: DagTaskRecord, other: DagTaskRecord
-    ) -> None:
-        """Each of two equal tasks takes the other one's place in the plan."""
-        assert one.host is not None
-        assert other.host is not None
-        first, second = plans[one.host], plans[other.host]
-        at, other_at = first.index(one), second.index(other)
-        first[at], second[other_at] = other, one
-        for name in ("host", "start_s", "seconds", "end_s", "finish_s", "note"):
-            ours, theirs = getattr(one, name), getattr(other, name)
-            setattr(one, name, theirs)
-            setattr(other, name, ours)
-        for each in (one, other):
-            self._inner.state.table.plan(each.dag.dag_id, each.number, each.start_s, each.seconds)
 
     def _start(self, slot: WorkerSlot, task: DagTaskRecord) -> StartTask:
         reason = self._inner.reason(task, self._now_s)
         self._occupy(slot, task.task, self._now_s)
         return StartTask(task.task, slot.worker.name, Form.CPU, reason, slot.expected_s)
-
-    def _take_back(self, heads: list[tuple[MachineRecord, DagTaskRecord | None]]) -> Iterator[TaskCommand]:
-        """Ask back what lies where it is not next, or would start before what should."""
-        wanted = {
-            head.task: self._table.slots[host.name]
-            for host, head in heads
-            if head is not None
-            and (self._table.slots[host.name].occupant is None or self._may_lie(head, host.name))
-        }
-        for task, lying in list(self._table.lying.items()):
-            if lying.is_asked_back:
-                continue
-            slot = wanted.get(task)
-            if slot is None or slot.worker is not lying.worker:
-                self._table.ask_back(task)
-                yield TakeBackTask(task, lying.worker.name, "planned anew")
-
-    def _queue(self) -> Iterator[TaskCommand]:
-        """One task more for each machine that is busy, where it may lie there."""
-        for host, queue in self._inner.machine_plans():
-            slot, head = self._table.slots[host.name], self._head(host, queue)
-            if slot.occupant is None or head is None or head.task not in self._ready:
-                continue
-            if self._may_lie(head, host.name):
-                worker = slot.worker
-                position = sum(self._begins_s(each) <= head.start_s for each in worker.queue)
-                self._ready.discard(head.task)
-                self._table.lay(worker, head.task, position)
-                reason = self._inner.reason(head, self._now_s)
-                yield EnqueueTask(head.task, worker.name, Form.CPU, position, reason)
-
-    def _begins_s(self, task: TaskId) -> float:
-        record = self._record(task)
-        return record.start_s if record is not None else self._now_s
-
-    def _may_lie(self, task: DagTaskRecord, machine: ResourceId) -> bool:
-        """Whether no end on its worker makes something ready that might go before it."""
-        for slot in self._table.slots[machine].worker.slots:
-            running = self._record(slot.occupant) if slot.occupant is not None else None
-            if running is None or running.dag.priority_class > task.dag.priority_class:
-                continue
-            of_dag = running.dag
-            if any(
-                of_dag.tasks[child].n_parents_left == 1 for child, _ in of_dag.dag.children[running.number]
-            ):
-                return False
-        return True
 
     def _interrupt(self) -> Iterator[TaskCommand]:
         """End what gives way to preemptive tasks that no machine takes soon."""
@@ -545,18 +462,6 @@ class LiveDagPolicy:
 
 def _is_start_of(event: TaskEvent, task: TaskId) -> bool:
     return isinstance(event, TaskStarted) and event.task == task
-
-
-def _are_equal(one: DagTaskRecord, other: DagTaskRecord) -> bool:
-    """Whether nothing but their names tells two tasks of a pool apart."""
-    return (
-        one.dag is other.dag
-        and one.state is other.state is DagTaskState.IN_POOL
-        and one.is_overdue is other.is_overdue
-        and one.rank == other.rank
-        and np.array_equal(one.row, other.row)
-        and np.array_equal(one.ready_s, other.ready_s)
-    )
 
 
 def _task_ids(submitted: SubmittedDag) -> Iterator[TaskId]:

@@ -32,15 +32,20 @@ class WorkerSlot:
 
 
 class WorkerSlots:
-    """A worker, its cores, and the tasks in its queue that are to stay there."""
+    """A worker, its cores, and the tasks in its queue that are to stay there.
 
-    __slots__ = ("name", "node", "queue", "slots")
+    Attributes:
+        n_given: so many were in its queue after the last plan.
+    """
+
+    __slots__ = ("n_given", "name", "node", "queue", "slots")
 
     def __init__(self, spec: ResourceSpec) -> None:
         self.name = spec.resource
         self.node = spec.node
         self.slots = [WorkerSlot(self, ResourceId(f"{spec.resource}#{n}")) for n in range(spec.cores)]
         self.queue: list[TaskId] = []
+        self.n_given = 0
 
 
 class LyingTask:

@@ -147,7 +147,7 @@ class Reports:
         """Take in what became of the attempts that the worker has or had."""
         held = {assignment.attempt: assignment for assignment in worker.held()}
         reported: set[AttemptId] = set()
-        for each in report.attempts:
+        for each in sorted(report.attempts, key=_by_end):
             reported.add(each.attempt)
             assignment = held.get(each.attempt)
             if each.phase is AttemptPhase.ENDED:
@@ -192,3 +192,8 @@ class Reports:
             return False
         since = assignment.listed_in if assignment.drop is None else assignment.dropped_in
         return bool(since) and order.sequence >= (since or 0)
+
+
+def _by_end(report: AttemptReport) -> tuple[bool, float]:
+    """What ended comes first, in the order in which it ended, as each freed a core for the next."""
+    return report.phase is not AttemptPhase.ENDED, -report.since_s
