@@ -255,7 +255,10 @@ RECORDINGS: Mapping[str, Recording] = {
     "predictor-lanl": Recording("predictor", log=_LANL, full_s=60, quick_s=20),
     "soak": Recording("soak", full_s=1900),
     "task_overhead": Recording("task_overhead", full_s=120, quick_s=30),
-    "torque": Recording("torque", full_s=420),
+    # `transport` has a file of its own.
+    "torque": Recording(
+        "torque", only=("cycle", "backfill", "starts", "event", "comments", "kill"), full_s=240
+    ),
     "torque-real": Recording("torque_real", full_s=600),
     "torque-transport": Recording("torque", only=("transport",), full_s=260),
     "torque_balance": Recording("torque_balance", full_s=300, quick_s=50),
@@ -281,6 +284,7 @@ NEEDS: dict[str, str] = {
     "gpu": "a GPU with its driver",
     "grid": f"the log CTC SP2 {_ARCHIVE}",
     "predictor": f"a log {_ARCHIVE}",
+    "torque_profiles": "ffmpeg for the encodes; what was measured with it is in profiles.json",
     "torque_real": "a real Torque: pbs_server and pbs_mom on this machine",
 }
 
