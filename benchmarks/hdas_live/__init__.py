@@ -21,6 +21,7 @@ from benchmarks.hdas_live.runs import LiveRun, RunKey, RunTable
 from benchmarks.hdas_live.setting import POLICIES
 from benchmarks.hdas_paper.paper import MIXES
 from benchmarks.result import Report
+from yarn_accel.errors import JobError
 
 __all__ = ["SECTIONS", "draw", "plan", "run"]
 
@@ -106,8 +107,7 @@ def _run_all(
         is_prepared = False
         for number, key in enumerate(keys):
             if time.monotonic() > until_s:
-                say(f"{len(keys) - number} runs are left; --resume goes on")
-                return
+                raise JobError(f"the time is over, and {len(keys) - number} runs are left; --resume runs them")
             left_s = sum(
                 _LATE_RUN_S if isinstance(k, LateKey) else recording.expected_s(k) for k in keys[number:]
             )

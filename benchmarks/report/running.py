@@ -7,6 +7,7 @@ down what it started, and holds the report's lock until then.
 from __future__ import annotations
 
 import ctypes
+import json
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from benchmarks.registry import RESUMABLE
 from benchmarks.report.experiments import Experiment
 from benchmarks.report.state import Outcome, State
+from benchmarks.result import current_commit
 
 __all__ = ["Runner", "time_text"]
 
@@ -95,9 +97,8 @@ class Runner:
     def _run_one(self, each: Experiment, may_run_s: float, show: Callable[[float], None]) -> Outcome:
         target = self.result(each.stem)
         target.parent.mkdir(parents=True, exist_ok=True)
-        was_begun = self.state.running == each.stem and target.exists()
         words = self.command(each, target)
-        if was_begun and each.recording.benchmark in RESUMABLE:
+        if each.recording.benchmark in RESUMABLE and self._was_begun(each.stem, target, words):
             words.append("--resume")
         else:
             target.unlink(missing_ok=True)
@@ -121,6 +122,17 @@ class Runner:
         if is_over:
             why = f"it took longer than {time_text(may_run_s)} and was ended"
         return Outcome(time.monotonic() - began_s, why)
+
+    def _was_begun(self, stem: str, target: Path, words: Sequence[str]) -> bool:
+        """Whether an earlier report left a part of it: this version's, in the same form."""
+        outcome = self.state.outcomes.get(stem)
+        if self.state.running != stem and not (outcome and outcome.why):
+            return False
+        try:
+            document = json.loads(target.read_text(encoding="utf-8"))
+            return bool((document["commit"], document["is_quick"]) == (current_commit(), "--quick" in words))
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
 
     def _wait(self, child: subprocess.Popen[bytes], may_run_s: float, show: Callable[[float], None]) -> bool:
         """Until it ends; whether it had to be ended."""

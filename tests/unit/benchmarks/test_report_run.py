@@ -122,6 +122,31 @@ def test_what_fails_is_noted_and_the_rest_goes_on(tmp_path: Path) -> None:
     assert State.read(tmp_path / "state.json").outcomes == state.outcomes
 
 
+@pytest.mark.parametrize(
+    ("benchmark", "changed", "begun"),
+    [
+        ("grid", {}, "|--resume|"),
+        ("grid", {"commit": "0123456789ab"}, "||"),
+        ("grid", {"is_quick": True}, "||"),
+        ("soak", {}, "||"),
+    ],
+)
+def test_what_failed_goes_on_from_its_file_where_it_can(
+    tmp_path: Path, benchmark: str, changed: dict[str, object], begun: str
+) -> None:
+    """Such as one whose time was over; what another version or form left is no part of it."""
+    todo = [experiment("first", benchmark)]
+    for how in ("fail", "end"):
+        with locked(tmp_path / "lock", 0) as lock:
+            runner = Runner(
+                tmp_path, State.read(tmp_path / "state.json"), lock, fake({"first": how}), LIMIT_S
+            )
+            runner.run(todo, Console(quiet=True))
+        path = runner.result("first")
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
+    assert (tmp_path / "results" / "first.begun").read_text() == begun
+
+
 def test_nothing_is_begun_that_would_not_end_in_time(tmp_path: Path) -> None:
     todo = [experiment("first", estimate_s=1000.0), experiment("second")]
     with locked(tmp_path / "lock", 0) as lock:
