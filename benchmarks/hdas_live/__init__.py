@@ -107,7 +107,8 @@ def _run_all(
         is_prepared = False
         for number, key in enumerate(keys):
             if time.monotonic() > until_s:
-                raise JobError(f"the time is over, and {len(keys) - number} runs are left; --resume runs them")
+                n_left = len(keys) - number
+                raise JobError(f"the time is over, and {n_left} runs are left; --resume runs them")
             left_s = sum(
                 _LATE_RUN_S if isinstance(k, LateKey) else recording.expected_s(k) for k in keys[number:]
             )
