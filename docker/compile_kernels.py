@@ -1,4 +1,4 @@
-"""Put what numba compiles at the first call of an image operation into the image's cache, while it is built.
+"""Put what numba compiles at the first call of an image operation into a cache, while the image is built.
 
 It took each container with a pipeline server four seconds of CPU while the cluster started. Numba compiles
 for one kind of processor, and again where the image runs on another.
@@ -6,18 +6,25 @@ for one kind of processor, and again where the image runs on another.
 
 from __future__ import annotations
 
-import sys
+import io
 
-from yarn_accel.pipeline.workers.calibration import WARMING, measure
-from yarn_accel.pipeline.workers.forms import Forms
+import numpy as np
+from PIL import Image
+
+from yarn_accel.operations import registry
+from yarn_accel.operations.operation import allocate
+
+OPERATIONS = ("lbp", "colour")
 
 
 def main() -> None:
-    """Run the smallest problem of each operation, as the workers of a server do at their start."""
-    forms = Forms("cpu")
-    broken = [operation for operation, n in WARMING if measure(forms, operation, n) is None]
-    if broken:
-        sys.exit(f"cannot run {', '.join(broken)}")
+    """Run each of them on one small image, as the workers of a server do at their start."""
+    stream = io.BytesIO()
+    Image.new("RGB", (64, 64)).save(stream, "PNG")
+    image = np.frombuffer(stream.getvalue(), np.uint8)
+    for name in OPERATIONS:
+        run = registry.get(name).form("cpu")
+        run([image.copy(), np.array([image.size], np.int64)], {}, allocate)
 
 
 main()
