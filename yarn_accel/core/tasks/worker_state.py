@@ -300,8 +300,8 @@ class WorkerState:
                 if self._held[each.attempt].phase is AttemptPhase.QUEUED
             ]
             starts = self._start_waiting(now_s)
-            # The master learns of it with the next report, which should not wait for an end.
-            actions += [*starts, SendReport()] if starts else []
+            # The master learns of it soon, also where no end follows; of a short task of both at once.
+            actions += [*starts, SendReport(is_urgent=False)] if starts else []
         else:
             actions = []
         self._problem = ""

@@ -90,6 +90,16 @@ def test_what_fits_starts_and_the_next_follows_at_once() -> None:
     assert SendReport(is_urgent=False) in actions, "what follows is reported with it"
 
 
+def test_news_is_urgent_where_nothing_waits_here_or_an_attempt_failed() -> None:
+    worker = Worker(cores=1)
+    urgent, soon = SendReport(), SendReport(is_urgent=False)
+    assert worker.order(task(1), task(2), task(3), task(4))[-1] == soon, "its end may come before"
+    assert worker.end(1)[-1] == soon
+    assert worker.end(2, AttemptEnd(AttemptOutcome.FAILED))[-1] == urgent
+    assert worker.end(3)[-1] == urgent
+    assert worker.end(4) == (urgent,)
+
+
 def test_who_waits_for_a_gpu_holds_back_only_those_who_want_one() -> None:
     worker = Worker(cores=4, gpus=2)
     found = worker.order(task(1, gpus=1), task(2, gpus=2), task(3, gpus=1), task(4))
