@@ -19,11 +19,13 @@ from yarn_accel.errors import AuthenticationError, RejectedError, RemoteProtocol
 from yarn_accel.hadoop.retained import RetainedApplication
 from yarn_accel.hadoop.rm_client import RmClient, find_running, one_of
 
-__all__ = ["Control", "asked", "with_control"]
+__all__ = ["WAIT_PATIENCE_S", "Control", "asked", "with_control"]
 
 _PATH = "/v1/control/"
 #: A new attempt of the master registers within seconds.
 _PATIENCE_S = 15.0
+#: Of who waits for the end of what runs: a ResourceManager is started again, or another one takes over.
+WAIT_PATIENCE_S = 600.0
 _PAUSE_S = 0.5
 _TIMEOUT_S = 5.0
 #: In the `RequestVerifier`'s refusal of a request that was signed before the master started.
@@ -69,15 +71,20 @@ class Control:
         if self._session is not None:
             await self._session.close()
 
-    async def ask(self, verb: str, document: dict[str, Any] | None = None) -> dict[str, Any]:
+    async def ask(
+        self, verb: str, document: dict[str, Any] | None = None, *, patience_s: float | None = None
+    ) -> dict[str, Any]:
         """Send one request and return the response.
+
+        Args:
+            patience_s: other than that of all requests.
 
         Raises:
             UnavailableError: no master answers, or the application is over.
             AuthenticationError: the secret is not its.
             RejectedError: it refuses, with its reason.
         """
-        until_s = time.monotonic() + self._patience_s
+        until_s = time.monotonic() + (self._patience_s if patience_s is None else patience_s)
         while True:
             try:
                 return await self._ask_once(verb, document or {})
@@ -120,7 +127,10 @@ class Control:
         return await self._manager.report(self._application)
 
     async def _is_over(self) -> bool:
-        state = (await self.report()).state
+        try:
+            state = (await self.report()).state
+        except UnavailableError:  # nobody knows
+            return False
         return state is not None and state.is_final
 
 

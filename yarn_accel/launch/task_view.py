@@ -100,7 +100,7 @@ def _words(row: Mapping[str, Any]) -> str:
 
 def _apps(rows: list[tuple[str, Mapping[str, Any]]]) -> Table:
     table = Table(title="applications", title_justify="left")
-    table.add_column("application")
+    table.add_column("application", overflow="fold")  # other commands take it
     table.add_column("state")
     for name in ("waiting", "running", "done", "failed", "cores", "GPUs", "share", "delay", "predicted"):
         table.add_column(name, justify="right")

@@ -23,7 +23,7 @@ from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport
 from yarn_accel.adapters.local_files import write_atomic
 from yarn_accel.adapters.repeated_output import repeated_output
 from yarn_accel.errors import JobError, UnavailableError
-from yarn_accel.hadoop.control import Control, asked, with_control
+from yarn_accel.hadoop.control import WAIT_PATIENCE_S, Control, asked, with_control
 from yarn_accel.hadoop.rm_client import RmClient
 from yarn_accel.launch.application_cli import (
     FILE_WIDTH,
@@ -205,13 +205,14 @@ def _is_terminal() -> bool:
 
 
 async def wait_until_ended(control: Control, app: str) -> None:
-    """Wait for the end of an application.
+    """Wait for the end of an application; a master or a ResourceManager that is away may come back.
 
     Raises:
         JobError: it failed or was cancelled.
+        UnavailableError: they are away for too long, or the service is over.
     """
     with app_progress(app) as show:
-        while app in (answer := await control.ask("tasks-status"))["apps"]:
+        while app in (answer := await control.ask("tasks-status", patience_s=WAIT_PATIENCE_S))["apps"]:
             show(answer["apps"][app])
             await asyncio.sleep(_POLL_S)
     ended = answer["ended"].get(app)

@@ -66,7 +66,7 @@ class DagHandle:
                     raise JobError(f"{self.dag_id}: has not ended after {timeout_s:g} s")
                 await asyncio.sleep(_POLL_S)
 
-        row = self._link.run(work)
+        row = self._link.run(work, is_waiting=True)
         if row["state"] != "done":
             raise JobError(f"{self.dag_id}: {row['state']}: {row['error']}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from yarn_accel.adapters.hdfs import Store
@@ -20,8 +21,12 @@ class ServiceLink(Protocol):
     def store(self) -> Store:
         """Reads and writes by URI."""
 
-    def run(self, work: Callable[[Ask], Awaitable[ResultT]]) -> ResultT:
-        """Do some work that asks the master."""
+    def run(self, work: Callable[[Ask], Awaitable[ResultT]], *, is_waiting: bool = False) -> ResultT:
+        """Do some work that asks the master.
+
+        Args:
+            is_waiting: for the end of what runs: a master that is away is asked for many minutes.
+        """
 
 
 class ClusterLink:
@@ -46,7 +51,7 @@ class ClusterLink:
         """The cluster's storage, and files of this machine."""
         return self._rm_client.store()
 
-    def run(self, work: Callable[[Ask], Awaitable[ResultT]]) -> ResultT:
+    def run(self, work: Callable[[Ask], Awaitable[ResultT]], *, is_waiting: bool = False) -> ResultT:
         """Find the master, and do some work with it.
 
         Where an event loop runs in this thread, the work is done in another one, and that loop waits.
@@ -55,10 +60,10 @@ class ClusterLink:
             UnavailableError: no application runs, or its master does not answer.
             ConfigError: several run.
         """
-        from yarn_accel.hadoop.control import Control, with_control
+        from yarn_accel.hadoop.control import WAIT_PATIENCE_S, Control, with_control
 
         async def with_master(_: Any, control: Control) -> ResultT:
-            return await work(control.ask)
+            return await work(partial(control.ask, patience_s=WAIT_PATIENCE_S if is_waiting else None))
 
         result: ResultT = run_to_end(lambda: with_control(self._rm_client, self._application, with_master))
         return result

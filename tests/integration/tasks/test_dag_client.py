@@ -39,7 +39,7 @@ class Link:
     def store(self):
         return Store()
 
-    def run(self, work):
+    def run(self, work, *, is_waiting=False):
         return asyncio.run_coroutine_threadsafe(work(self.ask), self._loop).result(LIMIT_S)
 
     async def ask(self, verb, document=None):

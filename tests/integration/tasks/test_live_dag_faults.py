@@ -24,6 +24,7 @@ SECTIONS = {
     "app": {"attempt_failures_validity_interval_s": 2.0},
 }
 N_PARTS = 6
+N_CORES = 4
 LU_LIMIT_S = 300
 #: Cuts, changes or joins files. Those that change wait for a file, all but the first two.
 STEP = """
@@ -56,7 +57,7 @@ def site(
     site.close()
 
 
-def write_dag(site: Site, name: str, held: Path) -> Path:
+def write_dag(site: Site, name: str, held: Path, **more: Any) -> Path:
     """One task makes files, one for each changes it, and one joins them."""
     folder = site.folder / name
     folder.mkdir()
@@ -77,6 +78,7 @@ def write_dag(site: Site, name: str, held: Path) -> Path:
         "files": ["step.py"],
         "memory_mib": 64,
         "tasks": tasks,
+        **more,
     }
     path = folder / "dag.yaml"
     path.write_text(yaml.safe_dump(document))
@@ -152,6 +154,57 @@ def test_nothing_is_lost_or_doubled_when_a_process_is_killed(site: Site, what: s
     assert submitted.returncode == 0, err
     assert_whole(site, name)
     assert_explained(site, name, out)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("role", ["nodemanager", "resourcemanager"])
+def test_nothing_is_lost_or_doubled_when_a_daemon_of_yarn_is_killed(
+    site: Site, role: str, tmp_path: Path
+) -> None:
+    """Killed and started again: its containers outlive it."""
+    name = f"killed-{role}"
+    path, out = write_dag(site, name, tmp_path), tmp_path / "out.json"
+    submitted = site.begin("dag", "submit", str(path), "--name", name, "--json", str(out))
+    try:
+        site.until("two parts are changed", lambda: row(site, name)["tasks"].get("done", 0) >= 3)
+        node = "master" if role == "resourcemanager" else site.names[status(site)["nodes"][0]]
+        site.cluster.kill(node, role)
+        (tmp_path / "go-on").touch()
+        site.cluster.start(node, role)
+        _, err = submitted.communicate(timeout=300)
+    finally:
+        submitted.kill()
+    assert submitted.returncode == 0, err
+    assert_whole(site, name)
+    assert_explained(site, name, out)
+
+
+@pytest.mark.slow
+def test_a_preemptive_dag_interrupts_one_that_allows_it(site: Site, tmp_path: Path) -> None:
+    """All cores are taken by tasks that do not end by themselves; those that give way run again."""
+    held, free = tmp_path / "held", tmp_path / "free"
+    held.mkdir()
+    free.mkdir()
+    (free / "go-on").touch()
+    low, urgent = write_dag(site, "low", held, may_interrupt=True), write_dag(site, "urgent", free)
+    out = tmp_path / "out.json"
+    submitted = site.begin("dag", "submit", str(low), "--name", "low", "--json", str(out))
+    try:
+        site.until("all cores are taken", lambda: row(site, "low")["tasks"].get("running", 0) == N_CORES)
+        site.run("dag", "submit", str(urgent), "--name", "urgent", "--class", "preemptive")
+        site.until("it has ended", lambda: row(site, "urgent").get("state") == "done")
+        assert row(site, "low")["state"] != "done"
+        cost = row(site, "low")["dag"]
+        assert cost["n_interrupted"] >= 1
+        assert cost["lost_s"] > 0
+        (held / "go-on").touch()
+        _, err = submitted.communicate(timeout=300)
+    finally:
+        submitted.kill()
+    assert submitted.returncode == 0, err
+    for name in ("low", "urgent"):
+        assert_whole(site, name)
+    assert_explained(site, "low", out)
 
 
 @pytest.mark.slow

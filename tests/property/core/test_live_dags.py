@@ -169,14 +169,16 @@ def long_running(world):
     return world
 
 
+@pytest.mark.parametrize("expected_s", [60.0, 0.5])
 @pytest.mark.parametrize("may_interrupt", [True, False])
-def test_what_allows_it_gives_way_and_runs_again(may_interrupt):
+def test_what_allows_it_gives_way_and_runs_again(may_interrupt, expected_s):
+    """Tasks that run for a minute, also where they should have ended long ago."""
     world = long_running(DagWorld())
     low = dag(random.Random(1), "low", 6, DagTerms(PriorityClass.BASIC, may_interrupt))
     low = replace(
         low,
         tasks=tuple(
-            replace(each, predecessors=(), predecessor_bytes=(), runtime_s=60.0) for each in low.tasks
+            replace(each, predecessors=(), predecessor_bytes=(), runtime_s=expected_s) for each in low.tasks
         ),
     )
     world.submit(low)

@@ -11,7 +11,8 @@ import pytest
 from aiohttp import web
 
 from tests.unit.launch.yarn import FakeRmClient, Yarn, app, report, rm_client
-from yarn_accel.adapters.hadoop_rpc.records import ApplicationState
+from yarn_accel.adapters.hadoop_rpc import ApplicationId
+from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport, ApplicationState
 from yarn_accel.adapters.signed_http import RequestVerifier, guarded, sender_key
 from yarn_accel.errors import AuthenticationError, RejectedError, UnavailableError
 from yarn_accel.hadoop.control import Control
@@ -118,6 +119,26 @@ def test_a_master_that_moved_is_found_again(run) -> None:
         assert len(master.heard) == 1
 
     run(work)
+
+
+def test_a_resource_manager_that_is_away_is_asked_again_by_who_has_patience(run, monkeypatch) -> None:
+    async def work(master: Master, yarn: Yarn, control: Control) -> None:
+        answering, n_left = yarn.report, 3
+
+        async def report(application: ApplicationId) -> ApplicationReport:
+            nonlocal n_left
+            n_left -= 1
+            if n_left >= 0:
+                raise UnavailableError("no ResourceManager answers")
+            return await answering(application)
+
+        monkeypatch.setattr(yarn, "report", report)
+        with pytest.raises(UnavailableError, match="no ResourceManager answers"):
+            await control.ask("explain", {"node": "w1"})
+        assert await control.ask("explain", {"node": "w1"}, patience_s=60.0) == {"text": "about w1"}
+        assert len(master.heard) == 1
+
+    run(work, patience_s=0.0)
 
 
 def test_patience_ends(run) -> None:

@@ -137,8 +137,9 @@ class Control:
     def __init__(self, *statuses: dict[str, Any]) -> None:
         self.statuses = list(statuses)
 
-    async def ask(self, verb: str) -> dict[str, Any]:
+    async def ask(self, verb: str, *, patience_s: float) -> dict[str, Any]:
         assert verb == "tasks-status"
+        assert patience_s >= 60, "a ResourceManager may be started again meanwhile"
         return self.statuses.pop(0)
 
 

@@ -33,7 +33,7 @@ class PlayedService:
     def store(self) -> Store:
         return Store()
 
-    def run(self, work):
+    def run(self, work, *, is_waiting=False):
         return asyncio.run(work(self._ask))
 
     async def _ask(self, verb, document):

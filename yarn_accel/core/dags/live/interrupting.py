@@ -30,6 +30,7 @@ def choose_interrupted(
         allowed: DAGs whose attempts may be ended.
     """
     late = [task for task in waiting if task.start_s > now_s + _LEAST_WAIT_S]
+    # What should have ended is believed to run on as long as it is late, as in the plan.
     n_ending = sum(slot.is_ending for slot, _ in running)
     victims = [
         (slot, task)
@@ -38,7 +39,7 @@ def choose_interrupted(
         and task.dag.priority_class is not PriorityClass.PREEMPTIVE
         and task.dag.dag_id in allowed
         and task.n_interrupts < MOST_INTERRUPTS
-        and task.end_s > now_s + _LEAST_WAIT_S
+        and abs(task.end_s - now_s) > _LEAST_WAIT_S
     ]
     victims.sort(key=lambda each: (-each[1].dag.priority_class, now_s - each[0].started_s, each[1].task))
     for (slot, task), for_task in zip(victims, late[n_ending:], strict=False):
