@@ -32,10 +32,12 @@ class OneWorker:
         self.now_s = 0.0
         self.policy.apply(ResourceJoined(ResourceSpec(WORKER, "n1", n_cores, 0, 1 << 30, 1e6), 0.0))
 
-    def submit(self, name, n_tasks, chain=False, priority_class=PriorityClass.BASIC, done_s=1.0):
+    def submit(
+        self, name, n_tasks, chain=False, priority_class=PriorityClass.BASIC, done_s=1.0, is_declared=True
+    ):
         tasks = tuple(DagTask(f"t{number}", done_s) for number in range(n_tasks))
         edges = tuple(DagEdge(f"t{n}", f"t{n + 1}", 0.0) for n in range(n_tasks - 1)) if chain else ()
-        kinds = (DurationKind(name, "", True),) * n_tasks
+        kinds = (DurationKind(name, "", is_declared),) * n_tasks
         dag = SubmittedDag(Dag(name, tasks, edges), DagTerms(priority_class), kinds, self.now_s)
         spec = AppSpec(AppId(name), name, 0, n_tasks, {Form.CPU: FormDemand()})
         self.policy.apply(AppSubmitted(spec, self.now_s, dag))
@@ -212,3 +214,22 @@ def test_what_a_dag_takes_alone_is_known_at_the_end_of_a_task_that_an_earlier_ma
     measured = TaskMeasurement(0.0, 0.0, 2.5, True)
     world.policy.apply(TaskEnded(TaskId("a/t0"), WORKER, EndReason.DONE, world.now_s, measured, 2.5))
     assert world.policy.own_makespan_s(AppId("a")) == 2.5
+
+
+def test_what_a_dag_of_unknown_times_takes_alone_is_known_when_its_last_task_ends():
+    """The service asks before the next decision: the DAG is closed by then."""
+    world = OneWorker()
+    world.submit("a", 2, chain=True, is_declared=False)
+    world.decide()
+    for number, ran_s in enumerate((6.0, 8.0)):
+        task, measured = TaskId(f"a/t{number}"), TaskMeasurement(0.0, 0.0, ran_s, True)
+        world.policy.apply(TaskStarted(task, WORKER, Form.CPU, world.now_s))
+        world.policy.apply(TaskEnded(task, WORKER, EndReason.DONE, world.now_s, measured, ran_s))
+        if not number:
+            world.ready("a", 1)
+            world.decide()
+    assert world.policy.own_makespan_s(AppId("a")) == 14.0
+    world.policy.apply(AppFinished(AppId("a"), world.now_s))
+    world.decide()
+    [belief] = world.durations.beliefs(("a",))
+    assert (belief.n_measured, belief.factor) == (2, 7.0)

@@ -60,10 +60,8 @@ class OwnMakespans:
     def seconds(self, live: LiveDag) -> float:
         """Of a DAG that was planned; of one that has ended with what was learned meanwhile."""
         assert live.record is not None
-        is_over = live.record.dag_id not in self._state.dags
-        if is_over and (not live.is_known or live.own_makespan_s is None):
-            live.is_known = True
-            self.compute(live)
+        if live.record.dag_id not in self._state.dags:
+            self._settle(live)
         return live.record.own.makespan_s if live.own_makespan_s is None else live.own_makespan_s
 
     def at_end(self, live: LiveDag, joined: Sequence[Machine]) -> float | None:
@@ -75,11 +73,18 @@ class OwnMakespans:
             joined: machines of which the policy that plans does not know yet.
         """
         if live.record is not None:
+            self._settle(live)
             return self.seconds(live)
         live.machines = live.machines or (*self._machines(), *joined)
         if live.machines and live.own_makespan_s is None:
             self.compute(live)
         return live.own_makespan_s
+
+    def _settle(self, live: LiveDag) -> None:
+        """A DAG has ended: what was not known when it was planned counts with what was learned."""
+        if not live.is_known or live.own_makespan_s is None:
+            live.is_known = True
+            self.compute(live)
 
     def compute(self, live: LiveDag) -> int:
         """With what is known now, on the most machines that there were; returns the number of its tasks."""

@@ -139,6 +139,7 @@ class LiveDagPolicy:
     def own_makespan_s(self, app: AppId) -> float | None:
         """M_own of a DAG whose last task has just ended, with what is known by now; None: nobody knows."""
         dag = self._dags.get(app)
+        self._learn_ends(app)
         # The first report of a worker may have that end: then no decision knows of its machines yet.
         joined = (each.spec for each in self._inbox if isinstance(each, ResourceJoined))
         new = [Machine(slot.machine) for spec in joined for slot in WorkerSlots(spec).slots]
@@ -360,7 +361,7 @@ class LiveDagPolicy:
             self._end_crowded(event)
             return
         if event.reason is EndReason.DONE and record is not None:
-            self._learn(event, slot, record)
+            self._learn(event, slot.worker, slot.started_s, record)
         self._inner.apply(TaskEnded(event.task, slot.machine, event.reason, event.now_s))
 
     def _end_crowded(self, event: TaskEnded) -> None:
@@ -386,17 +387,24 @@ class LiveDagPolicy:
             slot.started_s = event.now_s
             self._inner.apply(TaskStarted(next_task, machine, Form.CPU, event.now_s))
 
-    def _learn(self, event: TaskEnded, slot: WorkerSlot, record: DagTaskRecord) -> None:
+    def _learn_ends(self, app: AppId) -> None:
+        """Learn from the ends of a DAG's tasks that are not applied yet; once."""
+        for at, event in enumerate(self._inbox):
+            if isinstance(event, TaskEnded) and event.measured is not None and event.ran_s is not None:
+                record, worker = self._record(event.task), self._table.workers.get(event.resource)
+                if record is not None and record.dag.dag_id == DagId(app) and worker is not None:
+                    self._learn(event, worker, event.now_s - event.ran_s, record)
+                    self._inbox[at] = replace(event, measured=None)
+
+    def _learn(self, event: TaskEnded, worker: WorkerSlots, started_s: float, record: DagTaskRecord) -> None:
         if event.ran_s is not None and event.measured is None:
             return  # its output was there already
         transfers = sum(n_bytes for _, n_bytes in record.dag.dag.parents[record.number])
         read_s = event.measured.read_s if event.measured is not None and transfers else 0.0
         # By the worker's own clock: one report may say both that a task began and that it has ended.
-        ran_s = event.now_s - slot.started_s if event.ran_s is None else event.ran_s
+        ran_s = event.now_s - started_s if event.ran_s is None else event.ran_s
         happened_s = max(0.0, ran_s - read_s)
-        self._times.learn(
-            record.dag.dag.name, record.number, slot.worker.node, happened_s, record.seconds or None
-        )
+        self._times.learn(record.dag.dag.name, record.number, worker.node, happened_s, record.seconds or None)
 
     def _refresh_times(self) -> None:
         """Plan with what was learned; not at every end, as it takes time proportional to the tasks."""
