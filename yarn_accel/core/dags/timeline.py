@@ -54,7 +54,7 @@ class Timeline(Generic[_Item]):
         self._overrun = overrun
         self.reach_s = _GONE
         #: Row: what takes longer on a machine fits into none of its gaps.
-        self._room_s = np.full(n, _GONE)
+        self._longest_s = np.full(n, _GONE)
         self._buffer, self._is_within = np.empty(n), np.empty(n, dtype=np.bool_)
 
     def append(self, item: _Item, ready_s: Row, seconds: Row, finish_s: Row, only: int | None = None) -> int:
@@ -121,7 +121,7 @@ class Timeline(Generic[_Item]):
 
     def fit(self, ready_s: Row, seconds: Row, least_s: float, only: int | None) -> tuple[int, float] | None:
         """Machine and start of the gap in which a task ends first; see `insert`."""
-        if least_s > self.reach_s or not self.has_room(seconds):
+        if least_s > self.reach_s or not self.may_hold(seconds):
             return None
         n, overrun = self._n_gaps, self._overrun
         begin_s, close_s, machines = self._begin_s[:n], self._close_s[:n], self._machine[:n]
@@ -140,9 +140,9 @@ class Timeline(Generic[_Item]):
         best = min(ties, key=lambda at: (machines[at], start_s[at])) if len(ties) > 1 else ties[0]
         return int(machines[best]), float(start_s[best])
 
-    def has_room(self, seconds: Row) -> bool:
+    def may_hold(self, seconds: Row) -> bool:
         """Whether a machine has a gap that is long enough for a task, whenever its inputs are there."""
-        is_within = np.less_equal(seconds, self._room_s, self._is_within)
+        is_within = np.less_equal(seconds, self._longest_s, self._is_within)
         return bool(is_within.item(is_within.argmax()))
 
     def add_fixed(self, machine: int, items: list[_Item]) -> None:
@@ -175,8 +175,8 @@ class Timeline(Generic[_Item]):
     def _find_gaps(self, machine: int) -> None:
         n = self._n_gaps
         self._close_s[:n][self._machine[:n] == machine] = _GONE
-        self._room_s[machine] = _GONE
-        self.reach_s = self._room_s.item(self._room_s.argmax())
+        self._longest_s[machine] = _GONE
+        self.reach_s = self._longest_s.item(self._longest_s.argmax())
         at_s = self.free_s.item(machine)
         for each in self.queues[machine]:
             if each.start_s > at_s:
@@ -190,9 +190,9 @@ class Timeline(Generic[_Item]):
         self._begin_s[at], self._close_s[at], self._machine[at] = begin_s, close_s, machine
         self._n_gaps += 1
         # A difference of times is less exact than the times: what fits exactly must get past this.
-        room_s = (close_s - begin_s) * (1 + self._overrun) + _ROUNDING_S
-        self._room_s[machine] = max(self._room_s.item(machine), room_s)
-        self.reach_s = max(self.reach_s, room_s)
+        longest_s = (close_s - begin_s) * (1 + self._overrun) + _ROUNDING_S
+        self._longest_s[machine] = max(self._longest_s.item(machine), longest_s)
+        self.reach_s = max(self.reach_s, longest_s)
 
     def _compact(self) -> None:
         """Forget gaps that are no more, and make place for as many again."""

@@ -142,7 +142,7 @@ class MpsPolicy(DagPolicy):
                 floor_s = tail_s.item(tail_s.argmin())
             row = task.row
             only = self._only(task) if task.n_moves >= most_moves else None
-            may_fit = backfills and task.least_s <= timeline.reach_s and timeline.has_room(row)
+            may_fit = backfills and task.least_s <= timeline.reach_s and timeline.may_hold(row)
             if may_fit and self.backfill(task, only):
                 continue
             if only is not None or task.latest_ready_s > floor_s:
