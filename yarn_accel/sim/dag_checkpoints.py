@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import time
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from yarn_accel.errors import ConfigError
 from yarn_accel.sim.dag_simulator import DagSimulation
 from yarn_accel.sim.dag_world import DagWorld
 
-__all__ = ["run_with_checkpoints"]
+__all__ = ["resumed", "run_on", "run_with_checkpoints"]
 
 _EVERY_S = 60.0
 _SHOWN_EVERY = 50
@@ -41,12 +42,33 @@ def run_with_checkpoints(
     Raises:
         ConfigError: the file is of another run.
     """
+    simulation = resumed(world, policy, file)
+    run_on(simulation, file, show, every_s)
+    outcome = simulation.outcome()
+    if file is not None:
+        file.unlink()
+    return outcome
+
+
+def resumed(world: DagWorld, policy: DagPolicy, file: Path | None) -> DagSimulation:
+    """A simulation that goes on from the last checkpoint of a file; see `run_with_checkpoints`."""
     simulation = DagSimulation(world, policy)
     if file is not None:
         _restore(simulation, world, policy, file)
+    return simulation
+
+
+def run_on(
+    simulation: DagSimulation,
+    file: Path | None,
+    show: Callable[[int], None],
+    every_s: float = _EVERY_S,
+    most_decisions: float = math.inf,
+) -> None:
+    """Go to the end, or to so many decisions since the beginning; how far that is, is in the file."""
     saved_s = time.monotonic()
     n_steps = 0
-    while simulation.step():
+    while simulation.n_decisions < most_decisions and simulation.step():
         n_steps += 1
         if n_steps % _SHOWN_EVERY == 0:
             show(simulation.n_ended)
@@ -54,10 +76,8 @@ def run_with_checkpoints(
             _append(file, simulation.checkpoint())
             saved_s = time.monotonic()
     show(simulation.n_ended)
-    outcome = simulation.outcome()
     if file is not None:
-        file.unlink()
-    return outcome
+        _append(file, simulation.checkpoint())
 
 
 def _restore(simulation: DagSimulation, world: DagWorld, policy: DagPolicy, file: Path) -> None:

@@ -313,7 +313,8 @@ class DagSimulation:
         for name, tasks in plan["published"].items():
             self._machines[ResourceId(name)].queue = [TaskId(task) for task in tasks]
         self._reasons.update((TaskId(task), reason) for task, reason in document["reasons"].items())
-        self._queue = [each for each in self._queue if each[0] > self.now_s or each[1] == _END]
+        # What takes no time and began now has still to end now.
+        self._queue = [each for each in self._queue if each[:2] == (self.now_s, _END) or each[0] > self.now_s]
         heapq.heapify(self._queue)
         self._facts = []
         self._start_heads()

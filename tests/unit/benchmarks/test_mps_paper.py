@@ -6,8 +6,10 @@ import random
 import statistics
 
 import pytest
+from click.testing import CliRunner
 
 from benchmarks.mps_paper import interval
+from benchmarks.mps_paper.large_world import main as large_world_main
 from benchmarks.mps_paper.runs import Cell, world_of_cell
 from tests.fixtures.dag_worlds import check_outcome
 from yarn_accel.core.dags.heft import heft
@@ -70,3 +72,11 @@ def test_classes_of_operations_differ_in_their_ratio() -> None:
 def test_an_impossible_shape_is_refused(wrong) -> None:
     with pytest.raises(ConfigError, match="shape of a DAG"):
         DagShape(**wrong)
+
+
+def test_the_large_world_goes_on_where_it_was_stopped(tmp_path) -> None:
+    options = ["--dags", "2", "--checkpoint", str(tmp_path / "large.checkpoint")]
+    first = CliRunner().invoke(large_world_main, [*options, "--events", "40"])
+    assert first.stdout.startswith("events 0 to 40, 3")
+    rest = CliRunner().invoke(large_world_main, options)
+    assert rest.stdout.startswith("events 40 to 201, 200 of 200 tasks ended")
