@@ -30,7 +30,7 @@ def dags_of(answer: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 def dags_table(answer: Mapping[str, Any]) -> Group:
     """The DAGs of a task service, for people."""
     table = Table(title=f"DAGs, policy {answer.get('policy') or _DASH}", title_justify="left")
-    # Other commands take the name: where it has no room it goes on in the next line.
+    # Other commands take the name: where the column is too narrow it goes on in the next line.
     table.add_column("DAG", overflow="fold", min_width=_MIN_NAME)
     for name in ("class", "state"):
         table.add_column(name)
