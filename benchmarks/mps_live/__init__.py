@@ -22,6 +22,7 @@ from benchmarks.mps_live.recording import Recording
 from benchmarks.mps_live.runs import DASK, LIVE, SIMULATED, DagRun, RunKey
 from benchmarks.mps_live.setting import FILES, FUNCTIONS, Costs, EmulatedDag, OverheadPlan, overhead_plan
 from benchmarks.result import Report, not_measured
+from yarn_accel.errors import JobError
 
 if TYPE_CHECKING:
     from benchmarks.mps_live.cluster import LiveCluster
@@ -59,6 +60,9 @@ def run(
         only: of `SECTIONS`.
         resume: keep the runs that the report's file has already.
         minutes: no run is begun later; --resume goes on.
+
+    Raises:
+        JobError: runs are left.
     """
     recording = Recording(report, _QUICK_SHARE if quick else 1.0, is_resumed=resume)
     keys = [key for key in plan(only or SECTIONS, is_quick=quick) if not recording.has(key)]
@@ -112,8 +116,8 @@ def _run_all(
             with _runner(system, cluster, Path(name)) as runner:
                 for key in group:
                     if time.monotonic() > until_s:
-                        say(f"{len(keys) - n_done} runs are left; --resume goes on")
-                        return
+                        left = f"{len(keys) - n_done} runs are left"
+                        raise JobError(f"the time is over, and {left}; --resume runs them")
                     n_done += 1
                     say(f"{key}: {n_done} of {len(keys)}")
                     _run_one(key, runner, recording, say, is_quick=is_quick)
