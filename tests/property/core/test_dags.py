@@ -43,8 +43,17 @@ worlds = st.builds(
 policies = st.sampled_from(sorted(DAG_POLICIES))
 
 
+def drawn(seed: int, n_dags: int, n_machines: int, classes=tuple(PriorityClass)) -> DagWorld:
+    """A world whose machines come and go."""
+    rng = random.Random(seed)
+    return random_world(rng, n_dags=n_dags, n_machines=n_machines, classes=classes, is_elastic=True)
+
+
 @settings(max_examples=examples(120), deadline=None)
 @given(worlds, policies)
+# A machine leaves whose task has a parent on the last one; a parent of no length, its child beside it.
+@example(drawn(65, 2, 3), "mps")
+@example(drawn(103, 5, 3), "merged_heft")
 def test_precedence_transfers_and_machines_are_kept(world, name) -> None:
     policy = make_dag_policy(name, world.bandwidth_bytes_per_s)
     simulation = DagSimulation(world, policy)
@@ -61,12 +70,6 @@ def test_the_order_of_simultaneous_events_changes_nothing(world, name, seed) -> 
         return DagSimulation(world, policy, shuffle).run()
 
     assert run().as_json() == run(random.Random(seed).shuffle).as_json()
-
-
-def drawn(seed: int, n_dags: int, n_machines: int, classes=tuple(PriorityClass)) -> DagWorld:
-    """A world whose machines come and go."""
-    rng = random.Random(seed)
-    return random_world(rng, n_dags=n_dags, n_machines=n_machines, classes=classes, is_elastic=True)
 
 
 @settings(max_examples=examples(120), deadline=None)

@@ -225,6 +225,7 @@ class DagState:
             return
         self.machines.remove(host)
         host.column = _GONE
+        self._number_machines()
         if host.running is not None:
             self._return(host.running, event.now_s)
         for dag in self.dags.values():
@@ -232,7 +233,6 @@ class DagState:
                 if task.host is host:
                     self.unplan(task)
         host.published = []
-        self._number_machines()
 
     def start(self, event: TaskStarted) -> None:
         """A task runs; it is adopted where another machine was planned."""

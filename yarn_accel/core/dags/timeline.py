@@ -160,7 +160,8 @@ class Timeline(Generic[_Item]):
     def _insert_at(self, item: _Item, machine: int, start_s: float, seconds: float) -> int:
         queue = self.queues[machine]
         item.start_s, item.seconds, item.end_s = start_s, seconds, start_s + seconds
-        at = next((n for n, each in enumerate(queue) if each.start_s >= start_s), len(queue))
+        # Behind tasks of no length that are planned for the same time: one of them may be its parent.
+        at = next((n for n, each in enumerate(queue) if each.end_s > start_s), len(queue))
         queue.insert(at, item)
         free_from_s = item.end_s
         for each in queue[at + 1 :]:
