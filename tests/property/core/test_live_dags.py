@@ -201,6 +201,39 @@ def test_what_allows_it_gives_way_and_runs_again(may_interrupt, expected_s):
     assert sum(low_runs.values()) - 6 == shown["n_interrupted"]
 
 
+def layered(name, n_tasks, abreast, priority_class, runtime_s):
+    """Chains side by side, all tasks of one length."""
+    made = dag(random.Random(1), name, n_tasks, DagTerms(priority_class))
+    before = [(each.task,) for each in made.tasks]
+    tasks = tuple(
+        replace(
+            each,
+            predecessors=before[number - abreast] if number >= abreast else (),
+            predecessor_bytes=(0.0,) if number >= abreast else (),
+            runtime_s=runtime_s,
+            kind=name,
+        )
+        for number, each in enumerate(made.tasks)
+    )
+    return replace(made, tasks=tasks)
+
+
+def test_changes_of_the_plan_are_no_moves():
+    """A task that moved too often keeps its machine, though another one may be free."""
+    world = DagWorld("mps", 2)
+    rng = random.Random(2)
+    world.rng.uniform = lambda low, high: 2.0 + 0.2 * rng.random()
+    world.submit(layered("a", 24, 4, PriorityClass.BASIC, 2.0))
+    world.submit(layered("b", 24, 4, PriorityClass.BASIC, 2.0))
+    world.run(4)
+    world.submit(layered("urgent", 5, 1, PriorityClass.PREEMPTIVE, 6.0))
+    for _ in range(40):
+        world.run(1)
+        apps = world.service.snapshot()["apps"]
+        for each in world.service._parts.policy._inner.state.dags.values():
+            assert sum(task.n_moves for task in each.tasks) <= apps[each.dag_id]["dag"]["n_moved"]
+
+
 def test_a_master_can_begin_at_every_point_of_the_journal():
     story = DagWorld("mps", 5)
     story.behaviour = noise.behave(story)

@@ -70,6 +70,7 @@ class LiveDagPolicy:
 
     def __init__(self, inner: DagPolicy, durations: DurationStore) -> None:
         self._inner = inner
+        inner.counts_moves = False
         self._table = WorkerTable()
         self._times = ExpectedTimes(durations, self._node_of)
         inner.state.seconds_matrix = self._times.matrix
@@ -355,6 +356,8 @@ class LiveDagPolicy:
                 live = self._dags.get(AppId(event.task.partition("/")[0]))
                 if live is not None:
                     live.n_moved += 1
+                if (record := self._record(event.task)) is not None:
+                    record.n_moves += 1
             return
         record, slot = self._record(event.task), self._table.vacate(event.task)
         if slot is None:

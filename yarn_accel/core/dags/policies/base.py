@@ -41,6 +41,8 @@ class DagPolicy:
         self._hosts: tuple[MachineRecord, ...] = ()
         #: How often a task went from one machine's queue to another's.
         self.n_moved = 0
+        #: False where plans do not lie at machines: who drives this counts what leaves their queues.
+        self.counts_moves = True
 
     def apply(self, event: DagEvent) -> tuple[TaskCommand, ...]:
         """Take one fact in; commands come from `Decide` alone, those that take back first."""
@@ -129,7 +131,7 @@ class DagPolicy:
             taken += (TakeBackTask(task.task, host.name, "planned anew") for task in host.published[n_same:])
             for position, task in enumerate(wanted[n_same:], n_same):
                 if task.last_queue is not host:
-                    if task.last_queue is not None:
+                    if task.last_queue is not None and self.counts_moves:
                         task.n_moves += 1
                         self.n_moved += 1
                         task.note = "; ".join(
