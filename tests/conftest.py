@@ -122,10 +122,14 @@ def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def eight_gpus(nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> fake_nvml.Node:
     """This process sees eight emulated GPUs, and a test changes them; see `fake_nvml.eight_gpus`."""
+    import pynvml
+
     from yarn_accel.pipeline import nvml
 
     node = fake_nvml.eight_gpus(tmp_path / "nvml-state")
-    fake_nvml.preload(nvml_library)
+    # Where this machine has a driver, pynvml may have loaded that.
+    monkeypatch.setattr(pynvml, "nvmlLib", fake_nvml.preload(nvml_library))
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
     monkeypatch.setenv(fake_nvml.STATE_VARIABLE, str(node.path))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("NVIDIA_VISIBLE_DEVICES", raising=False)

@@ -26,12 +26,13 @@ _RESULTS = Path(__file__).resolve().parents[1] / "results"
 
 _EMULATED = "emulated"
 """How the emulated CUDA of tests/emulated_cuda names its device."""
+#: By library, its package for CUDA 12, and for CUDA 13.
 _PACKAGES = {
-    "cuBLAS": "nvidia-cublas-cu12",
-    "cuSOLVER": "nvidia-cusolver-cu12",
-    "NVRTC": "nvidia-cuda-nvrtc-cu12",
-    "nvImageCodec": "nvidia-nvimgcodec-cu12",
-    "nvJPEG": "nvidia-nvjpeg-cu12",
+    "cuBLAS": ("nvidia-cublas-cu12", "nvidia-cublas"),
+    "cuSOLVER": ("nvidia-cusolver-cu12", "nvidia-cusolver"),
+    "NVRTC": ("nvidia-cuda-nvrtc-cu12", "nvidia-cuda-nvrtc"),
+    "nvImageCodec": ("nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13"),
+    "nvJPEG": ("nvidia-nvjpeg-cu12", "nvidia-nvjpeg"),
 }
 _CUPY_CURE = (
     "`make gpu-test` installs it into .venv-gpu, then run `.venv-gpu/bin/python -m benchmarks gpu`; "
@@ -123,9 +124,10 @@ def _versions(driver: str, cupy: Any) -> dict[str, str]:
         "CUDA runtime": _dotted(runtime.runtimeGetVersion()),
         "CuPy": str(cupy.__version__),
     }
-    for name, package in _PACKAGES.items():
+    of_cuda = {12: 0, 13: 1}.get(runtime.runtimeGetVersion() // 1000, 0)
+    for name, packages in _PACKAGES.items():
         try:
-            found[name] = metadata.version(package)
+            found[name] = metadata.version(packages[of_cuda])
         except metadata.PackageNotFoundError:
             found[name] = "not from a package"
     return found

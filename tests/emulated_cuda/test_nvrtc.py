@@ -20,9 +20,15 @@ REGISTERS_OF_A_THREAD, REGISTERS_OF_A_BLOCK, SHARED_BYTES = 255, 65536, 48 << 10
 REGISTERS_TOGETHER = 8
 """They are given to threads in eights."""
 DOCUMENTATION = Path(__file__).parent.parent.parent / "docs/gpu.md"
-TEXTS = (cuda_source.IMAGES, cuda_source.HOUSEHOLDER)
-THREADS = {cuda_source.IMAGES: cuda_images._THREADS, cuda_source.HOUSEHOLDER: cuda_source.HOUSEHOLDER_THREADS}
-ASKED_SHARED_BYTES = {cuda_source.IMAGES: 0, cuda_source.HOUSEHOLDER: cuda_source.HOUSEHOLDER_SHARED_BYTES}
+TEXTS = (cuda_source.IMAGES, cuda_source.HOUSEHOLDER, cuda_source.MATRICES)
+THREADS = dict(
+    zip(
+        TEXTS,
+        (cuda_images._THREADS, cuda_source.HOUSEHOLDER_THREADS, cuda_source.MATRICES_THREADS),
+        strict=True,
+    )
+)
+ASKED_SHARED_BYTES = dict(zip(TEXTS, (0, cuda_source.HOUSEHOLDER_SHARED_BYTES, 0), strict=True))
 """At the launch, beside what a kernel declares."""
 USE = re.compile(
     r"Compiling entry function '(\w+)' for '\w+'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, "

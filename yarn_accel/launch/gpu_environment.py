@@ -23,7 +23,7 @@ _GPU = "yarn.io/gpu"
 _N_NODES = 6
 _CURE = "pip install 'cluster-accel[yarn,gpu]' here, with which `environment: {gpu: auto}` packs it"
 _CUPY = re.compile(r"cupy-cuda(\d+)")
-_CUDA_MAJOR = "12"
+_CUDA_MAJORS = ("12", "13")
 
 
 def gpu_form(settings: EnvironmentSettings) -> str:
@@ -68,14 +68,15 @@ def _is_installed(extra: str) -> bool:
         return False
 
 
-def _refuse_other_cuda(packed: Iterable[str]) -> None:
-    for name in packed:
-        found = _CUPY.match(name)
-        if found and found[1] != _CUDA_MAJOR:
-            cure = (
-                "leave it out of `environment: {packages: ...}`; `environment: {gpu: ...}` takes cupy-cuda12x"
-            )
-            raise ConfigError(f"{name} is of CUDA {found[1]}, which is not supported", cure=cure)
+def _check_cupy(packed: Iterable[str]) -> None:
+    cure = "leave it out of `environment: {packages: ...}`; `environment: {gpu: ...}` takes cupy-cuda12x"
+    found = {name: match[1] for name in packed if (match := _CUPY.match(name))}
+    for name, major in found.items():
+        if major not in _CUDA_MAJORS:
+            raise ConfigError(f"{name} is of CUDA {major}, which is not supported", cure=cure)
+    if len(found) > 1:
+        text = f"{' and '.join(sorted(found))} do not work in one environment"
+        raise ConfigError(text, cure=f"{cure}; CUDA 13's CuPy goes with `environment: {{gpu: none}}`")
 
 
 def check_gpu_environment(config: LaunchConfig, nodes: Sequence[NodeReport]) -> list[str]:
@@ -84,12 +85,12 @@ def check_gpu_environment(config: LaunchConfig, nodes: Sequence[NodeReport]) -> 
     Nodes whose GPUs YARN does not count are not known here; `status` says what their servers compute on.
 
     Raises:
-        ConfigError: the settings ask for GPUs, or CuPy is of another CUDA than 12.
+        ConfigError: the settings ask for GPUs, or CuPy is there twice, or of a CUDA that is not supported.
         StartupError: what the settings ask to pack is not installed here.
     """
     asked, found = _asked(config), _nodes_with_gpus(nodes)
     packed = distributions(packed_extras(config.environment), config.environment.packages)
-    _refuse_other_cuda(packed)
+    _check_cupy(packed)
     if not (asked or found) or any(name.startswith("cupy") for name in packed):
         return []
     if asked:

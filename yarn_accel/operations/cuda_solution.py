@@ -17,7 +17,7 @@ import numpy as np
 
 from yarn_accel.errors import RejectedError
 from yarn_accel.operations import solution
-from yarn_accel.operations.cuda_linalg import unpacked
+from yarn_accel.operations.cuda_linalg import mark_unsound, unpacked
 from yarn_accel.operations.cuda_products import multiplied
 from yarn_accel.operations.cuda_streams import (
     SMALL_ORDER,
@@ -58,13 +58,14 @@ class _SolutionBatch(NamedTuple):
     items: List[Item]
     is_stack: bool
     x: Array
-    sound: Array
+    unsound: Array
     has_good_pivots: List[bool]
 
     def land(self) -> List[Any]:
         """See `Land`."""
         n_each = len(self.x) // len(self.items)
-        sound = self.sound.get().reshape(len(self.items), n_each).all(axis=1) & self.has_good_pivots
+        unsound = self.unsound.get().reshape(len(self.items), n_each).any(axis=1)
+        sound = ~unsound & self.has_good_pivots
         return [
             attempt(partial(_finish, self, item, self.x[i * n_each : (i + 1) * n_each], bool(sound[i])))
             for i, item in enumerate(self.items)
@@ -94,8 +95,9 @@ def _launch(items: List[Item]) -> Land:
     if is_packed_triangle:
         factors["l"] = unpacked(factors["l"])
     x = _solved(factors, b)
-    sound = cupy.isfinite(x).reshape(len(x), -1).all(axis=1)
-    return _SolutionBatch(items, is_stack, x, sound, has_good_pivots).land
+    unsound = cupy.zeros(len(x), dtype=np.int32)
+    mark_unsound(cupy.ascontiguousarray(x), unsound)
+    return _SolutionBatch(items, is_stack, x, unsound, has_good_pivots).land
 
 
 def _finish(flight: _SolutionBatch, item: Item, x: Array, is_sound: bool) -> Outcome:

@@ -5,13 +5,24 @@ without a GPU compiles the very same text with a C++ compiler and compares. Imag
 fused multiply-add: texture decides ties by rounding (see `lbp`).
 """
 
-__all__ = ["HOUSEHOLDER", "HOUSEHOLDER_SHARED_BYTES", "HOUSEHOLDER_THREADS", "IMAGES", "IMAGE_OPTIONS"]
+__all__ = [
+    "HOUSEHOLDER",
+    "HOUSEHOLDER_OWN_BYTES",
+    "HOUSEHOLDER_SHARED_BYTES",
+    "HOUSEHOLDER_THREADS",
+    "IMAGES",
+    "IMAGE_OPTIONS",
+    "MATRICES",
+    "MATRICES_THREADS",
+]
 
 IMAGE_OPTIONS = ("--fmad=false",)
 HOUSEHOLDER_THREADS = 128
 HOUSEHOLDER_SHARED_BYTES = 44 << 10
 """The matrix must fit, ``n_columns * (n_rows | 1)`` numbers: 48 KiB are there without asking, and 1 KiB of it
 serves to add up what the threads found."""
+HOUSEHOLDER_OWN_BYTES = 1 << 10
+MATRICES_THREADS = 128
 
 IMAGES = r"""
 typedef unsigned char byte;
@@ -181,5 +192,57 @@ extern "C" __global__ void write_out(REAL* stack, const REAL* scalars, int m, in
         __syncthreads();
     }
     for (int i = threadIdx.x; i < m * k; i += blockDim.x) matrix[i] = a[i % m + i / m * ld];
+}
+"""
+
+MATRICES = r"""
+/* Of a number that is `width` REALs: 1, or 2 if it is complex. */
+__device__ REAL modulus(const REAL* number, int width)
+{
+    return width == 1 ? fabs(number[0]) : hypot(number[0], number[1]);
+}
+
+/* Marks each item (blockIdx.x) of a stack in which a number is not finite. If `order` is not 0, also each
+   that is not Hermitian: its triangles may differ by `share` of the largest number on its diagonal. */
+extern "C" __global__ void mark_unsound(const REAL* stack, long long n, int width, int order, double share,
+                                        int* unsound)
+{
+    __shared__ REAL parts[128]; /* one for each thread */
+    const REAL* a = stack + blockIdx.x * n * width;
+    REAL largest = 0;
+    for (int i = threadIdx.x; i < order; i += blockDim.x) {
+        REAL each = modulus(a + ((long long)i * order + i) * width, width);
+        if (each > largest) largest = each;
+    }
+    parts[threadIdx.x] = largest;
+    for (int half = blockDim.x / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half && parts[threadIdx.x + half] > parts[threadIdx.x])
+            parts[threadIdx.x] = parts[threadIdx.x + half];
+    }
+    __syncthreads();
+    REAL allowed = share * parts[0];
+    bool is_bad = false;
+    for (long long i = blockIdx.y * (long long)blockDim.x + threadIdx.x; i < n;
+         i += (long long)gridDim.y * blockDim.x) {
+        const REAL* number = a + i * width;
+        for (int k = 0; k < width; k++) is_bad |= number[k] - number[k] != 0; /* infinity, NaN */
+        if (order && i / order >= i % order) {
+            const REAL* other = a + (i % order * order + i / order) * width;
+            REAL apart[2] = {number[0] - other[0], width == 1 ? 0 : number[1] + other[1]};
+            is_bad |= !(modulus(apart, width) <= allowed);
+        }
+    }
+    if (is_bad) unsound[blockIdx.x] = 1;
+}
+
+/* Zeros above the diagonal of each item (order, order) of a stack of columns. */
+extern "C" __global__ void clear_upper(REAL* stack, long long n, int width, int order)
+{
+    REAL* a = stack + blockIdx.x * n * width;
+    for (long long i = blockIdx.y * (long long)blockDim.x + threadIdx.x; i < n;
+         i += (long long)gridDim.y * blockDim.x)
+        if (i % order < i / order)
+            for (int k = 0; k < width; k++) a[i * width + k] = 0;
 }
 """

@@ -33,6 +33,7 @@ __all__ = [
     "attempt",
     "cupy_module",
     "download",
+    "download_each",
     "library",
     "only",
     "set_memory_wait",
@@ -50,6 +51,8 @@ SMALL_ORDER = 512
 _N_STREAMS = 3
 _MAX_CALLERS = 64
 _MEMORY_POLL_S = 0.05
+_STAGED_BYTES = 1 << 16
+"""What is smaller is gathered in pinned memory and copied at once: to launch a copy takes as long as this."""
 _T = TypeVar("_T")
 _held: Dict[int, List[Tuple[Any, Array]]] = {}
 """By stream: an event behind a copy, and the host memory that is copied from until then."""
@@ -224,27 +227,55 @@ def upload(arrays: Sequence[Array], n_axes: int) -> Array:
     first = arrays[0]
     is_columns = first.ndim == n_axes == 2 and first.flags.f_contiguous
     hosts = [array.T if is_columns else array for array in arrays]
-    if len(hosts) == 1:
-        host = np.ascontiguousarray(hosts[0])
+    on_device = cupy.empty((len(hosts), *hosts[0].shape), dtype=first.dtype)
+    if len(hosts) == 1 or first.nbytes > _STAGED_BYTES:
+        for i, host in enumerate(hosts):
+            _copy_in(on_device[i], np.ascontiguousarray(host))
     else:
-        host = importlib.import_module("cupyx").empty_pinned((len(hosts), *hosts[0].shape), dtype=first.dtype)
-        np.stack(hosts, out=host)
-    on_device = cupy.empty(host.shape, dtype=first.dtype)
-    stream = cupy.cuda.get_current_stream()
-    on_device.set(host, stream=stream)
-    _hold(stream, host)
+        _copy_in(on_device, np.stack(hosts, out=_pinned(on_device)))
     stack = on_device.reshape(-1, *hosts[0].shape[-n_axes:])
     return stack.swapaxes(-1, -2) if is_columns else stack
 
 
 def download(result: Array, target: Array) -> None:
     """Start copying a device stack ``(b, ...)`` to the host array of one request, on the current stream."""
+    download_each(result, [target])
+
+
+def download_each(result: Array, targets: Sequence[Optional[Array]]) -> Callable[[], None]:
+    """Start copying the equal parts of a device stack ``(b, ...)`` to the host arrays of their requests.
+
+    Args:
+        result: on the device.
+        targets: equal arrays, or None for a request that wants no part; at least one is there.
+
+    Returns:
+        What is to be called once the current stream was waited for.
+    """
     cupy = cupy_module()
-    is_rows = target.flags.c_contiguous
-    value = result.reshape(target.shape) if is_rows else result[0].T
-    contiguous = with_memory(lambda: cupy.ascontiguousarray(value, dtype=target.dtype), result.nbytes)
+    hosts = {i: target for i, target in enumerate(targets) if target is not None}
+    first = next(iter(hosts.values()))
+    is_rows = first.flags.c_contiguous
+    value = result if is_rows else result.swapaxes(-1, -2)
+    if not is_rows:
+        hosts = {i: host.T for i, host in hosts.items()}
+    shape = (len(targets), *next(iter(hosts.values())).shape)
+    contiguous = with_memory(
+        lambda: cupy.ascontiguousarray(value.reshape(shape), dtype=first.dtype), result.nbytes
+    )
     stream = cupy.cuda.get_current_stream()
-    contiguous.get(stream=stream, out=target if is_rows else target.T, blocking=False)
+    if len(targets) == 1 or first.nbytes > _STAGED_BYTES:
+        for i, host in hosts.items():
+            contiguous[i].get(stream=stream, out=host, blocking=False)
+        return lambda: None
+    staged = _pinned(contiguous)
+    contiguous.get(stream=stream, out=staged, blocking=False)
+
+    def hand_out() -> None:
+        for i, host in hosts.items():
+            host[...] = staged[i]
+
+    return hand_out
 
 
 def library(name: str, array: Array) -> Tuple[Any, int, str]:
@@ -283,6 +314,17 @@ def only(outcomes: List[Any]) -> Outcome:
         raise outcomes[0]
     outcome: Outcome = outcomes[0]
     return outcome
+
+
+def _pinned(like: Array) -> Array:
+    return importlib.import_module("cupyx").empty_pinned(like.shape, dtype=like.dtype)
+
+
+def _copy_in(on_device: Array, host: Array) -> None:
+    cupy = cupy_module()
+    stream = cupy.cuda.get_current_stream()
+    on_device.set(host, stream=stream)
+    _hold(stream, host)
 
 
 def _hold(stream: Any, host: Array) -> None:

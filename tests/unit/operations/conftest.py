@@ -8,7 +8,13 @@ import pytest
 from tests.unit.operations import emulation
 from yarn_accel.operations import cuda_decoding, cuda_images, cuda_linalg, cuda_streams
 
-_CACHES = (cuda_streams._streams, cuda_linalg._kernels, cuda_images._forms, cuda_decoding._decoder)
+_CACHES = (
+    cuda_streams._streams,
+    cuda_linalg._kernels,
+    cuda_linalg._shared_bytes_of_gpu,
+    cuda_images._forms,
+    cuda_decoding._decoder,
+)
 
 
 def _has_gpu():

@@ -65,6 +65,8 @@ def launch(library, name, grid, n_threads, *arguments, shared=0):
 def _argument(value):
     if isinstance(value, np.ndarray):
         return ctypes.c_void_p(value.ctypes.data)
+    if isinstance(value, np.float64):
+        return ctypes.c_double(value)
     return ctypes.c_longlong(value) if isinstance(value, np.int64) else ctypes.c_int(value)
 
 
@@ -232,6 +234,17 @@ class Event:
         return self._stream._n_waited_for > self._before
 
 
+class Runtime:
+    """Of a Hopper."""
+
+    cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
+
+    @staticmethod
+    def deviceGetAttribute(attrib, device):
+        assert (attrib, device) == (97, 0)
+        return 227 << 10
+
+
 NULL_STREAM = Stream()
 
 
@@ -387,7 +400,9 @@ def modules():
     for name in FUNCTIONS:
         setattr(cupy, name, _device(getattr(np, name)))
     cupy.RawModule, cupy.empty = RawModule, empty
-    cupy.cuda = types.SimpleNamespace(Stream=Stream, Event=Event, get_current_stream=_current_stream)
+    cupy.cuda = types.SimpleNamespace(
+        Stream=Stream, Event=Event, runtime=Runtime, get_current_stream=_current_stream
+    )
     cupyx = types.ModuleType("cupyx")
     cupyx.empty_pinned = empty_pinned
     device = types.ModuleType("cupy.cuda.device")

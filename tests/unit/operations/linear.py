@@ -101,6 +101,25 @@ def householder_q(packed, scalars):
     return q[:, :least]
 
 
+def compare_lu(found, expected, matrix):
+    """Two outcomes of LU of complex numbers: each partial pivoting, maybe by another size of a number.
+
+    LAPACK compares the real part's size and the imaginary part's, added; cuSOLVER the modulus.
+    """
+    assert list(found.arrays) == list(expected.arrays)
+    assert found.info == expected.info
+    for key, array in expected.arrays.items():
+        assert (found.arrays[key].dtype, found.arrays[key].shape) == (array.dtype, array.shape)
+    arrays, (m, n) = found.arrays, matrix.shape[-2:]
+    least = min(m, n)
+    packed = arrays.get("lu")
+    lower = arrays["l"] if packed is None else np.tril(packed[..., :least], -1) + np.eye(m, least)
+    upper = arrays["u"] if packed is None else np.triu(packed[..., :least, :])
+    assert np.abs(lower).max() < 1.4143, "more than the square root of 2: not the largest was taken"
+    error = permuted(matrix, arrays["piv"]) - lower.astype("<c16") @ upper
+    assert ratio(np.abs(error), norm(matrix), max(m, n), lower.dtype) < LIMIT
+
+
 def compare(found, expected, dtype):
     """Two outcomes: the same but for rounding."""
     assert list(found.arrays) == list(expected.arrays)

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.unit.operations.linear import Area, compare, general, lower_triangle, positive_definite
+from tests.unit.operations.linear import (
+    Area,
+    compare,
+    compare_lu,
+    general,
+    lower_triangle,
+    positive_definite,
+)
 from yarn_accel.errors import RejectedError, StartupError
 from yarn_accel.operations import OPERATIONS, get
 
@@ -50,6 +57,10 @@ CASES = [
     for case in CASES
 ]
 CASES += [("cholesky", (3, 20, 20), {"triangle": "lower"}), ("cholesky", (1, 1, 1), {"triangle": "lower"})]
+CASES += [("lu", (n, 130, 130), {}) for n in (1, 2)] + [("cholesky", (n, 60, 60), {}) for n in (2, 3)]
+"""One by one, and by one call."""
+CASES += [("qr", (4, 100, 90), params) for params in ({}, {"form": "packed"})]
+"""More shared memory than a block has without asking."""
 
 
 @pytest.mark.parametrize(
@@ -71,7 +82,10 @@ def test_one_request(device, name, shape, params, dtype, order, extra):
     params = {**params, **extra}
     expected = get(name).run([matrix.copy(order="K")], params)
     found = get(name).form("cuda")([matrix.copy(order="K")], params, Area().place)
-    compare(found, expected, dtype)
+    if name == "lu" and matrix.dtype.kind == "c":
+        compare_lu(found, expected, matrix)
+    else:
+        compare(found, expected, dtype)
 
 
 @pytest.mark.parametrize("name", ["lu", "qr", "cholesky"])

@@ -24,7 +24,9 @@ from yarn_accel.operations import (
 pytestmark = pytest.mark.skipif(emulation.COMPILER is None, reason="no C++ compiler to emulate CUDA with")
 BARRIER = "__syncthreads();"
 IMAGE_THREADS, QR_THREADS = cuda_images._THREADS, cuda_source.HOUSEHOLDER_THREADS
-N_BARRIERS = {name: getattr(cuda_source, name).count(BARRIER) for name in ("HOUSEHOLDER", "IMAGES")}
+N_BARRIERS = {
+    name: getattr(cuda_source, name).count(BARRIER) for name in ("HOUSEHOLDER", "IMAGES", "MATRICES")
+}
 N_OF_WRITE_OUT = cuda_source.HOUSEHOLDER.partition("void write_out")[2].count(BARRIER)
 
 
@@ -67,7 +69,7 @@ def test_nothing_is_done_too_early(codec, name):
         pytest.param("lu", "    _hold(stream, host)\n", "", id="pinned memory is given back at once"),
         pytest.param("gemm", "[*still, (event, host)]", "[(event, host)]", id="only the last is held"),
         pytest.param("gemm", " if not event.done]", " if event.done]", id="held until nobody waits"),
-        pytest.param("lu", "            stream.synchronize()\n", "", id="results are not waited for"),
+        pytest.param("gemm", "            stream.synchronize()\n", "", id="results are not waited for"),
         pytest.param("lu", "on_device.set(host, stream=stream)", "stream", id="nothing is copied in"),
         pytest.param(
             "lu",
@@ -97,6 +99,7 @@ def test_blocks_have_all_threads_that_a_gpu_gives_them(codec, monkeypatch):
     assert seen == {
         "factor": {QR_THREADS},
         "write_out": {QR_THREADS},
+        "mark_unsound": {cuda_source.MATRICES_THREADS},
         **{name: {IMAGE_THREADS} for name in ("grey", "patterns", "colours")},
     }
 
@@ -119,6 +122,16 @@ def computed(name, library):
         emulation.launch(library, "patterns", grid, IMAGE_THREADS, images[..., 0].copy(), 40, 33, found[0])
         emulation.launch(library, "colours", grid, IMAGE_THREADS, images, n_pixels, *bins, found[1])
         return found
+    if name == "MATRICES":
+        # Another thread than the first finds the largest on the diagonal, and the items' differ.
+        stack, marks = np.zeros((2, 100, 100)), np.zeros(2, np.int32)
+        stack[0, 39, 39], stack[1, 39, 39] = 1.0, 1e6
+        stack[:, 5, 3] = 1e-3
+        numbers = np.int64(100 * 100), 1, 100, np.float64(1e-8)
+        emulation.launch(
+            library, "mark_unsound", (2, 2), cuda_source.MATRICES_THREADS, stack, *numbers, marks
+        )
+        return [marks]
     for m, n in ((40, 33), (12, 40), (140, 20)):
         k, shared = min(m, n), 8 * n * (m | 1)
         columns, scalars = general((2, n, m), "<f8", "C"), np.empty((2, k))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.unit.operations.emulation import COMPILER, build, launch
-from tests.unit.operations.linear import LIMIT, general, householder_q, norm, ratio
+from tests.unit.operations.linear import LIMIT, general, householder_q, norm, positive_definite, ratio
 from yarn_accel.operations import colour, cuda_images, cuda_source, lbp, pixels
 
 IMAGE_THREADS, QR_THREADS = cuda_images._THREADS, cuda_source.HOUSEHOLDER_THREADS
@@ -57,8 +57,40 @@ def test_the_householder_kernel_is_a_qr_factorization(shape, dtype):
         assert ratio(householder_q(packed, tau) - q, 1.0, m, dtype) < LIMIT
 
 
+@emulated
+@pytest.mark.parametrize("dtype", ["<f4", "<f8", "<c8", "<c16"])
+@pytest.mark.parametrize("n_blocks", [1, 3])
+def test_the_soundness_kernel_marks_what_the_definition_does(dtype, n_blocks):
+    is_complex = dtype[1] == "c"
+    size = int(dtype[2:]) // (1 + is_complex)
+    library = build(cuda_source.MATRICES, "-DREAL=" + {4: "float", 8: "double"}[size])
+    order, eps = 37, float(np.finfo(dtype).eps)
+    stack = positive_definite((9, order, order), dtype, "C")
+    largest = np.abs(np.diagonal(stack, axis1=1, axis2=2)).max(axis=1)
+    stack[1, 0, 36], stack[2, 36, 36], stack[3, 20, 4] = np.nan, np.inf, -np.inf
+    stack[4, 30, 2] += 4 * order * eps * largest[4]
+    stack[5, 2, 30] += 0.2 * order * eps * largest[5]
+    if is_complex:
+        stack[6, 5, 5] += 4j * order * eps * largest[6]
+        stack[7] = stack[7].conj()
+        stack[8] += np.triu(np.full((order, order), 1j, dtype), 1)
+    with np.errstate(invalid="ignore"):
+        difference = np.abs(stack - stack.transpose(0, 2, 1).conj()).max(axis=(1, 2))
+    is_finite = np.isfinite(stack).reshape(9, -1).all(axis=1)
+    for asked, expected in ((0, ~is_finite), (order, ~(difference <= order * eps * largest))):
+        marks = np.zeros(9, np.int32)
+        numbers = np.int64(order**2), 1 + is_complex, asked, np.float64(order * eps)
+        launch(library, "mark_unsound", (9, n_blocks), cuda_source.MATRICES_THREADS, stack, *numbers, marks)
+        np.testing.assert_array_equal(marks, expected)
+    columns = stack[4:].copy()
+    launch(library, "clear_upper", (5, n_blocks), cuda_source.MATRICES_THREADS, columns, *numbers[:2], order)
+    np.testing.assert_array_equal(columns, np.triu(stack[4:]))
+    assert expected.tolist() == [False, *[True] * 4, False, is_complex, False, is_complex]
+
+
 def test_the_householder_kernel_has_shared_memory_enough():
     """What is declared and what is asked for at the launch add up to the 48 KiB that every GPU gives."""
     declared = 8 * cuda_source.HOUSEHOLDER_THREADS
     assert f"REAL parts[{cuda_source.HOUSEHOLDER_THREADS}];" in cuda_source.HOUSEHOLDER
     assert cuda_source.HOUSEHOLDER_SHARED_BYTES + declared <= 48 << 10
+    assert declared == cuda_source.HOUSEHOLDER_OWN_BYTES

@@ -21,12 +21,7 @@ from yarn_accel.operations.gpu_errors import Blame, blame_of, driver_fault
 from yarn_accel.pipeline.nvml import load_nvml
 from yarn_accel.pipeline.workers.devices import Device
 from yarn_accel.pipeline.workers.execution import error_of
-from yarn_accel.pipeline.workers.gpu_toolkit import (
-    CUDA_MAJOR,
-    describe_toolkit,
-    find_toolkit,
-    refuse_other_cuda,
-)
+from yarn_accel.pipeline.workers.gpu_toolkit import CUDA_MAJOR, cuda_major, describe_toolkit, find_toolkit
 from yarn_accel.pipeline.workers.jobs import JobFailure
 from yarn_accel.pipeline.workers.memory import Mapping
 
@@ -65,6 +60,7 @@ class CudaDevice:
         self._name = name = device.name
         self.fault = self.broken = ""
         self._is_proven = False
+        major = CUDA_MAJOR
         try:
             import cupy
 
@@ -72,9 +68,9 @@ class CudaDevice:
             importlib.import_module("cupyx")
             self._cupy = cupy
             self._runtime = cupy.cuda.runtime
-            refuse_other_cuda(str(cupy.__version__), self._runtime.runtimeGetVersion())
+            major = cuda_major(str(cupy.__version__), self._runtime.runtimeGetVersion())
             facts = find_toolkit(str(Path(str(cupy.__file__)).parents[1]))
-            self.toolkit = "" if facts is None else describe_toolkit(facts)
+            self.toolkit = "" if facts is None else describe_toolkit(facts, major)
             _, total_bytes = self._runtime.memGetInfo()
             limit_bytes = int(total_bytes * memory_share / device.n_sharing)
             cupy.get_default_memory_pool().set_limit(size=limit_bytes)
@@ -89,7 +85,7 @@ class CudaDevice:
             ) from error
         except Exception as error:
             text = f"{name} cannot be used: {type(error).__name__}: {error}"
-            raise StartupError(text, cure=_driver_fault()) from error
+            raise StartupError(text, cure=_driver_fault(major)) from error
         if _GPU_UUID.fullmatch(device.uuid):
             _reject_another(device, self._runtime.getDeviceProperties(0)["uuid"])
 
@@ -202,13 +198,13 @@ def _reject_another(device: Device, found: bytes) -> None:
         raise StartupError(text + (found[: len(uuid)].hex() or "00"), cure=_IDENTITY_CURE)
 
 
-def _driver_fault() -> str:
-    """Why the driver is too old, if NVML says which it is."""
+def _driver_fault(major: int) -> str:
+    """Why the driver is too old for this CUDA, if NVML says which it is."""
     nvml = load_nvml()
     if nvml is None:
         return ""
     try:
-        return driver_fault(nvml.nvmlSystemGetDriverVersion(), CUDA_MAJOR)
+        return driver_fault(nvml.nvmlSystemGetDriverVersion(), major)
     except nvml.NVMLError:
         return ""
 

@@ -14,17 +14,19 @@ from pathlib import Path
 
 from yarn_accel.errors import StartupError
 
-__all__ = ["CUDA_MAJOR", "ToolkitFacts", "describe_toolkit", "find_toolkit", "refuse_other_cuda"]
+__all__ = ["CUDA_MAJOR", "ToolkitFacts", "cuda_major", "describe_toolkit", "find_toolkit"]
 
 CUDA_MAJOR = 12
 """Of the CuPy that the extras `gpu` and `gpu-site` bring."""
+_SUPPORTED = (CUDA_MAJOR, 13)
+"""Of the CuPys that are used where they are installed."""
 _LIBRARIES = ("nvrtc", "cublas", "cusolver", "cusparse")
 _NUMBERED = ("nvrtc", "cublas")
 """Those whose file has CUDA's number."""
 _SONAME = re.compile(r"\.so\.(\d+)")
 _CURE = (
-    "install the libraries of a CUDA 12 toolkit on the node and name its folder by `server: {environment: "
-    "{CUDA_PATH: FOLDER}}`, or have them travel: `environment: {gpu: bundled}`"
+    "install the libraries of a CUDA {} toolkit on the node and name its folder by `server: {{environment: "
+    "{{CUDA_PATH: FOLDER}}}}`, or have those of CUDA 12 travel: `environment: {{gpu: bundled}}`"
 )
 
 
@@ -47,46 +49,51 @@ class ToolkitFacts:
     packages: str = ""
 
 
-def describe_toolkit(facts: ToolkitFacts) -> str:
+def describe_toolkit(facts: ToolkitFacts, major: int) -> str:
     """One line: CUDA's version, and where it is.
+
+    Args:
+        facts: what was found.
+        major: of the CUDA that CuPy here was built with.
 
     Raises:
         StartupError: a library or the headers are missing, or of another CUDA; with the cure.
     """
+    cure = _CURE.format(major)
     roots = dict.fromkeys(str(Path(path).parents[1]) for path in facts.paths.values())
     for name in _NUMBERED:
         found = _SONAME.search(facts.paths.get(name, ""))
-        if found and int(found[1]) != CUDA_MAJOR:
-            where, major = facts.paths[name], found[1]
-            text = f"{where} is of CUDA {major}, which is not supported; CuPy here is of CUDA {CUDA_MAJOR}"
-            raise StartupError(text, cure=_CURE)
+        if found and int(found[1]) != major:
+            text = f"{facts.paths[name]} is of CUDA {found[1]}, but CuPy here is of CUDA {major}"
+            raise StartupError(text, cure=cure)
     if facts.missing:
         reasons = "; ".join(f"{name}: {why}" for name, why in facts.missing.items())
-        raise StartupError(f"libraries of CUDA {CUDA_MAJOR} are missing: {reasons}", cure=_CURE)
+        raise StartupError(f"libraries of CUDA {major} are missing: {reasons}", cure=cure)
     if not facts.headers:
-        raise StartupError("the headers of the CUDA toolkit (cuda_runtime.h) are missing", cure=_CURE)
+        raise StartupError("the headers of the CUDA toolkit (cuda_runtime.h) are missing", cure=cure)
     own = [root for root in roots if not (facts.packages and Path(root).is_relative_to(facts.packages))]
     places = [f"packages in {facts.packages}"] if len(own) < len(roots) else []
     places += [f"the node's toolkit in {', '.join(own)}"] if own else []
-    return f"CUDA {facts.version or CUDA_MAJOR}: {' and '.join(places)}"
+    return f"CUDA {facts.version or major}: {' and '.join(places)}"
 
 
-def refuse_other_cuda(cupy_version: str, runtime_version: int) -> None:
-    """Refuse a CuPy of another CUDA.
+def cuda_major(cupy_version: str, runtime_version: int) -> int:
+    """Of the CUDA that CuPy was built with: 12 or 13.
 
     Args:
         cupy_version: such as 14.2.0.
         runtime_version: of the CUDA it was built with, such as 12090.
 
     Raises:
-        StartupError: it is not of CUDA 12.
+        StartupError: it is of another.
     """
     major = runtime_version // 1000
-    if major != CUDA_MAJOR:
+    if major not in _SUPPORTED:
         raise StartupError(
             f"CuPy {cupy_version} (cupy-cuda{major}x) is of CUDA {major}, which is not supported",
             cure=f"uninstall it and pip install 'cluster-accel[gpu]', which brings cupy-cuda{CUDA_MAJOR}x",
         )
+    return major
 
 
 def find_toolkit(packages: str) -> ToolkitFacts | None:

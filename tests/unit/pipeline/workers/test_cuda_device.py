@@ -253,10 +253,10 @@ def test_no_other_gpu_is_computed_on(fake, monkeypatch, found):
     assert "nvidia-smi -L" in caught.value.cure
 
 
-def test_a_cupy_of_cuda_13_is_refused_by_name(fake):
-    sys.modules["cupy"].cuda.runtime.runtimeGetVersion = lambda: 13020
+def test_a_cupy_of_another_cuda_is_refused_by_name(fake):
+    sys.modules["cupy"].cuda.runtime.runtimeGetVersion = lambda: 14000
     with pytest.raises(
-        StartupError, match=r"cuda:1 cannot be used: CuPy 14\.2\.0 \(cupy-cuda13x\)"
+        StartupError, match=r"cuda:1 cannot be used: CuPy 14\.2\.0 \(cupy-cuda14x\)"
     ) as caught:
         CudaDevice(Device("cuda:1", "cuda"))
     assert "cupy-cuda12x" in caught.value.cure
@@ -271,6 +271,16 @@ def test_a_driver_that_is_too_old_is_named_with_the_cure(fake, eight_gpus, monke
     assert (
         caught.value.cure == "the NVIDIA driver is 470.57.02; CUDA 12 needs 525 or newer: update the driver"
     )
+
+
+def test_the_driver_is_judged_by_the_cuda_of_cupy(fake, eight_gpus, monkeypatch):
+    eight_gpus.driver = "570.10"
+    eight_gpus.write()
+    sys.modules["cupy"].cuda.runtime.runtimeGetVersion = lambda: 13020
+    monkeypatch.setattr(sys.modules["cupy"], "zeros", lambda n: (_ for _ in ()).throw(CudaError(35)))
+    with pytest.raises(StartupError, match="cuda:1 cannot be used: ") as caught:
+        CudaDevice(Device("cuda:1", "cuda"))
+    assert "CUDA 13 needs 580 or newer" in caught.value.cure
 
 
 def test_a_toolkit_that_is_not_all_there_is_named_with_the_cure(fake, monkeypatch):

@@ -8,9 +8,9 @@ import pytest
 from yarn_accel.errors import StartupError
 from yarn_accel.pipeline.workers.gpu_toolkit import (
     ToolkitFacts,
+    cuda_major,
     describe_toolkit,
     find_toolkit,
-    refuse_other_cuda,
 )
 
 NAMES = {"nvrtc": 12, "cublas": 12, "cusolver": 11, "cusparse": 12}
@@ -22,13 +22,13 @@ def facts(root="/usr/local/cuda-12.4/lib64", headers="/usr/local/cuda-12.4/inclu
 
 
 def test_the_nodes_own_toolkit_is_named_by_path_and_version():
-    assert describe_toolkit(facts()) == "CUDA 12.4: the node's toolkit in /usr/local/cuda-12.4"
-    assert describe_toolkit(facts(version="")) == "CUDA 12: the node's toolkit in /usr/local/cuda-12.4"
+    assert describe_toolkit(facts(), 12) == "CUDA 12.4: the node's toolkit in /usr/local/cuda-12.4"
+    assert describe_toolkit(facts(version=""), 12) == "CUDA 12: the node's toolkit in /usr/local/cuda-12.4"
 
 
 def test_libraries_that_travelled_are_named_so():
     found = facts("/cache/abc/nvidia/cublas/lib", packages="/cache/abc")
-    assert describe_toolkit(found) == "CUDA 12.4: packages in /cache/abc"
+    assert describe_toolkit(found, 12) == "CUDA 12.4: packages in /cache/abc"
 
 
 def test_libraries_of_both_kinds_are_named():
@@ -36,34 +36,33 @@ def test_libraries_of_both_kinds_are_named():
     mixed = ToolkitFacts(
         {**found.paths, "nvrtc": "/usr/lib64/libnvrtc.so.12"}, {}, "/usr/include", "12.9", "/cache/abc"
     )
-    assert describe_toolkit(mixed) == "CUDA 12.9: packages in /cache/abc and the node's toolkit in /usr"
+    assert describe_toolkit(mixed, 12) == "CUDA 12.9: packages in /cache/abc and the node's toolkit in /usr"
 
 
-@pytest.mark.parametrize("number", [11, 13])
-def test_a_toolkit_of_another_cuda_is_refused_by_name(number):
+@pytest.mark.parametrize(("number", "major"), [(11, 12), (13, 12), (12, 13)])
+def test_a_toolkit_of_another_cuda_than_cupys_is_refused_by_name(number, major):
     other = facts(f"/usr/local/cuda-{number}.0/lib64")
-    paths = {**other.paths, "cublas": f"/usr/local/cuda-{number}.0/lib64/libcublas.so.{number}"}
+    where = f"/usr/local/cuda-{number}.0/lib64/libcublas.so.{number}"
+    paths = {**other.paths, "nvrtc": f"/usr/lib/libnvrtc.so.{major}", "cublas": where}
     with pytest.raises(StartupError) as caught:
-        describe_toolkit(ToolkitFacts(paths, {}, other.headers))
-    text = (
-        f"/usr/local/cuda-{number}.0/lib64/libcublas.so.{number} is of CUDA {number}, which is not supported"
-    )
-    assert text in caught.value.message
+        describe_toolkit(ToolkitFacts(paths, {}, other.headers), major)
+    assert f"{where} is of CUDA {number}, but CuPy here is of CUDA {major}" in caught.value.message
+    assert f"a CUDA {major} toolkit" in caught.value.cure
     assert "gpu: bundled" in caught.value.cure
 
 
 def test_what_is_missing_is_named_with_the_cure():
     with pytest.raises(StartupError, match=r"cusolver: Failure finding libnvJitLink\.so\.12") as caught:
-        describe_toolkit(facts(missing={"cusolver": "Failure finding libnvJitLink.so.12"}))
+        describe_toolkit(facts(missing={"cusolver": "Failure finding libnvJitLink.so.12"}), 12)
     assert "CUDA_PATH" in caught.value.cure
     with pytest.raises(StartupError, match="headers of the CUDA toolkit"):
-        describe_toolkit(facts(headers=""))
+        describe_toolkit(facts(headers=""), 12)
 
 
 def test_cupy_of_another_cuda_is_refused_by_name():
-    refuse_other_cuda("14.2.0", 12090)
-    with pytest.raises(StartupError, match=r"CuPy 14\.2\.0 \(cupy-cuda13x\) is of CUDA 13") as caught:
-        refuse_other_cuda("14.2.0", 13020)
+    assert (cuda_major("14.2.0", 12090), cuda_major("14.2.0", 13020)) == (12, 13)
+    with pytest.raises(StartupError, match=r"CuPy 14\.2\.0 \(cupy-cuda14x\) is of CUDA 14") as caught:
+        cuda_major("14.2.0", 14000)
     assert "cupy-cuda12x" in caught.value.cure
 
 
