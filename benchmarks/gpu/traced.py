@@ -107,7 +107,7 @@ def _watch() -> None:
 
     for name, watched in (
         ("upload", partial(_noted, "h2d")),
-        ("download", partial(_noted, "d2h")),
+        ("download_each", partial(_noted, "d2h")),
         ("through_streams", _through),
     ):
         setattr(cuda_linalg, name, watched(getattr(cuda_linalg, name)))
