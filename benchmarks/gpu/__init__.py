@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MINUTES", "SECTIONS", "draw", "require", "run"]
 
-SECTIONS = ("operations", "factorizations", "batches", "overlap", "images", "paper")
+SECTIONS = ("operations", "factorizations", "batches", "overlap", "workers", "images", "paper")
 MINUTES = 4.5
 
 

@@ -13,11 +13,12 @@ __all__ = ["SHARES", "Budget", "SectionOverError", "ended_after"]
 
 SHARES = {
     "operations": 0.12,
-    "factorizations": 0.33,
-    "batches": 0.13,
-    "overlap": 0.1,
-    "images": 0.12,
-    "paper": 0.2,
+    "factorizations": 0.3,
+    "batches": 0.12,
+    "overlap": 0.09,
+    "workers": 0.1,
+    "images": 0.1,
+    "paper": 0.17,
 }
 """Of all the time, by section."""
 

@@ -2,7 +2,8 @@
 
 Bare is the rate of the routine on matrices that lie on the device, and with copies from and to pinned memory
 one after another. Ours is the rate in the worker, one request at a time (copies and checks of the input
-included), and at a client with several requests under way, over shared memory and over TCP.
+included), and at a client with several requests under way, over shared memory and over TCP. Echo says how
+many there would be if they only travelled: that bounds ours, however fast the routine is.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ _ROUND_S = 0.25
 _LEAST_N, _MOST_N = 4, 24
 _BARE_DEVICE, _BARE_COPIES, _PRODUCT = "cuSOLVER bare, on the device", "cuSOLVER bare, with copies", "gemm"
 _WORKER, _MEMORY, _TCP = "in the worker, one at a time", "pipeline", "pipeline, TCP"
+_ECHO = "as many by echo"
 
 
 def sizes_mb(quick: bool) -> tuple[int, ...]:
@@ -104,6 +106,7 @@ def _measure(setting: GpuSetting, cell: _Cell) -> int:
             cell.note(_WORKER, cell.gflop, _worker_s(memory, cell.operation, tensor, n_times))
             cell.note(_MEMORY, cell.gflop, _client_s(memory, cell.operation, tensor, n_times))
             cell.note(_TCP, cell.gflop, _client_s(tcp, cell.operation, tensor, n_times))
+            cell.note(_ECHO, cell.gflop, _client_s(memory, "echo", tensor, n_times))
     return n_times
 
 
@@ -127,6 +130,7 @@ def _rows(cell: _Cell, n_times: int) -> list[Row]:
         _BARE_DEVICE: f"{n_times} a round; {share:.2f} of gemm's rate",
         _MEMORY: f"window {_WINDOW}, shared memory",
         _TCP: f"window {_WINDOW}, loopback",
+        _ECHO: f"window {_WINDOW}, shared memory; the matrices travel, nothing is computed",
     }
     rows = [
         measured(f"{cell}: {way}", found, "GFLOP/s", note=notes.get(way, "")) for way, found in rates.items()

@@ -17,6 +17,7 @@ from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.paper import paper_rows
 from benchmarks.gpu.right import operation_rows
 from benchmarks.gpu.setting import GpuSetting, Servers
+from benchmarks.gpu.workers import worker_rows
 from benchmarks.result import Report, Row, not_measured, observed
 from yarn_accel.errors import JobError
 
@@ -33,6 +34,7 @@ TABLE: Mapping[str, Callable[[GpuSetting], Iterable[list[Row]]]] = {
     "factorizations": factorization_rows,
     "batches": batch_rows,
     "overlap": overlap_rows,
+    "workers": worker_rows,
     "images": image_rows,
     "paper": paper_rows,
 }

@@ -33,7 +33,7 @@ class Servers:
         self._machine = machine
         self._start_limit_s = start_limit_s
         self._stack = ExitStack()
-        self._started: dict[str, OwnServer | AccelError] = {}
+        self._started: dict[tuple[str, int], OwnServer | AccelError] = {}
 
     def __enter__(self) -> Servers:
         return self
@@ -46,29 +46,33 @@ class Servers:
     @property
     def gpu(self) -> OwnServer:
         """One worker, on the GPU."""
-        return self._server(self._machine.gpu.name)
+        return self.gpu_with(1)
+
+    def gpu_with(self, n_workers: int) -> OwnServer:
+        """So many workers, all on the GPU."""
+        return self._server(self._machine.gpu.name, n_workers)
 
     @property
     def cpu(self) -> OwnServer:
         """As many workers as a server takes by default."""
         return self._server("cpu")
 
-    def _server(self, device: str) -> OwnServer:
+    def _server(self, device: str, workers_per_gpu: int = 1) -> OwnServer:
         """The server on that device; what could not be started once is not tried again.
 
         Raises:
             AccelError: it could not be started.
         """
-        if device not in self._started:
-            folder = self._folder / device.replace(":", "-")
+        key = device, workers_per_gpu
+        if key not in self._started:
+            folder = self._folder / f"{device.replace(':', '-')}-{workers_per_gpu}"
+            settings = {"devices": [device], "workers_per_gpu": workers_per_gpu}
             try:
-                server = OwnServer(
-                    folder, self._start_limit_s, devices=[device], extra_operations=_OPERATIONS
-                )
-                self._started[device] = self._stack.enter_context(server)
+                server = OwnServer(folder, self._start_limit_s, extra_operations=_OPERATIONS, **settings)
+                self._started[key] = self._stack.enter_context(server)
             except AccelError as error:
-                self._started[device] = error
-        found = self._started[device]
+                self._started[key] = error
+        found = self._started[key]
         if isinstance(found, AccelError):
             raise found
         return found
