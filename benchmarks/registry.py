@@ -36,6 +36,13 @@ BENCHMARKS: dict[str, str] = {
     "yarn_master": "the ApplicationMaster on a real cluster: submit to RUNNING, allocate, containers, memory",
 }
 
+#: What computes nothing where there is no GPU.
+_OF_GPUS = (
+    ":!yarn_accel/launch/gpu_environment.py",
+    ":!yarn_accel/operations/cuda_*.py",
+    ":!yarn_accel/pipeline/workers/cuda.py",
+    ":!yarn_accel/pipeline/workers/gpu_*.py",
+)
 _SERVER = (
     "yarn_accel/client",
     "yarn_accel/core/requests",
@@ -43,6 +50,7 @@ _SERVER = (
     "yarn_accel/operations",
     "yarn_accel/pipeline",
     "yarn_accel/wire",
+    *_OF_GPUS,
 )
 _APPLICATION = (
     "yarn_accel/adapters/hadoop_rpc",
@@ -59,6 +67,7 @@ _APPLICATION = (
     ":!yarn_accel/master/task_*.py",
     ":!yarn_accel/master/use_charts.py",
     ":!yarn_accel/master/worker_places.py",
+    *_OF_GPUS,
 )
 _SCHEDULER = ("torque_sched/adapters", "torque_sched/core", "torque_sched/daemon", "torque_sched/policies")
 _LEARNING = ("torque_sched/learning",)
@@ -105,7 +114,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
         "benchmarks/hadoop.py",
         "benchmarks/docker_overhead.py",
     ),
-    "gpu": ("yarn_accel/operations", "yarn_accel/pipeline", "benchmarks/gpu"),
+    "gpu": ("yarn_accel/operations", "yarn_accel/pipeline", "benchmarks/gpu", ":!benchmarks/gpu/table.py"),
     "grid": (
         *_LOGS,
         "torque_sched/core/availability.py",
@@ -125,7 +134,13 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
         "benchmarks/hdas_live",
     ),
     "hdas_paper": (*_TASK_POLICIES, *_TASK_SIMULATOR, "benchmarks/hdas_paper"),
-    "images": ("jobs/images", "yarn_accel/client", "yarn_accel/operations", "benchmarks/images.py"),
+    "images": (
+        "jobs/images",
+        "yarn_accel/client",
+        "yarn_accel/operations",
+        *_OF_GPUS,
+        "benchmarks/images.py",
+    ),
     "mps_live": (
         "yarn_accel/core/dags",
         "yarn_accel/core/tasks",
@@ -147,6 +162,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
         "jobs/factorize",
         "yarn_accel/adapters/hdfs.py",
         "yarn_accel/pipeline",
+        *_OF_GPUS,
         "benchmarks/namenode_calls.py",
     ),
     "pipeline": (*_SERVER, "benchmarks/pipeline"),

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.table import gpu_table
 from benchmarks.hdas_live.table import live_table
 from benchmarks.mps_live.table import mps_live_table
 
@@ -203,6 +204,7 @@ TABLES: Mapping[str, Callable[[Documents], list[str]]] = {
     "hdas-live": _hdas_live,
     "mps-live": _mps_live,
     "torque": _torque,
+    "gpu": lambda documents: gpu_table(documents["gpu"]),
 }
 """Name -> its lines; a KeyError where a result lacks what it shows."""
 
