@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import os
 import shutil
 import subprocess
@@ -28,6 +29,20 @@ settings.load_profile("steady")
 # Threads of OpenBLAS wait for each other in a loop, which costs most of the CPU where others work, too. Read
 # when numpy is loaded, here and in what tests start; servers set it for their workers themselves.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+_OWN_STATE = "cluster-accel-tests"
+
+
+def _state_of_this_checkout() -> Path:
+    """Where the clusters of these tests are known: their names are no user's, and no other checkout's."""
+    given = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    if given.parent.name == _OWN_STATE:  # A test's own pytest.
+        return given
+    checkout = str(Path(__file__).resolve().parents[1])
+    return given / _OWN_STATE / hashlib.sha256(checkout.encode()).hexdigest()[:8]
+
+
+os.environ["XDG_STATE_HOME"] = str(_state_of_this_checkout())
 
 NEEDS_ROOT = "needs root"
 """Stays a skip: an ordinary user runs all that needs no root."""
