@@ -182,11 +182,11 @@ class Ground:
         name = f"cell-{self._n_cells}"
         folder = self._folder / name
         folder.mkdir()
-        self._runner.properties = {
-            _property(LOCK_FOLDER_VARIABLE): str(folder),
-            _property(entry.AGENTS_VARIABLE): f"{self.site.run_dir}/agent.sock",
-            **more,
-        }
+        properties = {_property(LOCK_FOLDER_VARIABLE): str(folder)}
+        # Without an application mappers are told of no agent: they would wait a minute for its servers.
+        if key.policy != "none":
+            properties[_property(entry.AGENTS_VARIABLE)] = f"{self.site.run_dir}/agent.sock"
+        self._runner.properties = properties | dict(more)
         return name, folder
 
     def _tasks_cell(self, key: Key) -> Cell:

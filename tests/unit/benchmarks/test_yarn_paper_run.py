@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -101,3 +102,17 @@ def test_only_this_benchmark_with_a_file_resumes(words: list[str]) -> None:
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 2
     assert "resumes" in result.output
+
+
+@pytest.mark.parametrize(("cluster", "policy"), [("4-0", "none"), ("4-2", "paper")])
+def test_mappers_without_an_application_are_told_of_no_agent(
+    cluster: str, policy: str, tmp_path: Path
+) -> None:
+    """With an agent to ask, each would look for a server for a minute, and the job seem so much slower."""
+    ground: Any = object.__new__(running.Ground)
+    ground.site, ground._runner = SimpleNamespace(run_dir="/r"), SimpleNamespace(properties={})
+    ground._folder, ground._n_cells = tmp_path, 0
+    ground._prepare(Key("emulated", cluster, policy, "lu", 1, 10), {"a": "b"})
+    agents = {name for name, value in ground._runner.properties.items() if value.endswith("agent.sock")}
+    assert len(agents) == int(policy != "none")
+    assert ground._runner.properties["a"] == "b"
