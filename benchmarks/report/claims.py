@@ -459,6 +459,7 @@ def _peer_kernels() -> Iterator[Claim]:
         rows,
         AtLeast(0.95, 1.0),
         _MEASURED,
+        "the worker also looks at each number of its input, beside a server and a client on the same cores",
     )
     rows = (("", "LU n = 32: packing + batching over one frame each"),)
     yield Claim(
