@@ -183,7 +183,7 @@ class Ground:
         folder = self._folder / name
         folder.mkdir()
         properties = {_property(LOCK_FOLDER_VARIABLE): str(folder)}
-        # Without an application mappers are told of no agent: they would wait a minute for its servers.
+        # Without an application mappers get no agent: they would wait a minute for its servers.
         if key.policy != "none":
             properties[_property(entry.AGENTS_VARIABLE)] = f"{self.site.run_dir}/agent.sock"
         self._runner.properties = properties | dict(more)
