@@ -105,9 +105,7 @@ def test_only_this_benchmark_with_a_file_resumes(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("cluster", "policy"), [("4-0", "none"), ("4-2", "paper")])
-def test_mappers_without_an_application_get_no_agent(
-    cluster: str, policy: str, tmp_path: Path
-) -> None:
+def test_mappers_without_an_application_get_no_agent(cluster: str, policy: str, tmp_path: Path) -> None:
     """With an agent to ask, each would look for a server for a minute, and the job seem so much slower."""
     ground: Any = object.__new__(running.Ground)
     ground.site, ground._runner = SimpleNamespace(run_dir="/r"), SimpleNamespace(properties={})
