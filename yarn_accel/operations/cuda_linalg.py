@@ -291,7 +291,8 @@ def _householder(name: str, columns: Array, scalars: Array, shape: Tuple[int, in
     kernel = _kernels(cuda_source.HOUSEHOLDER, columns.dtype.str).get_function(name)
     grid, block = (len(columns),), (cuda_source.HOUSEHOLDER_THREADS,)
     if n_bytes > cuda_source.HOUSEHOLDER_SHARED_BYTES:
-        kernel.max_dynamic_shared_size_bytes = n_bytes
+        # The same for all matrices: the lanes of a worker share the kernel.
+        kernel.max_dynamic_shared_size_bytes = _most_shared_bytes(len(columns))
     kernel(grid, block, (columns, scalars, *numbers), shared_mem=n_bytes)
 
 
