@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 __all__ = ["gpu_table"]
@@ -56,5 +56,5 @@ def gpu_table(document: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _line(title: str, cells: Sequence[str] | Any, width: int = 8) -> str:
+def _line(title: str, cells: Iterable[str], width: int = 8) -> str:
     return f"{title:50}" + "".join(f" {cell:>{width}}" for cell in cells)
