@@ -117,8 +117,7 @@ def _rounds(
             compared = compare(undisturbed[0], result)
             accounts[name].add(performed, compared)
             if name == "join":
-                joined = site.container(site.servers[-1], "server")
-                accounts[name].n_by_joined.append(result.n_by_server.get(joined, 0))
+                accounts[name].n_by_joined.append(result.n_by_server.get(site.servers[-1], 0))
             say(f"the job took {result.wall_s:.1f} s: {compared.words()}; {result.way}")
 
 
