@@ -31,7 +31,6 @@ __all__ = ["APPLICATION_TYPE", "RmClient", "find_running", "kill", "one_of"]
 _RM_PATIENCE_S = 15.0
 _POLL_S = 0.1
 _STAGING_FOLDER = ".yarn-accel"
-_YARN_SITE = "yarn-site.xml"
 _LIVE = tuple(state for state in ApplicationState if not state.is_final)
 
 
@@ -59,11 +58,7 @@ class RmClient:
         """
         environ = os.environ if environ is None else environ
         site = SiteSettings.read(environ)
-        try:
-            addresses = ResourceManagerAddresses.from_properties(site.properties)
-        except ConfigError as error:
-            raise ConfigError(f"{site.conf_dir / _YARN_SITE}: {error.message}") from None
-        return RmClient(site, user_name(environ), addresses)
+        return RmClient(site, user_name(environ), site.resourcemanagers())
 
     @contextlib.asynccontextmanager
     async def manager(self) -> AsyncIterator[ResourceManager]:
@@ -80,7 +75,7 @@ class RmClient:
             raise UnavailableError(
                 f"no ResourceManager answers: {error.message}",
                 cure="look whether it runs, and at yarn.resourcemanager.hostname or .address in "
-                f"{self.site.conf_dir / _YARN_SITE}",
+                f"{self.site.conf_dir / 'yarn-site.xml'}",
             ) from None
         finally:
             await manager.close()

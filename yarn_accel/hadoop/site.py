@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from yarn_accel.adapters.hadoop_rpc.addresses import Address, ResourceManagerAddresses
 from yarn_accel.adapters.settings_file import read_settings
 from yarn_accel.errors import ConfigError, StartupError
 from yarn_accel.hadoop.jars import HadoopInstall, cache_dir, fetched, from_hadoop_home
@@ -32,6 +33,7 @@ __all__ = [
 ]
 
 SITE_FILE = "yarn-accel-site.yaml"
+_YARN_SITE = "yarn-site.xml"
 SLOT_RESOURCE = "acct/slot"
 """A mapper that asks for one slot is placed where slots are, so mappers spread over the nodes."""
 SITE_KEYS: Mapping[str, str] = {
@@ -96,39 +98,47 @@ class SiteSettings:
         """The address to connect to for a host name, through the site's hosts file."""
         return self.client_hosts.get(host, host)
 
-    def resourcemanagers(self) -> list[tuple[str, int]]:
-        """Addresses (host, port) of the RPC service for clients, one per ResourceManager."""
-        return self._resourcemanager("yarn.resourcemanager.address", 8032)
+    def resourcemanagers(self) -> ResourceManagerAddresses:
+        """Where the ResourceManagers answer, by the names of the configuration.
+
+        Raises:
+            ConfigError: an address cannot be read, or high availability is on without ids or hosts.
+        """
+        try:
+            return ResourceManagerAddresses.from_properties(self.properties)
+        except ConfigError as error:
+            raise ConfigError(f"{self.conf_dir / _YARN_SITE}: {error.message}") from None
 
     def resourcemanager_webs(self) -> list[str]:
-        """Web addresses ``http://host:port``, one per ResourceManager."""
-        pairs = self._resourcemanager("yarn.resourcemanager.webapp.address", 8088)
-        return [f"http://{host}:{port}" for host, port in pairs]
+        """Web addresses, one per ResourceManager: ``http://host:port``, or ``https`` by ``yarn.http.policy``.
+
+        Raises:
+            ConfigError: as `resourcemanagers`.
+        """
+        found = self.resourcemanagers()
+        return [self._web_url(each, found.is_https) for each in found.web]
 
     def history_web(self) -> str:
-        """Web address ``http://host:port`` of the JobHistoryServer."""
-        host, port = self._pair(self.properties.get("mapreduce.jobhistory.webapp.address", ""), "", 19888)
-        if not host:
-            host, _ = self._pair(self.properties.get("mapreduce.jobhistory.address", ""), "localhost", 10020)
-        return f"http://{host}:{port}"
+        """Web address of the JobHistoryServer, as ``mapreduce.jobhistory.http.policy`` says.
 
-    def _resourcemanager(self, key: str, port: int) -> list[tuple[str, int]]:
-        ids = [part.strip() for part in self.properties.get("yarn.resourcemanager.ha.rm-ids", "").split(",")]
-        found = []
-        for suffix in [f".{name}" for name in ids if name] or [""]:
-            host = self.properties.get(f"yarn.resourcemanager.hostname{suffix}", "localhost")
-            found.append(self._pair(self.properties.get(key + suffix, ""), host, port))
-        return found
+        Raises:
+            ConfigError: an address cannot be read.
+        """
+        prefix, values = "mapreduce.jobhistory.", self.properties
+        is_https = values.get(f"{prefix}http.policy", "").strip().upper() == "HTTPS_ONLY"
+        key, port = ("webapp.https.address", 19890) if is_https else ("webapp.address", 19888)
+        try:
+            rpc = Address.parse(values.get(f"{prefix}address") or "localhost", 10020)
+            web = Address.parse(values.get(prefix + key) or rpc.host, port)
+        except ConfigError as error:
+            raise ConfigError(f"{self.conf_dir}: {prefix}address or {prefix}{key}: {error.message}") from None
+        host = next((each for each in (web.host, rpc.host) if each != "0.0.0.0"), "localhost")
+        return self._web_url(Address(host, web.port), is_https)
 
-    def _pair(self, value: str, host: str, port: int) -> tuple[str, int]:
-        name, _, number = value.rpartition(":")
-        if number.isdigit():
-            host, port = name, int(number)
-        elif value:
-            host = value
-        if host == "0.0.0.0":
-            host = "localhost"
-        return self.resolve(host), port
+    def _web_url(self, address: Address, is_https: bool) -> str:
+        if is_https:  # A certificate is for a name.
+            return f"https://{address}"
+        return f"http://{Address(self.resolve(address.host), address.port)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -314,12 +314,13 @@ def _checked(name: str) -> str:
 def _check_resourcemanager(site: SiteSettings) -> None:
     """Hadoop's client would try a dead address for a quarter of an hour."""
     failures = []
-    for host, port in site.resourcemanagers():
+    for address in site.resourcemanagers().client:
         try:
-            socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S).close()
+            at = (site.resolve(address.host), address.port)
+            socket.create_connection(at, timeout=CONNECT_TIMEOUT_S).close()
             return
         except OSError as error:
-            failures.append(f"{host}:{port} ({error.strerror or error})")
+            failures.append(f"{address} ({error.strerror or error})")
     raise StartupError(
         f"no ResourceManager answers at {', '.join(failures)}",
         cure=f"start the cluster, or see yarn.resourcemanager.address in {site.conf_dir}",

@@ -118,8 +118,8 @@ def site(folder: Path, **properties: str) -> dict[str, str]:
 
 
 def test_an_address_that_is_none_is_reported_with_its_file_and_key(tmp_path) -> None:
-    with pytest.raises(ConfigError, match=r"yarn-site\.xml: .*hostname are not set"):
-        RmClient.load(site(tmp_path))
+    with pytest.raises(ConfigError, match=r"yarn-site\.xml: .*ha.rm-ids names none"):
+        RmClient.load(site(tmp_path, **{"yarn.resourcemanager.ha.enabled": "true"}))
     key = "yarn.resourcemanager.address"
     with pytest.raises(ConfigError, match=rf"yarn-site\.xml: {key}: 'rm:80x' is no host:port"):
         RmClient.load(site(tmp_path, **{key: "rm:80x"}))

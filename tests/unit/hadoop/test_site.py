@@ -45,7 +45,7 @@ def conf_dir(environ: dict[str, str]) -> Path:
 
 def test_addresses_come_from_the_configuration_with_hadoops_defaults(environ: dict[str, str]):
     site = HadoopSite.load(environ)
-    assert site.resourcemanagers() == [("master", 8032)]
+    assert list(map(str, site.resourcemanagers().client)) == ["master:8032"]
     assert site.resourcemanager_webs() == ["http://master:8088"]
     assert site.history_web() == "http://localhost:19888"
     assert site.install.version == "3.4.9"
@@ -71,6 +71,7 @@ def test_several_resourcemanagers(environ: dict[str, str]):
     (conf_dir(environ) / "yarn-site.xml").write_text(
         hadoop_xml(
             **{
+                "yarn.resourcemanager.ha.enabled": "true",
                 "yarn.resourcemanager.ha.rm-ids": "rm1, rm2",
                 "yarn.resourcemanager.hostname.rm1": "a",
                 "yarn.resourcemanager.hostname.rm2": "b",
@@ -79,8 +80,56 @@ def test_several_resourcemanagers(environ: dict[str, str]):
         )
     )
     site = HadoopSite.load(environ)
-    assert site.resourcemanagers() == [("a", 8032), ("b", 8032)]
+    assert list(map(str, site.resourcemanagers().client)) == ["a:8032", "b:8032"]
     assert site.resourcemanager_webs() == ["http://a:8088", "http://b:99"]
+
+
+def test_ids_of_a_cluster_without_high_availability_count_nowhere(environ: dict[str, str]):
+    """Hadoop reads ``ha.rm-ids`` only where ``ha.enabled`` is true: RPC and pages are of one machine."""
+    (conf_dir(environ) / "yarn-site.xml").write_text(
+        hadoop_xml(
+            **{
+                "yarn.resourcemanager.ha.rm-ids": "rm1,rm2",
+                "yarn.resourcemanager.hostname": "one",
+                "yarn.resourcemanager.hostname.rm1": "a",
+                "yarn.resourcemanager.hostname.rm2": "b",
+            }
+        )
+    )
+    site = HadoopSite.load(environ)
+    assert list(map(str, site.resourcemanagers().client)) == ["one:8032"]
+    assert site.resourcemanager_webs() == ["http://one:8088"]
+
+
+def test_pages_over_tls_follow_the_policy(environ: dict[str, str]):
+    """The names stay, because a certificate is for a name."""
+    folder = conf_dir(environ)
+    (folder / "hosts").write_text("10.0.0.1 master\n")
+    (folder / SITE_FILE).write_text("client_hosts_file: hosts\n")
+    (folder / "mapred-site.xml").write_text(
+        hadoop_xml(
+            **{"mapreduce.jobhistory.http.policy": "HTTPS_ONLY", "mapreduce.jobhistory.address": "hist:10020"}
+        )
+    )
+    said = {"yarn.resourcemanager.hostname": "master", "yarn.http.policy": "https_only"}
+    (folder / "yarn-site.xml").write_text(hadoop_xml(**said))
+    assert HadoopSite.load(environ).resourcemanager_webs() == ["https://master:8090"]
+    assert HadoopSite.load(environ).history_web() == "https://hist:19890"
+    said["yarn.resourcemanager.webapp.https.address"] = "0.0.0.0:8443"
+    said["yarn.resourcemanager.webapp.address"] = "master:99"
+    (folder / "yarn-site.xml").write_text(hadoop_xml(**said))
+    assert HadoopSite.load(environ).resourcemanager_webs() == ["https://master:8443"]
+    said["yarn.http.policy"] = "HTTP_ONLY"
+    (folder / "yarn-site.xml").write_text(hadoop_xml(**said))
+    assert HadoopSite.load(environ).resourcemanager_webs() == ["http://10.0.0.1:99"]
+
+
+def test_a_damaged_address_is_named_with_its_file(environ: dict[str, str]):
+    (conf_dir(environ) / "yarn-site.xml").write_text(
+        hadoop_xml(**{"yarn.resourcemanager.webapp.address": "http://rm:8088"})
+    )
+    with pytest.raises(ConfigError, match=r"yarn-site\.xml: yarn\.resourcemanager\.webapp\.address"):
+        HadoopSite.load(environ).resourcemanager_webs()
 
 
 def test_the_site_file_is_honoured(environ: dict[str, str]):
@@ -94,7 +143,7 @@ def test_the_site_file_is_honoured(environ: dict[str, str]):
     assert site.binding_file == folder / "binding.json"
     assert site.master_secret_file == Path("/etc/secret")
     assert site.client_jvm_options == (f"-Djdk.net.hosts.file={folder / 'hosts'}", "-Da=b", "-Dc=d e")
-    assert site.resourcemanagers() == [("10.0.0.1", 8032)]
+    assert site.resourcemanager_webs() == ["http://10.0.0.1:8088"]
     (folder / SITE_FILE).write_text("client_jvm_options: [-Dx=1]\n")
     assert HadoopSite.load(environ).client_jvm_options == ("-Dx=1",)
 

@@ -1,4 +1,7 @@
-"""Where a cluster's ResourceManagers answer, one or several, read from Hadoop's own properties."""
+"""Where a cluster's ResourceManagers answer, one or several, read from Hadoop's own properties.
+
+This module alone reads the settings of high availability and of ``yarn.http.policy``.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,10 @@ _KEYS = {
     "scheduler": ("scheduler.address", 8030),
     "admin": ("admin.address", 8033),
 }
+_WEB = ("webapp.address", 8088)
+_HTTPS_WEB = ("webapp.https.address", 8090)
+#: A daemon's own address for "every interface of mine"; a client reaches the ResourceManager by its host.
+_ANY = ("0.0.0.0", "::")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +59,21 @@ class ResourceManagerAddresses:
         client: submit, report, kill.
         scheduler: for application masters.
         admin: for operators.
+        web: pages and REST.
+        is_https: the same over TLS alone (``yarn.http.policy``).
     """
 
     client: tuple[Address, ...]
     scheduler: tuple[Address, ...]
     admin: tuple[Address, ...]
+    web: tuple[Address, ...] = ()
+    is_https: bool = False
 
     @staticmethod
     def from_properties(properties: Mapping[str, str]) -> ResourceManagerAddresses:
         """Read ``yarn.resourcemanager.*`` as Hadoop does: ``.address`` of an id wins over ``.hostname``.
+
+        Ids count where ``ha.enabled`` is true. Without any host it is ``localhost``, as Hadoop's default.
 
         Raises:
             ConfigError: an address cannot be read, or high availability is on without ids or hosts.
@@ -72,11 +85,14 @@ class ResourceManagerAddresses:
             ]
             if not ids:
                 raise ConfigError(f"{_PREFIX}ha.enabled is true, yet {_PREFIX}ha.rm-ids names none")
+        # Hadoop reads any other value as HTTP_ONLY.
+        is_https = properties.get("yarn.http.policy", "").strip().upper() == "HTTPS_ONLY"
+        keys = {**_KEYS, "web": _HTTPS_WEB if is_https else _WEB}
         found = {
             service: tuple(_address(properties, key, port, each) for each in ids)
-            for service, (key, port) in _KEYS.items()
+            for service, (key, port) in keys.items()
         }
-        return ResourceManagerAddresses(**found)
+        return ResourceManagerAddresses(**found, is_https=is_https)
 
 
 def _is_host(text: str) -> bool:
@@ -89,13 +105,16 @@ def _is_host(text: str) -> bool:
 
 def _address(properties: Mapping[str, str], key: str, port: int, rm_id: str) -> Address:
     suffix = f".{rm_id}" if rm_id else ""
-    host = properties.get(f"{_PREFIX}hostname{suffix}", "").strip()
+    host = properties.get(f"{_PREFIX}hostname{suffix}", "" if rm_id else "localhost").strip()
+    if host in _ANY:
+        host = "localhost"
     written = properties.get(f"{_PREFIX}{key}{suffix}", "").strip()
     if "${" in written:  # the default is written with the host's key as a variable
         written = written.replace("${yarn.resourcemanager.hostname}", host)
     if not written and not host:
         raise ConfigError(f"{_PREFIX}{key}{suffix} and {_PREFIX}hostname{suffix} are not set")
     try:
-        return Address.parse(written or host, port)
+        found = Address.parse(written or host, port)
     except ConfigError as error:
         raise ConfigError(f"{_PREFIX}{key if written else 'hostname'}{suffix}: {error.message}") from None
+    return Address(host or "localhost", found.port) if found.host in _ANY else found

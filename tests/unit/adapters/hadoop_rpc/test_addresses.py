@@ -48,7 +48,6 @@ def test_several_resource_managers_keep_their_order() -> None:
 @pytest.mark.parametrize(
     "properties",
     [
-        {},
         {f"{RM}ha.enabled": "true"},
         {f"{RM}ha.enabled": "true", f"{RM}ha.rm-ids": "rm1", f"{RM}hostname": "a"},
         {f"{RM}hostname": "rm", f"{RM}address": "rm:port"},
@@ -64,6 +63,12 @@ def test_several_resource_managers_keep_their_order() -> None:
 def test_half_a_configuration_is_refused(properties: dict[str, str]) -> None:
     with pytest.raises(ConfigError):
         ResourceManagerAddresses.from_properties(properties)
+
+
+@pytest.mark.parametrize("properties", [{}, {f"{RM}hostname": "0.0.0.0"}, {f"{RM}address": "0.0.0.0:8032"}])
+def test_hadoops_default_is_this_machine(properties: dict[str, str]) -> None:
+    found = ResourceManagerAddresses.from_properties(properties)
+    assert (str(found.client[0]), str(found.admin[0])) == ("localhost:8032", "localhost:8033")
 
 
 def test_version_6_addresses() -> None:
