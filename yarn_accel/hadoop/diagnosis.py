@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 
+from yarn_accel.core.application.exits import NOISE
 from yarn_accel.hadoop.history import HistoryClient, TaskAttempt
 
 __all__ = [
@@ -20,11 +21,6 @@ __all__ = [
 
 LOG_PATIENCE_S = 20.0
 
-# Log lines and noise that the JVM or Hadoop itself writes to a task's standard error.
-_NOISE = re.compile(
-    r"^(log4j:|SLF4J|WARNING: |OpenJDK |Java HotSpot|reporter:(counter|status):"
-    r"|\w{3} \d{1,2}, \d{4} \d|INFO: |SEVERE: |\s*at |\d{4}-\d\d-\d\d \d\d:)"
-)
 _CLOSING = ("Try -help for more information", "Streaming Command Failed!")
 _LAUNCH_ERROR = re.compile(r"Error [Ll]aunching job\s*:\s*(.+)")
 _THROWN = re.compile(
@@ -56,7 +52,7 @@ def first_error_line(stderr: str) -> str:
     """The first line of a task's standard error that the task itself wrote; a traceback's is its last one."""
     is_traceback = False
     for line in stderr.splitlines():
-        if not line.strip() or _NOISE.match(line):
+        if not line.strip() or NOISE.match(line):
             continue
         if line.startswith("Traceback (most recent call last)"):
             is_traceback = True

@@ -23,6 +23,7 @@ from yarn_accel.adapters.hadoop_rpc import (
 from yarn_accel.adapters.hadoop_rpc.backend import ResourceManager
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport, ApplicationState, NodeReport
 from yarn_accel.adapters.hdfs import Store
+from yarn_accel.core.application.exits import failure_line
 from yarn_accel.errors import AccelError, JobError, StartupError, UnavailableError
 from yarn_accel.hadoop.retained import RetainedApplication, own_master_secret
 from yarn_accel.hadoop.rm_client import RmClient, find_running, kill
@@ -276,8 +277,8 @@ async def _until_registered(
 
 
 def _diagnosis(diagnostics: str) -> str:
-    """YARN's diagnostics on one line, after the meaning of our own exit codes."""
-    text = " ".join(diagnostics.split())[:600]
+    """Why the master's container failed, in one line, after the meaning of our own exit codes."""
+    text = failure_line(diagnostics) or " ".join(diagnostics.split())[:600]
     reasons = [
         EXIT_REASONS[int(code)] for code in _EXIT_CODE.findall(diagnostics) if int(code) in EXIT_REASONS
     ]

@@ -39,6 +39,7 @@ def status_table(report: ApplicationReport, page_url: str, answer: Mapping[str, 
     nodes = _mapping(state.get("nodes"))
     if len(nodes) > _MAX_ROWS:
         parts.append(Text(f"... and {len(nodes) - _MAX_ROWS} nodes more; all of them: status --json"))
+    parts += [Text(line) for line in _failures(nodes)]
     parts += [Text(line) for line in _notes(_items(state.get("notes")))]
     return Group(*parts)
 
@@ -135,6 +136,23 @@ def _serving(heard: Mapping[str, Any]) -> str:
         if isinstance(others, (int, float)) and others
         else words
     )
+
+
+def _failures(nodes: Mapping[str, Any]) -> list[str]:
+    """A line for each role that fails: the nodes on which it has no container now, and the whole reason."""
+    failing: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
+    for node, values in sorted(nodes.items()):
+        for role, place in _mapping(_mapping(values).get("places")).items():
+            given = _mapping(place)
+            if given.get("failures") and not _items(given.get("containers")):
+                failing.setdefault(str(role), []).append((node, given))
+    lines = []
+    for role, some in sorted(failing.items()):
+        last = max((place for _, place in some), key=lambda place: int(place.get("failures", 0)))
+        why = " ".join(str(last.get("last_failure", "")).split())
+        n_times = f"{last['failures']} times" if last["failures"] != 1 else "once"
+        lines.append(plain(f"{_named([node for node, _ in some])}{role} failed {n_times} in a row: {why}"))
+    return lines
 
 
 def _running(load: Mapping[str, Any]) -> str:

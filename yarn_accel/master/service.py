@@ -29,6 +29,7 @@ from yarn_accel.adapters.signed_http import RequestVerifier
 from yarn_accel.core import binding
 from yarn_accel.core.application import Application
 from yarn_accel.core.application import events as ev
+from yarn_accel.core.application.exits import failure_line
 from yarn_accel.core.tasks.server_gpus import ServingServers
 from yarn_accel.errors import AccelError, RejectedError, UnavailableError
 from yarn_accel.master.agents import Agents
@@ -287,11 +288,12 @@ class Master:
             self._operator.lack(self._link.resource_types)
 
     def _annotated(self, event: ev.Event) -> ev.Event:
-        """The event with the meaning of our containers' exit codes as its diagnostics."""
+        """The event with the meaning of our containers' exit codes before what YARN says of it."""
         if isinstance(event, ev.ContainerCompleted):
             reason = self._environment.plan.exit_reasons.get(event.exit_status)
             if reason is not None:
-                return replace(event, diagnostics=reason)
+                said = failure_line(event.diagnostics)
+                return replace(event, diagnostics=f"{reason} ({said})" if said else reason)
         return event
 
     def _heard(self, role: str, node: str) -> None:

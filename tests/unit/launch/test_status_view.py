@@ -100,6 +100,21 @@ def test_what_a_server_that_does_not_serve_waits_for(place, word) -> None:
     assert n_serving(answer(w1=node())) == (0, 1)
 
 
+def test_why_containers_of_a_role_fail_is_said_in_full() -> None:
+    why = "exit status 3: another agent (pid 4711) serves this node: it holds /run/yarn-accel/w1/agent.lock"
+    failed = {"failures": 3, "last_failure": why, "containers": []}
+    running = {"failures": 1, "last_failure": "forgiven", "containers": [{"phase": "running"}]}
+    text = drawn(
+        answer(
+            w1=node(places={"agent": failed, "server": running}),
+            w2=node(places={"agent": {**failed, "failures": 2}}),
+            w3=node(places={"agent": running}),
+        )
+    )
+    assert f"w1 w2: agent failed 3 times in a row: {why}" in text
+    assert "forgiven" not in text
+
+
 @pytest.mark.parametrize(
     ("load", "word"),
     [

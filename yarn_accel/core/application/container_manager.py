@@ -19,7 +19,7 @@ from yarn_accel.core.application.commands import (
     StopContainer,
 )
 from yarn_accel.core.application.events import ContainerRef, NodeView
-from yarn_accel.core.application.exits import describe_exit, is_excused, is_lasting
+from yarn_accel.core.application.exits import describe_exit, is_excused, is_lasting, is_refusal
 from yarn_accel.core.application.history import EventHistory
 from yarn_accel.core.application.role_instance import ContainerRecord, DesiredState, Node, Phase, RoleInstance
 from yarn_accel.core.application.roles import RestartPolicy
@@ -119,8 +119,14 @@ class ContainerManager:
         if was_live and exit_status == 0 and instance.role.restart is RestartPolicy.ON_FAILURE:
             instance.is_done = True
         elif was_live and not is_excused(exit_status):
-            lasts = is_lasting(exit_status)
-            instance.backoff.failed(self._settings, instance.well_for_s(), reason, now_s, is_lasting=lasts)
+            instance.backoff.failed(
+                self._settings,
+                instance.well_for_s(),
+                reason,
+                now_s,
+                is_lasting=is_lasting(exit_status),
+                is_refusal=is_refusal(exit_status),
+            )
         self._end(instance, record, NEVER)
         self._history.add(
             now_s,

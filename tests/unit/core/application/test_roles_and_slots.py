@@ -1,16 +1,19 @@
 """The small parts: the table of roles, shares of slots, back-off, exits, alarms."""
 
+import json
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from yarn_accel.core.application import ContainerRole, NodeSelector, RoleResource, RoleTable, Settings
 from yarn_accel.core.application.backoff import Backoff
-from yarn_accel.core.application.exits import describe_exit, is_excused, is_lasting
+from yarn_accel.core.application.exits import describe_exit, failure_line, is_excused, is_lasting, is_refusal
 from yarn_accel.core.application.history import EventHistory
 from yarn_accel.core.application.slots import shares
 from yarn_accel.core.application.timers import NEVER, Timers
-from yarn_accel.errors import ConfigError
+from yarn_accel.errors import ConfigError, StartupError
 from yarn_accel.launch import bootstrap
 from yarn_accel.launch.device_lock import EXIT_DEVICES
 
@@ -137,10 +140,81 @@ def test_a_lasting_failure_waits_as_long_as_any():
     assert backoff == Backoff()
 
 
+def test_a_program_that_refuses_to_start_three_times_in_a_row_waits_as_long_as_any():
+    """Before, two roles of three nodes were started 38 times in 90 s against a lock of others."""
+    backoff, settings, now_s, n_starts = Backoff(), Settings(max_delay_s=300.0), 0.0, 0
+    while now_s < 90.0:
+        n_starts += 1
+        backoff.failed(settings, 0.0, "another agent serves this node", now_s, is_refusal=is_refusal(3))
+        now_s = max(backoff.until_s, now_s + 1.0)
+    assert n_starts == 3
+    backoff.failed(settings, 0.0, "killed", now_s)
+    backoff.failed(settings, 0.0, "another agent serves this node", now_s, is_refusal=True)
+    assert not backoff.is_lasting, "only refusals in a row"
+    assert [status for status in range(-2000, 300) if is_refusal(status)] == [
+        ConfigError.exit_code,
+        StartupError.exit_code,
+    ]
+
+
 def test_exits_in_words():
     assert describe_exit(-102) == "preempted"
     assert describe_exit(-102, "Container preempted by scheduler") == "preempted"
-    assert describe_exit(7, "\nTraceback\nmore") == "exit status 7: Traceback"
+    assert describe_exit(7, "\na word\nmore") == "exit status 7: a word"
+    assert (
+        describe_exit(137) == "exit status 137: SIGKILL: by the kernel where memory ran out, or from outside"
+    )
+    assert describe_exit(-1000) == "exit status unknown"
+    assert describe_exit(
+        -104, "[2026-11-27 11:13:35.232]Container [pid=7] is running beyond its limit.\nDump"
+    ) == ("over its limit of memory: Container [pid=7] is running beyond its limit.")
+
+
+def cut(text: str) -> st.SearchStrategy[str]:
+    """The text from somewhere on, as Hadoop cuts long ones."""
+    return st.integers(0, len(text)).map(lambda at: text[at:])
+
+
+#: What Hadoop 3.5.0 says of applications whose master's container failed (recorded; long ones shortened).
+DIAGNOSTICS = json.loads((Path(__file__).parent / "diagnostics.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("traceback", "ValueError: the settings name no node"),
+        (
+            "own_error",
+            "another agent (pid 4711) serves this node: it holds /run/yarn-accel/w1/agent.lock (cure:",
+        ),
+        ("missing_interpreter", "/bin/bash: line 1: exec: python3.99: not found"),
+        ("disk_full", "OSError: [Errno 28] No space left on device"),
+        ("long_stderr", "the key is damaged"),
+        ("java", "Caused by: java.lang.ClassNotFoundException: org.example.Main"),
+        ("broken_script", "/bin/bash: -c: line 1: unexpected EOF while looking for matching `''"),
+        ("warned_at_exit", "the pool does not fit into the container"),
+        ("misleading", "the true reason"),
+        ("missing_file", "File does not exist: hdfs://master:8020/nowhere/x.zip"),
+        ("changed_file", "Resource hdfs://master:8020/user/ann/.yarn-accel/diag-x changed on src filesystem"),
+    ],
+)
+def test_the_line_that_says_why_is_found_in_what_hadoop_says(name, line):
+    """In the words of an application, and of the one container."""
+    container = DIAGNOSTICS[name].partition("Diagnostics: ")[2].partition("For more detailed")[0]
+    assert failure_line(DIAGNOSTICS[name]).startswith(line)
+    assert failure_line(container).startswith(line)
+
+
+@pytest.mark.parametrize("name", ["silent", "killed_137", "sigterm"])
+def test_hadoops_own_lines_are_no_reason(name):
+    assert failure_line(DIAGNOSTICS[name]) == ""
+
+
+@given(st.text(max_size=300) | st.sampled_from(sorted(DIAGNOSTICS.values())).flatmap(cut))
+def test_any_text_gives_one_short_line(text):
+    line = failure_line(text)
+    assert len(line) <= 300
+    assert line == " ".join(line.split())
 
 
 def test_history_is_bounded_and_finds_a_node():
