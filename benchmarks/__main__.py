@@ -22,6 +22,7 @@ from benchmarks.result import Report, Row, earlier_wall_s
 from benchmarks.stale import shown, verdicts
 from torque_sched.errors import TorqueSchedError
 from yarn_accel.errors import AccelError
+from yarn_accel.extras import errors_as_lines
 
 _ROOT = Path(__file__).resolve().parent.parent
 _INTERRUPTED = 130
@@ -36,11 +37,7 @@ def _listing() -> Table:
 
 
 def _stale() -> int:
-    try:
-        found = list(verdicts(_ROOT))
-    except AccelError as error:
-        click.echo(f"benchmarks: {error}", err=True)
-        return int(error.exit_code)
+    found = list(verdicts(_ROOT))
     Console(width=None if sys.stdout.isatty() else 220).print(shown(found, RECORDINGS))
     return int(any(each.why and not each.needs for each in found))
 
@@ -217,7 +214,7 @@ def main(
             "give a log of the Parallel Workloads Archive, FILE.swf or FILE.swf.gz", param_hint="--log"
         )
     options = _special(name, json_file, only, **special)
-    try:
+    with errors_as_lines("benchmarks", TorqueSchedError):
         if install_triton:
             load("pipeline").install_triton(click.echo)
             return
@@ -228,14 +225,12 @@ def main(
             )
             if _can_run(each, path, is_one_of_all=name == "all"):
                 _run(each, path, quick, options)
-    except (AccelError, TorqueSchedError) as error:
-        click.echo(f"benchmarks: {error}", err=True)
-        sys.exit(error.exit_code)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["report"]:
-        from benchmarks.report.command import report
+    with errors_as_lines("benchmarks"):
+        if sys.argv[1:2] == ["report"]:
+            from benchmarks.report.command import report
 
-        report(sys.argv[2:], prog_name="python -m benchmarks report")
-    main()
+            report(sys.argv[2:], prog_name="python -m benchmarks report")
+        main()

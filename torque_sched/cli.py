@@ -42,7 +42,19 @@ COMMANDS: Mapping[str, str] = {
 
 
 class _Commands(click.Group):
-    """Imports a command when it is called."""
+    """Imports a command when it is called; a package of an extra that is not installed is one line."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            from torque_sched.extras import missing_package
+
+            missing = missing_package(error)
+            if missing is None:
+                raise
+            click.echo(f"torque-sched: {missing}", err=True)
+            ctx.exit(missing.exit_code)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

@@ -7,7 +7,6 @@ agents, which are started through here too, do not carry what they never use.
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import click
 
 from yarn_accel import __version__
-from yarn_accel.errors import AccelError
+from yarn_accel.extras import errors_as_lines
 
 __all__ = ["COMMANDS", "DAG_COMMANDS", "TASKS_COMMANDS", "LazyCommand", "dag", "main", "root", "tasks"]
 
@@ -160,13 +159,16 @@ class _LazyGroup(click.Group):
         ]
 
 
-@click.group(cls=_LazyGroup, lazy=COMMANDS)
+@click.group(cls=_LazyGroup, lazy=COMMANDS, invoke_without_command=True)
 @click.version_option(__version__, prog_name="yarn-accel")
-def root() -> None:
+@click.pass_context
+def root(context: click.Context) -> None:
     """Accelerators on stock Hadoop YARN.
 
     Exit codes: 0 fine, 1 failed, 2 wrong usage or configuration, 3 could not start.
     """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 @click.group(cls=_LazyGroup, lazy=TASKS_COMMANDS)
@@ -181,8 +183,5 @@ def dag() -> None:
 
 def main() -> None:
     """Run the command; an expected error becomes one line on stderr and its exit code."""
-    try:
+    with errors_as_lines("yarn-accel"):
         root(standalone_mode=True)
-    except AccelError as error:
-        click.echo(f"yarn-accel: {error}", err=True)
-        sys.exit(error.exit_code)

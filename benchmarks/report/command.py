@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -33,7 +31,8 @@ from benchmarks.report.running import Runner, benchmark_command, time_text
 from benchmarks.report.state import State, locked
 from benchmarks.result import current_commit, machine_facts
 from yarn_accel.adapters.local_files import write_atomic
-from yarn_accel.errors import AccelError, ConfigError
+from yarn_accel.errors import ConfigError
+from yarn_accel.extras import errors_as_lines
 from yarn_accel.testbed.plan import NetworkMode
 
 __all__ = ["report"]
@@ -173,15 +172,6 @@ def _summary(keys: Sequence[str], claims: Sequence[JudgedClaim]) -> Table:
     return table
 
 
-@contextmanager
-def _one_line_errors() -> Iterator[None]:
-    try:
-        yield
-    except AccelError as error:
-        click.echo(f"benchmarks: {error}", err=True)
-        sys.exit(error.exit_code)
-
-
 @click.command()
 @click.option("--quick", is_flag=True, help="At most 15 minutes on two cores; the page says so.")
 @click.option("--only", multiple=True, type=click.Choice(list(PAPERS)), help="Only this; may be repeated.")
@@ -215,7 +205,7 @@ def report(
     it was when it is given again. Writes report.html, report.json and the pictures.
     """
     options = _Options(quick, only, mode, logs, fresh, no_run, out.resolve())
-    with _one_line_errors():
+    with errors_as_lines("benchmarks"):
         page, claims = _made(options)
     Console().print(_summary(options.keys, claims))
     click.echo(page)

@@ -22,6 +22,7 @@ from PIL import Image
 
 from yarn_accel.client import SequenceFileWriter
 from yarn_accel.errors import StartupError
+from yarn_accel.extras import install_command
 from yarn_accel.storage import Store
 
 __all__ = [
@@ -55,7 +56,7 @@ class Photograph:
         if folder is None or not (folder / self.path).is_file():
             raise StartupError(
                 f"photograph {self.path} of {self.package} is not on this machine",
-                cure="pip install 'cluster-accel[bench]'",
+                cure=install_command(self.package),
             )
         return folder / self.path
 

@@ -26,6 +26,7 @@ from jobs.runners.step import Report, Step, StepResult
 from jobs.zipapp import build_zipapp
 from yarn_accel.client import Binding, format_binding, parse_binding
 from yarn_accel.errors import ConfigError, JobError, StartupError
+from yarn_accel.extras import install_command
 from yarn_accel.storage import Store
 from yarn_accel.streaming import APPLICATION_TYPE, BINDING_FILE, tracking_pages
 
@@ -147,7 +148,7 @@ def find_spark_submit(environ: Mapping[str, str]) -> str:
     if not found:
         raise StartupError(
             "there is no spark-submit: SPARK_HOME is not set, and PATH has none",
-            cure='set SPARK_HOME, or pip install "cluster-accel[spark]"',
+            cure=f"set SPARK_HOME, or {install_command('pyspark')}",
         )
     return found
 

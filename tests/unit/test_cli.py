@@ -38,8 +38,14 @@ def test_the_list_imports_no_package() -> None:
     )
     reported = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     ours, others = reported.stdout.splitlines()
-    assert ours.split() == ["yarn_accel.cli", "yarn_accel.errors"]
+    assert ours.split() == ["yarn_accel.cli", "yarn_accel.errors", "yarn_accel.extras"]
     assert not others
+
+
+def test_the_command_alone_lists_the_commands_and_is_no_failure() -> None:
+    result = CliRunner().invoke(root, [])
+    assert result.exit_code == 0
+    assert "drain" in result.output
 
 
 def test_a_wrong_name_is_reported_with_those_there_are() -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from torque_sched.adapters.answer_socket import peer_uid
 from torque_sched.adapters.waiting import within
@@ -74,7 +74,8 @@ class ServerPlace:
     port: int = DEFAULT_PORT
 
 
-class BatchAnswer(NamedTuple, Generic[T]):
+@dataclass(frozen=True, slots=True)
+class BatchAnswer(Generic[T]):
     """A reply and its bytes; ``read_s`` is the time in which we read them."""
 
     reply: Reply[T]

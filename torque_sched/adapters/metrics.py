@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torque_sched.errors import StartupError
+from torque_sched.extras import install_command
 
 __all__ = ["Figures", "Spans", "serve_figures", "serve_metrics"]
 
@@ -126,7 +127,7 @@ def serve_metrics(collector: Callable[[], Any], address: str, port: int, setting
     except ImportError:
         raise StartupError(
             f"{setting} is set, but prometheus-client is not installed",
-            cure="pip install prometheus-client",
+            cure=install_command("prometheus_client"),
         ) from None
     registry = prometheus_client.CollectorRegistry(auto_describe=False)
     registry.register(collector())

@@ -79,13 +79,8 @@ def simulate(**given: Any) -> None:
 
 
 def _simulated(given: dict[str, Any]) -> Experiment:
-    try:
-        from torque_sched.policies.backfilling.settings import Bounds
-        from torque_sched.sim.experiment import Plan, run
-    except ImportError as error:
-        raise ConfigError(
-            f"simulate needs {error.name}, which is not installed", cure="pip install 'cluster-accel[torque]'"
-        ) from None
+    from torque_sched.policies.backfilling.settings import Bounds
+    from torque_sched.sim.experiment import Plan, run
     from torque_sched.sim.workload import Choice, Overrun, read_trace
 
     plan = Plan(

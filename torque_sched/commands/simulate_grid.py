@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from torque_sched.errors import ConfigError, TorqueSchedError
+from torque_sched.errors import TorqueSchedError
 
 if TYPE_CHECKING:
     from torque_sched.sim.grid.layout import Layout
@@ -66,18 +66,12 @@ def simulate_grid(**given: Any) -> None:
 
 
 def _simulated(given: dict[str, Any]) -> list[str]:
-    try:
-        from torque_sched.sim.grid.check import problems
-        from torque_sched.sim.grid.simulator import GridSettings
-    except ImportError as error:
-        raise ConfigError(
-            f"simulate-grid needs {error.name}, which is not installed",
-            cure="pip install 'cluster-accel[torque]'",
-        ) from None
     from torque_sched.core.grid.formulas import SplitCost
     from torque_sched.core.grid.model import Mode
+    from torque_sched.sim.grid.check import problems
     from torque_sched.sim.grid.layout import parse_layout
     from torque_sched.sim.grid.metrics import figures_of
+    from torque_sched.sim.grid.simulator import GridSettings
     from torque_sched.sim.workload import Choice, Overrun, read_trace, workload_of
 
     layout = parse_layout(given["sites"])

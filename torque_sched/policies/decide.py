@@ -12,6 +12,7 @@ from torque_sched.core.decisions import Decision, Start
 from torque_sched.core.model import Job
 from torque_sched.core.snapshot import Snapshot
 from torque_sched.errors import ConfigError
+from torque_sched.extras import install_command
 from torque_sched.policies.backfill import PlanningBackfill
 from torque_sched.policies.context import Context
 from torque_sched.policies.cycle import Cycle
@@ -37,7 +38,7 @@ def planner() -> type[LivePlan]:
             raise
         raise ConfigError(
             "this backfill plans with numpy, which is not installed",
-            cure="install the extra `torque` (pip install 'cluster-accel[torque]'), or set backfill: aged",
+            cure=f"{install_command('numpy')}, or set backfill: aged",
         ) from exc
     return LivePlan
 

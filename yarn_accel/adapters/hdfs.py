@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
 from yarn_accel.adapters.local_files import LocalFiles
 from yarn_accel.errors import StartupError, StorageError
+from yarn_accel.extras import install_command
 
 if TYPE_CHECKING:
     import hdfs_native
@@ -404,7 +405,7 @@ class _HdfsFiles:
             import hdfs_native
         except ImportError as error:
             raise StartupError(
-                "hdfs:// needs the package hdfs-native", cure="pip install 'cluster-accel[yarn]'"
+                "hdfs:// needs the package hdfs-native", cure=install_command("hdfs_native")
             ) from error
         options: dict[str, Any] = {"config": _RETRIES}
         if conf_dir:

@@ -10,6 +10,7 @@ from typing import Any
 
 from yarn_accel.adapters.local_files import write_atomic
 from yarn_accel.errors import StartupError
+from yarn_accel.extras import install_command
 
 __all__ = ["write_report_folder"]
 
@@ -26,7 +27,9 @@ def write_report_folder(
         StartupError: the folder cannot be written.
     """
     has_pictures = importlib.util.find_spec("matplotlib") is not None
-    missing = [] if has_pictures else ["no pictures, for matplotlib is not here: pip install matplotlib"]
+    missing = (
+        [] if has_pictures else [f"no pictures, for matplotlib is not here: {install_command('matplotlib')}"]
+    )
     text = json.dumps(document, indent=1, allow_nan=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from yarn_accel.errors import ClusterError, StartupError
+from yarn_accel.extras import install_command
 from yarn_accel.testbed.docker_specs import VERSION_LABEL
 
 __all__ = [
@@ -47,7 +48,7 @@ def connect() -> Any:
         from docker import APIClient
     except ImportError as error:
         raise StartupError(
-            "docker mode needs the Docker SDK for Python", cure="pip install 'cluster-accel[docker]'"
+            "docker mode needs the Docker SDK for Python", cure=install_command("docker")
         ) from error
     address = engine_address()
     check_address(address)

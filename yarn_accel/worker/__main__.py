@@ -9,10 +9,9 @@ from pathlib import Path
 
 import click
 
-from yarn_accel.errors import AccelError
+from yarn_accel.extras import errors_as_lines
 from yarn_accel.node.config import read_key
 from yarn_accel.worker.config import load_worker_config
-from yarn_accel.worker.service import run
 
 __all__ = ["command"]
 
@@ -21,6 +20,8 @@ __all__ = ["command"]
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="YAML configuration file.")
 def command(config_file: Path | None) -> None:
     """Run the tasks that the task service gives to this node."""
+    from yarn_accel.worker.service import run
+
     config = load_worker_config(config_file, os.environ)
     key = read_key(config, os.environ)
     logging.basicConfig(
@@ -31,11 +32,8 @@ def command(config_file: Path | None) -> None:
 
 def _main() -> None:
     """Run the command; an expected error becomes one line on stderr and its exit code."""
-    try:
+    with errors_as_lines("yarn-accel"):
         command(standalone_mode=True, prog_name="python -m yarn_accel.worker")
-    except AccelError as error:
-        click.echo(f"yarn-accel: {error}", err=True)
-        sys.exit(error.exit_code)
 
 
 if __name__ == "__main__":

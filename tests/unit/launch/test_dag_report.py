@@ -73,7 +73,7 @@ def test_without_matplotlib_there_are_no_pictures_and_the_command_says_so(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     (note,) = write_dag_report(outcome, tmp_path)
-    assert "pip install matplotlib" in note
+    assert "pip install 'cluster-accel[bench]'" in note
     assert {path.name for path in tmp_path.iterdir()} == {"outcome.json", "index.html"}
 
 

@@ -47,7 +47,7 @@ def test_a_folder_has_everything(tmp_path) -> None:
 def test_without_matplotlib_there_are_no_pictures_and_the_command_says_so(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     (note,) = write_report(some_report(), tmp_path)
-    assert "pip install matplotlib" in note
+    assert "pip install 'cluster-accel[bench]'" in note
     assert {path.name for path in tmp_path.iterdir()} == {"outcome.json", "index.html"}
 
 
