@@ -17,7 +17,15 @@ from yarn_accel import operations
 from yarn_accel.client.calls import Call, Reference, Reply, Tensor
 from yarn_accel.client.webhdfs import DEFAULT_MAX_BYTES, WebHdfs
 from yarn_accel.errors import RejectedError, StorageError, UnavailableError
-from yarn_accel.formats import BytesInMemory, conversions, describe, is_array_file, load, split_member
+from yarn_accel.formats import (
+    BytesInMemory,
+    conversions,
+    describe,
+    is_array_file,
+    load,
+    name_plain_bytes,
+    split_member,
+)
 from yarn_accel.formats.npz_writer import npz_parts
 from yarn_accel.operations.operation import converted
 from yarn_accel.wire import TensorSpec
@@ -54,8 +62,12 @@ class LocalExecutor:
         """
         operation = operations.get(call.operation)
         read_s, (arrays, read_changes) = _timed(lambda: _with_libraries(lambda: self._arrays(call)))
-        specs = operation.computed_specs([_spec(array) for array in arrays], call.params)
-        operation.check(specs, call.params)
+        try:
+            specs = operation.computed_specs([_spec(array) for array in arrays], call.params)
+            operation.check(specs, call.params)
+        except RejectedError as error:
+            references = (item for item in call.inputs if isinstance(item, Reference))
+            raise name_plain_bytes(error, (item.uri for item in references if item.spec is None)) from None
         n_bytes_in = sum(array.nbytes for array in arrays)
         given, changes = converted(arrays, specs)
         compute_s, outcome = _timed(lambda: _with_libraries(lambda: operation.run(given, call.params)))

@@ -12,6 +12,7 @@ from yarn_accel.formats.array_file import (
     describe,
     is_array_file,
     load,
+    name_plain_bytes,
     split_member,
 )
 
@@ -24,5 +25,6 @@ __all__ = [
     "describe",
     "is_array_file",
     "load",
+    "name_plain_bytes",
     "split_member",
 ]

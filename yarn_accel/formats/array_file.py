@@ -8,12 +8,13 @@ compressed one inflated, and no further than the header says. Nothing is ever un
 from __future__ import annotations
 
 import zlib
-from typing import Callable, Dict, Iterator, NamedTuple, Protocol, Sequence, Tuple
+from typing import Callable, Dict, Iterable, Iterator, NamedTuple, Protocol, Sequence, Tuple
 
 from yarn_accel.errors import RejectedError
-from yarn_accel.formats.npy_header import MAX_HEADER_BYTES, BadNpyError, NpyHeader, parse_header
+from yarn_accel.formats.npy_header import MAGIC, MAX_HEADER_BYTES, BadNpyError, NpyHeader, parse_header
 from yarn_accel.formats.zip_directory import (
     MAX_MEMBERS,
+    NOT_AN_ARCHIVE,
     BadZipError,
     ZipMember,
     data_start,
@@ -30,11 +31,13 @@ __all__ = [
     "describe",
     "is_array_file",
     "load",
+    "name_plain_bytes",
     "split_member",
 ]
 
 _NPY_CURE = "write it again as plain numbers with numpy.save"
 _NPZ_CURE = "write it again with numpy.savez or numpy.savez_compressed"
+_CAUSED_BY_BYTES = ("wrong-dtype", "wrong-inputs", "wrong-length", "wrong-shape")
 _TAIL_BYTES = 64 * 1024
 _HEAD_BYTES = 1024
 _CHUNK_BYTES = 1 << 20
@@ -120,7 +123,8 @@ def describe(source: ByteSource, uri: str) -> Tuple[StoredArray, ...]:
     try:
         members = read_directory(read, source.n_bytes)
     except BadZipError as error:
-        raise RejectedError("bad-npz", "{}: {}".format(file_uri, error), cure=_NPZ_CURE) from None
+        why = _read_as(".npz") if str(error).startswith(NOT_AN_ARCHIVE) else ""
+        raise RejectedError("bad-npz", "{}: {}{}".format(file_uri, error, why), cure=_NPZ_CURE) from None
     by_name = {_array_name(member): member for member in members}
     if wanted:
         if wanted not in by_name:
@@ -163,6 +167,22 @@ def conversions(arrays: Sequence[StoredArray]) -> str:
     )
 
 
+def name_plain_bytes(error: RejectedError, uris: Iterable[str]) -> RejectedError:
+    """The rejection, which also says which file counts as plain bytes because of its name, if one does.
+
+    Args:
+        error: only what an array that is plain bytes may cause is changed.
+        uris: of the inputs that come without a description of their own.
+    """
+    plain = [uri for uri in uris if not is_array_file(uri)]
+    if error.code not in _CAUSED_BY_BYTES or not plain:
+        return error
+    message = "{}; {} is read as plain bytes because its name ends neither in .npy nor in .npz".format(
+        error.message, plain[0]
+    )
+    return RejectedError(error.code, message, cure=error.cure)
+
+
 class _Window:
     """Reads parts of a file of which the last KiB, where the directory is, are read once."""
 
@@ -194,7 +214,7 @@ def _npy(read: _Read, n_bytes: int, place: str) -> StoredArray:
     head = read(0, _HEAD_BYTES)
     if _is_short(head):
         head = read(0, MAX_HEADER_BYTES)
-    header = _parsed(head, place)
+    header = _parsed(head, place, _read_as(".npy"))
     _check_length(header, n_bytes, place)
     return StoredArray(place, header.spec, header.stored_dtype, 0, n_bytes, header.n_bytes, False, -1)
 
@@ -211,7 +231,7 @@ def _member_array(read: _Read, member: ZipMember, place: str) -> StoredArray:
         content = read(start, min(member.n_stored, MAX_HEADER_BYTES))
     if member.is_deflated:
         try:
-            content = zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, MAX_HEADER_BYTES)
+            content = _inflated_head(content)
         except zlib.error as error:
             raise RejectedError("bad-npz", "{}: damaged ({})".format(place, error), cure=_NPZ_CURE) from None
     header = _parsed(content, place)
@@ -220,17 +240,31 @@ def _member_array(read: _Read, member: ZipMember, place: str) -> StoredArray:
     return StoredArray(place, spec, dtype, start, member.n_stored, n_header, member.is_deflated, member.crc)
 
 
+def _inflated_head(content: bytes) -> bytes:
+    inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+    head = inflater.decompress(content, _HEAD_BYTES)
+    if _is_short(head):
+        head += inflater.decompress(inflater.unconsumed_tail, MAX_HEADER_BYTES - len(head))
+    return head
+
+
 def _is_short(head: bytes) -> bool:
     """Whether the header goes on behind these bytes."""
     n_bytes = int.from_bytes(head[8:10] if head[6:7] == b"\1" else head[8:12], "little")
     return len(head) < 12 or n_bytes + 12 > len(head)
 
 
-def _parsed(head: bytes, place: str) -> NpyHeader:
+def _parsed(head: bytes, place: str, why: str = "") -> NpyHeader:
+    """The header; an error of a file that is none ends with why it was taken for one."""
     try:
         return parse_header(head)
     except BadNpyError as error:
-        raise RejectedError("bad-npy", "{}: {}".format(place, error), cure=_NPY_CURE) from None
+        why = "" if head.startswith(MAGIC) else why
+        raise RejectedError("bad-npy", "{}: {}{}".format(place, error, why), cure=_NPY_CURE) from None
+
+
+def _read_as(ending: str) -> str:
+    return "; it is read as {} because of its name".format(ending)
 
 
 def _check_length(header: NpyHeader, n_bytes: int, place: str) -> None:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import struct
 from typing import Callable, List, NamedTuple, Tuple
 
-__all__ = ["MAX_MEMBERS", "BadZipError", "ZipMember", "data_start", "read_directory"]
+__all__ = ["MAX_MEMBERS", "NOT_AN_ARCHIVE", "BadZipError", "ZipMember", "data_start", "read_directory"]
 
 MAX_MEMBERS = 64
+NOT_AN_ARCHIVE = "not a zip archive"
+"""Errors about files that may be something else begin so."""
 STORED, DEFLATED = 0, 8
 
 _END = struct.Struct("<4s4H2LH")
@@ -20,6 +22,7 @@ _END64_PLACE = struct.Struct("<4sLQL")
 _END64 = struct.Struct("<4sQ2H2L4Q")
 _ENTRY = struct.Struct("<4s6H3L5H2L")
 _LOCAL = struct.Struct("<4s5H3L2H")
+_END64_MARK = b"PK\6\7"
 _FULL_16, _FULL_32 = 0xFFFF, 0xFFFFFFFF
 _ENCRYPTED = 0x1 | 0x40 | 0x2000
 _UTF_8 = 0x800
@@ -95,13 +98,14 @@ def data_start(head: bytes, member: ZipMember) -> int:
 def _find_directory(read: ReadRange, n_bytes: int) -> Tuple[int, int, int]:
     """Number of members, and place and length of the directory."""
     if n_bytes < _END.size:
-        raise BadZipError("not a zip archive")
+        raise BadZipError(NOT_AN_ARCHIVE)
     end_at = n_bytes - _END.size
     fields = _END.unpack(read(end_at, _END.size))
     if fields[0] != b"PK\5\6" or fields[-1]:
-        raise BadZipError("not a zip archive, cut short, or something follows its end")
+        raise BadZipError(NOT_AN_ARCHIVE + ", cut short, or something follows its end")
     _, disk, first_disk, here, n_members, length, start, _ = fields
-    if _FULL_16 in (here, n_members) or _FULL_32 in (length, start):
+    is_64 = read(max(0, end_at - _END64_PLACE.size), 4) == _END64_MARK  # some write it where 32 bits would do
+    if is_64 or _FULL_16 in (here, n_members) or _FULL_32 in (length, start):
         end_at, n_members, length, start = _end64(read, end_at)
     elif disk or first_disk or here != n_members:
         raise BadZipError("one of several parts of an archive")
@@ -115,7 +119,7 @@ def _end64(read: ReadRange, end_at: int) -> Tuple[int, int, int, int]:
     if place_at < _END64.size:
         raise BadZipError("cut short")
     mark, _, end64_at, _ = _END64_PLACE.unpack(read(place_at, _END64_PLACE.size))
-    if mark != b"PK\6\7" or end64_at + _END64.size != place_at:
+    if mark != _END64_MARK or end64_at + _END64.size != place_at:
         raise BadZipError("its directory is not where its end says")
     fields = _END64.unpack(read(end64_at, _END64.size))
     if fields[0] != b"PK\6\6":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from yarn_accel.core.requests.events import Needs
 from yarn_accel.errors import RejectedError
-from yarn_accel.formats import StoredArray, conversions, split_member
+from yarn_accel.formats import StoredArray, conversions, name_plain_bytes, split_member
 from yarn_accel.pipeline.arrays import lay_out
 from yarn_accel.pipeline.workers.jobs import Area
 from yarn_accel.wire import RemoteInput, Request, TensorSpec
@@ -100,7 +100,7 @@ class Plan:
         self.likeness: Hashable | None = None
         self._areas: dict[int, tuple[Area, ...]] = {}
         if is_known:
-            operation.check(operation.computed_specs(self.specs, request.params), request.params)
+            self._check(request)
         n_bytes = sum([spec.nbytes for spec in specs])
         self.needs = tuple([self._needs(request, reads, n_bytes, keep) for keep in (False, True)])
 
@@ -132,6 +132,14 @@ class Plan:
             for item, offsets in zip(self.inputs, self.offsets, strict=True)
             if isinstance(item, TensorSpec)
         ]
+
+    def _check(self, request: Request) -> None:
+        try:
+            specs = self.operation.computed_specs(self.specs, request.params)
+            self.operation.check(specs, request.params)
+        except RejectedError as error:
+            uris = [item.uri for item in self.references if item.spec is None]
+            raise name_plain_bytes(error, uris) from None
 
     def _needs(self, request: Request, reads: tuple[str, ...], n_bytes: int, keep_inputs: bool) -> Needs:
         operation, params = self.operation, request.params

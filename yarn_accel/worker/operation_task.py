@@ -25,7 +25,7 @@ from typing import Any, TextIO
 from yarn_accel.adapters.hdfs import Store, split_uri
 from yarn_accel.client import Call, Reply, Tensor, connect, is_bad_record
 from yarn_accel.errors import AccelError, RejectedError
-from yarn_accel.formats import BytesInMemory, describe, is_array_file, load, split_member
+from yarn_accel.formats import BytesInMemory, describe, is_array_file, load, name_plain_bytes, split_member
 from yarn_accel.wire.tensors import TensorSpec
 
 __all__ = ["MAX_VALUES", "InputReader", "main", "run_records"]
@@ -152,6 +152,8 @@ def _uris(line: str) -> list[str]:
 def _rejected(line: str, error: AccelError) -> str:
     if not is_bad_record(error):
         raise error
+    if isinstance(error, RejectedError):
+        error = name_plain_bytes(error, _uris(line))
     code = error.code if isinstance(error, RejectedError) else "storage"
     return f"{line}\trejected\t{code}\t{' '.join(error.message.split())}"
 

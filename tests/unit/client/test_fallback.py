@@ -86,6 +86,16 @@ def test_a_broken_npz_is_the_records_fault(tmp_path):
     assert caught.value.code == "bad-npz"
 
 
+def test_an_error_of_plain_bytes_says_which_name_made_them_so(tmp_path):
+    (tmp_path / "a.bin").write_bytes(bytes(32))
+    with pytest.raises(RejectedError, match=r"a\.bin is read as plain bytes because its name ends") as caught:
+        LocalExecutor().call(Call("k", "lu", inputs=(Reference(f"file://{tmp_path}/a.bin"),)))
+    assert caught.value.code == "wrong-shape"
+    with pytest.raises(RejectedError) as caught:
+        LocalExecutor().call(Call("k", "lu", inputs=(Tensor.of(np.zeros(32, np.uint8)),)))
+    assert "name" not in caught.value.message
+
+
 def test_a_missing_file(tmp_path):
     with pytest.raises(StorageError, match="No such file"):
         LocalExecutor().call(Call("k", "lu", inputs=(Reference(f"file://{tmp_path}/nope", SPEC),)))

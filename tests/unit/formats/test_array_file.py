@@ -248,8 +248,9 @@ def test_what_is_no_plain_archive_is_refused_by_name(content, reason):
     assert reason in refused(content)
 
 
-def test_an_archive_with_large_lengths_is_read():
-    """The directory of numpy.savez has them in its extra fields beyond 4 GiB."""
+@pytest.mark.parametrize("is_needed", [True, False])
+def test_an_archive_with_large_lengths_is_read(is_needed):
+    """numpy.savez writes them beyond 4 GiB, others always, beside the lengths of 32 bits."""
     content = written({"a": np.eye(3)})
     at = content.index(b"PK\1\2")
     (length, here) = struct.unpack_from("<LL", content, at + 20)[0], 0
@@ -260,9 +261,11 @@ def test_an_archive_with_large_lengths_is_read():
     entry += struct.pack("<HHQQ", 1, 16, length, length)
     end64 = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, 1, 1, len(entry), at)
     place = struct.pack("<4sLQL", b"PK\6\7", 0, at + len(entry), 1)
-    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
+    lengths = (0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF) if is_needed else (1, 1, len(entry), at)
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, *lengths, 0)
     large = content[:at] + bytes(entry) + end64 + place + end
     assert np.array_equal(read(large)["a"], np.eye(3))
+    assert np.array_equal(np.load(io.BytesIO(large))["a"], np.eye(3))
 
 
 @settings(max_examples=examples(300), deadline=None)

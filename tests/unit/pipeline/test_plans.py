@@ -101,3 +101,13 @@ def test_files_too_large_together_are_refused(plans):
     plan = plans.plan(wanted)
     with pytest.raises(RejectedError, match="1048577 bytes of inputs"):
         plans.sized(plan, wanted, files)
+
+
+def test_an_error_of_plain_bytes_says_which_name_made_them_so(plans):
+    asked = request("lu", (RemoteInput("file:///data/a.dat", None),))
+    with pytest.raises(RejectedError) as caught:
+        plans.sized(plans.plan(asked), asked, [ReferencedFile((TensorSpec("|u1", (32,)),))])
+    assert caught.value.code == "wrong-shape"
+    assert caught.value.message.endswith(
+        "; file:///data/a.dat is read as plain bytes because its name ends neither in .npy nor in .npz"
+    )

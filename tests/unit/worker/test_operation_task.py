@@ -57,6 +57,12 @@ def test_each_record_is_one_line_in_the_order_of_the_input(tmp_path):
     assert json.loads(found[1][2])["results"] == {"l": [[2.0, 0.0], [0.0, 3.0]]}
 
 
+def test_an_error_of_plain_bytes_says_which_name_made_them_so(tmp_path):
+    (tmp_path / "a.raw").write_bytes(bytes(32))
+    (row,) = rows([f"file://{tmp_path}/a.raw"], "lu")
+    assert "a.raw is read as plain bytes because its name ends neither in .npy nor in .npz" in row
+
+
 def test_several_inputs_of_a_record_are_read_in_their_order(tmp_path):
     a = saved(tmp_path, "a", np.array([[1.0, 2.0]]))
     b = saved(tmp_path, "b", np.array([[3.0], [4.0]]))
