@@ -10,10 +10,11 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 from yarn_accel.errors import AccelError, StartupError
 
-__all__ = ["errors_as_lines", "install_command", "missing_package"]
+__all__ = ["errors_as_lines", "install_command", "missing_package", "require"]
 
 DISTRIBUTION = "cluster-accel"
 #: Of several extras that bring a package, these are named first.
@@ -50,6 +51,18 @@ def missing_package(error: ModuleNotFoundError) -> StartupError | None:
     if DISTRIBUTION not in cure:
         return None
     return StartupError(f"this needs the package {name}, which is not installed", cure=cure)
+
+
+def require(*modules: str) -> None:
+    """Look for modules without loading them, for a program whose other processes or threads will.
+
+    Raises:
+        StartupError: one is not installed.
+    """
+    for name in modules:
+        if find_spec(name) is None:
+            cure = install_command(name)
+            raise StartupError(f"this needs the package {name}, which is not installed", cure=cure)
 
 
 @contextmanager

@@ -45,24 +45,34 @@ def wrong(left_out: dict[str, list[str]], folder: Path) -> list[str]:
     """Which commands end in something else than the line, where what `left_out` names cannot be imported."""
     trace = folder / "trace.swf"
     trace.write_text("; MaxProcs: 4\n" + "1 0 0 60 2 -1 -1 2 60 -1 1 1 1 1 1 1 -1 -1\n")
+    secret = folder / "secret"
+    secret.touch(mode=0o600)
+    secret.write_text("00" * 32)
+    served = folder / "pipeline.yaml"
+    served.write_text(f"name: a\nlisten_host: ''\nunix_path: {folder}/socket\nmaster_secret_file: {secret}\n")
+    serve = ["yarn-accel", "pipeline", "serve", "--config", str(served)]
     argv = [
         ["torque-sched", "simulate", "--trace", str(trace), "--policy", "easy"],
         ["torque-sched", "simulate-grid", "--trace", str(trace), "--sites", "2x4"],
     ]
+    rounds = [
+        {"left_out": modules, "argv": argv + [serve] * bool({"numpy", "scipy"} & set(modules))}
+        for modules in left_out.values()
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "tests.fixtures.without_extras"],
-        input=json.dumps({"left_out": list(left_out.values()), "argv": argv}),
+        input=json.dumps(rounds),
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    rounds = dict(zip(left_out, json.loads(done.stdout), strict=True))
-    ended = {package: [each["argv"] for each in found if each["code"]] for package, found in rounds.items()}
+    outcomes = dict(zip(left_out, json.loads(done.stdout), strict=True))
+    ended = {package: [each["argv"] for each in found if each["code"]] for package, found in outcomes.items()}
     for package in {"all", "numpy", "simpy"} & set(left_out):
         assert ["yarn-accel", "tasks", "simulate", "--help"] in ended[package]
         assert argv[0] in ended[package]
     return [
         f"without {package}: {' '.join(each['argv'])} ended with {each['code']}: {each['written'][-500:]}"
-        for package, found in rounds.items()
+        for package, found in outcomes.items()
         for each in found
         if each["code"] and not LINE.fullmatch(each["written"])
     ]

@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 
+from yarn_accel.extras import require
 from yarn_accel.pipeline.config import PipelineConfig
 from yarn_accel.pipeline.workers.launching import Launched, launch
 
@@ -26,12 +27,14 @@ def serve(config: PipelineConfig, first: Launched | None = None) -> int:
         first: the first worker, when this thread has started it already.
 
     Raises:
-        StartupError: an address is in use, or the state file cannot be written.
+        StartupError: a package is not installed, an address is in use, or the state file cannot be written.
         ConfigError: the master secret cannot be used.
     """
     logging.basicConfig(
         level=config.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
+    # Without them workers would end again and again, and requests wait for ever.
+    require("numpy", "scipy", *(("aiohttp", "prometheus_client") if config.http_port >= 0 else ()))
     # The server itself computes nothing: its workers set the threads of their libraries themselves.
     for variable in _BLAS_VARIABLES:
         os.environ[variable] = "1"
