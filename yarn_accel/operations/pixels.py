@@ -1,20 +1,25 @@
 """From encoded images to pixels: decode, bound, and make grey.
 
 Decoding is where hostile input arrives, so an image is refused on its header, before its pixels are decoded,
-when it is too large or of an unexpected kind. Only three formats are decoded: others are refused by their
-first bytes, and no decoder sees them. Of channels of 16 bits the upper 8 are taken. Notes of orientation
-(EXIF) are ignored: the pixels are taken as stored.
+when it is too large or of an unexpected kind. Only three formats are decoded, each by its own decoder, chosen
+by the first bytes. Of channels of more than 8 bits the upper 8 are taken. What does not say which pixels
+there are does not matter: notes of orientation (EXIF) are ignored, transparency is dropped, of several images
+the first is taken, and metadata is never unpacked; that of a PNG is checked against its checksum.
 """
 
 from __future__ import annotations
 
 import io
+import re
 import struct
 import zlib
-from typing import Any, Iterable, Iterator, Optional, Tuple, Union
+from typing import Any, Iterable, Iterator, List, Optional, Tuple, Union
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
+from PIL.PpmImagePlugin import PpmImageFile
 
 from yarn_accel.errors import RejectedError
 
@@ -44,21 +49,39 @@ _OTHER_FORMATS = (
     ("JPEG 2000", 4, b"jP  "),
     ("AVIF", 4, b"ftypavif"),
     ("HEIC", 4, b"ftyphei"),
+    ("PAM", 0, b"P7\n"),
+    ("PFM", 0, b"PF\n"),
+    ("PFM", 0, b"Pf\n"),
 )
 """Name of a format that is not decoded, and the bytes at some place that mark it."""
 MAX_PIXELS = 16 << 20
-_JPEG_START, _JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
+_PNG_START, _JPEG_START, _JPEG_END = b"\x89PNG", b"\xff\xd8", b"\xff\xd9"
+_PPM_START = re.compile(rb"P[1-6](\s|\Z)")
+_PNG_SIGNATURE_BYTES = 8
+_PNG_CHUNK = struct.Struct(">L4s")
+_PNG_PIXELS = (b"IHDR", b"PLTE", b"IDAT", b"IEND")
+"""The chunks of a PNG that its pixels depend on."""
+_JPEG_SEGMENT = struct.Struct(">BBH")
+_JPEG_MARK, _JPEG_APP1 = 0xFF, 0xE1
+_JPEG_NO_SEGMENTS = (0xD9, 0xDA, 0xFF)
+"""The end, the pixels, and a byte that fills."""
+_UNSUPPORTED = "cannot handle"
+"""How Pillow begins to say that a JPEG is whole, but not of 8 bits or of a number of channels it knows."""
 _DECODER_ERRORS = (
     OSError,
     SyntaxError,
     ValueError,
+    TypeError,
     EOFError,
-    IndexError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+    RuntimeError,
     struct.error,
     zlib.error,
-    Image.DecompressionBombError,
-    Image.DecompressionBombWarning,
 )
+"""What Pillow's decoders raise for damaged images, by reading them and by trying."""
 
 
 def decode(encoded: bytes, max_pixels: int = MAX_PIXELS) -> Array:
@@ -71,17 +94,16 @@ def decode(encoded: bytes, max_pixels: int = MAX_PIXELS) -> Array:
     """
     _reject_other_formats(encoded)
     try:
-        with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
+        with _opened(encoded) as image:
             _reject_unfit(image.size, image.mode, max_pixels)
-            return _pixels(image)
-    except UnidentifiedImageError:
-        raise RejectedError(
-            "not-an-image", "{} bytes that are no {} image".format(len(encoded), ", ".join(FORMATS))
-        ) from None
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise RejectedError("too-large", _first_line(error)) from None
+            return _pixels(image, encoded)
+    except (RejectedError, TimeoutError):
+        raise
     except _DECODER_ERRORS as error:
-        raise RejectedError("broken-image", _first_line(error)) from None
+        reason = _first_line(error)
+        if reason.startswith(_UNSUPPORTED):
+            raise RejectedError("unsupported-image", reason) from None
+        raise RejectedError("broken-image", reason) from None
 
 
 def decode_all(
@@ -129,17 +151,19 @@ def split(blob: Array, lengths: Array) -> Iterator[bytes]:
 def jpeg_size(encoded: bytes, max_pixels: int) -> Optional[Tuple[int, int]]:
     """Height and width of a JPEG that any decoder reads alike; None for all other images.
 
-    It is whole to its end mark, has three components and tells that they are YCbCr, and is within the limit.
+    It is one image, whole to its end mark, within the limit, and its three components are YCbCr by a mark.
     """
     if not (encoded.startswith(_JPEG_START) and encoded.endswith(_JPEG_END)):
         return None
     try:
-        with Image.open(io.BytesIO(encoded), formats=("JPEG",)) as image:
+        with _opened(encoded) as image:
             transform = image.info.get("adobe_transform", 1 if "jfif" in image.info else 0)
-            is_plain = image.format == "JPEG" and image.mode == "RGB" and transform == 1
+            is_plain = image.mode == "RGB" and transform == 1 and "mp" not in image.info
             width, height = image.size
             return (height, width) if is_plain and width * height <= max_pixels else None
-    except (UnidentifiedImageError, *_DECODER_ERRORS):
+    except TimeoutError:
+        raise
+    except _DECODER_ERRORS:
         return None
 
 
@@ -159,15 +183,79 @@ def _split(blob: Array, lengths: "list[int]") -> Iterator[bytes]:
         start += length
 
 
-def _pixels(image: Image.Image) -> Array:
+def _opened(encoded: bytes) -> Image.Image:
+    """The image with its header read, by the decoder that its first bytes name.
+
+    `Image.open` would ask all decoders, call a damaged image of a known format an unknown one, and look for
+    further images behind the first.
+    """
+    if encoded.startswith(_PNG_START):
+        return PngImageFile(io.BytesIO(_without(encoded, _png_metadata(encoded))))
+    if encoded.startswith(_JPEG_START):
+        return JpegImageFile(io.BytesIO(_without(encoded, _jpeg_metadata(encoded))))
+    if _PPM_START.match(encoded):
+        return PpmImageFile(io.BytesIO(encoded))
+    raise RejectedError(
+        "not-an-image", "{} bytes that are no {} image".format(len(encoded), ", ".join(FORMATS))
+    )
+
+
+def _without(encoded: bytes, parts: Iterable[Tuple[int, int]]) -> bytes:
+    """The image without these parts (begin, end); the same bytes where there are none."""
+    content = memoryview(encoded)
+    kept: List[memoryview] = []
+    kept_from = 0
+    for begin, end in parts:
+        kept.append(content[kept_from:begin])
+        kept_from = end
+    return b"".join([*kept, content[kept_from:]]) if kept else encoded
+
+
+def _png_metadata(png: bytes) -> Iterator[Tuple[int, int]]:
+    """Where a PNG has something besides its pixels: texts and profiles, of which Pillow takes up to 1 MiB.
+
+    Raises:
+        SyntaxError: its checksum does not match.
+    """
+    content = memoryview(png)
+    at = _PNG_SIGNATURE_BYTES
+    while at + _PNG_CHUNK.size <= len(content):
+        n_bytes, name = _PNG_CHUNK.unpack_from(content, at)
+        end = at + _PNG_CHUNK.size + n_bytes + 4
+        if end > len(content) or name == b"IEND":
+            return
+        if name not in _PNG_PIXELS:
+            if zlib.crc32(content[at + 4 : end - 4]) != int.from_bytes(content[end - 4 : end], "big"):
+                raise SyntaxError("broken PNG file (bad checksum in {!r})".format(name))
+            yield at, end
+        at = end
+
+
+def _jpeg_metadata(jpeg: bytes) -> Iterator[Tuple[int, int]]:
+    """Where a JPEG has EXIF and XMP; Pillow seeks a resolution there and warns of what is damaged."""
+    at = len(_JPEG_START)
+    while at + _JPEG_SEGMENT.size <= len(jpeg):
+        mark, kind, n_bytes = _JPEG_SEGMENT.unpack_from(jpeg, at)
+        if mark != _JPEG_MARK or kind in _JPEG_NO_SEGMENTS:
+            return
+        end = at + 2 + n_bytes
+        if kind == _JPEG_APP1:
+            yield at, end
+        at = end
+
+
+def _pixels(image: Image.Image, encoded: bytes) -> Array:
     """The decoded pixels, copied once out of Pillow's memory.
 
     `Image.tobytes` goes through pieces of 64 KiB and joins them, which takes longer than decoding a JPEG.
     """
+    if isinstance(image, PpmImageFile) and image.mode == "RGB":
+        deep = _deep_ppm(image, encoded)
+        if deep is not None:
+            return deep
     image.load()
     if image.mode in _DEEP_MODES:
-        upper = np.clip(np.asarray(image).astype(np.int32) >> 8, 0, 255).astype(np.uint8)
-        return np.repeat(upper[:, :, None], 3, axis=2)
+        return np.repeat(_upper_bits(image)[:, :, None], 3, axis=2)
     if image.mode != "RGB":
         image = image.convert("RGB")
     width, height = image.size
@@ -177,6 +265,30 @@ def _pixels(image: Image.Image) -> Array:
     if status < 0:
         raise OSError("pixels could not be read, status {}".format(status))
     return np.frombuffer(content, dtype=np.uint8).reshape(height, width, 3)
+
+
+def _upper_bits(image: Image.Image) -> Array:
+    """The upper 8 of 16 bits, ``uint8 (height, width)``."""
+    return np.clip(np.asarray(image).astype(np.int32) >> 8, 0, 255).astype(np.uint8)
+
+
+def _deep_ppm(image: PpmImageFile, encoded: bytes) -> Optional[Array]:
+    """The pixels of a PPM whose largest level is above 255; None: it is another.
+
+    Pillow would round its colours to 8 bits. It keeps 16 bits of grey levels, and the colours of a PPM are
+    the grey levels of a PGM three times as wide.
+    """
+    settings: Any
+    ((_, _, start, settings),) = image.tile
+    largest = settings[-1] if isinstance(settings, tuple) else 255
+    if largest <= 255:
+        return None
+    width, height = image.size
+    kind = b"P2" if encoded.startswith(b"P3") else b"P5"
+    header = b"%s %d %d %d\n" % (kind, 3 * width, height, largest)
+    with PpmImageFile(io.BytesIO(header + encoded[start:])) as grey_levels:
+        grey_levels.load()
+        return _upper_bits(grey_levels).reshape(height, width, 3)
 
 
 def _reject_other_formats(encoded: bytes) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import sys
+import zlib
 
 import numpy as np
 import pytest
@@ -25,6 +26,19 @@ def packed_images(images):
     return [np.frombuffer(b"".join(images), np.uint8), np.array([len(image) for image in images], np.int64)]
 
 
+def with_text(png):
+    text = b"zTXtnote\0\0" + zlib.compress(bytes(3 << 20))
+    chunk = (len(text) - 4).to_bytes(4, "big") + text + zlib.crc32(text).to_bytes(4, "big")
+    return png[:33] + chunk + png[33:]
+
+
+def deep(kind):
+    stream = io.BytesIO()
+    levels = np.random.default_rng(1).integers(0, 1 << 16, (20, 30)).astype(np.uint16)
+    Image.fromarray(levels).save(stream, kind)
+    return stream.getvalue()
+
+
 FOR_THE_CPU = {
     "png": picture((20, 30), "PNG"),
     "grey": picture((20, 30), mode="L"),
@@ -33,6 +47,11 @@ FOR_THE_CPU = {
     "cut short": picture((20, 30))[:-100],
     "cut short, with an end": picture((20, 30))[:-100] + b"\xff\xd9\x00",
     "too large": picture((200, 30)),
+    "png with a large text": with_text(picture((20, 30), "PNG")),
+    "png of 16 bits": deep("PNG"),
+    "ppm of 16 bits": deep("PPM"),
+    "mpo": picture((20, 30), "MPO", save_all=True, append_images=[Image.new("RGB", (20, 30))]),
+    "damaged png": picture((20, 30), "PNG")[:50],
     "no image": b"\xff\xd8\xff nothing \xff\xd9",
 }
 

@@ -259,6 +259,172 @@ def test_other_formats_are_refused_by_their_name_and_never_decoded(kind, monkeyp
     assert caught.value.cure == "convert it to PNG"
 
 
+def chunked(name, content):
+    return struct.pack(">L", len(content)) + name + content + struct.pack(">L", zlib.crc32(name + content))
+
+
+def with_chunk(encoded, name, content, at=33):
+    """The PNG with one more chunk, behind its header by default."""
+    return encoded[:at] + chunked(name, content) + encoded[at:]
+
+
+LARGE = zlib.compress(bytes(3 << 20))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        (b"zTXt", b"workflow\0\0" + LARGE),
+        (b"iTXt", b"workflow\0\1\0\0\0" + LARGE),
+        (b"tEXt", b"workflow\0" + b"x" * (3 << 20)),
+        (b"iCCP", b"cmyk\0\0" + LARGE),
+        (b"eXIf", b"MM" + b"x" * (3 << 20)),
+        (b"zTXt", b"workflow\0\0no stream"),
+        (b"gAMA", b"1"),
+        (b"tRNS", b""),
+        (b"acTL", b"\0"),
+    ],
+)
+def test_metadata_of_a_png_is_skipped_whatever_is_in_it(name, content, monkeypatch):
+    patch = photograph("china")[:20, :20]
+    encoded = png(patch)
+    monkeypatch.setattr(zlib, "decompressobj", None)
+    np.testing.assert_array_equal(pixels.decode(with_chunk(encoded, name, content)), patch)
+    behind = with_chunk(encoded, name, content, at=len(encoded) - 12)
+    np.testing.assert_array_equal(pixels.decode(behind), patch)
+
+
+def test_metadata_of_a_png_is_checked_by_its_checksum():
+    damaged = bytearray(with_chunk(png(photograph("china")[:20, :20]), b"tEXt", b"Title\0flower"))
+    damaged[45] ^= 1
+    with pytest.raises(RejectedError, match="bad checksum in b'tEXt'") as caught:
+        pixels.decode(bytes(damaged))
+    assert caught.value.code == "broken-image"
+
+
+def with_segment(encoded, kind, content):
+    """The JPEG with one more segment, in front of all others."""
+    return encoded[:2] + struct.pack(">BBH", 0xFF, kind, len(content) + 2) + content + encoded[2:]
+
+
+def test_metadata_of_a_jpeg_is_skipped_whatever_is_in_it():
+    encoded = png(photograph("china")[:20, :20], "JPEG")
+    expected = pixels.decode(encoded)
+    exif = b"Exif\0\0II*\0\x08\0\0\0\x02\0\x1a\x01\x05\0"
+    bare = encoded[:2] + encoded[2 + 2 + struct.unpack(">H", encoded[4:6])[0] :]
+    for content in (
+        exif,
+        b"Exif\0\0",
+        b"Exif\0\0" + b"x" * 65_000,
+        b"http://ns.adobe.com/xap/1.0/\0" + b"<" * 999,
+    ):
+        for jpeg in (encoded, bare):
+            found = pixels.decode(with_segment(jpeg, 0xE1, content))
+            np.testing.assert_array_equal(found, expected)
+    many = encoded
+    for number in range(40):
+        many = with_segment(many, 0xE2, b"ICC_PROFILE\0" + bytes([number + 1, 40]) + b"x" * 65_000)
+    for kind in (0xED, 0xFE, 0xE5):
+        many = with_segment(many, kind, b"Photoshop 3.0\x008BIM" + b"x" * 60_000)
+    many = with_segment(many, 0xE2, b"MPF\0MM no index")
+    np.testing.assert_array_equal(pixels.decode(many), expected)
+
+
+def test_of_several_images_in_a_file_the_first_is_taken():
+    first, second = photograph("china")[:20, :20], photograph("flower")[:20, :20]
+    for kind in ("PNG", "MPO"):
+        several = png(first, kind, save_all=True, append_images=[Image.fromarray(second)])
+        alone = png(first, "JPEG" if kind == "MPO" else kind)
+        np.testing.assert_array_equal(pixels.decode(several), pixels.decode(alone))
+    assert pixels.jpeg_size(several, 1000) is None
+    assert pixels.jpeg_size(alone, 1000) == (20, 20)
+
+
+@pytest.mark.parametrize("mode", ["P", "1", "L", "RGB", "RGBA", "LA"])
+def test_transparency_and_interlacing_change_no_colour(mode):
+    patch = Image.fromarray(photograph("china")[:20, :20]).convert(mode)
+    stream = io.BytesIO()
+    options = {"transparency": bytes([0, 128, 255])} if mode == "P" else {}
+    patch.save(stream, "PNG", **options)
+    expected = np.asarray(patch.convert("RGB"))
+    np.testing.assert_array_equal(pixels.decode(stream.getvalue()), expected)
+
+
+def interlaced_png():
+    """4 x 4 grey levels 0, 10, ... 150 in the seven passes of Adam7."""
+    levels = np.arange(16, dtype=np.uint8).reshape(4, 4) * 10
+    passes = [
+        (0, 8, 0, 8),
+        (0, 8, 4, 8),
+        (4, 8, 0, 4),
+        (0, 4, 2, 4),
+        (2, 4, 0, 2),
+        (0, 2, 1, 2),
+        (1, 2, 0, 1),
+    ]
+    parts = [levels[y::dy, x::dx] for y, dy, x, dx in passes]
+    rows = b"".join(b"\0" + row.tobytes() for part in parts if part.size for row in part)
+    body = chunked(b"IHDR", struct.pack(">LLBBBBB", 4, 4, 8, 0, 0, 0, 1))
+    return levels, b"\x89PNG\r\n\x1a\n" + body + chunked(b"IDAT", zlib.compress(rows)) + chunked(b"IEND", b"")
+
+
+def test_an_interlaced_png_is_read():
+    levels, encoded = interlaced_png()
+    np.testing.assert_array_equal(pixels.decode(encoded), np.repeat(levels[:, :, None], 3, axis=2))
+
+
+@pytest.mark.parametrize("largest", [256, 1000, 1023, 4095, 65535])
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_of_deep_colours_and_deep_grey_levels_the_upper_8_bits_are_taken(largest, is_plain):
+    levels = np.random.default_rng(2).integers(0, largest + 1, (5, 7, 3)).astype(np.uint16)
+    levels[0, 0] = 0, largest // 2, largest
+    upper = np.array(
+        [round(Fraction(int(level) * 65535, largest)) >> 8 for level in levels.ravel()], np.uint8
+    ).reshape(levels.shape)
+    if largest in (1023, 4095, 65535):
+        n_bits = largest.bit_length()
+        np.testing.assert_array_equal(upper, levels >> (n_bits - 8))
+    kinds = (b"P3", b"P2") if is_plain else (b"P6", b"P5")
+
+    def encoded(kind, values):
+        header = b"%s\n# a comment\n7 5\n%d\n" % (kind, largest)
+        return header + (
+            " ".join(map(str, values.ravel())).encode() if is_plain else values.astype(">u2").tobytes()
+        )
+
+    np.testing.assert_array_equal(pixels.decode(encoded(kinds[0], levels)), upper)
+    grey = pixels.decode(encoded(kinds[1], levels[:, :, 0]))
+    np.testing.assert_array_equal(grey, np.repeat(upper[:, :, :1], 3, axis=2))
+    cut = encoded(kinds[0], levels[:4])
+    with pytest.raises(RejectedError) as caught:
+        pixels.decode(cut)
+    assert caught.value.code == "broken-image"
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "PPM"])
+def test_an_image_that_is_cut_short_or_has_a_damaged_header_is_a_broken_image(kind):
+    encoded = png(photograph("china")[:16, :16], kind)
+    for n_bytes in (2 if kind != "PNG" else 4, 12, 20, len(encoded) // 2):
+        with pytest.raises(RejectedError) as caught:
+            pixels.decode(encoded[:n_bytes])
+        assert caught.value.code == "broken-image", n_bytes
+    frame = encoded.find(b"\xff\xc0")
+    at, found = {"PNG": (29, b"\0"), "JPEG": (frame + 2, b"\0\2"), "PPM": (3, b"x")}[kind]
+    content = bytearray(encoded)
+    content[at : at + len(found)] = found
+    with pytest.raises(RejectedError) as caught:
+        pixels.decode(bytes(content))
+    assert caught.value.code == "broken-image"
+
+
+def test_a_jpeg_of_12_bits_is_a_kind_that_is_not_read():
+    encoded = bytearray(png(photograph("china")[:16, :16], "JPEG"))
+    encoded[encoded.index(b"\xff\xc0") + 4] = 12
+    with pytest.raises(RejectedError, match="12-bit") as caught:
+        pixels.decode(bytes(encoded))
+    assert caught.value.code == "unsupported-image"
+
+
 @pytest.mark.parametrize("lengths", [[5, 6], [5], [-1, 11], [2**62, 2**62]])
 def test_lengths_that_do_not_fit_the_bytes(lengths):
     blob = np.zeros(10, np.uint8)
