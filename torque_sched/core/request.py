@@ -40,7 +40,9 @@ class Chunk:
     properties: tuple[str, ...] = ()
     name: str | None = None
     gpu_mode: str = ""
-    """``exclusive_process``, ``shared``, ...; empty when the job named none."""
+    """``exclusive_process``, ``shared``, ..., in small letters; empty when the job named none."""
+    resets_gpu_errors: bool = False
+    """``reseterr``: the mom sets back the GPUs' counters of ECC errors."""
     mics: int = 0
     mem_bytes: int = 0
     """Memory of each piece; only ``-L`` and OpenPBS requests say it per piece."""

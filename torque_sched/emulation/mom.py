@@ -211,5 +211,5 @@ def _gpu_state(world: World, node: EmulatedNode, index: int) -> tuple[str, str]:
     holder = world.jobs.get(world.gpu_slots[node.name][index] or "")
     if holder is None:
         return "Default", "Unallocated"
-    shared = holder.attributes.get("gpu_flags") == "0"
+    shared = holder.attributes.get("gpu_flags") in {"0", "1000"}
     return ("Default", "Shared") if shared else ("Exclusive_Process", "Exclusive")

@@ -10,7 +10,7 @@ from torque_sched.emulation.lifecycle import start, write_exec_host
 from torque_sched.emulation.model import EmulatedJob, Refused
 from torque_sched.emulation.placing import NeverFits, NotNow, Placement, find_placement
 from torque_sched.emulation.routing import is_route
-from torque_sched.emulation.spec import GPU_MODES, gpu_mode
+from torque_sched.emulation.spec import gpu_flags, with_mode
 from torque_sched.emulation.world import World
 
 __all__ = ["WELL_FORMED", "qrun", "run_job"]
@@ -81,7 +81,7 @@ def run_job(world: World, user: str, full: str, hosts: str, *, in_background: bo
         detail = "" if world.settings.is_old else "MSG=operation not permitted "
         raise Refused(15007, f"Unauthorized Request  {detail}{full}")
     _check_state(world, job)
-    needs = hosts or _own_needs(job)
+    needs = with_mode(hosts, job.resources.get("neednodes", "")) if hosts else _own_needs(job)
     try:
         placement = find_placement(world, job, needs)
     except NeverFits as error:
@@ -93,9 +93,8 @@ def run_job(world: World, user: str, full: str, hosts: str, *, in_background: bo
             f"nodes, {error.requested} requested, {error.available} available {full}",
         ) from error
     _check_slot_limit(world, job, placement)
-    mode = gpu_mode(needs) or gpu_mode(job.resources.get("neednodes", ""))
     fails, hangs = _mom_refuses(world, [name for name, _ in placement.slots])
-    begin = functools.partial(start, world, job, placement, GPU_MODES.get(mode, 1), fails=fails)
+    begin = functools.partial(start, world, job, placement, gpu_flags(needs), fails=fails)
     if in_background:
         world.granted.append(begin)
         return 0.0

@@ -2,11 +2,16 @@
 
 ::
 
-    nodes   = chunk {"+" chunk} ["#" property {":" property}]
-    chunk   = (count | name) {":" ("ppn=" N | "gpus=" N [":" mode] | "mics=" N | property)}
+    nodes   = chunk {"+" chunk} {"#" word {":" word}}
+    chunk   = (count | name) {":" word}
+    word    = "ppn=" N | "gpus=" N | "mics=" N | mode | property
 
 A single word in place of the count is a node's name or a property; only somebody who knows the nodes
-can tell, so it stays :attr:`Chunk.name`. Words after ``#`` hold for every chunk.
+can tell, so it stays :attr:`Chunk.name`. Words after ``#`` stand at the end of every chunk.
+
+As in Torque (src/server/node_manager.c, ``proplist()``) a mode is a mode from ``gpus=`` to the end of its
+chunk, in any case of letters. The last one counts, ``reseterr`` goes with any of them, and a second ``gpus=``
+begins anew. Before ``gpus=``, and without it, the same word is a property.
 """
 
 from __future__ import annotations
@@ -32,9 +37,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-GPU_MODES = frozenset(
-    {"exclusive_thread", "exclusive", "exclusive_process", "default", "shared", "reseterr", "prohibited"}
-)
+GPU_MODES = frozenset({"exclusive_thread", "exclusive", "exclusive_process", "default", "shared"})
 _WORD = re.compile(r"[^\s:+#=,]{1,255}")
 _MOST_PIECES = 1_000_000
 _FAMILY = "Resource_List."
@@ -52,57 +55,74 @@ _EXTRA_KEYS = ("node_exclusive", "x", "L_Request")
 def parse_nodes_spec(text: str) -> tuple[Chunk, ...]:
     """The chunks of a ``nodes=`` text.
 
-    >>> parse_nodes_spec("2:ppn=4:gpus=1:big")
-    (Chunk(count=2, ppn=4, gpus=1, properties=('big',), name=None, gpu_mode='', mics=0, mem_bytes=0),)
+    >>> (chunk,) = parse_nodes_spec("2:ppn=4:big:gpus=1:Shared:reseterr")
+    >>> chunk.count, chunk.ppn, chunk.gpus, chunk.properties, chunk.gpu_mode, chunk.resets_gpu_errors
+    (2, 4, 1, ('big',), 'shared', True)
 
     Raises:
         RecordError: the text does not follow the grammar.
     """
     if len(text) > 100_000:
         raise RecordError(f"nodes={text[:40]}... is {len(text)} characters long")
-    spec, _, everywhere = text.strip().partition("#")
-    shared = tuple(word for word in everywhere.split(":") if word and word not in {"shared", "excl"})
+    spec, *everywhere = text.strip().split("#")
+    shared = [word for words in reversed(everywhere) for word in words.split(":") if word]
     chunks = tuple(_chunk(part.strip(), shared, text) for part in spec.split("+"))
     if sum(chunk.count for chunk in chunks) > _MOST_PIECES:
         raise RecordError(f"nodes={text[:40]} asks for more than {_MOST_PIECES} nodes")
     return chunks
 
 
-def _chunk(part: str, shared: tuple[str, ...], text: str) -> Chunk:
-    first, *words = part.split(":")
-    numbers = {"ppn": 1, "gpus": 0, "mics": 0}
+def _chunk(part: str, shared: list[str], text: str) -> Chunk:
+    first, *own = part.split(":")
+    is_number = first.isascii() and first.isdigit() and len(first) < 10
+    is_word = not is_number and first.partition("=")[0] in _AMOUNTS
+    own = [first, *own] if is_word else own
+    has_gpus = any(word.startswith("gpus=") for word in [*own, *shared])
+    words = [*own, *(word for word in shared if word not in {"shared", "excl"} or has_gpus)]
+    numbers = dict(_AMOUNTS)
     properties: list[str] = []
-    mode = ""
-    previous = ""
+    mode, resets, has_gpus = "", False, False
     for word in words:
         key, equals, value = word.partition("=")
         if equals and key in numbers and value.isascii() and value.isdigit() and len(value) < 10:
             numbers[key] = int(value)
-        elif previous.startswith("gpus=") and word in GPU_MODES:
-            mode = word
+            if key == "gpus":
+                mode, resets, has_gpus = "", False, True
+        elif has_gpus and word.lower() in _AFTER_GPUS:
+            mode, resets = _with_mode(mode, resets, word.lower(), text)
         elif _WORD.fullmatch(word):
             properties.append(word)
         else:
             raise _bad_nodes(text, word)
-        previous = word
-    is_number = first.isascii() and first.isdigit() and len(first) < 10
-    if not is_number and not _WORD.fullmatch(first):
+    if not (is_number or is_word or _WORD.fullmatch(first)):
         raise _bad_nodes(text, first)
     if numbers["ppn"] < 1 or (is_number and int(first) < 1):
         raise _bad_nodes(text, part)
     return Chunk(
         count=int(first) if is_number else 1,
-        name=None if is_number else first,
-        properties=(*properties, *shared),
+        name=None if is_number or is_word else first,
+        properties=tuple(properties),
         gpu_mode=mode,
+        resets_gpu_errors=resets,
         **numbers,
     )
+
+
+def _with_mode(mode: str, resets: bool, word: str, text: str) -> tuple[str, bool]:
+    if word == "prohibited":
+        raise RecordError(f"nodes={text[:80]}: the server refuses the mode 'prohibited'", cure=_MODES_CURE)
+    return (mode, True) if word == "reseterr" else (word, resets)
+
+
+_AFTER_GPUS = GPU_MODES | {"reseterr", "prohibited"}
+_AMOUNTS = {"ppn": 1, "gpus": 0, "mics": 0}
+_MODES_CURE = f"write one of {', '.join(sorted(GPU_MODES))}"
 
 
 def _bad_nodes(text: str, word: str) -> RecordError:
     return RecordError(
         f"nodes={text[:80]}: {word[:40]!r} is not understood",
-        cure="write COUNT_OR_NAME[:ppn=N][:gpus=N[:MODE]][:PROPERTY]..., joined by +",
+        cure="write COUNT_OR_NAME[:ppn=N][:PROPERTY]...[:gpus=N[:MODE]], joined by +",
     )
 
 
@@ -110,7 +130,7 @@ def format_nodes_spec(chunks: tuple[Chunk, ...]) -> str:
     """The ``nodes=`` text of chunks; ``ppn=1`` and ``gpus=0`` are left out.
 
     >>> format_nodes_spec((Chunk(2, 4, 1, ("big",)), Chunk(name="node3")))
-    '2:ppn=4:gpus=1:big+node3'
+    '2:ppn=4:big:gpus=1+node3'
     """
     return "+".join(_format_chunk(chunk) for chunk in chunks)
 
@@ -119,9 +139,12 @@ def _format_chunk(chunk: Chunk) -> str:
     words = [chunk.name if chunk.name is not None else str(chunk.count)]
     words += [f"ppn={chunk.ppn}"] if chunk.ppn > 1 else []
     words += [f"mics={chunk.mics}"] if chunk.mics else []
-    words += [f"gpus={chunk.gpus}"] if chunk.gpus or chunk.gpu_mode else []
+    # Properties first: after gpus= a property named like a mode would be one.
+    words += chunk.properties
+    words += [f"gpus={chunk.gpus}"] if chunk.gpus or chunk.gpu_mode or chunk.resets_gpu_errors else []
     words += [chunk.gpu_mode] if chunk.gpu_mode else []
-    return ":".join([*words, *chunk.properties])
+    words += ["reseterr"] if chunk.resets_gpu_errors else []
+    return ":".join(words)
 
 
 def parse_request(attributes: Mapping[str, str]) -> Request:

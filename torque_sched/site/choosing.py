@@ -57,7 +57,7 @@ def wish_of(job: Job, nodes: str = "") -> Wish | str:
     if len(request.chunks) != 1 or request.tasks or request.procs or request.gres:
         return "ask for it as nodes=N:ppn=P[:gpus=G][:PROPERTY...]"
     chunk = request.chunks[0]
-    if chunk.mics or chunk.name or chunk.gpu_mode:
+    if chunk.mics or chunk.name or chunk.gpu_mode or chunk.resets_gpu_errors:
         return "nodes=N:ppn=P[:gpus=G][:PROPERTY...] without names and modes"
     if job.walltime_s is None or job.walltime_s <= 0:
         return "give a walltime"

@@ -7,7 +7,7 @@ import string
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from torque_sched.core.model import (
@@ -28,6 +28,8 @@ from torque_sched.core.model import (
 from torque_sched.core.request import AccessPolicy, Chunk, GenericResource, Request
 from torque_sched.core.states import HoldType, JobState, NodeState
 from torque_sched.core.units import duration_s, format_duration, format_size, size_bytes
+from torque_sched.emulation.spec import parse_spec
+from torque_sched.errors import RecordError
 from torque_sched.parse.accounting import AccountingRecord, format_accounting, parse_accounting
 from torque_sched.parse.jobs import record_from_job
 from torque_sched.parse.pbsnodes import parse_pbsnodes, parse_status, record_from_node
@@ -56,9 +58,11 @@ job_ids = st.builds(
 chunks = st.one_of(
     st.builds(Chunk, st.integers(1, 99), st.integers(1, 64), small, st.lists(words, max_size=3).map(tuple)),
     st.builds(
-        Chunk, st.just(1), st.integers(1, 64), st.integers(1, 8), name=words, gpu_mode=st.just("shared")
+        Chunk, st.just(1), st.integers(1, 64), st.integers(1, 8), name=words,
+        properties=st.sampled_from([(), ("shared",), ("big", "Default", "reseterr")]),
+        gpu_mode=st.sampled_from(["", "shared", "exclusive_process"]), resets_gpu_errors=st.booleans(),
     ),
-)
+)  # fmt: skip
 tasks = st.builds(Chunk, st.integers(1, 99), st.integers(1, 64), small, mem_bytes=st.integers(0, 2**40))
 requests = st.builds(
     Request,
@@ -150,20 +154,20 @@ def test_jobs_as_xml(found: list[Job]) -> None:
     assert (list(parsed.items), parsed.problems) == (found, ())
 
 
-@given(st.lists(jobs, max_size=3), st.booleans())
+@given(st.lists(jobs, max_size=3, unique_by=lambda job: job.id), st.booleans())
 def test_jobs_as_text(found: list[Job], fold: bool) -> None:
     parsed = parse_jobs(format_qstat_text([record_from_job(job) for job in found], fold=fold))
     assert (list(parsed.items), parsed.problems) == (found, ())
 
 
-@given(st.lists(nodes, min_size=1, max_size=3))
+@given(st.lists(nodes, min_size=1, max_size=3, unique_by=lambda node: node.name))
 def test_nodes_as_xml_and_text(found: list[Node]) -> None:
     records = [record_from_node(node) for node in found]
     assert list(parse_pbsnodes(format_xml(records)).items) == found
     assert list(parse_pbsnodes(format_pbsnodes_text(records)).items) == found
 
 
-@given(st.lists(queues, max_size=3), st.booleans())
+@given(st.lists(queues, max_size=3, unique_by=lambda queue: queue.name), st.booleans())
 def test_queues_as_text(found: list[Queue], fold: bool) -> None:
     parsed = parse_queues(format_qstat_text([record_from_queue(queue) for queue in found], fold=fold))
     assert (list(parsed.items), parsed.problems) == (found, ())
@@ -179,6 +183,60 @@ def test_folding_loses_nothing(value: str) -> None:
 @given(st.lists(chunks, min_size=1, max_size=4).map(tuple))
 def test_nodes_specs(found: tuple[Chunk, ...]) -> None:
     assert parse_nodes_spec(format_nodes_spec(found)) == found
+
+
+def proplist(words: list[str]) -> tuple[int, int, tuple[str, ...], str, bool] | None:
+    """Torque's rule for the words of one chunk: ppn, gpus, properties, mode, reset; None: an error."""
+    ppn, gpus, have_gpus, mode, reset, properties = 1, 0, False, "", False, []
+    for word in words:
+        if word.startswith("ppn="):
+            ppn = int(word[4:])
+        elif word.startswith("gpus="):
+            gpus, have_gpus, mode, reset = int(word[5:]), True, "", False
+        elif have_gpus and word.casefold() == "prohibited":
+            return None
+        elif have_gpus and word.casefold() == "reseterr":
+            reset = True
+        elif have_gpus and word.casefold() in (
+            "exclusive_thread", "exclusive", "exclusive_process", "default", "shared"
+        ):  # fmt: skip
+            mode = word.casefold()
+        else:
+            properties.append(word)
+    return ppn, gpus, tuple(properties), mode, reset
+
+
+mode_words = st.sampled_from(
+    ["exclusive_thread", "exclusive", "exclusive_process", "default", "shared", "reseterr", "prohibited"]
+).flatmap(lambda word: st.sampled_from([word, word.upper(), word.title(), word.swapcase()[:1] + word[1:]]))
+amounts = st.builds(
+    lambda key, number: f"{key}={number}", st.sampled_from(["ppn", "gpus"]), st.integers(1, 9)
+)
+some_words = st.lists(st.one_of(amounts, mode_words, st.sampled_from(["big", "excl", "gpunode"])), max_size=7)
+
+
+@given(some_words, some_words.filter(lambda words: not {"shared", "excl"} & set(words)))
+@example(["ppn=2", "gpus=1", "exclusive_process", "reseterr"], [])
+@example(["ppn=2", "gpus=1", "reseterr", "exclusive_thread"], [])
+@example(["gpus=1", "ppn=2", "shared"], [])
+@example(["ppn=2", "gpus=1", "Exclusive_Process"], [])
+@example(["shared", "gpus=2", "exclusive_process", "shared"], [])
+@example(["gpus=1", "shared", "reseterr", "gpus=2"], [])
+@example(["gpus=1"], ["EXCLUSIVE"])
+@example(["gpus=1", "prohibited"], [])
+def test_the_words_of_a_chunk_follow_the_servers_rule(own: list[str], everywhere: list[str]) -> None:
+    text = ":".join(["2", *own]) + ("#" + ":".join(everywhere) if everywhere else "")
+    expected = proplist([*own, *everywhere])
+    if expected is None:
+        with pytest.raises(RecordError, match="refuses the mode"):
+            parse_nodes_spec(text)
+        assert any(word.lower() == "prohibited" for word in parse_spec(text)[0].properties)
+        return
+    (ours,) = parse_nodes_spec(text)
+    (emulated,) = parse_spec(text)
+    assert (ours.ppn, ours.gpus, ours.properties, ours.gpu_mode, ours.resets_gpu_errors) == expected
+    found = (emulated.ppn, emulated.gpus, emulated.properties, emulated.mode, emulated.resets_errors)
+    assert found == expected
 
 
 @pytest.mark.parametrize("word", ["shared", "excl"])

@@ -54,6 +54,27 @@ def test_mode_word_of_the_job_is_kept() -> None:
     assert bench.world.job(job).attributes["gpu_flags"] == "0"
 
 
+@pytest.mark.parametrize(
+    ("asked", "plain", "with_hosts"),
+    [
+        ("1:gpus=1", "1", "1"),
+        ("1:ppn=2:gpus=1:exclusive_process:reseterr", "1003", "3"),
+        ("1:gpus=1:ppn=2:shared", "0", "0"),
+        ("1:ppn=2:gpus=1:reseterr:exclusive_thread", "1001", "1"),
+        ("1:ppn=2:gpus=1:Exclusive_Process", "3", "1"),
+        ("1:gpunode:gpus=1:exclusive_process:SHARED", "0", "3"),
+        ("1:gpus=1#exclusive_process", "3", "1"),
+    ],
+)
+def test_every_mode_of_the_real_server_is_taken(asked: str, plain: str, with_hosts: str) -> None:
+    for hosts, flags in (([], plain), (["-H", "node4:ppn=1:gpus=1"], with_hosts)):
+        bench = Bench(WIDE)
+        job = bench.submit("-l", f"nodes={asked}")
+        bench.good("qrun", *hosts, job)
+        known = bench.world.job(job).attributes
+        assert (known["exec_gpus"], known["gpu_flags"]) == ("node4-gpu/0", flags)
+
+
 def test_property_alone_never_starts_on_6_but_on_4() -> None:
     new, old = Bench(WIDE), Bench(WIDE, version="4.2.10")
     for bench in (new, old):
