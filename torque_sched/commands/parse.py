@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import enum
 import json
@@ -31,7 +32,7 @@ def parse(form: str, file: BinaryIO, as_json: bool) -> None:
     FORM says which command printed it; XML and text, jobs, queues (qstat -Q -f) and the server
     (qstat -B -f) are recognised. Exit code 1 when a record or the whole output is damaged.
     """
-    data = file.read()
+    data = file.read().removeprefix(codecs.BOM_UTF8)
     try:
         parsed = _FORMS[form](data)
     except DocumentError as error:

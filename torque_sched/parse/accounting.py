@@ -1,12 +1,20 @@
 """Accounting files: one line for each event of a job, ``MM/DD/YYYY HH:MM:SS;TYPE;JOB;key=value key=value``.
 
 Times in the attributes are epoch seconds; the stamp at the beginning is the server's local time.
+
+The server writes account, job name and resources as their user wrote them, whatever is in them: blanks,
+``user=root``, a newline. The order of the keys (src/server/accounting.c) tells what is whose::
+
+    user= group= [account=TEXT] jobname=TEXT | queue= ctime= .. exec_host= | Resource_List.R=TEXT | session= .
+
+``user`` and ``group`` come first, what comes from ``session=`` on comes last, and ``total_execution_slots``
+tells which of several parts from ``queue=`` to ``exec_host=`` is the server's.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timezone, tzinfo
 
@@ -14,6 +22,7 @@ from torque_sched.core.model import Job
 from torque_sched.errors import RecordError, UnitError
 from torque_sched.parse.jobs import job_from_record
 from torque_sched.parse.records import Parsed, Record, decoded
+from torque_sched.parse.slots import parse_exec_host
 from torque_sched.parse.times import format_stamp, stamp_s
 
 __all__ = ["AccountingRecord", "format_accounting", "job_from_accounting", "parse_accounting"]
@@ -28,6 +37,19 @@ _PAIR = re.compile(
     r"|Resource_Request_[0-9.]+|req_information\.[\w.]+|task_usage\.[\w.]+)=",
     re.ASCII,
 )
+_NAMES = re.compile(r"user=(\S*) group=(\S*)(?: account=(.*))? jobname=(.*)", re.DOTALL)
+_RUN = re.compile(
+    r"(?<= )queue=\S+ ctime=[0-9]+ qtime=[0-9]+ etime=[0-9]+(?: start_count=[0-9]+)? start=[0-9]+"
+    r" owner=\S+(?: exec_host=(\S+))?(?=\s|$)"
+)
+_END = re.compile(
+    r" session=-?[0-9]+(?: alt_id=\S+)?(?: total_execution_slots=([0-9]+) unique_node_count=[0-9]+)?"
+    r" end=[0-9]+ Exit_status=-?[0-9]+"
+)
+_CUT = re.compile(r"user=(\S*) group=\S* (?:account|jobname)=")
+_BEGIN = re.compile(r"[0-9/]{10} [0-9:.]{8,15};[A-Za-z]{1,2};[^;]+;")
+_MOST_JOINED = 100
+"""Lines that a cut record is looked for in."""
 _ATTRIBUTES = {
     "user": "euser", "group": "egroup", "account": "Account_Name", "jobname": "Job_Name", "queue": "queue",
     "ctime": "ctime", "qtime": "qtime", "etime": "etime", "start_count": "start_count", "start": "start_time",
@@ -64,9 +86,15 @@ def parse_accounting(
     unfinished = lines.pop()
     records: list[AccountingRecord] = []
     problems: list[RecordError] = []
+    until = 0
     for number, line in enumerate(lines, 1):
-        if not line.strip():
+        if number <= until or not line.strip():
             continue
+        line, until = _whole(lines, number)
+        n_records = sum(_BEGIN.match(each) is not None for each in lines[number:until])
+        if n_records:
+            what = f"a text of the user has newlines and {n_records} lines like records, which are not used"
+            problems.append(RecordError(f"{command}: line {number}: {what}", cure=_ASK_USER))
         try:
             records.append(_record(line.rstrip("\r"), zone))
         except (RecordError, UnitError) as error:
@@ -82,16 +110,106 @@ def parse_accounting(
     return Parsed(tuple(records), tuple(problems))
 
 
+_ASK_USER = "ask the job's user why; the job itself is read"
+
+
+def _whole(lines: list[str], number: int) -> tuple[str, int]:
+    """The record that begins in line ``number``, and the number of its last line.
+
+    A newline in a text of the user cuts the record in two, and lines of that text may look like records. The
+    record goes on to where it is complete, and to the last line near by that holds the server's half of it.
+    """
+    line = lines[number - 1]
+    fields = line.split(";", 3)
+    user = _CUT.match(fields[3]) if len(fields) == 4 and fields[1] in {"S", "E"} else None
+    if user is None or _is_complete(fields[1], fields[3]):
+        return line, number
+    following = lines[number : number + _MOST_JOINED]
+    last = 0
+    for n in range(1, len(following) + 1):
+        is_first = not last and _is_complete(fields[1], "\n".join([fields[3], *following[:n]]))
+        if is_first or (last and _is_second_half(following[n - 1], user.group(1))):
+            last = n
+    return "\n".join([line, *following[:last]]), number + last
+
+
+def _is_second_half(line: str, user: str) -> bool:
+    """Whether the server's half of a cut record of ``user`` is in this line."""
+    if not _BEGIN.match(line):
+        return bool(line.strip())
+    forged = _BEGIN.sub("", line)
+    if _END.search(forged) and not _RUN.search(" " + forged):
+        return True
+    return f" owner={user}@" in forged and not forged.startswith(f"user={user} ")
+
+
+def _is_complete(kind: str, text: str) -> bool:
+    return _RUN.search(" " + text) is not None and (kind == "S" or _END.search(text) is not None)
+
+
 def _record(line: str, zone: tzinfo) -> AccountingRecord:
     stamp, *fields = line.split(";", 3)
     if len(fields) != 3 or not 1 <= len(fields[0]) <= 2 or not fields[1]:
         raise RecordError(f"{line[:60]!r} is not of the form TIME;TYPE;JOB;ATTRIBUTES")
     kind, job, text = fields
-    pieces = _PAIR.split(text)
-    values = (value.strip() for value in pieces[2::2])
-    return AccountingRecord(
-        stamp_s(stamp, zone), kind, job, dict(zip(pieces[1::2], values, strict=True)), pieces[0].strip()
-    )
+    end = max(_END.finditer(text if kind == "E" else ""), key=re.Match.start, default=None)
+    body, tail = (text, "") if end is None else (text[: end.start()], text[end.start() :])
+    ended = _pairs(tail, lambda key: True)[1]
+    names, run = _names_and_run(body, 0 if end is None else int(end.group(1) or 0))
+    if run is None:
+        rest, given = _pairs(body, lambda key: key not in ended)
+    else:
+        rest, given = "", names | _pairs(run.group(), lambda key: True)[1]
+        given |= _pairs(body[run.end() :], _is_of_resources)[1]
+    return AccountingRecord(stamp_s(stamp, zone), kind, job, given | ended, rest)
+
+
+def _is_of_resources(key: str) -> bool:
+    return key.startswith("Res") or key in {"x", "login_node"}
+
+
+def _names_and_run(body: str, n_slots: int) -> tuple[dict[str, str], re.Match[str] | None]:
+    """User, group, account and job name; and the server's part from ``queue=`` to ``exec_host=``, if any.
+
+    A user may have written more such parts. ``n_slots`` tells which one is true. Without it the one with most
+    slots counts, as nobody makes his use of the cluster look larger.
+    """
+    found: list[tuple[bool, int, dict[str, str], re.Match[str]]] = []
+    for run in _RUN.finditer(body):
+        names = _NAMES.fullmatch(body[: run.start()].rstrip())
+        if names is not None:
+            slots = _n_slots(run.group(1) or "")
+            values = zip(("user", "group", "account", "jobname"), names.groups(), strict=True)
+            given = {key: value.strip() for key, value in values if value is not None}
+            found.append((slots == n_slots, slots, given, run))
+    if not found:
+        return {}, None
+    return max(found, key=lambda each: each[:2])[2:]
+
+
+def _n_slots(exec_host: str) -> int:
+    try:
+        return sum(part.last - part.first + 1 for part in parse_exec_host(exec_host))
+    except RecordError:
+        return 0
+
+
+def _pairs(text: str, may_be: Callable[[str], bool]) -> tuple[str, dict[str, str]]:
+    """The text before the first pair, and the first pair of each key; others are of the value around."""
+    pairs: dict[str, str] = {}
+    key, begin, before = "", 0, ""
+    for found in _PAIR.finditer(text):
+        if found.group(1) in pairs or found.group(1) == key or not may_be(found.group(1)):
+            continue
+        if key:
+            pairs[key] = text[begin : found.start()].strip()
+        else:
+            before = text[: found.start()].strip()
+        key, begin = found.group(1), found.end()
+    if not key:
+        return text.strip(), {}
+    pairs[key] = text[begin:].strip()
+    return before, pairs
 
 
 def job_from_accounting(record: AccountingRecord) -> Job:

@@ -78,6 +78,8 @@ _REPORT = "run the command by hand and attach its output to a bug report (torque
 def decoded(data: bytes | str, command: str) -> str:
     """Text of an output; bytes are UTF-8, and a byte that is not becomes U+FFFD (names are raw bytes).
 
+    A byte order mark at the beginning, which editors leave there, is no part of it.
+
     Raises:
         DocumentError: the output is larger than :data:`MAX_DOCUMENT_BYTES`.
     """
@@ -86,4 +88,5 @@ def decoded(data: bytes | str, command: str) -> str:
             f"{command} printed {len(data)} bytes, more than {MAX_DOCUMENT_BYTES}",
             cure="lower the server's keep_completed, so that fewer finished jobs are listed",
         )
-    return data.decode("utf-8", errors="replace") if isinstance(data, bytes) else data
+    text = data.decode("utf-8", errors="replace") if isinstance(data, bytes) else data
+    return text.removeprefix("\ufeff")

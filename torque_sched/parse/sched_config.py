@@ -92,7 +92,7 @@ def parse_sched_config(text: str, place: str = "sched_config", *, as_c: bool = F
         as_c: repeat the C daemon's fault by which ``key ... non_prime`` lines are lost.
     """
     reader = _Reader(place, as_c)
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
         key, *rest = _SEPARATORS.split(line.strip(" \t:"), maxsplit=1)
         if key and not key.startswith("#"):
             reader.line(number, [key, *" ".join(rest).split()])
@@ -248,7 +248,7 @@ def parse_holidays(text: str, place: str = "holidays") -> Holidays:
     days: set[int] = set()
     year = 0
     warnings: list[str] = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
         words = line.split()
         if not words or words[0][0] in "*#":
             continue
@@ -287,7 +287,7 @@ def parse_dedicated_time(
     """``MM/DD/YYYY HH:MM MM/DD/YYYY HH:MM`` lines in local time; and what was not understood."""
     spans: list[tuple[datetime, datetime]] = []
     warnings: list[str] = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
@@ -323,7 +323,7 @@ def parse_resource_group(
     groups: list[ResourceGroup] = []
     warnings: list[str] = []
     known = {"root"}
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
         words = line.split()
         if not words or words[0].startswith("#"):
             continue

@@ -20,7 +20,9 @@ FOLD_COLUMNS = 78
 
 _TITLES = {"Job": "Job Id:", "Queue": "Queue:", "Server": "Server:"}
 _ATTRIBUTE = re.compile(r"[ \t]+([A-Za-z_][\w.\-]{0,199}) = ?(.*)", re.ASCII | re.DOTALL)
-_NODE_NAME = re.compile(r"[A-Za-z0-9][^\s=]{0,254}[ \t]*")
+_DECISIVE = frozenset({"euser", "egroup", "exec_host", "exec_gpus"})
+"""What a job is charged for and to whom; these lines come after texts of the user, others before."""
+_NODE_NAME = re.compile(r"[A-Za-z0-9_][^\s=]{0,254}[ \t]*")
 
 
 def read_text(data: bytes | str, kind: str, command: str) -> Parsed[Record]:
@@ -47,23 +49,30 @@ def read_text(data: bytes | str, kind: str, command: str) -> Parsed[Record]:
     problems: list[RecordError] = []
     if any(line.strip() for line in lines[: starts[0]]):
         problems.append(_damaged(kind, lines[0], "is text before the first record", command))
-    records = []
+    records: dict[str, Record] = {}
     for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
         try:
-            records.append(_record(lines[start:end], kind, command))
+            record = _record(lines[start:end], kind, command)
+            if record.name in records:
+                raise _damaged(kind, record.name, "is there a second time", command)
+            records[record.name] = record
         except RecordError as error:
             problems.append(error)
-    return Parsed(tuple(records), tuple(problems))
+    return Parsed(tuple(records.values()), tuple(problems))
 
 
 def _starts_record(lines: list[str], at: int, line: str, kind: str) -> bool:
-    """Whether a record starts here: by its title, for nodes by a bare name after a blank line."""
+    """Whether a record starts here: a title after a blank line; for nodes a bare name before an attribute.
+
+    A line of a value may look like a title, as a variable of a job has lines of its own.
+    """
     if not line or line[0] in " \t":
         return False
-    if kind == "Node":
-        after_blank = at == 0 or not lines[at - 1].strip()
-        return after_blank and _NODE_NAME.fullmatch(line) is not None
-    return line.startswith(_TITLES[kind])
+    after_blank = at == 0 or not lines[at - 1].strip()
+    if kind != "Node":
+        return after_blank and line.startswith(_TITLES[kind])
+    # Text that was passed on may lack blank lines: a node without one would be lost in the node before.
+    return after_blank or _ATTRIBUTE.fullmatch(lines[at + 1] if at + 1 < len(lines) else "") is not None
 
 
 def _damaged(kind: str, text: str, trouble: str, command: str) -> RecordError:
@@ -78,6 +87,8 @@ def _record(lines: list[str], kind: str, command: str) -> Record:
     name = title.strip() if kind == "Node" else title[len(_TITLES[kind]) :].strip()
     if not name:
         raise _damaged(kind, title, "has no name", command)
+    if kind == "Node" and not _NODE_NAME.fullmatch(title):
+        raise _damaged(kind, title, "has a name that no node has", command)
     is_tab_indented = len(lines) > 1 and lines[1].startswith("\t")
     attributes: dict[str, str] = {}
     current = ""
@@ -86,6 +97,8 @@ def _record(lines: list[str], kind: str, command: str) -> Record:
         if line and (is_tab_indented or line[0] == " "):
             found = _ATTRIBUTE.fullmatch(line)
         # An attribute is printed once: a second is a line of some value that looks like one.
+        if found is not None and found.group(1) in attributes and found.group(1) in _DECISIVE:
+            raise _damaged(kind, title, f"has two lines {found.group(1)}", command)
         if found is not None and found.group(1) not in attributes:
             current, attributes[found.group(1)] = found.groups()
         elif line and not current:
