@@ -23,7 +23,9 @@ _WAKE_S = 2.0
 
 @click.command()
 @with_options
-@click.option("--start", metavar="WHEN", help="now, +2:00:00, 14:30, 2026-12-24T08:00, or epoch seconds.")
+@click.option(
+    "--start", metavar="WHEN", help="now, +2:00:00, 14:30, 2026-12-24T08:00[+01:00], or epoch seconds."
+)
 @click.option("--end", metavar="WHEN", help="In the same form; + counts from now.")
 @click.option("--length", metavar="HH:MM:SS", help="Instead of --end.")
 @click.option("--nodes", metavar="NODES", help='Names "n1,n2", or how many of which kind: "4", "2:gpunode".')
@@ -102,6 +104,7 @@ def _make(options: Any, asked: dict[str, Any]) -> None:
         click.echo(json.dumps(_document(made), indent=1))
     else:
         click.echo(f"{name}: {','.join(sorted(nodes))} {_when(made)} for {_whom(made)}")
+    _tell_of_two(asked, now_s)
     _wake(options)
     for job, node, until_s in running_into(snapshot, nodes, start_s):
         until = "has no walltime" if until_s is None else f"may run until {_clock(until_s)}"
@@ -198,6 +201,18 @@ def _when(each: Any) -> str:
 
 
 def _clock(at_s: float) -> str:
-    from torque_sched.report.words import moment
+    from torque_sched.report.booking import with_offset
 
-    return moment(at_s)
+    return with_offset(at_s)
+
+
+def _tell_of_two(asked: dict[str, Any], now_s: float) -> None:
+    """Say which one is taken of a time that the clocks show twice."""
+    from torque_sched.report.booking import moment_s, second_of_two_s
+
+    for text in filter(None, (asked["start"], asked["end"])):
+        other_s = second_of_two_s(text, now_s)
+        if other_s is not None:
+            taken, other = _clock(moment_s(text, now_s)), _clock(other_s)
+            words = f"the clocks show {text} twice; {taken} is taken, not {other}"
+            click.echo(f"torque-sched reserve: note: {words}", err=True)

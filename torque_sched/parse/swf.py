@@ -1,10 +1,12 @@
 """The Standard Workload Format of the Parallel Workloads Archive: one job a line, 18 numbers, -1 for unknown.
 
 https://www.cs.huji.ac.il/labs/parallel/workload/swf.html. Lines with ``;`` are the header, ``; Key: value``.
+A job that was swapped out has a summary line, and one more line of its number for each part it ran in.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -15,6 +17,10 @@ __all__ = ["SwfJob", "SwfTrace", "parse_swf"]
 
 _N_FIELDS = 18
 _MAX_PROBLEMS = 1000
+_PARTIAL = frozenset({2, 3, 4})
+_SIZES = ("MaxProcs", "MaxNodes")
+_SIZE = re.compile(r"([0-9]{1,3}(?:[,'_][0-9]{3})+|[0-9]{1,12})(?=[;,.]?(?:\s*$|\s+[^0-9\s]|\())", re.ASCII)
+_UNKNOWN = re.compile(r"$|-1\b|unknown|n/?a\b|\?", re.IGNORECASE)
 
 
 class SwfJob(NamedTuple):
@@ -56,26 +62,35 @@ class SwfJob(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SwfTrace:
-    """A log: n_lines == len(jobs) + n_problems."""
+    """A log: n_lines == len(jobs) + n_partial + n_problems."""
 
     header: dict[str, str]
     jobs: tuple[SwfJob, ...]
     n_problems: int = 0
     problems: tuple[RecordError, ...] = field(default_factory=tuple)
     """The first thousand of them."""
+    n_partial: int = 0
+    """Lines of parts (status 2, 3 or 4) of a job whose summary line is there; they are no jobs."""
 
     @property
     def n_lines(self) -> int:
         """Lines that should be jobs."""
-        return len(self.jobs) + self.n_problems
+        return len(self.jobs) + self.n_partial + self.n_problems
 
     @property
     def max_procs(self) -> int | None:
-        """Processors of the machine, as the header says; None when it does not."""
-        for key in ("MaxProcs", "MaxNodes"):
-            words = self.header.get(key, "").split()
-            if words and words[0].isdigit():
-                return int(words[0])
+        """Processors of the machine, as the header says; None when it does not.
+
+        Raises:
+            RecordError: the header says it in a form that is not understood.
+        """
+        for key in _SIZES:
+            text = self.header.get(key, "")
+            found = _SIZE.match(text)
+            if found is not None:
+                return int(re.sub(r"[^0-9]", "", found.group(1)))
+            if not _UNKNOWN.match(text):
+                raise RecordError(f"{key}: {text[:60]!r} is no number of processors", cure="give --procs N")
         return None
 
 
@@ -89,6 +104,8 @@ def parse_swf(lines: Iterable[str]) -> SwfTrace:
     problems: list[RecordError] = []
     n_problems = 0
     for number, line in enumerate(lines, start=1):
+        if number == 1:
+            line = line.removeprefix("\ufeff")
         if line.startswith(";"):
             key, colon, value = line.lstrip("; \t").partition(":")
             if colon:
@@ -100,7 +117,16 @@ def parse_swf(lines: Iterable[str]) -> SwfTrace:
                 n_problems += 1
                 if len(problems) < _MAX_PROBLEMS:
                     problems.append(_damaged(number, line, error))
-    return SwfTrace(header, tuple(jobs), n_problems, tuple(problems))
+    whole = _without_parts(jobs)
+    return SwfTrace(header, tuple(whole), n_problems, tuple(problems), len(jobs) - len(whole))
+
+
+def _without_parts(jobs: list[SwfJob]) -> list[SwfJob]:
+    """The jobs less the parts of those that have a summary line, of the same number."""
+    if not any(job.status in _PARTIAL for job in jobs):
+        return jobs
+    summaries = {job.number for job in jobs if job.status not in _PARTIAL}
+    return [job for job in jobs if job.status not in _PARTIAL or job.number not in summaries]
 
 
 def _job(words: list[str]) -> SwfJob:

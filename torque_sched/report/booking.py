@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 
 from torque_sched.core.model import Job, JobId, Node, NodeName
 from torque_sched.core.snapshot import Snapshot
@@ -13,7 +12,7 @@ from torque_sched.core.units import duration_s
 from torque_sched.errors import ConfigError, UnitError
 from torque_sched.policies.context import Reservation
 
-__all__ = ["chosen_nodes", "moment_s", "running_into", "span_of"]
+__all__ = ["chosen_nodes", "moment_s", "running_into", "second_of_two_s", "span_of", "with_offset"]
 
 _LONGEST_S = 400 * 86400.0
 _CLOCK = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
@@ -23,38 +22,74 @@ _COUNT = re.compile(r"([0-9]+)((?::[^:,+]+)*)")
 def moment_s(text: str, now_s: float) -> float:
     """Seconds since the epoch of ``now``, ``+2:00:00``, ``14:30`` (the next one), an ISO time, or digits.
 
-    Times without a zone are this host's.
+    Times without an offset are this host's. Of one that the clocks show twice, the first is meant.
 
     Raises:
-        ConfigError: the text is none of these.
+        ConfigError: the text is none of these, or a time that this host's clocks leave out.
     """
     words = text.strip()
-    if words == "now":
-        return now_s
     try:
-        if words.startswith("+"):
-            return now_s + duration_s(words[1:])
-        if words.isascii() and words.isdigit() and len(words) >= 9:
-            return float(words)
-        clock = _CLOCK.fullmatch(words)
-        if clock is not None:
-            return _next(int(clock[1]), int(clock[2]), int(clock[3] or 0), now_s)
-        return datetime.fromisoformat(words).timestamp()
-    except (UnitError, ValueError, OverflowError) as error:
+        at_s = now_s if words == "now" else _absolute(words, now_s)
+        if at_s is None:
+            at_s = _local_s(_wall_clock(words, now_s))
+        _shown(at_s)
+    except (UnitError, ValueError, OverflowError, OSError) as error:
         raise ConfigError(
             f"{text[:40]!r} is no moment", cure="write now, +2:00:00, 14:30 or 2026-12-24T08:00"
         ) from error
+    return at_s
 
 
-def _next(hour: int, minute: int, second: int, now_s: float) -> float:
-    if hour > 23 or minute > 59 or second > 59:
-        raise ValueError(f"{hour}:{minute}:{second}")
-    today = time.localtime(now_s)
+def second_of_two_s(text: str, now_s: float) -> float | None:
+    """The other moment of a local time that the clocks show twice (:func:`moment_s` takes the first)."""
+    at_s = moment_s(text, now_s)
+    if text.strip() == "now" or _absolute(text.strip(), now_s) is not None:
+        return None
+    other_s = _shown(at_s).replace(fold=1).timestamp()
+    return other_s if other_s != at_s else None
 
-    def at_s(day: int) -> float:
-        return time.mktime((today.tm_year, today.tm_mon, day, hour, minute, second, 0, 0, -1))
 
-    return at_s(today.tm_mday) if at_s(today.tm_mday) > now_s else at_s(today.tm_mday + 1)
+def with_offset(at_s: float) -> str:
+    """A moment in this host's time with its offset, as :func:`moment_s` reads it back."""
+    return datetime.fromtimestamp(at_s, timezone.utc).astimezone().isoformat(" ", "seconds")
+
+
+def _shown(at_s: float) -> datetime:
+    """What this host's clocks show then, without an offset."""
+    return datetime.fromtimestamp(at_s, timezone.utc).astimezone().replace(tzinfo=None)
+
+
+def _absolute(words: str, now_s: float) -> float | None:
+    """A moment that needs no time zone of this host; None for others."""
+    if words.startswith("+"):
+        return now_s + duration_s(words[1:])
+    if words.isascii() and words.isdigit() and len(words) >= 9:
+        return float(words)
+    if _CLOCK.fullmatch(words):
+        return None
+    # Python 3.10 does not read the Z.
+    moment = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", words))
+    return None if moment.tzinfo is None else moment.timestamp()
+
+
+def _wall_clock(words: str, now_s: float) -> datetime:
+    clock = _CLOCK.fullmatch(words)
+    if clock is None:
+        return datetime.fromisoformat(words)
+    now = _shown(now_s)
+    at = now.replace(hour=int(clock[1]), minute=int(clock[2]), second=int(clock[3] or 0), microsecond=0)
+    return at if at.timestamp() > now_s else at + timedelta(days=1)
+
+
+def _local_s(moment: datetime) -> float:
+    at_s = moment.replace(fold=0).timestamp()
+    if _shown(at_s) != moment.replace(fold=0):
+        before, after = with_offset(moment.replace(fold=1).timestamp()), with_offset(at_s)
+        raise ConfigError(
+            f"{moment.isoformat(' ')} does not exist: the clocks of this host leave it out",
+            cure=f"write {before} or {after}",
+        )
+    return at_s
 
 
 def span_of(start: str, end: str, length: str, now_s: float) -> tuple[float, float]:

@@ -98,6 +98,7 @@ def summary(workload: Workload) -> str:
     return (
         f"{workload.n_lines:,} jobs in = {len(workload.jobs):,} simulated + {rejected:,} rejected"
         + (f" ({reasons})" if reasons else "")
+        + (f" + {workload.n_ignored:,} ignored (parts of a job)" if workload.n_ignored else "")
         + f"; {workload.n_overran:,} overran their limit, {workload.n_without_limit:,} had none; "
         + f"{workload.procs:,} processors"
     )
@@ -120,6 +121,7 @@ def document(experiment: Experiment) -> dict[str, Any]:
             "in": workload.n_lines,
             "simulated": len(workload.jobs),
             "rejected": {reason.name.lower(): workload.rejected[reason] for reason in _reasons(workload)},
+            "ignored": workload.n_ignored,
             "overran": workload.n_overran,
             "without_limit": workload.n_without_limit,
         },

@@ -1,9 +1,10 @@
 """From a log to the jobs of an experiment: which lines count, and with which width, run time and limit.
 
-Rules (those of the referee schedules; every one is counted, so that jobs in = simulated + rejected):
+Rules (those of the referee schedules; every one is counted: lines in = simulated + rejected + ignored):
 
 * a job that never ran (run time 0 or -1), has no width, no time of submission, or is wider than the machine
   is rejected; a damaged line is, too;
+* parts of a job that has a summary line (status 2, 3, 4) are ignored: its summary is the job;
 * width is what was asked for, else (-1: CTC, SDSC-Par) what the job got;
 * a limit of -1 or 0 is unknown: the run time stands in for it;
 * a job that ran longer than its limit ends at the limit (``kill``), or runs on (``extend``);
@@ -87,7 +88,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Jobs in order of arrival; ``n_lines == len(jobs) + sum(rejected)``."""
+    """Jobs in order of arrival; ``n_lines == len(jobs) + sum(rejected) + n_ignored``."""
 
     procs: int
     jobs: tuple[TraceJob, ...]
@@ -96,6 +97,8 @@ class Workload:
     n_overran: int = 0
     """Jobs that the log has running past their limit."""
     n_without_limit: int = 0
+    n_ignored: int = 0
+    """Lines of parts of jobs that have a summary line."""
 
 
 def read_trace(path: Path) -> SwfTrace:
@@ -122,6 +125,7 @@ def workload_of(trace: SwfTrace, choice: Choice) -> Workload:
 
     Raises:
         ConfigError: neither the choice nor the log's header says how large the machine is.
+        RecordError: the header says it in a form that is not understood.
     """
     procs = choice.procs if choice.procs is not None else trace.max_procs
     if not procs or procs < 1:
@@ -149,6 +153,7 @@ def workload_of(trace: SwfTrace, choice: Choice) -> Workload:
         dict(rejected),
         sum(1 for job in kept if 0 < job.requested_s < job.run_s),
         sum(1 for job in kept if job.requested_s <= 0),
+        trace.n_partial,
     )
 
 

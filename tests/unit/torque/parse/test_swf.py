@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from torque_sched.errors import RecordError
 from torque_sched.parse.swf import parse_swf
 
 LINE = "1 10 5 100 8 90.5 -1 -1 3600 -1 1 7 3 42 2 -1 -1 -1"
@@ -51,3 +54,46 @@ def test_damaged_lines_are_named_and_the_rest_is_read() -> None:
 
 def test_a_log_without_a_header_has_no_size() -> None:
     assert parse_swf([LINE]).max_procs is None
+
+
+@pytest.mark.parametrize(
+    ("text", "procs"),
+    [
+        ("1,024", 1024), ("1,024 (of 8)", 1024), ("1'024", 1024), ("12_345_678", 12345678), ("338", 338),
+        ("338 (batch)", 338), ("338;", 338), ("338.", 338), ("-1", 4), ("unknown", 4), ("", 4), ("n/a", 4),
+    ],
+)  # fmt: skip
+def test_the_size_of_the_machine(text: str, procs: int) -> None:
+    assert parse_swf(["; MaxNodes: 4 (of 8 processors each)", f"; MaxProcs: {text}", LINE]).max_procs == procs
+
+
+@pytest.mark.parametrize(
+    "text", ["1.024", "1 024", "1e3", "0x400", "1,02", "about 1000", "128+32", "12,3456"]
+)
+def test_a_size_that_is_not_understood_is_no_other_size(text: str) -> None:
+    trace = parse_swf(["; MaxNodes: 4", f"; MaxProcs: {text}", LINE])
+    with pytest.raises(RecordError, match=r"MaxProcs: .*is no number of processors"):
+        _ = trace.max_procs
+
+
+def test_a_byte_order_mark_costs_no_line() -> None:
+    trace = parse_swf(["\ufeff; MaxProcs: 8\n", LINE + "\n"])
+    assert (trace.max_procs, trace.n_lines, trace.n_problems) == (8, 1, 0)
+
+
+def part(number: int, status: int) -> str:
+    words = LINE.split()
+    words[0], words[10] = str(number), str(status)
+    return " ".join(words)
+
+
+def test_parts_of_a_job_are_no_jobs_beside_its_summary() -> None:
+    lines = [part(1, 1), part(1, 2), part(1, 2), part(1, 3), part(2, 2), part(2, 4), part(3, 5), part(2, 0)]
+    trace = parse_swf(lines)
+    assert [(job.number, job.status) for job in trace.jobs] == [(1, 1), (3, 5), (2, 0)]
+    assert (trace.n_partial, trace.n_problems, trace.n_lines) == (5, 0, 8)
+
+
+def test_parts_without_a_summary_are_all_that_is_known_of_a_job() -> None:
+    trace = parse_swf([part(1, 2), part(1, 3), part(2, 1)])
+    assert (len(trace.jobs), trace.n_partial) == (3, 0)
