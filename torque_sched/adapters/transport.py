@@ -1,7 +1,8 @@
 """By which way Torque is asked and told: its own batch protocol where that works, else its commands.
 
-``auto`` uses the protocol from the first look by it that agrees with the commands' look. A look that fails is
-repeated by the commands at once, and the protocol is tried again later, after a pause that doubles.
+``auto`` uses the protocol from the first look by it that agrees with the commands' look in what decisions
+read. A look that fails is repeated by the commands at once, and the protocol is tried again later, after a
+pause that doubles.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from torque_sched.adapters.agreement import differences, in_words
+from torque_sched.adapters.agreement import Differences, differences, in_words
 from torque_sched.adapters.native import NativePbs
 from torque_sched.adapters.pbs import Look, TorqueServer
 from torque_sched.core.model import JobId, NodeName
@@ -30,11 +31,12 @@ _LONGEST_PAUSE_S = 600.0
 
 async def disagreement(
     native: TorqueServer, commands: TorqueServer, first: Look | None = None
-) -> tuple[str, Look]:
-    """Where both ways do not show the same cluster, in words, and the last look by the commands.
+) -> tuple[Differences, Look]:
+    """Where both ways do not show the same cluster, and the last look by the commands.
 
-    The words are empty where they agree. Two comparisons are made, so that what happened between two looks is
-    not taken for a difference.
+    Each look by the commands is held between two by the protocol, so
+    that what happened between two looks is not taken for a difference; a second one takes its place where
+    something moved to and fro.
 
     Args:
         native: the batch protocol.
@@ -44,14 +46,16 @@ async def disagreement(
     Raises:
         BatchError: no look by the protocol. SnapshotError: none by the commands, or it shows no cluster.
     """
-    seen = first or await native.look()
+    before = first or await native.look()
     told = await commands.look()
-    found = differences(seen.snapshot, told.snapshot)
+    after = await native.look()
+    found = differences(before.snapshot, told.snapshot, after.snapshot)
     if found:
-        seen = await native.look()
         told = await commands.look()
-        found &= differences(seen.snapshot, told.snapshot)
-    return (in_words(found) if found else ""), told
+        last = await native.look()
+        again = differences(after.snapshot, told.snapshot, last.snapshot)
+        found = {each: values for each, values in again.items() if each in found}
+    return found, told
 
 
 class ChosenTransport(TorqueServer):
@@ -82,7 +86,7 @@ class ChosenTransport(TorqueServer):
 
     @property
     def words(self) -> str:
-        """The way in use and why, for the log and `status`."""
+        """The way in use, why, and the cure where it is not the faster one; for the log and `status`."""
         return f"{'native' if self._is_native else 'commands'} ({self._why})"
 
     @property
@@ -113,7 +117,7 @@ class ChosenTransport(TorqueServer):
             except (BatchError, SnapshotError) as error:
                 if not self._is_auto:
                     raise SnapshotError(error.message, cure=error.cure) from error
-                self._leave(error.message)
+                self._leave(error.message, error.cure)
         elif self._clock() >= self._try_again_s:
             return self._told(await self._try())
         return self._told(await self._commands.look())
@@ -123,15 +127,16 @@ class ChosenTransport(TorqueServer):
         try:
             first = await self._native.look()
         except (BatchError, SnapshotError) as error:
-            self._leave(error.message)
+            self._leave(error.message, error.cure)
             return await self._commands.look()
         try:
-            difference, look = await disagreement(self._native, self._commands, first)
+            found, look = await disagreement(self._native, self._commands, first)
         except BatchError as error:
-            self._leave(error.message)
+            self._leave(error.message, error.cure)
             return await self._commands.look()
-        if difference:
-            self._leave(f"its look differs from the commands': {difference}")
+        if found:
+            cure = "torque-sched doctor shows both values; set transport: native if the protocol's is right"
+            self._leave(f"its look differs from the commands': {in_words(found)}", cure)
             return look
         self._is_native, self._pause_s = True, _FIRST_PAUSE_S
         self._why = "auto: trqauthd answers, and the first look agrees with the commands'"
@@ -142,9 +147,9 @@ class ChosenTransport(TorqueServer):
     def _told(self, look: Look) -> Look:
         return replace(look, transport=self.words)
 
-    def _leave(self, why: str) -> None:
+    def _leave(self, why: str, cure: str) -> None:
         """Use the commands for a while."""
-        told = f"auto: {why}"
+        told = f"auto: {why}; cure: {cure}" if cure else f"auto: {why}"
         if self._is_native or told != self._why:
             log = logger.warning if self._is_native else logger.info
             log("transport: commands (%s); the protocol is tried again in %.0f s", told, self._pause_s)
@@ -179,5 +184,5 @@ class ChosenTransport(TorqueServer):
             except ServerConnectionError as error:
                 if not self._is_auto:
                     return RunResult(RunKind.SERVER_GONE, error.message)
-                self._leave(error.message)
+                self._leave(error.message, error.cure)
         return await give(self._commands)

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from torque_sched.adapters.agreement import Differences, in_words
 from torque_sched.adapters.commands import Commands
 from torque_sched.adapters.home import check_folder, holder_of
 from torque_sched.adapters.pbs import Look, Pbs, look_once
@@ -207,19 +208,19 @@ def transport_check(options: Options, config: Config) -> Check:
     if config.transport == "commands":
         return _ok("transport", "commands, as the settings say")
     try:
-        difference = asyncio.run(_compared(options, config))
+        found = asyncio.run(_compared(options, config))
     except SnapshotError as error:
         return _warning("transport", f"not compared: {error.message}", error.cure)
     except TorqueSchedError as error:
         return _without_protocol(config, error.message, error.cure)
-    if difference:
-        return _without_protocol(
-            config, f"its look differs from the commands': {difference}", "report it, with both outputs"
-        )
+    if found:
+        what = in_words(found, with_values=True)
+        cure = "if qmgr and qstat -f by hand show the protocol's value, set transport: native; report it"
+        return _without_protocol(config, f"its look differs from the commands': {what}", cure)
     return _ok("transport", "the batch protocol; its look agrees with the commands'")
 
 
-async def _compared(options: Options, config: Config) -> str:
+async def _compared(options: Options, config: Config) -> Differences:
     commands = Commands(command_environment(config.commands))
     by_commands = Pbs(commands, time.time, query_timeout_s=config.query_timeout_s)
     native = native_server(options.home, config, by_commands, time.time)

@@ -145,6 +145,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._client_port = int(transport.get_extra_info("peername")[1])
         self._is_privileged = self._client_port < _PRIVILEGED or self._client_port in self._port.trusted
         self._port.connections[self._client_port] = self
+        self._port.world.connections.came()
         self._watch()
 
     def connection_lost(self, error: Exception | None) -> None:

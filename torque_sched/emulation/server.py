@@ -23,7 +23,7 @@ from pathlib import Path
 from torque_sched.core.batch_protocol import Request
 from torque_sched.emulation import act, alter, manage, momctl, qselect, query, run, submit
 from torque_sched.emulation.batch_port import BatchPort
-from torque_sched.emulation.batch_requests import Answered, Requests
+from torque_sched.emulation.batch_requests import Answered, Requests, real_time_s
 from torque_sched.emulation.call import DENIED, Answer, Call, Verb, unknown_host
 from torque_sched.emulation.control_verb import Control
 from torque_sched.emulation.events import EventSender
@@ -202,9 +202,13 @@ class EmulatedServer:
 
     def perform_request(self, request: Request, user: str) -> Answered:
         """Do one request of the batch protocol now and commit it, unless it is AsyncRunJob: see `finish`."""
+        began_s = time.monotonic()
         self._come_to_now()
         answered = self._requests.answer(self.world, request, user)
         self._settle_now()
+        if self.world.settings.takes_time:
+            # Asleep with all it has, as a server that holds its lock: a turn of the loop is longer than that.
+            time.sleep(max(0.0, real_time_s(self.world, request) - (time.monotonic() - began_s)))
         return answered
 
     def finish(self) -> None:
@@ -222,6 +226,7 @@ class EmulatedServer:
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one client."""
+        self.world.connections.came()
         try:
             call = await self._read(reader, writer)
             await self._answer(call, reader, writer)

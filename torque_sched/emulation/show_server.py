@@ -161,7 +161,7 @@ def server_pairs(world: World) -> Iterator[tuple[str, str]]:
         "state_count": _count_text(counts),
         "pbs_version": world.settings.pbs_version,
         "next_job_number": str(world.next_job),
-        "net_counter": "0 0 0",
+        "net_counter": world.connections.text,
     }
     for name in SERVER_ORDER:
         if name in computed:

@@ -1,25 +1,29 @@
 """The whole emulated cluster as one object: jobs, nodes, queues, server attributes, and who stands where.
 
-The clock is an argument: the owner of a :class:`World` sets ``now_s`` before each use. Nothing here
-reads a clock, a file or a socket; what has changed is collected in ``dirty`` and ``records`` for the
-journal.
+The clock is an argument: the owner of a :class:`World` sets ``now_s`` before each use. Nothing here but
+`NetCounter` reads a clock, and nothing a file or a socket; what has changed is collected in ``dirty`` and
+``records`` for the journal.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
+import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from torque_sched.emulation.model import EmulatedJob, EmulatedNode, EmulatedQueue, Refused, size_kb
 
-__all__ = ["STATE_NAMES", "Settings", "World"]
+__all__ = ["STATE_NAMES", "NetCounter", "Settings", "World"]
 
 STATE_NAMES = {
     "T": "Transit", "Q": "Queued", "H": "Held", "W": "Waiting", "R": "Running", "E": "Exiting",
     "C": "Complete",
 }  # fmt: skip
 _LISTED_S, _OLD_LISTED_S = 10.0, 45.0
+_NET_WINDOWS_S = (5.0, 30.0, 60.0)
 _ASSIGNED = ("nodect", "mem", "ncpus", "vmem")
 
 
@@ -51,6 +55,8 @@ class Settings:
     """With more open ones every request is refused as too busy; as seen on two cores."""
     trqauthd_tries_s: float = 6.5
     """How long trqauthd tries to vouch for a connection that the server does not know."""
+    takes_time: bool = True
+    """A request of the batch protocol takes at least the time that a real server took for it."""
 
     @property
     def is_old(self) -> bool:
@@ -66,6 +72,31 @@ class Settings:
     def pbs_version(self) -> str:
         """What ``pbs_version`` says: the dialect, and that it is emulated."""
         return "4.2.10-emulated" if self.is_old else "6.1.3.h5-emulated"
+
+
+class NetCounter:
+    """What ``net_counter`` shows: how many connections came of late, those of who asks for it included.
+
+    Recordings show three figures that fall from the first to the last; their windows are taken to be 5, 30
+    and 60 s, and the figures those per 5 s.
+    """
+
+    def __init__(self) -> None:
+        self._came_s: deque[float] = deque(maxlen=100_000)
+
+    def came(self) -> None:
+        """A connection was made."""
+        self._came_s.append(time.monotonic())
+
+    @property
+    def text(self) -> str:
+        """The three figures."""
+        now_s = time.monotonic()
+        ages_s = [now_s - at_s for at_s in reversed(self._came_s) if now_s - at_s <= _NET_WINDOWS_S[-1]]
+        return " ".join(
+            str(math.ceil(sum(age_s <= window_s for age_s in ages_s) * _NET_WINDOWS_S[0] / window_s))
+            for window_s in _NET_WINDOWS_S
+        )
 
 
 @dataclass
@@ -102,6 +133,7 @@ class World:
     versions: dict[str, int] = field(default_factory=dict)
     """Node name -> how often what stands on it changed (for the formatters' cache)."""
     reported: dict[str, tuple[float, object]] = field(default_factory=dict)
+    connections: NetCounter = field(default_factory=NetCounter)
 
     def touch(self, kind: str, key: str) -> None:
         """Mark something as changed, so that the journal writes it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,6 +50,28 @@ def test_both_ways_agree(torque: EmulatedTorque) -> None:
         assert found.line == "ok      transport: the batch protocol; its look agrees with the commands'"
 
 
+def test_both_ways_agree_while_short_jobs_come_start_and_end(tmp_path: Path) -> None:
+    """Connections move ``net_counter``; jobs move the counts, the limits' sums, and what stands on nodes."""
+    with EmulatedTorque.create(tmp_path / "c", nodes=NODES) as busy, pytest.MonkeyPatch.context() as patch:
+        for name, text in busy.env.items():
+            patch.setenv(name, text)
+        is_over = threading.Event()
+
+        def load() -> None:
+            while not is_over.is_set():
+                job = busy.submit("-l", "nodes=1,mem=1gb", runtime_s=0.05)
+                busy.run("qrun", job)
+
+        worker = threading.Thread(target=load)
+        worker.start()
+        try:
+            found = [checked(busy).line for _ in range(6)]
+        finally:
+            is_over.set()
+            worker.join()
+    assert found == ["ok      transport: the batch protocol; its look agrees with the commands'"] * 6
+
+
 def test_the_commands_alone_are_not_compared(torque: EmulatedTorque) -> None:
     assert checked(torque, "commands").line == "ok      transport: commands, as the settings say"
 
@@ -66,8 +89,10 @@ def test_where_they_differ_it_says_in_what(torque: EmulatedTorque, transport: st
     finally:
         real.replace(program)
     assert found.level == level
-    assert found.text.endswith("its look differs from the commands': job 1.head: priority")
-    assert "report it, with both outputs" in found.cure
+    assert found.text.endswith(
+        "its look differs from the commands': job 1.head: priority (protocol 5, commands 7)"
+    )
+    assert "set transport: native" in found.cure
     assert checked(torque, transport).level == Level.OK
 
 
