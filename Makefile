@@ -72,7 +72,10 @@ install:
 install-dev:
 	@./bootstrap.sh yarn,bench,torque,dev,compile,docker
 
-demo: install
+# What DOCKER=1 lacks is told before anything is installed.
+demo:
+	@$(if $(DOCKER),docker/engine.sh 0 image yarn-accel/node:$(VERSION))
+	@$(LANE) install
 	@$(PY) -m jobs demo$(if $(DOCKER), --mode docker)
 
 # Many tests wait, for daemons to start and for heartbeats, so the lanes run beside each other. The lanes on Hadoop

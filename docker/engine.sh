@@ -1,11 +1,13 @@
 #!/bin/sh
 # Says whether there is an engine that images can be built with and run on here; else one line with the cure.
 #
-#   docker/engine.sh [MIB [build | compose]]   MIB: what must be free where the engine keeps its images;
-#                                              build: images are built; compose: compose.yaml is used
+#   docker/engine.sh [MIB [build | compose | image NAME]]   MIB: what must be free where the engine keeps its images;
+#                                                           build: images are built; compose: compose.yaml is used;
+#                                                           image: containers of NAME are started
 set -eu
 needed_mib=${1:-0}
 lowest_compose=2.17
+compose_package="docker-compose, on Debian 12 from Debian 13 (docs/docker.md); of Docker's repository docker-compose-plugin"
 fail() { printf '%s; %s\n' "$1" "$2" >&2; exit 3; }
 command -v docker >/dev/null 2>&1 ||
     fail "there is no docker client on PATH" "cure: apt-get install --no-install-recommends docker.io"
@@ -32,14 +34,17 @@ if [ "${2:-}" = build ] && ! docker buildx version >/dev/null 2>&1; then
     client=$(docker version --format '{{.Client.Version}}' 2>/dev/null || true)
     case "${client%%.*}" in 18 | 19 | 20) ;; *)
         fail "the docker client ${client:-on PATH} has no plugin buildx, which builds images" \
-            "cure: apt-get install docker-buildx-plugin (or docker-buildx), or take the client of docker.io" ;;
+            "cure: apt-get install docker-buildx, on Debian 12 from Debian 13 (docs/docker.md); or take the client of docker.io" ;;
     esac
 fi
 if [ "${2:-}" = compose ]; then
     compose=$(docker compose version --short 2>/dev/null) ||
         fail "the docker client has no command compose" \
-            "cure: apt-get install docker-compose-plugin; docker-compose 1 does not do"
+            "cure: apt-get install $compose_package"
     echo "${compose#v} $lowest_compose" | awk -F '[. ]' '{ exit !($1 > $(NF - 1) || $1 == $(NF - 1) && $2 >= $NF) }' ||
         fail "this is Compose ${compose#v}, and $lowest_compose is the lowest that was tried" \
-            "cure: apt-get install docker-compose-plugin, or put a newer docker-compose into ~/.docker/cli-plugins"
+            "cure: apt-get install $compose_package"
+fi
+if [ "${2:-}" = image ] && ! docker image inspect "$3" >/dev/null 2>&1; then
+    fail "there is no image $3" "cure: make docker-images"
 fi

@@ -94,3 +94,9 @@ def test_readme_runs_from_the_wheel_alone(version: str, wheel: Path, tmp_path: P
     wrong = run_page(ROOT / "README.md", empty, installed=own.parent)
     assert not wrong, "\n".join(wrong)
     shutil.rmtree(tmp_path / "venv")  # half a GB
+    left = [f"{each.name}/" * each.is_dir() or each.name for each in empty.iterdir() if each.name[0] != "."]
+    ignored = subprocess.run(
+        ["git", "check-ignore", "--no-index", *left, "docker/.env"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    ).stdout.split()  # fmt: skip
+    assert {*left, "docker/.env"} == set(ignored), "whoever tries README in a clone has changes"

@@ -7,7 +7,7 @@ import secrets
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from yarn_accel import __version__
@@ -50,15 +50,16 @@ def eventually(what: str, probe: Callable[[], bool], within_s: float = 900.0) ->
 
 
 class Project:
-    """Containers, networks and volumes of one profile, under a name of their own.
+    """Containers, networks and volumes of some services, under a name of their own.
 
     Args:
-        profile: of docker/compose.yaml.
+        services: of docker/compose.yaml; none: Hadoop's.
         data: what the containers see as /data.
         settings: further variables of docker/.env.example.
     """
 
-    def __init__(self, profile: str, data: Path, **settings: str) -> None:
+    def __init__(self, services: Sequence[str], data: Path, **settings: str) -> None:
+        self._services = services
         self.name = f"ya-compose-{secrets.token_hex(3)}"
         data.chmod(0o777)
         self._argv = [
@@ -68,8 +69,6 @@ class Project:
             self.name,
             "--file",
             str(COMPOSE),
-            "--profile",
-            profile,
         ]
         self._env = {**os.environ, "DATA": str(data), **settings}
 
@@ -93,7 +92,7 @@ class Project:
 
     def up(self) -> None:
         """Start everything and wait until all is healthy; shows the logs when it is not."""
-        done = self.compose("up", "--detach", "--wait")
+        done = self.compose("up", "--detach", "--wait", *self._services)
         assert done.returncode == 0, (
             f"{done.stderr[-2000:]}\n{self.compose('logs', '--tail', '40').stdout[-8000:]}"
         )

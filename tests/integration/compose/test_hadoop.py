@@ -23,7 +23,7 @@ class Hadoop(Project):
         self.data = data
         self.rm, self.namenode, self.history = free_ports(3)
         ports = {"RM_PORT": self.rm, "NAMENODE_PORT": self.namenode, "HISTORY_PORT": self.history}
-        super().__init__("hadoop", data, SUBNET=SUBNET, **{key: str(port) for key, port in ports.items()})
+        super().__init__((), data, SUBNET=SUBNET, **{key: str(port) for key, port in ports.items()})
 
     def client(self, *words: str) -> str:
         """Run a command in a container of a client."""

@@ -28,7 +28,7 @@ def _images() -> None:
 
 @pytest.fixture
 def torque(tmp_path: Path) -> Iterator[Project]:
-    project = Project("torque", tmp_path)
+    project = Project(["torque"], tmp_path)
     try:
         project.up()
         yield project
@@ -85,7 +85,7 @@ def test_nobody_has_rights_and_no_port_is_published(torque: Project):
 
 @pytest.mark.slow
 def test_a_job_of_two_linked_sites_has_a_block_at_each(tmp_path: Path):
-    sites = Project("sites", tmp_path)
+    sites = Project(["alpha", "beta"], tmp_path)
     try:
         sites.up()
         for service in ("alpha", "beta"):

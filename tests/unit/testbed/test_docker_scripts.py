@@ -14,6 +14,7 @@ case "$1 $2 $3" in
 "version --format {{.Client.Version}}") echo "${CLIENT_VERSION:-28.2.2}" ;;
 "info --format {{.DockerRootDir}}") echo "$DOCKER_ROOT" ;;
 "buildx version "*) exit "${BUILDX_STATUS:-0}" ;;
+"image inspect "*) exit "${IMAGE_STATUS:-0}" ;;
 "compose version --short") [ "$COMPOSE" != none ] || exit 1; echo "${COMPOSE:-2.26.1-4}" ;;
 *) echo "unexpected: $*" >&2; exit 9 ;;
 esac
@@ -118,6 +119,24 @@ def test_no_compose(tmp_path: Path):
     assert text.startswith("the docker client has no command compose; cure: apt-get install docker-compose")
     (tmp_path / "again").mkdir()
     assert said(tmp_path / "again", "1", COMPOSE="none") == (0, ""), "nothing needs it"
+
+
+def test_no_image(tmp_path: Path):
+    text = refusal(tmp_path, "0", "image", "yarn-accel/node:0.1.0", IMAGE_STATUS="1")
+    assert text == "there is no image yarn-accel/node:0.1.0; cure: make docker-images"
+    (tmp_path / "again").mkdir()
+    assert said(tmp_path / "again", "0", "image", "yarn-accel/node:0.1.0") == (0, "")
+
+
+def test_the_demo_says_so_before_it_installs_anything(tmp_path: Path):
+    environ = {**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/none.sock", "PYTHON": "/nonexistent"}
+    done = subprocess.run(
+        ["make", "demo", "DOCKER=1"],
+        cwd=DOCKER.parent, env=environ, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "cure: " in done.stderr
+    assert "install" not in done.stdout
 
 
 def test_the_base_needs_debootstrap(tmp_path: Path):
