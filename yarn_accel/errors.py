@@ -24,6 +24,7 @@ Python 3.8: mappers import it.
 from typing import Any, Optional, Tuple
 
 __all__ = [
+    "UNKNOWN_STORAGE",
     "AccelError",
     "AuthenticationError",
     "ClusterError",
@@ -37,6 +38,9 @@ __all__ = [
     "StorageError",
     "UnavailableError",
 ]
+
+#: Code of a `StorageError`: the settings of this machine do not say where a URI leads.
+UNKNOWN_STORAGE = "unknown-storage"
 
 
 class AccelError(Exception):
@@ -135,13 +139,18 @@ class StorageError(AccelError):
 
     Args:
         transient: whether the store may recover by itself (a DataNode that went away) or not (no such file).
+        code: ``storage``, or `UNKNOWN_STORAGE`: the settings here do not say where the URI leads, so the
+            record is as good as where they do.
     """
 
     code = "storage"
 
-    def __init__(self, message: str, *, cure: str = "", transient: bool = False) -> None:
+    def __init__(
+        self, message: str, *, cure: str = "", transient: bool = False, code: str = "storage"
+    ) -> None:
         super().__init__(message, cure=cure)
         self.transient = transient
+        self.code = code
 
 
 class ClusterError(AccelError):

@@ -13,16 +13,15 @@ import re
 import zlib
 from dataclasses import dataclass
 from typing import Iterable, Iterator, Tuple
-from urllib.parse import urlsplit
 
 from yarn_accel.errors import RejectedError
+from yarn_accel.uris import normalised
 
 __all__ = ["DTYPES", "FIELDS", "OPERATIONS", "Entry", "format_entry", "key_of", "parse_entry", "records"]
 
 FIELDS = ("key", "uri", "dtype", "shape", "order", "operation", "output_uri")
 DTYPES = {"float32": "<f4", "float64": "<f8"}
 OPERATIONS = ("lu", "qr", "cholesky")
-SCHEMES = ("hdfs", "file")
 MAX_LINE_CHARS = 8192
 MAX_SIDE = 1 << 20
 
@@ -137,12 +136,10 @@ def _check_choice(place: str, field: str, value: str, known: Tuple[str, ...]) ->
 
 def _check_uri(place: str, field: str, value: str) -> None:
     try:
-        parts = urlsplit(value)
-    except ValueError:
-        parts = urlsplit("")
-    if parts.scheme not in SCHEMES or not parts.path.startswith("/") or parts.path.endswith("/"):
-        cure = "write hdfs://HOST:PORT/PATH or file:///PATH"
-        raise _bad(place, field, "is {}".format(_excerpt(value)), cure)
+        normalised(value)
+    except RejectedError as error:
+        cure = error.cure or "write hdfs://HOST:PORT/PATH or file:///PATH"
+        raise _bad(place, field, "is {}".format(_excerpt(value)), cure) from None
 
 
 def _bad(place: str, field: str, what: str, cure: str) -> RejectedError:

@@ -22,6 +22,7 @@ from yarn_accel.errors import ConfigError, JobError
 from yarn_accel.storage import Store
 from yarn_accel.streaming import SiteSettings
 from yarn_accel.tasks import DagBuilder
+from yarn_accel.uris import file_uri
 
 __all__ = ["lu_blocks"]
 
@@ -104,7 +105,7 @@ def _home(runner: str, home_uri: str) -> Iterator[tuple[Store, str]]:
     with contextlib.ExitStack() as stack:
         if runner == "inline":
             store = Store()
-            own = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lu-blocks-"))).as_uri()
+            own = file_uri(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lu-blocks-"))))
         else:
             hadoop = HadoopRunner(SiteSettings.read())
             store, own = Store(hadoop.site.conf_dir), hadoop.home("lu_blocks")

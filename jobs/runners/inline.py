@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from jobs.runners.local_tasks import LocalTask, run_locally, uri_of
+from jobs.runners.local_tasks import LocalTask, run_locally
 from jobs.runners.step import Report, Step, StepResult
 from jobs.verbs import TaskContext, parse_verb, run_verb
 from yarn_accel.client import COUNTER_GROUP, CurrentAttempt, Reporter, TaskFiles, connect
 from yarn_accel.errors import AccelError, JobError
+from yarn_accel.uris import file_uri
 
 __all__ = ["InlineRunner"]
 
@@ -42,7 +43,7 @@ class InlineRunner:
 
     def home(self, name: str) -> str:
         """URI of a local folder of this run."""
-        return uri_of((self._given_home or self._scratch()) / name)
+        return file_uri((self._given_home or self._scratch()) / name)
 
     def run(self, step: Step, report: Report) -> StepResult:
         """Run a step; raises JobError with the first failed task's diagnosis."""

@@ -16,11 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
-from jobs.runners.local_tasks import LocalTask, run_locally, uri_of
+from jobs.runners.local_tasks import LocalTask, run_locally
 from jobs.runners.step import Report, Step, StepResult
 from jobs.zipapp import ARCHIVE_NAME, build_zipapp
 from yarn_accel.client import COUNTER_GROUP, Binding, LocalServer, format_binding
 from yarn_accel.errors import JobError, StartupError
+from yarn_accel.uris import file_uri
 
 __all__ = ["LocalRunner", "parse_stderr"]
 
@@ -68,7 +69,7 @@ class LocalRunner:
 
     def home(self, name: str) -> str:
         """URI of a local folder of this run."""
-        return uri_of((self._given_home or self._scratch()) / name)
+        return file_uri((self._given_home or self._scratch()) / name)
 
     def run(self, step: Step, report: Report) -> StepResult:
         """Run a step; raises JobError with the first line a failed task wrote on stderr."""

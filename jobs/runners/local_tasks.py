@@ -27,8 +27,10 @@ from yarn_accel.client import (
     encode_typed_pair,
 )
 from yarn_accel.errors import JobError, RejectedError, StorageError
+from yarn_accel.local_filesystem import pieces
+from yarn_accel.uris import file_uri, shown, split_uri
 
-__all__ = ["LocalTask", "RunTask", "path_of", "run_locally", "uri_of"]
+__all__ = ["LocalTask", "RunTask", "path_of", "run_locally"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class LocalTask:
             "mapreduce_task_id": self.task_id,
             "mapreduce_task_attempt_id": self.attempt_id,
             "mapreduce_task_partition": str(self.index),
-            "mapreduce_task_output_dir": uri_of(self.work),
+            "mapreduce_task_output_dir": file_uri(self.work),
             "NM_HOST": "localhost",
         }
 
@@ -105,24 +107,20 @@ def run_locally(step: Step, work: Path, run_task: RunTask, n_parallel: int, repo
         _keep_output(step, task.stdout, part)
         for path in task.work.glob("*"):
             path.replace(output / path.name)
-        parts.append(uri_of(part))
+        parts.append(file_uri(part))
     return StepResult(tuple(parts), dict(counters), tuple(done), time.time() - started_s)
 
 
 def path_of(uri: str) -> Path:
-    """The local path of a ``file:`` URI, taken literally.
+    """The local path of a ``file:`` URI.
 
     Raises:
         StorageError: it is another kind of URI.
     """
-    if not uri.startswith("file:///"):
-        raise StorageError(f"{uri} is not a local file", cure="use --runner hadoop for data in HDFS")
-    return Path(uri[len("file://") :])
-
-
-def uri_of(path: Path) -> str:
-    """The ``file:`` URI of a path, taken literally: `path_of` gives the path back."""
-    return f"file://{path.absolute()}"
+    scheme, _, path = split_uri(uri)
+    if scheme != "file":
+        raise StorageError(f"{shown(uri)} is not a local file", cure="use --runner hadoop for data in HDFS")
+    return Path(path)
 
 
 def _task(step: Step, kind: str, run_id: str, index: int, work: Path, content: bytes) -> LocalTask:
@@ -167,7 +165,7 @@ def _splits(step: Step) -> list[bytes]:
         return [_as_typed_bytes(path_of(uri)) for uri in step.inputs]
     splits: list[bytes] = []
     for uri in step.inputs:
-        text = path_of(uri).read_bytes().decode("utf-8", "surrogateescape")
+        text = b"".join(pieces(path_of(uri))).decode("utf-8", "surrogateescape")
         lines = [line for _, line in records(text.split("\n"))]
         size = step.lines_per_map or max(1, len(lines))
         texts = ("".join(line + "\n" for line in chunk) for chunk in _chunks(lines, size))

@@ -8,8 +8,7 @@ Who we are to a secure HDFS is settled for the whole process, when it connects: 
 delegation token in ``HADOOP_TOKEN_FILE_LOCATION``.  A client of the native library has neither a token nor a
 user of its own, so one process cannot use each job's token; who needs that runs a server per identity.
 
-A reader never sees half a file: the content goes to ``.<name>.<unique>.tmp`` beside it, which is then renamed
-over it.  Hadoop's input formats skip names that begin with a dot.  A killed writer leaves such a file, and
+A reader never sees half a file, see `local_filesystem`.  A killed writer leaves its temporary file, and
 `Store.delete_unfinished` deletes it.
 
 A closed file of HDFS is never made longer, see `Store.growing`: the native client's ``append`` writes on
@@ -30,25 +29,22 @@ import os
 import posixpath
 import re
 import threading
-import urllib.parse
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
-from yarn_accel.adapters.local_files import LocalFiles
-from yarn_accel.errors import StartupError, StorageError
+from yarn_accel.errors import UNKNOWN_STORAGE, StartupError, StorageError
 from yarn_accel.extras import install_command
+from yarn_accel.local_filesystem import LocalFiles, file_error, temporary_name, unfinished_name, write_whole
+from yarn_accel.uris import NAMENODE_PORT, literal_hint, shown, split_authority, split_uri
 
 if TYPE_CHECKING:
     import hdfs_native
 
-__all__ = ["Appender", "OpenFile", "Stamp", "Store", "split_uri", "unfinished_name"]
+__all__ = ["Appender", "OpenFile", "Stamp", "Store"]
 
 Buffer = bytes | bytearray | memoryview
 
-#: What files are called until they are complete, see `_temporary_name`.
-_TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{32}\.tmp")
 #: With its defaults the native client needs three minutes to say that no NameNode listens; so it takes five
 #: seconds, and trying again is the caller's decision.
 _RETRIES = {
@@ -56,6 +52,8 @@ _RETRIES = {
     "dfs.client.failover.sleep.base.millis": "200",
     "dfs.client.failover.sleep.max.millis": "2000",
 }
+#: What `Store.read_bytes` takes unless it is given another limit.
+DEFAULT_MAX_BYTES = 256 * 1024 * 1024
 _WRITE_BYTES = 4 * 1024 * 1024
 #: The NameNode may name a DataNode that just died, and the native client does not ask for another one.
 _WRITE_TRIES = 4
@@ -66,6 +64,7 @@ _HALVES_BYTES = 4 * 1024 * 1024
 _MAX_CLIENTS = 16
 #: Words in the text of a native error that say that trying again may help; the client has one error class for
 #: all.
+_UNKNOWN_SERVICE = "No NameNode hosts found"
 _TRANSIENT_WORDS = (
     "safe mode",
     "standby",
@@ -87,26 +86,6 @@ _TRANSIENT_WORDS = (
     "failed to complete file",
     "changed while it was read",
 )
-
-
-def split_uri(uri: str) -> tuple[str, str, str]:
-    """A URI as (scheme, authority, absolute path).
-
-    Raises:
-        StorageError: another scheme than hdfs or file, a path that is not absolute or has ``..`` in it.
-    """
-    parts = urllib.parse.urlsplit(uri)
-    if parts.scheme not in ("hdfs", "file"):
-        raise StorageError(f"{uri}: only hdfs:// and file:// can be read and written")
-    if parts.query or parts.fragment or "\0" in uri or "\\" in uri:
-        raise StorageError(f"{uri}: a query, fragment or backslash is not part of a file name")
-    path = urllib.parse.unquote(parts.path) if parts.scheme == "file" else parts.path
-    if not path.startswith("/") or ".." in path.split("/") or "\0" in path:
-        raise StorageError(f"{uri}: the path must be absolute and without '..'")
-    if parts.scheme == "file" and parts.netloc:
-        raise StorageError(f"{uri}: a file on this machine is written file:///path")
-    # Two leading slashes are one here, while POSIX leaves them to the system.
-    return parts.scheme, parts.netloc, posixpath.normpath("/" + path.lstrip("/"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,13 +170,16 @@ class Store:
         """Length of a file in bytes."""
         return self.stamp(uri).n_bytes
 
-    def read_bytes(self, uri: str, max_bytes: int) -> bytes:
-        """The content of a file of at most `max_bytes`."""
-        n_bytes = self.size(uri)
-        if n_bytes > max_bytes:
-            raise StorageError(f"{uri}: {n_bytes} bytes, at most {max_bytes} are read here")
-        content = bytearray(n_bytes)
-        self.read_into(uri, memoryview(content))
+    def read_bytes(self, uri: str, max_bytes: int = DEFAULT_MAX_BYTES) -> bytes:
+        """The content of a file of at most `max_bytes`; of a larger one nothing is read."""
+        with self.opened(uri) as file:
+            if file.n_bytes > max_bytes:
+                raise StorageError(
+                    f"{shown(uri)}: {file.n_bytes} bytes, at most {max_bytes} are read here",
+                    cure="give a larger max_bytes, or read it in parts with `stream`",
+                )
+            content = bytearray(file.n_bytes)
+            file.read_into(0, memoryview(content))
         return bytes(content)
 
     def read_into(self, uri: str, target: memoryview) -> None:
@@ -205,7 +187,7 @@ class Store:
         view = target.cast("B") if target.nbytes else target
         with self.opened(uri) as file:
             if file.n_bytes != view.nbytes:
-                raise StorageError(f"{uri}: {file.n_bytes} bytes, {view.nbytes} expected")
+                raise StorageError(f"{shown(uri)}: {file.n_bytes} bytes, {view.nbytes} expected")
             file.read_into(0, view)
 
     @contextlib.contextmanager
@@ -230,7 +212,7 @@ class Store:
         """
         if not callable(parts):
             return self._write_once(uri, parts)
-        for _ in range(_WRITE_TRIES - 1 if uri.startswith("hdfs") else 0):
+        for _ in range(_WRITE_TRIES - 1 if split_uri(uri).scheme == "hdfs" else 0):
             try:
                 return self._write_once(uri, parts())
             except StorageError as error:
@@ -240,15 +222,7 @@ class Store:
 
     def _write_once(self, uri: str, parts: Iterable[Buffer]) -> int:
         with self._open(uri) as (files, path):
-            temporary = _temporary_name(path)
-            try:
-                n_bytes = files.write(temporary, parts)
-                files.rename(temporary, path)
-            except BaseException:
-                with contextlib.suppress(Exception):
-                    files.delete(temporary)
-                raise
-            return n_bytes
+            return write_whole(files, path, parts)
 
     @contextlib.contextmanager
     def growing(self, uri: str, content: bytes) -> Iterator[Appender]:
@@ -258,18 +232,18 @@ class Store:
         what is at its end.
         """
         with self._open(uri) as (files, path):
-            appender = self._begin_growing(files, path, content)
+            appender = self._begin_growing(uri, files, path, content)
             try:
                 yield appender
             finally:
                 appender.close()
 
-    def _begin_growing(self, files: _Files, path: str, content: bytes) -> Appender:
+    def _begin_growing(self, uri: str, files: _Files, path: str, content: bytes) -> Appender:
         for _ in range(_WRITE_TRIES - 1):
             try:
                 return _grown(files, path, content)
             except (OSError, RuntimeError) as error:
-                if not _storage_error(path, error).transient:
+                if not _storage_error(uri, error).transient:
                     raise
         return _grown(files, path, content)
 
@@ -296,7 +270,7 @@ class Store:
             overwrite: whether the name may be taken; that of a folder with files never is.
         """
         if split_uri(source)[:2] != split_uri(target)[:2]:
-            raise StorageError(f"{source} and {target} are not in one storage")
+            raise StorageError(f"{shown(source)} and {shown(target)} are not in one storage")
         with self._open(target) as (files, path):
             files.rename(split_uri(source)[2], path, overwrite=overwrite)
 
@@ -324,8 +298,8 @@ class Store:
         """
         folders: dict[str, tuple[str, set[str]]] = {}
         for uri in uris:
-            name = posixpath.basename(split_uri(uri)[2])
-            folders.setdefault(posixpath.dirname(uri), (uri, set()))[1].add(name)
+            folder, name = posixpath.split(split_uri(uri).path)
+            folders.setdefault(folder, (uri, set()))[1].add(name)
         return sum(self._delete_unfinished(uri, names) for uri, names in folders.values())
 
     def _delete_unfinished(self, uri: str, names: set[str]) -> int:
@@ -348,7 +322,7 @@ class Store:
         except (OSError, RuntimeError) as error:
             raise _storage_error(uri, error) from error
         except ValueError as error:
-            raise StorageError(f"{uri}: {error}", cure="set HADOOP_CONF_DIR") from error
+            raise StorageError(f"{shown(uri)}: {error}", cure="set HADOOP_CONF_DIR") from error
 
     def _files(self, url: str) -> _Files:
         with self._lock:
@@ -362,20 +336,9 @@ class Store:
             return files
 
 
-def unfinished_name(name: str) -> str | None:
-    """The name that a writer's temporary file was to get; None: it is no such file."""
-    match = _TEMPORARY.fullmatch(name)
-    return match["name"] if match is not None else None
-
-
-def _temporary_name(path: str) -> str:
-    folder, name = posixpath.split(path)
-    return f"{folder.rstrip('/')}/.{name}.{uuid.uuid4().hex}.tmp"
-
-
 def _grown(files: _Files, path: str, content: bytes) -> Appender:
     """A new file that is still open, with its first content safe and then its name."""
-    temporary = _temporary_name(path)
+    temporary = temporary_name(path)
     with contextlib.ExitStack() as undo:
         undo.callback(_delete_quietly, files, temporary)
         appender = files.new_appender(temporary)
@@ -411,7 +374,7 @@ class _HdfsFiles:
         if conf_dir:
             options["config_dir"] = conf_dir
         self._new_file = hdfs_native.WriteOptions(create_parent=True)
-        self._client: hdfs_native.Client = hdfs_native.Client(None if url == "hdfs://" else url, **options)
+        self._client: hdfs_native.Client = _client_of(url, options)
 
     def stamp(self, path: str) -> tuple[int, int]:
         status = self._client.get_file_info(path)
@@ -459,6 +422,19 @@ class _HdfsFiles:
 
     def seal(self, path: str) -> bool:
         return self._client.recover_lease(path)
+
+
+def _client_of(url: str, options: dict[str, Any]) -> hdfs_native.Client:
+    import hdfs_native
+
+    try:
+        return hdfs_native.Client(None if url == "hdfs://" else url, **options)
+    except RuntimeError as error:
+        # A host without a port, which Hadoop knows and the native client does not.
+        authority = url.removeprefix("hdfs://")
+        if _UNKNOWN_SERVICE not in str(error) or not authority or split_authority(authority)[1]:
+            raise
+    return hdfs_native.Client(f"{url}:{NAMENODE_PORT}", **options)
 
 
 class _HdfsAppender:
@@ -535,21 +511,23 @@ def _fill(reader: hdfs_native.FileReader, start: int, view: memoryview) -> int:
 
 
 def _storage_error(uri: str, error: Exception) -> StorageError:
-    text = _plain_text(error)
+    if split_uri(uri).scheme == "file" and isinstance(error, OSError):
+        return file_error(uri, error)
+    uri, text = shown(uri), _plain_text(error)
     if isinstance(error, FileNotFoundError):
-        return StorageError(f"{uri}: there is no such file or folder", cure="check the path")
+        return StorageError(
+            f"{uri}: there is no such file or folder", cure=literal_hint(uri) or "check the path"
+        )
     if isinstance(error, IsADirectoryError):
         return StorageError(f"{uri}: is a folder, not a file")
-    if isinstance(error, PermissionError) and error.errno in (errno.ELOOP, errno.EPERM):
-        return StorageError(f"{uri}: {error.strerror}", cure="name the file itself")
     if isinstance(error, PermissionError) or "AccessControlException" in str(error):
         return _denied(uri, error)
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return file_error(uri, error)
+    if any(word in text for word in (_UNKNOWN_SERVICE, "No fs.defaultFS", "failed to lookup address")):
+        return _unknown(uri)
     if "SafeModeException" in str(error):
         return _in_safe_mode(uri, text)
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StorageError(
-            f"{uri}: {error.strerror}", cure="free disk space, then try again", transient=True
-        )
     if "QuotaExceeded" in str(error):
         return StorageError(f"{uri}: {text}", cure="free space in the quota")
     if any(
@@ -560,8 +538,24 @@ def _storage_error(uri: str, error: Exception) -> StorageError:
             cure="renew the Kerberos ticket or the token in HADOOP_TOKEN_FILE_LOCATION of the server",
         )
     is_transient = any(word in str(error).lower() for word in _TRANSIENT_WORDS)
-    cure = "check that the NameNode and DataNodes are up" if is_transient and uri.startswith("hdfs") else ""
+    cure = "check that the NameNode and DataNodes are up" if is_transient else ""
     return StorageError(f"{uri}: {text}", cure=cure, transient=is_transient)
+
+
+def _unknown(uri: str) -> StorageError:
+    """The settings here do not say where the URI leads, which is no fault of the URI."""
+    authority = split_uri(uri).authority
+    what = (
+        f"{authority!r} is no name service of the settings here and no host"
+        if authority
+        else ("the settings here name no file system (fs.defaultFS)")
+    )
+    return StorageError(
+        f"{uri}: {what}",
+        cure="set HADOOP_CONF_DIR to the folder of the cluster's core-site.xml and hdfs-site.xml, "
+        "or write hdfs://HOST:PORT/PATH",
+        code=UNKNOWN_STORAGE,
+    )
 
 
 def _in_safe_mode(uri: str, text: str) -> StorageError:

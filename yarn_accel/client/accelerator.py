@@ -49,7 +49,13 @@ from yarn_accel.client.results import (
     SeparateLU,
     Solution,
 )
-from yarn_accel.errors import AccelError, LocalProtocolError, RejectedError, StorageError
+from yarn_accel.errors import (
+    UNKNOWN_STORAGE,
+    AccelError,
+    LocalProtocolError,
+    RejectedError,
+    StorageError,
+)
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -468,7 +474,7 @@ class Accelerator:
 def is_bad_record(error: BaseException) -> bool:
     """Whether `error` belongs to one record for good, so that trying the task again cannot help."""
     if isinstance(error, StorageError):
-        return not error.transient
+        return not error.transient and error.code != UNKNOWN_STORAGE
     return isinstance(error, RejectedError)
 
 

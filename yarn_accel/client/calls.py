@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Dict, Mapping, Optional, Tuple, Union
 
 from yarn_accel.errors import LocalProtocolError, RejectedError, StartupError
+from yarn_accel.uris import file_uri, shown, split_member
 from yarn_accel.wire import Buffer, TensorSpec
 
 __all__ = ["Call", "Reference", "Reply", "SharedLocation", "Tensor"]
@@ -207,7 +208,7 @@ def _as_input(item: Any) -> Union[Tensor, Reference]:
     if isinstance(item, str):
         return Reference(item)
     if isinstance(item, Path):
-        return Reference("file://{}".format(item.absolute()))
+        return Reference(_uri_of(item))
     try:
         return Tensor.of_buffer(item)
     except TypeError:
@@ -221,6 +222,17 @@ def _as_input(item: Any) -> Union[Tensor, Reference]:
             cure="install numpy there, or pass a buffer, such as array.array",
         ) from None
     return Tensor.of(np.asarray(item))
+
+
+def _uri_of(path: Path) -> str:
+    uri = file_uri(path)
+    if split_member(uri)[1]:
+        raise RejectedError(
+            "forbidden-uri",
+            "{}: '.npz#' in a path names an array of an .npz".format(shown(uri)),
+            cure="rename the file or folder, or give a Reference with its spec",
+        )
+    return uri
 
 
 @dataclass(frozen=True)

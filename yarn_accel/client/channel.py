@@ -472,7 +472,7 @@ def _error_of(event: Union[Failed, Busy, Cancelled]) -> AccelError:
     if isinstance(event, Cancelled):
         return RejectedError("cancelled", "the call was cancelled")
     if event.kind == "storage":
-        return StorageError(event.message, cure=event.cure, transient=event.transient)
+        return StorageError(event.message, cure=event.cure, transient=event.transient, code=event.code)
     if event.kind == "unavailable":
         return UnavailableError(event.message, cure=event.cure)
     return RejectedError(event.code, event.message, cure=event.cure)

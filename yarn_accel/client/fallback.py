@@ -7,14 +7,13 @@ node's numpy and scipy, which it may not have. References are read from ``file:/
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import time
-import uuid
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Tuple, TypeVar
 
 from yarn_accel import operations
 from yarn_accel.client.calls import Call, Reference, Reply, Tensor
+from yarn_accel.client.task_files import TaskFiles
 from yarn_accel.client.webhdfs import DEFAULT_MAX_BYTES, WebHdfs
 from yarn_accel.errors import RejectedError, StorageError, UnavailableError
 from yarn_accel.formats import (
@@ -24,10 +23,10 @@ from yarn_accel.formats import (
     is_array_file,
     load,
     name_plain_bytes,
-    split_member,
 )
 from yarn_accel.formats.npz_writer import npz_parts
 from yarn_accel.operations.operation import converted
+from yarn_accel.uris import normalised, shown, split_member
 from yarn_accel.wire import TensorSpec
 
 if TYPE_CHECKING:
@@ -45,11 +44,12 @@ class LocalExecutor:
 
     Args:
         hdfs: reads and writes ``hdfs://``; made from the task's environment when it is first needed, unless
-        given. max_bytes: limit on the content of one referenced file.
+            given.
+        max_bytes: limit on the content of one referenced file.
     """
 
     def __init__(self, hdfs: Optional[WebHdfs] = None, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
-        self._hdfs = hdfs
+        self._files = TaskFiles(hdfs=hdfs)
         self._max_bytes = max_bytes
 
     def call(self, call: Call) -> Reply:
@@ -61,6 +61,8 @@ class LocalExecutor:
             UnavailableError: this node has no numpy, scipy or Pillow.
         """
         operation = operations.get(call.operation)
+        for uri in _uris(call):
+            normalised(uri)
         read_s, (arrays, read_changes) = _timed(lambda: _with_libraries(lambda: self._arrays(call)))
         try:
             specs = operation.computed_specs([_spec(array) for array in arrays], call.params)
@@ -103,40 +105,25 @@ class LocalExecutor:
             name: array if array.flags.c_contiguous or array.flags.f_contiguous else array.copy()
             for name, array in arrays.items()
         }
-        self._write(call.output_uri, b"".join(npz_parts(plain)))
+        self._files.write(call.output_uri, list(npz_parts(plain)))
         return {}
 
     def _read(self, uri: str) -> bytes:
-        path = _local_path(uri)
-        if path is None:
-            return self._webhdfs().open(uri, self._max_bytes)
         try:
-            size = path.stat().st_size
-            if size > self._max_bytes:
-                raise _too_large(uri, size, self._max_bytes)
-            return path.read_bytes()
-        except OSError as error:
-            raise StorageError("{}: {}".format(uri, error.strerror)) from error
+            return self._files.read(uri, self._max_bytes)
+        except StorageError as error:
+            if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EFBIG:
+                raise _too_large(uri, error.__cause__.strerror or "") from None
+            raise
 
-    def _write(self, uri: str, content: bytes) -> None:
-        path = _local_path(uri)
-        if path is None:
-            self._webhdfs().create(uri, content)
-            return
-        temporary = path.with_name("{}.{}.tmp".format(path.name, uuid.uuid4().hex))
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_bytes(content)
-            temporary.replace(path)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise StorageError("{}: {}".format(uri, error.strerror)) from error
 
-    def _webhdfs(self) -> WebHdfs:
-        if self._hdfs is None:
-            self._hdfs = WebHdfs()
-        return self._hdfs
+def _uris(call: Call) -> Iterator[str]:
+    """The files that a call names, without the arrays that are meant in them."""
+    for item in call.inputs:
+        if isinstance(item, Reference):
+            yield split_member(item.uri)[0]
+    if call.output_uri:
+        yield call.output_uri
 
 
 def _timed(work: Callable[[], _T]) -> Tuple[float, _T]:
@@ -155,14 +142,6 @@ def _with_libraries(work: Callable[[], _T]) -> _T:
         ) from error
 
 
-def _local_path(uri: str) -> Optional[Path]:
-    """The path of a ``file:`` URI, taken literally, or of a bare path; None for every other store."""
-    if uri.startswith("file:"):
-        rest = uri[len("file:") :]
-        return Path("/" + rest[2:].partition("/")[2] if rest.startswith("//") else rest)
-    return Path(uri) if uri.startswith("/") else None
-
-
 def _parse(
     content: bytes, reference: Reference, position: int, max_bytes: int
 ) -> Tuple[List[np.ndarray[Any, Any]], str]:
@@ -178,7 +157,7 @@ def _parse(
     stored = describe(source, reference.uri)
     n_bytes = sum(each.spec.nbytes for each in stored)
     if n_bytes > max_bytes:
-        raise _too_large(reference.uri, n_bytes, max_bytes)
+        raise _too_large(reference.uri, "{} bytes, at most {} are read here".format(n_bytes, max_bytes))
     arrays = []
     for each in stored:
         order: Any = each.spec.order
@@ -188,11 +167,9 @@ def _parse(
     return arrays, conversions(stored)
 
 
-def _too_large(uri: str, n_bytes: int, max_bytes: int) -> RejectedError:
+def _too_large(uri: str, text: str) -> RejectedError:
     return RejectedError(
-        "request-too-large",
-        "{}: {} bytes, at most {} are computed without a server".format(uri, n_bytes, max_bytes),
-        cure="let a server compute it",
+        "request-too-large", "{}: {}".format(shown(uri), text), cure="let a server compute it"
     )
 
 

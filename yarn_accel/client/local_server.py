@@ -36,7 +36,7 @@ _LONGEST_PATH = 100
 _SECRET_BYTES = 32
 _CURE = "install what a server needs (`pip install 'cluster-accel[yarn]'`), or connect('inline')"
 #: The server serves its owner only, who may read and write these files anyway.
-_PREFIXES = ["file:///", "hdfs://"]
+_PREFIXES = ["file:///", "hdfs://*"]
 
 
 class LocalServer:
@@ -99,6 +99,7 @@ class LocalServer:
             "listen_host": "" if is_short else "127.0.0.1",
             "unix_path": path if is_short else "",
             "tenants": {"*": {"read_prefixes": _PREFIXES, "write_prefixes": _PREFIXES}},
+            "follow_symlinks": True,
             "drain_timeout_s": 1.0,
             **self._settings,
             "master_secret_file": str(folder / "secret"),

@@ -6,12 +6,13 @@ Standard library only, Python 3.8.
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
-from typing import Mapping, Optional
+from typing import Mapping, Optional, Sequence
 
 from yarn_accel.client.webhdfs import DEFAULT_MAX_BYTES, WebHdfs
-from yarn_accel.errors import StartupError, StorageError
+from yarn_accel.errors import StartupError
+from yarn_accel.local_filesystem import Buffer, LocalFiles, file_error, pieces, write_whole
+from yarn_accel.uris import split_uri
 
 __all__ = ["TaskFiles"]
 
@@ -24,25 +25,42 @@ class TaskFiles:
 
     Args:
         environ: the task's environment.
+        hdfs: reads and writes ``hdfs://``; made from `environ` when it is first needed, unless given.
     """
 
-    def __init__(self, environ: Optional[Mapping[str, str]] = None) -> None:
+    def __init__(self, environ: Optional[Mapping[str, str]] = None, hdfs: Optional[WebHdfs] = None) -> None:
         self._environ = os.environ if environ is None else environ
-        self._hdfs: Optional[WebHdfs] = None
+        self._hdfs = hdfs
+        self._local = LocalFiles(follow_symlinks=True)
 
     def read(self, uri: str, max_bytes: int = DEFAULT_MAX_BYTES) -> bytes:
-        """The content of a file.
+        """The content of a file of at most `max_bytes`.
 
         Raises:
             StorageError: it cannot be read.
         """
-        path = _local_path(uri)
-        if path is None:
+        scheme, _, path = split_uri(uri)
+        if scheme == "hdfs":
             return self._webhdfs().open(uri, max_bytes)
         try:
-            return path.read_bytes()
+            return self._local.read(path, max_bytes)
         except OSError as error:
-            raise StorageError("{} cannot be read: {}".format(uri, error.strerror)) from None
+            raise file_error(uri, error) from error
+
+    def write(self, uri: str, parts: Sequence[Buffer]) -> None:
+        """Write a file so that readers see all of it or nothing; an existing one is replaced.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        scheme, _, path = split_uri(uri)
+        if scheme == "hdfs":
+            self._webhdfs().create(uri, b"".join(parts))
+            return
+        try:
+            write_whole(self._local, path, parts)
+        except OSError as error:
+            raise file_error(uri, error) from error
 
     def check_output(self) -> None:
         """Whether `commit_with_task` can work at all.
@@ -68,25 +86,16 @@ class TaskFiles:
         """
         self.check_output()
         uri = "{}/{}".format(self._environ[_OUTPUT_VARIABLE].rstrip("/"), name)
-        target = _local_path(uri)
-        if target is None:
+        scheme, _, target = split_uri(uri)
+        if scheme == "hdfs":
             self._webhdfs().upload(uri, path)
             return
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(str(path), str(target))
+            write_whole(self._local, target, pieces(path))
         except OSError as error:
-            raise StorageError("{} cannot be written: {}".format(uri, error.strerror)) from None
+            raise file_error(uri, error) from error
 
     def _webhdfs(self) -> WebHdfs:
         if self._hdfs is None:
             self._hdfs = WebHdfs(environ=self._environ)
         return self._hdfs
-
-
-def _local_path(uri: str) -> Optional[Path]:
-    """The path of a ``file:`` URI, taken literally; None for every other one."""
-    if not uri.startswith("file:"):
-        return None
-    rest = uri[len("file:") :]
-    return Path("/" + rest[2:].partition("/")[2] if rest.startswith("//") else rest)

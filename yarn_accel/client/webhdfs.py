@@ -11,17 +11,20 @@ Standard library only, Python 3.8.
 from __future__ import annotations
 
 import contextlib
+import errno
 import http.client
 import json
 import os
+import socket
 import urllib.error
 import urllib.parse
 import urllib.request
-import uuid
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, Iterator, Mapping, Optional, Tuple, Union
+from typing import Any, BinaryIO, Dict, Iterator, Mapping, Optional, Set, Tuple, Union
 
-from yarn_accel.errors import StorageError
+from yarn_accel.errors import UNKNOWN_STORAGE, StorageError
+from yarn_accel.local_filesystem import file_error, temporary_name
+from yarn_accel.uris import authority_of, file_uri, shown, split_authority, split_uri
 
 __all__ = ["WebHdfs"]
 
@@ -58,6 +61,7 @@ class WebHdfs:
         environ = os.environ if environ is None else environ
         self._address = http_address or environ.get("dfs_namenode_http_address", "")
         self._user = user or environ.get("HADOOP_USER_NAME", "") or environ.get("mapreduce_job_user_name", "")
+        self._default_fs = environ.get("fs_defaultFS", "")
         self._timeout_s = timeout_s
         # No proxy: a proxy from the environment knows nothing of the cluster's own addresses.
         direct = urllib.request.ProxyHandler({})
@@ -81,11 +85,11 @@ class WebHdfs:
         Raises:
             StorageError: the store refused or did not answer (then transient).
         """
-        folder, _, name = uri.rpartition("/")
-        temporary = "{}/.{}.{}.tmp".format(folder, name, uuid.uuid4().hex)
+        scheme, authority, path = split_uri(uri)
+        temporary = "{}://{}{}".format(scheme, authority, temporary_name(path))
         self._put(temporary, content, len(content))
         try:
-            self._command("PUT", temporary, "RENAME", destination=_path(uri), renameoptions="OVERWRITE")
+            self._command("PUT", temporary, "RENAME", destination=path, renameoptions="OVERWRITE")
         except StorageError:
             with contextlib.suppress(StorageError):
                 self._command("DELETE", temporary, "DELETE")
@@ -100,14 +104,16 @@ class WebHdfs:
         try:
             stream = path.open("rb")
         except OSError as error:
-            raise StorageError("{} cannot be read: {}".format(path, error.strerror)) from None
+            raise file_error(file_uri(path), error) from None
         with stream:
             self._put(uri, stream, path.stat().st_size)
 
     def _put(self, uri: str, content: Union[bytes, BinaryIO], n_bytes: int) -> None:
         location = self._location(uri)
         if location is None:
-            raise StorageError("{}: the NameNode named no DataNode to write to".format(uri), transient=True)
+            raise StorageError(
+                "{}: the NameNode named no DataNode to write to".format(shown(uri)), transient=True
+            )
         with self._answer(self._stopping, "PUT", uri, "", url=location, content=content, n_bytes=n_bytes):
             pass
 
@@ -169,31 +175,46 @@ class WebHdfs:
         if self._user:
             parameters["user.name"] = self._user
         host, port = self._namenode(uri)
-        path = urllib.parse.quote(_path(uri))
+        path = urllib.parse.quote(split_uri(uri).path)
         return "http://{}:{}/webhdfs/v1{}?{}".format(host, port, path, urllib.parse.urlencode(parameters))
 
     def _namenode(self, uri: str) -> Tuple[str, str]:
         """Host and port of the NameNode's web server; a wildcard address takes its host from the URI."""
         host, _, port = self._address.rpartition(":")
+        authority = split_uri(uri).authority
         if host in ("", "0.0.0.0", "[::]"):
-            host = urllib.parse.urlsplit(uri).hostname or ""
+            host = split_authority(authority)[0]
+        elif self._default_fs and authority and not self._is_ours(authority, host):
+            raise StorageError(
+                "{}: its authority differs from {}, and no web address of another NameNode is known".format(
+                    shown(uri), self._default_fs
+                ),
+                cure="let a pipeline server read it",
+                code=UNKNOWN_STORAGE,
+            )
         if not host:
             raise StorageError(
-                "{}: the NameNode's web address is not known".format(uri),
+                "{}: the NameNode's web address is not known".format(shown(uri)),
                 cure="run inside a Hadoop task, or set dfs_namenode_http_address=HOST:PORT",
+                code=UNKNOWN_STORAGE,
             )
         return host, port or str(DEFAULT_HTTP_PORT)
 
+    def _is_ours(self, authority: str, web_host: str) -> bool:
+        """Whether a URI means the NameNode whose web address we know: the job's, under any of its names."""
+        ours, named = authority_of(self._default_fs), authority_of(authority)
+        our_host, port = split_authority(ours)
+        named_host, named_port = split_authority(named)
+        if named == ours or named_port != port:
+            return named == ours
+        return bool(_addresses(named_host) & (_addresses(our_host) | _addresses(web_host)))
 
-def _path(uri: str) -> str:
-    """The path of an HDFS URI, taken literally: Hadoop does not percent-encode its paths."""
-    scheme, separator, rest = uri.partition("://")
-    if not separator and uri.startswith("/"):
-        return uri
-    path = "/" + rest.partition("/")[2]
-    if scheme not in ("hdfs", "webhdfs") or path == "/":
-        raise StorageError("{}: not an hdfs:// URI with an absolute path".format(uri))
-    return path
+
+def _addresses(host: str) -> Set[str]:
+    try:
+        return {str(found[4][0]) for found in socket.getaddrinfo(host.strip("[]"), None)}
+    except OSError:
+        return set()
 
 
 def _read_bounded(response: Any, uri: str, max_bytes: int) -> bytes:
@@ -204,10 +225,11 @@ def _read_bounded(response: Any, uri: str, max_bytes: int) -> bytes:
             break
         n_bytes += len(chunk)
         if n_bytes > max_bytes:
-            raise StorageError("{}: larger than the limit of {} bytes".format(uri, max_bytes))
+            text = "larger than the limit of {} bytes".format(max_bytes)
+            raise StorageError("{}: {}".format(shown(uri), text)) from OSError(errno.EFBIG, text)
         parts.append(chunk)
     if getattr(response, "length", None):
-        raise StorageError("{}: cut short after {} bytes".format(uri, n_bytes), transient=True)
+        raise StorageError("{}: cut short after {} bytes".format(shown(uri), n_bytes), transient=True)
     return b"".join(parts)
 
 
@@ -220,9 +242,11 @@ def _storage_error(uri: str, error: urllib.error.HTTPError) -> StorageError:
     first_line = message.strip().split("\n")[0] or str(error.reason)
     transient = error.code >= 500 or kind in ("StandbyException", "SafeModeException", "RetriableException")
     name = " ({})".format(kind) if kind else ""
-    return StorageError("{}: HTTP {}{}: {}".format(uri, error.code, name, first_line), transient=transient)
+    return StorageError(
+        "{}: HTTP {}{}: {}".format(shown(uri), error.code, name, first_line), transient=transient
+    )
 
 
 def _unreachable(uri: str, error: BaseException) -> StorageError:
     reason = getattr(error, "reason", None) or error
-    return StorageError("{}: WebHDFS did not answer: {}".format(uri, reason), transient=True)
+    return StorageError("{}: WebHDFS did not answer: {}".format(shown(uri), reason), transient=True)

@@ -13,7 +13,6 @@ from yarn_accel.formats.array_file import (
     is_array_file,
     load,
     name_plain_bytes,
-    split_member,
 )
 
 __all__ = [
@@ -26,5 +25,4 @@ __all__ = [
     "is_array_file",
     "load",
     "name_plain_bytes",
-    "split_member",
 ]

@@ -20,6 +20,7 @@ from yarn_accel.formats.zip_directory import (
     data_start,
     read_directory,
 )
+from yarn_accel.uris import split_member
 from yarn_accel.wire.tensors import TensorSpec
 
 __all__ = [
@@ -32,7 +33,6 @@ __all__ = [
     "is_array_file",
     "load",
     "name_plain_bytes",
-    "split_member",
 ]
 
 _NPY_CURE = "write it again as plain numbers with numpy.save"
@@ -95,18 +95,6 @@ class StoredArray(NamedTuple):
 def is_array_file(uri: str) -> bool:
     """Whether the name says that the file describes its arrays itself."""
     return split_member(uri)[0].endswith((".npz", ".npy"))
-
-
-def split_member(uri: str) -> Tuple[str, str]:
-    """The URI of the file, and the name of the one array that is meant; empty: all of them.
-
-    >>> split_member("hdfs://nn/data/x.npz#a")
-    ('hdfs://nn/data/x.npz', 'a')
-    >>> split_member("hdfs://nn/data/x.npz")
-    ('hdfs://nn/data/x.npz', '')
-    """
-    name, mark, member = uri.partition(".npz#")
-    return (name + ".npz", member) if mark and member else (uri, "")
 
 
 def describe(source: ByteSource, uri: str) -> Tuple[StoredArray, ...]:

@@ -21,10 +21,11 @@ from yarn_accel.adapters.hadoop_rpc import (
 )
 from yarn_accel.adapters.hadoop_rpc.backend import ResourceManager
 from yarn_accel.adapters.hadoop_rpc.records import ApplicationReport, ApplicationState
-from yarn_accel.adapters.hdfs import Store, split_uri
+from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import ConfigError, UnavailableError
 from yarn_accel.hadoop.running import APPLICATION_TYPE
 from yarn_accel.hadoop.site import SiteSettings, user_name
+from yarn_accel.uris import split_uri
 
 __all__ = ["APPLICATION_TYPE", "RmClient", "find_running", "kill", "one_of"]
 

@@ -15,9 +15,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from yarn_accel.adapters.hdfs import Store, unfinished_name
+from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import StartupError
 from yarn_accel.launch.upload import ARCHIVE_PATTERN, SCRIPT_PATTERN
+from yarn_accel.local_filesystem import unfinished_name
 
 __all__ = ["USES_FILE", "StoredFile", "Survey", "environments_uri", "look", "remove", "uses_document"]
 

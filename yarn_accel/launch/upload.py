@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from yarn_accel.adapters.hdfs import Store, split_uri
-from yarn_accel.adapters.local_files import file_pieces
+from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import StartupError, StorageError
 from yarn_accel.launch import bootstrap
+from yarn_accel.local_filesystem import pieces
+from yarn_accel.uris import split_uri
 
 __all__ = [
     "ARCHIVE_PATTERN",
@@ -68,7 +69,7 @@ def upload(store: Store, path: Path, folder_uri: str) -> FileResource:
     try:
         n_bytes = path.stat().st_size
         if not _is_there(store, uri, n_bytes):
-            store.write_atomic(uri, lambda: file_pieces(path))
+            store.write_atomic(uri, lambda: pieces(path))
     except OSError as error:
         raise StartupError(f"{path}: {error.strerror}", cure="pack the environment again") from None
     return _resource(store, path.name, uri)

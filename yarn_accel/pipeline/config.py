@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from yarn_accel.adapters.credentials import read_master_secret
 from yarn_accel.adapters.settings_file import complaints, read_settings, with_current_names
 from yarn_accel.errors import ConfigError, RejectedError
-from yarn_accel.pipeline.uris import normalised_prefix
+from yarn_accel.uris import normalised_prefix
 
 __all__ = ["CORES_MAY_SLEEP", "FORMER_NAMES", "PipelineConfig", "Tenant", "load_config", "parse_config"]
 
@@ -36,7 +36,7 @@ class Tenant(BaseModel):
 
     weight: float = Field(1.0, gt=0, le=1e6, description="share of device-seconds under load")
     read_prefixes: tuple[str, ...] = Field(
-        (), description="folders of referenced inputs; /folder is one of fs.defaultFS"
+        (), description="folders of inputs; /folder is one of fs.defaultFS, hdfs://* all HDFS"
     )
     write_prefixes: tuple[str, ...] = Field((), description="folders of output_uri, written likewise")
 
@@ -140,6 +140,9 @@ class PipelineConfig(BaseModel):
     hdfs_conf_dir: str = Field("", description="folder with core-site.xml; default: HADOOP_CONF_DIR")
     default_fs: str = Field(
         "", pattern=r"^(hdfs://[^/?#@]+/?)?$", description="what hdfs:/// means; default: fs.defaultFS"
+    )
+    follow_symlinks: bool = Field(
+        False, description="file:// may lead through links; only where each tenant may read every file"
     )
     state_file: str = Field("", description="JSON with pid, address and start time, written when ready")
     trace_file: str = Field("", description="Chrome trace of every stage, for Perfetto; empty: none")

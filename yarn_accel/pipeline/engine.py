@@ -24,7 +24,6 @@ from yarn_accel.pipeline.command_failures import connection_to_end, events_of
 from yarn_accel.pipeline.machine_settings import machine_settings
 from yarn_accel.pipeline.plans import Plans
 from yarn_accel.pipeline.storage import outputs_of
-from yarn_accel.pipeline.uris import normalised
 from yarn_accel.pipeline.work import Work, digest_of, failure_of
 from yarn_accel.pipeline.workers.jobs import Area, Job
 from yarn_accel.wire import (
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from yarn_accel.pipeline.connections import Session
     from yarn_accel.pipeline.counters import Counters
     from yarn_accel.pipeline.loop import EventLoop, Timer
+    from yarn_accel.pipeline.own_filesystem import OwnFilesystem
     from yarn_accel.pipeline.storage import Storage
     from yarn_accel.pipeline.trace import Trace
     from yarn_accel.pipeline.workers.jobs import JobDone, Lost, Measured
@@ -60,7 +60,7 @@ class RequestEngine:
 
     Args:
         config: limits and shares.
-        default_fs: what URIs and prefixes without a host mean; see `uris.default_filesystem`.
+        filesystem: what URIs and prefixes without a host mean.
         loop: the thread all of this belongs to.
         buffers: the memory.
         storage: reads and writes by URI.
@@ -79,7 +79,7 @@ class RequestEngine:
     def __init__(
         self,
         config: PipelineConfig,
-        default_fs: str,
+        filesystem: OwnFilesystem,
         loop: EventLoop,
         buffers: Buffers,
         storage: Storage,
@@ -89,7 +89,7 @@ class RequestEngine:
     ) -> None:
         self.workers: WorkerSupervisor
         self.sessions: dict[int, Session] = {}
-        self.machine = RequestMachine(machine_settings(config, default_fs))
+        self.machine = RequestMachine(machine_settings(config, filesystem))
         self.on_drained: Callable[[], None] = _nothing
         self.stats_wanted: Callable[[Session, StatsRequest], None] = _nothing
         self.can_compute = False
@@ -99,7 +99,7 @@ class RequestEngine:
         self._storage = storage
         self._counters = counters
         self._trace = trace
-        self._normalised = functools.partial(normalised, default_fs=default_fs)
+        self._normalised = filesystem.uri
         self._plans = Plans(
             find_operation, self._normalised, config.max_request_bytes, lambda: self.workers.device_kinds
         )

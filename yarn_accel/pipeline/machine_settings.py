@@ -6,25 +6,25 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from yarn_accel.core.requests.settings import MachineSettings, TenantSettings
-from yarn_accel.pipeline.uris import normalised_prefix
 from yarn_accel.pipeline.workers.control import N_LANES
 
 if TYPE_CHECKING:
     from yarn_accel.pipeline.config import PipelineConfig
+    from yarn_accel.pipeline.own_filesystem import OwnFilesystem
 
 __all__ = ["machine_settings"]
 
 
-def machine_settings(config: PipelineConfig, default_fs: str) -> MachineSettings:
+def machine_settings(config: PipelineConfig, filesystem: OwnFilesystem) -> MachineSettings:
     """The machine's limits and shares, with the prefixes of all rights normalised.
 
     Args:
         config: of the server.
-        default_fs: what prefixes without a host mean; see `uris.default_filesystem`.
+        filesystem: what prefixes without a host mean.
     """
 
     def normal(prefixes: Iterable[str]) -> tuple[str, ...]:
-        return tuple([normalised_prefix(prefix, default_fs) for prefix in prefixes])
+        return tuple([filesystem.prefix(prefix) for prefix in prefixes])
 
     tenants = {
         name: TenantSettings(tenant.weight, normal(tenant.read_prefixes), normal(tenant.write_prefixes))

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from yarn_accel.core.requests.events import Needs
 from yarn_accel.errors import RejectedError
-from yarn_accel.formats import StoredArray, conversions, name_plain_bytes, split_member
+from yarn_accel.formats import StoredArray, conversions, name_plain_bytes
 from yarn_accel.pipeline.arrays import lay_out
 from yarn_accel.pipeline.workers.jobs import Area
+from yarn_accel.uris import split_member
 from yarn_accel.wire import RemoteInput, Request, TensorSpec
 
 if TYPE_CHECKING:

@@ -29,10 +29,10 @@ from yarn_accel.pipeline.cpu_idle import LOOK_S, CpuIdleLimit
 from yarn_accel.pipeline.engine import RequestEngine
 from yarn_accel.pipeline.listeners import Listeners
 from yarn_accel.pipeline.loop import EventLoop
+from yarn_accel.pipeline.own_filesystem import OwnFilesystem
 from yarn_accel.pipeline.storage import Storage
 from yarn_accel.pipeline.tls import TlsCarrier, server_context
 from yarn_accel.pipeline.trace import Trace
-from yarn_accel.pipeline.uris import default_filesystem
 from yarn_accel.pipeline.visibility import visible
 from yarn_accel.pipeline.workers.slots import has_places, problems_of
 from yarn_accel.pipeline.workers.supervisor import WorkerSupervisor
@@ -88,11 +88,11 @@ class PipelineServer:
         self.counters = Counters()
         self._cores = CpuIdleLimit(config.wake_latency_us, self.counters.n_requests)
         self._buffers = Buffers()
-        default_fs = default_filesystem(config.default_fs, config.hdfs_conf_dir)
-        store = store or Store(config.hdfs_conf_dir or None, default_fs=default_fs, follow_symlinks=False)
+        filesystem = OwnFilesystem.of(config)
+        store = store or _store(config, filesystem.default_fs)
         self._storage = Storage(config, store, self.loop)
         self._engine = RequestEngine(
-            config, default_fs, self.loop, self._buffers, self._storage, self.counters, name, self._trace
+            config, filesystem, self.loop, self._buffers, self._storage, self.counters, name, self._trace
         )
         self._engine.stats_wanted = self._answer_stats
         self._workers = WorkerSupervisor(
@@ -290,3 +290,7 @@ class PipelineServer:
 
 def _nothing() -> None:
     """Nobody waits for the end of a drain any more."""
+
+
+def _store(config: PipelineConfig, default_fs: str) -> Store:
+    return Store(config.hdfs_conf_dir or None, default_fs=default_fs, follow_symlinks=config.follow_symlinks)

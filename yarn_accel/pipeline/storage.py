@@ -15,11 +15,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from yarn_accel.errors import StorageError, UnavailableError
-from yarn_accel.formats import split_member
 from yarn_accel.pipeline.arrays import array_at
 from yarn_accel.pipeline.references import look_at, read_unchanged, stamp_or_none
 from yarn_accel.pipeline.work import digest_of
 from yarn_accel.pipeline.workers.jobs import Area
+from yarn_accel.uris import split_member
 from yarn_accel.wire import RemoteInput
 
 if TYPE_CHECKING:

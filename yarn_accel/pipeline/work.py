@@ -89,7 +89,7 @@ def failure_of(error: Exception) -> Failure:
     if isinstance(error, RejectedError):
         return Failure("rejected", error.code, error.message, error.cure)
     if isinstance(error, StorageError):
-        return Failure("storage", "storage", error.message, error.cure, error.transient)
+        return Failure("storage", error.code, error.message, error.cure, error.transient)
     if isinstance(error, UnavailableError):
         return Failure("unavailable", "unavailable", error.message, error.cure, True)
     if isinstance(error, MemoryError):

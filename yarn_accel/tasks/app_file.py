@@ -7,16 +7,15 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from yarn_accel.adapters.hdfs import split_uri
 from yarn_accel.adapters.settings_file import complaints, read_settings
 from yarn_accel.core.tasks.values import Form
 from yarn_accel.errors import AccelError, ConfigError, RejectedError
 from yarn_accel.operations import OPERATIONS, get
 from yarn_accel.tasks.operation_params import check_params
+from yarn_accel.uris import is_uri, split_uri
 
 __all__ = [
     "AppConfig",
@@ -43,7 +42,6 @@ _MAX_WORD = 32 * 1024
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}\Z")
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
 class TaskProgram(BaseModel):
@@ -272,8 +270,14 @@ def file_name(file: str) -> str:
     >>> file_name("lib/mapper.py"), file_name("hdfs:///lib/model-7.bin#model.bin")
     ('mapper.py', 'model.bin')
     """
-    place, _, name = file.partition("#")
+    place, name = _place_and_name(file)
     return name or place.rpartition("/")[2]
+
+
+def _place_and_name(file: str) -> tuple[str, str]:
+    """FILE#NAME in parts; names have no ``#``, so the last one divides."""
+    place, mark, name = file.rpartition("#")
+    return (place, name) if mark else (file, "")
 
 
 def shipped_files(values: Sequence[str]) -> list[tuple[str, str]]:
@@ -282,7 +286,7 @@ def shipped_files(values: Sequence[str]) -> list[tuple[str, str]]:
     Raises:
         ValueError: a name that is none, or that two of them have; says which.
     """
-    files = [(file_name(each), each.partition("#")[0]) for each in values]
+    files = [(file_name(each), _place_and_name(each)[0]) for each in values]
     names = [name for name, _ in files]
     for name in names:
         if not _FILE.match(name):
@@ -319,16 +323,16 @@ def uri_of(key: str, place: str, folder: Path) -> str:
     Raises:
         ConfigError: it is of an unknown scheme, has `..`, or names nothing.
     """
-    if not _SCHEME.match(place):
+    if not is_uri(place):
         # `..` is refused below and not resolved here: an output must lie where it seems to.
-        place = "file://" + quote(str(folder / place), safe="/:@~")
+        place = f"file://{folder / place}"
     try:
         scheme, authority, path = split_uri(place)
     except AccelError as error:
         raise ConfigError(f"{key}: {error.message}", cure=error.cure) from None
     if path == "/":
         raise ConfigError(f"{key}: {place}: names no file and no folder")
-    return f"{scheme}://{authority}{quote(path, safe='/:@~') if scheme == 'file' else path}"
+    return f"{scheme}://{authority}{path}"
 
 
 def check_command(command: Sequence[str]) -> None:

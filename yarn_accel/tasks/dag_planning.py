@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from yarn_accel.adapters.hdfs import Store, split_uri
+from yarn_accel.adapters.hdfs import Store
 from yarn_accel.core.dags.model import MOST_EDGES, PriorityClass
 from yarn_accel.core.tasks.applications import (
     AppDefinition,
@@ -29,6 +29,7 @@ from yarn_accel.tasks.place_checks import (
     check_shipped,
     n_bytes_of,
 )
+from yarn_accel.uris import split_uri
 
 __all__ = ["load_dag_file", "plan_dag", "with_uris"]
 

@@ -14,11 +14,12 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
-from yarn_accel.adapters.hdfs import Store, split_uri
-from yarn_accel.adapters.local_files import file_pieces
+from yarn_accel.adapters.hdfs import Store
 from yarn_accel.core.tasks.applications import AppDefinition, FormProgram, TaskDefinition
 from yarn_accel.errors import JobError
+from yarn_accel.local_filesystem import pieces
 from yarn_accel.tasks.dag_handle import RESULT_FILE
+from yarn_accel.uris import split_uri
 
 __all__ = ["run_inline"]
 
@@ -65,7 +66,7 @@ def _run_task(definition: AppDefinition, task: TaskDefinition, store: Store, fol
         if not (folder / name).is_file():
             raise JobError(f"{task.task}: has left no file {name}")
         path = folder / name
-        store.write_atomic(f"{target}/{name}", lambda path=path: file_pieces(path))  # type: ignore[misc]
+        store.write_atomic(f"{target}/{name}", lambda path=path: pieces(path))  # type: ignore[misc]
     if task.outputs and result is not None:
         content = json.dumps(result).encode()
         store.write_atomic(f"{target}/{RESULT_FILE}", [content])

@@ -7,10 +7,10 @@ import shutil
 import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from urllib.parse import unquote
 
-from yarn_accel.adapters.hdfs import Store, split_uri
+from yarn_accel.adapters.hdfs import Store
 from yarn_accel.errors import ConfigError, StorageError
+from yarn_accel.uris import split_uri
 
 __all__ = [
     "check_output_place",
@@ -89,7 +89,7 @@ def n_bytes_of(key: str, uri: str, storage: Store) -> int | None:
         if isinstance(error.__cause__, IsADirectoryError):
             return None
         if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
-            hint = "patterns are not expanded: name the folder" if "*" in unquote(uri) else "correct the name"
+            hint = "patterns are not expanded: name the folder" if "*" in uri else "correct the name"
             raise ConfigError(f"{key}: {uri}: there is no such file or folder", cure=hint) from None
         raise
 

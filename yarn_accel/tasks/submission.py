@@ -9,10 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from yarn_accel.adapters.hdfs import Store, split_uri
-from yarn_accel.adapters.local_files import file_pieces
+from yarn_accel.adapters.hdfs import Store
 from yarn_accel.core.tasks.applications import AppDefinition
 from yarn_accel.core.tasks.service.submission import app_document
+from yarn_accel.local_filesystem import pieces
+from yarn_accel.uris import split_uri
 
 __all__ = ["Ask", "submit_definition"]
 
@@ -46,7 +47,7 @@ def _with_files_uploaded(definition: AppDefinition, store: Store, folder_uri: st
     for name, uri in definition.files:
         if uri.startswith("file:"):
             target = f"{folder_uri}/{name}"
-            store.write_atomic(target, partial(file_pieces, Path(split_uri(uri)[2])))
+            store.write_atomic(target, partial(pieces, Path(split_uri(uri)[2])))
             files.append((name, target))
         else:
             files.append((name, uri))

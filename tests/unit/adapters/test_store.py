@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import socket
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,13 +11,16 @@ import numpy as np
 import pytest
 
 from yarn_accel.adapters import hdfs
-from yarn_accel.adapters.hdfs import Stamp, Store, split_uri
+from yarn_accel.adapters.hdfs import Stamp, Store
+from yarn_accel.adapters.local_files import write_atomic
+from yarn_accel.client import TaskFiles
 from yarn_accel.errors import StorageError
+from yarn_accel.uris import split_uri
 
 
 def test_a_uri_falls_into_its_parts():
     assert split_uri("hdfs://nn:9000/a//b/") == ("hdfs", "nn:9000", "/a/b")
-    assert split_uri("file:///a%20b") == ("file", "", "/a b")
+    assert split_uri("file:///a%20b") == ("file", "", "/a%20b")
 
 
 @pytest.fixture
@@ -48,7 +52,7 @@ def test_what_killed_writers_left_is_deleted_and_nothing_else(base, tmp_path):
     others = ["x.npz", "y z.npz", f".other.npz.{0:032x}.tmp", ".x.npz.tmp", f".x.npz.{0:031x}.tmp", "_tmp"]
     for name in (*left, *others):
         (folder / name).write_bytes(b"")
-    uris = [f"{base}/a%20b/x.npz", f"{base}/a%20b/y%20z.npz", f"{base}/none/x.npz"]
+    uris = [f"{base}/a b/x.npz", f"{base}/a b/y z.npz", f"{base}/none/x.npz"]
     assert Store().delete_unfinished(uris) == 3
     assert sorted(path.name for path in folder.iterdir()) == sorted(others)
     assert Store().delete_unfinished(uris) == 0
@@ -117,6 +121,22 @@ def secret(tmp_path):
     return folder
 
 
+def make_special(path, kind, target):
+    path.parent.mkdir()
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "socket":
+        socket_path = path.parent / "s"
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(socket_path))
+        socket_path.rename(path)
+    elif kind == "folder":
+        path.mkdir()
+        (path / "inside").touch()
+    else:
+        path.symlink_to(target if kind == "link" else path.parent / "none")
+
+
 def attempts(store, uri):
     yield lambda: store.stamp(uri)
     yield lambda: store.read_bytes(uri, 100)
@@ -141,12 +161,57 @@ def test_a_link_on_the_way_is_not_followed(strict, base, tmp_path, secret):
     assert [path.name for path in secret.iterdir()] == ["secret"]
 
 
-def test_writing_replaces_a_link_and_not_what_it_points_to(strict, base, tmp_path, secret):
-    (tmp_path / "out").symlink_to(secret / "secret")
-    strict.write_atomic(f"{base}/out", [b"new"])
+@pytest.mark.parametrize("kind", ["link", "dangling", "fifo", "socket", "folder"])
+@pytest.mark.parametrize("follow_symlinks", [True, False])
+def test_writing_replaces_nothing_but_a_regular_file(base, tmp_path, secret, kind, follow_symlinks):
+    place = tmp_path / "out" / "x"
+    make_special(place, kind, secret / "secret")
+    before = place.lstat()
+    store = Store(follow_symlinks=follow_symlinks)
+    for write in (
+        lambda: store.write_atomic(f"{base}/out/x", [b"new"]),
+        lambda: store.write_new(f"{base}/out/x", [b"new"]),
+        lambda: write_atomic(place, "new"),
+    ):
+        with pytest.raises((StorageError, OSError)):
+            write()
+    with pytest.raises(StorageError), store.growing(f"{base}/out/x", b"new"):
+        pass
+    assert (place.lstat().st_mode, place.lstat().st_ino) == (before.st_mode, before.st_ino)
     assert (secret / "secret").read_bytes() == b"secret"
-    assert not (tmp_path / "out").is_symlink()
-    assert strict.read_bytes(f"{base}/out", 10) == b"new"
+    assert [path.name for path in place.parent.iterdir()] == ["x"]
+
+
+@pytest.mark.parametrize("kind", ["fifo", "socket", "folder", "dangling"])
+def test_reading_waits_for_nothing(base, tmp_path, secret, kind):
+    make_special(tmp_path / "in" / "x", kind, secret / "secret")
+    store = Store()
+    for attempt in (*attempts(store, f"{base}/in/x"), lambda: TaskFiles({}).read(f"{base}/in/x")):
+        with pytest.raises(StorageError):
+            attempt()
+
+
+def test_a_file_that_grows_is_read_to_the_length_that_was_bounded(base, tmp_path):
+    (tmp_path / "x").write_bytes(b"abc")
+    with Store().opened(f"{base}/x") as file:
+        (tmp_path / "x").write_bytes(b"abcdef")
+        content = bytearray(file.n_bytes)
+        file.read_into(0, memoryview(content))
+    assert content == b"abc"
+
+
+def test_a_file_that_tells_no_length_is_not_empty():
+    with pytest.raises(StorageError, match="tells no length"):
+        Store().read_bytes("file:///proc/self/status")
+
+
+def test_reading_has_a_bound_of_its_own(base, tmp_path):
+    with (tmp_path / "x").open("wb") as file:
+        file.truncate(hdfs.DEFAULT_MAX_BYTES + 1)
+    with pytest.raises(StorageError, match=r"268435457 bytes, at most 268435456 .* larger max_bytes"):
+        Store().read_bytes(f"{base}/x")
+    (tmp_path / "y").write_bytes(b"abc")
+    assert Store().read_bytes(f"{base}/y") == b"abc"
 
 
 def test_a_folder_swapped_for_a_link_again_and_again_never_leads_out(strict, base, tmp_path, secret):

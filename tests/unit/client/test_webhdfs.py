@@ -176,10 +176,10 @@ def test_a_wildcard_address_takes_the_host_of_the_uri(server):
 
 @pytest.mark.parametrize("uri", ["s3://bucket/x", "hdfs://host", "relative/path"])
 def test_other_uris_are_refused(uri):
-    with pytest.raises(StorageError, match="not an hdfs"):
+    with pytest.raises(StorageError, match=r"only hdfs|absolute"):
         WebHdfs("127.0.0.1:1").open(uri)
 
 
 def test_without_an_address_the_cure_is_named():
     with pytest.raises(StorageError, match="dfs_namenode_http_address"):
-        WebHdfs(environ={}).open("/x")
+        WebHdfs(environ={}).open("hdfs:///x")

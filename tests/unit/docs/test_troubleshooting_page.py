@@ -17,7 +17,7 @@ PLACES = {"RejectedError": 0, "Failure": 1, "JobFailure": 1, "Refused": 0, "_den
 }
 """Which argument of these is a code."""
 CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-INDIRECT = {"too-many-connections"}
+INDIRECT = {"too-many-connections", "unknown-storage"}
 """Codes on their way through a variable."""
 
 

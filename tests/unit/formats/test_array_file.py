@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from yarn_accel.errors import RejectedError
-from yarn_accel.formats import BytesInMemory, conversions, describe, load, npy_header, split_member
+from yarn_accel.formats import BytesInMemory, conversions, describe, load, npy_header
 from yarn_accel.formats.npz_writer import npz_parts
+from yarn_accel.uris import split_member
 
 ARRAYS = {
     "q": np.asfortranarray(np.arange(12.0).reshape(3, 4)),

@@ -24,11 +24,12 @@ from jobs.images.make_input import PatchPlan, patches, write_files
 from jobs.images.purity import purity
 from jobs.runners.inline import InlineRunner
 from jobs.runners.local import LocalRunner, parse_stderr
-from jobs.runners.local_tasks import path_of, uri_of
+from jobs.runners.local_tasks import path_of
 from jobs.runners.step import Step
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.client.typed_bytes import encode_typed_pair
 from yarn_accel.errors import JobError, StartupError, StorageError
+from yarn_accel.uris import file_uri
 
 #: Each task of the local one is a process, and computes the same: few tests need that in `make test`.
 LOCAL_IS_SLOW = pytest.mark.parametrize(
@@ -64,7 +65,7 @@ def runner(request, runners):
 def run_matrices(runner, tmp_path):
     """Run a manifest of small matrices, good ones and one of each flaw."""
     store = Store()
-    input_uri, output_uri = uri_of(tmp_path / "in"), uri_of(tmp_path / "out")
+    input_uri, output_uri = file_uri(tmp_path / "in"), file_uri(tmp_path / "out")
     matrices = balance((*plan_matrices(12, 16, 48), *plan_flawed(24)), 3)
     for matrix in matrices:
         if matrix.flaw != "missing":
@@ -184,7 +185,7 @@ def image_files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("images")
     plan = PatchPlan(n_images=96, side_px=40, n_broken=2)
     write_files(plan, 2, lambda number: (folder / f"part-{number}.seq").open("wb"), silent)
-    return plan, [uri_of(folder / f"part-{number}.seq") for number in range(2)]
+    return plan, [file_uri(folder / f"part-{number}.seq") for number in range(2)]
 
 
 @pytest.mark.parametrize(
@@ -233,7 +234,7 @@ def test_strict_images_name_the_first_bad_one(runner, tmp_path, image_files):
 @pytest.mark.parametrize("is_strict", [False, True], ids=["a job that ends well", "a job that fails"])
 def test_what_killed_writers_left_beside_the_factors_is_deleted(tmp_path, is_strict):
     (matrix,) = plan_matrices(1, 16, 16)
-    uri = uri_of(tmp_path)
+    uri = file_uri(tmp_path)
     left, foreign = (tmp_path / f".{name}.{0:032x}.tmp" for name in (f"{matrix.key}.npz", "other.npz"))
     for path in (left, foreign):
         path.write_bytes(b"half")
@@ -259,7 +260,7 @@ def test_a_text_record_under_typed_bytes_is_rejected_by_type(runners, tmp_path):
     from jobs.runners.inline import _run_task
     from jobs.runners.local_tasks import LocalTask
 
-    step = Step("types", ("images-map",), (), uri_of(tmp_path / "out"), io="typedbytes")
+    step = Step("types", ("images-map",), (), file_uri(tmp_path / "out"), io="typedbytes")
     task = LocalTask(step, "r", "map", 0, step.mapper, tmp_path / "stdin", tmp_path / "stdout", tmp_path)
     assert _run_task(task) == {"records_in": 1, "rejected": 1}
     assert b"wrong-type" in (tmp_path / "stdout").read_bytes()
@@ -269,7 +270,7 @@ def test_without_server_and_numpy_the_message_says_what_to_do(tmp_path):
     bare = tmp_path / "python-without-packages"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')
     bare.chmod(0o755)
-    store, uri = Store(), uri_of(tmp_path / "in")
+    store, uri = Store(), file_uri(tmp_path / "in")
     matrix = plan_matrices(1, 8, 8)[0]
     store.write_atomic(f"{uri}/{matrix.key}.bin", [make_bytes(matrix)])
     with (
@@ -280,7 +281,7 @@ def test_without_server_and_numpy_the_message_says_what_to_do(tmp_path):
 
 
 def test_without_server_but_with_numpy_the_mapper_computes(tmp_path):
-    store, uri = Store(), uri_of(tmp_path / "in")
+    store, uri = Store(), file_uri(tmp_path / "in")
     matrices = plan_matrices(2, 8, 16)
     for matrix in matrices:
         store.write_atomic(f"{uri}/{matrix.key}.bin", [make_bytes(matrix)])
@@ -294,11 +295,11 @@ def test_without_server_but_with_numpy_the_mapper_computes(tmp_path):
 
 @pytest.mark.slow
 def test_mappers_and_reducers_work_on_the_oldest_python(find_python, tmp_path, image_files):
-    store, uri = Store(), uri_of(tmp_path / "in")
+    store, uri = Store(), file_uri(tmp_path / "in")
     matrices = plan_matrices(12, 8, 16)
     for matrix in matrices:
         store.write_atomic(f"{uri}/{matrix.key}.bin", [make_bytes(matrix)])
-    manifest = manifest_of(matrices, uri, uri_of(tmp_path / "out")) + GARBAGE_LINE
+    manifest = manifest_of(matrices, uri, file_uri(tmp_path / "out")) + GARBAGE_LINE
     with LocalRunner(python=find_python("3.8")) as runner:
         outcome = run_factorize(runner, store, manifest, FactorizeJob(n_tasks=2), silent)
         found = run_images(runner, store, image_files[1], 98, ImagesJob(n_rounds=2), silent)

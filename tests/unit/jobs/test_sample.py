@@ -8,8 +8,8 @@ import jobs.factorize
 from jobs.factorize.job import FactorizeJob, run_factorize
 from jobs.factorize.make_input import make_bytes, plan_matrices
 from jobs.runners.inline import InlineRunner
-from jobs.runners.local_tasks import uri_of
 from yarn_accel.adapters.hdfs import Store
+from yarn_accel.uris import file_uri
 
 FOLDER = Path(jobs.factorize.__file__).parent
 
@@ -19,7 +19,7 @@ def test_the_sample_gives_what_is_expected(tmp_path):
         path = tmp_path / "factorize" / "matrices" / f"{matrix.key}.bin"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(make_bytes(matrix))
-    manifest = (FOLDER / "sample.txt").read_text().replace("file:///tmp/factorize-sample", uri_of(tmp_path))
+    manifest = (FOLDER / "sample.txt").read_text().replace("file:///tmp/factorize-sample", file_uri(tmp_path))
     with InlineRunner() as runner:
         outcome = run_factorize(runner, Store(), manifest, FactorizeJob(n_tasks=2), lambda _: None)
     done = [

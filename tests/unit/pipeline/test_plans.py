@@ -5,7 +5,7 @@ import pytest
 from yarn_accel.errors import RejectedError
 from yarn_accel.operations.registry import get
 from yarn_accel.pipeline.plans import Plans, ReferencedFile
-from yarn_accel.pipeline.uris import normalised
+from yarn_accel.uris import normalised
 from yarn_accel.wire import RemoteInput, Request, TensorSpec
 
 MATRIX = TensorSpec("<f8", (10, 10), "F")

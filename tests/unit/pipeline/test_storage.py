@@ -14,8 +14,8 @@ from yarn_accel.pipeline.config import PipelineConfig
 from yarn_accel.pipeline.loop import EventLoop
 from yarn_accel.pipeline.plans import Plans
 from yarn_accel.pipeline.storage import Storage
-from yarn_accel.pipeline.uris import normalised
 from yarn_accel.pipeline.work import Work
+from yarn_accel.uris import normalised
 from yarn_accel.wire import RemoteInput, Request, TensorSpec
 
 MATRIX = np.arange(12.0).reshape(3, 4)

@@ -32,7 +32,7 @@ def test_local_names_are_relative_to_the_file(load, tmp_path):
         "gpu: {operation: lu}\n"
         "files: [lib/mapper.py, hdfs:///lib/model-7.bin#model.bin]\n"
     )
-    assert app.input == (f"file://{tmp_path}/in%20put", "hdfs:///data/points")
+    assert app.input == (f"file://{tmp_path}/in put", "hdfs:///data/points")
     assert app.output == "hdfs://nn:8020/out/knn"
     assert app.files == (
         f"file://{tmp_path}/lib/mapper.py#mapper.py",

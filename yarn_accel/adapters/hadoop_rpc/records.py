@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from urllib.parse import urlsplit
 
 from yarn_accel.adapters.hadoop_rpc.header_messages import Token
 from yarn_accel.adapters.hadoop_rpc.identifiers import ApplicationId, AttemptId, ContainerId, NodeId
@@ -24,7 +23,8 @@ from yarn_accel.adapters.hadoop_rpc.protobuf import (
     string,
     uint32,
 )
-from yarn_accel.errors import ConfigError
+from yarn_accel.errors import ConfigError, StorageError
+from yarn_accel.uris import split_authority, split_uri
 
 __all__ = [
     "ANY_HOST",
@@ -394,16 +394,14 @@ class Url:
         """Take a URI with a scheme apart.
 
         Raises:
-            ConfigError: it has none, or no absolute path.
+            ConfigError: it is none that nodes could fetch.
         """
         try:
-            parts = urlsplit(uri)
-            port = parts.port
-        except ValueError as error:
-            raise ConfigError(f"{uri!r}: {error}") from None
-        if not parts.scheme or not parts.path.startswith("/"):
-            raise ConfigError(f"{uri!r}: a URI with scheme and absolute path is needed")
-        return Url(parts.scheme, parts.hostname, -1 if port is None else port, parts.path, parts.username)
+            scheme, authority, path = split_uri(uri)
+        except StorageError as error:
+            raise ConfigError(error.message, cure=error.cure) from None
+        host, port = split_authority(authority)
+        return Url(scheme, host or None, port or -1, path, None)
 
 
 @dataclass(frozen=True, slots=True)

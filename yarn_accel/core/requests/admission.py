@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from yarn_accel.core.requests.events import Failure, Needs
 from yarn_accel.core.requests.settings import MachineSettings, TenantSettings
+from yarn_accel.uris import shown
 
 __all__ = ["forbidden", "key_reused", "too_large"]
 
@@ -31,9 +32,9 @@ def forbidden(tenant: TenantSettings, reads: Iterable[str], writes: str) -> Fail
     """
     for uri in reads:
         if not _is_below(uri, tenant.read_prefixes):
-            return _forbidden(uri, "read_prefixes")
+            return _forbidden(uri, "read_prefixes", tenant.read_prefixes)
     if writes and not _is_below(writes, tenant.write_prefixes):
-        return _forbidden(writes, "write_prefixes")
+        return _forbidden(writes, "write_prefixes", tenant.write_prefixes)
     return None
 
 
@@ -44,9 +45,20 @@ def _is_below(uri: str, prefixes: tuple[str, ...]) -> bool:
     return False
 
 
-def _forbidden(uri: str, setting: str) -> Failure:
-    cure = f"see {setting} of the tenant in the server's configuration"
-    return Failure("rejected", "forbidden-uri", f"{uri}: not below any allowed prefix", cure)
+def _forbidden(uri: str, setting: str, prefixes: tuple[str, ...]) -> Failure:
+    text, cure = "not below any allowed prefix", f"see {setting} of the tenant in the server's configuration"
+    scheme, authority = _store(uri)
+    allowed = sorted({_store(prefix)[1] for prefix in prefixes if _store(prefix)[0] == scheme})
+    if scheme == "hdfs" and allowed and authority not in allowed:
+        names = ", ".join(each or "none" for each in allowed)
+        text = f"{text}: its authority {authority or '(none)'} differs from those allowed ({names})"
+        cure = f"write hdfs:///PATH for the cluster's own file system, or {cure}"
+    return Failure("rejected", "forbidden-uri", f"{shown(uri)}: {text}", cure)
+
+
+def _store(uri: str) -> tuple[str, str]:
+    scheme, _, rest = uri.partition("://")
+    return scheme, rest.partition("/")[0]
 
 
 def _too_large(message: str, cure: str) -> Failure:

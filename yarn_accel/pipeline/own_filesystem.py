@@ -1,0 +1,108 @@
+"""What a server's own file system is called: its name in the settings, and the others it has."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from yarn_accel.hadoop.properties import read_site
+from yarn_accel.uris import ANY_HDFS, authority_of, normalised, normalised_prefix
+
+if TYPE_CHECKING:
+    from yarn_accel.pipeline.config import PipelineConfig
+
+__all__ = ["OwnFilesystem", "other_names"]
+
+_HOSTS = Path("/etc/hosts")
+_MAX_HOSTS_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class OwnFilesystem:
+    """The file system that ``hdfs:///`` means to a server.
+
+    Attributes:
+        default_fs: such as ``hdfs://nn:8020``; empty: nobody says.
+        names: other authorities that mean the same, see `other_names`.
+    """
+
+    default_fs: str
+    names: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, config: PipelineConfig) -> OwnFilesystem:
+        """That of a server's setting, else ``fs.defaultFS`` in its folder of settings, ``HADOOP_CONF_DIR``.
+
+        Raises:
+            ConfigError: a file of the folder cannot be read.
+        """
+        folder = config.hdfs_conf_dir or os.environ.get("HADOOP_CONF_DIR", "")
+        site = read_site(Path(folder)) if folder else {}
+        found = (config.default_fs or site.get("fs.defaultFS", "")).rstrip("/")
+        if not found.startswith("hdfs://"):
+            return cls("")
+        tenants = config.tenants.values()
+        prefixes = {each for tenant in tenants for each in (*tenant.read_prefixes, *tenant.write_prefixes)}
+        # Nobody compares where each may use all, and a name may take seconds to be found.
+        is_compared = any(each.startswith(("hdfs:", "/")) and each != ANY_HDFS for each in prefixes)
+        return cls(found, other_names(found, site) if is_compared else frozenset())
+
+    def uri(self, uri: str) -> str:
+        """A URI as rights are compared, see `uris.normalised`."""
+        return normalised(uri, self.default_fs, self.names)
+
+    def prefix(self, prefix: str) -> str:
+        """A prefix of the settings likewise, see `uris.normalised_prefix`."""
+        return normalised_prefix(prefix, self.default_fs, self.names)
+
+
+def other_names(default_fs: str, site: Mapping[str, str]) -> frozenset[str]:
+    """Other authorities of the same NameNode, as `uris.normalised` takes them.
+
+    The NameNodes of a name service; the addresses of a host, and the names that they have in /etc/hosts and
+    in DNS forward. Reverse DNS is not asked: others may write it, and it may answer late.
+
+    Args:
+        site: the properties of Hadoop's settings.
+    """
+    ours = authority_of(default_fs)
+    service = default_fs.removeprefix("hdfs://")
+    members = site.get(f"dfs.ha.namenodes.{service}", "").replace(",", " ").split()
+    found = [authority_of(site.get(f"dfs.namenode.rpc-address.{service}.{each}", "")) for each in members]
+    if not members:
+        host, colon, port = ours.partition(":")
+        found += [f"{name}{colon}{port}" for name in _names_of(host)]
+    return frozenset(found) - {"", ours}
+
+
+def _names_of(host: str) -> Iterator[str]:
+    """Names and addresses of a host; each name leads to one of the addresses."""
+    try:
+        name, aliases, addresses = socket.gethostbyname_ex(host)
+    except OSError:
+        return
+    short = host.partition(".")[0]
+    names = {name, *aliases, *_names_in_hosts_file(addresses)} | ({short} if not short.isdigit() else set())
+    for each in sorted(names - {host}):
+        try:
+            if set(socket.gethostbyname_ex(each)[2]) & set(addresses):
+                yield each.lower()
+        except OSError:
+            continue
+    yield from addresses
+
+
+def _names_in_hosts_file(addresses: list[str]) -> Iterator[str]:
+    try:
+        with _HOSTS.open(encoding="utf-8", errors="replace") as file:
+            lines = file.read(_MAX_HOSTS_BYTES).splitlines()
+    except OSError:
+        return
+    for line in lines:
+        address, *names = line.partition("#")[0].split() or [""]
+        if address in addresses:
+            yield from names
