@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -201,12 +203,18 @@ def report(
 ) -> None:
     """Repeat the experiments of five papers and the peers, on one page: claim, paper, ours, verdict.
 
-    Results that are current are taken from benchmarks/results; the others are run. Killed, it goes on where
-    it was when it is given again. Writes report.html, report.json and the pictures.
+    Results that are current are taken from benchmarks/results; the others are run. Stopped (Ctrl-C) or
+    killed, it goes on where it was when it is given again, with --fresh, too. Writes report.html, report.json
+    and the pictures.
     """
     options = _Options(quick, only, mode, logs, fresh, no_run, out.resolve())
-    with errors_as_lines("benchmarks"):
-        page, claims = _made(options)
+    try:
+        with errors_as_lines("benchmarks"):
+            page, claims = _made(options)
+    except KeyboardInterrupt:
+        kept = f"what was measured is kept in {options.out / 'results'}"
+        click.echo(f"stopped: {kept}, and the same command goes on there: {options.command}", err=True)
+        sys.exit(128 + signal.SIGINT)
     Console().print(_summary(options.keys, claims))
     click.echo(page)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from benchmarks.registry import RESUMABLE
 from benchmarks.report.experiments import Experiment
@@ -31,6 +32,9 @@ __all__ = ["Runner", "time_text"]
 _ROOT = Path(__file__).resolve().parents[2]
 _PR_SET_PDEATHSIG = 1
 _TICK_S = 1.0
+_SAY_S = 30.0
+"""So often an experiment says how far it is where no terminal shows a bar."""
+_TAIL_BYTES = 4096
 _DOWN_S = 180.0
 """For a benchmark to take down what it started."""
 _SLACK_S = 300.0
@@ -42,6 +46,25 @@ Command = Callable[[Experiment, Path], list[str]]
 def time_text(seconds: float) -> str:
     """Such as ``12 min`` or ``40 s``."""
     return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{max(0.0, seconds):.0f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Where an experiment shows how far it is.
+
+    Attributes:
+        progress: what has the bar.
+        bar: its number there.
+        title: of the experiment, with its number.
+        done_s: estimates of the experiments before it.
+        rest_s: estimates of those after it.
+    """
+
+    progress: Progress
+    bar: TaskID
+    title: str
+    done_s: float
+    rest_s: float
 
 
 @dataclass
@@ -76,6 +99,7 @@ class Runner:
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]}"))
         with Progress(*columns, console=console, transient=True) as progress:
             bar = progress.add_task("", total=sum(each.estimate_s for each in todo) or 1.0, left="")
+            done_s = 0.0
             for number, each in enumerate(todo):
                 rest_s = sum(other.estimate_s for other in todo[number + 1 :])
                 left_s = until_s - time.monotonic()
@@ -84,15 +108,34 @@ class Runner:
                     self._end(each, Outcome(0.0, why), console)
                     continue
 
-                def show(taken_s: float, each: Experiment = each, rest_s: float = rest_s) -> None:
-                    left = f"about {time_text(rest_s + each.estimate_s - taken_s)} left"
-                    progress.update(bar, left=left)
-
-                progress.update(bar, description=f"{each.stem} ({number + 1} of {len(todo)})")
+                title = f"{each.stem} ({number + 1} of {len(todo)})"
                 console.print(f"{each.stem}: about {time_text(each.estimate_s)}", highlight=False)
                 may_run_s = min(left_s, 3 * each.estimate_s + _SLACK_S)
+                show = self._shown(each, Shown(progress, bar, title, done_s, rest_s))
                 self._end(each, self._run_one(each, may_run_s, show), console)
-                progress.advance(bar, each.estimate_s)
+                done_s += each.estimate_s
+                progress.update(bar, completed=done_s)
+
+    def _shown(self, each: Experiment, on: Shown) -> Callable[[float], None]:
+        """What shows how far an experiment is, from its seconds so far: a bar, or a line now and then."""
+        console, said_s = on.progress.console, 0.0
+
+        def show(taken_s: float) -> None:
+            nonlocal said_s
+            step = _last_line(self._log(each))
+            left = f"about {time_text(on.rest_s + each.estimate_s - taken_s)} left"
+            title = f"{on.title}: {step[: console.width // 2]}" if step else on.title
+            at_s = on.done_s + min(taken_s, each.estimate_s)
+            on.progress.update(on.bar, description=escape(title), completed=at_s, left=left)
+            if not console.is_terminal and taken_s - said_s >= _SAY_S:
+                said_s = taken_s
+                far = f"{time_text(taken_s)} of about {time_text(each.estimate_s)}"
+                console.print(f"{each.stem}: {far}{': ' * bool(step)}{step}", highlight=False, markup=False)
+
+        return show
+
+    def _log(self, each: Experiment) -> Path:
+        return self.folder / "logs" / f"{each.stem}.txt"
 
     def _run_one(self, each: Experiment, may_run_s: float, show: Callable[[float], None]) -> Outcome:
         target = self.result(each.stem)
@@ -103,7 +146,7 @@ class Runner:
         else:
             target.unlink(missing_ok=True)
         self.state.begin(each.stem)
-        log = self.folder / "logs" / f"{each.stem}.txt"
+        log = self._log(each)
         log.parent.mkdir(parents=True, exist_ok=True)
         began_s = time.monotonic()
         with log.open("ab") as output:
@@ -144,6 +187,9 @@ class Runner:
                     child.wait(_TICK_S)
                     return False
             return True
+        except KeyboardInterrupt:
+            sys.stderr.write("\nending the experiment, which takes down what it started\n")
+            raise
         finally:
             _take_down(child)
 
@@ -151,6 +197,17 @@ class Runner:
         self.state.end(each.stem, outcome)
         said = f"failed: {outcome.why}" if outcome.why else f"{outcome.wall_s:.0f} s"
         console.print(f"{each.stem}: {escape(said)}", highlight=False)
+
+
+def _last_line(log: Path) -> str:
+    """What an experiment wrote last: the step it is at; empty before it wrote anything."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            lines = file.read(_TAIL_BYTES).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 def _end_with_parent() -> None:

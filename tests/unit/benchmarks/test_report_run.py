@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -16,7 +18,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from benchmarks.registry import RECORDINGS, Recording
-from benchmarks.report import command
+from benchmarks.report import command, running
 from benchmarks.report.experiments import Experiment, Result, check_logs, left_of, plan_of
 from benchmarks.report.running import Runner, time_text
 from benchmarks.report.state import Outcome, State, locked
@@ -43,6 +45,11 @@ write("running")
 if how == "hang":
     target.with_suffix(".pid").write_text(str(os.getpid()))
     time.sleep(600)
+if how == "step":
+    print("earlier")
+    print("  mixes 3 of 8", flush=True)
+    while not target.with_suffix(".heard").exists():
+        time.sleep(0.02)
 if how == "fail":
     print("benchmarks: no disk is left; free some")
     sys.exit(3)
@@ -154,6 +161,43 @@ def test_nothing_is_begun_that_would_not_end_in_time(tmp_path: Path) -> None:
         Runner(tmp_path, state, lock, fake({}), 900.0).run(todo, Console(quiet=True))
     assert state.outcomes["first"] == Outcome(0.0, "15 min were over; the same command runs what is left")
     assert state.outcomes["second"].why == ""
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "shown"),
+    [
+        (False, "\\nfirst: \\d+ s of about 3 min: mixes 3 of 8\\n"),
+        (True, r"first \(1 of 1\): mixes 3 of 8 .* left"),
+    ],
+)
+def test_an_experiment_shows_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_terminal: bool, shown: str
+) -> None:
+    monkeypatch.setattr(running, "_SAY_S", 0.0)
+
+    class Heard(io.StringIO):
+        def write(self, text: str) -> int:
+            if "mixes 3 of 8" in text:
+                (tmp_path / "results" / "first.heard").touch()
+            return super().write(text)
+
+    console = Console(file=Heard(), width=160, force_terminal=is_terminal)
+    with locked(tmp_path / "lock", 0) as lock:
+        runner = Runner(tmp_path, State(tmp_path / "state.json"), lock, fake({"first": "step"}), 900.0)
+        runner.run([experiment("first", estimate_s=200.0)], console)
+    assert re.search(shown, console.file.getvalue())
+    assert runner.state.outcomes["first"].why == ""
+
+
+def test_a_stopped_report_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def stopped(options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "_made", stopped)
+    found = CliRunner().invoke(command.report, ["--quick", "--fresh", "--out", str(tmp_path)])
+    assert found.exit_code == 130
+    assert f"what was measured is kept in {tmp_path}/results" in found.output
+    assert "the same command goes on there: python -m benchmarks report --quick --fresh" in found.output
 
 
 def test_two_reports_do_not_write_to_one_folder(tmp_path: Path) -> None:
