@@ -29,9 +29,7 @@ __all__ = ["HUNG_S", "QUESTIONS", "answer_question", "answered", "load_teller", 
 QUESTIONS: Mapping[str, Mapping[str, type]] = {
     "explain": {"name": str},
     "showbf": {"kind": str, "walltime": str, "shows_names": bool, "as_json": bool},
-    "showstart": {
-        "job": str, "submit": str, "walltime": str, "user": str, "queue": str, "name": str, "as_json": bool,
-    },
+    "showstart": {"job": str, "submit": str, "user": str, "queue": str, "name": str, "as_json": bool},
     "status": {"as_json": bool},
     "top": {"n_nodes": int},
     "whatif": {"submit": str, "user": str, "queue": str, "name": str},

@@ -21,7 +21,12 @@ __all__ = ["showstart", "tell"]
 @with_options
 @click.argument("job", required=False)
 @click.option(
-    "--submit", metavar="RESOURCES", help='A job not submitted yet, as for qsub -l: "nodes=2:ppn=4".'
+    "--submit",
+    "-l",
+    "submit",
+    multiple=True,
+    metavar="RESOURCES",
+    help='A job not submitted yet, as for qsub -l, also several times: "nodes=2:ppn=4,mem=8gb".',
 )
 @click.option("--walltime", metavar="HH:MM:SS", help="With --submit: its time limit.")
 @click.option("--user", default="", help="With --submit: whose. [you]")
@@ -36,11 +41,19 @@ def showstart(home: Path | None, config_file: Path | None, **asked: Any) -> None
     A guaranteed start only gets sooner, unless a node fails, an administrator reserves nodes, or a job
     runs over its limit. One that is only estimated may also get later.
     """
-    if (asked["job"] is None) == (asked["submit"] is None):
+    if (asked["job"] is None) == (not asked["submit"]):
         _refuse("name a JOB, or --submit a request", "for example --submit nodes=2:ppn=4")
     if asked["job"] is not None and asked["walltime"]:
         _refuse("--walltime goes with --submit", "a job that is queued has its own")
-    respond("showstart", home, config_file, asked, tell)
+    from torque_sched.report.asked import joined
+
+    try:
+        submit = joined(asked["submit"], asked["walltime"]) if asked["submit"] else ""
+    except ConfigError as error:
+        click.echo(f"torque-sched showstart: {error}", err=True)
+        sys.exit(error.exit_code)
+    words = {key: value for key, value in asked.items() if key not in {"submit", "walltime"}}
+    respond("showstart", home, config_file, {**words, "submit": submit}, tell)
 
 
 def _refuse(why: str, cure: str) -> NoReturn:
@@ -75,8 +88,7 @@ def _meant(picture: Any, job: str | None, asked: Mapping[str, Any]) -> Any:
         if not isinstance(found, Job):
             raise ConfigError(f"{job} is a node", cure="name a job; for nodes see showbf")
         return found
-    submit = asked["submit"] + (f",walltime={asked['walltime']}" if asked["walltime"] else "")
-    if note := note_on(submit):
+    if note := note_on(asked["submit"]):
         click.echo(note, err=True)
     user = picture.viewer.user(asked["user"])
-    return asked_job(picture.snapshot, submit, user=user, name=asked["name"], queue=asked["queue"])
+    return asked_job(picture.snapshot, asked["submit"], user=user, name=asked["name"], queue=asked["queue"])

@@ -151,7 +151,7 @@ _WORDS: dict[Reason, tuple[str, str]] = {
     Reason.CYCLE_FULL: ("Other jobs were started first; its turn is the next cycle", ""),
     Reason.RESERVED: ("Nodes are reserved for it; estimated start {start}", ""),
     Reason.GUARANTEED: ("Nodes are reserved for it; it starts {start} ({expected})", ""),
-    Reason.RESERVED_FOR_OTHERS: ("Free nodes are reserved for a job that waits longer ({job})", ""),
+    Reason.RESERVED_FOR_OTHERS: ("Free nodes are kept for other jobs: {why} ({job})", ""),
     Reason.ADVANCE_RESERVATION: (
         "It would run into {name}, which keeps nodes from {start} to {end}",
         "",

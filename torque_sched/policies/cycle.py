@@ -47,7 +47,7 @@ class Cycle:
         self.why = Why(self.search, settings.words_of_c)
         self._blocked: set[QueueName] = set()
         self._starts_left = settings.max_starts
-        self._reserved_for: Job | None = None
+        self._reserved_for: list[JobId] = []
         self._urgent: frozenset[JobId] | None = None
 
     def decisions(self) -> Iterator[Decision]:
@@ -146,18 +146,18 @@ class Cycle:
         kept = self.keeper.reserve(job, shape)
         if kept is None:
             return None
-        self._reserved_for = self._reserved_for or job
+        self._reserved_for.append(job.id)
         kept = replace(kept, allocation=merged(kept.allocation))
         if "start" in kept.details:
             return kept
         return replace(kept, details={"start": time_text(kept.start_s, self.settings.zone)})
 
     def _hold(self, job: Job, shape: Shape, until_s: float) -> Hold:
-        hold = self.why.hold(job, shape, until_s)
+        hold = self.why.hold(job, shape, until_s, len(self._reserved_for))
         if hold.reason is not Reason.RESERVED_FOR_OTHERS:
             return hold
-        if self._reserved_for is not None:
-            return replace(hold, details={**hold.details, "job": self._reserved_for.id})
+        if self._reserved_for:
+            return replace(hold, details={**hold.details, "job": self._reserved_for[0]})
         return self.kept_off(job, shape, until_s) or hold
 
     def kept_off(self, job: Job, shape: Shape, until_s: float) -> Hold | None:

@@ -20,7 +20,7 @@ from torque_sched.policies.node_ledger import NodeLedger
 from torque_sched.policies.refusals import Refusal
 from torque_sched.policies.search import Who
 from torque_sched.policies.settings import Settings
-from torque_sched.policies.why import node_refusal
+from torque_sched.policies.why import kept_words, node_refusal
 
 __all__ = ["Explanation", "NodeVerdict", "explain"]
 
@@ -160,7 +160,7 @@ class _Breaks:
         if verdict.node in self._own and not self._kept[verdict.node] and refusal is Refusal.RESERVED:
             return "kept for it until all its nodes are free"
         starts, kept = self._starts[verdict.node], self._kept[verdict.node]
-        told = [f"kept for {kept} {_jobs(kept)} before it"] if kept else []
+        told = [kept_words(kept)] if kept else []
         if starts and refusal is not Refusal.RESERVED:
             told.insert(0, f"taken by {starts} {_jobs(starts)} before it, which {_start(starts)} now")
         return ", ".join(told) or refusal.value

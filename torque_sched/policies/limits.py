@@ -46,6 +46,14 @@ def demand(job: Job, resource: str) -> float:
     return sum(entry.count for entry in request.gres if entry.name == resource)
 
 
+def _as_asked(job: Job, name: str) -> str:
+    """The resource by the name the job used, where a limit has the other one."""
+    request = job.request
+    if name == "vmem" and not request.vmem_bytes and request.pvmem_bytes:
+        return "pvmem"
+    return "vmem" if name == "pvmem" and not request.pvmem_bytes else name
+
+
 class _Pool:
     """Resources of the server, of one queue or of the nodes' licences, and what is left of them."""
 
@@ -58,7 +66,7 @@ class _Pool:
         for name, left in self._left.items():
             wanted = demand(job, name)
             if wanted and wanted > left:
-                return name, wanted > self._available[name]
+                return _as_asked(job, name), wanted > self._available[name]
         return None
 
     def take(self, job: Job) -> None:

@@ -25,6 +25,7 @@ class Piece:
         learned_bytes: memory jobs like it hardly exceed; 0 where that must not hold it back.
         load: what one share is expected to use; None without any history.
         name: a node's name or a property, as in ``nodes=node3``.
+        is_pmem, is_pvmem: ``mem_bytes``, ``vmem_bytes`` come from what was asked for each processor.
     """
 
     ppn: int = 1
@@ -36,6 +37,8 @@ class Piece:
     load: Load | None = None
     properties: frozenset[str] = frozenset()
     name: str | None = None
+    is_pmem: bool = False
+    is_pvmem: bool = False
 
     @property
     def with_swap_bytes(self) -> int:
@@ -160,7 +163,10 @@ def pieces_of(
         share = chunk.ppn / n_procs
         load = None if prediction is None else prediction.load.scaled(share, gpus / n_gpus)
         wanted = properties | set(chunk.properties)
-        pieces.append(Piece(chunk.ppn, gpus, count, mem, vmem, learned * share, load, wanted, chunk.name))
+        made = Piece(chunk.ppn, gpus, count, mem, vmem, learned * share, load, wanted, chunk.name)
+        is_pmem = 0 < mem == (request.pmem_bytes or 0) * chunk.ppn
+        is_pvmem = 0 < vmem == (request.pvmem_bytes or 0) * chunk.ppn
+        pieces.append(replace(made, is_pmem=is_pmem, is_pvmem=is_pvmem))
     if not request.pieces:
         return (replace(pieces[0], count=request.procs),)
     return tuple(pieces)

@@ -40,9 +40,16 @@ def _asked(piece: Piece) -> str:
 def _amounts(piece: Piece) -> str:
     words = [f"gpus={piece.gpus}"] if piece.gpus else []
     words += [f"{piece.ppn} slots"] if piece.ppn > 1 else []
-    words += [f"mem={_in_bytes(piece.mem_bytes)}"] if piece.mem_bytes else []
-    words += [f"vmem={_in_bytes(piece.vmem_bytes)}"] if piece.vmem_bytes else []
+    words += [_memory("mem", piece.mem_bytes, piece.ppn if piece.is_pmem else 0)] if piece.mem_bytes else []
+    words += (
+        [_memory("vmem", piece.vmem_bytes, piece.ppn if piece.is_pvmem else 0)] if piece.vmem_bytes else []
+    )
     return " and ".join(words)
+
+
+def _memory(name: str, amount: int, n_procs: int) -> str:
+    """Memory by the name it was asked: for each of ``n_procs`` processors, or (0) for the whole share."""
+    return f"p{name}={_in_bytes(amount // n_procs)}" if n_procs else f"{name}={_in_bytes(amount)}"
 
 
 def _in_bytes(amount: int) -> str:

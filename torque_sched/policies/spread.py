@@ -30,7 +30,7 @@ def times(piece: Piece, n: int, gpus: int | None = None) -> Piece:
 
 
 class Spread:
-    """Fills the best nodes one after the other, each with as many pieces as it takes."""
+    """As few nodes as possible: the best that has room for all, else the roomiest and again for the rest."""
 
     def __init__(
         self, ledger: Ledger, scorer: Scorer, is_kept_out: Callable[[NodeLedger, Piece], bool]
@@ -54,26 +54,32 @@ class Spread:
     def _fill(
         self, shape: Shape, piece: Piece, nodes: Sequence[NodeLedger]
     ) -> list[tuple[NodeLedger, Piece]] | None:
-        heap = [
-            (self._scorer.score(node, piece), node.index) for node in nodes if self._takes(node, piece, shape)
-        ]
-        heapq.heapify(heap)
-        left, gpus = piece.count, shape.gpus_anywhere
+        left = piece.count
         parts: list[tuple[NodeLedger, Piece]] = []
-        if gpus:
+        if shape.gpus_anywhere:
             found = self._with_gpus(shape, piece, nodes)
             if found is None:
                 return None
             parts, left = found
             if left < 0:
                 return None
-            used = {node.index for node, _ in parts}
-            heap = [item for item in heap if item[1] not in used]
-            heapq.heapify(heap)
-        while left and heap:
-            node = self._ledger.nodes[heapq.heappop(heap)[1]]
-            n = self._most(node, piece, shape, left)
-            parts.append((node, times(piece, n)))
+        used = {node.index for node, _ in parts}
+        open_nodes = [node for node in nodes if node.index not in used and self._takes(node, piece, shape)]
+        roomy = (
+            [
+                (-self._most(node, piece, shape, left), self._scorer.score(node, piece), node.index)
+                for node in open_nodes
+            ]
+            if left
+            else []
+        )
+        heapq.heapify(roomy)
+        while left and roomy:
+            # All that have room for the rest are alike; the placement says which is best.
+            whole = [item for item in roomy if -item[0] >= left]
+            room, _, index = min(whole, key=lambda item: item[1:]) if whole else heapq.heappop(roomy)
+            n = min(-room, left)
+            parts.append((self._ledger.nodes[index], times(piece, n)))
             left -= n
         return None if left else parts
 
@@ -115,6 +121,8 @@ class Spread:
     def _most(self, node: NodeLedger, piece: Piece, shape: Shape, limit: int) -> int:
         """How many pieces the node takes; at least one, which was asked before."""
         low, high = 1, min(limit, max(1, node.slots_free // piece.ppn))
+        if self._takes(node, times(piece, high), shape):
+            return high
         while low < high:
             middle = (low + high + 1) // 2
             if self._takes(node, times(piece, middle), shape):

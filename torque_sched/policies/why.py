@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from torque_sched.core.decisions import Hold
 from torque_sched.core.model import Job, NodeName
@@ -14,7 +15,7 @@ from torque_sched.policies.node_ledger import NodeLedger
 from torque_sched.policies.refusals import Refusal
 from torque_sched.policies.search import Search, Who
 
-__all__ = ["Why", "node_refusal"]
+__all__ = ["Why", "kept_words", "node_refusal"]
 
 _IN_WORDS_OF_C = frozenset(
     {
@@ -36,6 +37,14 @@ _NOT_TOGETHER: Answer = (
 )  # fmt: skip
 
 
+HasRoom = Callable[[int, Piece], bool]
+
+
+def kept_words(n_jobs: int) -> str:
+    """What is said of nodes that are kept for so many other jobs."""
+    return f"kept for {n_jobs} {'job' if n_jobs == 1 else 'jobs'} before it"
+
+
 def node_refusal(node: NodeLedger, piece: Piece, shape: Shape, who: Who) -> Refusal | None:
     """Why this job's piece does not go to a capable node; None: it fits by itself."""
     found = node.refusal(piece, shape)
@@ -52,7 +61,7 @@ class Why:
 
     def __init__(self, search: Search, words_of_c: bool) -> None:
         self._search, self._words_of_c = search, words_of_c
-        self._answers: dict[tuple[Fit, bool], Answer] = {}
+        self._answers: dict[tuple[Fit, float, int, str], Answer] = {}
         self._blocked: dict[int, Counter[Refusal | None]] = {}
 
     def never(self, shape: Shape) -> str:
@@ -114,13 +123,24 @@ class Why:
             for place, piece in enumerate(shape.pieces)
         )
 
-    def hold(self, job: Job, shape: Shape, until_s: float) -> Hold:
-        """The answer for a job that fits the cluster but found no nodes."""
-        who = self._search.who(job, until_s)
-        key = (shape.fit, until_s < float("inf"))
+    def hold(
+        self, job: Job, shape: Shape, until_s: float, n_kept: int = 0, has_room: HasRoom | None = None
+    ) -> Hold:
+        """The answer for a job that fits the cluster but found no nodes.
+
+        Args:
+            job: the job.
+            shape: what it needs.
+            until_s: when it would end.
+            n_kept: so many jobs before it have nodes kept for them.
+            has_room: whether a node has room beside what is planned there (`Who.has_room`).
+        """
+        who = replace(self._search.who(job, until_s), has_room=has_room)
+        end_s = until_s if has_room or until_s == float("inf") else 0.0
+        key = (shape.fit, end_s, n_kept, job.user if has_room else "")
         answer = None if who.pauses else self._answers.get(key)
         if answer is None:
-            answer = self._count(shape, who)
+            answer = self._count(shape, who, n_kept)
             if not who.pauses:
                 self._answers[key] = answer
         reason, details = answer
@@ -128,10 +148,10 @@ class Why:
             reason = Reason.NOT_ENOUGH_NODES
         return Hold(job.id, reason, details)
 
-    def _count(self, shape: Shape, who: Who) -> Answer:
+    def _count(self, shape: Shape, who: Who, n_kept: int) -> Answer:
         """The first thing that leaves too few nodes, in the order in which nodes are asked."""
         if shape.procs or shape.may_share:
-            return self._count_pieces(shape, who)
+            return self._count_pieces(shape, who, n_kept)
         for piece in shape.pieces:
             capable = self._search.capable(piece, shape)
             refusals = self._closed(capable)
@@ -140,10 +160,10 @@ class Why:
             for node in roomy:
                 refusals[node_refusal(node, piece, shape, who)] += 1
             if refusals[None] < piece.count:
-                return self._name(piece, refusals, "")
+                return self._name(piece, refusals, "", n_kept)
         return _NOT_TOGETHER
 
-    def _count_pieces(self, shape: Shape, who: Who) -> Answer:
+    def _count_pieces(self, shape: Shape, who: Who, n_kept: int) -> Answer:
         """The same for pieces that may share a node: what is counted is how many of them have room."""
         for piece in shape.pieces:
             refusals: Counter[Refusal | None] = Counter()
@@ -154,7 +174,7 @@ class Why:
                 refusals[None] += free
                 refusals[refusal or Refusal.NO_SLOTS] += most - free
             if refusals[None] < piece.count:
-                return self._name(piece, refusals, " processors" if shape.procs else " tasks")
+                return self._name(piece, refusals, " processors" if shape.procs else " tasks", n_kept)
         return self._too_few_gpus(shape) or _NOT_TOGETHER
 
     def _too_few_gpus(self, shape: Shape) -> Answer | None:
@@ -175,7 +195,7 @@ class Why:
         return found.copy()
 
     @staticmethod
-    def _name(piece: Piece, refusals: Counter[Refusal | None], of_what: str) -> Answer:
+    def _name(piece: Piece, refusals: Counter[Refusal | None], of_what: str, n_kept: int) -> Answer:
         n = refusals.total()
         left = n
         words = []
@@ -184,7 +204,8 @@ class Why:
             count = refusals[refusal]
             if not count:
                 continue
-            words.append(f"{count} {refusal.value}")
+            is_kept = refusal is Refusal.RESERVED and n_kept
+            words.append(f"{count} {kept_words(n_kept) if is_kept else refusal.value}")
             left -= count
             if reason is None and left < piece.count:
                 reason = refusal.reason

@@ -37,6 +37,7 @@ from torque_sched.policies.needs import Piece
 from torque_sched.policies.search import Placed
 from torque_sched.policies.shares import merged
 from torque_sched.policies.start_words import expected_words, guaranteed_words
+from torque_sched.policies.why import kept_words
 
 __all__ = ["LivePlan"]
 
@@ -305,6 +306,14 @@ class LivePlan:
             return hold
         # Free nodes there are, but not for so long.
         kept = cycle.kept_off(job, candidate.shape, until_s)
-        if kept is None and self._plans:
-            return Hold(job.id, Reason.RESERVED_FOR_OTHERS, {"job": next(iter(self._plans))})
-        return kept or hold
+        drained = (self._drain[0],) if self._drain is not None else ()
+        keepers = (*drained, *self._plans)
+        if kept is not None or not keepers:
+            return kept or hold
+        hold = cycle.why.hold(job, candidate.shape, until_s, len(keepers), self.room_beside(job))
+        details = hold.details
+        if hold.reason not in {Reason.RESERVED_FOR_OTHERS, Reason.NOT_ENOUGH_NODES}:
+            # Room for each piece there is beside them, not for all at once.
+            details = {"why": f"it has not enough room beside what is {kept_words(len(keepers))}"}
+            hold = Hold(job.id, Reason.RESERVED_FOR_OTHERS, details)
+        return replace(hold, details={**details, "job": keepers[0]})

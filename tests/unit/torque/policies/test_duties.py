@@ -35,6 +35,21 @@ from torque_sched.policies.settings import Settings
 FIRST = Settings(placement=FirstFitPlacement())
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"pvmem_bytes": 900 * GIB}, "1 node with 2 slots and pvmem=900gb: the largest node has"),
+        ({"pmem_bytes": 900 * GIB}, "1 node with 2 slots and pmem=900gb: the largest node has"),
+        ({"vmem_bytes": 1800 * GIB}, "1 node with 2 slots and vmem=1800gb: the largest node has"),
+        ({"pvmem_bytes": GIB, "vmem_bytes": 1800 * GIB}, "and vmem=1800gb"),
+    ],
+)
+def test_memory_is_told_by_the_name_it_was_asked_by(changes: dict[str, Any], words: str) -> None:
+    got = answers([node("n1", 4)], [job(1, "1:ppn=2", **changes)], FIRST)
+    assert got.reason(1) is Reason.NEVER_FITS
+    assert words in got[1].comment  # type: ignore[union-attr]
+
+
 def test_scheduling_off_starts_nothing() -> None:
     got = answers([node("n1")], [job(1)], server=Server(scheduling=False))
     assert got.reason(1) is Reason.SCHEDULING_OFF
@@ -264,6 +279,16 @@ def test_procs_go_anywhere_and_tasks_may_share() -> None:
     nodes = [node("n1", 4), node("n2", 4)]
     assert answers(nodes, [job(1, procs=6)], FIRST).hosts(1) == "n1:ppn=4+n2:ppn=2"
     assert answers(nodes, [job(1, procs=9)], FIRST).reason(1) is Reason.NEVER_FITS
+    # One that has room for all, whatever the placement likes best; else as few as possible.
+    held = [running(8, "n1/0-1"), running(9, "n2/0-4"), running(10, "n3/0-2")]
+    three = [node("n1", 4), node("n2", 8), node("n3", 8)]
+    for settings in (FIRST, Settings()):
+        assert answers(three, [*held, job(1, procs=5)], settings).hosts(1) == "n3:ppn=5"
+        assert answers(three, [*held, job(1, procs=2)], FIRST).hosts(1) == "n1:ppn=2"
+        assert sorted(answers(three, [*held, job(1, procs=7)], settings).hosts(1).split("+")) in (
+            ["n1:ppn=2", "n3:ppn=5"],
+            ["n2:ppn=2", "n3:ppn=5"],
+        )
     assert answers(nodes, [running(9, "n1/0"), job(1, procs=8)], FIRST).reason(1) is Reason.NO_FREE_SLOTS
     tasks = (Chunk(3, 2, mem_bytes=1 * GIB),)
     assert answers(nodes, [job(1, tasks=tasks)], FIRST).hosts(1) == "n1:ppn=4+n2:ppn=2"

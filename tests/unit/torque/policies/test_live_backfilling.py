@@ -333,6 +333,31 @@ def test_without_walltimes_nothing_is_promised_but_the_nodes_drain() -> None:
     assert answers([*nodes, node("n3", 1)], jobs, plan()).hosts(2) == "n3:ppn=1"
 
 
+@pytest.mark.parametrize("rules", [ConservativeBackfill(), EasyBackfill()], ids=["conservative", "easy"])
+@pytest.mark.parametrize("limit_s", [None, HOUR_S])
+def test_the_reason_names_what_is_kept_as_the_table_of_explain_does(
+    rules: Any, limit_s: float | None
+) -> None:
+    """Room there is, behind a job whose nodes are kept: with a known end of what runs, and without."""
+    jobs = [
+        running(9, "n1/0-3", "1:ppn=4", walltime_s=limit_s), job(1, "2:ppn=4", walltime_s=HOUR_S),
+        job(2, "1:ppn=4", walltime_s=2 * HOUR_S), job(3, "1:ppn=4"), job(4, procs=3), job(5, "2:ppn=2"),
+    ]  # fmt: skip
+    got = answers([node("n1"), node("n2")], jobs, plan(rules))
+    assert got.reserved(1)
+    words = "kept for other jobs: needs {} of {}: {} full, {} kept for 1 job before it (1.head)"
+    told = {
+        2: words.format(1, 2, 1, 1),
+        3: words.format(1, 2, 1, 1),
+        4: words.format(3, "8 processors", 4, 4),
+    }
+    holds = [number for number in told if isinstance(got[number], Hold)]
+    # Where the end is known the conservative one keeps nodes for these jobs too.
+    assert bool(holds) == (limit_s is None or isinstance(rules, EasyBackfill))
+    assert all(told[number] in got[number].comment for number in holds)
+    assert limit_s is not None or "needs 2 of 2: 1 full" in got[5].comment
+
+
 def test_learned_run_times_are_planned_with_if_asked() -> None:
     one, two = (
         running(9, "n1/0-3", "1:ppn=4", walltime_s=9 * HOUR_S, since_s=0),
@@ -503,7 +528,7 @@ assert answers([node("n1")], [job(1)]).started == [1]
 try:
     answers([node("n1")], [job(1)], Settings(backfill=ConservativeBackfill()))
 except ConfigError as error:
-    assert "extra `torque`" in str(error), error
+    assert "cluster-accel[torque]" in str(error), error
 else:
     raise AssertionError("planned without numpy")
 """
