@@ -2,14 +2,14 @@
 
 `SiteSettings` is the cluster that HADOOP_CONF_DIR names, `HadoopSite` with its jars. `client_sources`,
 `find_sources` and `write_archive` pack a mapper of several modules. Spark's launcher also needs
-`issue_job_credential`, `BINDING_FILE`, and the `tracking_pages` of the application `APPLICATION_TYPE` for the
-variable ``ACCEL_MASTER``.
+`issue_job_credential`, `BINDING_FILE`, and the `mapper_environment` that names the application; its master's
+pages alone are the `tracking_pages` of `APPLICATION_TYPE`.
 """
 
 from yarn_accel.adapters.credentials import issue_job_credential
 from yarn_accel.client.archive import client_sources, find_sources, write_archive
 from yarn_accel.client.task_servers import BINDING_FILE
-from yarn_accel.hadoop.running import APPLICATION_TYPE, tracking_pages
+from yarn_accel.hadoop.running import APPLICATION_TYPE, mapper_environment, tracking_pages
 from yarn_accel.hadoop.site import HadoopSite, SiteSettings, user_name
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "client_sources",
     "find_sources",
     "issue_job_credential",
+    "mapper_environment",
     "tracking_pages",
     "user_name",
     "write_archive",

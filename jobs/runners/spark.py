@@ -28,7 +28,7 @@ from yarn_accel.client import Binding, format_binding, parse_binding
 from yarn_accel.errors import ConfigError, JobError, StartupError
 from yarn_accel.extras import install_command
 from yarn_accel.storage import Store
-from yarn_accel.streaming import APPLICATION_TYPE, BINDING_FILE, tracking_pages
+from yarn_accel.streaming import BINDING_FILE, mapper_environment
 
 __all__ = ["SparkRunner", "find_spark_submit"]
 
@@ -102,8 +102,9 @@ class SparkRunner(HadoopRunner):
             is_wanted = bool(binding.servers)
             (folder / BINDING_FILE).write_text(format_binding(binding))
             argv += ["--files", str(folder / BINDING_FILE)]
-        elif is_wanted and (masters := tracking_pages(self.site, APPLICATION_TYPE)):
-            argv.append(f"--conf=spark.executorEnv.ACCEL_MASTER={','.join(masters)}")
+        elif is_wanted:
+            found = mapper_environment(self.site)
+            argv += [f"--conf=spark.executorEnv.{name}={value}" for name, value in found.items()]
         if is_wanted:
             environ[TOKEN_VARIABLE] = str(stack.enter_context(self._credentials()))
         argv += [str(Path(str(spark_program.__file__))), "--inputs", *step.inputs]

@@ -35,7 +35,9 @@ _UCRED = struct.Struct("3i")
 
 def socket_paths() -> list[Path]:
     """Where masters of this node listen by default; also what killed ones left."""
-    places = [_RUN, *_RUN.glob("*"), *Path("/tmp").glob("yarn-accel-*/*")]
+    others = Path("/tmp")
+    places = [_RUN, *_RUN.glob("*"), *_RUN.glob("*/*")]
+    places += [*others.glob("yarn-accel-*/*"), *others.glob("yarn-accel-*/*/*")]
     return [place / SOCKET_NAME for place in places if (place / SOCKET_NAME).is_socket()]
 
 

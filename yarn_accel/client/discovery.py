@@ -2,7 +2,7 @@
 
 Sources in this order, each with a short time-out:
 
-1. the agent's Unix socket: ``ACCEL_AGENT``, else where agents listen by default;
+1. the agent's Unix socket: ``ACCEL_AGENT``, else where agents listen by default (`agent_folders`);
 2. the master: each address in ``ACCEL_MASTER`` (comma separated; the ResourceManager's proxy of the
    application survives attempts), asked for the servers of ``NM_HOST``;
 3. none: the reason says why, and the mapper computes on its own CPU.
@@ -23,8 +23,9 @@ import socket
 import struct
 import time
 from dataclasses import dataclass, field, replace
-from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Mapping, Optional, Tuple
 
+from yarn_accel.client.agent_folders import agent_sockets
 from yarn_accel.client.binding import Binding, Endpoint, choose, parse_binding
 from yarn_accel.client.routing_hints import RoutingHints, parse_routing_hints
 from yarn_accel.errors import ConfigError
@@ -32,7 +33,6 @@ from yarn_accel.errors import ConfigError
 __all__ = [
     "DiscoveredServers",
     "ServerWatch",
-    "agent_sockets",
     "check_peer",
     "discover_servers",
     "parse_servers",
@@ -146,23 +146,6 @@ class ServerWatch:
                 )
             self._found = found
         return self._found
-
-
-def agent_sockets(environ: Mapping[str, str]) -> Sequence[Tuple[str, bool]]:
-    """Where an agent may listen, and whether whoever answers there is trusted.
-
-    ``ACCEL_AGENT`` (a path, or ``unix:`` and a path) is the only place when it is set.
-    """
-    given = environ.get("ACCEL_AGENT", "")
-    if given:
-        return [(given[len("unix:") :] if given.startswith("unix:") else given, True)]
-    node = environ.get("NM_HOST", "")
-    # Only root makes folders in /run, so whoever listens there was meant to; in /tmp anybody could.
-    places = [("/run/yarn-accel/agent.sock", True)]
-    if node and "/" not in node:
-        places.append(("/run/yarn-accel/{}/agent.sock".format(node), True))
-        places.append(("/tmp/yarn-accel-{}/{}/agent.sock".format(os.geteuid(), node), False))
-    return places
 
 
 def parse_servers(raw: bytes, node: str) -> DiscoveredServers:

@@ -28,8 +28,9 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from yarn_accel.client.agent_folders import agent_sockets
 from yarn_accel.client.current_attempt import CurrentAttempt
-from yarn_accel.client.discovery import agent_sockets, check_peer
+from yarn_accel.client.discovery import check_peer
 from yarn_accel.client.reporter import Reporter
 from yarn_accel.client.token_file import read_secrets
 from yarn_accel.errors import AccelError, ConfigError, UnavailableError

@@ -139,7 +139,7 @@ async def with_control(
 ) -> Any:
     """Do some work with the one running application, or the one that is named."""
     async with rm_client.manager() as manager:
-        found = one_of(await find_running(manager), application)
+        found = one_of(await find_running(manager), application, rm_client.user)
         secret = RetainedApplication.of(str(found.id)).secret()
         async with Control(rm_client, manager, found.id, secret) as control:
             return await work(found, control)

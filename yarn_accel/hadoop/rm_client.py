@@ -154,17 +154,18 @@ async def kill(manager: ResourceManager, application: ApplicationId, why: str, w
         is_over = await manager.kill(application, why)
 
 
-def one_of(reports: Iterable[ApplicationReport], application: str = "") -> ApplicationReport:
-    """The application with that id, else the only one.
+def one_of(reports: Iterable[ApplicationReport], application: str = "", user: str = "") -> ApplicationReport:
+    """The application with that id or name, else the only one, else the only one of the user.
 
     Raises:
         UnavailableError: there is none.
-        ConfigError: there are several and none was named, or the name is no application id.
+        ConfigError: there are several and none was named.
     """
     found = list(reports)
     if application:
-        wanted = ApplicationId.parse(application)
-        found = [report for report in found if report.id == wanted]
+        found = [report for report in found if application in (str(report.id), report.name)]
+    if len(found) > 1:
+        found = [report for report in found if report.user == user] or found
     if not found:
         what = application or f"no application of type {APPLICATION_TYPE}"
         raise UnavailableError(

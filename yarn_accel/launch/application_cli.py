@@ -27,9 +27,10 @@ from yarn_accel.hadoop.retained import RetainedApplication
 from yarn_accel.hadoop.rm_client import RmClient, find_running, one_of
 from yarn_accel.launch import stop as stopping
 from yarn_accel.launch.config import LaunchConfig, load_launch_config
-from yarn_accel.launch.start import DryRun, ProgressReport, dry_run
+from yarn_accel.launch.start import DryRun, dry_run
 from yarn_accel.launch.start import start as start_application
 from yarn_accel.launch.status_view import n_serving, status_table
+from yarn_accel.launch.stop import ProgressReport
 
 __all__ = [
     "FILE_WIDTH",
@@ -53,6 +54,9 @@ __all__ = [
 FILE_WIDTH = 140
 _POLL_S = 0.2
 _KEEPS_SETTINGS = "note: it keeps the settings it was started with; for others: yarn-accel stop, then start"
+_OF_ANOTHER = (
+    "note: it is another user's; for one of your own beside it: `app: {name: NAME}` in the launch settings"
+)
 _AFTER_A_KILL = "slots that a killed one left on nodes: yarn-accel stop --force"
 _PLACES = {
     "one": "one node",
@@ -110,6 +114,8 @@ def start(config_file: Path | None, is_dry: bool, is_waiting: bool, wait_s: floa
         click.echo(f"{found.id} runs after {started.took_s:.2f} s")
     else:
         click.echo(f"{found.id} {_standing(found)} ({found.name}, submitted by {found.user})")
+        if found.user != rm_client.user:
+            _line(_OF_ANOTHER)
         if config_file is not None:
             _line(_KEEPS_SETTINGS)
     click.echo(f"page: {rm_client.page_of(found)}")
@@ -281,7 +287,7 @@ async def _stop(
         running = await find_running(manager)
         ended, is_restored = None, False
         if running or application:
-            found = one_of(running, application)
+            found = one_of(running, application, rm_client.user)
             work = stopping.force if is_forced else stopping.stop
             ended = await work(rm_client, manager, found, report, wait_s)
         elif is_forced:

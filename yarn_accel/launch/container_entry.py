@@ -54,9 +54,14 @@ def _serve(settings_file: Path) -> int:
     worker = _first_worker(settings_file, document)
     # Loaded only now, while the worker loads its libraries, which takes longest.
     from yarn_accel.launch.node_server import node_config
+    from yarn_accel.node.paths import remove_abandoned
     from yarn_accel.pipeline.serve import serve
 
-    return serve(node_config(document, os.environ), worker)
+    config = node_config(document, os.environ)
+    status = serve(config, worker)
+    # Whoever of agent and server ends last takes their folder along.
+    remove_abandoned(Path(config.state_file).parent, 0.0)
+    return status
 
 
 def keep_kernels(environ: MutableMapping[str, str], folder: Path) -> None:

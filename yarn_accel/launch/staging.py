@@ -95,7 +95,8 @@ def server_document(config: LaunchConfig, default_fs: str = "") -> dict[str, Any
 
 def agent_document(rm_client: RmClient, config: LaunchConfig) -> dict[str, Any]:
     """Settings of the agents."""
-    return {"rm_urls": rm_client.site.resourcemanager_webs(), **config.agent.settings}
+    own = {"application_name": config.app.name, "application_user": rm_client.user}
+    return {"rm_urls": rm_client.site.resourcemanager_webs(), **own, **config.agent.settings}
 
 
 def worker_document(rm_client: RmClient, config: LaunchConfig, role: WorkerRole) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,15 +39,22 @@ from yarn_accel.launch.node_compatibility import (
 from yarn_accel.launch.packing import Environment, pack
 from yarn_accel.launch.sizing import fitted
 from yarn_accel.launch.staging import Staged, application_uri, check_settings, stage, stage_dry_run
+from yarn_accel.launch.stop import ProgressReport, clear_ended, restore_left_nodes
 from yarn_accel.launch.submission import check_sizes, make_submission
+from yarn_accel.master.inventory import attribute_of
+from yarn_accel.master.operator_commands import OWNER
 
-__all__ = ["DryRun", "ProgressReport", "StartedApplication", "dry_run", "pipeline_secret_file", "start"]
+__all__ = ["DryRun", "StartedApplication", "dry_run", "pipeline_secret_file", "start"]
 
 _POLL_S = 0.05
+_N_NAMED = 6
+_BESIDE_OTHERS = (
+    "this application gets agents and servers of its own; slots, and bindings as node attributes, "
+    "are those of the first one until it is over; a GPU serves whoever locked it first",
+    "jobs use the application of their own user; another one: `yarn-accel streaming --application NAME`, or "
+    "the variable ACCEL_APPLICATION",
+)
 _EXIT_CODE = re.compile(r"exitCode: (-?\d+)")
-
-#: Gets one line per step.
-ProgressReport = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +113,7 @@ async def dry_run(rm_client: RmClient, config: LaunchConfig, report: ProgressRep
             staged,
             (
                 *sized,
+                *(await _others_running(manager, nodes)),
                 *_rights_warnings(config),
                 *check_gpu_environment(config, nodes),
                 *_compatibility_warnings(packed, nodes),
@@ -135,7 +143,13 @@ async def start(
         running = await find_running(manager, config.app.name)
         if running:
             return StartedApplication(running[0], is_new=False)
+        staging_uri = rm_client.staging_uri(config.environment.staging_uri)
+        # Before the environment is packed, which takes longest: HDFS may be away, or in safe mode.
+        rm_client.store().mkdirs(staging_uri)
+        await clear_ended(rm_client, manager, report, staging_uri)
+        await restore_left_nodes(manager, report)
         nodes = await manager.nodes()
+        _warn(await _others_running(manager, nodes), report)
         config, sized = fitted(config, rm_client.site.properties, nodes)
         _warn([*sized, *_rights_warnings(config), *check_gpu_environment(config, nodes)], report)
         secret_file = pipeline_secret_file(rm_client)
@@ -143,8 +157,6 @@ async def start(
         if rm_client.site.master_secret_file is None:
             site_file = rm_client.site.conf_dir / SITE_FILE
             report(f"note: for jobs' credentials, say `master_secret_file: {secret_file}` in {site_file}")
-        # Before the environment is packed, which takes longest: HDFS may be away, or in safe mode.
-        rm_client.store().mkdirs(rm_client.staging_uri(config.environment.staging_uri))
         packed = _pack(config, report)
         _check_compatibility(packed, nodes, report)
         application, submitted_s = await _submit(rm_client, manager, config, packed, pipeline, nodes, report)
@@ -291,6 +303,17 @@ def _diagnosis(diagnostics: str) -> str:
 def _pack(config: LaunchConfig, report: ProgressReport) -> Environment:
     report("packing the environment")
     return pack(packed_extras(config.environment), config.environment.packages)
+
+
+async def _others_running(manager: ResourceManager, nodes: tuple[NodeReport, ...]) -> list[str]:
+    """Who is here already, and what follows."""
+    listed = []
+    for other in await find_running(manager):
+        held = sorted(node.node.host for node in nodes if attribute_of(node, OWNER) == str(other.id))
+        more = f" and {len(held) - _N_NAMED} more" if len(held) > _N_NAMED else ""
+        holds = f"; it holds the slots of {', '.join(held[:_N_NAMED])}{more}" if held else ""
+        listed.append(f"{other.id} ({other.name}, of {other.user}) runs here already{holds}")
+    return [*listed, *_BESIDE_OTHERS] if listed else []
 
 
 def _rights_warnings(config: LaunchConfig) -> list[str]:

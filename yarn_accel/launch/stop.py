@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
 from yarn_accel.adapters.hadoop_rpc import ApplicationGoneError, ApplicationId
 from yarn_accel.adapters.hadoop_rpc.backend import ResourceManager
@@ -12,12 +13,15 @@ from yarn_accel.errors import AccelError, ConfigError, StorageError, Unavailable
 from yarn_accel.hadoop.control import Control
 from yarn_accel.hadoop.retained import RetainedApplication, retained_applications
 from yarn_accel.hadoop.rm_client import RmClient, find_running, kill
-from yarn_accel.launch.start import ProgressReport
-from yarn_accel.master.operator_commands import OperatorCommands
+from yarn_accel.master.inventory import attribute_of
+from yarn_accel.master.operator_commands import BIND, OWNER, SLOTS, OperatorCommands
 
-__all__ = ["clear_ended", "force", "restore_nodes", "stop"]
+__all__ = ["ProgressReport", "clear_ended", "force", "restore_left_nodes", "restore_nodes", "stop"]
 
 _POLL_S = 0.1
+
+#: Gets one line per step.
+ProgressReport = Callable[[str], None]
 
 
 async def stop(
@@ -72,26 +76,64 @@ async def force(
     return ended
 
 
-async def clear_ended(rm_client: RmClient, manager: ResourceManager, report: ProgressReport) -> None:
-    """Remove what is retained here of applications that this cluster knows to be over."""
-    for retained in retained_applications():
+async def clear_ended(
+    rm_client: RmClient, manager: ResourceManager, report: ProgressReport, staging_uri: str = ""
+) -> None:
+    """Remove what applications left that this cluster knows to be over: secrets here, folders in the storage.
+
+    Args:
+        report: gets a line for each.
+        staging_uri: also folders there, of which nothing is known here; empty: what is retained here alone.
+    """
+    retained = {each.application: each for each in retained_applications()}
+    for name in sorted(retained.keys() | _stored(rm_client, staging_uri, report)):
         try:
-            is_over = await _is_over(manager, ApplicationId.parse(retained.application))
+            found = await manager.report(ApplicationId.parse(name))
         except (ApplicationGoneError, ConfigError):
             # Another cluster's, or one that the ResourceManager has forgotten: nothing says which.
             continue
-        if is_over:
-            _clear(rm_client, retained, report)
+        if found.state is not None and found.state.is_final:
+            uri = f"{staging_uri}/applications/{name}" if staging_uri else ""
+            if _clear(rm_client, retained.get(name) or RetainedApplication.of(name), report, uri):
+                report(f"note: removed what {name} ({found.state.name}) left: its folder and its secret")
 
 
-async def restore_nodes(manager: ResourceManager, report: ProgressReport) -> bool:
+def _stored(rm_client: RmClient, staging_uri: str, report: ProgressReport) -> set[str]:
+    """The applications that have a folder in the storage."""
+    folder = f"{staging_uri}/applications"
+    try:
+        store = rm_client.store()
+        uris = store.list(folder) if staging_uri and store.exists(folder) else []
+    except StorageError as error:
+        report(f"note: what ended applications left in {folder} is not looked at: {error}")
+        return set()
+    return {uri.rstrip("/").rpartition("/")[2] for uri in uris}
+
+
+async def restore_left_nodes(manager: ResourceManager, report: ProgressReport) -> None:
+    """Restore the nodes that a killed application left, where none runs now; drained nodes stay drained."""
+    marked = [
+        each
+        for each in await manager.nodes()
+        if any(attribute_of(each, name) for name in (SLOTS, BIND, OWNER))
+    ]
+    if marked and not await find_running(manager) and await restore_nodes(manager, report, has_drains=False):
+        owners = sorted({owner for each in marked if (owner := attribute_of(each, OWNER))})
+        left_by = ", ".join(owners) or "an application that was killed"
+        report(f"note: slots and attributes of {len(marked)} nodes, which {left_by} left, are as configured")
+
+
+async def restore_nodes(manager: ResourceManager, report: ProgressReport, *, has_drains: bool = True) -> bool:
     """Restore the nodes' configured slots and remove our attributes; returns whether all of that was done.
 
     It needs the rights of an operator. What cannot be restored is reported.
+
+    Args:
+        has_drains: drained nodes are no more so.
     """
     operator = OperatorCommands(manager, lambda _: None, time.monotonic)
     try:
-        await operator.restore()
+        await operator.restore(has_drains=has_drains)
     except AccelError as error:
         report(f"note: slots and attributes of the nodes are left as they are: {error}")
         return False
@@ -122,13 +164,15 @@ async def _until_over(
         await asyncio.sleep(_POLL_S)
 
 
-def _clear(rm_client: RmClient, retained: RetainedApplication, report: ProgressReport) -> None:
+def _clear(rm_client: RmClient, retained: RetainedApplication, report: ProgressReport, uri: str = "") -> bool:
+    """Remove what is retained here, and the folder that it names, else `uri`; whether all is removed."""
     try:
-        uri = retained.staging_uri()
+        uri = retained.staging_uri() or uri
         if uri:
             rm_client.store().delete(uri)
     except (StorageError, ConfigError) as error:
         # What is kept here names the folder: the next `stop` tries again.
         report(f"note: {error}")
-        return
+        return False
     retained.remove()
+    return True

@@ -24,7 +24,7 @@ from yarn_accel.client.binding import parse_binding
 from yarn_accel.client.task_servers import BINDING_FILE
 from yarn_accel.errors import ConfigError, StartupError
 from yarn_accel.hadoop.java import java_argv
-from yarn_accel.hadoop.running import APPLICATION_TYPE, tracking_pages
+from yarn_accel.hadoop.running import mapper_environment
 from yarn_accel.hadoop.site import SLOT_RESOURCE, HadoopSite, SiteSettings
 from yarn_accel.hadoop.streaming import LOG_SETTINGS, watch_client
 from yarn_accel.hadoop.streaming_arguments import (
@@ -44,7 +44,7 @@ _PRINT_FOLDER = "yarn-accel-streaming"
 @click.command(
     "streaming",
     context_settings={"ignore_unknown_options": True},
-    options_metavar="[--print | --result FILE] [--python P] [--credential FILE] [--binding FILE]",
+    options_metavar="[--print | --result FILE] [--python P] [--credential FILE] [--application NAME]",
 )
 @click.option("--print", "is_printed", is_flag=True, help="Print the command instead of running it.")
 @click.option(
@@ -63,6 +63,9 @@ _PRINT_FOLDER = "yarn-accel-streaming"
     help="Life of a credential that is derived from the site's secret.",
 )
 @click.option("--binding", "binding_file", type=_FILE, help="Which node sends to which server.")
+@click.option(
+    "--application", default="", metavar="NAME", help="Whose servers, where several run; one's own, if any."
+)
 @click.argument(
     "arguments", nargs=-1, type=click.UNPROCESSED, metavar="-input IN -output OUT -mapper FILE ..."
 )
@@ -73,6 +76,7 @@ def command(
     credential_file: Path | None,
     credential_hours: float,
     binding_file: Path | None,
+    application: str,
     arguments: tuple[str, ...],
 ) -> None:
     """Run Hadoop Streaming with a mapper that uses pipeline servers.
@@ -91,7 +95,8 @@ def command(
         _check_result(result_file, is_printed, arguments)
     with _folder(is_printed) as folder:
         credential = _credential(site, credential_file, credential_hours, folder)
-        additions = _additions(site, python, credential, binding_file or site.binding_file, folder)
+        binding = binding_file or site.binding_file
+        additions = _additions(site, python, credential, binding, folder, application)
         argv, environ = _launcher(site, complete(arguments, additions))
         if is_printed:
             changed = [f"{name}={value}" for name, value in environ.items() if os.environ.get(name) != value]
@@ -140,7 +145,12 @@ def _credential(site: SiteSettings, given: Path | None, hours: float, folder: Pa
 
 
 def _additions(
-    site: SiteSettings, python: str, credential: Path | None, binding_file: Path | None, folder: Path
+    site: SiteSettings,
+    python: str,
+    credential: Path | None,
+    binding_file: Path | None,
+    folder: Path,
+    application: str,
 ) -> StreamingAdditions:
     properties, environment = {}, {"PYTHONPATH": CLIENT_ARCHIVE}
     files = [write_client_archive(folder / CLIENT_ARCHIVE)]
@@ -160,9 +170,9 @@ def _additions(
             )
         (folder / BINDING_FILE).write_text(text, encoding="utf-8")
         files.append(folder / BINDING_FILE)
-    elif masters := tracking_pages(site, APPLICATION_TYPE):
+    else:
         # Where agents and mappers are of different users, mappers cannot know where the agents listen.
-        environment["ACCEL_MASTER"] = ",".join(masters)
+        environment.update(mapper_environment(site, application))
     return StreamingAdditions(python, properties, files, environment)
 
 

@@ -90,8 +90,8 @@ class MasterConfig(BaseModel):
     # Credentials for users of the master's node
     credential_socket: str = Field(
         "",
-        description="Unix socket for `yarn-accel credential request`, with {node} for the node; default: "
-        "beside the agent's; off: none",
+        description="Unix socket for `yarn-accel credential request`, with {node} and {application}; "
+        "default: beside the agent's; off: none",
     )
     credential_hours: float = Field(12.0, gt=0, le=24 * 31, description="longest life of such a credential")
     shared_users: tuple[str, ...] = Field(

@@ -28,7 +28,7 @@ from yarn_accel.core.credential_grant import (
 from yarn_accel.errors import AccelError, AuthenticationError
 from yarn_accel.master.config import MasterConfig
 from yarn_accel.node.local_endpoint import LocalEndpoint, overflow_uid
-from yarn_accel.node.paths import default_run_dir, make_run_dir
+from yarn_accel.node.paths import default_run_dir, filled, make_run_dir, remove_abandoned
 from yarn_accel.pipeline.visibility import OPERATOR
 from yarn_accel.wire.credential import encode, issue
 
@@ -41,9 +41,10 @@ OFF = "off"
 _MODE = 0o666
 
 
-def socket_path(config: MasterConfig, node: str) -> Path:
-    """Where the master on this node listens."""
-    return Path(config.credential_socket.replace("{node}", node) or f"{default_run_dir(node)}/{SOCKET_NAME}")
+def socket_path(config: MasterConfig, node: str, application: str) -> Path:
+    """Where the master of an application listens on this node."""
+    given = filled(config.credential_socket, node, application)
+    return Path(given or f"{default_run_dir(node, application)}/{SOCKET_NAME}")
 
 
 def grant_rules(config: MasterConfig) -> GrantRules:
@@ -104,6 +105,7 @@ class CredentialEndpoint:
     async def close(self) -> None:
         """Stop listening."""
         await self._endpoint.close()
+        remove_abandoned(self._path.parent, 0.0)
         self._lookups.shutdown(wait=False, cancel_futures=True)
 
     async def _credential(self, user: int, question: Mapping[str, Any]) -> dict[str, Any]:

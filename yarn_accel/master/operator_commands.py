@@ -7,7 +7,11 @@ ResourceManager keeps over restarts and for the next application too:
 accel-bind       the server's node of a bound node
 accel-slots      the `acct/slot` it was configured with, while we have changed it
 accel-drained    an admin wants no server there
+accel-owner      the application that has set these
 ===============  ============================================================
+
+Of several applications the first one holds the nodes: another one sets neither slots nor attributes while
+that one may live, as the ResourceManager says. It asks again every `_HELD_S`, and takes over afterwards.
 
 A value is stored before it is changed, and removed after it was restored, so it can be restored whatever
 happens in between.  Commands are collected and executed together, the newest for each node.  Without the
@@ -17,27 +21,36 @@ right, or without a store for attributes, that part is switched off with one mes
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar
 
-from yarn_accel.adapters.hadoop_rpc import AttributeOperation, RemoteCallError, ResourceManager
+from yarn_accel.adapters.hadoop_rpc import (
+    ApplicationGoneError,
+    ApplicationId,
+    AttributeOperation,
+    RemoteCallError,
+    ResourceManager,
+)
 from yarn_accel.adapters.hadoop_rpc.records import NodeReport
 from yarn_accel.core.application.commands import PublishBindings, SetSlots
 from yarn_accel.core.application.events import Event, SlotsRefused, SlotsSet
-from yarn_accel.errors import AccelError, AuthenticationError, UnavailableError
+from yarn_accel.errors import AccelError, AuthenticationError, ConfigError, UnavailableError
 from yarn_accel.master.inventory import BIND, SLOT, attribute_of
 
-__all__ = ["BIND", "DRAINED", "OFF", "SLOTS", "OperatorCommands"]
+__all__ = ["BIND", "DRAINED", "OFF", "OWNER", "SLOTS", "OperatorCommands"]
 
 logger = logging.getLogger(__name__)
 
 V = TypeVar("V")
 
-SLOTS, DRAINED = "accel-slots", "accel-drained"
+SLOTS, DRAINED, OWNER = "accel-slots", "accel-drained", "accel-owner"
 #: The refusal of what the settings do not want.
 OFF = "switched off"
 _PAUSE_S = 1.0
+#: How often it is seen whether the application that holds the nodes is over.
+_HELD_S = 10.0
 _RESOURCE_CURE = f"define {SLOT} in resource-types.xml, or switch `slots` off"
 
 
@@ -49,6 +62,10 @@ class OperatorCommands:
         clock: of events.
         has_slots: slots are set at all.
         has_attributes: bindings are published as attributes.
+        application: the id of ours; empty: that of nobody, who only restores.
+
+    Attributes:
+        held_by: the application that holds the nodes, in words; empty: none but ours.
     """
 
     def __init__(
@@ -59,6 +76,7 @@ class OperatorCommands:
         *,
         has_slots: bool = True,
         has_attributes: bool = True,
+        application: str = "",
     ) -> None:
         self._rm = rm
         self._tell = tell
@@ -70,6 +88,8 @@ class OperatorCommands:
         self._wake = asyncio.Event()
         self._turn = asyncio.Lock()
         self._is_over = False
+        self._application = application
+        self.held_by = ""
         #: Why something is not done; empty: it is.
         self.refusals = {
             "slots": "" if has_slots else OFF,
@@ -103,7 +123,8 @@ class OperatorCommands:
     async def work(self) -> None:
         """Execute commands until cancelled."""
         while True:
-            await self._wake.wait()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), _HELD_S if self.held_by else None)
             self._wake.clear()
             try:
                 async with self._turn:
@@ -113,8 +134,11 @@ class OperatorCommands:
                 self._wake.set()
                 await asyncio.sleep(_PAUSE_S)
 
-    async def restore(self) -> None:
+    async def restore(self, *, has_drains: bool = True) -> None:
         """At the end of the application: restore the configured slots, and remove our attributes.
+
+        Args:
+            has_drains: also those of drained nodes, which otherwise stay for the next application.
 
         Raises:
             AccelError: something is left.
@@ -122,15 +146,79 @@ class OperatorCommands:
         async with self._turn:
             self._is_over = True
             reports = await self._rm.nodes()
+            if await self.other_holder(reports):
+                return
             self._slots = {r.node.host: None for r in reports if attribute_of(r, SLOTS) is not None}
             await self._step_slots(reports)
-            for name in (BIND, DRAINED):
-                await self._attributes({r.node.host: None for r in reports}, name, reports)
+            nobody: dict[str, str | None] = {r.node.host: None for r in reports}
+            for name in (BIND, DRAINED) if has_drains else (BIND,):
+                await self._attributes(nobody, name, reports)
+            with contextlib.suppress(RemoteCallError, AuthenticationError):
+                await self._map(nobody, OWNER, reports)
+
+    async def other_holder(self, reports: Iterable[NodeReport]) -> str:
+        """Another application that holds nodes and may live, in words; empty: there is none.
+
+        Raises:
+            UnavailableError: no ResourceManager answers.
+        """
+        marks = {attribute_of(report, OWNER) for report in reports} - {None, self._application}
+        holders = [await self._living(mark) for mark in sorted(filter(None, marks))]
+        return next(filter(None, holders), "")
+
+    async def _living(self, mark: str) -> str:
+        try:
+            found = await self._rm.report(ApplicationId.parse(mark))
+        except (ApplicationGoneError, ConfigError):  # The ResourceManager has forgotten it: it is over.
+            return ""
+        return (
+            ""
+            if found.state is not None and found.state.is_final
+            else f"{mark} ({found.name}, of {found.user})"
+        )
+
+    async def _claim(self) -> tuple[NodeReport, ...]:
+        """The nodes, marked as ours; none where another application holds them."""
+        reports = await self._rm.nodes()
+        for is_last in (False, True):
+            holder = await self.other_holder(reports)
+            if holder != self.held_by:
+                logger.info(
+                    "the nodes' slots and attributes are %s", f"those of {holder}" if holder else "ours"
+                )
+                self.held_by = holder
+            unmarked = [r.node.host for r in reports if attribute_of(r, OWNER) != self._application]
+            is_able = self._application and not all(self.refusals.values())
+            if holder or is_last or not is_able or not unmarked:
+                break
+            try:
+                # YARN keeps the value of an attribute that is there: of two that do this the first is marked.
+                await self._map(dict.fromkeys(unmarked, self._application), OWNER, reports)
+            except (RemoteCallError, AuthenticationError) as error:  # Whatever follows needs the same right.
+                self._refuse(error)
+                break
+            reports = await self._rm.nodes()
+        return () if self.held_by else reports
+
+    def _refuse(self, error: AccelError) -> None:
+        if not self.refusals["slots"]:
+            self._refuse_slots(_with_cure(error, "slots"))
+        if not self.refusals["attributes"]:
+            self._refuse_attributes(error)
+
+    def _confirm_restored(self) -> None:
+        """What another application holds, ours has not changed: its configured slots are there."""
+        for node in [node for node, n_slots in self._slots.items() if n_slots is None]:
+            del self._slots[node]
+            self._tell(SlotsSet(node, None, self._clock()))
 
     async def _step(self) -> None:
         if self._is_over or not (self._slots or self._bound or self._is_full or self._drained):
             return
-        reports = await self._rm.nodes()
+        reports = await self._claim()
+        if self.held_by:
+            self._confirm_restored()
+            return
         await self._step_slots(reports)
         drained, self._drained = self._drained, {}
         marks: dict[str, str | None] = {
@@ -219,19 +307,25 @@ class OperatorCommands:
         """Give nodes an attribute, or take it away (None); what they have already costs nothing."""
         if self.refusals["attributes"]:
             return
+        try:
+            await self._map(wanted, name, reports)
+        except (RemoteCallError, AuthenticationError) as error:
+            self._refuse_attributes(error)
+
+    def _refuse_attributes(self, error: AccelError) -> None:
+        self.refusals["attributes"] = _with_cure(error, "attributes")
+        logger.warning("bindings are not published as node attributes: %s", error)
+
+    async def _map(self, wanted: Mapping[str, str | None], name: str, reports: Iterable[NodeReport]) -> None:
         has = {r.node.host: attribute_of(r, name) for r in reports}
         changed = {node: value for node, value in wanted.items() if node in has and has[node] != value}
         # YARN keeps the old value when one that is there is added, and REPLACE would take others' away.
         removed = {node: {name: ""} for node in changed if has[node] is not None}
         added = {node: {name: value} for node, value in changed.items() if value is not None}
-        try:
-            if removed:
-                await self._rm.map_attributes(AttributeOperation.REMOVE, removed)
-            if added:
-                await self._rm.map_attributes(AttributeOperation.ADD, added)
-        except (RemoteCallError, AuthenticationError) as error:
-            self.refusals["attributes"] = _with_cure(error, "attributes")
-            logger.warning("bindings are not published as node attributes: %s", error)
+        if removed:
+            await self._rm.map_attributes(AttributeOperation.REMOVE, removed)
+        if added:
+            await self._rm.map_attributes(AttributeOperation.ADD, added)
 
 
 def _with_cure(error: AccelError, setting: str) -> str:

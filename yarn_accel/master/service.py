@@ -15,9 +15,11 @@ process ends at an internal error, and the next attempt starts from the observed
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import resource
+import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -25,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from yarn_accel import __version__
+from yarn_accel.adapters.hadoop_rpc import AttemptGoneError
 from yarn_accel.adapters.signed_http import RequestVerifier
 from yarn_accel.core import binding
 from yarn_accel.core.application import Application
@@ -56,6 +59,8 @@ logger = logging.getLogger(__name__)
 
 _RESTORE_LIMIT_S = 10.0
 _RETRY_S = 1.0
+#: How long, and how often, YARN is asked whether the whole application is over when this attempt is.
+_GONE_S, _GONE_PAUSE_S = 1.0, 0.02
 _CANCEL_AGAIN_S = 0.2
 _N_NAMED = 8
 
@@ -116,9 +121,7 @@ class Master:
         )
         self._inventory = Inventory(config.accelerator_nodes)
         self._containers = NodeManagerCalls(environment.nm, self.tell, clock)
-        self._operator = OperatorCommands(
-            environment.rm, self.tell, clock, has_slots=config.slots, has_attributes=config.attributes
-        )
+        self._operator = self._make_operator()
         self._link = self._make_link()
         self._executor = self._make_executor()
         self._statistics = AgentStatistics()
@@ -133,6 +136,17 @@ class Master:
         self._tasks = self._make_tasks()
         self._broken: asyncio.Future[None] | None = None
         self._n_events, self._apply_s = 0, 0.0
+
+    def _make_operator(self) -> OperatorCommands:
+        config, rm = self._config, self._environment.rm
+        return OperatorCommands(
+            rm,
+            self.tell,
+            self._clock,
+            has_slots=config.slots,
+            has_attributes=config.attributes,
+            application=self.application,
+        )
 
     def _make_link(self) -> SchedulerLink:
         return SchedulerLink(
@@ -180,7 +194,7 @@ class Master:
         config, secret = self._config, self._environment.credentials.server
         if not secret or config.credential_socket == OFF_SOCKET:
             return None
-        path = socket_path(config, self._environment.node)
+        path = socket_path(config, self._environment.node, str(self.application))
         return CredentialEndpoint(secret, path, grant_rules(config), config.revoked_file)
 
     def _make_tasks(self) -> LiveTaskService | None:
@@ -240,6 +254,7 @@ class Master:
             asyncio.create_task(self._operator.work(), name="operator"),
             asyncio.create_task(self._look_at_nodes(), name="nodes"),
             asyncio.create_task(self._stall_detector.watch(), name="stalls"),
+            asyncio.create_task(self._terminated(), name="terminated"),
         ]
         if self._tasks is not None:
             others.append(asyncio.create_task(self._tasks.work(), name="tasks"))
@@ -249,8 +264,32 @@ class Master:
             done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for each in done:
                 each.result()
+        except AttemptGoneError:
+            await self._restore_if_over()
+            raise
         finally:
             await _end(link, *others)
+
+    async def _terminated(self) -> None:
+        terminated = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminated.set)
+        await terminated.wait()
+        raise AttemptGoneError("SIGTERM", "YARN ends this process")
+
+    async def _restore_if_over(self) -> None:
+        """Restore the nodes if YARN has ended the whole application, in the quarter second that it leaves us.
+
+        The next start does what is not done.
+        """
+        until_s = self._clock() + _GONE_S
+        while self._clock() < until_s:
+            with contextlib.suppress(AccelError):
+                found = await self._environment.rm.report(self._environment.container.attempt.application)
+                if found.state is not None and found.state.is_final:
+                    await self._operator.restore(has_drains=False)
+                    logger.warning("%s: slots and attributes are restored", found.state.name)
+                    return
+            await asyncio.sleep(_GONE_PAUSE_S)
 
     async def close(self) -> None:
         """Close everything here; containers run on, and the connections to YARN stay open."""
@@ -312,11 +351,13 @@ class Master:
         while True:
             try:
                 reports = await self._environment.rm.nodes()
+                # The marks of another application's nodes are not ours.
+                is_ours = is_first and not await self._operator.other_holder(reports)
             except UnavailableError as error:
                 logger.warning("nodes are not known anew: %s", error)
                 await asyncio.sleep(_RETRY_S)
                 continue
-            for report in reports if is_first else ():
+            for report in reports if is_ours else ():
                 if attribute_of(report, DRAINED) == "true":
                     self.tell(ev.DrainRequested(report.node.host, self._clock()))
             is_first = False
@@ -404,6 +445,8 @@ class Master:
         texts = {"slots": "slots are not set", "attributes": "bindings are not published as attributes"}
         refusals = self._operator.refusals.items()
         found = [f"{texts[what]}: {why}" for what, why in refusals if why not in ("", OFF)]
+        if self._operator.held_by:
+            found.append(f"slots and attributes of the nodes are those of {self._operator.held_by}")
         if self._credentials is not None and self._credentials.problem:
             found.append(f"users get no credentials: {self._credentials.problem}")
         return [*found, "the resource manager does not answer"] if self._link.figures.is_away else found

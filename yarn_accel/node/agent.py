@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import json
 import logging
 import os
 import random
@@ -21,7 +22,9 @@ from typing import Any
 
 import aiohttp
 
+from yarn_accel.adapters.local_files import write_atomic
 from yarn_accel.adapters.signed_http import WRONG_KEY, Signer
+from yarn_accel.client.agent_folders import IDENTITY_FILE, is_of_application
 from yarn_accel.errors import AccelError, AuthenticationError, ConfigError, StartupError
 from yarn_accel.node.config import AgentConfig, key_place, read_key
 from yarn_accel.node.devices import DeviceWatch
@@ -31,7 +34,7 @@ from yarn_accel.node.late_binding import NodeLateBinding
 from yarn_accel.node.local_endpoint import LocalEndpoint, overflow_uid, user_ids
 from yarn_accel.node.master_client import MasterClient, MasterConnection
 from yarn_accel.node.master_discovery import discovery_for
-from yarn_accel.node.paths import make_run_dir
+from yarn_accel.node.paths import make_run_dir, remove_abandoned
 from yarn_accel.node.sampling import Sampler
 from yarn_accel.node.server_monitor import HUNG, ServerMonitor
 from yarn_accel.node.state_file import read_last_response, write_state
@@ -44,6 +47,8 @@ logger = logging.getLogger(__name__)
 STALE_S = 10.0
 #: Changes of the server are reported at once, but never more often than this.
 _MIN_PAUSE_S = 0.05
+#: The folder of an application that nobody used for so long may be one that was killed.
+_ABANDONED_S = 3600.0
 _MAX_REASON = 500
 _KEY_CURE = (
     "make it with `yarn-accel node make-key --secret-file SECRET {node} FILE`, where SECRET is what the "
@@ -62,11 +67,29 @@ def run(config: AgentConfig, key: bytes, report: Callable[[str], None]) -> int:
         StartupError: another agent runs here already, or the run_dir cannot be used.
         ConfigError: a user of socket_users does not exist.
     """
-    make_run_dir(Path(config.run_dir))
-    with _only_one(config.lock_path):
+    folder = Path(config.run_dir)
+    make_run_dir(folder)
+    with _only_one(config):
+        _put_identity(config)
+        for other in folder.parent.iterdir() if is_of_application(folder.name) else ():
+            if other != folder:
+                remove_abandoned(other, _ABANDONED_S)
         asyncio.run(_serve(config, key, report))
+        remove_abandoned(folder, 0.0)
     report(f"node agent {config.node}: stopped")
     return 0
+
+
+def _put_identity(config: AgentConfig) -> None:
+    """Say whose folder this is, for mappers; without it they go by the folder's name."""
+    if not config.application_id:
+        return
+    named = {"name": config.application_name, "user": config.application_user}
+    text = json.dumps({"version": 1, "id": config.application_id, **named})
+    try:
+        write_atomic(Path(config.run_dir) / IDENTITY_FILE, text + "\n", is_for_all=True)
+    except OSError as error:
+        raise StartupError(f"run_dir {config.run_dir}: {(error.strerror or str(error)).lower()}") from None
 
 
 async def _serve(config: AgentConfig, key: bytes, report: Callable[[str], None]) -> None:
@@ -309,8 +332,9 @@ class Agent:
 
 
 @contextlib.contextmanager
-def _only_one(path: Path) -> Iterator[None]:
-    """Hold the lock of this node; the kernel gives it back however we end."""
+def _only_one(config: AgentConfig) -> Iterator[None]:
+    """Hold the lock of the folder; the kernel gives it back however we end."""
+    path = config.lock_path
     try:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     except OSError as error:
@@ -319,13 +343,13 @@ def _only_one(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            owner = os.read(lock, 32).decode("ascii", "replace").strip()
+            owner = " ".join(os.read(lock, 200).decode("ascii", "replace").split())
             raise StartupError(
                 f"another agent (pid {owner or 'unknown'}) serves this node: it holds {path}",
-                cure="stop that one first, or give this one another run_dir",
+                cure="stop that one first, or give this one a run_dir of its own, with {application} in it",
             ) from None
         os.truncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        os.pwrite(lock, f"{os.getpid()} {config.application_id}\n".encode(), 0)
         yield
     finally:
         os.close(lock)

@@ -14,7 +14,7 @@ from yarn_accel.adapters.settings_file import complaints, read_settings
 from yarn_accel.client.token_file import read_secrets
 from yarn_accel.errors import AccelError, ConfigError
 from yarn_accel.node.claim_config import LateBindingConfig
-from yarn_accel.node.paths import default_run_dir
+from yarn_accel.node.paths import default_run_dir, filled
 
 __all__ = [
     "KEY_ALIAS",
@@ -67,8 +67,9 @@ class AgentConfig(BaseModel):
     address: str = Field("", max_length=255, description="where others reach this node; default: its name")
     run_dir: str = Field(
         "",
-        description="folder of socket, state and lock, {node} stands for the name; default: "
-        "/run/yarn-accel/{node} as root, else /tmp/yarn-accel-UID/{node}",
+        description="folder of socket, state and lock, {node} and {application} stand for their names; "
+        "default: {node}/{application} below /run/yarn-accel as root, else below /tmp/yarn-accel-UID; "
+        "{node} alone where no application started the agent",
     )
     server_state_file: str = Field(
         "", description="state_file of this node's pipeline server; default: server.json in run_dir"
@@ -85,6 +86,8 @@ class AgentConfig(BaseModel):
         (), description="web addresses of the ResourceManagers, http://host:8088"
     )
     application_id: str = Field("", description="the master's application; default: that of this container")
+    application_name: str = Field("", max_length=100, description="its name, for mappers of this node")
+    application_user: str = Field("", max_length=200, description="who started it, for mappers of this node")
     application_type: str = Field(
         "yarn-accel", pattern=r"^[A-Za-z0-9._-]{1,20}$", description="else: running applications of this type"
     )
@@ -169,9 +172,10 @@ def load_config(path: Path | None, environ: Mapping[str, str], **flags: object) 
     values = {key: value for given in said for key, value in given.items() if value not in ("", None)}
     node = str(values.setdefault("node", environ.get("NM_HOST") or socket.gethostname()))
     values.setdefault("address", node)
-    values["run_dir"] = str(values.get("run_dir") or default_run_dir(node)).replace("{node}", node)
+    application = str(values.setdefault("application_id", container_application(environ)))
+    run_dir = str(values.get("run_dir") or default_run_dir(node, container_application(environ)))
+    values["run_dir"] = filled(run_dir, node, application)
     values.setdefault("server_state_file", f"{values['run_dir']}/server.json")
-    values.setdefault("application_id", container_application(environ))
     try:
         return AgentConfig(**values)
     except ValidationError as error:

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import socket
 import stat
+import time
 from pathlib import Path
 
+from yarn_accel.client.agent_folders import application_folder, is_of_application, run_folder
 from yarn_accel.errors import StartupError
 
-__all__ = ["default_run_dir", "make_run_dir"]
+__all__ = ["default_run_dir", "filled", "make_run_dir", "remove_abandoned"]
 
 
-def default_run_dir(node: str) -> str:
-    """The folder of a node's agent where none is set: below ``/run`` as root, else below ``/tmp``."""
+def default_run_dir(node: str, application: str = "") -> str:
+    """The folder of a node's agent where none is set: below ``/run`` as root, else below ``/tmp``.
+
+    Args:
+        application: whose container this is: two of them on a node have two agents; empty: this is none.
+    """
     # Not tempfile's folder: a container has its own TMPDIR, and mappers must find the same place.
-    base = "/run/yarn-accel" if os.geteuid() == 0 else f"/tmp/yarn-accel-{os.geteuid()}"
-    return f"{base}/{node}"
+    return run_folder(os.geteuid(), node, application)
 
 
 def make_run_dir(path: Path) -> None:
@@ -32,12 +39,52 @@ def make_run_dir(path: Path) -> None:
             with contextlib.suppress(FileExistsError):
                 each.mkdir()
                 each.chmod(0o755)
-        for each in (path, path.parent) if path.parent.name.startswith("yarn-accel") else (path,):
+        levels = [path, path.parent, path.parent.parent]
+        named = [at for at, each in enumerate(levels) if each.name.startswith("yarn-accel")]
+        for each in levels[: named[0] + 1 if named else 1]:
             _check_ours(each, each.lstat())
     except OSError as error:
         raise StartupError(
             f"run_dir {path}: {(error.strerror or str(error)).lower()}", cure="choose another run_dir"
         ) from None
+
+
+def filled(template: str, node: str, application: str) -> str:
+    """A path of the settings, with the node and the application in the places of their names."""
+    folder = application_folder(application) or "none"
+    return template.replace("{node}", node).replace("{application}", folder)
+
+
+def remove_abandoned(path: Path, older_than_s: float) -> None:
+    """Remove the folder of an application that no process uses any more; what cannot be removed stays.
+
+    Args:
+        path: another folder than an application's, or one of another user, is left alone.
+        older_than_s: so long nothing was written there: a server may be about to start.
+    """
+    with contextlib.suppress(OSError):
+        status, now_s = path.lstat(), time.time()
+        if not (
+            is_of_application(str(path)) and stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+        ):
+            return
+        files = list(path.iterdir())
+        if any(now_s - each.lstat().st_mtime < older_than_s for each in (path, *files)):
+            return
+        if not any(each.is_socket() and _is_listened_on(each) for each in files):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_listened_on(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:
+            pass
+    return True
 
 
 def _check_ours(path: Path, status: os.stat_result) -> None:

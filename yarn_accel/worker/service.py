@@ -24,6 +24,7 @@ import aiohttp
 
 from yarn_accel.adapters.hdfs import Store
 from yarn_accel.adapters.signed_http import Signer
+from yarn_accel.client.agent_folders import VARIABLE
 from yarn_accel.core.tasks.values import ResourceId
 from yarn_accel.core.tasks.worker_messages import (
     MAX_ORDER_BYTES,
@@ -50,6 +51,7 @@ from yarn_accel.errors import AccelError
 from yarn_accel.node.heartbeat_interval import HeartbeatInterval
 from yarn_accel.node.master_client import MasterConnection
 from yarn_accel.node.master_discovery import discovery_for
+from yarn_accel.node.paths import filled
 from yarn_accel.worker.attempt_log import LogFolder
 from yarn_accel.worker.attempt_run import AttemptRun, RunPlace
 from yarn_accel.worker.config import WorkerConfig
@@ -146,13 +148,13 @@ class WorkerService:
         work_folder.mkdir(parents=True, exist_ok=True)
         logs = LogFolder(Path(config.log_dir).absolute(), config.max_log_bytes, config.max_logs)
         self._guard = Guard(self._note_lost_guard)
-        program = operation_program(
-            work_folder, config.agent_socket.replace("{node}", config.node), os.environ
-        )
+        agent_socket = filled(config.agent_socket, config.node, config.application_id)
+        program = operation_program(work_folder, agent_socket, os.environ)
         files = FileCache(store, work_folder / _FILES, config.max_files_mib * 1024 * 1024)
         limits = PoolLimits(config.cores, config.memory_mib * 1024 * 1024, config.function_idle_s)
         self._functions = FunctionPool(self._guard, files, work_folder / _FUNCTIONS, limits)
-        mine = work_folder, logs, dict(os.environ), self._functions
+        # Tasks use the servers of their own application, where several run.
+        mine = work_folder, logs, {VARIABLE: config.application_id, **os.environ}, self._functions
         environments = PythonEnvironments(files, work_folder / _ENVIRONMENTS)
         self._place = RunPlace(self._guard, store, readers, files, *mine, environments, program)
 

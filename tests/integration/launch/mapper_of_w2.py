@@ -22,7 +22,7 @@ from yarn_accel.wire.credential import SECRET_ALIAS, decode
 
 def main() -> None:
     found = discover_servers(os.environ)
-    reported = {"source": found.source, "reason": found.reason, "servers": []}
+    reported = {"source": found.source, "where": found.where, "reason": found.reason, "servers": []}
     reported["servers"] = [endpoint.node for endpoint in found.endpoints()]
     if found.endpoints():
         credential = decode(read_secrets(Path(sys.argv[2]).read_bytes())[SECRET_ALIAS])

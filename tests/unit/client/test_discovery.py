@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from yarn_accel.client import discovery
+from yarn_accel.client import agent_folders, discovery
+from yarn_accel.client.agent_folders import agent_sockets
 from yarn_accel.client.binding import Binding, Endpoint
 from yarn_accel.client.discovery import (
     DiscoveredServers,
     ServerWatch,
-    agent_sockets,
     discover_servers,
     parse_servers,
 )
@@ -231,7 +231,8 @@ def test_the_master_cannot_be_asked_without_a_node(tmp_path):
     assert asked == []
 
 
-def test_default_places():
+def test_default_places(monkeypatch):
+    monkeypatch.setattr(agent_folders.os, "scandir", lambda folder: contextlib.nullcontext([]))
     places = agent_sockets({"NM_HOST": "w1"})
     assert places == [
         ("/run/yarn-accel/agent.sock", True),

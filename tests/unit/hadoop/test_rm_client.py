@@ -4,6 +4,7 @@ import asyncio
 import os
 import pwd
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,8 +68,11 @@ def test_the_one_that_is_meant() -> None:
         one_of([])
     with pytest.raises(UnavailableError, match=f"{app(3)} does not run"):
         one_of(several, str(app(3)))
-    with pytest.raises(ConfigError, match="no application id"):
-        one_of(several, "yarn-accel")
+    assert one_of([*several, report(4, name="other")], "other").name == "other"
+    mine = replace(report(5), user="bob")
+    assert one_of([*several, mine], user="bob") is mine, "where several run, one's own"
+    with pytest.raises(ConfigError, match="several applications run"):
+        one_of([*several, mine], user="carl")
 
 
 def test_a_kill_is_asked_for_until_it_is_done() -> None:

@@ -7,10 +7,11 @@ import pytest
 
 from yarn_accel.errors import UnavailableError
 from yarn_accel.hadoop import running
-from yarn_accel.hadoop.running import tracking_pages
+from yarn_accel.hadoop.running import mapper_environment, tracking_pages
 from yarn_accel.hadoop.site import SiteSettings
 
 TWO = {
+    "yarn.resourcemanager.ha.enabled": "true",
     "yarn.resourcemanager.ha.rm-ids": "a,b",
     "yarn.resourcemanager.hostname.a": "rm1",
     "yarn.resourcemanager.hostname.b": "rm2",
@@ -63,3 +64,43 @@ def test_nobody_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(running, "get_json", get)
     assert tracking_pages(SiteSettings(tmp_path, TWO), "yarn-accel") == ()
+
+
+@pytest.fixture
+def several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SiteSettings:
+    listed = [
+        {**app(1, 5), "name": "of-ann", "user": "ann"},
+        {**app(2, 9), "name": "of bob", "user": "bob"},
+        {**app(3, 7), "name": "second", "user": "bob"},
+    ]
+    monkeypatch.setattr(running, "get_json", lambda url, **_: {"apps": {"app": listed}})
+    return SiteSettings(tmp_path, TWO)
+
+
+@pytest.mark.parametrize(
+    ("user", "wanted", "pages", "named"),
+    [
+        ("ann", "", "http://rm/1", "of-ann"),
+        ("bob", "", "http://rm/2,http://rm/3", "application_1_2"),
+        ("carl", "", "http://rm/2,http://rm/3,http://rm/1", None),
+        ("ann", "second", "http://rm/3", "second"),
+        ("ann", "application_1_2", "http://rm/2", "application_1_2"),
+    ],
+)
+def test_a_job_uses_the_application_of_its_user_or_the_one_that_is_named(
+    several: SiteSettings,
+    monkeypatch: pytest.MonkeyPatch,
+    user: str,
+    wanted: str,
+    pages: str,
+    named: str | None,
+) -> None:
+    """A name that Hadoop's options would split is replaced by the id."""
+    monkeypatch.setenv("HADOOP_USER_NAME", user)
+    found = mapper_environment(several, wanted)
+    assert found == {"ACCEL_MASTER": pages, **({"ACCEL_APPLICATION": named} if named else {})}
+
+
+def test_one_that_does_not_run_is_refused_with_those_that_do(several: SiteSettings) -> None:
+    with pytest.raises(UnavailableError, match=r"no application third runs; running: of bob .*of-ann"):
+        mapper_environment(several, "third")

@@ -276,7 +276,7 @@ def test_a_path_that_is_too_long(folder: Path) -> None:
 
 
 def test_where_it_listens() -> None:
-    given = parse_config({**SOME_MANAGERS, "credential_socket": "/run/x/{node}/c.sock"})
-    assert socket_path(given, "w1") == Path("/run/x/w1/c.sock")
-    default = socket_path(parse_config(SOME_MANAGERS), "w1")
-    assert (default.name, default.parent.name) == ("credential.sock", "w1")
+    given = parse_config({**SOME_MANAGERS, "credential_socket": "/run/x/{node}/{application}/c.sock"})
+    assert socket_path(given, "w1", "application_17_0001") == Path("/run/x/w1/17_0001/c.sock")
+    default = socket_path(parse_config(SOME_MANAGERS), "w1", "application_17_0001")
+    assert default.parts[-3:] == ("w1", "17_0001", "credential.sock")

@@ -8,8 +8,16 @@ from typing import Any
 
 import pytest
 
-from yarn_accel.adapters.hadoop_rpc import AttributeOperation, NodeId, RemoteCallError
+from yarn_accel.adapters.hadoop_rpc import (
+    ApplicationGoneError,
+    ApplicationId,
+    AttributeOperation,
+    NodeId,
+    RemoteCallError,
+)
 from yarn_accel.adapters.hadoop_rpc.records import (
+    ApplicationReport,
+    ApplicationState,
     NodeAttribute,
     NodeAttributeKey,
     NodeReport,
@@ -36,6 +44,15 @@ class Manager:
         self.attributes: dict[str, dict[str, str]] = {host: {} for host in slots}
         self.trouble: dict[str, Exception] = {}
         self.calls: list[str] = []
+        #: What the ResourceManager says of applications; of others it knows nothing.
+        self.states: dict[str, ApplicationState] = {}
+
+    async def report(self, application: ApplicationId) -> ApplicationReport:
+        self._called("report")
+        state = self.states.get(str(application))
+        if state is None:
+            raise ApplicationGoneError("ApplicationNotFoundException", f"no {application}")
+        return ApplicationReport(application, user="ann", name="ann's", state=state)
 
     def _called(self, name: str) -> None:
         self.calls.append(name)
@@ -77,7 +94,7 @@ class Manager:
 
 
 def play(
-    manager: Manager, story: Callable[[OperatorCommands, list[Event]], Awaitable[None]], **options: bool
+    manager: Manager, story: Callable[[OperatorCommands, list[Event]], Awaitable[None]], **options: bool | str
 ) -> None:
     async def run() -> None:
         reported: list[Event] = []
@@ -104,6 +121,7 @@ async def until(ask: Callable[[], object]) -> None:
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operator_commands, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(operator_commands, "_HELD_S", 0.02)
 
 
 def test_slots_are_changed_and_restored_to_what_was_first() -> None:
@@ -223,3 +241,69 @@ def test_at_the_end_all_is_as_before_whatever_was_left() -> None:
     play(manager, story)
     assert manager.slots == {"w1": 7, "w2": 7}
     assert manager.attributes == {"w1": {"rack": "x"}, "w2": {}}
+
+
+FIRST, SECOND = "application_17_0001", "application_17_0002"
+
+
+def test_the_first_application_holds_the_nodes_until_it_is_over() -> None:
+    """The second changes nothing meanwhile, says whose they are, and then takes over what was configured."""
+    manager = Manager(w1=9, w2=9)
+    manager.states = {FIRST: ApplicationState.RUNNING, SECOND: ApplicationState.RUNNING}
+
+    async def first(operator: OperatorCommands, reported: list[Event]) -> None:
+        operator.set_slots(SetSlots("w1", 3))
+        await until(lambda: SlotsSet("w1", 3, 0.0) in reported)
+
+    async def second(operator: OperatorCommands, reported: list[Event]) -> None:
+        before = {host: dict(named) for host, named in manager.attributes.items()}
+        operator.set_slots(SetSlots("w1", 5))
+        operator.publish(PublishBindings(1, (("w2", "w1"),), (), is_full=True))
+        await until(lambda: operator.held_by)
+        assert operator.held_by == f"{FIRST} (ann's, of ann)"
+        operator.set_slots(SetSlots("w2", None))
+        await until(lambda: SlotsSet("w2", None, 0.0) in reported)
+        assert (manager.slots, manager.attributes) == ({"w1": 3, "w2": 9}, before)
+        await operator_commands.OperatorCommands(manager, reported.append, lambda: 0.0).restore()  # type: ignore[arg-type]
+        assert (manager.slots, manager.attributes) == ({"w1": 3, "w2": 9}, before), "a start restores nothing"
+        manager.states[FIRST] = ApplicationState.KILLED
+        await until(lambda: SlotsSet("w1", 5, 0.0) in reported)
+        await until(lambda: manager.attributes["w2"].get("accel-bind") == "w1")
+        assert operator.held_by == ""
+        assert manager.attributes["w1"] == {"accel-slots": "9", "accel-owner": SECOND}
+        await operator.restore()
+
+    play(manager, first, application=FIRST)
+    play(manager, second, application=SECOND)
+    assert (manager.slots, manager.attributes) == ({"w1": 9, "w2": 9}, {"w1": {}, "w2": {}})
+
+
+def test_an_end_leaves_what_another_application_holds() -> None:
+    manager = Manager(w1=3)
+    manager.states = {FIRST: ApplicationState.RUNNING}
+    manager.attributes["w1"] = {"accel-slots": "9", "accel-owner": FIRST, "accel-drained": "true"}
+    before = dict(manager.attributes["w1"])
+
+    async def story(operator: OperatorCommands, reported: list[Event]) -> None:
+        await operator.restore()
+
+    play(manager, story, application=SECOND)
+    assert (manager.slots, manager.attributes["w1"]) == ({"w1": 3}, before)
+
+
+@pytest.mark.parametrize("state", [None, ApplicationState.FAILED, ApplicationState.FINISHED])
+def test_what_an_application_left_that_is_over_is_restored_but_for_drains(
+    state: ApplicationState | None,
+) -> None:
+    """None: the ResourceManager has forgotten it, so it cannot run."""
+    manager = Manager(w1=3, w2=9)
+    manager.states = {} if state is None else {FIRST: state}
+    manager.attributes["w1"] = {"accel-slots": "9", "accel-owner": FIRST, "accel-bind": "w2"}
+    manager.attributes["w2"] = {"accel-owner": FIRST, "accel-drained": "true"}
+
+    async def story(operator: OperatorCommands, reported: list[Event]) -> None:
+        await operator.restore(has_drains=False)
+
+    play(manager, story)
+    assert manager.slots == {"w1": 9, "w2": 9}
+    assert manager.attributes == {"w1": {}, "w2": {"accel-drained": "true"}}

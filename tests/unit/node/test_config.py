@@ -134,7 +134,13 @@ def test_no_key_at_all():
 
 def test_who_we_are_decides_where_we_live(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert load_config(None, CONTAINER).run_dir == "/run/yarn-accel/w7.example.org"
+    assert load_config(None, CONTAINER).run_dir == "/run/yarn-accel/w7.example.org/1700000000000_0042"
     assert load_config(None, CONTAINER, run_dir="/x/{node}/y").run_dir == "/x/w7.example.org/y"
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert load_config(None, CONTAINER).run_dir == "/tmp/yarn-accel-1000/w7.example.org"
+    assert load_config(None, CONTAINER).run_dir == "/tmp/yarn-accel-1000/w7.example.org/1700000000000_0042"
+    by_hand = {"NM_HOST": "w7.example.org"}
+    assert load_config(None, by_hand).run_dir == "/tmp/yarn-accel-1000/w7.example.org"
+    wanted = "/run/mine/{application}/{node}"
+    assert (
+        load_config(None, CONTAINER, run_dir=wanted).run_dir == "/run/mine/1700000000000_0042/w7.example.org"
+    )
