@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.result import Report, Row, measured, observed
 from benchmarks.torque_cluster import AT_ONCE, ROOT, Daemon, Say, cluster, free_port, requests, start_all
-from benchmarks.torque_transport import transport
+from benchmarks.torque_transport import burst, transport
 from torque_sched.adapters.commands import Commands
 from torque_sched.adapters.pbs import Look, Pbs
 from torque_sched.core.model import JobId
@@ -268,6 +268,7 @@ SECTIONS: dict[str, Callable[[bool, Say], Iterator[Row]]] = {
     "comments": _comments,
     "kill": _kill,
     "transport": transport,
+    "burst": burst,
 }
 
 

@@ -102,8 +102,10 @@ class Daemon:
         port: int,
         settings: Mapping[str, object],
         environment: Mapping[str, str] | None = None,
+        root: Path = ROOT,
     ) -> None:
         self._torque = torque
+        self._root = root
         self._env = {**torque.env, **(environment or {})}
         self._port = port
         folder = torque.home / "sched_priv"
@@ -114,8 +116,10 @@ class Daemon:
 
     def start(self) -> None:
         """Start it; it is not waited for."""
-        argv = [sys.executable, "-m", "torque_sched", "serve", "-d", str(self._torque.home)]
-        self.process = subprocess.Popen([*argv, "-S", str(self._port)], cwd=ROOT, env=self._env)
+        own = self._root / ".venv" / "bin" / "python"
+        python = sys.executable if self._root == ROOT else str(own)
+        argv = [python, "-m", "torque_sched", "serve", "-d", str(self._torque.home)]
+        self.process = subprocess.Popen([*argv, "-S", str(self._port)], cwd=self._root, env=self._env)
 
     def end(self, number: signal.Signals) -> None:
         """Send it a signal and wait for its end."""

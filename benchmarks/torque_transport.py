@@ -14,13 +14,24 @@ import random
 import resource
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from benchmarks.result import Row, measured, ratio
-from benchmarks.torque_cluster import Daemon, Say, cluster, cycles, free_port, log_of, requests, start_all
+from benchmarks.torque_cluster import (
+    ROOT,
+    Daemon,
+    Say,
+    cluster,
+    cycles,
+    free_port,
+    log_of,
+    requests,
+    start_all,
+)
 from torque_sched.adapters.batch_client import BatchClient, ServerPlace
 from torque_sched.adapters.commands import Commands
 from torque_sched.adapters.native import NativePbs
@@ -28,12 +39,17 @@ from torque_sched.adapters.pbs import Pbs, TorqueServer
 from torque_sched.core.model import JobId
 from torque_sched.emulation import EmulatedTorque
 
-__all__ = ["Burst", "journal_lines", "transport"]
+__all__ = ["BURST_AGAINST", "Burst", "burst", "journal_lines", "transport"]
+
+BURST_AGAINST = "BURST_AGAINST"
+"""Variable: the folder of another checkout with its `.venv`, whose daemon is measured in turn with ours."""
 
 _WAYS = ("native", "commands")
 _N_JOBS = 10_000
 _N_BURST = 2_000
 _LONGEST_S = 120.0
+_REST_S = 3.0
+"""Until the server may be looked at again after the daemon's first look."""
 _QALTER = "the emulated qalter comments 2,000 jobs in one request; a real one took 1.8 ms for each"
 Figures = dict[str, list[float]]
 
@@ -42,7 +58,7 @@ def transport(quick: bool, say: Say) -> Iterator[Row]:
     """Every figure by both ways."""
     yield from _starts(quick, say)
     yield from _looks(quick, say)
-    yield from _bursts(quick, say)
+    yield from _bursts(1 if quick else 5, say, {way: (way, ROOT) for way in _WAYS})
     yield from _start_ups(quick, say)
     yield from _idle(quick, say)
 
@@ -185,40 +201,48 @@ class Burst:
         return {job: at_s for job, at_s in self.explained_s.items() if job not in self.started}
 
 
-def _bursts(quick: bool, say: Say) -> Iterator[Row]:
-    rounds = 1 if quick else 5
-    first, longest, explained = _figures(), _figures(), _figures()
+def burst(quick: bool, say: Say) -> Iterator[Row]:
+    """A burst by the protocol; in turn with the daemon of the checkout that `BURST_AGAINST` names."""
+    other = os.environ.get(BURST_AGAINST)
+    roots = {"native": ROOT, **({"native, before": Path(other)} if other else {})}
+    yield from _bursts(1 if quick else 5, say, {name: ("native", root) for name, root in roots.items()})
+
+
+def _bursts(rounds: int, say: Say, ways: Mapping[str, tuple[str, Path]]) -> Iterator[Row]:
+    """Bursts in turn; ways: setting and checkout of the daemon by its name."""
+    first, longest, explained = ({name: [] for name in ways} for _ in range(3))  # type: ignore[var-annotated]
     for number in range(rounds):
-        for way in _in_turn(number):
-            say(f"a burst of {_N_BURST} jobs, {way}")
-            burst, longest_s = _one_burst(way)
-            first[way].append(burst.first_start_s - burst.on_s)
-            explained[way].append(max(burst.waiting_explained_s.values()) - burst.on_s)
-            longest[way].append(longest_s)
-    for way, goals in (("native", ("<= 0.5", "<= 1", "<= 3")), ("commands", ("", "", ""))):
-        what = f"burst of {_N_BURST} jobs, {way}"
-        yield measured(f"{what}: first start", first[way], "s", goal=goals[0], note=_note("128 slots"))
-        yield measured("... longest cycle", longest[way], "s", goal=goals[1])
-        note = _QALTER if way == "commands" else ""
-        yield measured("... every waiting job has its reason", explained[way], "s", goal=goals[2], note=note)
+        for name in list(ways)[:: 1 if number % 2 == 0 else -1]:
+            say(f"a burst of {_N_BURST} jobs, {name}")
+            seen, longest_s = _one_burst(*ways[name])
+            first[name].append(seen.first_start_s - seen.on_s)
+            explained[name].append(max(seen.waiting_explained_s.values()) - seen.on_s)
+            longest[name].append(longest_s)
+    for name in ways:
+        goals = ("<= 0.5", "<= 1", "<= 3") if name == "native" else ("", "", "")
+        what = f"burst of {_N_BURST} jobs, {name}"
+        yield measured(f"{what}: first start", first[name], "s", goal=goals[0], note=_note("128 slots"))
+        yield measured("... longest cycle", longest[name], "s", goal=goals[1])
+        note = _QALTER if name == "commands" else ""
+        yield measured("... every waiting job has its reason", explained[name], "s", goal=goals[2], note=note)
 
 
-def _one_burst(way: str) -> tuple[Burst, float]:
+def _one_burst(way: str, root: Path) -> tuple[Burst, float]:
     """What the server saw, and the daemon's longest cycle in seconds."""
     port = free_port()
     with cluster(
         shape="16xnp=8,gpus=1", event_target=f"127.0.0.1:{port}", server={"scheduling": "False"}
     ) as torque:
         torque.submit_many(requests(_N_BURST))
-        with _daemon(torque, port, way):
+        with _daemon(torque, port, way, root):
+            time.sleep(_REST_S)
             n_before = len(cycles(torque))
             torque.run("qmgr", "-c", "set server scheduling = True")
-            burst = Burst()
+            seen = Burst()
             lines = journal_lines(torque)
-            _until(lambda: _is_explained(burst, lines))
-            n_commented = len(burst.explained_s)
-            _until(lambda: sum(each[2] for each in cycles(torque)[n_before:]) >= n_commented)
-            return burst, max(each[3] for each in cycles(torque)[n_before:]) / 1000
+            _until(lambda: _is_explained(seen, lines))
+            _until(lambda: len(cycles(torque)) > n_before)
+            return seen, max(each[3] for each in cycles(torque)[n_before:]) / 1000
 
 
 def _is_explained(burst: Burst, lines: Iterator[str]) -> bool:
@@ -243,9 +267,9 @@ def journal_lines(torque: EmulatedTorque) -> Iterator[str]:
 
 
 @contextmanager
-def _daemon(torque: EmulatedTorque, port: int, way: str) -> Iterator[Daemon]:
+def _daemon(torque: EmulatedTorque, port: int, way: str, root: Path = ROOT) -> Iterator[Daemon]:
     """The daemon beside a cluster, from its first cycle to its end."""
-    daemon = Daemon(torque, port, {"transport": way})
+    daemon = Daemon(torque, port, {"transport": way}, root=root)
     try:
         daemon.start()
         _until(lambda: bool(cycles(torque)))

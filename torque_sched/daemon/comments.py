@@ -52,23 +52,15 @@ class CommentCall:
 
 @dataclass(slots=True)
 class CommentPace:
-    """How long comments may hold up the next cycle, and for how many jobs one call may be.
+    """For how many jobs one call may be, so that it does not hold up the next cycle.
 
     Attributes:
-        call_s: how long a call is to take, and all calls of a cycle once the next cycle is wanted.
+        call_s: how long a call is to take.
         n_jobs: so many jobs are taken by the next call.
     """
 
     call_s: float = 0.2
     n_jobs: int = 64
-
-    def parts(self, call: CommentCall, one_at_a_time: Callable[[], bool]) -> Iterator[CommentCall]:
-        """The call in parts, each as long as is right when it is made; one job where that costs nothing."""
-        at = 0
-        while at < len(call.jobs):
-            jobs = call.jobs[at : at + (1 if one_at_a_time() else self.n_jobs)]
-            at += len(jobs)
-            yield CommentCall(call.text, jobs)
 
     def took(self, n_jobs: int, wall_s: float) -> None:
         """Learn from a call; after a full one it grows to the double at most, and it shrinks at once."""
@@ -232,9 +224,10 @@ def _of_started(
     groups: dict[str, list[JobId]] = {}
     for job, started_s in started.items():
         groups.setdefault(started_comment(started_s), []).append(job)
-    # Started by a daemon that ended before it could say so.
+    # Started in a cycle, or by a daemon, that ended before it could say so.
     for running in snapshot.running:
-        if running.comment.startswith(_WAITING) and running.state is JobState.RUNNING:
+        is_told = running.comment and not running.comment.startswith(_WAITING)
+        if running.state is JobState.RUNNING and not is_told:
             at_s = running.start_s if running.start_s is not None else snapshot.now_s
             groups.setdefault(started_comment(at_s), []).append(running.id)
     return groups

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -17,7 +19,7 @@ from torque_sched.core.decisions import Decision, Hold, Reserve, Start
 from torque_sched.core.model import Job, JobId, NodeName
 from torque_sched.core.reasons import Reason, started_comment
 from torque_sched.core.snapshot import Snapshot
-from torque_sched.daemon.comments import CommentPace, CommentPlan, Renewal, with_an_old_comment
+from torque_sched.daemon.comments import CommentCall, CommentPace, CommentPlan, Renewal, with_an_old_comment
 from torque_sched.daemon.finding import Finding
 from torque_sched.daemon.standing import Standing
 from torque_sched.errors import ConfigError
@@ -82,13 +84,13 @@ class CycleLimits:
     Attributes:
         starts_at_once: qruns running at the same time.
         starts_s: no further start is begun after this time; the rest waits for the next cycle.
-        comments_s: no further comment call is begun after this time.
+        comments_s: comments take a cycle so long; the others are written while no cycle is wanted.
         lock_s: a cycle waits so long for the grid's site service to end its look; then it is left out.
     """
 
     starts_at_once: int = 4
     starts_s: float = 30.0
-    comments_s: float = 2.0
+    comments_s: float = 0.1
     lock_s: float = 10.0
 
     def __post_init__(self) -> None:
@@ -117,8 +119,7 @@ class CycleReport:
     """Promises whose jobs were first seen running in this cycle."""
     n_commented: int = 0
     n_comments_left: int = 0
-    is_interrupted: bool = False
-    """Comments gave way to the next cycle: something has happened, and starts go first."""
+    """Written after this cycle, until the next one looks."""
     query_total_s: float = 0.0
     """The four commands and reading what they printed."""
     looked_monotonic_s: tuple[float, float] = (0.0, 0.0)
@@ -132,7 +133,7 @@ class CycleReport:
     def is_unfinished(self) -> bool:
         """Whether another cycle soon would do more."""
         left = any(isinstance(each, Hold) and each.reason is Reason.CYCLE_FULL for each in self.decisions)
-        return self.stopped_by is None and (left or bool(self.n_comments_left) or self.n_failed > 0)
+        return self.stopped_by is None and (left or self.n_failed > 0)
 
     @property
     def lost_the_server(self) -> bool:
@@ -184,8 +185,6 @@ class Cycle:
         deletes_impossible: bool = False,
         offlines_black_holes: bool = False,
     ) -> None:
-        self.is_wanted: Callable[[], bool] = lambda: False
-        """Whether the next cycle is wanted now, so that no more comments are written in this one."""
         self._pbs = pbs
         self._brain = brain
         self.standing = standing
@@ -193,6 +192,7 @@ class Cycle:
         self._limits = limits
         self._clock = clock
         self._pace = CommentPace()
+        self._owed: deque[CommentCall] = deque()
         self._lock = lock
         self._deletes_impossible = deletes_impossible
         self._offlines_black_holes = offlines_black_holes
@@ -237,8 +237,13 @@ class Cycle:
             if acts:
                 self._brain.ended(self.standing)
                 self._expect(report, snapshot)
-                await self._comment_all(report, snapshot)
+                self._owe_comments(report, snapshot)
+                report.n_commented, stopped_by = await self.write_comments(self._limits.comments_s)
+                report.n_comments_left = self.n_comments_owed
+                report.stopped_by = report.stopped_by or stopped_by
                 await self._clear_away(report)
+            else:
+                self._owed.clear()
         finally:
             gc.enable()
         report.total_s = time.monotonic() - began_s
@@ -293,32 +298,63 @@ class Cycle:
         else:
             logger.info("start of %s on %s refused: %s", start.job, start.hosts, result.text)
 
-    async def _comment_all(self, report: CycleReport, snapshot: Snapshot) -> None:
+    def _owe_comments(self, report: CycleReport, snapshot: Snapshot) -> None:
+        """Plan what is to be written; it takes the place of what was still to be written."""
+        self._owed.clear()
         if self._comments is None or report.stopped_by is not None:
             return
         assert report.context is not None
         held = self._brain.held(with_an_old_comment(snapshot), snapshot, report.context)
         decided = (*report.told, *held)
-        calls = self._comments.plan(
-            snapshot, decided, report.started_s, self.standing.failure_text, comment_of_start
+        self._owed.extend(
+            self._comments.plan(
+                snapshot, decided, report.started_s, self.standing.failure_text, comment_of_start
+            )
         )
-        report.n_comments_left = sum(len(call.jobs) for call in calls)
-        began_s, took_s = time.monotonic(), 0.0
-        for call in (part for whole in calls for part in self._pace.parts(whole, self._one_at_a_time)):
+
+    async def write_comments(
+        self, for_s: float = math.inf, is_over: Callable[[], bool] = lambda: False
+    ) -> tuple[int, RunResult | None]:
+        """Write comments that are owed; those that are left stay owed until the next cycle plans them anew.
+
+        It may be cancelled at any time.
+
+        Args:
+            for_s: no call is begun that would take it beyond this time, but for the first one.
+            is_over: asked before each call; True: leave the rest.
+
+        Returns:
+            For how many jobs comments were written, and the answer that ended it: server gone, not allowed.
+        """
+        began_s, took_s, n_written = time.monotonic(), 0.0, 0
+        while self._owed and not is_over():
             passed_s = time.monotonic() - began_s
-            is_enough = bool(report.n_commented) and passed_s + took_s >= self._pace.call_s
-            report.is_interrupted = is_enough and self.is_wanted()
-            if report.is_interrupted or passed_s > self._limits.comments_s:
-                return
+            if n_written and passed_s + took_s >= for_s:
+                break
+            call = self._next_call()
             result = await self._pbs.comment(call.jobs, call.text)
             if result.kind in _STOPS_ALL:
-                report.stopped_by = result
-                return
+                self._owed.clear()
+                return n_written, result
             took_s = time.monotonic() - began_s - passed_s
             self._pace.took(len(call.jobs), took_s)
+            assert self._comments is not None
             self._comments.written(call, self._clock())
-            report.n_commented += len(call.jobs)
-            report.n_comments_left -= len(call.jobs)
+            n_written += len(call.jobs)
+        return n_written, None
+
+    def _next_call(self) -> CommentCall:
+        """The first of what is owed, for as many jobs as one call is for now."""
+        call = self._owed.popleft()
+        n_jobs = 1 if self._one_at_a_time() else self._pace.n_jobs
+        if len(call.jobs) > n_jobs:
+            self._owed.appendleft(CommentCall(call.text, call.jobs[n_jobs:]))
+        return CommentCall(call.text, call.jobs[:n_jobs])
+
+    @property
+    def n_comments_owed(self) -> int:
+        """Jobs whose comments are still to be written."""
+        return sum(len(call.jobs) for call in self._owed)
 
     def _one_at_a_time(self) -> bool:
         return self._pbs.one_order_at_a_time

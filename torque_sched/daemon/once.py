@@ -61,6 +61,10 @@ async def _cycle(
         comments = CommentPlan(config.renewal()) if config.comments else None
         lock = CycleLock(options.cycle_lock, config.order_timeout_s)
         cycle = Cycle(pbs, brain, standing, comments, config.cycle_limits(), clock, lock=lock)
-        return await cycle.run(dry=dry)
+        report = await cycle.run(dry=dry)
+        n_later, _ = await cycle.write_comments()
+        report.n_commented += n_later
+        report.n_comments_left = cycle.n_comments_owed
+        return report
     finally:
         history.close()

@@ -24,6 +24,7 @@ from torque_sched.daemon.answers import AnswerPort
 from torque_sched.daemon.cycle import Cycle, CycleReport
 from torque_sched.daemon.event_port import EventPort, SchedCommand
 from torque_sched.errors import SnapshotError, StartupError, TorqueSchedError
+from torque_sched.parse.qrun import RunKind
 
 __all__ = ["Ending", "Pace", "Service", "re_execute"]
 
@@ -58,7 +59,7 @@ class Pace:
         least_s = max(self.settle_s, ended_s + self.look_rest * asked_s - now_s)
         if report.lost_the_server:
             return max(self.retry_s, least_s)
-        if report.is_unfinished and not report.is_interrupted:
+        if report.is_unfinished:
             return max(1.0, least_s)
         return least_s
 
@@ -115,6 +116,9 @@ class Service:
     _last_failure: str = ""
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _running: asyncio.Task[float] | None = None
+    _writing: asyncio.Task[None] | None = None
+    """Comments that are written while no cycle runs."""
+    _rests: bool = False
     _retry_due: bool = False
     _next_start_monotonic_s: float | None = None
 
@@ -144,8 +148,9 @@ class Service:
     def _caught(self, number: int) -> None:
         self.log.record(Event.SYSTEM, "Svr", "die", f"caught signal {number}")
         self._end(Ending(1, f"caught signal {number}"))
-        if self._running is not None:
-            self._running.cancel()
+        for task in (self._running, self._writing):
+            if task is not None:
+                task.cancel()
 
     def _hung_up(self) -> None:
         with suppress(StartupError):
@@ -161,12 +166,11 @@ class Service:
     async def run(self) -> Ending:
         """Until it is told to stop."""
         await self._start_up()
-        self.cycle.is_wanted = self._wake.is_set
         try:
             pause_s = 0.0
             self.wake("start")
             while self._ending is None:
-                await self._rest(pause_s)
+                await self._rest_writing(pause_s)
                 if self._ending is None:
                     pause_s = await self._guarded()
         finally:
@@ -193,6 +197,32 @@ class Service:
             await self.answers.stop()
         self.commands.kill_all()
         self.on_end()
+
+    async def _rest_writing(self, pause_s: float) -> None:
+        """Rest, and write the comments that are owed meanwhile; starts go first, so a cycle ends that."""
+        self._rests = True
+        self._writing = asyncio.ensure_future(self._write_comments())
+        try:
+            await self._rest(pause_s)
+        finally:
+            self._rests = False
+            with suppress(asyncio.CancelledError):
+                await self._writing
+            self._writing = None
+
+    async def _write_comments(self) -> None:
+        try:
+            n_written, stopped_by = await self.cycle.write_comments(is_over=lambda: not self._rests)
+        except Exception as error:
+            logger.error("comments failed, which is a fault of ours: %r", error, exc_info=error)
+            return
+        if n_written:
+            text = f"{n_written} jobs commented between two looks, {self.cycle.n_comments_owed} are left"
+            self.log.record(Event.DEBUG, "Svr", "comments", text)
+        if stopped_by is not None:
+            logger.error("comments were given up: %s", stopped_by.text)
+            if stopped_by.kind is RunKind.SERVER_GONE:
+                self.wake("comments")
 
     async def _rest(self, pause_s: float) -> None:
         """Until an event, the timer or a promised start, but at least ``pause_s``."""

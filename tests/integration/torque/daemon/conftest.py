@@ -46,8 +46,14 @@ _OF_COMMANDS = frozenset(
     }
 )
 """They count the commands' calls, or break the commands themselves."""
-_OF_THE_PROTOCOL = frozenset({"test_an_ordinary_user_asks_the_daemon_and_pbs_server_is_not_asked"})
-"""They count calls of somebody else than the daemon, which would make the same ones."""
+_OF_THE_PROTOCOL = frozenset(
+    {
+        "test_an_ordinary_user_asks_the_daemon_and_pbs_server_is_not_asked",
+        "test_comments_that_a_killed_daemon_owed_are_written_by_the_next",
+        "test_a_signal_ends_a_daemon_that_waits_for_the_answer_to_a_comment",
+    }
+)
+"""They count calls of somebody else, or requests of which a command would make one for many jobs."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

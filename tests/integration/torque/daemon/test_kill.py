@@ -65,3 +65,33 @@ def test_a_job_started_without_its_comment_gets_it_from_the_next_daemon(
     assert torque.run("qrun", "-a", "-H", "node2:ppn=1", job).returncode == 0
     serve()
     until(lambda: torque.jobs()[job]["comment"].startswith("Job started on"), "the comment")
+
+
+def test_comments_that_a_killed_daemon_owed_are_written_by_the_next(
+    torque: EmulatedTorque, serve: Callable[..., Daemon]
+) -> None:
+    torque.set_faults(Fault("qalter", "hang", skip=60))
+    ids = torque.submit_many({"arguments": ["-l", "nodes=1"], "runtime_s": 900.0} for _ in range(150))
+    daemon = serve()
+
+    def n_told() -> int:
+        texts = [job.get("comment", "") for job in torque.jobs().values()]
+        return sum(text.startswith(("Job started on ", "Not Running: ")) for text in texts)
+
+    until(lambda: n_told() >= 60, "some comments")
+    daemon.kill()
+    assert n_told() < len(ids), "some are owed"
+    torque.set_faults()
+    daemon.start()
+    until(lambda: n_told() == len(ids), "the other comments")
+    assert set(starts(torque).values()) == {1}
+
+
+def test_a_signal_ends_a_daemon_that_waits_for_the_answer_to_a_comment(
+    torque: EmulatedTorque, serve: Callable[..., Daemon]
+) -> None:
+    torque.set_faults(Fault("qalter", "hang", skip=60))
+    torque.submit_many({"arguments": ["-l", "nodes=1"], "runtime_s": 900.0} for _ in range(150))
+    daemon = serve()
+    until(lambda: sum("comment" in job for job in torque.jobs().values()) >= 60, "some comments")
+    assert daemon.stop() == 1

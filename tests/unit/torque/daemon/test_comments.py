@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
 from types import SimpleNamespace
@@ -29,7 +31,7 @@ from torque_sched.daemon.comments import (
     with_an_old_comment,
 )
 from torque_sched.daemon.config import Config
-from torque_sched.daemon.cycle import Cycle, CycleLimits, CycleReport, comment_of_start
+from torque_sched.daemon.cycle import Cycle, CycleLimits, comment_of_start
 from torque_sched.daemon.standing import Standing
 from torque_sched.learning import History
 from torque_sched.parse.qrun import RunKind, RunResult
@@ -72,11 +74,10 @@ def test_who_was_told_nothing_yet_is_told_first_and_the_newest_before_all() -> N
 
 def test_a_call_is_as_long_as_its_time_allows() -> None:
     pace = CommentPace(call_s=0.2, n_jobs=64)
-    call = CommentCall("text", tuple(JobId(f"{number}.head") for number in range(300)))
     sizes = []
-    for part in pace.parts(call, lambda: False):
-        sizes.append(len(part.jobs))
-        pace.took(len(part.jobs), 0.001 * len(part.jobs))
+    for n_jobs in (64, 128, 108):
+        sizes.append(min(n_jobs, pace.n_jobs))
+        pace.took(n_jobs, 0.001 * n_jobs)
     assert sizes == [64, 128, 108]
     pace.took(100, 10.0)
     assert pace.n_jobs == 2
@@ -98,6 +99,7 @@ class SlowServer:
         self.jobs, self.comment_s, self.one_order_at_a_time = jobs, comment_s, one_by_one
         self.now_s = 1000.0
         self.sizes: list[int] = []
+        self.kind = RunKind.STARTED
 
     async def look(self) -> Look:
         return Look(replace(snapshot(*self.jobs), server=Server(scheduling=True)), {})
@@ -105,41 +107,64 @@ class SlowServer:
     async def comment(self, jobs: tuple[JobId, ...], _text: str) -> RunResult:
         self.sizes.append(len(jobs))
         self.now_s += self.comment_s * len(jobs)
-        return RunResult(RunKind.STARTED, "")
+        return RunResult(self.kind, "")
 
 
-def commenting(
-    monkeypatch: pytest.MonkeyPatch, server: SlowServer, *, wanted: bool, comments_s: float = 1e9
-) -> CycleReport:
-    """One cycle by the server's clock."""
+@contextmanager
+def cycle_of(monkeypatch: pytest.MonkeyPatch, server: SlowServer, comments_s: float = 0.2) -> Iterator[Cycle]:
+    """One that runs by the server's clock."""
     monkeypatch.setattr(
         cycle_module, "time", SimpleNamespace(monotonic=lambda: server.now_s, localtime=time.localtime)
     )
     history = History.open(None)
     brain = PolicyBrain(SettingsInForce(Config(), CFiles()), history)
     limits = CycleLimits(comments_s=comments_s)
-    cycle = Cycle(server, brain, Standing(), CommentPlan(), limits, lambda: 1000.0)  # type: ignore[arg-type]
-    cycle.is_wanted = lambda: wanted
-    report = asyncio.run(cycle.run())
+    yield Cycle(server, brain, Standing(), CommentPlan(), limits, lambda: 1000.0)  # type: ignore[arg-type]
     history.close()
-    return report
 
 
 BURST = tuple(waiting(number) for number in range(2000))
 
 
 @pytest.mark.parametrize(("one_by_one", "sizes"), [(False, [64, 128]), (True, [1] * 204)])
-def test_comments_give_way_to_what_happens_meanwhile(
+def test_a_cycle_ends_after_a_slice_of_comments_and_the_others_follow(
     monkeypatch: pytest.MonkeyPatch, one_by_one: bool, sizes: list[int]
 ) -> None:
-    """Starts go first: after 0.2 s what is left to say waits for the next cycle, which begins at once."""
+    """Starts go first: what is left to say is written until the next cycle is wanted."""
     server = SlowServer(BURST, 1 / 1024, one_by_one=one_by_one)
-    report = commenting(monkeypatch, server, wanted=True)
-    assert (server.sizes, report.n_commented) == (sizes, sum(sizes))
-    assert (report.is_interrupted, report.is_unfinished) == (True, True)
-    report = commenting(monkeypatch, server, wanted=False)
-    assert (sum(server.sizes[len(sizes) :]), report.n_comments_left) == (2000, 0)
-    assert not report.is_interrupted
+    with cycle_of(monkeypatch, server) as cycle:
+        report = asyncio.run(cycle.run())
+        assert (server.sizes, report.n_commented) == (sizes, sum(sizes))
+        assert (report.n_comments_left, report.is_unfinished) == (2000 - sum(sizes), False)
+        until_s = server.now_s + 0.1
+        n_more, _ = asyncio.run(cycle.write_comments(is_over=lambda: server.now_s >= until_s))
+        assert 0 < n_more < 2000 - sum(sizes)
+        assert cycle.n_comments_owed == 2000 - sum(server.sizes)
+        asyncio.run(cycle.write_comments())
+        assert (sum(server.sizes), cycle.n_comments_owed) == (2000, 0)
+
+
+def test_what_is_still_owed_gives_way_to_what_a_newer_look_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = SlowServer(BURST, 1 / 1024, one_by_one=True)
+    with cycle_of(monkeypatch, server) as cycle:
+        asyncio.run(cycle.run())
+        server.jobs = BURST[:10]
+        server.sizes.clear()
+        asyncio.run(cycle.run())
+        assert (len(server.sizes), cycle.n_comments_owed) == (10, 0), "the other jobs are gone"
+
+
+def test_comments_end_where_the_server_is_gone_and_are_planned_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = SlowServer(BURST, 1 / 1024, one_by_one=True)
+    with cycle_of(monkeypatch, server) as cycle:
+        asyncio.run(cycle.run())
+        server.kind = RunKind.SERVER_GONE
+        n_written, stopped_by = asyncio.run(cycle.write_comments())
+        assert (n_written, stopped_by and stopped_by.kind) == (0, RunKind.SERVER_GONE)
+        assert cycle.n_comments_owed == 0
+        server.kind = RunKind.STARTED
+        report = asyncio.run(cycle.run())
+        assert report.n_commented + report.n_comments_left == 2000
 
 
 @pytest.mark.parametrize("comment_s", [0.03, 0.5, 7.0])
@@ -147,13 +172,19 @@ def test_a_slow_server_holds_a_cycle_up_by_one_comment_more_than_allowed(
     monkeypatch: pytest.MonkeyPatch, comment_s: float
 ) -> None:
     """By the protocol each comment is a request of its own, and time is looked at between any two."""
-    server = SlowServer(BURST, 0.0001, one_by_one=True)
-    assert commenting(monkeypatch, server, wanted=False).n_commented == 2000
-    for wanted, allowed_s in ((True, 0.2), (False, 2.0)):
-        server.now_s, server.comment_s = 1000.0, comment_s
-        report = commenting(monkeypatch, server, wanted=wanted, comments_s=2.0)
-        assert server.now_s - 1000.0 <= allowed_s + comment_s
-        assert 0 < report.n_commented < 2000
+    server = SlowServer(BURST, comment_s, one_by_one=True)
+    with cycle_of(monkeypatch, server) as cycle:
+        report = asyncio.run(cycle.run())
+    assert server.now_s - 1000.0 <= 0.2 + comment_s
+    assert 0 < report.n_commented < 2000
+
+
+def test_a_start_whose_comment_was_never_written_is_told_later() -> None:
+    """By the next cycle, or by the next daemon: the job runs and has no comment, or the one from before."""
+    texts = ("", "Not Running: Draining", "Job started on Fri Nov 20 at 17:08", "mine")
+    jobs = [replace(waiting(number, text), state=JobState.RUNNING) for number, text in enumerate(texts)]
+    [call] = plan(CommentPlan(), snapshot(*jobs))
+    assert call.jobs == ("0.head", "1.head")
 
 
 def test_long_lists_are_cut() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from torque_sched.adapters.commands import Commands
 from torque_sched.adapters.log_file import LogFile
 from torque_sched.adapters.pbs import Look
-from torque_sched.core.model import Server
+from torque_sched.core.model import JobId, Server
 from torque_sched.core.snapshot import Snapshot
 from torque_sched.daemon.cycle import CycleReport
 from torque_sched.daemon.event_port import SchedCommand
@@ -29,7 +30,9 @@ def test_a_look_is_followed_by_a_rest_of_a_multiple_of_what_it_took() -> None:
     pace = Pace(settle_s=0.2, look_rest=2.4)
     assert pace.rest_s(looked(100.0, 110.0), 110.0) == pytest.approx(24.0)
     assert pace.rest_s(looked(100.0, 110.0), 120.0) == pytest.approx(14.0)
-    assert pace.rest_s(looked(100.0, 110.0, n_comments_left=1), 134.0) == 1.0
+    assert pace.rest_s(looked(100.0, 110.0, n_comments_left=1), 134.0) == 0.2
+    refused = {JobId("1"): RunResult(RunKind.NOT_NOW, "")}
+    assert pace.rest_s(looked(100.0, 110.0, results=refused), 134.0) == 1.0
 
 
 def test_reading_what_the_server_had_answered_costs_it_no_rest() -> None:
@@ -70,6 +73,9 @@ class SlowToShow:
             self.service.heard(SchedCommand.QUIT)
         return looked(*self.looks[-1])
 
+    async def write_comments(self, *, is_over: Callable[[], bool]) -> tuple[int, RunResult | None]:
+        return 0, None
+
 
 @pytest.fixture
 def alarm() -> Iterator[None]:
@@ -98,3 +104,59 @@ def test_events_that_come_meanwhile_wait_and_become_one_cycle(tmp_path: Path, al
     (began_s, ended_s), (next_s, _) = cycle.looks
     assert causes == ["start", "new"]
     assert next_s - ended_s >= 5.0 * (ended_s - began_s) - 0.001
+
+
+class Talkative:
+    """Comments without an end; an event, or a signal, comes while they are written."""
+
+    n_comments_owed = 1
+
+    def __init__(self, calls_s: float, then: Callable[[Service], None]) -> None:
+        self.calls_s, self.then = calls_s, then
+        self.service: Service | None = None
+        self.n_looks = 0
+        self.written_before: list[int] = []
+        self.n_written = 0
+
+    async def run(self, *, dry: bool) -> CycleReport:
+        self.n_looks += 1
+        self.written_before.append(self.n_written)
+        if self.n_looks > 2 and self.service is not None:
+            self.service.heard(SchedCommand.QUIT)
+        return looked(0.0, 0.0)
+
+    async def write_comments(self, *, is_over: Callable[[], bool]) -> tuple[int, RunResult | None]:
+        assert self.service is not None
+        while self.n_looks and not is_over():
+            await asyncio.sleep(self.calls_s)
+            self.n_written += 1
+            self.then(self.service)
+        return self.n_written, None
+
+
+def serving(cycle: Talkative, folder: Path) -> None:
+    async def serve() -> None:
+        log = LogFile(folder / "logs", None, dialect=6, filter_mask=0)
+        service = Service(cycle, None, log, Commands({}), Pace(timer_s=3600.0, settle_s=0.0))  # type: ignore[arg-type]
+        cycle.service = service
+        await asyncio.wait_for(service.run(), 120.0)
+
+    asyncio.run(serve())
+
+
+def test_comments_are_written_between_looks_until_a_cycle_is_wanted(tmp_path: Path, alarm: None) -> None:
+    cycle = Talkative(0.001, lambda service: service.heard(SchedCommand.NEW))
+    serving(cycle, tmp_path)
+    assert cycle.n_looks == 3
+    assert cycle.written_before[0] == 0
+    assert 0 < cycle.written_before[1] < cycle.written_before[2]
+
+
+def test_a_signal_ends_a_comment_that_hangs(tmp_path: Path, alarm: None) -> None:
+    def end(service: Service) -> None:
+        cycle.calls_s = 3600.0
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    cycle = Talkative(0.001, end)
+    serving(cycle, tmp_path)
+    assert (cycle.n_looks, cycle.n_written) == (1, 1)
