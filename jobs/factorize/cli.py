@@ -93,7 +93,7 @@ def factorize(manifest: Path | None, **values: Any) -> None:
     """
     with Progress() as progress:
         with open_runner(values["runner"], runner_options(values), progress.report) as (runner, store):
-            text = manifest.read_text(errors="surrogateescape") if manifest else ""
+            text = manifest.read_text("utf-8", "surrogateescape") if manifest else ""
             if not manifest:
                 text = _make(runner, store, values, progress.report)
             job = FactorizeJob(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from jobs.factorize.factors_file import PREFIX
-from jobs.factorize.manifest import Entry, parse_entry, records
+from jobs.factorize.manifest import Entry, UniqueEntries, key_of, parse_entry, records
 from jobs.factorize.rows import DONE_FIELDS, Done, Reject, format_row, parse_row
 from jobs.outcome import Outcome, RejectedRecord, write_table
 from jobs.runners.step import Report, Runner, Step
@@ -53,9 +54,13 @@ def run_factorize(
     Raises:
         JobError: a task failed (with ``is_strict`` also: the first bad record), or the records do not add up.
     """
-    lines = [line for _, line in records(manifest.splitlines())]
+    found = _sort_out(manifest, job.output == "npz")
+    lines = found.lines
     if not lines:
         raise JobError("the manifest has no records")
+    if job.is_strict and found.doubled:
+        first = found.doubled[0]
+        raise JobError(f"record {first.key} ({first.code}): {first.message}")
     uri = runner.home(f"{name}/manifest.tsv")
     text = "".join(line + "\n" for line in lines)
     store.write_atomic(uri, [text.encode("utf-8", "surrogateescape")])
@@ -72,22 +77,31 @@ def run_factorize(
         result = runner.run(step, report)
     finally:
         if job.output == "npz":
-            _delete_unfinished(store, good_entries(manifest), report)
+            _delete_unfinished(store, found.entries, report)
+    done, rejects = _rows_of(store, result.parts)
+    job_ids = (result.job_id,) if result.job_id else ()
+    # No task saw those that were rejected here.
+    rejects += found.doubled
+    counters = Counter(result.counters)
+    counters.update(records_in=len(found.doubled), rejected=len(found.doubled))
+    n_in = len(lines) + len(found.doubled)
+    outcome = Outcome(n_in, tuple(done), tuple(rejects), dict(counters), result.tasks, result.wall_s, job_ids)
+    outcome.check_complete()
+    return outcome
+
+
+def _rows_of(store: Store, parts: Sequence[str]) -> tuple[list[Done], list[RejectedRecord]]:
+    """What the tasks say of their records."""
     done: list[Done] = []
     rejects: list[RejectedRecord] = []
-    for part in result.parts:
+    for part in parts:
         for line in store.read_bytes(part, MAX_PART_BYTES).decode("utf-8").splitlines():
             row = parse_row(line)
             if isinstance(row, Reject):
                 rejects.append(RejectedRecord(row.key, row.code, row.message))
             else:
                 done.append(row)
-    job_ids = (result.job_id,) if result.job_id else ()
-    outcome = Outcome(
-        len(lines), tuple(done), tuple(rejects), result.counters, result.tasks, result.wall_s, job_ids
-    )
-    outcome.check_complete()
-    return outcome
+    return done, rejects
 
 
 def parts_uri(runner: Runner, name: str = "factorize") -> str:
@@ -119,14 +133,8 @@ def factors_of(store: Store, entries: Sequence[Entry], folder_uri: str = "") -> 
 
 
 def good_entries(manifest: str, has_output: bool = True) -> list[Entry]:
-    """The entries of the lines that are manifest lines at all; see `parse_entry`."""
-    entries = []
-    for _, line in records(manifest.splitlines()):
-        try:
-            entries.append(parse_entry(line, has_output=has_output))
-        except RejectedError:
-            continue
-    return entries
+    """The entries of the lines that are manifest lines at all, and no second ones; see `parse_entry`."""
+    return _sort_out(manifest, has_output).entries
 
 
 def write_outcome(outcome: Outcome[Done], folder: Path) -> tuple[Path, Path]:
@@ -140,6 +148,38 @@ def write_outcome(outcome: Outcome[Done], folder: Path) -> tuple[Path, Path]:
         ((r.key, r.code, r.message) for r in outcome.rejects),
     )
     return results, rejects
+
+
+@dataclass(frozen=True, slots=True)
+class _Manifest:
+    """The records of a manifest.
+
+    Attributes:
+        lines: what tasks get: all but the second ones of one key or output.
+        entries: those of the lines that are entries.
+        doubled: the second ones. They are rejected here, since no task sees all lines.
+    """
+
+    lines: list[str]
+    entries: list[Entry]
+    doubled: list[RejectedRecord]
+
+
+def _sort_out(manifest: str, has_output: bool) -> _Manifest:
+    found = _Manifest([], [], [])
+    unique = UniqueEntries(has_output)
+    for number, line in records(manifest.split("\n")):
+        place = f"manifest line {number}"
+        try:
+            entry = parse_entry(line, place, has_output)
+            unique.check(entry, number, place)
+            found.entries.append(entry)
+        except RejectedError as error:
+            if error.code == "doubled-record":
+                found.doubled.append(RejectedRecord(key_of(line), error.code, str(error)))
+                continue
+        found.lines.append(line)
+    return found
 
 
 def _delete_unfinished(store: Store, entries: Sequence[Entry], report: Report) -> None:

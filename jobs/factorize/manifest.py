@@ -4,26 +4,37 @@
 
     key   URI of the matrix   dtype   shape   order   operation   URI of the factors (.npz)
 
-TABs and not JSON, so that ``sort``, ``cut`` and ``awk`` work on it. Blank lines and lines that start with
-``#`` are skipped. The matrix itself is a headerless file of ``rows * columns * itemsize`` bytes, little
-endian, in C (row) or F (column) order. Standard library only, Python 3.8.
+TABs and not JSON, so that ``sort``, ``cut`` and ``awk`` work on it. Blank lines, lines that start with ``#``,
+carriage returns and a byte order mark are skipped. The matrix itself is a headerless file of ``rows * columns
+* itemsize`` bytes, little endian, in C (row) or F (column) order. Standard library only, Python 3.8.
 """
 
 import re
 import zlib
 from dataclasses import dataclass
-from typing import Iterable, Iterator, Tuple
+from typing import Dict, Iterable, Iterator, Tuple
 
 from yarn_accel.errors import RejectedError
 from yarn_accel.uris import normalised
 
-__all__ = ["DTYPES", "FIELDS", "OPERATIONS", "Entry", "format_entry", "key_of", "parse_entry", "records"]
+__all__ = [
+    "DTYPES",
+    "FIELDS",
+    "OPERATIONS",
+    "Entry",
+    "UniqueEntries",
+    "format_entry",
+    "key_of",
+    "parse_entry",
+    "records",
+]
 
 FIELDS = ("key", "uri", "dtype", "shape", "order", "operation", "output_uri")
 DTYPES = {"float32": "<f4", "float64": "<f8"}
 OPERATIONS = ("lu", "qr", "cholesky")
 MAX_LINE_CHARS = 8192
 MAX_SIDE = 1 << 20
+_BYTE_ORDER_MARK = "\ufeff"
 
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}\Z")
 _SHAPE = re.compile(r"([0-9]{1,7})x([0-9]{1,7})\Z")
@@ -95,6 +106,43 @@ def parse_entry(line: str, place: str = "manifest line", has_output: bool = True
     return Entry(key, uri, dtype, _parse_shape(place, shape), order, operation, output_uri)
 
 
+class UniqueEntries:
+    """Tells an entry whose key or output is that of an earlier one.
+
+    Args:
+        has_output: whether the entries' own outputs are used.
+    """
+
+    def __init__(self, has_output: bool = True) -> None:
+        self._has_output = has_output
+        self._lines: Dict[Tuple[str, str], int] = {}
+
+    def check(self, entry: Entry, number: int, place: str) -> None:
+        """Take an entry in.
+
+        Args:
+            number: of its line.
+            place: how an error names the line.
+
+        Raises:
+            RejectedError: ``doubled-record``: an earlier line has its key or its output; both are named.
+        """
+        own = [("key", entry.key)]
+        if self._has_output:
+            own.append(("output_uri", normalised(entry.output_uri)))
+        for field, value in own:
+            if (field, value) in self._lines:
+                raise RejectedError(
+                    "doubled-record",
+                    "{}: its {} {} is that of line {}".format(
+                        place, field, _excerpt(value, 200), self._lines[field, value]
+                    ),
+                    cure="give each record a key and an output of its own",
+                )
+        for each in own:
+            self._lines[each] = number
+
+
 def format_entry(entry: Entry) -> str:
     """The manifest line of `entry`, without a line end; `parse_entry` gives the same entry back."""
     shape = "{}x{}".format(*entry.shape)
@@ -106,6 +154,8 @@ def format_entry(entry: Entry) -> str:
 def records(lines: Iterable[str]) -> Iterator[Tuple[int, str]]:
     """The lines that are records, with their number counted from 1; skips blank lines and comments."""
     for number, line in enumerate(lines, start=1):
+        if number == 1 and line.startswith(_BYTE_ORDER_MARK):
+            line = line[1:]
         text = line.strip()
         if text and not text.startswith("#"):
             yield number, line.rstrip("\r\n")

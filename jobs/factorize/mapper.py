@@ -14,7 +14,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Callable, Deque, Dict, Iterable, Iterator, Optional, Set, Tuple, Union
 
-from jobs.factorize.manifest import Entry, key_of, parse_entry, records
+from jobs.factorize.manifest import Entry, UniqueEntries, key_of, parse_entry, records
 from jobs.factorize.rows import STAGES, Done, Reject, Row
 from yarn_accel.client import Call, CurrentAttempt, Reference, Reply, Tensor, TensorSpec, is_bad_record
 from yarn_accel.errors import AccelError, RejectedError, StorageError
@@ -97,6 +97,7 @@ class _PendingRecords:
     ) -> None:
         self._keep = keep
         self._n_read = 0
+        self._unique = UniqueEntries(has_output=keep is None)
         self._read_bytes = read_bytes
         self._attempt = attempt
         self._options = options
@@ -158,8 +159,10 @@ class _PendingRecords:
             yield self._rows.popleft()
 
     def _first_call(self, number: int, line: str) -> Union[Call, None]:
+        place = "manifest line {} of this task".format(number)
         try:
-            entry = parse_entry(line, "manifest line {} of this task".format(number), self._keep is None)
+            entry = parse_entry(line, place, self._keep is None)
+            self._unique.check(entry, number, place)
             return self._factor_call(number, entry)
         except (RejectedError, StorageError) as error:
             self._reject(number, key_of(line), error)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from jobs.images.rounds import iterate
-from jobs.images.rows import Centroid, Clustering, format_centroid, parse_lines
+from jobs.images.rows import Centroid, Clustering, doubled, format_centroid, parse_lines
 from jobs.outcome import Outcome, RejectedRecord, write_table
 from jobs.runners.step import Report, Runner, Step, StepResult, TaskRecord
 from jobs.verbs import CENTROIDS_FILE
@@ -86,13 +86,18 @@ def run_images(
     """
     run = _Run(runner, store, job, report, name)
     clustering = run.in_rounds(tuple(inputs)) if job.n_rounds else run.at_once(tuple(inputs))
-    rejects = tuple(
-        RejectedRecord(key, why.code, why.message) for key, why in sorted(clustering.rejects.items())
-    )
+    rejects = [RejectedRecord(key, why.code, why.message) for key, why in sorted(clustering.rejects)]
+    for key in clustering.doubled:
+        error = doubled(key)
+        if job.is_strict:
+            raise JobError(f"record {key} ({error.code}): {error}")
+        rejects.append(RejectedRecord(key, error.code, str(error)))
+    run.counters["done"] -= len(clustering.doubled)
+    run.counters["rejected"] += len(clustering.doubled)
     outcome = Outcome(
         n_in,
         tuple(Indexed(key, cluster) for key, cluster in sorted(clustering.index.items())),
-        rejects,
+        tuple(rejects),
         dict(run.counters),
         tuple(run.tasks),
         run.wall_s,

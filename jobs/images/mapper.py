@@ -8,9 +8,9 @@ too large costs itself only: it goes on as a rejection with its reason, and coun
 import struct
 from collections import deque
 from dataclasses import dataclass
-from typing import Callable, Deque, Dict, Iterable, Iterator, List, Tuple, Union
+from typing import Callable, Deque, Dict, Iterable, Iterator, List, Set, Tuple, Union
 
-from jobs.images.rows import pack_features, pack_reject
+from jobs.images.rows import doubled, one_field, pack_features, pack_reject
 from yarn_accel.client import Call, CurrentAttempt, Reply, Tensor, TensorSpec, TypedValue
 from yarn_accel.errors import AccelError, RejectedError, RemoteProtocolError
 
@@ -84,12 +84,18 @@ class _PendingBatches:
         """The records in batches."""
         keys: List[str] = []
         images: List[bytes] = []
+        known: Set[str] = set()
         n_bytes = number = 0
         for number, (key, image) in enumerate(records, 1):
             self._count("records_in", 1)
             if not isinstance(image, bytes):
                 self._reject(str(key), _no_image(image))
                 continue
+            name = one_field(key)
+            if name in known:
+                self._reject(str(key), doubled(name))
+                continue
+            known.add(name)
             keys.append(str(key))
             images.append(image)
             n_bytes += len(image)

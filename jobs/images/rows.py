@@ -30,10 +30,12 @@ __all__ = [
     "Clustering",
     "Line",
     "Rejection",
+    "doubled",
     "format_centroid",
     "format_reject",
     "matrix_of",
     "numbers",
+    "one_field",
     "pack_features",
     "pack_reject",
     "parse_lines",
@@ -67,14 +69,28 @@ class Clustering:
     Attributes:
         index: cluster of each image.
         centroids: by number of the cluster.
-        rejects: by key.
+        rejects: each with its key; records of one key may be rejected several times.
+        doubled: keys of second images, which another mapper found; the first is in the index.
         summary: facts; ``inertia`` is the sum over all parts of the output.
     """
 
     index: Dict[str, int] = field(default_factory=dict)
     centroids: Dict[int, Centroid] = field(default_factory=dict)
-    rejects: Dict[str, Rejection] = field(default_factory=dict)
+    rejects: List[Tuple[str, Rejection]] = field(default_factory=list)
+    doubled: List[str] = field(default_factory=list)
     summary: Dict[str, Any] = field(default_factory=dict)
+
+
+def one_field(key: object) -> str:
+    """A key as the output has it: line ends and tabs become blanks."""
+    return " ".join(str(key).split())
+
+
+def doubled(key: str) -> RejectedError:
+    """Why the second record of a key is rejected."""
+    return RejectedError(
+        "doubled-record", "another record has the key {!r}, too".format(key[:200]), cure="give each its own"
+    )
 
 
 def pack_features(row: Union[bytes, bytearray, memoryview]) -> bytes:
@@ -103,7 +119,7 @@ def unpack(key: TypedValue, value: Union[TypedValue, RejectedError]) -> Union[by
 
 def format_reject(key: str, rejection: Rejection) -> Line:
     """The line for a rejection; line ends and tabs in it become blanks."""
-    return REJECT, "{}\t{}: {}".format(_one_field(key), rejection.code, _one_field(rejection.message))
+    return REJECT, "{}\t{}: {}".format(one_field(key), rejection.code, one_field(rejection.message))
 
 
 def format_centroid(number: int, centroid: Centroid) -> Line:
@@ -114,7 +130,7 @@ def format_centroid(number: int, centroid: Centroid) -> Line:
 
 def format_index(key: str, cluster: int) -> Line:
     """The line for an image."""
-    return INDEX, "{}\t{}".format(_one_field(key), cluster)
+    return INDEX, "{}\t{}".format(one_field(key), cluster)
 
 
 def format_summary(facts: Mapping[str, Any]) -> Line:
@@ -142,7 +158,11 @@ def parse_lines(lines: Iterable[str]) -> Clustering:
 
 def _parse_index(result: Clustering, rest: str) -> None:
     key, cluster = rest.split("\t")
-    result.index[key] = int(cluster)
+    number = int(cluster)
+    if key in result.index:
+        result.doubled.append(key)
+    else:
+        result.index[key] = number
 
 
 def _parse_centroid(result: Clustering, rest: str) -> None:
@@ -153,7 +173,7 @@ def _parse_centroid(result: Clustering, rest: str) -> None:
 def _parse_reject(result: Clustering, rest: str) -> None:
     key, reason = rest.split("\t")
     code, _, message = reason.partition(": ")
-    result.rejects[key] = Rejection(code, message)
+    result.rejects.append((key, Rejection(code, message)))
 
 
 def _parse_summary(result: Clustering, rest: str) -> None:
@@ -183,7 +203,3 @@ def matrix_of(rows: Iterable[Iterable[float]]) -> bytes:
     if sys.byteorder == "big":
         values.byteswap()
     return values.tobytes()
-
-
-def _one_field(text: str) -> str:
-    return " ".join(text.split())

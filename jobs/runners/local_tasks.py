@@ -7,6 +7,7 @@ hash of the key and sorted by the key's bytes, and every reduce task gets one pa
 from __future__ import annotations
 
 import itertools
+import shlex
 import time
 import zlib
 from collections import Counter
@@ -90,7 +91,10 @@ def run_locally(step: Step, work: Path, run_task: RunTask, n_parallel: int, repo
     started_s = time.time()
     output = path_of(step.output_uri)
     if output.exists():
-        raise JobError(f"the output folder {output} exists already")
+        raise JobError(
+            f"the output folder {output} exists already",
+            cure=f"remove it (rm -r {shlex.quote(str(output))}), or name another folder with --home",
+        )
     counters: Counter[str] = Counter()
     run_id = f"local{time.time_ns()}_0001"
     maps = [_task(step, "map", run_id, index, work, content) for index, content in enumerate(_splits(step))]

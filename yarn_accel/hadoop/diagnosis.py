@@ -26,12 +26,16 @@ _LAUNCH_ERROR = re.compile(r"Error [Ll]aunching job\s*:\s*(.+)")
 _THROWN = re.compile(
     r"(?:Exception in thread \"[^\"]*\" |Caused by: )?((?:[\w$]+\.)+[\w$]*(?:Exception|Error))(?:: (.*))?$"
 )
+_OUTPUT_EXISTS = re.compile(r"Output directory (\S+) already exists")
 _LOGGED_ERROR = re.compile(r"\b(?:ERROR|FATAL)\b,? (?:[\w.$]+: )?(.+)")
 
 
 def client_error(lines: Sequence[str]) -> str:
-    """The cause in the output of a Hadoop client that could not submit."""
+    """The cause in the output of a Hadoop client that could not submit, with its cure where it has one."""
     for line in lines:
+        exists = _OUTPUT_EXISTS.search(line)
+        if exists:
+            return f"{exists[0]}: remove it (hdfs dfs -rm -r {exists[1]}), or give another -output"
         launch = _LAUNCH_ERROR.search(line)
         if launch:
             return launch[1].strip()

@@ -97,7 +97,7 @@ def command(
         credential = _credential(site, credential_file, credential_hours, folder)
         binding = binding_file or site.binding_file
         additions = _additions(site, python, credential, binding, folder, application)
-        argv, environ = _launcher(site, complete(arguments, additions))
+        argv, environ = _launcher(site, complete(arguments, additions), is_printed)
         if is_printed:
             changed = [f"{name}={value}" for name, value in environ.items() if os.environ.get(name) != value]
             click.echo(shlex.join(["env", *changed, *argv] if changed else argv))
@@ -176,20 +176,32 @@ def _additions(
     return StreamingAdditions(python, properties, files, environment)
 
 
-def _launcher(site: SiteSettings, arguments: list[str]) -> tuple[list[str], Mapping[str, str]]:
-    """The program that submits: the site's `mapred`, else Java with the jars; and its environment."""
+def _launcher(
+    site: SiteSettings, arguments: list[str], is_printed: bool = False
+) -> tuple[list[str], Mapping[str, str]]:
+    """The program that submits: the site's `mapred`, else Java with the jars; and its environment.
+
+    A command that is only printed may be run elsewhere: where neither is here, it is that of `mapred`.
+    """
     environ = dict(os.environ, HADOOP_CONF_DIR=str(site.conf_dir))
     own = Path(os.environ.get("HADOOP_HOME", ""), "bin", "mapred")
     mapred = str(own) if os.environ.get("HADOOP_HOME") and own.is_file() else shutil.which("mapred")
-    if mapred is not None:
-        if site.client_jvm_options:
-            options = [*site.client_jvm_options, os.environ.get("HADOOP_CLIENT_OPTS", "")]
-            environ["HADOOP_CLIENT_OPTS"] = " ".join(options).strip()
-        return [mapred, "streaming", *arguments], environ
-    full = HadoopSite.load()
-    options = [f"-Dlog4j.configuration=file:{LOG_SETTINGS}", *full.client_jvm_options]
-    argv = java_argv(full.install, "streaming", full.conf_dir, jvm_options=options, arguments=arguments)
-    return argv, environ
+    if mapred is None:
+        try:
+            full = HadoopSite.load()
+        except StartupError:
+            if not is_printed:
+                raise
+            mapred = "mapred"
+            click.echo("yarn-accel: no Hadoop is here, so run the command where mapred is", err=True)
+        else:
+            options = [f"-Dlog4j.configuration=file:{LOG_SETTINGS}", *full.client_jvm_options]
+            place = full.install, "streaming", full.conf_dir
+            return java_argv(*place, jvm_options=options, arguments=arguments), environ
+    if site.client_jvm_options:
+        options = [*site.client_jvm_options, os.environ.get("HADOOP_CLIENT_OPTS", "")]
+        environ["HADOOP_CLIENT_OPTS"] = " ".join(options).strip()
+    return [mapred, "streaming", *arguments], environ
 
 
 def _run(argv: list[str], environ: Mapping[str, str]) -> int:

@@ -64,6 +64,14 @@ def test_no_failed_attempt_no_diagnosis():
         ),
         (
             [
+                "2026 ERROR StreamJob: Error Launching job : Output directory hdfs://m/o already exists",
+                "Streaming Command Failed!",
+            ],
+            "Output directory hdfs://m/o already exists: remove it (hdfs dfs -rm -r hdfs://m/o), "
+            "or give another -output",
+        ),
+        (
+            [
                 'Exception in thread "main" java.lang.IllegalArgumentException: x.y.UnknownHost: m',
                 "\tat org.x.Y(Y.java:1)",
             ],

@@ -110,7 +110,7 @@ def test_keys_are_the_same_in_every_attempt_and_differ_between_records():
     first, second = FakeServer(), FakeServer()
     options = FactorizeOptions(residual="all")
     for server, attempt in ((first, ATTEMPT), (second, twin)):
-        list(factorize([line("a"), line("a")], server, lambda uri: b"", attempt, options, lambda *_: None))
+        list(factorize([line("a"), line("b")], server, lambda uri: b"", attempt, options, lambda *_: None))
     keys = [call.key for call in first.calls]
     assert keys == [call.key for call in second.calls]
     assert len(set(keys)) == 4
@@ -144,6 +144,16 @@ def test_a_bad_record_is_rejected_with_its_reason_and_the_rest_goes_on(step):
     assert rejects.pop("b") == "not-finite"
     assert list(rejects.values()) == ["manifest"]
     assert {row.key for row in rows if isinstance(row, Done)} == {"a", "c"}
+    assert (counters["records_in"], counters["done"], counters["rejected"]) == (4, 2, 2)
+
+
+def test_the_second_record_of_a_key_or_an_output_is_rejected_and_never_sent():
+    server = FakeServer()
+    other = line("m3").replace("out/m3", "out/m1")
+    rows, counters = run([line("m1"), line("m2"), line("m1", "qr"), other], server, residual="none")
+    found = {(row.key, row.code) for row in rows if isinstance(row, Reject)}
+    assert found == {("m1", "doubled-record"), ("m3", "doubled-record")}
+    assert len(server.calls) == 2
     assert (counters["records_in"], counters["done"], counters["rejected"]) == (4, 2, 2)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -27,6 +29,7 @@ from jobs.runners.local import LocalRunner, parse_stderr
 from jobs.runners.local_tasks import path_of
 from jobs.runners.step import Step
 from yarn_accel.adapters.hdfs import Store
+from yarn_accel.client import SequenceFileReader, SequenceFileWriter
 from yarn_accel.client.typed_bytes import encode_typed_pair
 from yarn_accel.errors import JobError, StartupError, StorageError
 from yarn_accel.uris import file_uri
@@ -175,6 +178,28 @@ def test_strict_fails_and_names_the_first_bad_record(run_matrices):
     assert "separated by TABs" in str(caught.value)
 
 
+@LOCAL_IS_SLOW
+@pytest.mark.parametrize("output", ["npz", "sequence"])
+def test_the_second_record_of_a_key_or_output_is_rejected_whichever_task_has_it(run_matrices, output):
+    good = [line for line in run_matrices.manifest.splitlines() if line.startswith("m")]
+    same_key = good[0].rpartition("/")[0] + "/another.npz"
+    same_output = "another-key\t" + good[1].partition("\t")[2]
+    text = "\ufeff" + "\r\n".join([good[0], "", *good[1:], same_key, same_output])
+    outcome = run_matrices(text, output=output, residual="none")
+    first = good[0].partition("\t")[0]
+    doubled = {first: "its key", "another-key": "its output_uri"}
+    if output == "sequence":
+        del doubled["another-key"]
+    assert {each.key: each.code for each in outcome.rejects} == dict.fromkeys(doubled, "doubled-record")
+    for each in outcome.rejects:
+        assert doubled[each.key] in each.message
+        assert f"is that of line {1 if each.key == first else 3}" in each.message
+    assert (outcome.n_in, len(outcome.results)) == (14, 14 - len(doubled))
+    assert [entry.key for entry in good_entries(text)].count(first) == 1
+    with pytest.raises(JobError, match=rf"record {first} \(doubled-record\): manifest line 14"):
+        run_matrices(text, output=output, is_strict=True)
+
+
 def test_an_empty_manifest_is_an_error(run_matrices):
     with pytest.raises(JobError, match="no records"):
         run_matrices("# nothing\n\n")
@@ -225,6 +250,50 @@ def test_the_two_runners_agree_about_the_clusters(runners, tmp_path, image_files
 
 
 @LOCAL_IS_SLOW
+@pytest.mark.parametrize("n_rounds", [0, 3])
+def test_the_second_image_of_a_key_is_rejected_whichever_task_has_it(runner, tmp_path, image_files, n_rounds):
+    """The third lies in the same file as the first, the second in another."""
+    first = image_files[1][0]
+    with path_of(first).open("rb") as stream:
+        pairs = list(SequenceFileReader(stream))
+    for number, extra in enumerate(([*pairs, pairs[3], pairs[3]], pairs[3:5])):
+        with (tmp_path / f"{number}.seq").open("wb") as out:
+            writer = SequenceFileWriter(out)
+            for key, content in extra:
+                writer.append(key, content)
+    inputs = [file_uri(tmp_path / f"{number}.seq") for number in range(2)]
+    n_in = len(pairs) + 4
+    job = ImagesJob(k=4, n_rounds=n_rounds, sample_one_in=2)
+    found = run_images(runner, Store(), inputs, n_in, job, silent, name=tmp_path.name)
+    doubled = [each.key for each in found.outcome.rejects if each.code == "doubled-record"]
+    assert sorted(doubled) == sorted([pairs[3][0]] * 3 + [pairs[4][0]])
+    assert len(found.outcome.results) + len(found.outcome.rejects) == n_in
+    assert found.outcome.counters["rejected"] == len(found.outcome.rejects)
+
+
+@LOCAL_IS_SLOW
+def test_strict_images_name_the_second_of_a_key(runner, tmp_path):
+    (image,) = (content for _, content in patches(PatchPlan(1, 40), range(1)))
+    for name, keys in (("a", "kl"), ("b", "ml"), ("c", "kk")):
+        with (tmp_path / name).open("wb") as out:
+            writer = SequenceFileWriter(out)
+            for key in keys:
+                writer.append(key, image)
+    for number, names in enumerate(("ab", "c")):
+        inputs = [file_uri(tmp_path / name) for name in names]
+        with pytest.raises(JobError, match=r"record [lk] \(doubled-record\): another record has the key"):
+            run_images(
+                runner,
+                Store(),
+                inputs,
+                9,
+                ImagesJob(k=2, is_strict=True),
+                silent,
+                f"{tmp_path.name}-{number}",
+            )
+
+
+@LOCAL_IS_SLOW
 def test_strict_images_name_the_first_bad_one(runner, tmp_path, image_files):
     _, inputs = image_files
     with pytest.raises(JobError, match=r"record broken/000096 \(broken-image\)"):
@@ -251,8 +320,10 @@ def test_what_killed_writers_left_beside_the_factors_is_deleted(tmp_path, is_str
 @LOCAL_IS_SLOW
 def test_an_output_folder_that_exists_is_an_error(runner, run_matrices):
     run_matrices()
-    with pytest.raises(JobError, match="exists already"):
+    with pytest.raises(JobError, match=r"exists already: remove it \(rm -r (\S+)\), or .* --home") as caught:
         run_matrices()
+    shutil.rmtree(re.search(r"rm -r (\S+)\)", str(caught.value))[1])
+    run_matrices()
 
 
 def test_a_text_record_under_typed_bytes_is_rejected_by_type(runners, tmp_path):

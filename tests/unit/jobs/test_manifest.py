@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import dataclasses
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +12,7 @@ from jobs.factorize.manifest import (
     FIELDS,
     OPERATIONS,
     Entry,
+    UniqueEntries,
     format_entry,
     key_of,
     parse_entry,
@@ -94,6 +98,41 @@ def test_an_endless_line_is_not_repeated():
 
 def test_comments_and_blank_lines_are_no_records_but_count_as_lines():
     assert list(records(["# head\n", "\n", "a\n", "  \n", "b"])) == [(3, "a"), (5, "b")]
+
+
+def test_a_byte_order_mark_and_carriage_returns_are_no_part_of_a_record():
+    assert list(records(["\ufeffa\r\n", "\r\n", "b\r"])) == [(1, "a"), (3, "b")]
+    assert list(records(["\ufeff# head\r\n", "\ufeffb\n"])) == [(2, "\ufeffb")]
+
+
+@pytest.mark.parametrize(
+    ("key", "output", "said"),
+    [
+        ("m1", "hdfs://nn/out/other.npz", "line 9: its key 'm1' is that of line 4"),
+        ("m2", "hdfs://nn/out/m1.npz", "line 9: its output_uri 'hdfs://nn/out/m1.npz' is that of line 4"),
+        ("m2", "hdfs://nn//out/./m1.npz", "its output_uri 'hdfs://nn/out/m1.npz' is that of line 4"),
+        ("m2", "hdfs://other/out/m1.npz", ""),
+    ],
+)
+def test_the_second_of_one_key_or_output_names_the_first(key, output, said):
+    unique = UniqueEntries()
+    entry = dataclasses.replace(parse_entry(GOOD), key="m1", output_uri="hdfs://nn/out/m1.npz")
+    unique.check(entry, 4, "line 4")
+    second = dataclasses.replace(entry, key=key, output_uri=output)
+    if not said:
+        unique.check(second, 9, "line 9")
+        return
+    with pytest.raises(RejectedError, match=re.escape(said)) as caught:
+        unique.check(second, 9, "line 9")
+    assert caught.value.code == "doubled-record"
+    assert caught.value.cure == "give each record a key and an output of its own"
+
+
+def test_only_keys_are_compared_where_outputs_are_not_used():
+    unique = UniqueEntries(has_output=False)
+    entry = parse_entry(GOOD)
+    unique.check(entry, 1, "line 1")
+    unique.check(dataclasses.replace(entry, key="another"), 2, "line 2")
 
 
 def test_the_key_of_a_broken_line_is_its_first_field_when_that_is_one():

@@ -116,6 +116,24 @@ def test_print_shows_a_command_that_runs_and_runs_nothing(site):
     assert streaming("--print").exit_code == 0, "again"
 
 
+@pytest.mark.parametrize("home", ["", "nowhere"])
+def test_print_needs_no_hadoop(site, monkeypatch, home):
+    (site / "bin" / "mapred").unlink()
+    monkeypatch.setenv("PATH", str(site / "bin"))
+    monkeypatch.setenv("HOME", str(site))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(site))
+    monkeypatch.setenv("JAVA_HOME", str(site))
+    if home:
+        monkeypatch.setenv("HADOOP_HOME", str(site / home))
+    shown = streaming("--print")
+    assert shown.exit_code == 0, shown.output
+    words = shlex.split(shown.stdout)
+    assert words[words.index("mapred") + 1] == "streaming"
+    assert f"HADOOP_CLIENT_OPTS={'-Dx=y'}" in words
+    assert "run the command where mapred is" in shown.stderr
+    assert streaming().exit_code != 0
+
+
 def test_the_status_of_the_job_is_the_commands_own(site, monkeypatch):
     monkeypatch.setenv("STATUS", "5")
     assert streaming().exit_code == 5

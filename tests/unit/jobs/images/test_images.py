@@ -165,8 +165,9 @@ def test_the_index_names_every_image_and_centroids_are_means(features, server, c
     result = reduced(features, server, count)
     rows = {key: np.frombuffer(value[1:], "<f4") for key, value in features if value[:1] == b"F"}
     assert set(result.index) == set(rows)
-    assert set(result.rejects) == {f"broken/{i:06d}" for i in (160, 161, 162)}
-    assert result.rejects["broken/000160"].code == "broken-image"
+    rejects = dict(result.rejects)
+    assert set(rejects) == {f"broken/{i:06d}" for i in (160, 161, 162)}
+    assert rejects["broken/000160"].code == "broken-image"
     assert len(result.centroids) == DEFAULT_CLUSTERS
     for number, centroid in result.centroids.items():
         members = [rows[key] for key, cluster in result.index.items() if cluster == number]
@@ -183,7 +184,9 @@ def test_clusters_agree_with_the_photographs(features, server, count):
 
 
 def test_the_order_of_arrival_does_not_matter(features, server, count):
-    assert reduced(features[::-1], server, count) == reduced(features, server, count)
+    found, turned = (reduced(rows, server, count) for rows in (features, features[::-1]))
+    turned.rejects.sort()
+    assert turned == found
 
 
 def test_fewer_images_than_clusters_and_none_at_all(features, server, count):
@@ -209,7 +212,7 @@ def test_a_line_of_garbage_names_its_number():
 def test_tabs_and_line_ends_in_keys_cannot_break_the_output(images, server, count):
     result = reduced(mapped([("a\tb\nc", images[0][1]), ("d\te", b"x")], server, count), server, count, k=1)
     assert result.index == {"a b c": 0}
-    assert list(result.rejects) == ["d e"]
+    assert [key for key, _ in result.rejects] == ["d e"]
 
 
 class Shards:
@@ -301,7 +304,7 @@ def test_the_sample_in_the_repository(server, count):
     expected = parse_lines((SAMPLE / "expected.tsv").read_text().splitlines())
     assert result.index == expected.index
     # The wording is that of the decoder, the code is ours.
-    assert {key: r.code for key, r in result.rejects.items()} == {"broken/000016": "broken-image"}
+    assert {key: r.code for key, r in result.rejects} == {"broken/000016": "broken-image"}
     assert set(result.rejects) == set(expected.rejects)
     for number, centroid in expected.centroids.items():
         np.testing.assert_allclose(result.centroids[number].values, centroid.values, atol=1e-6)
