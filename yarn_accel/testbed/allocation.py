@@ -19,7 +19,11 @@ _FIXED_OPTIONS = ("nodes", "racks", "accel_nodes", "slots", "late")
 
 
 def allocate(
-    paths: ClusterPaths, existing: ClusterSpec | None, options: UpOptions, mode: NetworkMode
+    paths: ClusterPaths,
+    existing: ClusterSpec | None,
+    options: UpOptions,
+    mode: NetworkMode,
+    reservations: contextlib.ExitStack,
 ) -> ClusterSpec:
     """Write down the specification of a cluster.
 
@@ -28,13 +32,15 @@ def allocate(
         existing: its specification so far; None for a new cluster, which gets free numbers.
         options: what is asked for now.
         mode: how its nodes are made.
+        reservations: holds a new cluster's numbers against other users and state folders of this machine, who
+            see them when its bridge or its daemons are there.
 
     Raises:
         ConfigError: the cluster exists with other options that cannot change.
         StartupError: no numbers are free.
     """
     if existing is None:
-        return _choose(paths, options, mode)
+        return _choose(paths, options, mode, reservations)
     differing = [key for key in _FIXED_OPTIONS if getattr(existing.options, key) != getattr(options, key)]
     for key in differing:
         old, new = getattr(existing.options, key), getattr(options, key)
@@ -54,7 +60,9 @@ def _cannot_change(paths: ClusterPaths, what: str) -> ConfigError:
     )
 
 
-def _choose(paths: ClusterPaths, options: UpOptions, mode: NetworkMode) -> ClusterSpec:
+def _choose(
+    paths: ClusterPaths, options: UpOptions, mode: NetworkMode, reservations: contextlib.ExitStack
+) -> ClusterSpec:
     others = [other for name in known_names() if name != paths.name and (other := _load_or_none(name))]
     with machine_lock("numbers"):
         subnet = port_base = 0
@@ -63,18 +71,37 @@ def _choose(paths: ClusterPaths, options: UpOptions, mode: NetworkMode) -> Clust
             taken = set(netns.used_subnets(marked_environ(paths)))
             taken |= {other.subnet for other in others if other.mode.has_links}
             subnet = preflight.choose_subnet(taken)
+            while not _is_reserved(f"subnet.{subnet}", reservations):
+                taken.add(subnet)
+                subnet = preflight.choose_subnet(taken)
             if mode is NetworkMode.NETNS:
                 owned = set(netns.absent_now()).union(*(other.owned for other in others))
         else:
+            span = port_span(options.nodes)
             blocks = [
                 range(other.port_base, other.port_base + port_span(other.options.nodes))
                 for other in others
                 if other.mode is NetworkMode.LOOPBACK
             ]
-            port_base = preflight.choose_port_base(port_span(options.nodes), blocks)
+            port_base = preflight.choose_port_base(span, blocks)
+            while not all(
+                _is_reserved(f"ports.{base}", reservations)
+                for base in range(port_base, port_base + span, preflight.PORT_BASES.step)
+            ):
+                blocks.append(range(port_base, port_base + span))
+                port_base = preflight.choose_port_base(span, blocks)
         spec = ClusterSpec(options, mode, subnet, port_base, time.time(), tuple(sorted(owned)))
         save(paths, spec)
     return spec
+
+
+def _is_reserved(number: str, reservations: contextlib.ExitStack) -> bool:
+    """Whether the number is ours for as long as `reservations` are held."""
+    try:
+        reservations.enter_context(machine_lock(number, 0.0))
+    except ClusterError:
+        return False
+    return True
 
 
 def _load_or_none(name: str) -> ClusterSpec | None:

@@ -90,18 +90,24 @@ class Cluster:
         check_machine(mode, options, paths, report)
         install = ensure_hadoop(report)
         software = Software(install, ensure_archive(install, report))
-        with locked(paths, report):
-            return cls._up(paths, options, mode, software, report)
+        with locked(paths, report), contextlib.ExitStack() as reservations:
+            return cls._up(paths, options, mode, software, report, reservations)
 
     @classmethod
     def _up(
-        cls, paths: ClusterPaths, options: UpOptions, mode: NetworkMode, software: Software, report: Report
+        cls,
+        paths: ClusterPaths,
+        options: UpOptions,
+        mode: NetworkMode,
+        software: Software,
+        report: Report,
+        reservations: contextlib.ExitStack,
     ) -> Cluster:
         started_s = time.monotonic()
         existing = load(paths)
         if existing is None:
             preflight.check_disk(paths.root, float(ONE_MACHINE["disk_limit_percent"]))
-        spec = allocate(paths, existing, options, mode)
+        spec = allocate(paths, existing, options, mode, reservations)
         cluster = cls(paths, spec)
         made = cluster._backend.ensure(software, is_new=existing is None)
         plan = cluster._plan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 from pathlib import Path
@@ -244,10 +245,13 @@ def test_a_new_loopback_cluster_gets_ports_that_another_has_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    intents = [
-        allocate(ClusterPaths.of(name), None, UpOptions(name=name, mode="loopback"), NetworkMode.LOOPBACK)
-        for name in ("a", "b")
-    ]
+    with contextlib.ExitStack() as held:
+        intents = [
+            allocate(
+                ClusterPaths.of(name), None, UpOptions(name, mode="loopback"), NetworkMode.LOOPBACK, held
+            )
+            for name in ("a", "b")
+        ]
     assert abs(intents[0].port_base - intents[1].port_base) >= 42
     assert load(ClusterPaths.of("b")) == intents[1]
     wanted = ports_of(intents[0].plan(ClusterPaths.of("a")), intents[0].plan(ClusterPaths.of("a")).daemons())
@@ -261,10 +265,18 @@ def test_what_cannot_change_is_refused_and_what_can_is_written_down(
     paths = ClusterPaths.of("a")
     first = ClusterSpec(UpOptions(name="a"), NetworkMode.NETNS, 4, 0, 1.0)
     with pytest.raises(ConfigError, match=r"nodes 4, not 3.*cluster down a"):
-        allocate(paths, first, UpOptions(name="a", nodes=3), NetworkMode.NETNS)
+        allocate(paths, first, UpOptions(name="a", nodes=3), NetworkMode.NETNS, contextlib.ExitStack())
     with pytest.raises(ConfigError, match="netns mode, not loopback"):
-        allocate(paths, first, UpOptions(name="a", mode="loopback"), NetworkMode.LOOPBACK)
-    changed = allocate(paths, first, UpOptions(name="a", link="1gbit", pipeline=False), NetworkMode.NETNS)
+        allocate(
+            paths, first, UpOptions(name="a", mode="loopback"), NetworkMode.LOOPBACK, contextlib.ExitStack()
+        )
+    changed = allocate(
+        paths,
+        first,
+        UpOptions(name="a", link="1gbit", pipeline=False),
+        NetworkMode.NETNS,
+        contextlib.ExitStack(),
+    )
     assert changed.subnet == 4
     assert json.loads(paths.state_file.read_text())["options"]["link"] == "1gbit"
 
