@@ -81,8 +81,11 @@ class Outlook:
         if planned.start_s is None or not planned.is_promise:
             kept = "" if planned.start_s is None else f"; nodes are kept for it{_on(planned)}"
             return f"guaranteed: none{kept}: {self.why_none}"
-        told = f"guaranteed: {guaranteed_words(planned.start_s, self.zone)}"
-        return f"{told}, in {span(planned.start_s - self.now_s)}{_on(planned)}"
+        # The last cycle's, as the job's comment has it; the plan of now may be sooner, and the next cycle's.
+        kept_s = self.kept.promise.start_s if self.kept is not None and not self.kept.is_withdrawn else 0.0
+        latest_s = max(planned.start_s, kept_s)
+        told = f"guaranteed: {guaranteed_words(latest_s, self.zone)}"
+        return f"{told}, in {span(latest_s - self.now_s)}{_on(planned)}"
 
     def _expected(self) -> str:
         """By the run times of ended jobs, with the error seen so far."""

@@ -142,7 +142,7 @@ def test_an_outlook_in_words_and_as_json() -> None:
     kept = KeptPromise((waits.id, 0.0), promise, n_better=3, n_broken=1, changes=(made,))
     waiting = Outlook(waits, NOW_S, planned, kept, None, why_not_expected="no job has ended yet")
     text = "\n".join(waiting.lines())
-    assert "guaranteed: not later than 1970-01-12 13:54 UTC, in 00:06:40 on n1:ppn=2:gpus=1" in text
+    assert "guaranteed: not later than 1970-01-12 13:55 UTC, in 00:08:20 on n1:ppn=2:gpus=1" in text
     assert "expected: not known: no job has ended yet" in text
     assert "first guaranteed: " in text
     assert "sooner 3 times since, put off or withdrawn 1 times" in text
