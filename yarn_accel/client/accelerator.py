@@ -30,7 +30,7 @@ from typing import (
 )
 
 from yarn_accel.client import operation_calls as calls_of
-from yarn_accel.client.call_source import Outcome
+from yarn_accel.client.call_source import Outcome, calls_in, not_a_call
 from yarn_accel.client.calls import Call, Reference, Reply
 from yarn_accel.client.dispatch import FALLBACK_DEVICE, Dispatcher
 from yarn_accel.client.reporter import CounterBatch, Reporter
@@ -49,6 +49,7 @@ from yarn_accel.client.results import (
     SeparateLU,
     Solution,
 )
+from yarn_accel.client.signal_errors import reraise_from_signal
 from yarn_accel.errors import (
     UNKNOWN_STORAGE,
     AccelError,
@@ -215,10 +216,12 @@ class Accelerator:
             inputs: arrays, buffers, lists of numbers, URIs.
             options: the arguments of `Call.of`, and the operation's parameters.
         """
-        for _, outcome in self.map((_as_call(operation, inputs, options),), window=1, pack=1):
-            if isinstance(outcome, AccelError):
-                raise outcome
-            return outcome
+        call = _as_call(operation, inputs, options)
+        with contextlib.closing(self.map((call,), window=1, pack=1)) as outcomes:
+            for _, outcome in outcomes:
+                if isinstance(outcome, AccelError):
+                    raise outcome
+                return outcome
         raise LocalProtocolError("a call without outcome")
 
     def map(
@@ -228,7 +231,7 @@ class Accelerator:
         *,
         ordered: bool = False,
         pack: Union[int, str, None] = None,
-    ) -> Iterator[Tuple[Call, Outcome]]:
+    ) -> Generator[Tuple[Call, Outcome], None, None]:
         """Every call with its reply, or with the error that it ended with, as they finish.
 
         >>> from yarn_accel.client import Call, connect
@@ -249,6 +252,11 @@ class Accelerator:
             ordered: in the order of the calls, not in that of completion.
             pack: how many consecutive small calls of the same form (operation, params, shapes) may travel
                 as one request, or "auto"; each still gets its own outcome.
+
+        Raises:
+            LocalProtocolError: `calls` are no calls, or window or pack no number from 1; or this object is
+                closed.
+            Exception: what `calls` themselves raise, or a signal handler, unchanged; the object stays usable.
         """
         window = self._parts.window if window is None else window
         pack = self._parts.pack if pack is None else pack
@@ -374,7 +382,7 @@ class Accelerator:
     # Around a call
 
     def _prepared(self, calls: Iterable[Call]) -> Iterator[Call]:
-        for call in calls:
+        for call in calls_in(calls):
             self._prepare(call)
             yield call
 
@@ -392,6 +400,7 @@ class Accelerator:
                 try:
                     outcome = dispatcher.call(other)
                 except AccelError as error:
+                    reraise_from_signal(error)
                     outcome = error
         self._settle(call, outcome)
         return outcome
@@ -481,6 +490,8 @@ def is_bad_record(error: BaseException) -> bool:
 def _as_call(operation: Union[str, Call], inputs: Sequence[Any], options: Mapping[str, Any]) -> Call:
     if isinstance(operation, str):
         return Call.of(operation, *inputs, **options)
+    if not isinstance(operation, Call):
+        raise not_a_call(operation)
     if inputs or options:
         raise LocalProtocolError("a Call has its inputs and options already: give it alone")
     return operation

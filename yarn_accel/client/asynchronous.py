@@ -18,7 +18,7 @@ from typing import (
 
 from yarn_accel.client import operation_calls as calls_of
 from yarn_accel.client.accelerator import Accelerator
-from yarn_accel.client.call_source import Outcome
+from yarn_accel.client.call_source import Outcome, calls_in, check_window, not_a_call
 from yarn_accel.client.calls import Call, Reference, Reply
 from yarn_accel.client.results import (
     LU,
@@ -34,6 +34,7 @@ from yarn_accel.client.results import (
     Solution,
 )
 from yarn_accel.client.runners import connect
+from yarn_accel.client.signal_errors import reraise_from_signal
 from yarn_accel.errors import AccelError, LocalProtocolError
 
 __all__ = ["AsyncAccelerator", "connect_async"]
@@ -99,6 +100,7 @@ class AsyncAccelerator:
             calls: taken one by one; an asynchronous one may wait for more.
             window: how many are submitted at once; as many as `connect` says are under way.
         """
+        check_window(window)
         source = _iterate(calls)
         tasks: Dict[asyncio.Future[Any], Call] = {}
         following: Optional[asyncio.Future[Any]] = asyncio.ensure_future(_next(source))
@@ -169,15 +171,18 @@ class AsyncAccelerator:
         try:
             return await self.call(call)
         except AccelError as error:
+            reraise_from_signal(error)
             return error
 
 
 async def _iterate(calls: Union[Iterable[Call], AsyncIterable[Call]]) -> AsyncIterator[Call]:
     if isinstance(calls, AsyncIterable):
         async for call in calls:
+            if not isinstance(call, Call):
+                raise not_a_call(call)
             yield call
     else:
-        for call in calls:
+        for call in calls_in(calls):
             yield call
 
 

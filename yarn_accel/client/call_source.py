@@ -6,18 +6,58 @@ A `CallSource` hands out what to send next, one call or several as one pack, and
 from __future__ import annotations
 
 import collections
-from typing import Callable, Deque, Dict, Iterable, List, Optional, Sequence, Tuple, Union
+import inspect
+import io
+from collections.abc import Iterable, Mapping
+from typing import Callable, Deque, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 from yarn_accel.client.calls import Call, Reply
 from yarn_accel.client.packs import MAX_CALLS, is_packable, pack, pack_size, same_form, split
 from yarn_accel.errors import AccelError, LocalProtocolError, RejectedError
 
-__all__ = ["CallSource", "Outcome"]
+__all__ = ["CallSource", "Outcome", "calls_in", "check_window", "not_a_call"]
 
 Outcome = Union[Reply, AccelError]
 _Settled = Tuple[Call, Outcome]
+#: What can be iterated, or looks so, and never yields a call.
+_NO_CALLS = (str, bytes, bytearray, memoryview, Mapping, io.IOBase)
 #: With `ordered`, this many windows of answers may wait for an earlier one before nothing new is sent.
 _WINDOWS_AHEAD = 4
+
+
+_TAKES = 'map takes an iterable of calls, such as `(Call.of("lu", uri) for uri in uris)`'
+
+
+def calls_in(calls: Iterable[Call]) -> Iterator[Call]:
+    """The calls of an iterable, each seen to be one.
+
+    Raises:
+        LocalProtocolError: it cannot hold calls (a text, a mapping, an open file), is a generator that runs
+            or has ended, or holds something else.
+    """
+    if isinstance(calls, _NO_CALLS) or hasattr(calls, "dtype") or not isinstance(calls, Iterable):
+        raise not_a_call(calls)
+    if inspect.isgenerator(calls):
+        name, state = calls.__name__, inspect.getgeneratorstate(calls)
+        if state in (inspect.GEN_RUNNING, inspect.GEN_CLOSED):
+            how = "is running already" if state == inspect.GEN_RUNNING else "has ended before"
+            raise LocalProtocolError("the generator {} {}".format(name, how), cure=_TAKES)
+    for call in calls:
+        if not isinstance(call, Call):
+            raise not_a_call(call)
+        yield call
+
+
+def not_a_call(found: object) -> LocalProtocolError:
+    """The error of something that should be a call, or hold calls."""
+    what = "a single call" if isinstance(found, Call) else "{} is no call".format(type(found).__name__)
+    return LocalProtocolError("{}: {}".format(what, repr(found)[:64]), cure=_TAKES)
+
+
+def check_window(window: object) -> None:
+    """Raise `LocalProtocolError` unless so many calls may be under way at once."""
+    if isinstance(window, bool) or not isinstance(window, int) or window < 1:
+        raise LocalProtocolError("window is {!r}: a number from 1 expected".format(window))
 
 
 def _never(operation: str) -> bool:
@@ -47,6 +87,7 @@ class CallSource:
     ) -> None:
         if pack != "auto" and (not isinstance(pack, int) or pack < 1):
             raise LocalProtocolError("pack is {!r}: a number from 1 or 'auto' expected".format(pack))
+        check_window(window)
         self._calls = iter(calls)
         self._is_exhausted = False
         self._pack = pack

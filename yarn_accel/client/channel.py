@@ -15,6 +15,7 @@ from yarn_accel.client.calls import Call, Reply, Tensor
 from yarn_accel.client.memory import ReplyPool
 from yarn_accel.client.payload import PayloadCodec
 from yarn_accel.client.shared_memory import SharedMemory, SharedSegment, aligned
+from yarn_accel.client.signal_errors import reraise_from_signal
 from yarn_accel.client.transport import PROBE_TOKEN, Transport
 from yarn_accel.errors import (
     AccelError,
@@ -108,6 +109,7 @@ class ServerChannel:
         self._answers: Dict[int, Any] = {}
         self._lends: Dict[int, int] = {}
         self._receiving: Optional[_Receiving] = None
+        self._progress: Deque[Tuple[Call, str, float]] = collections.deque()
 
     def close(self) -> None:
         """Close the connection; arrays handed out stay valid."""
@@ -152,6 +154,7 @@ class ServerChannel:
         try:
             return self.transport.pump_briefly()
         except (UnavailableError, RemoteProtocolError) as error:
+            reraise_from_signal(error)
             self.close()
             raise self._lost(error) from None
 
@@ -220,7 +223,8 @@ class ServerChannel:
             for request_id in list(self._open):
                 self.transport.send(Cancel(request_id))
                 self._abandoned[request_id] = self._open.pop(request_id)
-        except UnavailableError:
+        except UnavailableError as error:
+            reraise_from_signal(error)
             self.close()
 
     def stats(self) -> Dict[str, Any]:
@@ -253,9 +257,18 @@ class ServerChannel:
                     self.transport.check()
                 return False
         except (UnavailableError, RemoteProtocolError) as error:
+            reraise_from_signal(error)
             self.close()
             raise self._lost(error) from None
+        self._report_progress()
         return True
+
+    def _report_progress(self) -> None:
+        """Call the caller's function where an error of it is not taken for one of the connection."""
+        while self._progress:
+            progress = self._progress.popleft()
+            if self._on_progress is not None:
+                self._on_progress(*progress)
 
     def _submit(self, call: Call, n_again: int, is_blocking: bool = True) -> None:
         request_id = self._new_id()
@@ -273,6 +286,7 @@ class ServerChannel:
             is_alone = is_blocking and len(self._open) == 1
             self.transport.send(encoded.request, encoded.payload, encoded.n_bytes, is_alone)
         except (LocalProtocolError, RejectedError) as error:
+            reraise_from_signal(error)
             del self._open[request_id]
             if used is not None and self.shared_memory is not None:
                 self.shared_memory.release(used)
@@ -280,6 +294,7 @@ class ServerChannel:
             self._ready.append((call, error if is_named else RejectedError("cannot-be-sent", error.message)))
             return
         except UnavailableError as error:
+            reraise_from_signal(error)
             if self.is_over:
                 raise
             self.close()
@@ -325,16 +340,20 @@ class ServerChannel:
             event = self.transport.next_event()
             if event is not NEED_DATA:
                 self._take(event)
-                return
         except (UnavailableError, RemoteProtocolError) as error:
+            reraise_from_signal(error)
             self.close()
             raise self._lost(error) from None
-        self._pump()
+        if event is NEED_DATA:
+            self._pump()
+        else:
+            self._report_progress()
 
     def _pump(self) -> None:
         try:
             self.transport.pump()
         except (UnavailableError, RemoteProtocolError) as error:
+            reraise_from_signal(error)
             self.close()
             raise self._lost(error) from None
 
@@ -357,7 +376,7 @@ class ServerChannel:
         elif isinstance(event, Progress):
             entry = self._open.get(event.id)
             if self._on_progress is not None and entry is not None:
-                self._on_progress(entry.call, event.stage, event.seconds)
+                self._progress.append((entry.call, event.stage, event.seconds))
         elif isinstance(event, Lent):
             self._take_lent(event)
         else:

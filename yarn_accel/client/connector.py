@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, List, Optional, Sequence, Tuple
 from yarn_accel.client.binding import Endpoint
 from yarn_accel.client.links import Link, SocketLink, reason
 from yarn_accel.client.liveness import LOST_AFTER_S, enable_keepalive
+from yarn_accel.client.signal_errors import reraise_from_signal
 from yarn_accel.errors import UnavailableError
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def open_link(
         try:
             return _open(carrier, family, address, timeout_s, lost_after_s, endpoint, tls)
         except OSError as error:
+            reraise_from_signal(error)
             failures.append("{}: {}".format(_format_address(address), reason(error)))
     why = "; ".join(failures) or "it has no address that this node can use"
     raise UnavailableError("no pipeline server answers as {} ({})".format(endpoint.name, why), cure=_START)

@@ -28,6 +28,7 @@ from typing import Any, Callable, List, Mapping, Optional, Tuple
 from yarn_accel.client.agent_folders import agent_sockets
 from yarn_accel.client.binding import Binding, Endpoint, choose, parse_binding
 from yarn_accel.client.routing_hints import RoutingHints, parse_routing_hints
+from yarn_accel.client.signal_errors import reraise_from_signal
 from yarn_accel.errors import ConfigError
 
 __all__ = [
@@ -88,6 +89,7 @@ def discover_servers(environ: Mapping[str, str]) -> DiscoveredServers:
         try:
             return _from_agent(path, is_trusted, node)
         except (OSError, ValueError, ConfigError) as error:
+            reraise_from_signal(error)
             failures.append("agent {}: {}".format(path, _why(error)))
     masters = [url.strip() for url in environ.get("ACCEL_MASTER", "").split(",") if url.strip()]
     for url in masters[:_MAX_MASTERS]:
@@ -97,6 +99,7 @@ def discover_servers(environ: Mapping[str, str]) -> DiscoveredServers:
         try:
             return _from_master(url, node)
         except (OSError, ConfigError, ValueError) as error:
+            reraise_from_signal(error)
             failures.append("master {}: {}".format(url, _why(error)))
     if not masters:
         failures.append("ACCEL_MASTER is not set")

@@ -20,7 +20,6 @@ from typing import (
     Dict,
     Generator,
     Iterable,
-    Iterator,
     Optional,
     Sequence,
     Set,
@@ -36,6 +35,7 @@ from yarn_accel.client.calls import Call, Reply
 from yarn_accel.client.client import Client
 from yarn_accel.client.dispatch_state import DispatchSettings, DispatchState
 from yarn_accel.client.liveness import LOST_AFTER_S, SILENT_AFTER_S
+from yarn_accel.client.signal_errors import reraise_from_signal
 from yarn_accel.errors import AccelError, LocalProtocolError, UnavailableError
 from yarn_accel.wire import Credential
 
@@ -90,16 +90,16 @@ class Dispatcher:
         self._on_wait = on_wait or _say_nothing
         self._find_servers = find_servers
         self._found: Optional[ev.ServersFound] = None
-        self._client_options = dict(
-            client_options or {},
-            timeout_s=timeout_s,
-            silent_after_s=silent_after_s,
-            node=node,
-            lost_after_s=lost_after_s,
-        )
+        limits = {"timeout_s": timeout_s, "silent_after_s": silent_after_s, "lost_after_s": lost_after_s}
+        self._client_options = {**(client_options or {}), **limits, "node": node}
+        self._on_progress = self._client_options.pop("on_progress", None)
+        self._callback_error: Optional[BaseException] = None
         connect_timeout_s = min(_CONNECT_TIMEOUT_S, silent_after_s)
-        settings = DispatchSettings(patience_s, max_attempts, connect_timeout_s, fallback is not None)
-        self._state = DispatchState(settings, lambda: random.uniform(1.0, 1.25))
+        self._settings = DispatchSettings(patience_s, max_attempts, connect_timeout_s, fallback is not None)
+        self._first_endpoints = tuple(endpoints)
+        #: Set while calls are under way: whatever interrupts them leaves state and connections half changed.
+        self._is_unfinished = False
+        self._state = self._new_state()
         self._clients: Dict[Endpoint, Client] = {}
         self._lost: Set[Endpoint] = set()
         self._commands: Deque[ev.Command] = collections.deque()
@@ -108,7 +108,7 @@ class Dispatcher:
         self._to_compute: Optional[Call] = None
         self._wakeup: Optional[Tuple[int, Callable[[], None]]] = None
         self._actions = self._command_actions()
-        self._apply(ev.ServersFound(tuple(endpoints)))
+        self._apply(ev.ServersFound(self._first_endpoints))
 
     def __enter__(self) -> Dispatcher:
         return self
@@ -124,9 +124,7 @@ class Dispatcher:
 
     def close(self) -> None:
         """Close the connections to servers."""
-        self._abandon()
-        for client in self._clients.values():
-            client.close()
+        self._start_again()
 
     def wake_by(self, descriptor: int, on_wakeup: Callable[[], None]) -> None:
         """End a wait within `map` when a descriptor becomes readable, as another thread may make it.
@@ -146,10 +144,11 @@ class Dispatcher:
 
     def call(self, call: Call) -> Reply:
         """One call, start to end; raises its error."""
-        for _, outcome in self.map((call,), window=1):
-            if isinstance(outcome, AccelError):
-                raise outcome
-            return outcome
+        with contextlib.closing(self.map((call,), window=1)) as outcomes:
+            for _, outcome in outcomes:
+                if isinstance(outcome, AccelError):
+                    raise outcome
+                return outcome
         raise LocalProtocolError("a call without outcome")
 
     def map(
@@ -159,7 +158,7 @@ class Dispatcher:
         *,
         ordered: bool = False,
         pack: Union[int, str] = 1,
-    ) -> Iterator[Tuple[Call, Outcome]]:
+    ) -> Generator[Tuple[Call, Outcome], None, None]:
         """Every call with its one outcome; the arguments are those of `Client.map`.
 
         Raises:
@@ -172,6 +171,9 @@ class Dispatcher:
                 yield from source.settle(call, outcome)
 
     def _answers(self, source: CallSource, window: int) -> Generator[Tuple[Call, Outcome], None, None]:
+        if self._is_unfinished:
+            self._start_again()
+        self._is_unfinished = True
         try:
             while True:
                 self._submit(source, window)
@@ -182,11 +184,17 @@ class Dispatcher:
                 elif self._state.n_open:
                     self._wait()
                 elif source.is_exhausted or self._wakeup is None:
+                    self._abandon()
                     return
                 else:
                     self._rest()
-        finally:
+        except GeneratorExit:
             self._abandon()
+            raise
+        except BaseException:
+            # Whatever was raised, perhaps between any two instructions: the servers hear that nobody waits.
+            self._start_again()
+            raise
 
     def _takes_stacks(self, operation: str) -> bool:
         """Whether every server that is connected says so, and there is one."""
@@ -209,6 +217,26 @@ class Dispatcher:
         self._to_compute = None
         if self._state.n_open:
             self._apply(ev.MapAbandoned())
+        self._is_unfinished = False
+
+    def _new_state(self) -> DispatchState:
+        return DispatchState(self._settings, lambda: random.uniform(1.0, 1.25))
+
+    def _start_again(self) -> None:
+        """Close all connections and forget what was under way; the counts go on."""
+        self._is_unfinished = True
+        clients, self._clients = self._clients, {}
+        for client in clients.values():
+            client.close()
+        self._commands.clear()
+        self._outcomes.clear()
+        self._lost.clear()
+        self._to_compute, self._is_carrying_out = None, False
+        counts = self._state.counts
+        self._state = self._new_state()
+        self._state.counts.update(counts)
+        self._apply(self._found or ev.ServersFound(self._first_endpoints))
+        self._is_unfinished = False
 
     # Carrying commands out
 
@@ -241,10 +269,13 @@ class Dispatcher:
 
     def _connect(self, order: ev.ConnectServer) -> None:
         options = {**self._client_options, "connect_timeout_s": order.timeout_s}
+        if self._on_progress is not None:
+            options["on_progress"] = self._report_progress
         client = Client(order.server, self._credential, **options)
         try:
             client.connect()
         except AccelError as error:
+            reraise_from_signal(error)
             self._apply(ev.ServerUnreachable(order.server, error))
         else:
             self._clients[order.server] = client
@@ -261,9 +292,19 @@ class Dispatcher:
         try:
             return action(self._clients[server], *arguments)
         except UnavailableError as error:
+            reraise_from_signal(error)
+            if error is self._callback_error:
+                raise
             self._lost.add(server)
             self._apply(ev.ServerLost(server, error))
             return None
+
+    def _report_progress(self, *progress: Any) -> None:
+        try:
+            self._on_progress(*progress)
+        except BaseException as error:
+            self._callback_error = error
+            raise
 
     def _note_to_compute(self, order: ev.ComputeLocally) -> None:
         self._to_compute = order.call
@@ -275,6 +316,7 @@ class Dispatcher:
         try:
             outcome: Outcome = replace(self._fallback.call(call), device=FALLBACK_DEVICE)
         except AccelError as error:
+            reraise_from_signal(error)
             outcome = error
         self._apply(ev.CallComputed(call, outcome))
 

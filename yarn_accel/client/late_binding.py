@@ -32,6 +32,7 @@ from yarn_accel.client.agent_folders import agent_sockets
 from yarn_accel.client.current_attempt import CurrentAttempt
 from yarn_accel.client.discovery import check_peer
 from yarn_accel.client.reporter import Reporter
+from yarn_accel.client.signal_errors import reraise_from_signal
 from yarn_accel.client.token_file import read_secrets
 from yarn_accel.errors import AccelError, ConfigError, UnavailableError
 from yarn_accel.wire.credential import SECRET_ALIAS, claim_token, decode
@@ -128,6 +129,7 @@ class DeviceClaim:
         try:
             self._link, answer = self._claimed({})
         except (OSError, AccelError) as error:
+            reraise_from_signal(error)
             self.reason = "nobody decides: {}".format(_why(error))
             self._reporter.count("late_binding_undecided")
         else:
@@ -156,8 +158,9 @@ class DeviceClaim:
         try:
             end = "done" if kind is None else "failed"
             link.exchange({"end": end, "read_bytes": n_bytes, "read_s": round(self._read_s, 6)}, "ended")
-        except (OSError, AccelError):
-            pass  # whoever does not hear it sees the connection close
+        except (OSError, AccelError) as error:
+            # Who does not hear it sees the connection close.
+            reraise_from_signal(error)
         finally:
             link.close()
 
@@ -193,6 +196,7 @@ class DeviceClaim:
                     self._link, _ = self._claimed(self._proof)
                 self._link.exchange({"reading": was_reading})
             except (OSError, AccelError) as error:
+                reraise_from_signal(error)
                 if self._link is not None:
                     self._link.close()
                 self._link = None
@@ -217,6 +221,7 @@ class DeviceClaim:
             try:
                 link = _AgentLink(claims, is_trusted)
             except (OSError, AccelError) as error:
+                reraise_from_signal(error)
                 failures.append("{}: {}".format(claims, _why(error)))
                 continue
             try:

@@ -20,6 +20,8 @@ import struct
 import sys
 from typing import Optional
 
+from yarn_accel.client.signal_errors import reraise_from_signal
+
 __all__ = [
     "LOST_AFTER_S",
     "SILENT_AFTER_S",
@@ -101,6 +103,7 @@ def _tcp_info(sock: socket.socket) -> Optional[bytes]:
         return None
     try:
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
-    except OSError:
+    except OSError as error:
+        reraise_from_signal(error)
         return None
     return info if len(info) == _TCP_INFO.size else None

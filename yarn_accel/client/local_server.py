@@ -6,7 +6,6 @@ more process, ends it and removes the folder when its owner is gone. Standard li
 
 from __future__ import annotations
 
-import contextlib
 import getpass
 import json
 import os
@@ -22,6 +21,7 @@ from typing import Any, Dict, Mapping, Optional
 import yarn_accel
 from yarn_accel.client import server_guard
 from yarn_accel.client.binding import Endpoint
+from yarn_accel.client.signal_errors import reraise_from_signal
 from yarn_accel.client.token_file import write_secrets
 from yarn_accel.errors import StartupError
 from yarn_accel.wire.credential import SECRET_ALIAS, Credential, encode, issue
@@ -111,9 +111,11 @@ class LocalServer:
         until_s = time.monotonic() + START_LIMIT_S
         state = folder / "state.json"
         while self._guard.poll() is None and time.monotonic() < until_s:
-            with contextlib.suppress(OSError, ValueError):
+            try:
                 found: Dict[str, Any] = json.loads(state.read_text(encoding="utf-8"))
                 return found
+            except (OSError, ValueError) as error:  # not there yet, or not whole
+                reraise_from_signal(error)
             time.sleep(0.02)
         why = "not ready after {:.0f} s".format(START_LIMIT_S)
         if self._guard.poll() is not None and self._guard.stderr is not None:
@@ -153,4 +155,5 @@ def _start_guard(folder: Path) -> subprocess.Popen[bytes]:
             start_new_session=True,
         )
     except OSError as error:
+        reraise_from_signal(error)
         raise StartupError("{!r} cannot be started: {}".format(sys.executable, error.strerror)) from None

@@ -5,16 +5,16 @@ answer yet, and the views that the caller holds: an answer in it, or memory from
 without users serves the next request; one that the server granted by itself for an answer is returned.
 
 Segments stay mapped until the connection ends, which keeps their pages warm. Only the client's thread changes
-this state, with one exception: a view may be dropped in any thread, which only appends to a deque.
+this state, with one exception: a view may be dropped in any thread, which a `DropQueue` notes.
 """
 
 from __future__ import annotations
 
-import collections
 import mmap
-from typing import Deque, Dict, List, Optional
+from typing import Dict, List, Optional
 
-from yarn_accel.client.memory import Region
+from yarn_accel.client.memory import DropQueue, Region
+from yarn_accel.client.signal_errors import reraise_from_signal
 from yarn_accel.errors import RemoteProtocolError
 from yarn_accel.wire.messages import ALIGNMENT_BYTES
 
@@ -63,7 +63,7 @@ class SharedMemory:
         self._free: List[SharedSegment] = []
         self._to_return: List[int] = []
         self._retired: Dict[int, int] = {}
-        self._dropped: Deque[SharedSegment] = collections.deque()
+        self._drops = DropQueue()
 
     def add(self, segment_id: int, fd: int, n_bytes: int, is_reusable: bool) -> SharedSegment:
         """Map a segment that was just granted; the descriptor stays the caller's to close.
@@ -77,6 +77,7 @@ class SharedMemory:
         try:
             region = Region(mmap.mmap(fd, n_bytes, flags=mmap.MAP_SHARED), n_bytes)
         except (OSError, ValueError) as error:
+            reraise_from_signal(error)
             raise RemoteProtocolError("a granted segment cannot be mapped: {}".format(error)) from None
         if known is not None:
             self.n_bytes -= known.region.n_bytes
@@ -116,7 +117,7 @@ class SharedMemory:
     def hold(self, segment: SharedSegment) -> memoryview:
         """All of a segment as a view that is one more user until nothing made of it is left."""
         segment.n_users += 1
-        return segment.region.lend(self._dropped.append, segment)
+        return segment.region.lend(self._drops, segment)
 
     def release(self, segment: SharedSegment) -> None:
         """Remove one user."""
@@ -156,5 +157,5 @@ class SharedMemory:
         return reported
 
     def _collect(self) -> None:
-        while self._dropped:
-            self.release(self._dropped.popleft())
+        for segment in self._drops.take():
+            self.release(segment)

@@ -13,6 +13,7 @@ from yarn_accel.client.binding import Binding, Endpoint, choose, parse_binding
 from yarn_accel.client.current_attempt import CurrentAttempt
 from yarn_accel.client.discovery import ServerWatch
 from yarn_accel.client.dispatch_events import ServersFound
+from yarn_accel.client.signal_errors import reraise_from_signal
 from yarn_accel.client.token_file import read_secrets
 from yarn_accel.errors import AccelError, StartupError
 from yarn_accel.wire.credential import SECRET_ALIAS, Credential, decode
@@ -138,6 +139,7 @@ def load_binding(path: Path) -> Binding:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
+        reraise_from_signal(error)
         raise StartupError(
             "the binding {} cannot be read: {}".format(path, error.strerror),
             cure="ship it with -files, or leave it out: the node's agent knows the servers",
@@ -163,6 +165,7 @@ def load_credential(
         secrets = read_secrets(Path(path).read_bytes())
         credential = decode(secrets[SECRET_ALIAS])
     except OSError as error:
+        reraise_from_signal(error)
         raise StartupError("the token file {} cannot be read: {}".format(path, error.strerror)) from None
     except KeyError:
         what = "the token file has no secret {!r}".format(SECRET_ALIAS)

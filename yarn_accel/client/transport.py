@@ -18,6 +18,7 @@ from yarn_accel.client.binding import Endpoint
 from yarn_accel.client.connector import CARRIERS, open_link
 from yarn_accel.client.links import Link, reason
 from yarn_accel.client.liveness import LOST_AFTER_S, SilenceMeter
+from yarn_accel.client.signal_errors import reraise_from_signal
 from yarn_accel.errors import AccelError, AuthenticationError, RemoteProtocolError, UnavailableError
 from yarn_accel.wire import (
     MEMFD,
@@ -168,9 +169,11 @@ class Transport:
                 while self._send_some(is_alone):
                     pass
                 return
-            except BlockingIOError:
+            except BlockingIOError as error:
+                reraise_from_signal(error)
                 self.check()
             except OSError as error:
+                reraise_from_signal(error)
                 raise self._lost(error) from None
 
     def take_descriptor(self) -> int:
@@ -200,10 +203,12 @@ class Transport:
             else:
                 self._move_both_ways()
             return True
-        except BlockingIOError:
+        except BlockingIOError as error:
+            reraise_from_signal(error)
             self.check()
             return False
         except OSError as error:
+            reraise_from_signal(error)
             raise self._lost(error) from None
 
     def pump_now(self) -> bool:
@@ -219,9 +224,11 @@ class Transport:
             if has_moved and not self._is_probed:
                 self._silence.restart(time.monotonic())
             self._receive(is_blocking=False)
-        except BlockingIOError:
+        except BlockingIOError as error:
+            reraise_from_signal(error)
             return has_moved
         except OSError as error:
+            reraise_from_signal(error)
             raise self._lost(error) from None
         return True
 
@@ -272,7 +279,8 @@ class Transport:
         has_moved = self._send_some(is_blocking=False)
         try:
             self._receive(is_blocking=False)
-        except BlockingIOError:
+        except BlockingIOError as error:
+            reraise_from_signal(error)
             if not has_moved and not self._link.wait(self._look_s, for_sending=True):
                 raise
 
@@ -295,11 +303,13 @@ class Transport:
             parts = self._sending = following
         try:
             n_bytes = self._link.send(parts, is_blocking)
-        except BlockingIOError:
+        except BlockingIOError as error:
+            reraise_from_signal(error)
             if is_blocking:
                 raise
             return False
-        except (BrokenPipeError, ConnectionResetError):
+        except (BrokenPipeError, ConnectionResetError) as error:
+            reraise_from_signal(error)
             # What the server said before it closed is still to be received, and tells more than this error.
             self._sending = []
             self._to_send.clear()
@@ -377,13 +387,16 @@ class Transport:
                 if n_bytes == 0:
                     raise self._lost(None)
                 self.connection.received(n_bytes)
-        except BlockingIOError:
+        except BlockingIOError as error:
+            reraise_from_signal(error)
             raise UnavailableError(
                 "server {} did not finish the handshake in time".format(self.where)
             ) from None
         except OSError as error:
+            reraise_from_signal(error)
             raise self._lost(error) from None
         except (AuthenticationError, RemoteProtocolError, UnavailableError) as error:
+            reraise_from_signal(error)
             raise _with_place(error, self.where) from None
 
 
