@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Dict, Mapping, Optional, Tuple, Union
+from pathlib import Path, PurePath
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
-from yarn_accel.errors import LocalProtocolError, RejectedError, StartupError
+from yarn_accel.client.inputs import by_value, is_own, of_array, of_buffer, plain_number, plain_params
+from yarn_accel.errors import LocalProtocolError, RejectedError
 from yarn_accel.uris import file_uri, shown, split_member
 from yarn_accel.wire import Buffer, TensorSpec
 
@@ -44,31 +44,19 @@ class Tensor:
         """A numpy array as a tensor, without a copy when it is contiguous in either order and little-endian.
 
         Raises:
-            RejectedError: ``wrong-dtype``: elements of this type do not travel.
+            RejectedError: ``wrong-dtype``, ``wrong-layout`` or ``wrong-shape``: it cannot travel.
         """
-        if array.dtype.str[0] == ">":
-            array = array.astype(array.dtype.newbyteorder("<"))
-        flags = array.flags
-        is_plain = flags.c_contiguous
-        order = "F" if flags.f_contiguous and not is_plain else "C"
-        spec = _spec_of(array.dtype.str, array.shape, order)
-        flat = array if is_plain and array.ndim == 1 else array.reshape(-1, order=order)
-        if not is_plain and not flat.flags.c_contiguous:
-            flat = flat.copy()
-        return cls(spec, flat.view("u1") if flat.size else b"")
+        return cls(*of_array(array))
 
     @classmethod
     def of_buffer(cls, buffer: Any) -> Tensor:
-        """Bytes, an ``array.array`` or a memoryview as a tensor, without a copy and without numpy.
+        """Bytes, an ``array.array`` or a memoryview, without numpy, and without a copy if contiguous.
 
         Raises:
-            RejectedError: ``wrong-dtype``, or ``wrong-layout``: not contiguous.
+            RejectedError: ``wrong-dtype`` or ``wrong-shape``: it cannot travel.
+            TypeError: it is no buffer.
         """
-        view = memoryview(buffer)
-        if not view.c_contiguous:
-            raise RejectedError("wrong-layout", "a buffer of shape {} is not contiguous".format(view.shape))
-        spec = _spec_of(_BUFFER_DTYPES.get(view.format, view.format), view.shape, "C")
-        return cls(spec, view.cast("B") if view.nbytes else b"")
+        return cls(*of_buffer(buffer))
 
     def array(self) -> Any:
         """The tensor as a numpy array on the same memory; needs numpy."""
@@ -98,35 +86,6 @@ class Tensor:
         return view if view.format == "B" and view.ndim == 1 else view.cast("B")
 
 
-@functools.lru_cache(1024)
-def _spec_of(dtype: str, shape: Tuple[int, ...], order: str) -> TensorSpec:
-    """The same object for equal descriptions, since equal ones are distinguished from others by identity."""
-    try:
-        return TensorSpec(dtype, tuple(int(n) for n in shape), order)
-    except ValueError as error:
-        raise RejectedError("wrong-dtype", str(error), cure="convert the array first") from None
-
-
-#: Formats of buffers, as Python's ``struct`` names native ones, on a little-endian machine.
-_BUFFER_DTYPES = {
-    "?": "|b1",
-    "b": "|i1",
-    "B": "|u1",
-    "c": "|u1",
-    "h": "<i2",
-    "H": "<u2",
-    "i": "<i4",
-    "I": "<u4",
-    "l": "<i8",
-    "L": "<u8",
-    "q": "<i8",
-    "Q": "<u8",
-    "e": "<f2",
-    "f": "<f4",
-    "d": "<f8",
-}
-
-
 @dataclass(frozen=True)
 class Reference:
     """An array the server reads itself.
@@ -149,11 +108,13 @@ class Call:
         operation: a name of the table of operations.
         output_uri: when set, the server writes all outputs as one ``.npz`` there, first to a temporary name
             and then renamed, and the reply carries no tensors.
-        inputs: tensors and references; numpy arrays and buffers become tensors without a copy, texts and
-            paths references, and lists of numbers arrays, for which numpy must be there.
+        inputs: tensors and references; numpy arrays, buffers and lists of numbers become tensors (see
+            `inputs.by_value`), texts and paths references.
         deadline_s: seconds after which the answer is useless; 0: none.
         priority: from -8 to 7; among the calls of one tenant the higher goes first.
         tag: anything of the caller's own, such as the line of a manifest; it stays on this node.
+        error: why it cannot be sent: an input of it cannot travel. It is the outcome of the call, so that a
+            bad record does not end the generator that makes the calls.
     """
 
     key: str
@@ -164,6 +125,7 @@ class Call:
     deadline_s: float = 0.0
     priority: int = 0
     tag: Any = field(default=None, compare=False, repr=False)
+    error: Optional[RejectedError] = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(
@@ -171,7 +133,7 @@ class Call:
         operation: str,
         /,
         *inputs: Any,
-        output: str = "",
+        output: Union[str, PurePath] = "",
         key: str = "",
         deadline_s: float = 0.0,
         priority: int = 0,
@@ -183,49 +145,57 @@ class Call:
         >>> Call.of("lu", "hdfs:///in/A.npy", output="hdfs:///out/A.npz", form="packed").params
         {'form': 'packed'}
 
+        An input that cannot travel is the call's `error`, and so its outcome; nothing is raised here.
+
+        Args:
+            output: the URI or path of the one ``.npz`` with the results.
+
         Raises:
-            RejectedError: ``wrong-dtype`` or ``wrong-layout``: an input cannot travel.
-            StartupError: a list needs numpy, which is not there.
+            StartupError: an input needs numpy, which is not there.
         """
-        return cls(key, operation, params, inputs, output, deadline_s, priority, tag)
+        return cls(key, operation, params, inputs, output, deadline_s, priority, tag)  # type: ignore[arg-type]
 
     def __post_init__(self) -> None:
-        if type(self.inputs) is tuple:
+        if self.params:
+            object.__setattr__(self, "params", plain_params(self.params))
+        if type(self.deadline_s) is not float or type(self.priority) is not int:
+            object.__setattr__(self, "deadline_s", plain_number(self.deadline_s))
+            object.__setattr__(self, "priority", plain_number(self.priority))
+        if type(self.inputs) is tuple and isinstance(self.output_uri, str):
             for item in self.inputs:
                 if type(item) is not Tensor and type(item) is not Reference:
                     break
             else:
                 return
-        object.__setattr__(self, "inputs", tuple(map(_as_input, self.inputs)))
+        given: Tuple[Any, ...] = tuple(self.inputs)
+        inputs: List[Union[Tensor, Reference]] = []
+        try:
+            # `extend` keeps what came before a failure, so the length is the number of the bad one.
+            inputs.extend(map(_as_input, given))
+            if hasattr(self.output_uri, "__fspath__"):
+                object.__setattr__(self, "output_uri", _uri_of(self.output_uri))
+        except RejectedError as error:
+            if not is_own(error):
+                raise  # what an input's __array__ raises, or a signal handler
+            place = "input {}".format(len(inputs)) if len(inputs) < len(given) else "output"
+            error.message = "{}: {}".format(place, error.message)
+            object.__setattr__(self, "output_uri", "")
+            object.__setattr__(self, "error", error)
+        object.__setattr__(self, "inputs", tuple(inputs))
 
 
 def _as_input(item: Any) -> Union[Tensor, Reference]:
     if isinstance(item, (Tensor, Reference)):
         return item
-    if hasattr(item, "dtype") and hasattr(item, "flags"):
-        is_native = item.dtype.byteorder != ">"
-        return Tensor.of(item if is_native else item.astype(item.dtype.newbyteorder("<")))
     if isinstance(item, str):
         return Reference(item)
-    if isinstance(item, Path):
+    if hasattr(item, "__fspath__"):
         return Reference(_uri_of(item))
-    try:
-        return Tensor.of_buffer(item)
-    except TypeError:
-        pass
-    try:
-        import numpy as np
-    except ImportError:
-        # The record is as good as on a node that has numpy.
-        raise StartupError(
-            "an input of type {} needs numpy, which this node does not have".format(type(item).__name__),
-            cure="install numpy there, or pass a buffer, such as array.array",
-        ) from None
-    return Tensor.of(np.asarray(item))
+    return Tensor(*by_value(item))
 
 
-def _uri_of(path: Path) -> str:
-    uri = file_uri(path)
+def _uri_of(path: Any) -> str:
+    uri = file_uri(Path(path))
     if split_member(uri)[1]:
         raise RejectedError(
             "forbidden-uri",

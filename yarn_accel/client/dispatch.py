@@ -207,6 +207,9 @@ class Dispatcher:
             following = source.next()
             if following is None:
                 return
+            if following.error is not None:
+                self._outcomes.append((following, following.error))
+                return
             self._find(False)
             self._apply(ev.CallSubmitted(following))
             while any(client.has_outgoing for client in self._clients.values()) and self._wait():

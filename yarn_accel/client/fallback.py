@@ -8,14 +8,16 @@ node's numpy and scipy, which it may not have. References are read from ``file:/
 from __future__ import annotations
 
 import errno
+import math
 import time
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Tuple, TypeVar
 
 from yarn_accel import operations
 from yarn_accel.client.calls import Call, Reference, Reply, Tensor
+from yarn_accel.client.payload import request_of
 from yarn_accel.client.task_files import TaskFiles
 from yarn_accel.client.webhdfs import DEFAULT_MAX_BYTES, WebHdfs
-from yarn_accel.errors import RejectedError, StorageError, UnavailableError
+from yarn_accel.errors import LocalProtocolError, RejectedError, StorageError, UnavailableError
 from yarn_accel.formats import (
     BytesInMemory,
     conversions,
@@ -27,7 +29,7 @@ from yarn_accel.formats import (
 from yarn_accel.formats.npz_writer import npz_parts
 from yarn_accel.operations.operation import converted
 from yarn_accel.uris import normalised, shown, split_member
-from yarn_accel.wire import TensorSpec
+from yarn_accel.wire import Request, TensorSpec, as_received
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,19 +62,24 @@ class LocalExecutor:
             StorageError: a reference could not be read, or the output not be written.
             UnavailableError: this node has no numpy, scipy or Pillow.
         """
+        arrived_s = time.monotonic()
+        params = _received(call).params
+        until_s = arrived_s + call.deadline_s if call.deadline_s else math.inf
         operation = operations.get(call.operation)
         for uri in _uris(call):
             normalised(uri)
         read_s, (arrays, read_changes) = _timed(lambda: _with_libraries(lambda: self._arrays(call)))
         try:
-            specs = operation.computed_specs([_spec(array) for array in arrays], call.params)
-            operation.check(specs, call.params)
+            specs = operation.computed_specs([_spec(array) for array in arrays], params)
+            operation.check(specs, params)
         except RejectedError as error:
             references = (item for item in call.inputs if isinstance(item, Reference))
             raise name_plain_bytes(error, (item.uri for item in references if item.spec is None)) from None
         n_bytes_in = sum(array.nbytes for array in arrays)
         given, changes = converted(arrays, specs)
-        compute_s, outcome = _timed(lambda: _with_libraries(lambda: operation.run(given, call.params)))
+        if time.monotonic() >= until_s:
+            raise RejectedError("deadline-exceeded", "the deadline passed before the computation began")
+        compute_s, outcome = _timed(lambda: _with_libraries(lambda: operation.run(given, params)))
         write_s, tensors = _timed(lambda: self._outputs(call, outcome.arrays))
         seconds = {"read": read_s, "queue": 0.0, "compute": compute_s, "write": write_s}
         seconds["total"] = sum(seconds.values())
@@ -124,6 +131,17 @@ def _uris(call: Call) -> Iterator[str]:
             yield split_member(item.uri)[0]
     if call.output_uri:
         yield call.output_uri
+
+
+def _received(call: Call) -> Request:
+    """The request as a server would get it: what cannot be sent is refused here with the same code."""
+    try:
+        request, _, _ = request_of(call, 1)
+        received = as_received(request)
+    except LocalProtocolError as error:
+        raise RejectedError("cannot-be-sent", error.message) from None
+    assert isinstance(received, Request)
+    return received
 
 
 def _timed(work: Callable[[], _T]) -> Tuple[float, _T]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import struct
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, Generic, Mapping, Sequence, TypeVar, Union
@@ -25,6 +26,7 @@ from yarn_accel.client.results import (
     Solution,
     factor_inputs,
 )
+from yarn_accel.errors import RejectedError
 from yarn_accel.wire import TensorSpec
 
 __all__ = [
@@ -120,9 +122,14 @@ def residual(a: Any, factors: Factors, options: Options) -> PreparedCall[Residua
 
 def features(images: Union[str, Reference, Sequence[bytes]], options: Options) -> PreparedCall[ImageFeatures]:
     """A row of features for each image."""
-    if isinstance(images, (str, Reference)):
+    if isinstance(images, (str, os.PathLike, Reference)):
         return _prepare(ImageFeatures.of, "features", (images,), options)
-    blob = b"".join(images)
+    images = list(images)
+    try:
+        blob = b"".join(images)
+    except TypeError:
+        cure = "pass a list of the bytes of each image, or the URI of an .npz"
+        raise RejectedError("wrong-dtype", "images: not the bytes of each", cure=cure) from None
     lengths = struct.pack("<{}q".format(len(images)), *(len(image) for image in images))
     inputs = (
         Tensor(TensorSpec("|u1", (len(blob),)), blob),

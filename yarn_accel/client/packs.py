@@ -30,7 +30,7 @@ def is_packable(call: Call, takes_stacks: Callable[[str], bool]) -> bool:
     Args:
         takes_stacks: whether the servers say so of an operation that this process does not know.
     """
-    if call.output_uri or not call.inputs:
+    if call.output_uri or not call.inputs or call.error is not None:
         return False
     operation = OPERATIONS.get(call.operation)
     if not (takes_stacks(call.operation) if operation is None else operation.takes_stacks):
@@ -63,6 +63,7 @@ def same_form(first: Call, other: Call) -> bool:
         other.operation != first.operation
         or len(other.inputs) != len(first.inputs)
         or other.output_uri
+        or other.error is not None
         or other.deadline_s != first.deadline_s
         or other.priority != first.priority
         or (other.params is not first.params and other.params != first.params)

@@ -17,7 +17,7 @@ from yarn_accel.client.shared_memory import SharedMemory, SharedSegment, aligned
 from yarn_accel.errors import RejectedError, RemoteProtocolError
 from yarn_accel.wire import Buffer, Placement, RemoteInput, Request, Result, TensorSpec
 
-__all__ = ["SHARED_MEMORY_MIN_BYTES", "EncodedRequest", "PayloadCodec"]
+__all__ = ["SHARED_MEMORY_MIN_BYTES", "EncodedRequest", "PayloadCodec", "request_of"]
 
 #: Inputs of at least this length go through shared memory if there is some; measured: both take equally long.
 SHARED_MEMORY_MIN_BYTES = 64 * 1024
@@ -36,6 +36,40 @@ class EncodedRequest(NamedTuple):
     payload: Sequence[Buffer]
     n_bytes: int
     segment: Optional[SharedSegment]
+
+
+def request_of(call: Call, request_id: int) -> Tuple[Request, List[Buffer], int]:
+    """A call as a request with its inputs by value behind it, and their length.
+
+    Raises:
+        LocalProtocolError: an input's data does not fit its description.
+        RejectedError: an input cannot travel.
+    """
+    if call.error is not None:
+        raise call.error
+    specs: List[Union[TensorSpec, RemoteInput]] = []
+    payload: List[Buffer] = []
+    n_bytes = 0
+    for item in call.inputs:
+        if type(item) is Tensor:
+            specs.append(item.spec)
+            flat = item.flat()
+            payload.append(flat)
+            n_bytes += len(flat)
+        else:
+            assert isinstance(item, Reference)
+            specs.append(RemoteInput(item.uri, item.spec))
+    request = Request(
+        request_id,
+        call.key,
+        call.operation,
+        call.params,
+        tuple(specs),
+        call.output_uri,
+        call.deadline_s,
+        call.priority,
+    )
+    return request, payload, n_bytes
 
 
 class PayloadCodec:
@@ -84,18 +118,7 @@ class PayloadCodec:
             LocalProtocolError: the call cannot be encoded.
             RejectedError: ``request-too-large``: its inputs are, for the server.
         """
-        specs: List[Union[TensorSpec, RemoteInput]] = []
-        payload: List[Buffer] = []
-        n_bytes = 0
-        for item in call.inputs:
-            if type(item) is Tensor:
-                specs.append(item.spec)
-                flat = item.flat()
-                payload.append(flat)
-                n_bytes += len(flat)
-            else:
-                assert isinstance(item, Reference)
-                specs.append(RemoteInput(item.uri, item.spec))
+        request, payload, n_bytes = request_of(call, request_id)
         if n_bytes > self._max_request_bytes:
             raise RejectedError(
                 "request-too-large",
@@ -105,18 +128,7 @@ class PayloadCodec:
         placement, is_kept = None, False
         if self.shared_memory is not None:
             placement, segment, is_kept = self._place(self.shared_memory, call, payload, segment)
-        request = Request(
-            request_id,
-            call.key,
-            call.operation,
-            call.params,
-            tuple(specs),
-            call.output_uri,
-            call.deadline_s,
-            call.priority,
-            placement,
-            is_kept,
-        )
+        request = request._replace(placement=placement, keep_inputs=is_kept)
         if placement is not None:
             return EncodedRequest(request, _NOTHING, 0, segment)
         return EncodedRequest(request, payload, n_bytes, None)

@@ -278,6 +278,12 @@ def factor_inputs(factors: Factors) -> Tuple[str, str, List[Any]]:
     """The operation that made these factors, their form, and what stands for them among a call's inputs."""
     operation, form, names = _FACTORS[type(factors)]
     if factors.output:
+        if not factors.output.endswith(".npz"):
+            raise RejectedError(
+                "wrong-dtype",
+                "{}: files are read by their names, and this one would be plain bytes".format(factors.output),
+                cure="end an output that is an input later in .npz",
+            )
         return operation, form, [Reference(factors.output)]
     arrays = [getattr(factors, name) for name in names]
     if operation == "cholesky" and len(_shape(arrays[0])) == 1:

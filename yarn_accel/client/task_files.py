@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 from typing import Mapping, Optional, Sequence
 
+from yarn_accel.client.signal_errors import reraise_from_signal
 from yarn_accel.client.webhdfs import DEFAULT_MAX_BYTES, WebHdfs
 from yarn_accel.errors import StartupError
 from yarn_accel.local_filesystem import Buffer, LocalFiles, file_error, pieces, write_whole
@@ -45,6 +46,7 @@ class TaskFiles:
         try:
             return self._local.read(path, max_bytes)
         except OSError as error:
+            reraise_from_signal(error)
             raise file_error(uri, error) from error
 
     def write(self, uri: str, parts: Sequence[Buffer]) -> None:
@@ -60,6 +62,7 @@ class TaskFiles:
         try:
             write_whole(self._local, path, parts)
         except OSError as error:
+            reraise_from_signal(error)
             raise file_error(uri, error) from error
 
     def check_output(self) -> None:
@@ -93,6 +96,7 @@ class TaskFiles:
         try:
             write_whole(self._local, target, pieces(path))
         except OSError as error:
+            reraise_from_signal(error)
             raise file_error(uri, error) from error
 
     def _webhdfs(self) -> WebHdfs:

@@ -4,6 +4,7 @@ Standard library only, Python 3.8: it travels inside a mapper.
 """
 
 from yarn_accel.wire.checksums import CHECKSUMS, Buffer, Checksum, available_checksums
+from yarn_accel.wire.codec import as_received
 from yarn_accel.wire.connection import Connection
 from yarn_accel.wire.credential import SECRET_ALIAS, Credential
 from yarn_accel.wire.digest import payload_digest
@@ -96,6 +97,7 @@ __all__ = [
     "StatsRequest",
     "TensorSpec",
     "Welcome",
+    "as_received",
     "available_checksums",
     "payload_bytes",
     "payload_digest",

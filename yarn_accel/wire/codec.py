@@ -16,12 +16,13 @@ import functools
 from typing import Any, Dict, List, Tuple
 
 from yarn_accel.errors import LocalProtocolError, RemoteProtocolError
+from yarn_accel.wire.frames import Limits
 from yarn_accel.wire.layouts import BY_CLASS, BY_KIND, MAX_NUMBER, Layout
 from yarn_accel.wire.messages import Message, NamedTensor, Placement, RemoteInput
 from yarn_accel.wire.schema import FieldError, dump_header, json_object, load_header, read_fields
 from yarn_accel.wire.tensors import TensorSpec
 
-__all__ = ["decode", "encode"]
+__all__ = ["as_received", "check_header_bytes", "decode", "encode"]
 
 _NUMBER_BYTES = 8
 # Remembered for the process, not for each connection: so the memory is bounded however many there are.  What
@@ -86,6 +87,23 @@ def decode(kind: int, varying_bytes: int, header: bytes) -> Tuple[Message, int]:
     if layout.open:
         fields[layout.open] = {} if opened == b"{}" else load_header(opened, layout.make.__name__)
     return layout.make(**fields), n_bytes
+
+
+def as_received(message: Message) -> Message:
+    """A message as the peer would get it, for who computes without one: no other requests are answered there.
+
+    Raises:
+        LocalProtocolError: it could not be sent.
+    """
+    kind, varying_bytes, header, _ = encode(message)
+    check_header_bytes(message, header, Limits.header_bytes)
+    return decode(kind, varying_bytes, header)[0]
+
+
+def check_header_bytes(message: Message, header: bytes, most: int) -> None:
+    """Raise `LocalProtocolError` for a header that the peer would not take."""
+    if len(header) > most:
+        raise LocalProtocolError("{}: a header of {} bytes".format(type(message).__name__, len(header)))
 
 
 def _write_open(layout: Layout, message: Message) -> bytes:

@@ -23,7 +23,7 @@ from yarn_accel.errors import AccelError, LocalProtocolError, RemoteProtocolErro
 from yarn_accel.wire import handshake as hs
 from yarn_accel.wire import messages as msg
 from yarn_accel.wire.checksums import Buffer, Checksum, checksum_maker
-from yarn_accel.wire.codec import decode, encode
+from yarn_accel.wire.codec import check_header_bytes, decode, encode
 from yarn_accel.wire.events import ACCEPTED, NEED_DATA, Closed, Event, Opened, PayloadComplete, State
 from yarn_accel.wire.frames import Frame, FrameReceiver, Limits, pack_prefix
 from yarn_accel.wire.layouts import KINDS
@@ -243,8 +243,7 @@ class Connection:
         if not self._may_lend and self._lends(message):
             raise LocalProtocolError("{}: lending was not agreed".format(type(message).__name__))
         kind, varying_bytes, header, n_bytes = encode(message)
-        if len(header) > self._limits.header_bytes:
-            raise LocalProtocolError("{}: a header of {} bytes".format(type(message).__name__, len(header)))
+        check_header_bytes(message, header, self._limits.header_bytes)
         if given is not None and given != n_bytes:
             raise LocalProtocolError(
                 "{}: its tensors have {} bytes but {} were given".format(

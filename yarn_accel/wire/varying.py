@@ -86,6 +86,8 @@ def _doubles(n: int) -> struct.Struct:
 
 def _check_seconds(seconds: Iterable[float], place: str) -> Any:
     for value in seconds:
+        if not isinstance(value, (int, float)):
+            raise FieldError("a number expected, not {}".format(repr(value)[:64])).inside(place)
         if not 0 <= value <= _MAX_SECONDS:
             raise FieldError("{} is not between 0 and {:g}".format(value, _MAX_SECONDS)).inside(place)
     return seconds

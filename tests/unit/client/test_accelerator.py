@@ -1,6 +1,7 @@
 """The object a mapper works with, computing in this process: values, errors, keys, counters, its end."""
 
 import array
+import datetime
 import doctest
 import importlib
 import os
@@ -211,13 +212,31 @@ def test_inputs_are_arrays_buffers_lists_uris_and_paths(tmp_path):
         (np.array(["text"]), "wrong-dtype"),
         ([object()], "wrong-dtype"),
         (array.array("u", "text"), "wrong-dtype"),
-        (memoryview(b"abcd")[::2], "wrong-layout"),
+        (None, "wrong-dtype"),
+        ({1.0}, "wrong-dtype"),
+        ([1.0, None], "wrong-dtype"),
+        ([[1.0, "2"]], "wrong-dtype"),
+        ([datetime.date(2026, 1, 1)], "wrong-dtype"),
+        (np.zeros(2, "M8[s]"), "wrong-dtype"),
+        (np.zeros(2, "i4,f8"), "wrong-dtype"),
+        (memoryview(b"abcd").cast("B")[::1].cast("c"), None),
+        ([[1.0, 2.0], [3.0]], "wrong-layout"),
+        ([[1.0, 2.0], 3.0], "wrong-layout"),
+        ([np.ones(2), np.ones(3)], "wrong-layout"),
+        (np.ma.masked_array([1.0, 2.0], mask=[True, False]), "wrong-layout"),
+        (np.zeros((1,) * 9), "wrong-shape"),
+        ([[[[[[[[[1.0]]]]]]]]], "wrong-shape"),
+        ([2**70], "wrong-dtype"),
     ],
 )
-def test_what_cannot_travel_is_rejected(item, code):
-    with pytest.raises(RejectedError) as caught:
-        Call.of("echo", item)
-    assert caught.value.code == code
+def test_what_cannot_travel_is_the_outcome_of_its_call_alone(accel, item, code):
+    calls = (Call.of("echo", each, tag=tag) for tag, each in enumerate(([1.0], item, [2.0])))
+    found = {call.tag: getattr(outcome, "code", None) for call, outcome in accel.map(calls, pack="auto")}
+    assert found == {0: None, 1: code, 2: None}
+    if code is not None:
+        with pytest.raises(RejectedError, match="input 0") as caught:
+            accel.call("echo", item)
+        assert caught.value.code == accel.submit("echo", item).exception().code == code
 
 
 # Errors

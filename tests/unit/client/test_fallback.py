@@ -148,7 +148,10 @@ def test_without_numpy_the_cure_is_named():
         "except UnavailableError as error:\n"
         "    print(error)\n"
         "try:\n"
-        "    Call.of('lu', [[1.0]])\n"
+        "    print(Call.of('lu', [[1, 2], [3, 4.5]]).inputs[0].spec)\n"
+        "    print(Call.of('lu', [[1], [3, 4.5]]).error)\n"
+        "    class Array: __array__ = None\n"
+        "    Call.of('lu', Array())\n"
         "except StartupError as error:\n"
         "    print(error)\n"
     )
@@ -157,4 +160,8 @@ def test_without_numpy_the_cure_is_named():
     completed = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
     assert "No module named 'numpy'" in completed.stdout
     assert "install numpy, scipy and Pillow on the node, or start a pipeline server" in completed.stdout
-    assert "type list needs numpy, which this node does not have: install numpy there, or" in completed.stdout
+    assert "TensorSpec(dtype='<f8', shape=(2, 2), order='C')" in completed.stdout
+    assert "input 0: a ragged list: row 1 has 2 element(s), row 0 has 1" in completed.stdout
+    assert (
+        "type Array needs numpy, which this node does not have: install numpy there, or" in completed.stdout
+    )
