@@ -23,6 +23,8 @@ from yarn_accel.adapters.hadoop_rpc import (
     write_token_file,
 )
 from yarn_accel.adapters.hadoop_rpc.records import (
+    ApplicationReport,
+    ApplicationState,
     ContainerState,
     ContainerStatus,
     LaunchContext,
@@ -42,6 +44,7 @@ from yarn_accel.adapters.hadoop_rpc.service_messages import (
     ContainerException,
     FinishRequest,
     FinishResponse,
+    GetApplicationReportResponse,
     GetClusterNodesResponse,
     GetContainerStatusesResponse,
     MapAttributesRequest,
@@ -187,6 +190,8 @@ class FakeYarn:
         self.is_operator = True
         self.resource_types = ("memory-mb", "vcores", "acct/slot")
         self.is_registered = False
+        #: What a report says of the application.
+        self.state = ApplicationState.RUNNING
         self.final: FinishRequest | None = None
         self.n_refused = 0
         self._granted: list[YarnContainer] = []
@@ -205,6 +210,9 @@ class FakeYarn:
             {
                 "getClusterNodes": lambda _: GetClusterNodesResponse(
                     tuple(node.report() for node in self.nodes.values() if node.state is NodeState.RUNNING)
+                ),
+                "getApplicationReport": lambda request: GetApplicationReportResponse(
+                    ApplicationReport(request.application, state=self.state)
                 ),
                 "updateNodeResource": self._update,
                 "mapAttributesToNodes": self._map,

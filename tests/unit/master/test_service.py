@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from tests.unit.master.fake_yarn import SERVER, SLOTS, FakeYarn, Rig, rig
+from yarn_accel.adapters.hadoop_rpc import AttemptGoneError
+from yarn_accel.adapters.hadoop_rpc.records import ApplicationState
 from yarn_accel.errors import AuthenticationError, RejectedError
 
 RACKS = {"a1": "/r1", "w1": "/r1", "a2": "/r2", "w2": "/r2", "w3": "/r2"}
@@ -238,6 +242,35 @@ def test_an_accelerator_that_only_the_agent_sees(tmp_path: Path) -> None:
         await all_.until("none any more", lambda: not node.runs("serve"))
 
     play(tmp_path, story)
+
+
+@pytest.mark.parametrize(
+    "state", [ApplicationState.KILLED, ApplicationState.FAILED, ApplicationState.RUNNING]
+)
+def test_a_master_that_yarn_ends_restores_the_nodes_when_the_application_is_over(
+    tmp_path: Path, state: ApplicationState
+) -> None:
+    """SIGTERM is what a NodeManager sends first; RUNNING: another attempt goes on with what is set."""
+
+    async def run() -> None:
+        async with FakeYarn(RACKS) as yarn, rig(yarn, tmp_path) as all_:
+            await serving(all_)
+            await all_.until("slots changed", lambda: yarn.nodes["w1"].slots != SLOTS)
+            await all_.control("drain", {"node": "a2"})
+            await all_.until("the drain is stored", lambda: "accel-drained" in yarn.nodes["a2"].attributes)
+            yarn.state = state
+            os.kill(os.getpid(), signal.SIGTERM)
+            with pytest.raises(AttemptGoneError):
+                await asyncio.wait_for(asyncio.shield(all_.work), 60)
+            after = {host: (node.slots, dict(node.attributes)) for host, node in yarn.nodes.items()}
+            if state is ApplicationState.RUNNING:
+                assert all({"accel-owner", "accel-slots"} <= set(marks) for _, marks in after.values())
+            else:
+                assert after == {
+                    host: (SLOTS, {"accel-drained": "true"} if host == "a2" else {}) for host in RACKS
+                }
+
+    asyncio.run(run())
 
 
 def test_without_rights_everything_else_goes_on(tmp_path: Path) -> None:
