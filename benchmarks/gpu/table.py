@@ -26,7 +26,7 @@ def gpu_table(document: Mapping[str, Any]) -> list[str]:
         for way, title in _WAYS.items():
             cells = [f"{value[f'{operation}, {size}: {way}']:,.0f}" for size in _SIZES]
             lines.append(_line(f"{name}, {title}", cells))
-    lines += ["", _line("packed by 64, thousand matrices a second", [f"n = {n}" for n in _ORDERS])]
+    lines += ["", _line("small ones (bare: 64 a call), thousand a second", [f"n = {n}" for n in _ORDERS])]
     for operation, name in _NAMES.items():
         for way, title in (("bare, with copies", "bare, with copies"), ("pipeline", "through the pipeline")):
             cells = [f"{value[f'{operation}, order {n}, by 64: {way}'] / 1e3:,.1f}" for n in _ORDERS]

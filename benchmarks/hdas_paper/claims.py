@@ -1,6 +1,7 @@
 """Every figure that the paper states, beside ours: "holds / does not", and why not.
 
-A figure holds where ours is within `_CLOSE` of it, or on the same side of a bound; nothing is fitted to pass.
+A figure holds where ours is within `_CLOSE` of it, or on the same side of a bound. The worlds were fitted to
+these same statements (`paper.SETS`), since the paper's table of tasks is lost.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The self-learning paper's Algorithm 3.1: the largest residual capacity, equations (1) to (5)."""
+"""The self-learning paper's Algorithm 3.1: the largest residual capacity.
+
+Equation (1) is the paper's; its text has lost (2) to (5), so the four shares are our reading.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""How long tasks take where several read at once: equations (1) to (6) of HDAS.
+"""How long tasks take where several read at once: equations (1) to (6) of HDAS, reconstructed.
+
+The paper's text has lost them: these follow what it says of them, and the fixed point in (4) is ours.
 
 V is the split of a task in bytes, B the bandwidth of a node, TotalIO what is requested there, #IOtask how
 many request it. A *profile* is what is believed of one form of an application on one kind of node.

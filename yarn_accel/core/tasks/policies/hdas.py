@@ -1,4 +1,4 @@
-"""`hdas`: Algorithm 1 of the paper to the letter; `hdas+`: the same with a tail guard, which is ours.
+"""`hdas`: Algorithm 1 of the paper, ties decided by us; `hdas+`: the same with a tail guard, which is ours.
 
 GPUs go to the application whose next task is delayed least there now, so that readers meet those who compute.
 Cores go to the application that is furthest behind. No rule refuses a task: a GPU is filled even where the
