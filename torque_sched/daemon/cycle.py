@@ -8,8 +8,8 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -185,6 +185,8 @@ class Cycle:
         deletes_impossible: bool = False,
         offlines_black_holes: bool = False,
     ) -> None:
+        self.is_deciding = False
+        """Whether it computes, for seconds where thousands of jobs wait, and may be left at any point."""
         self._pbs = pbs
         self._brain = brain
         self.standing = standing
@@ -259,7 +261,8 @@ class Cycle:
         report.findings += self.standing.observe(snapshot)
         report.context = self._brain.context(snapshot, self.standing)
         report.settled = self._brain.settled
-        report.decisions = self._brain.decide(snapshot, report.context)
+        with self._deciding():
+            report.decisions = self._brain.decide(snapshot, report.context)
         report.decide_s = time.monotonic() - began_s
         if acts:
             report.promises = self._brain.decided(snapshot, report.decisions, self.standing)
@@ -267,7 +270,16 @@ class Cycle:
     def _expect(self, report: CycleReport, snapshot: Snapshot) -> None:
         """When the jobs that wait are expected to start: said in comments, after all starts."""
         assert report.context is not None
-        report.with_expected = self._brain.expecting(report.decisions, snapshot, report.context)
+        with self._deciding():
+            report.with_expected = self._brain.expecting(report.decisions, snapshot, report.context)
+
+    @contextmanager
+    def _deciding(self) -> Iterator[None]:
+        self.is_deciding = True
+        try:
+            yield
+        finally:
+            self.is_deciding = False
 
     async def _start_all(self, report: CycleReport, snapshot: Snapshot) -> None:
         """Start in the order of the decisions, several at once where that is faster."""

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from types import FrameType
 
 from torque_sched.adapters.commands import Commands
 from torque_sched.adapters.log_file import Event, LogFile
@@ -145,9 +146,16 @@ class Service:
         self._wake.set()
         self._stop.set()
 
+    def _cut_short(self, number: int, frame: FrameType | None) -> None:
+        """The signal itself, wherever the program is: a long decision is left, as nothing depends on it."""
+        if self.cycle.is_deciding and self._ending is None:
+            self._caught(number)
+            raise asyncio.CancelledError
+
     def _caught(self, number: int) -> None:
-        self.log.record(Event.SYSTEM, "Svr", "die", f"caught signal {number}")
-        self._end(Ending(1, f"caught signal {number}"))
+        if self._ending is None:
+            self.log.record(Event.SYSTEM, "Svr", "die", f"caught signal {number}")
+            self._end(Ending(1, f"caught signal {number}"))
         for task in (self._running, self._writing):
             if task is not None:
                 task.cancel()
@@ -181,6 +189,7 @@ class Service:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._caught, number.value)
+            signal.signal(number, self._cut_short)
         loop.add_signal_handler(signal.SIGHUP, self._hung_up)
         signal.signal(signal.SIGALRM, self._too_long)
         if self.port is not None:

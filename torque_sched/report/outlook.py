@@ -14,6 +14,7 @@ from torque_sched.learning.promises import KeptPromise, Outcome
 from torque_sched.policies.backfill import PlanningBackfill
 from torque_sched.policies.backfilling.show import PlannedStart
 from torque_sched.policies.backfilling.show import showstart as planned_start
+from torque_sched.policies.context import PendingStart
 from torque_sched.policies.expected import EXPECTED_JOBS, LOOKED_AT, expected_starts
 from torque_sched.policies.registry import BACKFILLS
 from torque_sched.policies.start_words import expected_words, guaranteed_words
@@ -41,6 +42,7 @@ class Outlook:
         why_none: why no start is guaranteed to a job that waits.
         why_not_expected: why nothing is expected of it.
         zone: of the times that its comment has, too.
+        under_way: its start, ordered and not seen in a look at the server yet.
     """
 
     job: Job
@@ -53,10 +55,18 @@ class Outlook:
     why_none: str = ""
     why_not_expected: str = ""
     zone: tzinfo = timezone.utc
+    under_way: PendingStart | None = None
 
     def lines(self) -> list[str]:
         """For people."""
         told = [job_line(self.job)]
+        if self.under_way is not None:
+            nodes = "+".join(_share(each) for each in self.under_way.allocation)
+            ordered = clock(self.under_way.asked_s)
+            told.append(
+                f"start: it started just now on {nodes}: ordered {ordered}, not confirmed yet by a look"
+            )
+            return told
         if self.planned is None:
             told.append(self._past())
             return told
@@ -104,7 +114,8 @@ class Outlook:
             "job": str(self.job.id),
             "state": self.job.state.value,
             "now_s": self.now_s,
-            "start_s": planned.start_s if planned is not None else self.job.start_s,
+            "start_s": self._start_s(),
+            "is_under_way": self.under_way is not None,
             "expected_start_s": self.expected_s,
             "expected_error": asdict(self.error) if self.error is not None else None,
             "is_guaranteed": planned is not None and planned.is_promise,
@@ -122,6 +133,11 @@ class Outlook:
             "n_broken": kept.n_broken if kept is not None else outcome.n_broken if outcome else 0,
             "evidence": list(planned.evidence) if planned is not None else [],
         }
+
+    def _start_s(self) -> float | None:
+        if self.under_way is not None:
+            return self.under_way.asked_s
+        return self.planned.start_s if self.planned is not None else self.job.start_s
 
 
 def _first_s(kept: KeptPromise | None, promise: Any, outcome: Outcome | None) -> float | None:
@@ -163,6 +179,9 @@ def outlook_of(picture: Picture, job: Job) -> Outlook:
     snapshot, settings = picture.snapshot, picture.settings
     if job.state in _PAST:
         return Outlook(job, snapshot.now_s, None, None, outcome_of_job(picture, job))
+    for start in picture.context.pending:
+        if start.job == job.id:
+            return Outlook(job, snapshot.now_s, None, None, None, zone=settings.zone, under_way=start)
     planned = planned_start(snapshot, settings, picture.context, job)
     expected_s, why_not = _expected_start(picture, planned, job)
     return Outlook(

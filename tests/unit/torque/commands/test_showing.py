@@ -20,7 +20,7 @@ from torque_sched.core.states import JobState
 from torque_sched.learning.expectations import ErrorSeen
 from torque_sched.learning.promises import MADE, Change, KeptPromise, Outcome
 from torque_sched.policies.backfilling.show import FreeNode, PlannedStart, showbf, showstart
-from torque_sched.policies.context import Context, Reservation, Window
+from torque_sched.policies.context import Context, PendingStart, Reservation, Window
 from torque_sched.policies.decide import decide
 from torque_sched.policies.registry import new_backfill
 from torque_sched.policies.settings import Settings
@@ -131,6 +131,18 @@ def test_nodes_that_are_alike_share_a_row() -> None:
     told = json.loads(json.dumps(document(found, NOW_S), allow_nan=False))
     assert told["nodes"][0]["until_s"] is None
     assert told["nodes"][2]["until_s"] == NOW_S + 60.0
+
+
+def test_a_start_that_is_under_way_says_so() -> None:
+    """Between the order and the next look: the job waits by the last look, and runs by the server."""
+    waits = job(7, "1:ppn=2", name="relax")
+    ordered = PendingStart(waits.id, (NodeShare(NodeName("n1"), 2, 1),), NOW_S)
+    under_way = Outlook(waits, NOW_S, None, None, None, under_way=ordered)
+    text = "\n".join(under_way.lines())
+    assert "start: it started just now on n1:ppn=2:gpus=1: ordered " in text
+    assert "not confirmed yet by a look" in text
+    told = under_way.document()
+    assert (told["start_s"], told["is_under_way"], told["state"]) == (NOW_S, True, "Q")
 
 
 def test_an_outlook_in_words_and_as_json() -> None:

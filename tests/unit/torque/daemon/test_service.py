@@ -18,7 +18,7 @@ from torque_sched.core.model import JobId, Server
 from torque_sched.core.snapshot import Snapshot
 from torque_sched.daemon.cycle import CycleReport
 from torque_sched.daemon.event_port import SchedCommand
-from torque_sched.daemon.service import Pace, Service
+from torque_sched.daemon.service import Ending, Pace, Service
 from torque_sched.parse.qrun import RunKind, RunResult
 
 
@@ -160,3 +160,45 @@ def test_a_signal_ends_a_comment_that_hangs(tmp_path: Path, alarm: None) -> None
     cycle = Talkative(0.001, end)
     serving(cycle, tmp_path)
     assert (cycle.n_looks, cycle.n_written) == (1, 1)
+
+
+class LongDecision:
+    """Computes without end, as with thousands of jobs under load, and gets a signal in the middle."""
+
+    n_comments_owed = 0
+
+    def __init__(self) -> None:
+        self.is_deciding = False
+
+    async def run(self, *, dry: bool) -> CycleReport:
+        await asyncio.sleep(0)
+        self.is_deciding = True
+        os.kill(os.getpid(), signal.SIGTERM)
+        until_s = time.monotonic() + 120
+        while time.monotonic() < until_s:
+            pass
+        raise AssertionError("the decision went on for two minutes after the signal")
+
+
+def test_a_signal_ends_the_daemon_in_the_middle_of_a_decision(tmp_path: Path, alarm: None) -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    log = LogFile(tmp_path / "logs", None, dialect=6, filter_mask=0)
+    ended: list[bool] = []
+
+    async def serve() -> Ending:
+        service = Service(
+            LongDecision(),  # type: ignore[arg-type]
+            None, log, Commands({}), Pace(timer_s=3600.0, settle_s=0.0), on_end=lambda: ended.append(True),
+        )  # fmt: skip
+        return await service.run()
+
+    log.open()
+    try:
+        ending = asyncio.run(serve())
+    finally:
+        log.close()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    (file,) = (tmp_path / "logs").iterdir()
+    assert (ending, ended) == (Ending(1, "caught signal 15"), [True])
+    assert file.read_text(encoding="utf-8").count("caught signal 15") == 1
