@@ -26,15 +26,36 @@ from yarn_accel.client.token_file import write_secrets
 from yarn_accel.errors import StartupError
 from yarn_accel.wire.credential import SECRET_ALIAS, Credential, encode, issue
 
-__all__ = ["LocalServer"]
+__all__ = ["LocalServer", "user_name"]
 
 START_LIMIT_S = 120.0
+#: A start that takes longer says so.
+_QUIET_S = 1.0
 _STOP_LIMIT_S = 15.0
 _LIFETIME_S = 365 * 24 * 3600
 #: Unix sockets have no longer paths.
 _LONGEST_PATH = 100
 _SECRET_BYTES = 32
-_CURE = "install what a server needs (`pip install 'cluster-accel[yarn]'`), or connect('inline')"
+_INLINE = "connect('inline') computes without a server"
+#: What the last line of a server that did not start has in it, and the cure.
+_CURES = (
+    (
+        ("No module named", "not installed"),
+        "install what a server needs (`pip install 'cluster-accel[yarn]'`)",
+    ),
+    (
+        (
+            "MemoryError",
+            "Cannot allocate memory",
+            "out of memory",
+            "start new thread",
+            "failed to map segment",
+            "each ends while it starts",
+        ),
+        "give it more memory: raise `ulimit -v`, or the memory of the container",
+    ),
+    (("No space left",), "free disk space, or set TMPDIR to another folder"),
+)
 #: The server serves its owner only, who may read and write these files anyway.
 _PREFIXES = ["file:///", "hdfs://*"]
 
@@ -65,7 +86,7 @@ class LocalServer:
         self._guard: Optional[subprocess.Popen[bytes]] = None
 
     def __enter__(self) -> LocalServer:
-        folder = Path(tempfile.mkdtemp(prefix="accel-"))
+        folder = _new_folder()
         try:
             (folder / "secret").touch(mode=0o600)
             (folder / "secret").write_text(self._secret.hex() + "\n", encoding="ascii")
@@ -78,9 +99,7 @@ class LocalServer:
             raise
         self.endpoint = Endpoint(state["name"], state["host"], state["port"], state["unix_path"])
         expires_s = int(time.time()) + _LIFETIME_S
-        self.credential = issue(
-            self._secret, self._tenant or getpass.getuser(), expires_s, secrets.token_hex(8)
-        )
+        self.credential = issue(self._secret, self._tenant or user_name(), expires_s, secrets.token_hex(8))
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -108,7 +127,8 @@ class LocalServer:
 
     def _await_ready(self, folder: Path) -> Dict[str, Any]:
         assert self._guard is not None
-        until_s = time.monotonic() + START_LIMIT_S
+        began_s = time.monotonic()
+        until_s, says_at_s = began_s + START_LIMIT_S, began_s + _QUIET_S
         state = folder / "state.json"
         while self._guard.poll() is None and time.monotonic() < until_s:
             try:
@@ -117,10 +137,14 @@ class LocalServer:
             except (OSError, ValueError) as error:  # not there yet, or not whole
                 reraise_from_signal(error)
             time.sleep(0.02)
+            if time.monotonic() > says_at_s:
+                says_at_s = float("inf")
+                sys.stderr.write("yarn-accel: starting a pipeline server on this machine ...\n")
+                sys.stderr.flush()
         why = "not ready after {:.0f} s".format(START_LIMIT_S)
         if self._guard.poll() is not None and self._guard.stderr is not None:
             why = self._guard.stderr.read().decode("utf-8", "replace").strip()
-        raise StartupError("the pipeline server did not start: {}".format(why), cure=_CURE)
+        raise StartupError("the pipeline server did not start: {}".format(why), cure=_cure_of(why))
 
     def _end(self) -> None:
         guard, self._guard = self._guard, None
@@ -135,6 +159,31 @@ class LocalServer:
             guard.kill()
             guard.wait()
         guard.stderr.close()
+
+
+def user_name() -> str:
+    """The user's name, or ``uid-NUMBER`` where neither the environment nor the system has one."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "uid-{}".format(os.geteuid())
+
+
+def _cure_of(why: str) -> str:
+    given = "pip install" in why
+    found = [cure for words, cure in _CURES if not given and any(word in why for word in words)]
+    return "; or ".join([*found, _INLINE])
+
+
+def _new_folder() -> Path:
+    try:
+        return Path(tempfile.mkdtemp(prefix="accel-"))
+    except OSError as error:
+        reraise_from_signal(error)
+        raise StartupError(
+            "no folder can be made for a pipeline server: {}".format(error.strerror),
+            cure="set TMPDIR to a folder in which you may write",
+        ) from None
 
 
 def _start_guard(folder: Path) -> subprocess.Popen[bytes]:
@@ -156,4 +205,5 @@ def _start_guard(folder: Path) -> subprocess.Popen[bytes]:
         )
     except OSError as error:
         reraise_from_signal(error)
-        raise StartupError("{!r} cannot be started: {}".format(sys.executable, error.strerror)) from None
+        why = "{!r} cannot be started: {}".format(sys.executable, error.strerror)
+        raise StartupError(why, cure=_cure_of(why)) from None

@@ -34,8 +34,7 @@ def main(argv: List[str]) -> int:
     When the server ends first, its last line goes to standard error.
     """
     folder, owner = Path(argv[0]), int(argv[1])
-    command = [sys.executable, "-m", "yarn_accel", "pipeline", "serve"]
-    command += ["--config", str(folder / CONFIG_FILE)]
+    command = [sys.executable, "-m", "yarn_accel.pipeline.serve", str(folder / CONFIG_FILE)]
     server = None
     try:
         with (folder / LOG_FILE).open("wb") as log:

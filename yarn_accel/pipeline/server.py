@@ -198,6 +198,11 @@ class PipelineServer:
         return self._engine.can_compute or not has_places(self._workers.info())
 
     @property
+    def start_fault(self) -> str:
+        """Why it cannot compute and will not by waiting; empty: it can, or may yet."""
+        return "" if self._engine.can_compute else self._workers.start_fault
+
+    @property
     def n_done(self) -> int:
         """Requests answered with a result so far."""
         return self._engine.n_done

@@ -47,19 +47,26 @@ _GARBAGE_AFTER = 10_000
 _FIRST_ANSWER_S = 0.5
 
 
-def run(config: PipelineConfig, report: Callable[[str], None], first: WorkerProcess | None = None) -> int:
+def run(
+    config: PipelineConfig,
+    report: Callable[[str], None],
+    first: WorkerProcess | None = None,
+    *,
+    must_compute: bool = False,
+) -> int:
     """Serve until a signal says to stop; this thread is the server's loop.
 
     Args:
         config: the settings.
         report: called with one line when the server is ready, and one when it stops.
         first: a worker process that was started already, by this thread.
+        must_compute: end with an error when no worker process can start, which a site may yet cure.
 
     Returns:
         the exit code: 0 when everything was finished, 1 when work was cut off.
 
     Raises:
-        StartupError: an address is in use, or the state file cannot be written.
+        StartupError: an address is in use, the state file cannot be written, or no worker can start.
         ConfigError: the master secret cannot be used.
     """
     _tune_process()
@@ -73,7 +80,7 @@ def run(config: PipelineConfig, report: Callable[[str], None], first: WorkerProc
         web = None
         if config.http_port >= 0:
             web = at_end.enter_context(listen_http(config.http_host, config.http_port))
-        service = _Service(server, report, web)
+        service = _Service(server, report, web, must_compute)
         at_end.callback(service.close)
         service.serve()
     ending = "stopped" if service.was_finished else "stopped with work cut off"
@@ -85,13 +92,18 @@ class _Service:
     """What happens beside the requests, from the start to the end; in the loop."""
 
     def __init__(
-        self, server: PipelineServer, report: Callable[[str], None], web: socket.socket | None
+        self,
+        server: PipelineServer,
+        report: Callable[[str], None],
+        web: socket.socket | None,
+        must_compute: bool,
     ) -> None:
         self.was_finished = False
         self._server = server
         self._loop = server.loop
         self._report = report
         self._web = web
+        self._must_compute = must_compute
         self._http: HttpServer | None = None
         self._error: StartupError | None = None
         self._n_signals = 0
@@ -118,11 +130,15 @@ class _Service:
 
     def _wait_for_workers(self) -> None:
         """Whoever hears of a server sends it requests, and these would wait for its workers."""
-        now_s = time.monotonic()
-        if not self._server.knows_how_it_is and now_s < self._started_s + _WORKERS_S:
+        now_s, server = time.monotonic(), self._server
+        if self._must_compute and server.start_fault:
+            self._error = StartupError(f"a worker process cannot start: {server.start_fault}")
+            self._loop.stop()
+            return
+        waits = self._must_compute or now_s < self._started_s + _WORKERS_S
+        if not server.knows_how_it_is and waits:
             self._loop.call_at(now_s + _LOOK_S, self._wait_for_workers)
             return
-        server = self._server
         if server.config.state_file:
             try:
                 _write_state(server, self._web.getsockname()[1] if self._web is not None else 0)

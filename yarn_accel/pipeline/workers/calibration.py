@@ -195,13 +195,19 @@ def png_of(pixels: Any) -> bytes:
     return buffer.getvalue()
 
 
-def _default_path() -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+def _default_path() -> Path | None:
+    """In the user's cache; None: a user without a home keeps nothing."""
+    try:
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:
+        return None
     return Path(cache) / "cluster-accel" / "calibration.json"
 
 
-def _load(path: Path) -> dict[str, list[list[Any]]]:
+def _load(path: Path | None) -> dict[str, list[list[Any]]]:
     """What the file holds; nothing when it is not there or not as it should be."""
+    if path is None:
+        return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         return {
@@ -212,7 +218,9 @@ def _load(path: Path) -> dict[str, list[list[Any]]]:
         return {}
 
 
-def _save(path: Path, key: str, found: list[Measured]) -> None:
+def _save(path: Path | None, key: str, found: list[Measured]) -> None:
+    if path is None:
+        return
     rows = [[one.operation, one.flops, one.n_bytes, one.seconds] for one in found]
     content = {**_load(path), key: rows}
     try:

@@ -45,6 +45,8 @@ logger = logging.getLogger(__name__)
 
 _MAX_TICK_S = 0.25
 _MAX_START_S = 60.0
+#: So many worker processes in a row that do not start are no accident.
+_FEW_FAILURES = 3
 _MAX_PAUSE_S = 5.0
 _IDLE_BEFORE_MEASURING_S = 1.0
 _BURIAL_RETRY_S = 0.002
@@ -120,6 +122,13 @@ class WorkerSupervisor:
     def device_kinds(self) -> tuple[str, ...]:
         """The kinds of devices that workers compute on."""
         return tuple(dict.fromkeys([slot.device.kind for slot in self._slots]))
+
+    @property
+    def start_fault(self) -> str:
+        """Why worker processes cannot start; empty: as far as is known they can."""
+        if self._n_failures < _FEW_FAILURES:
+            return ""
+        return self._start_fault or "each ends while it starts"
 
     def start(self) -> None:
         """Start the processes; each announces itself by `Listener.worker_started`."""
