@@ -231,7 +231,7 @@ def _member_array(read: _Read, member: ZipMember, place: str) -> StoredArray:
 def _inflated_head(content: bytes) -> bytes:
     inflater = zlib.decompressobj(-zlib.MAX_WBITS)
     head = inflater.decompress(content, _HEAD_BYTES)
-    if _is_short(head):
+    if len(head) == _HEAD_BYTES and _is_short(head):
         head += inflater.decompress(inflater.unconsumed_tail, MAX_HEADER_BYTES - len(head))
     return head
 

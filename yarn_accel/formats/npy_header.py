@@ -14,7 +14,7 @@ import re
 import tokenize
 from typing import Any, NamedTuple, Tuple
 
-from yarn_accel.wire.tensors import ITEM_BYTES, MAX_DIMENSIONS, TensorSpec
+from yarn_accel.wire.tensors import ITEM_BYTES, TensorSpec
 
 __all__ = ["MAGIC", "MAX_HEADER_BYTES", "BadNpyError", "NpyHeader", "parse_header"]
 
@@ -73,13 +73,15 @@ def parse_header(head: bytes) -> NpyHeader:
         sizes = _sizes(shape)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError, tokenize.TokenError) as error:
         raise BadNpyError("not an .npy file ({} in its header)".format(type(error).__name__)) from None
-    stored = _plain_type(dtype)
+    stored = dtype if isinstance(dtype, str) and dtype in ITEM_BYTES else _plain_type(dtype)
     little = "<" + stored[1:] if stored[:1] == ">" else stored
     if little not in ITEM_BYTES:
         raise BadNpyError("arrays of type {} are not taken".format(str(dtype)[:40]))
-    if len(sizes) > MAX_DIMENSIONS or any(size >= 2**48 for size in sizes):
-        raise BadNpyError("arrays of shape {} are not taken".format(str(sizes)[:80]))
-    return NpyHeader(TensorSpec(little, sizes, "F" if is_fortran else "C"), stored, end)
+    try:
+        spec = TensorSpec(little, sizes, "F" if is_fortran else "C")
+    except ValueError:
+        raise BadNpyError("arrays of shape {} are not taken".format(str(sizes)[:80])) from None
+    return NpyHeader(spec, stored, end)
 
 
 def _fields(text: str, is_python_2: bool) -> Any:
@@ -89,7 +91,7 @@ def _fields(text: str, is_python_2: bool) -> Any:
         ValueError, SyntaxError, TypeError: it is none, or has other keys.
     """
     try:
-        fields = _parsed(text)
+        fields = _parsed(text.rstrip(" \n"))
     except SyntaxError:
         if not is_python_2:
             raise
@@ -133,7 +135,7 @@ def _plain_type(dtype: object) -> str:
     """The element type as numpy writes it, whatever its spelling; empty: it is no plain one."""
     if not isinstance(dtype, str):
         return ""
-    if dtype in ITEM_BYTES or not _TYPE.fullmatch(dtype):
+    if (dtype[:1] == ">" and "<" + dtype[1:] in ITEM_BYTES) or not _TYPE.fullmatch(dtype):
         return dtype
     import numpy as np
 

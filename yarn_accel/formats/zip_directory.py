@@ -100,11 +100,13 @@ def _find_directory(read: ReadRange, n_bytes: int) -> Tuple[int, int, int]:
     if n_bytes < _END.size:
         raise BadZipError(NOT_AN_ARCHIVE)
     end_at = n_bytes - _END.size
-    fields = _END.unpack(read(end_at, _END.size))
+    before = min(end_at, _END64_PLACE.size)
+    content = read(end_at - before, before + _END.size)
+    fields = _END.unpack_from(content, before)
     if fields[0] != b"PK\5\6" or fields[-1]:
         raise BadZipError(NOT_AN_ARCHIVE + ", cut short, or something follows its end")
     _, disk, first_disk, here, n_members, length, start, _ = fields
-    is_64 = read(max(0, end_at - _END64_PLACE.size), 4) == _END64_MARK  # some write it where 32 bits would do
+    is_64 = content.startswith(_END64_MARK)  # some write it where 32 bits would do
     if is_64 or _FULL_16 in (here, n_members) or _FULL_32 in (length, start):
         end_at, n_members, length, start = _end64(read, end_at)
     elif disk or first_disk or here != n_members:

@@ -63,6 +63,8 @@ _PNG_PIXELS = (b"IHDR", b"PLTE", b"IDAT", b"IEND")
 """The chunks of a PNG that its pixels depend on."""
 _JPEG_SEGMENT = struct.Struct(">BBH")
 _JPEG_MARK, _JPEG_APP1 = 0xFF, 0xE1
+_JPEG_APP1_MARK, _JPEG_HEAD_BYTES = b"\xff\xe1", 4096
+"""EXIF stands at the beginning, so a short look tells most images that have none."""
 _JPEG_NO_SEGMENTS = (0xD9, 0xDA, 0xFF)
 """The end, the pixels, and a byte that fills."""
 _UNSUPPORTED = "cannot handle"
@@ -92,7 +94,6 @@ def decode(encoded: bytes, max_pixels: int = MAX_PIXELS) -> Array:
             (another format, which is named, or a kind of pixel that is not taken) or ``broken-image``
             (damaged or cut short).
     """
-    _reject_other_formats(encoded)
     try:
         with _opened(encoded) as image:
             _reject_unfit(image.size, image.mode, max_pixels)
@@ -195,6 +196,7 @@ def _opened(encoded: bytes) -> Image.Image:
         return JpegImageFile(io.BytesIO(_without(encoded, _jpeg_metadata(encoded))))
     if _PPM_START.match(encoded):
         return PpmImageFile(io.BytesIO(encoded))
+    _reject_other_formats(encoded)
     raise RejectedError(
         "not-an-image", "{} bytes that are no {} image".format(len(encoded), ", ".join(FORMATS))
     )
@@ -233,6 +235,8 @@ def _png_metadata(png: bytes) -> Iterator[Tuple[int, int]]:
 
 def _jpeg_metadata(jpeg: bytes) -> Iterator[Tuple[int, int]]:
     """Where a JPEG has EXIF and XMP; Pillow seeks a resolution there and warns of what is damaged."""
+    if jpeg.find(_JPEG_APP1_MARK, 0, _JPEG_HEAD_BYTES) < 0:
+        return
     at = len(_JPEG_START)
     while at + _JPEG_SEGMENT.size <= len(jpeg):
         mark, kind, n_bytes = _JPEG_SEGMENT.unpack_from(jpeg, at)
