@@ -50,7 +50,6 @@ _N_BURST = 2_000
 _LONGEST_S = 120.0
 _REST_S = 3.0
 """Until the server may be looked at again after the daemon's first look."""
-_QALTER = "the emulated qalter comments 2,000 jobs in one request; a real one took 1.8 ms for each"
 Figures = dict[str, list[float]]
 
 
@@ -223,8 +222,7 @@ def _bursts(rounds: int, say: Say, ways: Mapping[str, tuple[str, Path]]) -> Iter
         what = f"burst of {_N_BURST} jobs, {name}"
         yield measured(f"{what}: first start", first[name], "s", goal=goals[0], note=_note("128 slots"))
         yield measured("... longest cycle", longest[name], "s", goal=goals[1])
-        note = _QALTER if name == "commands" else ""
-        yield measured("... every waiting job has its reason", explained[name], "s", goal=goals[2], note=note)
+        yield measured("... every waiting job has its reason", explained[name], "s", goal=goals[2])
 
 
 def _one_burst(way: str, root: Path) -> tuple[Burst, float]:
