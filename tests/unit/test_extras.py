@@ -14,6 +14,10 @@ import pytest
 
 from torque_sched import extras as torque_extras
 from yarn_accel import extras as yarn_extras
+from yarn_accel.errors import StartupError
+from yarn_accel.testbed.backends import check_machine
+from yarn_accel.testbed.plan import NetworkMode, UpOptions
+from yarn_accel.testbed.state import ClusterPaths
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = {"compile", "dev"}
@@ -94,6 +98,19 @@ def test_each_command_without_the_extras_works_or_says_how_to_install_them(tmp_p
 @pytest.mark.slow  # 25 s of CPU
 def test_each_command_without_one_package_works_or_says_how_to_install_it(tmp_path) -> None:
     assert wrong(packages(), tmp_path) == []
+
+
+def test_a_cluster_without_what_its_servers_need_is_refused_before_anything_starts(
+    tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    paths = ClusterPaths.of("none")
+    told: list[str] = []
+    with pytest.raises(StartupError, match=r"the package scipy, .* pip install 'cluster-accel\[yarn\]'"):
+        check_machine(NetworkMode.LOOPBACK, UpOptions("none"), paths, told.append)
+    check_machine(NetworkMode.LOOPBACK, UpOptions("none", accel_nodes=0), paths, told.append)
+    assert len(told) == 1
 
 
 @pytest.mark.parametrize("extras", [yarn_extras, torque_extras], ids=["yarn_accel", "torque_sched"])

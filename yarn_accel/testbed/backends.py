@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from yarn_accel.extras import require
 from yarn_accel.testbed import docker_nodes, netns, preflight
 from yarn_accel.testbed.backend import Backend
 from yarn_accel.testbed.host_nodes import LoopbackNodes, NamespaceNodes
@@ -32,6 +33,8 @@ def check_machine(mode: NetworkMode, options: UpOptions, paths: ClusterPaths, re
     Raises:
         StartupError: it lacks something; the message is one line with the cure.
     """
+    if mode is not NetworkMode.DOCKER and options.accel_nodes:
+        require("numpy", "scipy")  # the servers run in this environment
     if mode is NetworkMode.LOOPBACK:
         hint = "" if options.mode == "loopback" else " (for those run it as root)"
         report(f"loopback mode: nodes share one network, so no rack locality and no partitions{hint}")
