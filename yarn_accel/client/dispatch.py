@@ -35,6 +35,7 @@ from yarn_accel.client.calls import Call, Reply
 from yarn_accel.client.client import Client
 from yarn_accel.client.dispatch_state import DispatchSettings, DispatchState
 from yarn_accel.client.liveness import LOST_AFTER_S, SILENT_AFTER_S
+from yarn_accel.client.reporter import WaitReporter
 from yarn_accel.client.signal_errors import reraise_from_signal
 from yarn_accel.errors import AccelError, LocalProtocolError, UnavailableError
 from yarn_accel.wire import Credential
@@ -67,6 +68,7 @@ class Dispatcher:
             wanted urgently. None: those of the beginning stay.
         lost_after_s: see `Client`.
         client_options: more keyword arguments for `Client`.
+        waits: gets what is waited for, see `WaitReporter`.
     """
 
     def __init__(
@@ -84,9 +86,9 @@ class Dispatcher:
         find_servers: Optional[Callable[[bool], ev.ServersFound]] = None,
         lost_after_s: float = LOST_AFTER_S,
         client_options: Optional[Dict[str, Any]] = None,
+        waits: Optional[WaitReporter] = None,
     ) -> None:
-        self._credential = credential
-        self._fallback = fallback
+        self._credential, self._fallback = credential, fallback
         self._on_wait = on_wait or _say_nothing
         self._find_servers = find_servers
         self._found: Optional[ev.ServersFound] = None
@@ -94,12 +96,12 @@ class Dispatcher:
         self._client_options = {**(client_options or {}), **limits, "node": node}
         self._on_progress = self._client_options.pop("on_progress", None)
         self._callback_error: Optional[BaseException] = None
+        self._waits, self._progress = waits, ""
         connect_timeout_s = min(_CONNECT_TIMEOUT_S, silent_after_s)
         self._settings = DispatchSettings(patience_s, max_attempts, connect_timeout_s, fallback is not None)
         self._first_endpoints = tuple(endpoints)
         #: Set while calls are under way: whatever interrupts them leaves state and connections half changed.
-        self._is_unfinished = False
-        self._state = self._new_state()
+        self._is_unfinished, self._state = False, self._new_state()
         self._clients: Dict[Endpoint, Client] = {}
         self._lost: Set[Endpoint] = set()
         self._commands: Deque[ev.Command] = collections.deque()
@@ -178,6 +180,7 @@ class Dispatcher:
             while True:
                 self._submit(source, window)
                 if self._outcomes:
+                    self._clear_wait()
                     yield self._outcomes.popleft()
                 elif self._to_compute is not None:
                     self._compute()
@@ -220,6 +223,7 @@ class Dispatcher:
         self._to_compute = None
         if self._state.n_open:
             self._apply(ev.MapAbandoned())
+        self._clear_wait()
         self._is_unfinished = False
 
     def _new_state(self) -> DispatchState:
@@ -228,6 +232,7 @@ class Dispatcher:
     def _start_again(self) -> None:
         """Close all connections and forget what was under way; the counts go on."""
         self._is_unfinished = True
+        self._clear_wait()
         clients, self._clients = self._clients, {}
         for client in clients.values():
             client.close()
@@ -272,8 +277,8 @@ class Dispatcher:
 
     def _connect(self, order: ev.ConnectServer) -> None:
         options = {**self._client_options, "connect_timeout_s": order.timeout_s}
-        if self._on_progress is not None:
-            options["on_progress"] = self._report_progress
+        options["on_progress"] = self._report_progress
+        self._note_wait()
         client = Client(order.server, self._credential, **options)
         try:
             client.connect()
@@ -303,6 +308,11 @@ class Dispatcher:
             return None
 
     def _report_progress(self, *progress: Any) -> None:
+        self._progress = "; {} {} is at '{}' for {:.0f} s".format(
+            progress[0].operation, progress[0].key, progress[1], progress[2]
+        )
+        if self._on_progress is None:
+            return
         try:
             self._on_progress(*progress)
         except BaseException as error:
@@ -316,6 +326,8 @@ class Dispatcher:
         call, self._to_compute = self._to_compute, None
         assert call is not None
         assert self._fallback is not None
+        if self._waits is not None:
+            self._waits.note(self, "this node's CPU to compute {} {}".format(call.operation, call.key))
         try:
             outcome: Outcome = replace(self._fallback.call(call), device=FALLBACK_DEVICE)
         except AccelError as error:
@@ -355,10 +367,20 @@ class Dispatcher:
             if is_due or client.has_answers or client.fileno() in ready:
                 self._hear(endpoint)
         if is_due:
+            self._note_wait()
             self._find(False)
             self._apply(ev.ClockTick())
         self._take_wakeup(ready)
         return (bool(ready) or is_here) and not self._outcomes
+
+    def _note_wait(self) -> None:
+        if self._waits is not None:
+            self._waits.note(self, self._state.waits_for() + self._progress)
+
+    def _clear_wait(self) -> None:
+        if self._waits is not None:
+            self._waits.clear(self)
+        self._progress = ""
 
     def _rest(self) -> None:
         """Wait, with nothing under way, until there is something to do or a server ends a connection."""
@@ -387,6 +409,7 @@ class Dispatcher:
         now_s = time.monotonic()
         if now_s >= self._look_s or not has_moved:
             self._look_s = now_s + _LOOK_S
+            self._note_wait()
             self._find(False)
             self._apply(ev.ClockTick())
         return has_moved and not self._outcomes

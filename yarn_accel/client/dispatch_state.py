@@ -124,6 +124,17 @@ class DispatchState:
         commands, self._commands = self._commands, []
         return commands
 
+    def waits_for(self) -> str:
+        """What the calls without outcome wait for, as the end of a sentence."""
+        for server in self._open:
+            if server.calls:
+                call = server.calls[0].call
+                text = "server {}: {} call(s) have no answer, the oldest is {} {}"
+                return text.format(server.endpoint.name, len(server.calls), call.operation, call.key)
+        if self._connecting is not None:
+            return "server {} to take a connection".format(self._connecting.endpoint.name)
+        return self._text or "a server"
+
     def validate(self) -> None:
         """Check what is always true; raises AssertionError."""
         sent = [call for server in self._servers.values() for call in server.calls]

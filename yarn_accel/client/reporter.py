@@ -16,7 +16,7 @@ import threading
 import time
 from typing import Callable, Dict, Iterator, Optional, TextIO, Tuple
 
-__all__ = ["COUNTER_GROUP", "COUNTER_NAMES", "CounterBatch", "Reporter"]
+__all__ = ["COUNTER_GROUP", "COUNTER_NAMES", "CounterBatch", "Reporter", "WaitReporter"]
 
 COUNTER_GROUP = "yarn-accel"
 COUNTER_NAMES = ("records_in", "sent", "done", "cpu_fallback", "rejected", "bytes")
@@ -24,6 +24,10 @@ KEEP_ALIVE_S = 30.0
 #: Counters of single records are written together so often.
 _FLUSH_EVERY_S = 1.0
 _MAX_TEXT = 500
+#: A wait is said when it has lasted so long, and then at growing intervals up to the longest.
+FIRST_S = 8.0
+_LONGEST_PAUSE_S = 300.0
+_LOOK_S = 1.0
 
 
 class Reporter:
@@ -74,6 +78,14 @@ class Reporter:
         names = ("records_in", "sent", "done", "rejected")
         return ", ".join("{} {}".format(name.replace("_", " "), self.total(name)) for name in names)
 
+    def waiting(self, text: str) -> None:
+        """Say what a caller waits for, on standard error and, unless it is silent, in Hadoop's status."""
+        with self._lock:
+            if not self._is_silent:
+                self._write("reporter:status:" + _line(text))
+            self._stream.write("yarn-accel: {}\n".format(_line(text)))
+            self._stream.flush()
+
     def note(self, text: str) -> None:
         """Write one ordinary line to the task's log; never mistaken for a reporter line."""
         line = _line(text)
@@ -106,6 +118,83 @@ class Reporter:
         if not self._is_silent:
             self._stream.write(line + "\n")
             self._stream.flush()
+
+
+class WaitReporter:
+    """Says what somebody waits for once that takes `FIRST_S`, then after twice as long, and so on.
+
+    So a long wait differs from a hang. A thread of its own writes, because whoever waits may be stuck in a
+    system call; it starts with the first wait.
+
+    Args:
+        say: gets each sentence; `Reporter.waiting`.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._waits: Dict[object, _Wait] = {}
+        self._is_over = threading.Event()
+        self._thread: Optional[threading.Thread] = None
+
+    def note(self, who: object, text: str) -> None:
+        """`who` waits for this now; since when, if it waits already, stays."""
+        wait = self._waits.get(who)
+        if wait is not None:
+            wait.text = text
+            return
+        self._waits[who] = _Wait(text, time.monotonic())
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._watch, name="waits", daemon=True)
+            self._thread.start()
+
+    def clear(self, who: object) -> None:
+        """`who` waits no more."""
+        self._waits.pop(who, None)
+
+    @contextlib.contextmanager
+    def during(self, text: str) -> Iterator[None]:
+        """The block waits for this."""
+        who = object()
+        self.note(who, text)
+        try:
+            yield
+        finally:
+            self.clear(who)
+
+    def sentence(self) -> str:
+        """The oldest wait that has been said; empty: there is none."""
+        said = [wait for wait in list(self._waits.values()) if wait.is_said]
+        return min(said, key=lambda wait: wait.since_s).sentence(time.monotonic()) if said else ""
+
+    def look(self, now_s: float) -> None:
+        """Say what is due."""
+        for wait in list(self._waits.values()):
+            if now_s >= wait.due_s:
+                wait.is_said = True
+                wait.due_s = now_s + min(max(now_s - wait.since_s, FIRST_S), _LONGEST_PAUSE_S)
+                with contextlib.suppress(OSError, ValueError):  # nobody reads it, or the stream is closed
+                    self._say(wait.sentence(now_s))
+
+    def close(self) -> None:
+        """End the thread."""
+        self._is_over.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._is_over.wait(min(FIRST_S, _LOOK_S)):
+            self.look(time.monotonic())
+
+
+class _Wait:
+    def __init__(self, text: str, now_s: float) -> None:
+        self.text = text
+        self.since_s, self.due_s = now_s, now_s + FIRST_S
+        self.is_said = False
+
+    def sentence(self, now_s: float) -> str:
+        began = time.strftime("%H:%M:%S", time.localtime(time.time() - (now_s - self.since_s)))
+        return "waiting for {}, since {} ({:.0f} s)".format(self.text, began, now_s - self.since_s)
 
 
 class CounterBatch:

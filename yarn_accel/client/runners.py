@@ -125,13 +125,16 @@ class _Opening:
 
     def report_to(self, reporter: Optional[Reporter], on_wait: Optional[Callable[[str], None]]) -> None:
         """Where counters and status go; a task of Hadoop Streaming shows that it is alive, too."""
-        from yarn_accel.client.reporter import Reporter
+        from yarn_accel.client.reporter import Reporter, WaitReporter
 
         is_streaming = self._attempt.is_streaming
         own = self.reporter = reporter or Reporter(is_silent=not is_streaming)
         self._options["on_wait"] = on_wait or own.status
+        self._waits = self._options["waits"] = WaitReporter(own.waiting)
+        self._resources.callback(self._waits.close)
         if is_streaming and reporter is None:
-            self._resources.enter_context(own.keep_alive(own.progress))
+            waits = self._waits
+            self._resources.enter_context(own.keep_alive(lambda: waits.sentence() or own.progress()))
 
     def inline(self) -> Callable[[], Dispatcher]:
         """No server at all."""
@@ -143,7 +146,8 @@ class _Opening:
         """A server on this machine that ends with this process."""
         from yarn_accel.client.local_server import LocalServer
 
-        server = self._resources.enter_context(LocalServer(server_settings, tenant))
+        with self._waits.during("the local pipeline server to start"):
+            server = self._resources.enter_context(LocalServer(server_settings, tenant))
         endpoints = (server.endpoint,)
         return self._dispatchers(endpoints, server.credential, fallback=self._settings.fallback)
 
@@ -156,7 +160,8 @@ class _Opening:
         """Whatever this task finds."""
         from yarn_accel.client import task_servers as tasks
 
-        servers = tasks.TaskServers(self._environ, self._attempt, binding)
+        with self._waits.during("the node's agent or the master to name the servers"):
+            servers = tasks.TaskServers(self._environ, self._attempt, binding)
         found = tasks.task_credential(servers, self._environ, time.time(), credential)
         if tenant and found is not None and found.tenant != tenant:
             raise AuthenticationError(

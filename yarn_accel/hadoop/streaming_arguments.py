@@ -20,6 +20,12 @@ _COMMANDS = ("-mapper", "-reducer", "-combiner")
 _REQUIRED = ("-input", "-output", "-mapper")
 #: Streaming's options without a value.
 _FLAGS = ("-debug", "-verbose", "-lazyOutput", "-background", "-info", "-help")
+#: Its options with a value, also the deprecated ones, besides the generic ones.
+_OPTIONS = (
+    *(*_COMMANDS, "-input", "-output", "-file", "-cmdenv", "-inputformat", "-outputformat", "-partitioner"),
+    *("-numReduceTasks", "-inputreader", "-io", "-mapdebug", "-reducedebug", "-jobconf", "-dfs"),
+    *("-cacheFile", "-cacheArchive", "-additionalconfspec"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,20 +95,35 @@ def _split(arguments: Sequence[str]) -> tuple[list[tuple[str, str]], list[tuple[
     generic: list[tuple[str, str]] = []
     rest: list[tuple[str, str | None]] = []
     words = iter(arguments)
+    before = ""
     for option in words:
         if option.startswith("-D") and "=" in option:
             generic.append(("-D", option[len("-D") :]))
         elif option in _FLAGS:
             rest.append((option, None))
         else:
+            _check_option(option, before)
             value = next(words, None)
-            if value is None:
-                raise ConfigError(f"{option} has no value")
+            if value is None or value in (*_OPTIONS, *_GENERIC, *_FLAGS):
+                raise ConfigError(f"{option} has no value" + (f": {value} follows" if value else ""))
             if option in _GENERIC:
                 generic.append((option, value))
             else:
                 rest.append((option, value))
+            before = f" after {option} {value}"
     return generic, rest
+
+
+def _check_option(word: str, before: str) -> None:
+    if word in _OPTIONS or word in _GENERIC:
+        return
+    if word.startswith("-"):
+        known = ", ".join((*_OPTIONS, *_GENERIC, *_FLAGS))
+        raise ConfigError(f"unknown option {word}{before}", cure=f"known: {known}")
+    raise ConfigError(
+        f"the word {word!r}{before} belongs to no option",
+        cure="quote a value that has spaces, such as -mapper 'my_mapper.py --fast'; remove it otherwise",
+    )
 
 
 def _portable(command: str, python: str, scripts: list[Path]) -> str:

@@ -1,7 +1,14 @@
 import io
+import itertools
+import re
 import threading
+import time
 
+from yarn_accel.client import Binding, connect
+from yarn_accel.client import reporter as reporter_module
+from yarn_accel.client.discovery import DiscoveredServers, ServerWatch
 from yarn_accel.client.reporter import Reporter
+from yarn_accel.wire.credential import issue
 
 
 def lines(stream):
@@ -58,3 +65,73 @@ def test_keep_alive_repeats_the_current_state_and_stops():
     assert lines(stream)[:3] == ["reporter:status:call 1", "reporter:status:call 2", "reporter:status:call 3"]
     assert not any(thread.name == "keep-alive" for thread in threading.enumerate())
     assert len(lines(stream)) == n_lines
+
+
+def test_a_wait_is_said_within_10_s_and_then_at_growing_intervals():
+    said = []
+    waits = reporter_module.WaitReporter(said.append)
+    began_s = time.monotonic()
+    waits.note("me", "server w1")
+    times = []
+    for now_s in range(700):
+        waits.look(began_s + now_s)
+        times += [now_s] * (len(said) - len(times))
+    assert times[0] <= 10
+    steps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert steps == sorted(steps)
+    assert 3 < len(said) < 10
+    assert re.fullmatch(r"waiting for server w1, since \d\d:\d\d:\d\d \(\d+ s\)", said[0])
+    assert waits.sentence().startswith("waiting for server w1")
+    waits.clear("me")
+    waits.look(began_s + 10_000)
+    assert len(said) == len(times)
+    assert waits.sentence() == ""
+    waits.close()
+
+
+class Stderr(io.StringIO):
+    """Sets `has_waited` when a line says that somebody waits for this."""
+
+    def __init__(self, what):
+        super().__init__()
+        self.what = what
+        self.has_waited = threading.Event()
+
+    def write(self, text):
+        super().write(text)
+        if self.what in text and text.startswith("yarn-accel:"):
+            self.has_waited.set()
+        return len(text)
+
+
+def test_who_waits_for_an_answer_says_for_whose(serve, monkeypatch):
+    monkeypatch.setattr(reporter_module, "FIRST_S", 0.05)
+    stderr = Stderr("have no answer")
+
+    def script(peer):
+        request = peer.next_event()
+        assert stderr.has_waited.wait(120)
+        peer.answer(request)
+
+    binding = Binding((serve(script),))
+    credential = issue(bytes(range(32)), "alice", 2**40, "k1")
+    reporter = Reporter(stderr)
+    with connect(environ={}, binding=binding, credential=credential, reporter=reporter) as accel:
+        accel.call("lu", b"abc", key="mine")
+    lines = stderr.getvalue().splitlines()
+    said = [line for line in lines if "1 call(s) have no answer, the oldest is lu mine, since" in line]
+    assert {line.partition("waiting")[0] for line in said} == {"reporter:status:", "yarn-accel: "}
+
+
+def test_who_is_stuck_within_discovery_says_so_too(monkeypatch):
+    monkeypatch.setattr(reporter_module, "FIRST_S", 0.05)
+    stderr = Stderr("to name the servers")
+
+    def now(watch, is_urgent=False):
+        assert stderr.has_waited.wait(120)
+        return DiscoveredServers(reason="nobody")
+
+    monkeypatch.setattr(ServerWatch, "now", now)
+    with connect(environ={}, reporter=Reporter(stderr)):
+        pass
+    assert "waiting for the node's agent or the master to name the servers, since" in stderr.getvalue()

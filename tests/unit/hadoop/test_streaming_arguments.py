@@ -61,6 +61,10 @@ def test_programs_of_the_nodes_stay_as_they_are(additions):
         (("-input", "in", "-mapper", "cat"), "no -output is given"),
         (("-input", "in", "-output", "out"), "no -mapper is given"),
         ((*JOB,), "-mapper has no value"),
+        (("stray", *JOB, "cat"), "the word 'stray' belongs to no option"),
+        ((*JOB, "cat", "stray"), "the word 'stray' after -mapper cat belongs to no option"),
+        ((*JOB, "my_mapper.py", "--fast", "1"), "unknown option --fast after -mapper my_mapper.py"),
+        (("-input", "-output", "out", "-mapper", "cat"), "-input has no value: -output follows"),
     ],
 )
 def test_what_is_missing_is_named(additions, arguments, said):
