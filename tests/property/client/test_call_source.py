@@ -95,15 +95,20 @@ def test_pool_memory_in_use_is_never_handed_out_twice(steps):
             assert kept[0] == kept[-1] == wrote
 
 
+class View(bytearray):
+    """Stands in for the memory of a view: it can be watched."""
+
+
 class FakeRegion:
-    """Stands in for mapped memory: it tells when its views are dropped because the test says so."""
+    """Stands in for mapped memory: its views are dropped when the test says so."""
 
     def __init__(self, n_bytes):
         self.n_bytes = n_bytes
-        self.drops = []
+        self.views = []
 
-    def lend(self, on_drop, *args):
-        self.drops.append(lambda: on_drop(*args))
+    def lend(self, drops, owner):
+        self.views.append(View())
+        drops.watch(self.views[-1], owner)
         return memoryview(b"")
 
 
@@ -133,8 +138,8 @@ def test_a_segment_is_free_only_when_nobody_uses_it(steps):
             granted.release(segment)
         elif step == "drop":
             segment = segments[at % 4]
-            if segment.region.drops:
-                segment.region.drops.pop()()
+            if segment.region.views:
+                segment.region.views.pop()
                 users[segment.id] -= 1
         assert all(segment.n_users >= users[segment.id] for segment in segments)
     granted.segments_to_return()
