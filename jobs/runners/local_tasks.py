@@ -6,6 +6,7 @@ hash of the key and sorted by the key's bytes, and every reduce task gets one pa
 
 from __future__ import annotations
 
+import io
 import itertools
 import shlex
 import time
@@ -28,7 +29,7 @@ from yarn_accel.client import (
     encode_typed_pair,
 )
 from yarn_accel.errors import JobError, RejectedError, StorageError
-from yarn_accel.local_filesystem import pieces
+from yarn_accel.local_filesystem import file_error, pieces
 from yarn_accel.uris import file_uri, shown, split_uri
 
 __all__ = ["LocalTask", "RunTask", "path_of", "run_locally"]
@@ -166,15 +167,22 @@ def _timed(run_task: RunTask, task: LocalTask) -> tuple[Mapping[str, int], float
 
 def _splits(step: Step) -> list[bytes]:
     if step.io == "typedbytes":
-        return [_as_typed_bytes(path_of(uri)) for uri in step.inputs]
+        return [_as_typed_bytes(_content(uri)) for uri in step.inputs]
     splits: list[bytes] = []
     for uri in step.inputs:
-        text = b"".join(pieces(path_of(uri))).decode("utf-8", "surrogateescape")
+        text = _content(uri).decode("utf-8", "surrogateescape")
         lines = [line for _, line in records(text.split("\n"))]
         size = step.lines_per_map or max(1, len(lines))
         texts = ("".join(line + "\n" for line in chunk) for chunk in _chunks(lines, size))
         splits.extend(text.encode("utf-8", "surrogateescape") for text in texts)
     return splits
+
+
+def _content(uri: str) -> bytes:
+    try:
+        return b"".join(pieces(path_of(uri)))
+    except OSError as error:
+        raise file_error(uri, error) from error
 
 
 def _chunks(lines: Iterable[str], size: int) -> Iterable[list[str]]:
@@ -183,9 +191,9 @@ def _chunks(lines: Iterable[str], size: int) -> Iterable[list[str]]:
         yield chunk
 
 
-def _as_typed_bytes(path: Path) -> bytes:
-    with path.open("rb") as stream:
-        return b"".join(encode_typed_pair(key, value) for key, value in SequenceFileReader(stream))
+def _as_typed_bytes(content: bytes) -> bytes:
+    pairs = SequenceFileReader(io.BytesIO(content))
+    return b"".join(encode_typed_pair(key, value) for key, value in pairs)
 
 
 def _keep_output(step: Step, stdout: Path, part: Path) -> None:

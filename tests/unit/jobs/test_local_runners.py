@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 import sys
@@ -406,3 +407,11 @@ def test_stderr_is_read_as_hadoop_reads_it():
 def test_data_in_hdfs_is_no_local_input():
     with pytest.raises(StorageError, match="not a local file"):
         path_of("hdfs://master/x")
+
+
+@pytest.mark.parametrize("io", ["text", "typedbytes"])
+def test_an_input_that_is_a_pipe_is_refused_and_not_waited_for(runners, tmp_path, io):
+    os.mkfifo(tmp_path / "pipe")
+    step = Step("pipe", ("images-map",), (file_uri(tmp_path / "pipe"),), file_uri(tmp_path / "out"), io=io)
+    with pytest.raises(StorageError, match="regular file"):
+        runners["inline"].run(step, silent)
