@@ -11,7 +11,8 @@ QUICK := $(empty) and not slow
 comma := ,
 LANE = $(MAKE) --no-print-directory --keep-going
 # The tests that start the application; the two lanes on Hadoop take about as long as each other.
-APPLICATION = tests/integration/master tests/integration/launch/test_start.py tests/integration/tasks
+APPLICATION = tests/integration/master tests/integration/launch/test_start.py \
+	tests/integration/launch/test_two_applications.py tests/integration/tasks
 
 OF_TORQUE = tests/integration/torque
 
