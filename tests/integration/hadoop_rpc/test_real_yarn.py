@@ -51,7 +51,12 @@ from yarn_accel.adapters.rest import as_list, get_json
 pytestmark = [pytest.mark.hadoop]
 
 ROOT = Path(__file__).resolve().parents[3]
-PACKAGE = ("yarn_accel/__init__.py", "yarn_accel/errors.py", "yarn_accel/uris.py", "yarn_accel/client/writable.py")
+PACKAGE = (
+    "yarn_accel/__init__.py",
+    "yarn_accel/errors.py",
+    "yarn_accel/uris.py",
+    "yarn_accel/client/writable.py",
+)
 DEADLINE_S = 90.0
 POLL_S = 0.05
 SMALL = YarnResource.of(256, 1)
