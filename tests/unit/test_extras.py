@@ -106,11 +106,11 @@ def test_a_cluster_without_what_its_servers_need_is_refused_before_anything_star
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setitem(sys.modules, "scipy", None)
     paths = ClusterPaths.of("none")
-    told: list[str] = []
+    reported: list[str] = []
     with pytest.raises(StartupError, match=r"the package scipy, .* pip install 'cluster-accel\[yarn\]'"):
-        check_machine(NetworkMode.LOOPBACK, UpOptions("none"), paths, told.append)
-    check_machine(NetworkMode.LOOPBACK, UpOptions("none", accel_nodes=0), paths, told.append)
-    assert len(told) == 1
+        check_machine(NetworkMode.LOOPBACK, UpOptions("none"), paths, reported.append)
+    check_machine(NetworkMode.LOOPBACK, UpOptions("none", accel_nodes=0), paths, reported.append)
+    assert len(reported) == 1
 
 
 @pytest.mark.parametrize("extras", [yarn_extras, torque_extras], ids=["yarn_accel", "torque_sched"])
