@@ -12,6 +12,7 @@ from typing import Any
 
 from torque_sched.core.model import GpuReport, NodeStatus
 from torque_sched.core.snapshot import Snapshot
+from torque_sched.core.states import NodeState
 
 __all__ = ["COMPARED", "Differences", "differences", "in_words"]
 
@@ -50,8 +51,8 @@ A job's ``used`` and ``walltime_remaining_s`` are read as well, and move in each
 
 Differences = dict[tuple[str, str, str], tuple[Any, Any]]
 """By kind, name and field: the value by the protocol, and by the commands."""
-_SUMS = frozenset({"resources_assigned"})
-"""Sums over jobs: where a job moved they may have moved and come back."""
+_OF_JOBS = frozenset({"resources_assigned", "jobs"})
+"""Fields that jobs change: where a job moved they may have changed and come back."""
 
 
 def differences(before: Snapshot, commands: Snapshot, after: Snapshot) -> Differences:
@@ -73,7 +74,12 @@ def differences(before: Snapshot, commands: Snapshot, after: Snapshot) -> Differ
     found |= _of("server", *({"": look.server} for look in (before, commands, after)))
     found |= _of("queue", *(_named(look.queues) for look in (before, commands, after)))
     found |= _of("node", *(_named(look.nodes) for look in (before, commands, after)))
-    return {each: values for each, values in found.items() if is_still or each[2] not in _SUMS}
+    return {each: values for each, values in found.items() if is_still or not _is_of_jobs(each[2], *values)}
+
+
+def _is_of_jobs(field: str, protocol: Any, commands: Any) -> bool:
+    """Whether jobs alone make the difference; a node is `job-exclusive` while they fill it."""
+    return field in _OF_JOBS or (field == "states" and protocol ^ commands == {NodeState.JOB_EXCLUSIVE})
 
 
 def _named(values: Iterable[Any]) -> dict[str, Any]:

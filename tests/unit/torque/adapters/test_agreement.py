@@ -15,7 +15,7 @@ from torque_sched.adapters.agreement import COMPARED, differences, in_words
 from torque_sched.adapters.pbs import read_snapshot
 from torque_sched.core.model import GpuDevice, Job, JobId, Node, NodeStatus, Queue, QueueName, Server
 from torque_sched.core.snapshot import Snapshot
-from torque_sched.core.states import JobState
+from torque_sched.core.states import JobState, NodeState
 from torque_sched.emulation import EmulatedTorque
 from torque_sched.parse.qstat import queue_from_record, server_from_record
 from torque_sched.parse.records import Record
@@ -146,6 +146,20 @@ def test_a_job_may_come_start_and_end_between_the_looks() -> None:
         ((old,), (old, new), (old,)),  # the new one is gone again
     ):
         assert not differences(with_jobs(*before), with_jobs(*commands), with_jobs(*after))
+
+
+def test_a_job_that_came_and_went_may_have_filled_a_node_meanwhile() -> None:
+    free, filled = (
+        replace(with_jobs(job(1)), nodes=tuple(replace(each, states=frozenset(found)) for each in BUSY.nodes))
+        for found in ((), (NodeState.JOB_EXCLUSIVE,))
+    )
+    passing = replace(filled, jobs=(job(1), job(2)))
+    assert not differences(free, passing, free)
+    down = replace(
+        passing, nodes=tuple(replace(each, states=frozenset({NodeState.DOWN})) for each in free.nodes)
+    )
+    for commands in (filled, down):
+        assert {field for _, _, field in differences(free, commands, free)} == {"states"}
 
 
 def test_a_job_that_one_way_lacks_or_shows_otherwise_is_a_disagreement() -> None:
