@@ -317,6 +317,10 @@ class Client:
         channel = self._channel
         if channel is None or channel.is_over:
             transport = Transport(self.endpoint, self._credential, **self._connect_with)
-            channel = ServerChannel(transport, self._pool, self._copy_results, self._on_progress)
-            self._channel = channel
+            try:
+                channel = ServerChannel(transport, self._pool, self._copy_results, self._on_progress)
+                self._channel = channel
+            except BaseException:
+                transport.close()
+                raise
         return channel

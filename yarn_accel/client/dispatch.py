@@ -280,13 +280,15 @@ class Dispatcher:
         options["on_progress"] = self._report_progress
         self._note_wait()
         client = Client(order.server, self._credential, **options)
+        # Known before it is open, so that it is closed whatever interrupts this.
+        self._clients[order.server] = client
         try:
             client.connect()
         except AccelError as error:
             reraise_from_signal(error)
+            del self._clients[order.server]
             self._apply(ev.ServerUnreachable(order.server, error))
         else:
-            self._clients[order.server] = client
             self._apply(ev.ServerConnected(order.server))
 
     def _close(self, order: ev.CloseServer) -> None:
@@ -326,7 +328,7 @@ class Dispatcher:
         call, self._to_compute = self._to_compute, None
         assert call is not None
         assert self._fallback is not None
-        if self._waits is not None:
+        if self._waits is not None and (self._first_endpoints or self._find_servers is not None):
             self._waits.note(self, "this node's CPU to compute {} {}".format(call.operation, call.key))
         try:
             outcome: Outcome = replace(self._fallback.call(call), device=FALLBACK_DEVICE)
