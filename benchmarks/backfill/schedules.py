@@ -143,6 +143,6 @@ def robust_rows(path: Path, say: Say) -> Iterator[Row]:
             f"{name}, {result.schedule.name}, user estimates: simulated in", result.schedule.wall_s, "s",
             note=f"mean wait {ours.mean_wait_s:,.1f} s, bsld {ours.bounded_slowdown:,.2f}, AWRT "
             f"{ours.awrt_s:,.1f} s, makespan {ours.makespan_s:,.0f} s; {workload.n_lines:,} in = "
-            f"{len(workload.jobs):,} simulated + {rejected:,} rejected",
+            f"{len(workload.jobs):,} simulated + {rejected:,} rejected + {workload.n_ignored:,} ignored",
         )  # fmt: skip
         yield observed("... invariants broken", len(result.problems or ()), "", goal="<= 0")

@@ -18,12 +18,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from torque_sched.adapters.state_file import open_plain
+from torque_sched.core.texts import one_line
 from torque_sched.errors import StartupError
 
 __all__ = ["Event", "LogFile", "LogHandler", "dialect_of"]
 
 _OLD_LINE = re.compile(rb"^[0-9/]{10} [0-9:]{8};[0-9a-f]{4};", re.MULTILINE)
 _TAIL_BYTES = 4096
+_MOST_CHARACTERS = 10_000
+"""Longer texts of one record are cut."""
 
 
 class Event(enum.IntEnum):
@@ -85,7 +88,10 @@ class LogFile:
         self.open()
 
     def record(self, event: Event, kind: str, name: str, text: str) -> None:
-        """One line; ``kind`` is Svr, Job, Node or Req. A full disk must not stop the scheduler."""
+        """One line, whatever the text holds; ``kind`` is Svr, Job, Node or Req.
+
+        A full disk must not stop the scheduler.
+        """
         if int(event) & self.filter_mask:
             return
         now_s = self._clock()
@@ -106,9 +112,9 @@ class LogFile:
             head = f"{moment}.{int(now_s * 1000) % 1000:03d};{int(event):02d}"
         else:
             head = f"{moment};{int(event):04x}"
-        words = " ".join(text.split())
+        words = one_line(" ".join(text.split()), _MOST_CHARACTERS)
         who = f"{self._program:>10.10}.{os.getpid()}"
-        return f"{head};{who};{kind};{name};{words}\n".encode("utf-8", "replace")
+        return f"{head};{who};{kind};{one_line(name, _MOST_CHARACTERS)};{words}\n".encode("utf-8", "replace")
 
     def now_s(self) -> float:
         """The time by its clock."""

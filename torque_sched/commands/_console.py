@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
+
+from torque_sched.core.texts import is_plain, one_line
 
 __all__ = ["notes", "options_of", "out"]
 
@@ -38,7 +40,21 @@ def notes(command: str) -> Callable[[str], None]:
 
 
 def out() -> Any:
-    """The console; wide where nobody sees it, so that no line of a file is folded."""
-    from rich.console import Console
+    """The console; wide where nobody sees it, so that no line of a file is folded.
 
-    return Console(width=None if sys.stdout.isatty() else terminal_width or 200, highlight=False)
+    Texts are shown as they are: none is markup, an emoji's name or a sequence that controls the terminal.
+    """
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class Plain(Console):
+        def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
+            for segment in super().render(renderable, options):
+                if segment.control or is_plain(segment.text) or segment.text == "\n":
+                    yield segment
+                else:
+                    lines = "\n".join(map(one_line, segment.text.split("\n")))
+                    yield Segment(lines, segment.style)
+
+    width = None if sys.stdout.isatty() else terminal_width or 200
+    return Plain(width=width, highlight=False, markup=False, emoji=False)

@@ -58,6 +58,7 @@ def _explain_job(picture: Any, job: Any) -> None:
 
 def show_explanation(picture: Any, job: Any) -> None:
     """Print decision, prediction and every node's verdict for a job, also for one that does not exist."""
+    from torque_sched.core.texts import one_line
     from torque_sched.policies.explain import explain as explain_job
     from torque_sched.report.replay import words
     from torque_sched.report.shares import share_lines
@@ -69,7 +70,7 @@ def show_explanation(picture: Any, job: Any) -> None:
     if explanation.decision is not None:
         console.print(f"now: {words(explanation.decision)}", markup=False)
     if job.comment:
-        console.print(f"its comment: {job.comment}", markup=False)
+        console.print(f"its comment: {one_line(job.comment, 2000)}", markup=False)
     for line in share_lines(picture, job):
         console.print(line, markup=False)
     evidence = picture.context.predictions.explain(job)

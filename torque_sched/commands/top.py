@@ -92,7 +92,7 @@ def _screen(options: Any, is_its: bool, n_nodes: int, note: Callable[[str], None
 
     shown = shown_by_daemon("top", options.home, {"n_nodes": n_nodes}) if is_its else None
     if shown is not None:
-        return Text.from_ansi(shown.rstrip("\n"))
+        return Text(shown.rstrip("\n"))
     from torque_sched.report.picture import take_picture
 
     return _shown(take_picture(options, note), n_nodes)

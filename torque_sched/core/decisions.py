@@ -25,16 +25,21 @@ class NodeShare:
             raise ModelError(f"a share of {self.node or 'no node'} needs ppn >= 1 and gpus >= 0")
 
 
-def hosts_argument(allocation: Iterable[NodeShare]) -> str:
+def hosts_argument(allocation: Iterable[NodeShare], gpu_words: Iterable[str] = ()) -> str:
     """The ``-H`` argument of qrun; the first node becomes mother superior.
 
     qrun replaces the job's whole node request by it, so ppn and gpus are always written out.
 
-    >>> hosts_argument([NodeShare(NodeName("n1"), 2, 1), NodeShare(NodeName("n2"), 2)])
-    'n1:ppn=2:gpus=1+n2:ppn=2'
+    Args:
+        allocation: what the job gets of each node.
+        gpu_words: `Request.gpu_words` of the job.
+
+    >>> hosts_argument([NodeShare(NodeName("n1"), 2, 1), NodeShare(NodeName("n2"), 2)], ["reseterr"])
+    'n1:ppn=2:gpus=1:reseterr+n2:ppn=2'
     """
+    words = "".join(f":{word}" for word in gpu_words)
     return "+".join(
-        f"{share.node}:ppn={share.ppn}" + (f":gpus={share.gpus}" if share.gpus else "")
+        f"{share.node}:ppn={share.ppn}" + (f":gpus={share.gpus}{words}" if share.gpus else "")
         for share in allocation
     )
 

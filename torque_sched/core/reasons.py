@@ -9,6 +9,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 
+from torque_sched.core.texts import one_line
+
 __all__ = [
     "COMMENT_LIMIT",
     "Broken",
@@ -199,5 +201,5 @@ def run_failure_comment(server_text: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    line = " ".join(text.split())
+    line = one_line(" ".join(text.split()))
     return line if len(line) <= COMMENT_LIMIT else line[: COMMENT_LIMIT - 3] + "..."

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import re
 from dataclasses import dataclass
 
 from torque_sched.errors import ModelError
@@ -52,6 +53,10 @@ class Chunk:
             raise ModelError("a chunk needs a count and a ppn of at least 1")
         if self.gpus < 0 or self.mics < 0 or self.mem_bytes < 0:
             raise ModelError("gpus, mics and mem_bytes of a chunk must not be negative")
+
+
+_FIRST_GPUS = re.compile(r":gpus=[0-9]*(:[^+]*)?")
+_COPIED_MODE = re.compile("exclusive|default|shared")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +126,21 @@ class Request:
     def n_gpus(self) -> int:
         """GPUs of the whole job, however they were asked."""
         return sum(piece.count * piece.gpus for piece in self.pieces) + self.gpus_anywhere
+
+    @functools.cached_property
+    def gpu_words(self) -> tuple[str, ...]:
+        """What has to follow ``gpus=N`` in ``qrun -H`` so that the job keeps its mode and ``reseterr``.
+
+        The server gives a job the words of its last chunk with GPUs. With ``-H`` it copies the mode of the
+        first one alone, where that is written in small letters, behind what stands there.
+        """
+        last = next((chunk for chunk in reversed(self.chunks) if chunk.gpus), None)
+        if last is None:
+            return ()
+        first = _FIRST_GPUS.search(self.nodes_text)
+        is_copied = first is not None and _COPIED_MODE.search(first.group(1) or "") is not None
+        mode = (last.gpu_mode,) if last.gpu_mode and not is_copied else ()
+        return (*mode, "reseterr") if last.resets_gpu_errors else mode
 
     @property
     def wants_empty_nodes(self) -> bool:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from torque_sched.adapters.cycle_lock import CycleLock
 from torque_sched.adapters.pbs import Look, TorqueServer
-from torque_sched.core.decisions import Decision, Hold, Reserve, Start
+from torque_sched.core.decisions import Decision, Hold, Reserve, Start, hosts_argument
 from torque_sched.core.model import Job, JobId, NodeName
 from torque_sched.core.reasons import Reason, started_comment
 from torque_sched.core.snapshot import Snapshot
@@ -297,7 +297,8 @@ class Cycle:
 
     async def _start(self, start: Start, report: CycleReport, snapshot: Snapshot) -> None:
         self.standing.asked(start.job, start.allocation, self._clock())
-        result = await self._pbs.start(start.job, start.hosts, self._lock_fd)
+        words = snapshot.job_by_id[start.job].request.gpu_words
+        result = await self._pbs.start(start.job, hosts_argument(start.allocation, words), self._lock_fd)
         now_s = self._clock()
         report.results[start.job] = result
         report.findings += self.standing.answered(start.job, result, now_s)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from datetime import timezone, tzinfo
 
 from torque_sched.core.model import Job
+from torque_sched.core.texts import one_line
 from torque_sched.errors import RecordError, UnitError
 from torque_sched.parse.jobs import job_from_record
 from torque_sched.parse.records import Parsed, Record, decoded
@@ -161,7 +162,8 @@ def _record(line: str, zone: tzinfo) -> AccountingRecord:
     else:
         rest, given = "", names | _pairs(run.group(), lambda key: True)[1]
         given |= _pairs(body[run.end() :], _is_of_resources)[1]
-    return AccountingRecord(stamp_s(stamp, zone), kind, job, given | ended, rest)
+    attributes = {key: one_line(value) for key, value in (given | ended).items()}
+    return AccountingRecord(stamp_s(stamp, zone), kind, one_line(job), attributes, one_line(rest))
 
 
 def _is_of_resources(key: str) -> bool:

@@ -11,40 +11,41 @@ import re
 from collections.abc import Mapping
 
 from torque_sched.core.model import GpuDevice, GpuReport
+from torque_sched.parse.records import keyed
 
 __all__ = ["format_gpu_status", "parse_gpu_status"]
 
 _DEVICE = re.compile(r"gpu\[([0-9]{1,4})\]=(.*)", re.DOTALL)
+_FIELD = re.compile(r"gpu_\w{1,60}", re.ASCII)
+_FREE_TEXTS = frozenset({"gpu_product_name"})
 _NUMBER = re.compile(r"\s*(-?[0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([%A-Za-z]*)\s*")
 _MEBIBYTES = {"MB": 1, "MIB": 1, "GB": 1024, "GIB": 1024}
 
 
 def parse_gpu_status(text: str) -> GpuReport:
     """The report in a ``gpu_status`` value. What is missing, ``N/A`` or garbled becomes None."""
-    devices: dict[int, GpuDevice] = {}
+    devices: dict[int, str] = {}
     values: dict[str, str] = {}
-    last = ""
+    last: int | str | None = None
     for part in text.split(","):
         found = _DEVICE.fullmatch(part)
         key, equals, value = part.partition("=")
         if found is not None:
-            index = int(found.group(1))
-            devices[index] = _device(index, found.group(2))
+            last = int(found.group(1))
+            devices[last] = found.group(2)
+        elif isinstance(last, int) and (not equals or ";" in part):
+            devices[last] += "," + part  # of the GPU's name
         elif equals:
-            values[key.strip()] = value
             last = key.strip()
-        elif last:
+            values[last] = value
+        elif isinstance(last, str):
             values[last] += "," + part
-    ordered = tuple(devices[index] for index in sorted(devices))
+    ordered = tuple(_device(index, devices[index]) for index in sorted(devices))
     return GpuReport(ordered, values.get("driver_ver", ""), values.get("timestamp", ""), values)
 
 
 def _device(index: int, text: str) -> GpuDevice:
-    fields: dict[str, str] = {}
-    for part in text.split(";"):
-        key, equals, value = part.partition("=")
-        if equals:
-            fields[key.strip()] = value
+    fields = keyed(text, ";", _FREE_TEXTS, lambda key, _: _FIELD.fullmatch(key) is not None)
     return GpuDevice(
         index=index,
         gpu_id=fields.get("gpu_id", ""),

@@ -20,7 +20,7 @@ from torque_sched.core.states import NodeState
 from torque_sched.core.units import count, size_bytes
 from torque_sched.errors import DocumentError, ModelError, RecordError
 from torque_sched.parse.jobs import job_from_record
-from torque_sched.parse.records import Parsed, Record, convert, decoded
+from torque_sched.parse.records import Parsed, Record, convert, decoded, read_record
 
 __all__ = ["NEVER_RUN", "parse_openpbs_jobs", "parse_openpbs_nodes", "parse_select", "qrun_arguments"]
 
@@ -78,7 +78,7 @@ def parse_openpbs_nodes(data: bytes | str, command: str = "pbsnodes") -> Parsed[
         DocumentError: the output is unusable as a whole.
     """
     members = _document(data, "nodes", command)
-    records = tuple(Record("Node", name, _flat(value)) for name, value in members)
+    records = tuple(read_record("Node", name, _flat(value)) for name, value in members)
     return convert(Parsed(records), _node)
 
 
@@ -119,7 +119,7 @@ def parse_openpbs_jobs(data: bytes | str, command: str = "qstat", zone: tzinfo =
         DocumentError: the output is unusable as a whole.
     """
     members = _document(data, "Jobs", command)
-    records = tuple(Record("Job", name, _flat(value)) for name, value in members)
+    records = tuple(read_record("Job", name, _flat(value)) for name, value in members)
     return convert(Parsed(records), lambda record: _job(record, zone))
 
 

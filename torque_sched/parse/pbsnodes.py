@@ -11,7 +11,7 @@ from torque_sched.core.states import NodeState
 from torque_sched.core.units import count, size_bytes
 from torque_sched.errors import RecordError, UnitError
 from torque_sched.parse.gpus import format_gpu_status, parse_gpu_status
-from torque_sched.parse.records import Parsed, Record, convert, decoded
+from torque_sched.parse.records import Parsed, Record, convert, decoded, keyed
 from torque_sched.parse.slots import format_node_jobs, parse_node_jobs
 from torque_sched.parse.status_objects import build_from_reply, is_reply
 from torque_sched.parse.text import read_text
@@ -32,6 +32,8 @@ _STATUS_KEYS = frozenset(
         "version", "rectime", "jobs", "arch", "max_load", "ideal_load", "quota", "jobdata", "numa",
     }
 )  # fmt: skip
+_FREE_TEXTS = frozenset({"message", "varattr"})
+"""What scripts of the site print: the health check and ``$varattr``."""
 _STATUS_KEY = re.compile(r"[A-Za-z_][\w.]{0,60}", re.ASCII)
 
 
@@ -99,7 +101,7 @@ def _states(text: str) -> frozenset[NodeState]:
 
 def parse_status(text: str) -> NodeStatus:
     """What the mom reported. A value that is missing or garbled becomes None; nothing here is required."""
-    values = _pairs(text)
+    values = keyed(text, ",", _FREE_TEXTS, _begins)
     return NodeStatus(
         rectime_s=_reading(values, "rectime", float),
         ncpus=_reading(values, "ncpus", count),
@@ -121,23 +123,8 @@ def parse_status(text: str) -> NodeStatus:
     )
 
 
-def _pairs(text: str) -> dict[str, str]:
-    """``key=value`` pairs; a comma inside of a value (health check, varattr) does not end it."""
-    values: dict[str, str] = {}
-    last = ""
-    for part in text.split(","):
-        key, equals, value = part.partition("=")
-        is_new = bool(equals) and (key in _STATUS_KEYS or _may_begin(key, last))
-        if is_new and key not in values:
-            values[key] = value
-            last = key
-        elif last:
-            values[last] += "," + part
-    return values
-
-
-def _may_begin(key: str, last: str) -> bool:
-    return last not in {"message", "varattr"} and _STATUS_KEY.fullmatch(key) is not None
+def _begins(key: str, last: str) -> bool:
+    return key in _STATUS_KEYS or (last not in _FREE_TEXTS and _STATUS_KEY.fullmatch(key) is not None)
 
 
 def _reading(values: Mapping[str, str], key: str, read: Callable[[str], T]) -> T | None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from torque_sched.errors import DocumentError, RecordError
-from torque_sched.parse.records import Parsed, Record, decoded
+from torque_sched.parse.records import Parsed, Record, decoded, read_record
 
 __all__ = ["format_qmgr", "parse_qmgr"]
 
@@ -18,7 +18,8 @@ _KINDS = {"queue": "Queue", "node": "Node", "server": "Server"}
 def parse_qmgr(data: bytes | str, command: str = "qmgr") -> Parsed[Record]:
     """Records of queues, nodes and the server from qmgr's own commands; comments are skipped.
 
-    A line that is no such command is one problem. The server's record has an empty name, because
+    A line that is no such command is one problem, and so is an attribute that is set a second time: a line of
+    some value that looks like a command. The server's record has an empty name, because
     ``print server`` does not name it.
 
     Raises:
@@ -27,29 +28,38 @@ def parse_qmgr(data: bytes | str, command: str = "qmgr") -> Parsed[Record]:
     text = decoded(data, command)
     records: dict[tuple[str, str], Record] = {}
     problems: list[RecordError] = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip() or line.startswith("#"):
             continue
-        created, found = _CREATE.fullmatch(line), _SET.fullmatch(line)
-        if created is not None:
-            _record(records, created.group(1), created.group(2))
-        elif found is not None and (found.group(2) or found.group(1) == "server"):
-            kind, name, attribute, operator, value = found.groups()
-            attributes = _record(records, kind, name or "").attributes
-            if operator == "+=" and attribute in attributes:
-                attributes[attribute] += "," + value
-            else:
-                attributes[attribute] = value
-        else:
+        trouble = _read(records, line.rstrip("\r"))
+        if trouble:
+            words = f"{command}: line {number} {trouble}: {line.strip()[:60]!r}"
             problems.append(
-                RecordError(
-                    f"{command}: line {number} is no create or set command: {line.strip()[:60]!r}",
-                    cure="the other lines are used; this reads 'print', not 'list'",
-                )
+                RecordError(words, cure="the other lines are used; this reads 'print', not 'list'")
             )
     if not records:
         raise DocumentError(f"{command} printed no commands", cure="is this the output of 'print server'?")
-    return Parsed(tuple(records.values()), tuple(problems))
+    read = (read_record(each.kind, each.name, each.attributes) for each in records.values())
+    return Parsed(tuple(read), tuple(problems))
+
+
+def _read(records: dict[tuple[str, str], Record], line: str) -> str:
+    """Take one command; what is wrong with it, or nothing."""
+    created, found = _CREATE.fullmatch(line), _SET.fullmatch(line)
+    if created is not None:
+        _record(records, created.group(1), created.group(2))
+        return ""
+    if found is None or not (found.group(2) or found.group(1) == "server"):
+        return "is no create or set command"
+    kind, name, attribute, operator, value = found.groups()
+    attributes = _record(records, kind, name or "").attributes
+    if attribute not in attributes:
+        attributes[attribute] = value
+    elif operator == "+=":
+        attributes[attribute] += "," + value
+    else:
+        return "sets an attribute a second time"
+    return ""
 
 
 def _record(records: dict[tuple[str, str], Record], kind: str, name: str) -> Record:

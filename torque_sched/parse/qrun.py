@@ -6,6 +6,8 @@ import enum
 import re
 from dataclasses import dataclass
 
+from torque_sched.core.texts import one_line
+
 __all__ = ["RunKind", "RunResult", "classify_qrun"]
 
 
@@ -85,7 +87,7 @@ def classify_qrun(exit_code: int, stderr: bytes | str) -> RunResult:
     <RunKind.NEVER: 'never'>
     """
     text = stderr.decode("utf-8", errors="replace") if isinstance(stderr, bytes) else stderr
-    line = " ".join(text.split())[:2000]
+    line = one_line(" ".join(text.split())[:2000])
     shown = line[line.rfind("qrun: ") :].removeprefix("qrun: ")[:300] if "qrun: " in line else line[:300]
     if exit_code == 0:
         return RunResult(RunKind.STARTED, shown)

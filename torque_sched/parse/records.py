@@ -7,13 +7,17 @@ An output that is cut off or of another format raises :class:`DocumentError` as 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from torque_sched.core.texts import is_plain, one_line
 from torque_sched.errors import DocumentError, RecordError, TorqueSchedError
 
-__all__ = ["MAX_DOCUMENT_BYTES", "Parsed", "Record", "as_record_error", "convert", "decoded"]
+__all__ = [
+    "MAX_DOCUMENT_BYTES", "Parsed", "Record", "as_record_error", "convert", "decoded", "keyed",
+    "listed_once", "read_record",
+]  # fmt: skip
 
 MAX_DOCUMENT_BYTES = 512 * 1024 * 1024
 """Larger outputs are refused: 10,000 jobs take about 20 MiB."""
@@ -39,6 +43,55 @@ class Record:
         return f"{self.kind.lower()} {self.name[:60]}"
 
 
+def read_record(kind: str, name: str, attributes: dict[str, str]) -> Record:
+    """The record of what an output says. Every reader of any output makes its records here.
+
+    Users choose texts in it, with newlines and ESC sequences; each becomes one line that can be shown
+    (`core.texts.one_line`), so that nothing that prints, logs or stores it has to think of that.
+    """
+    if not (is_plain("".join(attributes.values())) and is_plain(name) and is_plain("".join(attributes))):
+        attributes = {one_line(key): one_line(text) for key, text in attributes.items()}
+    return Record(kind, one_line(name), attributes)
+
+
+def keyed(
+    text: str, separator: str, free: frozenset[str], begins: Callable[[str, str], bool]
+) -> dict[str, str]:
+    """``key=value`` pairs joined by a separator, some of whose values are anybody's text with anything in it.
+
+    A key that is there before the first free text counts as it stands there. Of a key that comes only after
+    it the last one counts: what comes before is of the text, which the writer puts before the rest.
+
+    Args:
+        text: the pairs.
+        separator: between them, and perhaps inside of free texts.
+        free: keys of free texts.
+        begins: whether a key, after the key before, may begin a pair.
+    """
+    parts = text.split(separator)
+    keys: list[str] = []
+    at: dict[str, int] = {}
+    last, first_free = "", len(parts)
+    for number, part in enumerate(parts):
+        key, equals, _ = part.partition("=")
+        key = key.strip()
+        keys.append(key if equals and begins(key, last) else "")
+        if not keys[number]:
+            continue
+        last = key
+        first_free = min(first_free, number) if key in free else first_free
+        if key not in at or at[key] > first_free:
+            at[key] = number
+    values: dict[str, str] = {}
+    for number, (key, part) in enumerate(zip(keys, parts, strict=True)):
+        if key and at[key] == number:
+            values[key] = part.partition("=")[2]
+            last = key
+        elif values:
+            values[last] += separator + part
+    return values
+
+
 @dataclass(frozen=True, slots=True)
 class Parsed(Generic[T]):
     """What was read, and one error for each record that could not be."""
@@ -62,6 +115,21 @@ def convert(parsed: Parsed[Record], build: Callable[[Record], T]) -> Parsed[T]:
         except TorqueSchedError as error:
             problems.append(as_record_error(error, record.place))
     return Parsed(tuple(items), tuple(problems))
+
+
+def listed_once(items: Iterable[T], problems: list[RecordError], command: str) -> Parsed[T]:
+    """What was read; a job or node that is there a second time becomes a problem, the first one counts."""
+    first: dict[str, T] = {}
+    for item in items:
+        name = str(getattr(item, "id", None) or getattr(item, "name", ""))
+        if name in first:
+            problems.append(RecordError(f"{command}: {name[:60]} is there a second time", cure=_DOUBLE))
+        else:
+            first[name] = item
+    return Parsed(tuple(first.values()), tuple(problems))
+
+
+_DOUBLE = "the first one is used; if it stays, attach the output to a bug report"
 
 
 def as_record_error(error: TorqueSchedError, place: str) -> RecordError:

@@ -11,7 +11,7 @@ from typing import TypeGuard, TypeVar
 
 from torque_sched.core.batch_protocol import ObjectType, Reply, ReplyDecoder, StatusObject
 from torque_sched.errors import DocumentError, ProtocolError, RecordError, TorqueSchedError
-from torque_sched.parse.records import Parsed, Record, as_record_error
+from torque_sched.parse.records import Parsed, Record, as_record_error, listed_once, read_record
 
 __all__ = ["JOB_ATTRIBUTES", "build_from_reply", "builder", "is_reply", "parsed", "record_from_object"]
 
@@ -50,7 +50,7 @@ def record_from_object(each: StatusObject) -> Record:
         attribute.value if attribute.value.isascii() else _text(attribute.value)
         for attribute in each.attributes
     }  # fmt: skip
-    return Record(kind, _text(each.name), attributes)
+    return read_record(kind, _text(each.name), attributes)
 
 
 _CURE = "the other records are used; if it stays, set `transport: commands`"
@@ -90,7 +90,7 @@ def parsed(values: Iterable[T | RecordError]) -> Parsed[T]:
             problems.append(value)
         else:
             items.append(value)
-    return Parsed(tuple(items), tuple(problems))
+    return listed_once(items, problems, "pbs_server")
 
 
 def is_reply(data: bytes | str) -> TypeGuard[bytes]:

@@ -3,6 +3,9 @@
 ``qstat`` breaks long values by a newline and a TAB, also inside of words and numbers; ``-1`` does not.
 Slurm's wrappers indent by a TAB instead of blanks. Values may hold newlines of their own (``qsub -V``
 with shell functions), so a line that is no attribute belongs to the value before it.
+
+A value with a blank line and a whole record behind it looks like that record, for the server escapes nothing
+here. The scheduler therefore reads jobs by XML or by the protocol alone, where no value can do so.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import re
 from collections.abc import Iterable
 
 from torque_sched.errors import DocumentError, RecordError
-from torque_sched.parse.records import Parsed, Record, decoded
+from torque_sched.parse.records import Parsed, Record, decoded, listed_once, read_record
 
 __all__ = ["FOLD_COLUMNS", "folded", "format_pbsnodes_text", "format_qstat_text", "read_text"]
 
@@ -49,16 +52,13 @@ def read_text(data: bytes | str, kind: str, command: str) -> Parsed[Record]:
     problems: list[RecordError] = []
     if any(line.strip() for line in lines[: starts[0]]):
         problems.append(_damaged(kind, lines[0], "is text before the first record", command))
-    records: dict[str, Record] = {}
+    records: list[Record] = []
     for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
         try:
-            record = _record(lines[start:end], kind, command)
-            if record.name in records:
-                raise _damaged(kind, record.name, "is there a second time", command)
-            records[record.name] = record
+            records.append(_record(lines[start:end], kind, command))
         except RecordError as error:
             problems.append(error)
-    return Parsed(tuple(records.values()), tuple(problems))
+    return listed_once(records, problems, command)
 
 
 def _starts_record(lines: list[str], at: int, line: str, kind: str) -> bool:
@@ -107,7 +107,7 @@ def _record(lines: list[str], kind: str, command: str) -> Record:
             attributes[current] += line[1:] if line[0] == "\t" else "\n" + line
     if not attributes:
         raise _damaged(kind, title, "has no attributes", command)
-    return Record(kind, name, attributes)
+    return read_record(kind, name, attributes)
 
 
 def folded(name: str, value: str) -> str:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from torque_sched.errors import DocumentError, RecordError, TorqueSchedError
-from torque_sched.parse.records import Parsed, Record, as_record_error, decoded
+from torque_sched.parse.records import Parsed, Record, as_record_error, decoded, listed_once, read_record
 
 __all__ = [
     "MAX_RECORD_CHARACTERS",
@@ -113,7 +113,7 @@ def build_from_xml(
     if seen is not None:
         seen.clear()
         seen.update(fresh)
-    return Parsed(tuple(items), tuple(problems))
+    return listed_once(items, problems, command)
 
 
 def _body(text: str, command: str) -> str:
@@ -162,7 +162,7 @@ def _record(text: str, kind: str, command: str) -> Record:
     name = attributes.pop(_NAME_ELEMENT[kind], "")
     if not name:
         raise _damaged(kind, text, f"has no {_NAME_ELEMENT[kind]}", command)
-    return Record(kind, name, attributes)
+    return read_record(kind, name, attributes)
 
 
 def _elements(text: str, kind: str, command: str) -> dict[str, str]:

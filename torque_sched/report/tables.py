@@ -10,6 +10,7 @@ from rich.text import Text
 
 from torque_sched.core.model import Job, JobState, Node
 from torque_sched.core.snapshot import Snapshot
+from torque_sched.core.texts import one_line
 from torque_sched.learning.balance import unused_gpus
 from torque_sched.learning.figures import share
 from torque_sched.learning.predictions import Evidence
@@ -183,10 +184,10 @@ def clock(at_s: float | None) -> str:
 def job_line(job: Job) -> str:
     """One job in a line."""
     words = [
-        f"{job.id} {job.name}",
+        f"{job.id} {one_line(job.name, 200)}",
         f"of {job.user}",
         f"in {job.queue}",
-        f"asks {job.request.nodes_text or _asks(job)}",
+        f"asks {one_line(job.request.nodes_text, 1000) or _asks(job)}",
     ]
     if job.state is JobState.RUNNING:
         words.append("runs on " + "+".join(f"{node}:{n}" for node, n in job.slots_by_node().items()))

@@ -7,7 +7,10 @@ import re
 import pytest
 
 from tests.unit.torque.emulation.in_memory import Bench, running_bench
+from torque_sched.core.decisions import NodeShare, hosts_argument
+from torque_sched.core.model import NodeName
 from torque_sched.emulation.mom import report
+from torque_sched.parse.request import parse_request
 
 WIDE = "node1 np=2\nnode2 np=4\nnode3 np=8 big\nnode4 np=4 gpus=2 gpunode\n"
 
@@ -391,3 +394,22 @@ def test_tokens_are_stored_and_counted_by_nobody() -> None:
     for job in jobs:
         bench.good("qrun", "-H", "node3", job)
     assert "Resource_List.tokens = matlab:1\n" in bench.good("qstat", "-f", "-1", jobs[1])
+
+
+@pytest.mark.parametrize(
+    ("asked", "flags"),
+    [
+        ("1:gpus=1", "1"), ("1:gpus=1:shared", "0"), ("1:gpus=1:SHARED", "0"),
+        ("1:ppn=2:gpus=1:exclusive_process:reseterr", "1003"), ("1:ppn=2:gpus=1:Exclusive_Process", "3"),
+        ("1:ppn=2:gpus=1:reseterr:exclusive_thread", "1001"), ("1:gpus=1:RESETERR", "1001"),
+        ("1:gpus=1#exclusive_process", "3"), ("1:ppn=1+1:gpus=1:Exclusive_Process:ResetErr", "1003"),
+        ("gpus=1:exclusive_process", "3"),
+    ],
+)  # fmt: skip
+def test_our_order_to_start_keeps_the_mode(asked: str, flags: str) -> None:
+    bench = Bench(WIDE)
+    job = bench.submit("-l", f"nodes={asked}")
+    shares = [NodeShare(NodeName("node4"), 1, 1)]
+    words = parse_request({"Resource_List.nodes": asked}).gpu_words
+    bench.good("qrun", "-H", hosts_argument(shares, words), job)
+    assert bench.world.job(job).attributes["gpu_flags"] == flags

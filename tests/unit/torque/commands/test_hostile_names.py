@@ -1,0 +1,100 @@
+"""What users write does nothing on the terminal, in the history or in the report of somebody else."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.torque.learning.build import NOW_S, job, snapshot
+from torque_sched.commands import explain, showbf, showstart, status, top, whatif
+from torque_sched.commands._console import out
+from torque_sched.core.model import Job, Queue, QueueName, Server
+from torque_sched.core.snapshot import Snapshot
+from torque_sched.daemon.config import Config
+from torque_sched.learning import History
+from torque_sched.parse.pbsnodes import parse_pbsnodes
+from torque_sched.parse.qstat import parse_jobs
+from torque_sched.parse.records import Record
+from torque_sched.parse.xml import format_xml
+from torque_sched.policies.context import Context
+from torque_sched.policies.settings import Settings
+from torque_sched.report.page import page
+from torque_sched.report.picture import Picture, State
+from torque_sched.report.summary import summarise
+from torque_sched.report.viewer import Viewer
+
+NAMES = [
+    "x\nnow: start on n9", "\x1b[2J\x1b]0;root\x07", "\x9b8m", "a\x00b\x7f", "\u202egpj\u2066", "[/bold]",
+    "[red]x", ":smile:", "[link=http://x/]y[/link]", "<script>alert(1)</script>", "\u2028",
+    "x" * 1_000_000, "a\tb\r;=,'\"",
+]  # fmt: skip
+CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def read_job(text: str, state: str = "Q") -> Job:
+    attributes = {
+        "Job_Name": text, "Job_Owner": "alice@h", "euser": "alice", "egroup": text[:200], "job_state": state,
+        "queue": "batch", "ctime": "1795195000", "qtime": "1795195000", "etime": "1795195000",
+        "Account_Name": text, "comment": text, "submit_args": text, "Resource_List.nodes": "1:ppn=1",
+        "Resource_List.software": text, "Resource_List.walltime": "01:00:00",
+    }  # fmt: skip
+    document = format_xml([Record("Job", "7.head", attributes)], header=True)
+    (made,) = parse_jobs(document.encode()).items
+    return made
+
+
+def picture_of(*jobs: Job, note: str = "") -> Picture:
+    told_by_mom = Record("Node", "n1", {"state": "free", "np": "8", "note": note, "ntype": "cluster"})
+    (machine,) = parse_pbsnodes(format_xml([told_by_mom])).items
+    queue = Queue(name=QueueName("batch"), is_enabled=True, is_started=True, queue_type="Execution")
+    seen = Snapshot(NOW_S, Server(default_queue="batch"), (queue,), (machine,), jobs)
+    told = {"jobs": {each.id: {"decision": "hold", "comment": each.comment} for each in jobs}}
+    state = State({"pid": 1, "mode": "serve", "now_s": NOW_S, **told})
+    memory = History.open(None)
+    context = Context(predictions=memory.predictions())
+    return Picture(
+        seen, Settings(), context, memory, state, Config(), False, Path("none"), Viewer("root"), None
+    )
+
+
+@pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
+def test_a_name_does_nothing_on_a_terminal(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    seen = picture_of(read_job(name), note=name)
+    asked = {"submit": "nodes=1", "user": "alice", "queue": None, "name": name, "as_json": False}
+    explain.tell(seen, {"name": "7.head"})
+    explain.tell(seen, {"name": "n1"})
+    status.tell(seen, {"as_json": False})
+    top.tell(seen, {"n_nodes": 0})
+    showbf.tell(seen, {"kind": "", "walltime": None, "shows_names": True, "as_json": False})
+    showstart.tell(seen, {**asked, "job": "7.head", "submit": None})
+    whatif.tell(seen, {key: asked[key] for key in ("submit", "user", "queue", "name")})
+    said = "".join(capsys.readouterr())
+    assert not CONTROLS.search(said)
+    assert "\nnow: start on n9" not in said
+    if name.isprintable() and len(name) < 100:
+        assert name in said  # as it is: no markup, no emoji
+    assert len(said) < 3_500_000
+
+
+def test_colours_are_ours_alone(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    out().print("a\x1b[8mb\nc", style="red")
+    said = capsys.readouterr().out
+    assert "\x1b[31ma\\x1b[8mb" in said
+    assert said.count("\n") == 2
+
+
+@pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
+def test_a_name_is_learned_and_reported_as_text(name: str, tmp_path: Path) -> None:
+    read = read_job(name)
+    ended = replace(job(7, "C"), name=read.name, user=read.name[:300], group=read.group, account=read.account)
+    history = History.open(tmp_path / "history.sqlite")
+    history.observe(snapshot(replace(ended, state=job(7, "R").state, comp_s=None, exit_status=None)))
+    history.observe(snapshot(ended))
+    text = page(summarise(history._store, 0.0, NOW_S + 10_000), name)
+    assert "<script>" not in text
+    assert "[link" in text or "http://" not in text
+    history.close()
