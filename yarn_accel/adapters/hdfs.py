@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 from yarn_accel.errors import UNKNOWN_STORAGE, StartupError, StorageError
 from yarn_accel.extras import install_command
 from yarn_accel.local_filesystem import LocalFiles, file_error, temporary_name, unfinished_name, write_whole
-from yarn_accel.uris import NAMENODE_PORT, literal_hint, shown, split_authority, split_uri
+from yarn_accel.uris import NAMENODE_PORT, shown, split_authority, split_uri
 
 if TYPE_CHECKING:
     import hdfs_native
@@ -62,9 +62,9 @@ _STREAM_BYTES = 4 * 1024 * 1024
 _HALVES_BYTES = 4 * 1024 * 1024
 #: Name services in use at once; a URI may name any.
 _MAX_CLIENTS = 16
+_UNKNOWN_SERVICE = "No NameNode hosts found"
 #: Words in the text of a native error that say that trying again may help; the client has one error class for
 #: all.
-_UNKNOWN_SERVICE = "No NameNode hosts found"
 _TRANSIENT_WORDS = (
     "safe mode",
     "standby",
@@ -511,19 +511,11 @@ def _fill(reader: hdfs_native.FileReader, start: int, view: memoryview) -> int:
 
 
 def _storage_error(uri: str, error: Exception) -> StorageError:
-    if split_uri(uri).scheme == "file" and isinstance(error, OSError):
+    if isinstance(error, OSError) and (split_uri(uri).scheme == "file" or _is_plain(error)):
         return file_error(uri, error)
     uri, text = shown(uri), _plain_text(error)
-    if isinstance(error, FileNotFoundError):
-        return StorageError(
-            f"{uri}: there is no such file or folder", cure=literal_hint(uri) or "check the path"
-        )
-    if isinstance(error, IsADirectoryError):
-        return StorageError(f"{uri}: is a folder, not a file")
     if isinstance(error, PermissionError) or "AccessControlException" in str(error):
         return _denied(uri, error)
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return file_error(uri, error)
     if any(word in text for word in (_UNKNOWN_SERVICE, "No fs.defaultFS", "failed to lookup address")):
         return _unknown(uri)
     if "SafeModeException" in str(error):
@@ -540,6 +532,14 @@ def _storage_error(uri: str, error: Exception) -> StorageError:
     is_transient = any(word in str(error).lower() for word in _TRANSIENT_WORDS)
     cure = "check that the NameNode and DataNodes are up" if is_transient else ""
     return StorageError(f"{uri}: {text}", cure=cure, transient=is_transient)
+
+
+def _is_plain(error: OSError) -> bool:
+    """Whether HDFS means by it what this machine's files do."""
+    return isinstance(error, (FileNotFoundError, IsADirectoryError)) or error.errno in (
+        errno.ENOSPC,
+        errno.EDQUOT,
+    )
 
 
 def _unknown(uri: str) -> StorageError:

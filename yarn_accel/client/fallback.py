@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional,
 
 from yarn_accel import operations
 from yarn_accel.client.calls import Call, Reference, Reply, Tensor
-from yarn_accel.client.payload import request_of
+from yarn_accel.client.payload import inputs_of, request_of
 from yarn_accel.client.task_files import TaskFiles
 from yarn_accel.client.webhdfs import DEFAULT_MAX_BYTES, WebHdfs
 from yarn_accel.errors import LocalProtocolError, RejectedError, StorageError, UnavailableError
@@ -136,8 +136,7 @@ def _uris(call: Call) -> Iterator[str]:
 def _received(call: Call) -> Request:
     """The request as a server would get it: what cannot be sent is refused here with the same code."""
     try:
-        request, _, _ = request_of(call, 1)
-        received = as_received(request)
+        received = as_received(request_of(call, 1, inputs_of(call)[0]))
     except LocalProtocolError as error:
         raise RejectedError("cannot-be-sent", error.message) from None
     assert isinstance(received, Request)

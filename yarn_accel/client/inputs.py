@@ -43,6 +43,8 @@ def by_value(item: Any) -> Parts:
     # Another thread may be importing numpy just now; whoever has an array of it has imported it.
     numpy = sys.modules.get("numpy")
     ndarray, generic = getattr(numpy, "ndarray", None), getattr(numpy, "generic", None)
+    if ndarray is not None and type(item) is ndarray:
+        return _of_plain_array(item)
     if ndarray is not None and generic is not None and isinstance(item, (ndarray, generic)):
         return of_array(item)
     found: Optional[Parts] = None
@@ -68,7 +70,10 @@ def of_array(item: Any) -> Parts:
     """A numpy array, without a copy where it is contiguous in either order and little-endian."""
     import numpy as np
 
-    array: Any = item if type(item) is np.ndarray else _unmasked(np, item)
+    return _of_plain_array(item if type(item) is np.ndarray else _unmasked(np, item))
+
+
+def _of_plain_array(array: Any) -> Parts:
     if array.dtype.str[0] == ">":
         is_fortran = array.flags.f_contiguous and not array.flags.c_contiguous
         array = array.astype(array.dtype.newbyteorder("<"), order="F" if is_fortran else "C")

@@ -17,7 +17,7 @@ from yarn_accel.client.shared_memory import SharedMemory, SharedSegment, aligned
 from yarn_accel.errors import RejectedError, RemoteProtocolError
 from yarn_accel.wire import Buffer, Placement, RemoteInput, Request, Result, TensorSpec
 
-__all__ = ["SHARED_MEMORY_MIN_BYTES", "EncodedRequest", "PayloadCodec", "request_of"]
+__all__ = ["SHARED_MEMORY_MIN_BYTES", "EncodedRequest", "PayloadCodec", "inputs_of", "request_of"]
 
 #: Inputs of at least this length go through shared memory if there is some; measured: both take equally long.
 SHARED_MEMORY_MIN_BYTES = 64 * 1024
@@ -38,8 +38,8 @@ class EncodedRequest(NamedTuple):
     segment: Optional[SharedSegment]
 
 
-def request_of(call: Call, request_id: int) -> Tuple[Request, List[Buffer], int]:
-    """A call as a request with its inputs by value behind it, and their length.
+def inputs_of(call: Call) -> Tuple[Tuple[Union[TensorSpec, RemoteInput], ...], List[Buffer], int]:
+    """The descriptions of a call's inputs, the bytes of those by value, and how many these are.
 
     Raises:
         LocalProtocolError: an input's data does not fit its description.
@@ -59,17 +59,29 @@ def request_of(call: Call, request_id: int) -> Tuple[Request, List[Buffer], int]
         else:
             assert isinstance(item, Reference)
             specs.append(RemoteInput(item.uri, item.spec))
-    request = Request(
+    return tuple(specs), payload, n_bytes
+
+
+def request_of(
+    call: Call,
+    request_id: int,
+    specs: Tuple[Union[TensorSpec, RemoteInput], ...],
+    placement: Optional[Placement] = None,
+    is_kept: bool = False,
+) -> Request:
+    """A call as a request; `specs` are those of `inputs_of`."""
+    return Request(
         request_id,
         call.key,
         call.operation,
         call.params,
-        tuple(specs),
+        specs,
         call.output_uri,
         call.deadline_s,
         call.priority,
+        placement,
+        is_kept,
     )
-    return request, payload, n_bytes
 
 
 class PayloadCodec:
@@ -118,7 +130,7 @@ class PayloadCodec:
             LocalProtocolError: the call cannot be encoded.
             RejectedError: ``request-too-large``: its inputs are, for the server.
         """
-        request, payload, n_bytes = request_of(call, request_id)
+        specs, payload, n_bytes = inputs_of(call)
         if n_bytes > self._max_request_bytes:
             raise RejectedError(
                 "request-too-large",
@@ -128,7 +140,7 @@ class PayloadCodec:
         placement, is_kept = None, False
         if self.shared_memory is not None:
             placement, segment, is_kept = self._place(self.shared_memory, call, payload, segment)
-        request = request._replace(placement=placement, keep_inputs=is_kept)
+        request = request_of(call, request_id, specs, placement, is_kept)
         if placement is not None:
             return EncodedRequest(request, _NOTHING, 0, segment)
         return EncodedRequest(request, payload, n_bytes, None)

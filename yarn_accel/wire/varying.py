@@ -40,6 +40,7 @@ def read_nothing(_fields: Dict[str, Any], varying: bytes) -> None:
 
 def write_request(request: Request) -> bytes:
     """The deadline (binary64) and the key."""
+    _check_numbers((request.deadline_s,), ".deadline_s")
     _check_seconds((request.deadline_s,), ".deadline_s")
     try:
         key: bytes = _KEY(request.key).encode("utf-8")
@@ -66,6 +67,7 @@ def read_request(fields: Dict[str, Any], varying: bytes) -> None:
 def write_result(result: Result) -> bytes:
     """The seconds (binary64 each), in the order of their names in the fixed part."""
     seconds = result.seconds.values()
+    _check_numbers(seconds, ".seconds")
     _check_seconds(seconds, ".seconds")
     return _doubles(len(seconds)).pack(*seconds)
 
@@ -84,10 +86,15 @@ def _doubles(n: int) -> struct.Struct:
     return struct.Struct("!{}d".format(n))
 
 
+def _check_numbers(given: Iterable[Any], place: str) -> None:
+    """Of values that a caller gave; those that were read are numbers."""
+    for value in given:
+        if type(value) is not float and not isinstance(value, (int, float)):
+            raise FieldError("a number expected, not {}".format(repr(value)[:64])).inside(place)
+
+
 def _check_seconds(seconds: Iterable[float], place: str) -> Any:
     for value in seconds:
-        if not isinstance(value, (int, float)):
-            raise FieldError("a number expected, not {}".format(repr(value)[:64])).inside(place)
         if not 0 <= value <= _MAX_SECONDS:
             raise FieldError("{} is not between 0 and {:g}".format(value, _MAX_SECONDS)).inside(place)
     return seconds
