@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from yarn_accel.adapters.private_file import write_private_file
-from yarn_accel.client.local_server import user_name
+from yarn_accel.client.local_server import login_name
 from yarn_accel.client.token_file import read_secrets, write_secrets
 from yarn_accel.errors import ConfigError
 from yarn_accel.wire.credential import SECRET_ALIAS, Credential, decode, encode, issue
@@ -149,7 +149,7 @@ def issue_token_file(path: Path, master: bytes, lifetime_s: float, tenant: str =
         ConfigError: the file exists already.
     """
     expires_s = int(time.time() + lifetime_s)
-    credential = issue(master, tenant or user_name(), expires_s, secrets.token_hex(8))
+    credential = issue(master, tenant or login_name(), expires_s, secrets.token_hex(8))
     _write_private(path, token_file_content(credential))
     return path
 

@@ -26,7 +26,7 @@ from yarn_accel.client.token_file import write_secrets
 from yarn_accel.errors import StartupError
 from yarn_accel.wire.credential import SECRET_ALIAS, Credential, encode, issue
 
-__all__ = ["LocalServer", "user_name"]
+__all__ = ["LocalServer", "login_name"]
 
 START_LIMIT_S = 120.0
 #: A start that takes longer says so.
@@ -99,7 +99,7 @@ class LocalServer:
             raise
         self.endpoint = Endpoint(state["name"], state["host"], state["port"], state["unix_path"])
         expires_s = int(time.time()) + _LIFETIME_S
-        self.credential = issue(self._secret, self._tenant or user_name(), expires_s, secrets.token_hex(8))
+        self.credential = issue(self._secret, self._tenant or login_name(), expires_s, secrets.token_hex(8))
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -161,7 +161,7 @@ class LocalServer:
         guard.stderr.close()
 
 
-def user_name() -> str:
+def login_name() -> str:
     """The user's name, or ``uid-NUMBER`` where neither the environment nor the system has one."""
     try:
         return getpass.getuser()
